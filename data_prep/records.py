@@ -1,0 +1,149 @@
+"""Records: one JSON object a line, unknown fields rejected. Their field names are the interface between the rooms.
+
+Every record holds what was said, by whom and under which condition. Clock times are kept elsewhere (`timing.json`), so
+that two runs that did the same leave the same bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from serve.files import digest
+
+Language = Literal["en", "zh"]
+Role = Literal["seeker", "supporter"]
+Termination = Literal["max_turns", "seeker_ended", "refusal", "empty_reply", "context_overflow", "infrastructure"]
+Identifier = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class Record(BaseModel):
+    """Base of all records: immutable, unknown fields rejected, NaN refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class RoleCard(Record):
+    """Who the seeker is (ESC-Eval section 2.2): demographics as free text, and the problem with its events.
+
+    `category` is a path in configs/taxonomy.yaml (level 1, or levels 1 to 3), `quality` follows table 8.
+    """
+
+    id: Identifier
+    language: Language
+    age: str = ""
+    gender: str = ""
+    occupation: str = ""
+    problem: Annotated[str, Field(min_length=1)]
+    source: str
+    source_id: str | None = None
+    card_method: Literal["llm", "heuristic", "written"]
+    category: tuple[str, ...] | None = None
+    quality: Literal["high", "middle", "invalid"] | None = None
+
+
+class Turn(Record):
+    """One utterance. `state` is a seeker's inner state (EmoHarbor); it never reaches a supporter."""
+
+    role: Role
+    text: str
+    state: dict[str, Any] | None = None
+
+
+class Usage(Record):
+    """What a dialogue cost: tokens as the servers counted them, and calls. No clock time."""
+
+    prompt_tokens: Annotated[int, Field(ge=0)] = 0
+    completion_tokens: Annotated[int, Field(ge=0)] = 0
+    reasoning_tokens: Annotated[int, Field(ge=0)] = 0
+    calls: Annotated[int, Field(ge=0)] = 0
+
+
+class Dialogue(Record):
+    """Turns between one seeker and one supporter. Imported corpora leave card, models and termination null."""
+
+    id: Identifier
+    language: Language
+    framework: str | None = None
+    source: str
+    source_id: str | None = None
+    card_id: str | None = None
+    profile_id: str | None = None
+    supporter: str | None = None
+    simulator: str | None = None
+    trial: Annotated[int, Field(ge=0)] = 0
+    turns: Annotated[tuple[Turn, ...], Field(min_length=1)]
+    termination: Termination | None = None
+    usage: Usage | None = None
+
+    @property
+    def ended_by(self) -> Role | None:
+        """Whose reply ended the dialogue early: the side that was to speak next when it stopped (None at max_turns)."""
+        if self.termination in (None, "max_turns"):
+            return None
+        if self.termination == "seeker_ended":
+            return "seeker"
+        return "supporter" if self.turns[-1].role == "seeker" else "seeker"
+
+    @property
+    def exchanges(self) -> int:
+        """Answered seeker turns: pairs of a seeker turn and the supporter turn after it."""
+        pairs = zip(self.turns, self.turns[1:], strict=False)
+        return sum(a.role == "seeker" and b.role == "supporter" for a, b in pairs)
+
+
+def dialogue_id(framework: str, subject: str, supporter: str, simulator: str, trial: int) -> str:
+    """The id of a simulated dialogue: a hash of what makes it this dialogue and no other (16 hex digits)."""
+    return digest([framework, subject, supporter, simulator, trial], 16)
+
+
+class Judgement(Record):
+    """One judge's verdict on one dimension. A verdict that could not be read has `value: null` and its raw text.
+
+    `distribution` maps each score of the scale (as text) to its probability, `expected` is its mean; both are null when the
+    judge gave no token probabilities. `condition` holds the experimental condition (mode, order, strategy).
+    """
+
+    dialogue_id: Identifier
+    language: Language
+    judge: Identifier
+    rubric: Identifier
+    dimension: Identifier
+    value: float | None
+    expected: float | None = None
+    distribution: dict[str, float] | None = None
+    turn: Annotated[int, Field(ge=0)] | None = None
+    repeat: Annotated[int, Field(ge=0)] = 0
+    condition: dict[str, str] = {}
+    method: Literal["joint", "per_dimension", "paper"]
+    raw: str
+
+    @model_validator(mode="after")
+    def _probabilities(self) -> Judgement:
+        if self.distribution is not None and abs(sum(self.distribution.values()) - 1) > 1e-3:
+            raise ValueError("distribution does not sum to 1")
+        return self
+
+
+class HumanScore(Record):
+    """One annotator's score (or a score that holds by construction) on one dimension of one dialogue."""
+
+    dialogue_id: Identifier
+    language: Language
+    annotator: Identifier
+    rubric: Identifier
+    dimension: Identifier
+    value: float
+    turn: Annotated[int, Field(ge=0)] | None = None
+
+
+class Preference(Record):
+    """Which of two dialogues an annotator preferred, and in which order they were shown."""
+
+    dialogue_a: Identifier
+    dialogue_b: Identifier
+    annotator: Identifier
+    question: str
+    verdict: Literal["a", "b", "tie"]
+    order: Literal["ab", "ba"]

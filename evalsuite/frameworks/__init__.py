@@ -1,0 +1,1 @@
+"""One short module of wiring per published framework."""

@@ -1,0 +1,78 @@
+"""Rubrics: dimensions, scales and level descriptions, read from configs/rubrics (or a user's own file)."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from data_prep.records import Language
+from serve.errors import UserError, near
+from serve.files import CONFIGS, read_yaml
+
+
+class Scale(BaseModel):
+    """Whole scores from `min` to `max`, both included."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    min: int
+    max: int
+
+    @cached_property
+    def scores(self) -> tuple[int, ...]:
+        return tuple(range(self.min, self.max + 1))
+
+
+class Dimension(BaseModel):
+    """One dimension: what it is about and what each score means, per language."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    label: dict[Language, str]
+    about: dict[Language, str]
+    levels: dict[Language, dict[int, str]]
+
+
+class Rubric(BaseModel):
+    """A named set of dimensions on one scale.
+
+    `source` says which table or figure of which paper the levels follow. Every dimension describes every score of the scale
+    in every language of `languages`: a gap is an error, not a default.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    name: str
+    source: str
+    languages: tuple[Language, ...]
+    scale: Scale
+    dimensions: dict[str, Dimension]
+
+    @model_validator(mode="after")
+    def _complete(self) -> Rubric:
+        if self.scale.min >= self.scale.max:
+            raise ValueError(f"scale: min {self.scale.min} is not below max {self.scale.max}")
+        if not self.dimensions:
+            raise ValueError("dimensions: none given")
+        for key, dimension in self.dimensions.items():
+            for language in self.languages:
+                if language not in dimension.label or language not in dimension.about:
+                    raise ValueError(f"dimension {key}: no {language} label or about")
+                levels = dimension.levels.get(language, {})
+                missing = sorted(set(self.scale.scores) - set(levels))
+                extra = sorted(set(levels) - set(self.scale.scores))
+                if missing or extra:
+                    what = f"no description for score {missing[0]}" if missing else f"score {extra[0]} is off the scale"
+                    raise ValueError(
+                        f"dimension {key} ({language}): {what}; the scale runs from {self.scale.min} to {self.scale.max}"
+                    )
+        return self
+
+
+def load_rubric(name: str) -> Rubric:
+    """A rubric by name (configs/rubrics) or by the path of a YAML file."""
+    if name.endswith((".yaml", ".yml")):
+        return read_yaml(Path(name), Rubric, "rubric")
+    path = CONFIGS / "rubrics" / f"{name}.yaml"
+    if not path.exists():
+        raise UserError(f"unknown rubric {name!r}: {near(name, (p.stem for p in path.parent.glob('*.yaml')))}")
+    return read_yaml(path, Rubric, "rubric")

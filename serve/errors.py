@@ -1,0 +1,40 @@
+"""Errors that a user can act on. Everything else is a bug and keeps its traceback."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Callable, Iterable
+
+EXIT_BAD_INPUT = 2
+
+
+class UserError(Exception):
+    """Wrong input or environment: printed as one clear line, exit code 2, no traceback."""
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """A `did you mean` tail for an unknown name: the nearest known names, or all when there are few."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    if close:
+        return f"did you mean {', '.join(close)}?"
+    if not names:
+        return "none are known"
+    return "known: " + ", ".join(names[:12]) + (" …" if len(names) > 12 else "")
+
+
+def run_cli(app: Callable[[], object]) -> None:
+    """Run a typer app, turning `UserError` into one line on stderr and exit code 2, and Ctrl-C into exit code 130."""
+    try:
+        app()
+    except UserError as error:
+        print("error: " + " ".join(str(error).split("\n")), file=sys.stderr)
+        sys.exit(EXIT_BAD_INPUT)
+    except KeyboardInterrupt:
+        print("interrupted; run the same command again to go on", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:  # `esc-eval … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)

@@ -1,0 +1,160 @@
+"""Reading and writing files: YAML and JSON lines into pydantic models with errors that name file, line and field;
+writes that are whole or not there at all."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import orjson
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from serve.errors import UserError
+
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def sha256_file(path: Path) -> str:
+    """Hex sha256 of a file's bytes, read in blocks."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def canonical_json(value: Any) -> bytes:
+    """JSON with sorted keys and no white space: equal values give equal bytes, so it can be hashed."""
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+
+
+def digest(value: Any, length: int = 64) -> str:
+    """The first `length` hex digits of the sha256 of a value's canonical JSON."""
+    return hashlib.sha256(canonical_json(value)).hexdigest()[:length]
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """A temporary path in the same folder that becomes `path` when the block ends well, and vanishes when it does not."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 text so that a reader sees the old file or the whole new one."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write indented JSON, atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(orjson.dumps(value, option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def write_jsonl(path: Path, records: Iterable[BaseModel]) -> int:
+    """Write one record a line, atomically; returns how many."""
+    count = 0
+    with atomic_path(path) as temporary, temporary.open("wb") as handle:
+        for record in records:
+            handle.write(orjson.dumps(record.model_dump(mode="json", exclude_none=False)) + b"\n")
+            count += 1
+    return count
+
+
+def read_bytes(path: Path, what: str) -> bytes:
+    """A file's bytes, or a `UserError` that says which file of what kind is missing or unreadable."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise UserError(f"{what} not found: {path}") from None
+    except OSError as error:
+        raise UserError(f"{what} cannot be read: {path}: {error.strerror}") from None
+
+
+def explain(error: ValidationError) -> str:
+    """The first problem of a pydantic error as `field: what is wrong` (and how many more there are)."""
+    first, *more = error.errors(include_url=False, include_context=False)
+    field = ".".join(str(part) for part in first["loc"]) or "record"
+    message = "unknown field" if first["type"] == "extra_forbidden" else first["msg"]
+    if first["type"] not in {"missing", "extra_forbidden"} and isinstance(first["input"], str | int | float):
+        message += f" (got {str(first['input'])[:60]!r})"
+    return f"{field}: {message}" + (f" (and {len(more)} more)" if more else "")
+
+
+def read_jsonl(path: Path, model: type[M], what: str, allow_empty: bool = False) -> list[M]:
+    """Every line of a JSONL file as a record.
+
+    Raises `UserError` with file, line and field at the first line that is not one, and for an empty file.
+    """
+    records: list[M] = []
+    for number, line in enumerate(read_bytes(path, what).split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            value = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            raise UserError(f"{path}:{number}: malformed JSON: {error.msg} (column {error.colno})") from None
+        try:
+            records.append(model.model_validate(value))
+        except ValidationError as error:
+            raise UserError(f"{path}:{number}: {explain(error)}") from None
+    if not records and not allow_empty:
+        raise UserError(f"{what} is empty: {path}")
+    return records
+
+
+def check_unique(path: Path, ids: Iterable[str], what: str) -> None:
+    """Raise `UserError` naming the first doubled ids."""
+    seen: set[str] = set()
+    doubled = [i for i in ids if i in seen or seen.add(i)]  # type: ignore[func-returns-value]
+    if doubled:
+        raise UserError(f"{path}: duplicate {what}: {', '.join(doubled[:3])} ({len(doubled)} in all)")
+
+
+def load_yaml(path: Path, what: str) -> Any:
+    """Parsed YAML, or a `UserError` with file and line."""
+    try:
+        return yaml.safe_load(read_bytes(path, what).decode("utf-8"))
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise UserError(f"{path}{line}: malformed YAML: {error.problem or error.context}") from None
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"{path}: malformed YAML: {error}") from None
+
+
+def read_yaml(path: Path, model: type[M], what: str) -> M:
+    """A YAML file as a model; errors name file, line and field."""
+    value = load_yaml(path, what)
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        location = error.errors(include_url=False)[0]["loc"]
+        raise UserError(f"{path}{_line_of(path, location)}: {explain(error)}") from None
+
+
+def _line_of(path: Path, location: tuple[int | str, ...]) -> str:
+    """`:line` of the deepest node on the way to a field that the YAML file has."""
+    node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    line = node.start_mark.line if node is not None else 0
+    for part in location:
+        if isinstance(node, yaml.MappingNode):
+            found = [(key, value) for key, value in node.value if str(key.value) == str(part)]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            found = [(node.value[part], node.value[part])]
+        else:
+            found = []
+        if not found:
+            break
+        key, node = found[0]
+        line = key.start_mark.line
+    return f":{line + 1}"

@@ -1,0 +1,147 @@
+"""Model specs: what a model is, where it is and how it is sampled. One YAML file a model in configs/models."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from serve.errors import UserError, near
+from serve.files import CONFIGS, digest, read_yaml, sha256_file
+
+Language = Literal["en", "zh"]
+PlayRole = Literal["seeker", "supporter", "judge"]
+EMBEDDED_PREFIX = "embedded:"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Sampling(_Part):
+    """How replies are drawn. Temperature 0 is greedy; `max_tokens` caps one reply, reasoning included."""
+
+    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    max_tokens: Annotated[int, Field(gt=0)] = 512
+    seed: int | None = None
+
+
+class Endpoint(_Part):
+    """Where an OpenAI-compatible server answers. Without `base_url` the launcher starts one on a free port.
+
+    `api_key_env` names the environment variable that holds the key; the key itself is never in a file. `model` is the name
+    the server knows the model by (default: the spec's name). `constrained` says whether the server takes vLLM's
+    `structured_outputs`; `top_logprobs` how many alternatives a token it reports (0: none).
+    """
+
+    base_url: str | None = None
+    api_key_env: str | None = None
+    model: str | None = None
+    constrained: bool = True
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] = 20
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+
+
+class ServeOptions(_Part):
+    """How the launcher starts this checkpoint."""
+
+    tensor_parallel: Annotated[int, Field(ge=1)] = 1
+    data_parallel: Annotated[int, Field(ge=1)] = 1
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "bfloat16"
+    eager: bool = False
+    trust_remote_code: bool = False
+    reasoning_parser: str | None = None
+    extra_args: tuple[str, ...] = ()
+
+
+class ModelSpec(_Part):
+    """One model that can play seeker, supporter or judge.
+
+    `checkpoint` is a hub id, a path, or `embedded:NAME` (materialised by `serve.embedded`); null for a model that only exists
+    behind an endpoint. `adapter` is one LoRA adapter (hub id or path) on it. `adapters` instead holds one adapter a language and dimension
+    (the published ESC-RANK: 7 × 2); the two exclude each other. `adapters_layout` maps language → dimension → hub id or path.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    about: str
+    roles: tuple[PlayRole, ...]
+    languages: tuple[Language, ...]
+    checkpoint: str | None = None
+    revision: str | None = None
+    adapter: str | None = None
+    adapters: dict[Language, dict[str, str]] | None = None
+    adapter_revision: str | None = None
+    endpoint: Endpoint = Endpoint()
+    sampling: Sampling = Sampling()
+    context_length: Annotated[int, Field(gt=0)]
+    chat_template: str | None = None
+    think_tags: tuple[str, str] = ("<think>", "</think>")
+    serve: ServeOptions = ServeOptions()
+    licence: str | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ModelSpec:
+        if self.adapter and self.adapters:
+            raise ValueError("adapter and adapters exclude each other")
+        if self.checkpoint is None and self.endpoint.base_url is None:
+            raise ValueError("a spec needs a checkpoint to serve or an endpoint.base_url to call")
+        if self.sampling.max_tokens >= self.context_length:
+            raise ValueError("sampling.max_tokens leaves no room in context_length")
+        return self
+
+    def adapter_for(self, language: Language, dimension: str | None) -> str | None:
+        """The adapter that answers for a language and dimension, or None for the base (or a single-adapter) model."""
+        if self.adapters is None:
+            return self.adapter
+        found = self.adapters.get(language, {}).get(dimension or "")
+        if found is None:
+            raise UserError(f"model {self.name}: no adapter for {dimension} in {language}")
+        return found
+
+    def served_name(self, language: Language | None = None, dimension: str | None = None) -> str:
+        """The `model` of a request."""
+        if self.adapters is not None and language and dimension:
+            return f"{self.name}.{language}.{dimension}"
+        return self.endpoint.model or self.name
+
+    def api_key(self) -> str | None:
+        """The key from the environment, or None when the spec needs none.
+
+        Raises `UserError` when the named variable is not set.
+        """
+        variable = self.endpoint.api_key_env
+        if variable is None:
+            return None
+        if not os.environ.get(variable):
+            raise UserError(f"model {self.name}: set the environment variable {variable} to its API key")
+        return os.environ[variable]
+
+    def fingerprint(self) -> str:
+        """Which weights answer: part of every call's key, so it does not change with port or address.
+
+        Local folders count by the hash of their weight files, hub ids by id and revision, remote models by name.
+        """
+        weights = [self.checkpoint, self.revision, self.adapter, self.adapters, self.adapter_revision]
+        for place in filter(None, [self.checkpoint, self.adapter]):
+            folder = Path(place).expanduser()
+            if folder.is_dir():
+                weights += [[f.name, sha256_file(f)] for f in sorted(folder.glob("*.safetensors"))]
+        return digest([weights, self.served_name(), self.chat_template, self.serve.dtype], 16)
+
+
+def model_names() -> list[str]:
+    """The names of all bundled specs."""
+    return sorted(path.stem for path in (CONFIGS / "models").glob("*.yaml"))
+
+
+def load_spec(name: str) -> ModelSpec:
+    """A spec by name (configs/models) or by the path of a YAML file; unknown names are answered with near ones."""
+    if name.endswith((".yaml", ".yml")):
+        return read_yaml(Path(name), ModelSpec, "model spec")
+    path = CONFIGS / "models" / f"{name}.yaml"
+    if not path.exists():
+        raise UserError(f"unknown model {name!r}: {near(name, model_names())}")
+    return read_yaml(path, ModelSpec, "model spec")

@@ -1,0 +1,1 @@
+"""Training of ESC-Role and ESC-RANK (LoRA)."""
