@@ -60,9 +60,9 @@ class ServeOptions(_Part):
 class ModelSpec(_Part):
     """One model that can play seeker, supporter or judge.
 
-    `checkpoint` is a hub id, a path, or `embedded:NAME` (materialised by `serve.embedded`); null for a model that only exists
-    behind an endpoint. `adapter` is one LoRA adapter (hub id or path) on it. `adapters` instead holds one adapter a language and dimension
-    (the published ESC-RANK: 7 × 2); the two exclude each other. `adapters_layout` maps language → dimension → hub id or path.
+    `checkpoint` is a hub id, a path, or `embedded:NAME` (materialised by `serve.embedded`); null for a model that exists only
+    behind an endpoint. `adapter` is one LoRA adapter (hub id or path) on it; `adapters` instead maps language → dimension →
+    adapter (the published ESC-RANK: 7 × 2). The two exclude each other.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
