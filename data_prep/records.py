@@ -52,11 +52,15 @@ class Turn(Record):
 
 
 class Usage(Record):
-    """What a dialogue cost: tokens as the servers counted them, and calls. No clock time."""
+    """What a dialogue cost: tokens as the servers counted them, and calls. No clock time.
+
+    `reasoning_tokens` is 0 where the server does not report it; `reasoning_characters` is counted by the client.
+    """
 
     prompt_tokens: Annotated[int, Field(ge=0)] = 0
     completion_tokens: Annotated[int, Field(ge=0)] = 0
     reasoning_tokens: Annotated[int, Field(ge=0)] = 0
+    reasoning_characters: Annotated[int, Field(ge=0)] = 0
     calls: Annotated[int, Field(ge=0)] = 0
 
 
@@ -73,18 +77,27 @@ class Dialogue(Record):
     supporter: str | None = None
     simulator: str | None = None
     trial: Annotated[int, Field(ge=0)] = 0
-    turns: Annotated[tuple[Turn, ...], Field(min_length=1)]
+    turns: tuple[Turn, ...]
     termination: Termination | None = None
     usage: Usage | None = None
 
+    @model_validator(mode="after")
+    def _not_empty(self) -> Dialogue:
+        if not self.turns and self.termination in (None, "max_turns", "seeker_ended"):
+            raise ValueError("turns: a dialogue without turns needs the termination that stopped it")
+        return self
+
     @property
     def ended_by(self) -> Role | None:
-        """Whose reply ended the dialogue early: the side that was to speak next when it stopped (None at max_turns)."""
+        """Whose reply ended the dialogue early: the side that was to speak next when it stopped (None at max_turns).
+
+        Only a dialogue that the supporter opens can stop before any turn.
+        """
         if self.termination in (None, "max_turns"):
             return None
         if self.termination == "seeker_ended":
             return "seeker"
-        return "supporter" if self.turns[-1].role == "seeker" else "seeker"
+        return "supporter" if not self.turns or self.turns[-1].role == "seeker" else "seeker"
 
     @property
     def exchanges(self) -> int:

@@ -79,6 +79,7 @@ class ModelSpec(_Part):
     context_length: Annotated[int, Field(gt=0)]
     chat_template: str | None = None
     think_tags: tuple[str, str] = ("<think>", "</think>")
+    think_in_prompt: bool = False  # the chat template opens the block itself: a reply without the closing tag is all reasoning
     serve: ServeOptions = ServeOptions()
     licence: str | None = None
 

@@ -1,0 +1,197 @@
+"""Dialogues: one loop for every framework, and any number of them in flight.
+
+A framework supplies a `Seeker`, a `Supporter` and a `Plan`; what ends a dialogue, what is counted and what is recorded is the
+same everywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from data_prep.records import Dialogue, Language, Role, Termination, Turn, Usage
+from serve.client import ChatClient, Message, Question, Reply, ServerLost
+from serve.specs import ModelSpec
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """What a side said. `state` is a seeker's inner state, `ended` that the seeker closed the dialogue with this line."""
+
+    text: str
+    replies: Sequence[Reply] = ()
+    state: dict[str, Any] | None = None
+    ended: bool = False
+    stopped: Literal["refusal", "empty_reply", "context_overflow"] | None = None
+
+
+class Seeker(Protocol):
+    """The person in distress; sees every turn so far, its own states included."""
+
+    async def speak(self, turns: Sequence[Turn]) -> Utterance: ...
+
+
+class Supporter(Protocol):
+    """The system under test; sees what was said, never a state."""
+
+    async def speak(self, turns: Sequence[Turn]) -> Utterance: ...
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One dialogue to hold: its identity (a Dialogue's fields), an opening and how it goes on.
+
+    `opening` turns are fixed and cost no call; `first` speaks after them; `exchanges` is how many times both sides speak.
+    """
+
+    id: str
+    language: Language
+    framework: str
+    source: str
+    supporter: str
+    simulator: str
+    seeker_side: Seeker
+    supporter_side: Supporter
+    exchanges: int
+    card_id: str | None = None
+    profile_id: str | None = None
+    source_id: str | None = None
+    trial: int = 0
+    opening: tuple[Turn, ...] = ()
+    first: Role = "seeker"
+
+
+def utterance(reply: Reply) -> Utterance:
+    """A model's reply as an utterance: refusal, overflow and emptiness are told apart, wording is not judged."""
+    if reply.refused:
+        return Utterance(reply.text, [reply], stopped="refusal")
+    if reply.finish_reason == "context_overflow":
+        return Utterance("", [reply], stopped="context_overflow")
+    text = reply.text.strip()
+    return Utterance(text, [reply], stopped=None if text else "empty_reply")
+
+
+@dataclass(frozen=True)
+class ModelSide:
+    """A model as seeker or supporter: its own lines are `assistant`, the other side's are `user`.
+
+    `hidden_opening` leaves that many opening turns out of its history.
+    """
+
+    client: ChatClient
+    spec: ModelSpec
+    role: Role
+    dialogue: str
+    system: str | None = None
+    hidden_opening: int = 0
+
+    async def speak(self, turns: Sequence[Turn]) -> Utterance:
+        messages: list[Message] = [{"role": "system", "content": self.system}] if self.system else []
+        for turn in turns[self.hidden_opening :]:
+            messages.append({"role": "assistant" if turn.role == self.role else "user", "content": turn.text})
+        question = Question(
+            messages,
+            sample={"dialogue": self.dialogue, "turn": len(turns)},
+            sampling=self.spec.sampling,
+            served_name=self.spec.served_name(),
+            session=self.dialogue,
+        )
+        return utterance(await self.client.ask(self.spec, question))
+
+
+@dataclass
+class _Account:
+    prompt: int = 0
+    completion: int = 0
+    reasoning: int = 0
+    characters: int = 0
+    calls: int = 0
+
+    def add(self, replies: Iterable[Reply]) -> None:
+        for reply in replies:
+            self.prompt += reply.prompt_tokens
+            self.completion += reply.completion_tokens
+            self.reasoning += reply.reasoning_tokens
+            self.characters += reply.reasoning_characters
+            self.calls += 1
+
+    def usage(self) -> Usage:
+        return Usage(
+            prompt_tokens=self.prompt,
+            completion_tokens=self.completion,
+            reasoning_tokens=self.reasoning,
+            reasoning_characters=self.characters,
+            calls=self.calls,
+        )
+
+
+@dataclass
+class Failures:
+    """Why dialogues ended for infrastructure: dialogue id → the server's last problem. Logged, never in the records."""
+
+    reasons: dict[str, str] = field(default_factory=dict)
+
+
+async def hold(plan: Plan, failures: Failures) -> Dialogue:
+    """Hold one dialogue to its end and record how it ended.
+
+    A refused, empty or overflowing reply is not a turn: the dialogue ends before it, and `Dialogue.ended_by` says whose
+    it was. A server that is lost ends only this dialogue.
+    """
+    turns = list(plan.opening)
+    account = _Account()
+    termination: Termination = "max_turns"
+    order: tuple[Role, Role] = ("seeker", "supporter") if plan.first == "seeker" else ("supporter", "seeker")
+    try:
+        for role in order * plan.exchanges:
+            if role == "seeker":
+                said = await plan.seeker_side.speak(turns)
+            else:  # a seeker's inner state never reaches the supporter
+                said = await plan.supporter_side.speak([turn.model_copy(update={"state": None}) for turn in turns])
+            account.add(said.replies)
+            if said.stopped:
+                termination = said.stopped
+                break
+            turns.append(Turn(role=role, text=said.text, state=said.state))
+            if said.ended:
+                termination = "seeker_ended"
+                break
+    except ServerLost as error:
+        termination = "infrastructure"
+        failures.reasons[plan.id] = str(error)
+    return Dialogue(
+        id=plan.id,
+        language=plan.language,
+        framework=plan.framework,
+        source=plan.source,
+        source_id=plan.source_id,
+        card_id=plan.card_id,
+        profile_id=plan.profile_id,
+        supporter=plan.supporter,
+        simulator=plan.simulator,
+        trial=plan.trial,
+        turns=tuple(turns),
+        termination=termination,
+        usage=account.usage(),
+    )
+
+
+async def in_flight(jobs: Sequence[Any], work: Callable[[Any], Awaitable[None]], width: int) -> None:
+    """Do `work` on every job, `width` at a time, starting the next as soon as one ends: nobody waits for the slowest of a wave.
+
+    The first exception cancels the rest and is raised.
+    """
+    queue = iter(jobs)
+
+    async def worker() -> None:
+        for job in queue:
+            await work(job)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(width, len(jobs))):
+                group.create_task(worker())
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None

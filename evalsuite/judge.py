@@ -1,0 +1,218 @@
+"""Judgements: any model scores a dialogue on any rubric, by one of three methods.
+
+`joint` (native): one request answers all dimensions, one digit each. `per_dimension` (native): one request a dimension; the
+dialogue comes first, so the server reads it once. `paper`: one request a dimension, rubric first, free text, as ESC-Eval
+publishes it. Where the server gives token probabilities, every score comes with its distribution and expected value.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from data_prep.records import Dialogue, Judgement, Language
+from evalsuite.prompts import PromptPack
+from evalsuite.rubrics import Rubric
+from serve.client import ChatClient, Message, Question, Reply, ServerLost
+from serve.errors import UserError
+from serve.specs import ModelSpec
+
+Method = Literal["joint", "per_dimension", "paper"]
+_NAMES = {"en": {"seeker": "Seeker", "supporter": "Supporter"}, "zh": {"seeker": "求助者", "supporter": "支持者"}}
+
+
+def transcript(dialogue: Dialogue) -> str:
+    """The dialogue as native judges read it: one numbered block a turn; lines inside a turn are indented, so that no text can
+    pose as another turn."""
+    names = _NAMES[dialogue.language]
+    blocks = []
+    for number, turn in enumerate(dialogue.turns, start=1):
+        blocks.append(f"[{number}] {names[turn.role]}: " + turn.text.strip().replace("\n", "\n    "))
+    return "\n".join(blocks)
+
+
+def paper_transcript(dialogue: Dialogue) -> str:
+    """The dialogue as the published scorer builds it (ESC-Eval's repository, scoring script), odd parts included.
+
+    Odd: "AI assistant" is replaced wherever it occurs, also inside what was said; the seeker's marker loses its colon and the
+    supporter's keeps it; both get Chinese names in English dialogues too.
+    """
+    lines = [f"{'ESC-Role' if turn.role == 'seeker' else 'AI assistant'}：{turn.text}" for turn in dialogue.turns]
+    return "\n\n".join(lines).replace("AI assistant", "**AI助手**").replace("ESC-Role：", "**用户**")
+
+
+def paper_score(reply: str, scores: Sequence[int]) -> int | None:
+    """The published parser: the first label, tried in ascending order, that occurs anywhere in the reply.
+
+    Odd: "4, as there are 0 faults" is read as 0. The published code gives -1 where nothing is found; here it is None.
+    """
+    return next((score for score in scores if str(score) in reply), None)
+
+
+def digit_distributions(reply: Reply, scores: Sequence[int]) -> list[tuple[int, dict[str, float]]]:
+    """(score, distribution) for every token of a reply that is exactly one score of the scale.
+
+    A distribution is the softmax over the scale's scores of the reported log-probabilities: servers report them before the
+    constraint's mask, so they are renormalised here. A score that is not among the reported alternatives counts 0.
+    """
+    labels = {str(score) for score in scores}
+    found = []
+    for token, alternatives in reply.tokens or []:
+        if token.strip() not in labels:
+            continue
+        mass = dict.fromkeys((str(score) for score in scores), 0.0)
+        top = max(logprob for alternative, logprob in alternatives.items() if alternative.strip() in labels)
+        for alternative, logprob in alternatives.items():
+            if alternative.strip() in labels:
+                mass[alternative.strip()] += math.exp(logprob - top)
+        total = sum(mass.values())
+        found.append((int(token), {score: value / total for score, value in mass.items()}))
+    return found
+
+
+def expectation(distribution: Mapping[str, float]) -> float:
+    """The mean score of a distribution."""
+    return sum(float(score) * probability for score, probability in distribution.items())
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A model that scores dialogues on a rubric.
+
+    Every dialogue gets one judgement a dimension, whatever happens: what could not be read, did not fit the judge's context or
+    found no server is `value: null` (the reason in `condition.failure` where there is no raw text).
+    """
+
+    client: ChatClient
+    spec: ModelSpec
+    rubric: Rubric
+    prompts: PromptPack
+    method: Method
+
+    def __post_init__(self) -> None:
+        if self.method == "joint" and self.spec.adapters is not None:
+            raise UserError(f"judge {self.spec.name} has one adapter a dimension: use method per_dimension or paper")
+        if self.method != "paper" and not (self.rubric.scale.min >= 0 and self.rubric.scale.max <= 9):
+            raise UserError(f"rubric {self.rubric.name}: native methods read one digit a dimension, the scale must be in 0-9")
+
+    @property
+    def mode(self) -> str:
+        return "paper" if self.method == "paper" else "native"
+
+    async def score(self, dialogue: Dialogue) -> list[Judgement]:
+        """One judgement a dimension, in the rubric's order."""
+        keys = list(self.rubric.dimensions)
+        if not any(turn.role == "supporter" for turn in dialogue.turns) or dialogue.termination == "infrastructure":
+            reason = "infrastructure" if dialogue.termination == "infrastructure" else "no_supporter_turn"
+            return [self._judgement(dialogue, key, "", failure=reason) for key in keys]
+        if self.method == "joint":
+            return await self._joint(dialogue, keys)
+        if self.method == "per_dimension":
+            # One request warms the server's prefix cache with the dialogue; the other six share it.
+            first = await self._single(dialogue, keys[0])
+            return [first, *await asyncio.gather(*(self._single(dialogue, key) for key in keys[1:]))]
+        return list(await asyncio.gather(*(self._single(dialogue, key) for key in keys)))
+
+    def _rules(self, key: str, language: Language) -> dict[str, object]:
+        dimension = self.rubric.dimensions[key]
+        return {
+            "label": dimension.label[language],
+            "about": dimension.about[language],
+            "levels": sorted(dimension.levels[language].items()),
+        }
+
+    async def _ask(self, dialogue: Dialogue, template: str, key: str, digits: int, text: str, **values: object) -> Reply | str:
+        """The reply, or the reason why there is none."""
+        scale, language = self.rubric.scale, dialogue.language
+        system = "judge_paper_system.j2" if self.method == "paper" else "judge_system.j2"
+        prompt = self.prompts.render(language, template, transcript=text, low=scale.min, high=scale.max, **values)
+        messages: list[Message] = [
+            {"role": "system", "content": self.prompts.render(language, system)},
+            {"role": "user", "content": prompt},
+        ]
+        constrained = self.method != "paper" and self.spec.endpoint.constrained
+        # A constrained answer is as long as its digits; free text gets the spec's own limit (a reasoning judge needs it).
+        sampling = self.spec.sampling.model_copy(update={"max_tokens": digits + 1} if constrained else {})
+        question = Question(
+            messages,
+            sample={"dialogue": dialogue.id, "dimension": key, "repeat": 0},
+            sampling=sampling,
+            served_name=self.spec.served_name(language, key),
+            choices=tuple(map(str, scale.scores)) if constrained and digits == 1 else None,
+            regex=f"[{scale.min}-{scale.max}]{{{digits}}}" if constrained and digits > 1 else None,
+            logprobs=True,
+            session=dialogue.id,
+        )
+        try:
+            reply = await self.client.ask(self.spec, question)
+        except ServerLost:
+            return "infrastructure"
+        if reply.finish_reason == "context_overflow":
+            return "context_overflow"
+        return reply
+
+    async def _joint(self, dialogue: Dialogue, keys: list[str]) -> list[Judgement]:
+        rules = [self._rules(key, dialogue.language) for key in keys]
+        answer = await self._ask(dialogue, "judge_joint.j2", "all", len(keys), transcript(dialogue), dimensions=rules)
+        if isinstance(answer, str):
+            return [self._judgement(dialogue, key, "", failure=answer) for key in keys]
+        scores = self._read_digits(answer.text, len(keys))
+        if scores is None:
+            return [self._judgement(dialogue, key, answer.text) for key in keys]
+        found = digit_distributions(answer, self.rubric.scale.scores)
+        # Tokenizers that merge digits ("32") give no distribution a dimension; the digits still stand.
+        distributions = [d for _, d in found] if [score for score, _ in found] == scores else [None] * len(keys)
+        return [
+            self._judgement(dialogue, key, answer.text, score, distribution)
+            for key, score, distribution in zip(keys, scores, distributions, strict=True)
+        ]
+
+    async def _single(self, dialogue: Dialogue, key: str) -> Judgement:
+        rules = self._rules(key, dialogue.language)
+        if self.method == "paper":
+            answer = await self._ask(dialogue, "judge_paper.j2", key, 1, paper_transcript(dialogue), dimension=rules)
+        else:
+            answer = await self._ask(dialogue, "judge_dimension.j2", key, 1, transcript(dialogue), dimension=rules)
+        if isinstance(answer, str):
+            return self._judgement(dialogue, key, "", failure=answer)
+        if self.method == "paper":
+            score = paper_score(answer.text, self.rubric.scale.scores)
+        else:
+            read = self._read_digits(answer.text, 1)
+            score = read[0] if read else None
+        found = [d for value, d in digit_distributions(answer, self.rubric.scale.scores) if value == score]
+        return self._judgement(dialogue, key, answer.text, score, found[0] if found else None)
+
+    def _read_digits(self, text: str, count: int) -> list[int] | None:
+        """Exactly `count` scores of the scale: digits alone, or parted by spaces, commas or line ends. Anything else is unread."""
+        digits = re.sub(r"[\s,，、]+", "", text)
+        if not re.fullmatch(f"[{self.rubric.scale.min}-{self.rubric.scale.max}]{{{count}}}", digits, re.ASCII):
+            return None
+        return [int(digit) for digit in digits]
+
+    def _judgement(
+        self,
+        dialogue: Dialogue,
+        key: str,
+        raw: str,
+        value: int | None = None,
+        distribution: dict[str, float] | None = None,
+        failure: str | None = None,
+    ) -> Judgement:
+        return Judgement(
+            dialogue_id=dialogue.id,
+            language=dialogue.language,
+            judge=self.spec.name,
+            rubric=self.rubric.name,
+            dimension=key,
+            value=value,
+            expected=expectation(distribution) if distribution else None,
+            distribution=distribution,
+            condition={"mode": self.mode} | ({"failure": failure} if failure else {}),
+            method=self.method,
+            raw=raw,
+        )

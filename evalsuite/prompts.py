@@ -1,0 +1,52 @@
+"""Prompt packs: jinja2 text templates in configs/prompts/PACK/{en,zh} (or a user's own folder of that shape)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from jinja2 import StrictUndefined, TemplateError, TemplateNotFound
+from jinja2.loaders import FileSystemLoader
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from data_prep.records import Language
+from serve.errors import UserError, near
+from serve.files import CONFIGS, digest
+
+
+class PromptPack:
+    """The prompts of one framework in every language. Templates are sandboxed: a pack is data, it cannot run code."""
+
+    def __init__(self, name: str) -> None:
+        self.folder = Path(name) if "/" in name else CONFIGS / "prompts" / name
+        if not self.folder.is_dir():
+            packs = (p.name for p in (CONFIGS / "prompts").iterdir() if p.is_dir())
+            raise UserError(f"unknown prompt pack {name!r}: {near(name, packs)}")
+        self._environments = {
+            language.name: ImmutableSandboxedEnvironment(
+                loader=FileSystemLoader(language), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+            )
+            for language in self.folder.iterdir()
+            if language.is_dir()
+        }
+
+    def render(self, language: Language, template: str, **values: object) -> str:
+        """A template's text; `UserError` names the pack's file when it is missing or broken."""
+        where = self.folder / language / template
+        try:
+            return self._environments[language].get_template(template).render(**values).strip()
+        except (KeyError, TemplateNotFound):
+            raise UserError(f"prompt pack has no file {where}") from None
+        except TemplateError as error:
+            raise UserError(f"{where}: {error}") from None
+
+    def fingerprint(self) -> str:
+        """A hash of every file of the pack: part of a run's config, so that an edited prompt is seen as another run."""
+        files = sorted(p for p in self.folder.rglob("*") if p.is_file())
+        return digest([[p.relative_to(self.folder).as_posix(), p.read_text(encoding="utf-8")] for p in files], 16)
+
+
+@lru_cache
+def load_pack(name: str) -> PromptPack:
+    """A pack by name (configs/prompts) or by folder."""
+    return PromptPack(name)

@@ -1,0 +1,86 @@
+"""Finished model calls of a run, in one SQLite file. What is in it is never asked, or paid for, again."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from serve.errors import UserError
+
+_SCHEMA = "CREATE TABLE IF NOT EXISTS calls (key TEXT PRIMARY KEY, reply BLOB NOT NULL, seconds REAL NOT NULL) WITHOUT ROWID"
+
+
+class Store:
+    """Key → reply. `put` returns when the reply is on disk, so a kill loses at most the calls in flight.
+
+    Replies that arrive while a commit is under way are committed together (group commit), in a thread of their own.
+    WAL with synchronous=NORMAL survives the death of this process; only a power cut can lose the last commits.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=NORMAL")
+            self._db.execute(_SCHEMA)
+        except (OSError, sqlite3.Error) as error:
+            raise UserError(f"call store cannot be used: {path}: {error}; move it aside to start afresh") from None
+        self._waiting: list[tuple[str, bytes, float]] = []
+        self._commit: asyncio.Task[None] | None = None
+        self._next: asyncio.Future[None] | None = None
+
+    def get(self, key: str) -> dict[str, Any] | None:
+        """The reply of a finished call, or None."""
+        try:
+            row = self._db.execute("SELECT reply FROM calls WHERE key = ?", (key,)).fetchone()
+        except sqlite3.Error as error:
+            raise UserError(f"call store cannot be read: {self.path}: {error}; move it aside to start afresh") from None
+        return orjson.loads(row[0]) if row else None
+
+    def __len__(self) -> int:
+        return int(self._db.execute("SELECT count(*) FROM calls").fetchone()[0])
+
+    def seconds(self) -> list[float]:
+        """How long each finished call took, ascending."""
+        return [row[0] for row in self._db.execute("SELECT seconds FROM calls ORDER BY seconds")]
+
+    async def put(self, key: str, reply: dict[str, Any], seconds: float) -> None:
+        """Keep a finished call; returns once it is committed."""
+        loop = asyncio.get_running_loop()
+        self._waiting.append((key, orjson.dumps(reply), seconds))
+        if self._next is None:
+            self._next = loop.create_future()
+        committed = self._next
+        if self._commit is None or self._commit.done():
+            self._commit = loop.create_task(self._drain())
+        await asyncio.shield(committed)
+
+    async def _drain(self) -> None:
+        while self._waiting:
+            batch, self._waiting = self._waiting, []
+            done, self._next = self._next, None
+            assert done is not None
+            try:
+                await asyncio.to_thread(self._write, batch)
+                done.set_result(None)
+            except (OSError, sqlite3.Error) as error:
+                done.set_exception(UserError(f"call store cannot be written: {self.path}: {error}"))
+
+    def _write(self, batch: list[tuple[str, bytes, float]]) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            self._db.executemany("INSERT OR REPLACE INTO calls VALUES (?, ?, ?)", batch)
+            self._db.execute("COMMIT")
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+
+    def close(self) -> None:
+        """Close the file; replies whose `put` has not returned may be lost."""
+        self._db.close()
