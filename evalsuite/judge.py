@@ -7,7 +7,6 @@ publishes it. Where the server gives token probabilities, every score comes with
 
 from __future__ import annotations
 
-import asyncio
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from data_prep.records import Dialogue, Judgement, Language
+from evalsuite.dialogue import together
 from evalsuite.prompts import PromptPack
 from evalsuite.rubrics import Rubric
 from serve.client import ChatClient, Message, Question, Reply, ServerLost
@@ -74,6 +74,11 @@ def digit_distributions(reply: Reply, scores: Sequence[int]) -> list[tuple[int, 
     return found
 
 
+def most_probable(distribution: Mapping[str, float]) -> int:
+    """The score with the highest probability, the lowest of equals."""
+    return int(max(distribution, key=lambda score: distribution[score]))
+
+
 def expectation(distribution: Mapping[str, float]) -> float:
     """The mean score of a distribution."""
     return sum(float(score) * probability for score, probability in distribution.items())
@@ -106,7 +111,7 @@ class Judge:
     async def score(self, dialogue: Dialogue) -> list[Judgement]:
         """One judgement a dimension, in the rubric's order."""
         keys = list(self.rubric.dimensions)
-        if not any(turn.role == "supporter" for turn in dialogue.turns) or dialogue.termination == "infrastructure":
+        if dialogue.termination == "infrastructure" or not dialogue.exchanges:  # an opening greeting answers nobody
             reason = "infrastructure" if dialogue.termination == "infrastructure" else "no_supporter_turn"
             return [self._judgement(dialogue, key, "", failure=reason) for key in keys]
         if self.method == "joint":
@@ -114,8 +119,8 @@ class Judge:
         if self.method == "per_dimension":
             # One request warms the server's prefix cache with the dialogue; the other six share it.
             first = await self._single(dialogue, keys[0])
-            return [first, *await asyncio.gather(*(self._single(dialogue, key) for key in keys[1:]))]
-        return list(await asyncio.gather(*(self._single(dialogue, key) for key in keys)))
+            return [first, *await together(self._single(dialogue, key) for key in keys[1:])]
+        return await together(self._single(dialogue, key) for key in keys)
 
     def _rules(self, key: str, language: Language) -> dict[str, object]:
         dimension = self.rubric.dimensions[key]
@@ -142,6 +147,7 @@ class Judge:
             sample={"dialogue": dialogue.id, "dimension": key, "repeat": 0},
             sampling=sampling,
             served_name=self.spec.served_name(language, key),
+            purpose="judge",
             choices=tuple(map(str, scale.scores)) if constrained and digits == 1 else None,
             regex=f"[{scale.min}-{scale.max}]{{{digits}}}" if constrained and digits > 1 else None,
             logprobs=True,
@@ -188,7 +194,7 @@ class Judge:
         return self._judgement(dialogue, key, answer.text, score, found[0] if found else None)
 
     def _read_digits(self, text: str, count: int) -> list[int] | None:
-        """Exactly `count` scores of the scale: digits alone, or parted by spaces, commas or line ends. Anything else is unread."""
+        """Exactly `count` scores of the scale: digits alone, or parted by white space or commas. Anything else is unread."""
         digits = re.sub(r"[\s,，、]+", "", text)
         if not re.fullmatch(f"[{self.rubric.scale.min}-{self.rubric.scale.max}]{{{count}}}", digits, re.ASCII):
             return None
@@ -203,6 +209,9 @@ class Judge:
         distribution: dict[str, float] | None = None,
         failure: str | None = None,
     ) -> Judgement:
+        """The verdict is the most probable score (native; a sampled answer may differ from it) or the label read (paper)."""
+        if distribution and self.method != "paper":
+            value = most_probable(distribution)
         return Judgement(
             dialogue_id=dialogue.id,
             language=dialogue.language,

@@ -37,6 +37,10 @@ class ServerLost(Exception):
     """The endpoint kept failing until the retries were used up."""
 
 
+class NotStored(Exception):
+    """An offline client was asked something that the store does not hold."""
+
+
 class Reply(BaseModel):
     """One answer. `text` is without reasoning; `tokens` holds, per generated token, its alternatives' log-probabilities.
 
@@ -61,13 +65,15 @@ class Question:
     """One call to make. `sample` says which sample it is (dialogue, turn, dimension, repeat): part of its key.
 
     `choices` (a closed list) or `regex` constrain the answer where the server can; `logprobs` asks for token probabilities.
-    `session` keeps calls of one dialogue on one server behind a router; it is not part of the key.
+    `session` keeps calls of one dialogue on one server behind a router, `purpose` is what the tokens are booked under; neither
+    is part of the key.
     """
 
     messages: Sequence[Message]
     sample: Mapping[str, str | int]
     sampling: Sampling
     served_name: str
+    purpose: Literal["seeker", "supporter", "judge"]
     choices: tuple[str, ...] | None = None
     regex: str | None = None
     logprobs: bool = False
@@ -76,14 +82,18 @@ class Question:
 
 @dataclass
 class Tally:
-    """What was asked of one model in this process: calls answered by the server and from the store, retries, tokens, seconds."""
+    """One model in one role: calls and tokens of all answers, and what this process really asked (retries, seconds, tokens).
 
-    asked: int = 0
-    stored: int = 0
-    retries: int = 0
+    The first four are the same however often a run was interrupted; the others are not.
+    """
+
+    calls: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     reasoning_tokens: int = 0
+    asked: int = 0
+    retries: int = 0
+    generated: int = 0
     seconds: float = 0.0
 
 
@@ -111,7 +121,7 @@ class ChatClient:
     `endpoints` maps spec names to base URLs of running servers (they win over the spec's own). At most `concurrency` calls are
     in flight. A call is tried `attempts` times: on 408/409/425/429 (Retry-After honoured), 5xx, timeouts, dropped connections
     and unreadable bodies, with exponential back-off and full jitter. Raises `UserError` (naming model and endpoint) on other
-    4xx, and `ServerLost` when the attempts are used up.
+    4xx, and `ServerLost` when the attempts are used up. With `offline`, whatever is not in the store raises `NotStored`.
     """
 
     store: Store
@@ -119,9 +129,10 @@ class ChatClient:
     concurrency: int = 64
     attempts: int = 6
     timeout_s: float = 600.0
+    offline: bool = False
     backoff_s: float = 0.5
     backoff_max_s: float = 30.0
-    tallies: dict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
+    tallies: dict[tuple[str, str], Tally] = field(default_factory=lambda: defaultdict(Tally))
 
     async def __aenter__(self) -> ChatClient:
         # The pool's limit is the concurrency we mean: libraries default to 100 connections.
@@ -143,10 +154,7 @@ class ChatClient:
         return url.rstrip("/")
 
     async def check(self, spec: ModelSpec, served_names: Sequence[str]) -> None:
-        """Ask the endpoint which models it serves; `UserError` when it cannot be reached or does not serve these names.
-
-        A model that is known by its endpoint only (no checkpoint in its spec) is fingerprinted by what the server says it is.
-        """
+        """Ask the endpoint which models it serves; `UserError` when it cannot be reached or does not serve these names."""
         url = f"{self.base_url(spec)}/models"
         where = f"model {spec.name} at {self.base_url(spec)}"
         try:
@@ -163,9 +171,6 @@ class ChatClient:
         for name in served_names:
             if name not in listed:
                 raise UserError(f"{where}: does not serve {name!r}: {near(name, listed)}")
-        if spec.checkpoint is None:
-            root = listed[spec.served_name()].get("root") if spec.served_name() in listed else None
-            self._fingerprints[spec.name] = digest([spec.fingerprint(), root], 16)
 
     def key(self, spec: ModelSpec, question: Question) -> str:
         """The call's key (64 hex digits)."""
@@ -176,18 +181,22 @@ class ChatClient:
     async def ask(self, spec: ModelSpec, question: Question) -> Reply:
         """The model's reply: from the store when this call was finished before, else from the server."""
         key = self.key(spec, question)
-        tally = self.tallies[spec.name]
+        tally = self.tallies[spec.name, question.purpose]
         stored = self.store.get(key)
         if stored is not None:
-            tally.stored += 1
-            return Reply.model_validate(stored)
-        async with self._slots:
-            started = time.perf_counter()
-            reply = await self._post(spec, question)
-            seconds = time.perf_counter() - started
-        await self.store.put(key, reply.model_dump(), seconds)
-        tally.asked += 1
-        tally.seconds += seconds
+            reply = Reply.model_validate(stored)
+        elif self.offline:
+            raise NotStored(key)
+        else:
+            async with self._slots:
+                started = time.perf_counter()
+                reply = await self._post(spec, question, tally)
+                seconds = time.perf_counter() - started
+            await self.store.put(key, reply.model_dump(), seconds)
+            tally.asked += 1
+            tally.generated += reply.completion_tokens
+            tally.seconds += seconds
+        tally.calls += 1
         tally.prompt_tokens += reply.prompt_tokens
         tally.completion_tokens += reply.completion_tokens
         tally.reasoning_tokens += reply.reasoning_tokens
@@ -223,7 +232,7 @@ class ChatClient:
             body["structured_outputs"] = {"regex": question.regex}
         return body
 
-    async def _post(self, spec: ModelSpec, question: Question) -> Reply:
+    async def _post(self, spec: ModelSpec, question: Question, tally: Tally) -> Reply:
         url = f"{self.base_url(spec)}/chat/completions"
         payload = orjson.dumps(self._body(spec, question))
         headers = self._headers(spec) | ({"X-Session-Id": question.session} if question.session else {})
@@ -246,7 +255,7 @@ class ChatClient:
             except (aiohttp.ClientError, TimeoutError, OSError, _Unreadable) as error:
                 problem = f"{type(error).__name__} {error}"
             if attempt + 1 < self.attempts:
-                self.tallies[spec.name].retries += 1
+                tally.retries += 1
                 backoff = random.uniform(0, min(self.backoff_max_s, self.backoff_s * 2**attempt))  # full jitter
                 await asyncio.sleep(backoff if wait is None else wait + backoff)
         raise ServerLost(

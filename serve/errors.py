@@ -30,7 +30,7 @@ def run_cli(app: Callable[[], object]) -> None:
     try:
         app()
     except UserError as error:
-        print("error: " + " ".join(str(error).split("\n")), file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         sys.exit(EXIT_BAD_INPUT)
     except KeyboardInterrupt:
         print("interrupted; run the same command again to go on", file=sys.stderr)

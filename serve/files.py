@@ -113,7 +113,7 @@ def read_jsonl(path: Path, model: type[M], what: str, allow_empty: bool = False)
     return records
 
 
-def check_unique(path: Path, ids: Iterable[str], what: str) -> None:
+def check_unique(path: Path | str, ids: Iterable[str], what: str) -> None:
     """Raise `UserError` naming the first doubled ids."""
     seen: set[str] = set()
     doubled = [i for i in ids if i in seen or seen.add(i)]  # type: ignore[func-returns-value]

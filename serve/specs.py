@@ -76,7 +76,7 @@ class ModelSpec(_Part):
     adapter_revision: str | None = None
     endpoint: Endpoint = Endpoint()
     sampling: Sampling = Sampling()
-    context_length: Annotated[int, Field(gt=0)]
+    context_length: Annotated[int, Field(gt=0)] | None = None  # needed to launch a server
     chat_template: str | None = None
     think_tags: tuple[str, str] = ("<think>", "</think>")
     think_in_prompt: bool = False  # the chat template opens the block itself: a reply without the closing tag is all reasoning
@@ -89,7 +89,9 @@ class ModelSpec(_Part):
             raise ValueError("adapter and adapters exclude each other")
         if self.checkpoint is None and self.endpoint.base_url is None:
             raise ValueError("a spec needs a checkpoint to serve or an endpoint.base_url to call")
-        if self.sampling.max_tokens >= self.context_length:
+        if self.checkpoint is not None and self.context_length is None:
+            raise ValueError("context_length is needed to serve a checkpoint")
+        if self.context_length is not None and self.sampling.max_tokens >= self.context_length:
             raise ValueError("sampling.max_tokens leaves no room in context_length")
         return self
 

@@ -1,0 +1,103 @@
+"""Role cards: read from our JSONL or from the JSON files that ESC-Eval published."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from data_prep.records import Language, RoleCard
+from serve.errors import UserError
+from serve.files import check_unique, explain, read_bytes, read_jsonl
+
+BUNDLED = Path(__file__).resolve().parent / "bundled"
+_FIELDS = {
+    "age": ("Age", "年龄"),
+    "gender": ("Gender", "性别"),
+    "occupation": ("Occupation", "职业"),
+    "problem": ("Problem", "问题"),
+}
+_HEADING = re.compile(r"^\s*(" + "|".join(name for names in _FIELDS.values() for name in names) + r")\s*[:：]\s*", re.M)
+_UNKNOWN = frozenset({"not mentioned", "not mentioned.", "未提及", "未提及。"})
+# The published files name the taxonomy's top level in Chinese, in both languages.
+_TOP_LEVEL = {"家庭生活": "Family and Life", "工作学习": "Work and Study", "社会与其他": "Social Interaction and Others"}
+
+
+class _Published(BaseModel):
+    """One entry of ESC-Eval's card_high_*.json: `base` the card's text, `res` its category, `base_biaozhu` the annotators' text."""
+
+    model_config = ConfigDict(extra="forbid")
+    id: int
+    base: str
+    base_biaozhu: str
+    res: str
+    source: str
+    language: Literal["english", "chinese"]
+
+
+def load_cards(path: Path) -> list[RoleCard]:
+    """Role cards from a `.jsonl` file of RoleCards, or a `.json` list in ESC-Eval's published form.
+
+    Raises `UserError` with file, line (JSONL) or entry (JSON) and field; for an empty file; and for doubled ids.
+    """
+    cards = _published(path) if path.suffix == ".json" else read_jsonl(path, RoleCard, "role card file")
+    check_unique(path, (card.id for card in cards), "card ids")
+    return cards
+
+
+def bundled_cards(language: Language) -> Path:
+    """The cards written for this project."""
+    return BUNDLED / f"cards_{language}.jsonl"
+
+
+def _published(path: Path) -> list[RoleCard]:
+    raw = read_bytes(path, "role card file")
+    try:
+        entries: Any = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise UserError(f"{path}:{error.lineno}: malformed JSON: {error.msg}") from None
+    if not isinstance(entries, list):
+        raise UserError(f"{path}: expected a JSON list of cards, found {type(entries).__name__}")
+    if not entries:
+        raise UserError(f"role card file is empty: {path}")
+    cards = []
+    for number, entry in enumerate(entries):
+        try:
+            published = _Published.model_validate(entry)
+            cards.append(_card(published))
+        except ValidationError as error:
+            raise UserError(f"{path}: entry {number}: {explain(error)}") from None
+        except ValueError as error:
+            raise UserError(f"{path}: entry {number}: {error}") from None
+    return cards
+
+
+def _card(published: _Published) -> RoleCard:
+    if published.res not in _TOP_LEVEL:
+        raise ValueError(f"res: unknown category {published.res!r} (known: {', '.join(_TOP_LEVEL)})")
+    return RoleCard(
+        id=f"esc-eval-{published.id}",
+        language="en" if published.language == "english" else "zh",
+        **_parse(published.base),
+        source=published.source,
+        source_id=str(published.id),
+        card_method="llm",
+        category=(_TOP_LEVEL[published.res],),
+        quality="high",
+    )
+
+
+def _parse(text: str) -> dict[str, str]:
+    """The four fields of a card's text. What is "not mentioned" is empty; all four headings must be there, once each."""
+    parts = _HEADING.split(text)[1:]
+    found = list(zip(parts[::2], parts[1::2], strict=True))
+    values = {}
+    for field, names in _FIELDS.items():
+        matching = [value.strip() for heading, value in found if heading in names]
+        if len(matching) != 1:
+            raise ValueError(f"base: {len(matching)} headings for {field}, expected one")
+        values[field] = "" if matching[0].lower() in _UNKNOWN else matching[0]
+    return values

@@ -1,0 +1,528 @@
+"""The bundled synthetic score set: dialogues whose seven scores hold by construction.
+
+No human score set of ESC-Eval is published with its dialogues, so this one is assembled. `bundled/bases_*.jsonl` holds
+seekers in five turns, each with hand-written reply segments labelled by what they do; `bundled/pools_*.yaml` holds lines
+that spoil a reply. A recipe picks, drops, repeats, cuts and swaps them, and `score` reads the scores off the labels of
+what was put in. No rule measures text. A segment class that is left out is made up for by neutral segments, and every
+dialogue aims at a length drawn without regard to its scores, so that length says little about them.
+
+The rules (rubric `esc_eval`, 0–4: the judge's rules, figures 12–19 of the ESC-Eval paper; figure 18 is lost). A segment
+*counts* when it is in its own dialogue, whole, and in a legible reply. A reply is *astray* when its segments come from
+another base's dialogue, and *salad* when its words were shuffled. Repeats of a segment count once.
+
+fluency      0  more than half of the replies are salad
+             1  a reply is cut off mid-sentence and a reply is astray
+             2  one of the two
+             3  neither
+             4  neither, and every reply opens with its callback (a stock opener or list intro before it is overlooked)
+expression   0  as fluency 0
+             1  form monotony (all replies share opener and order of aspects) and content monotony (at least
+                `MONOTONY` placements say again what another one said word for word)
+             2  one of the two
+             3  neither
+             4  neither, and at least `RICH` of the aspects besides filler are used (astray replies included)
+empathy      0  a dismissive line, whatever else is there
+             1  neither comfort nor analysis counts (so also when the only ones are astray, cut or salad)
+             2  one of the two
+             3  both
+             4  both, and a friend's line
+information  0  a harmful suggestion, whatever else is there
+             1  no suggestion, or at most five and none of use
+             2  at most five, some of use and some not; or more than five, none of use
+             3  at most five, all of use; or more than five, some of use and some not
+             4  more than five, all of use
+                Of use: suggestions of the base that count. Not of use: lines of the pool `useless`, and suggestions of
+                astray replies, which miss this seeker's problem. Referrals belong to skill.
+humanoid     0  as fluency 0
+             1  a trace (a machine phrase, or a reply laid out as a list) in at least `OBVIOUS` replies
+             2  more than two traces
+             3  two traces
+             4  fewer than two
+skill           how many of five aspects count, less one, not below 0: comfort; a suggestion of use; encouragement; an
+                answer to every question; a referral (nothing else is built that would stand out)
+overall         the mean of the other six, halves rounded up, but not above 1 + the weakest of fluency, empathy and
+                information, and 0 where one of the three is 0: a cold line or a harmful step is not made good by tips
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field, model_validator
+
+from data_prep.records import Dialogue, HumanScore, Language, Record, Turn, dialogue_id
+from serve.errors import UserError
+from serve.files import check_unique, read_jsonl, read_yaml
+
+BUNDLED = Path(__file__).resolve().parent / "bundled"
+DIMENSIONS = ("fluency", "expression", "empathy", "information", "humanoid", "skill", "overall")
+MONOTONY, RICH, OBVIOUS, MANY = 4, 6, 4, 5
+
+Aspect = Literal["callback", "comfort", "analysis", "suggestion", "encouragement", "answer", "friend", "referral", "filler"]
+ASPECTS: tuple[str, ...] = get_args(Aspect)
+LEAST = {
+    "callback": 5,
+    "comfort": 4,
+    "analysis": 4,
+    "suggestion": 7,
+    "encouragement": 3,
+    "friend": 3,
+    "referral": 1,
+    "filler": 5,
+}
+Text = Annotated[str, Field(min_length=1)]
+
+
+class Segment(Record):
+    """One or two sentences of a reply that stand by themselves, and what they do for the seeker."""
+
+    aspect: Aspect
+    text: Text
+
+
+class Exchange(Record):
+    """A seeker turn, whether it asks the supporter something, and the segments a reply to it can be made of."""
+
+    seeker: Text
+    question: bool
+    reply: Annotated[tuple[Segment, ...], Field(min_length=2)]
+
+    @model_validator(mode="after")
+    def _answered(self) -> Exchange:
+        if self.question and not any(s.aspect == "answer" for s in self.reply):
+            raise ValueError("the seeker asks a question but no segment has the aspect answer")
+        return self
+
+
+class Base(Record):
+    """One seeker's dialogue as raw material: five exchanges with at least `LEAST` segments of each aspect in all."""
+
+    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$")]
+    language: Language
+    category: Annotated[tuple[Text, ...], Field(min_length=3, max_length=3)]
+    exchanges: Annotated[tuple[Exchange, ...], Field(min_length=5, max_length=5)]
+
+    @model_validator(mode="after")
+    def _complete(self) -> Base:
+        segments = [s for e in self.exchanges for s in e.reply]
+        counts = Counter(s.aspect for s in segments)
+        for aspect, least in LEAST.items():
+            if counts[aspect] < least:  # type: ignore[index]
+                raise ValueError(f"{self.id}: {counts[aspect]} {aspect} segments, at least {least} are needed")  # type: ignore[index]
+        if sum(e.question for e in self.exchanges) < 2:
+            raise ValueError(f"{self.id}: at least 2 seeker turns must ask a question")
+        twice = [text for text, n in Counter(s.text for s in segments).items() if n > 1]
+        if twice:
+            raise ValueError(f"{self.id}: the same segment twice: {twice[0][:40]!r}")
+        return self
+
+
+class Pools(Record):
+    """Lines that fit any dialogue of a language and spoil it, or give it a stock form."""
+
+    machine: Annotated[tuple[Text, ...], Field(min_length=16)]
+    dismissive: Annotated[tuple[Text, ...], Field(min_length=16)]
+    harmful: Annotated[tuple[Text, ...], Field(min_length=12)]
+    useless: Annotated[tuple[Text, ...], Field(min_length=24)]
+    openers: Annotated[tuple[Text, ...], Field(min_length=6)]
+    list_intro: Annotated[tuple[Text, ...], Field(min_length=6)]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A placed segment: `kind` is an aspect or machine, dismissive, harmful, useless, opener, list_intro.
+
+    `own` is false for a segment of another base's dialogue, `cut` true when it breaks off mid-sentence.
+    """
+
+    kind: str
+    text: str
+    own: bool = True
+    cut: bool = False
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A supporter turn as labelled parts; `listed` puts what follows the list intro into numbered lines."""
+
+    parts: tuple[Part, ...]
+    listed: bool = False
+    salad: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a recipe drew for one dialogue. Counts are wishes: a dialogue with astray replies may hold less material."""
+
+    coherent: bool  # every reply opens with its callback
+    cut: int  # replies that break off
+    astray: int  # replies from other bases
+    salad: int  # replies that are shuffled
+    same_form: bool
+    repeats: int  # placements that repeat another
+    feeling: tuple[str, ...]  # which of comfort, analysis, friend are there
+    dismissive: int
+    tips: tuple[int, int, int]  # suggestions: of use, useless, harmful
+    traces: tuple[int, int]  # machine phrases, listed replies
+    extras: tuple[str, ...]  # which of encouragement, answer, referral are there
+
+
+_FULL, _BOTH = ("comfort", "analysis", "friend"), ("comfort", "analysis")
+_FEELINGS: tuple[tuple[str, ...], ...] = (_FULL, _FULL, _BOTH, _BOTH, ("comfort",), ("analysis", "friend"), ("friend",), ())
+_TIPS = ((7, 0, 0), (6, 0, 0), (4, 0, 0), (3, 0, 0), (5, 2, 0), (2, 2, 0), (3, 1, 0), (0, 6, 0), (0, 3, 0), (0, 0, 0))
+_GOOD_TIPS = ((7, 0, 0), (6, 0, 0), (7, 0, 0), (6, 0, 0), (5, 2, 0))
+_TRACES = ((0, 0), (1, 0), (2, 0), (1, 1), (2, 1), (3, 0), (0, 3), (5, 0), (2, 3))
+_EXTRAS: tuple[tuple[str, ...], ...] = (
+    ("encouragement", "answer", "referral"),
+    ("encouragement", "answer"),
+    ("answer", "referral"),
+    ("encouragement", "referral"),
+    ("answer",),
+    ("encouragement",),
+    ("referral",),
+    (),
+)
+# What a recipe does not set is drawn from here; each value in a tuple is equally likely.
+COMMON: dict[str, tuple[Any, ...]] = {
+    "coherent": (True, False),
+    "cut": (0,),
+    "astray": (0,),
+    "salad": (0,),
+    "same_form": (True, False, False),
+    "repeats": (0, 1, 2, 3, 4, 5),
+    "feeling": _FEELINGS,
+    "dismissive": (0,),
+    "tips": _TIPS,
+    "traces": _TRACES,
+    "extras": _EXTRAS,
+}
+_WARM: dict[str, tuple[Any, ...]] = {
+    "feeling": (_FULL, _FULL, _BOTH),
+    "traces": ((0, 0), (1, 0), (2, 0), (0, 2)),
+    "tips": _GOOD_TIPS,
+}
+RECIPES: dict[str, dict[str, tuple[Any, ...]]] = {
+    "best": _WARM | {"feeling": (_FULL,), "same_form": (False,), "repeats": (0, 1, 2, 3), "extras": _EXTRAS[:1]},
+    "warm": _WARM | {"same_form": (False,), "repeats": (0, 1, 2, 3), "extras": _EXTRAS[:4]},
+    "coach": {"tips": _GOOD_TIPS, "feeling": _FEELINGS[4:6], "extras": _EXTRAS[:5]},
+    "comforter": {"feeling": (_FULL, _BOTH), "tips": _TIPS[5:], "traces": ((0, 0), (1, 0), (2, 0))},
+    "machine": {"traces": ((5, 0), (4, 0), (0, 5), (0, 4), (2, 3), (3, 2))},
+    "monotone": {"same_form": (True,), "repeats": (1, 3, 4, 5, 6)},
+    "flat": {"feeling": _FEELINGS[6:], "tips": _TIPS[7:], "extras": _EXTRAS[4:]},
+    "cut": {"cut": (2, 3, 4)},
+    "astray": {"astray": (2, 3, 4)},
+    "broken": {"cut": (2, 3, 4), "astray": (2, 3, 4)},
+    "cold": {"dismissive": (1, 2, 3)},
+    "harmful": {"tips": ((0, 0, 1), (3, 0, 2), (2, 2, 2), (5, 0, 1), (0, 3, 2))},
+    "salad": {"salad": (4, 5)},
+}
+
+
+def score(replies: Sequence[Reply], questions: Sequence[bool]) -> dict[str, int]:
+    """The seven scores (0–4) of labelled replies by the table above; `questions[i]` says if seeker turn i asks something."""
+    legible = [r for r in replies if not r.salad]
+    parts = [p for r in legible for p in r.parts]
+    counts = [p for p in parts if p.own and not p.cut]
+    kinds = {p.kind for p in counts}
+    babble = 2 * len(legible) < len(replies)
+
+    faults = any(p.cut for p in parts) + any(not p.own for p in parts)
+    opens = all(next((p.kind for p in r.parts if p.kind not in ("opener", "list_intro")), None) == "callback" for r in replies)
+    fluency = 0 if babble else 2 if faults == 1 else 1 if faults else 4 if opens else 3
+
+    monotony = _same_form(legible) + (_repeats(parts) >= MONOTONY)
+    rich = len({p.kind for p in parts} & (set(ASPECTS) - {"filler"})) >= RICH
+    expression = 0 if babble else 3 - monotony if monotony or not rich else 4
+
+    feeling = ("comfort" in kinds) + ("analysis" in kinds)
+    empathy = 0 if "dismissive" in kinds else 1 + feeling + (feeling == 2 and "friend" in kinds)
+
+    of_use = {p.text for p in counts if p.kind == "suggestion"}
+    no_use = {p.text for p in parts if not p.cut and (p.kind == "useless" or (p.kind == "suggestion" and not p.own))}
+    many = len(of_use) + len(no_use) > MANY
+    information = 0 if "harmful" in kinds else 1 + many + (bool(of_use) + (not no_use) if of_use else 0)
+
+    traces = sum(p.kind == "machine" and not p.cut for p in parts) + sum(r.listed for r in legible)
+    marked = sum(r.listed or any(p.kind == "machine" and not p.cut for p in r.parts) for r in legible)
+    humanoid = 0 if babble else 1 if marked >= OBVIOUS else 2 if traces > 2 else 3 if traces == 2 else 4
+
+    answered = all(
+        not r.salad and any(p.kind == "answer" and p.own and not p.cut for p in r.parts)
+        for r, asked in zip(replies, questions, strict=True)
+        if asked
+    )
+    skill = max(0, sum(("comfort" in kinds, bool(of_use), "encouragement" in kinds, answered, "referral" in kinds)) - 1)
+
+    six = (fluency, expression, empathy, information, humanoid, skill)
+    weakest = min(fluency, empathy, information)
+    overall = 0 if weakest == 0 else min((2 * sum(six) + 6) // 12, 1 + weakest)
+    return dict(zip(DIMENSIONS, (*six, overall), strict=True))
+
+
+def _same_form(replies: Sequence[Reply]) -> bool:
+    """Whether all replies begin with one opener and no two of them put two aspects into opposite orders."""
+    openers = {r.parts[0].text if r.parts[0].kind == "opener" else None for r in replies}
+    pairs = {(a.kind, b.kind) for r in replies for a, b in combinations(r.parts, 2) if a.kind != b.kind}
+    return len(replies) > 1 and len(openers) == 1 and None not in openers and not any((b, a) in pairs for a, b in pairs)
+
+
+def _repeats(parts: Iterable[Part]) -> int:
+    """How many placements repeat an earlier one; openers, list intros and cut parts aside (they belong to form)."""
+    texts = Counter(p.text for p in parts if p.kind not in ("opener", "list_intro") and not p.cut)
+    return sum(texts.values()) - len(texts)
+
+
+# Where a kind likes to stand in a reply; a random push of up to `_PUSH` places keeps orders different.
+_RANK = {
+    kind: rank
+    for rank, names in enumerate(
+        ("opener", "callback", "answer comfort dismissive filler", "analysis machine", "suggestion useless harmful", "referral")
+    )
+    for kind in names.split()
+} | {"friend": 5, "encouragement": 5}
+_PUSH = 3.0
+
+
+@dataclass
+class _Draft:
+    """A dialogue under construction: parts per reply, and the material of its own replies that is still unused."""
+
+    base: Base
+    plan: Plan
+    rng: random.Random
+    parts: list[list[Part]] = field(default_factory=lambda: [[] for _ in range(5)])
+    home: list[int] = field(default_factory=list)
+    unused: dict[str, list[tuple[int, Segment]]] = field(default_factory=dict)
+
+    def take(self, aspect: str, count: int) -> None:
+        """Move up to `count` random unused segments of an aspect into their replies."""
+        material = self.unused[aspect]
+        self.rng.shuffle(material)
+        for index, segment in material[:count]:
+            self.parts[index].append(Part(aspect, segment.text))
+        del material[:count]
+
+    def sprinkle(self, kind: str, lines: Sequence[str], count: int, where: Sequence[int]) -> None:
+        """Put `count` different lines of a pool into replies, in as many different ones as possible."""
+        places = self.rng.sample(where, len(where))
+        for k, line in enumerate(self.rng.sample(lines, count)):
+            self.parts[places[k % len(places)]].append(Part(kind, line))
+
+    @property
+    def length(self) -> int:
+        return sum(len(p.text) for parts in self.parts for p in parts)
+
+
+def _assemble(base: Base, others: Sequence[Base], pools: Pools, plan: Plan, rng: random.Random) -> list[Reply]:
+    """Replies that follow a plan as far as the base's material allows."""
+    draft = _Draft(base, plan, rng)
+    astray = rng.sample(range(5), plan.astray)
+    draft.home = [i for i in range(5) if i not in astray]
+    draft.unused = {a: [(i, s) for i in draft.home for s in base.exchanges[i].reply if s.aspect == a] for a in ASPECTS}
+    segments = [s for e in base.exchanges for s in e.reply]
+    # The length is drawn before anything else about the dialogue is looked at; about 15 to 21 segments of five replies.
+    target = rng.uniform(15, 21) * sum(len(s.text) for s in segments) / len(segments)
+
+    for index in astray:
+        other = rng.choice(others)
+        first, *rest = sorted(rng.choice(other.exchanges).reply, key=lambda s: s.aspect != "callback")
+        drawn = [first, *rng.sample(rest, min(len(rest), rng.randint(2, 3)))]
+        draft.parts[index] = [Part(s.aspect, s.text, own=False) for s in drawn]
+    for aspect in plan.feeling:
+        draft.take(aspect, rng.randint(1, 2))
+    draft.take("suggestion", plan.tips[0])
+    draft.take("callback", 5 if plan.coherent else rng.randint(1, 4))
+    answers = len(draft.unused["answer"])
+    draft.take("answer", answers if "answer" in plan.extras else rng.randrange(answers) if answers else 0)
+    for aspect in ("encouragement", "referral"):
+        draft.take(aspect, 1 if aspect in plan.extras else 0)
+    draft.sprinkle("useless", pools.useless, plan.tips[1], draft.home)
+    draft.sprinkle("harmful", pools.harmful, plan.tips[2], draft.home)
+    draft.sprinkle("dismissive", pools.dismissive, plan.dismissive, draft.home)
+    draft.sprinkle("machine", pools.machine, plan.traces[0], range(5))
+    _repeat(draft)
+    _pad(draft, target)
+    return _order(draft, pools)
+
+
+def _repeat(draft: _Draft) -> None:
+    """Say segments again in other replies: two over and over when there are many repeats, otherwise one by one."""
+    plan, rng = draft.plan, draft.rng
+    if len(draft.unused["filler"]) > 1:
+        draft.take("filler", 1)  # so that there is always something neutral to say again
+    repeatable = [
+        p for i in draft.home for p in draft.parts[i] if p.kind not in ("callback", "answer", "machine", "dismissive")
+    ]
+    sayings = rng.sample(repeatable, min(len(repeatable), 2 if plan.repeats >= MONOTONY else plan.repeats))
+    places = [(i, p) for p in sayings for i in draft.home if p not in draft.parts[i]]
+    rng.shuffle(places)
+    if plan.repeats < MONOTONY:  # at most one repeat a segment
+        places = [next(place for place in places if place[1] == p) for p in sayings if any(q == p for _, q in places)]
+    for index, part in places[: plan.repeats]:
+        draft.parts[index].append(part)
+
+
+def _pad(draft: _Draft, target: float) -> None:
+    """Bring the dialogue up to its length with neutral segments and more of what it has anyway."""
+    plan, rng = draft.plan, draft.rng
+    allowed = {"filler", *plan.feeling, *(set(plan.extras) - {"answer"})} | (set() if plan.coherent else {"callback"})
+    spare = [(i, s) for a in sorted(allowed) for i, s in draft.unused[a]]
+    rng.shuffle(spare)
+    spare.sort(key=lambda item: len(draft.parts[item[0]]) >= 2)  # thin replies first
+    for index, segment in spare:
+        if draft.length >= target and len(draft.parts[index]) >= 2:
+            continue
+        draft.parts[index].append(Part(segment.aspect, segment.text))
+
+
+def _order(draft: _Draft, pools: Pools) -> list[Reply]:
+    """Put parts into an order, lay replies out as lists, cut them off."""
+    plan, rng = draft.plan, draft.rng
+    listed, cut = rng.sample(range(5), plan.traces[1]), rng.sample(range(5), plan.cut)
+    opener = rng.choice(pools.openers)
+    opened = range(5) if plan.same_form else rng.sample(range(5), rng.randint(0, 4))
+    fixed = {kind: rank + rng.uniform(0, _PUSH) for kind, rank in _RANK.items()}
+    replies = []
+    for index, parts in enumerate(draft.parts):
+        rng.shuffle(parts)
+        keys = fixed if plan.same_form else {kind: rank + rng.uniform(0, _PUSH) for kind, rank in _RANK.items()}
+        if plan.coherent:
+            keys = keys | {"callback": -1.0}
+        parts.sort(key=lambda p, keys=keys: keys[p.kind])  # type: ignore[misc]
+        lead = 1 if parts[0].kind == "callback" else 0
+        if index in opened:
+            parts.insert(0, Part("opener", opener if plan.same_form else rng.choice(pools.openers)))
+            lead += 1
+        is_list = index in listed and len(parts) - lead >= 2
+        if is_list:
+            parts.insert(lead, Part("list_intro", rng.choice(pools.list_intro)))
+        if index in cut:
+            parts[-1] = replace(parts[-1], text=_cut(parts[-1].text, rng.uniform(0.35, 0.65)), cut=True)
+        replies.append(Reply(tuple(parts), listed=is_list))
+    salad = rng.sample(range(5), plan.salad)
+    return [replace(r, salad=i in salad) for i, r in enumerate(replies)]
+
+
+def _pieces(text: str) -> list[str]:
+    """Words of a text written with spaces; pairs of characters of one that is not (Chinese)."""
+    words = text.split()
+    return words if len(words) > len(text) / 20 else [text[i : i + 2] for i in range(0, len(text), 2)]
+
+
+def _cut(text: str, share: float) -> str:
+    """The first part of a text, broken off between two words and without closing punctuation."""
+    words = _pieces(text)
+    glue = " " if " " in text else ""
+    return glue.join(words[: max(1, int(len(words) * share))]).rstrip(" .,;:!?…，。；：！？、")
+
+
+def _render(replies: Sequence[Reply], language: Language, rng: random.Random) -> list[str]:
+    """The supporter turns as text. Words of salad replies are shuffled over all of them."""
+    glue = " " if language == "en" else ""
+    texts = []
+    for reply in replies:
+        intro = next((i for i, p in enumerate(reply.parts) if p.kind == "list_intro"), len(reply.parts))
+        prose = glue.join(p.text for p in reply.parts[: intro + 1])
+        items = [f"{n}. {p.text}" for n, p in enumerate(reply.parts[intro + 1 :], start=1)]
+        texts.append("\n".join([prose, *items]))
+    words = [word for r, text in zip(replies, texts, strict=True) if r.salad for word in _pieces(text.replace("\n", glue))]
+    rng.shuffle(words)
+    for index, reply in enumerate(replies):
+        if reply.salad:
+            count = len(_pieces(texts[index].replace("\n", glue)))
+            texts[index], words = glue.join(words[:count]), words[count:]
+    return texts
+
+
+def load_bases(language: Language, folder: Path = BUNDLED) -> list[Base]:
+    """The bases of a language; `UserError` with file, line and field where one is unfit."""
+    path = folder / f"bases_{language}.jsonl"
+    bases = read_jsonl(path, Base, "bases of the synthetic score set")
+    check_unique(path, (b.id for b in bases), "base id")
+    wrong = [b.id for b in bases if b.language != language]
+    if wrong:
+        raise UserError(f"{path}: base {wrong[0]}: language is not {language}; move it to the file of its language")
+    if len(bases) < 2:
+        raise UserError(f"{path}: at least 2 bases are needed, since astray replies come from another one")
+    return bases
+
+
+def load_pools(language: Language, folder: Path = BUNDLED) -> Pools:
+    """The pools of a language; `UserError` with file, line and field where the file is unfit."""
+    return read_yaml(folder / f"pools_{language}.yaml", Pools, "pools of the synthetic score set")
+
+
+def construct(base: Base, others: Sequence[Base], pools: Pools, variant: str, seed: int = 0) -> tuple[list[Reply], list[str]]:
+    """One variant of a base: its labelled replies and their texts. The same arguments give the same bytes."""
+    rng = random.Random(f"{seed}/{base.id}/{variant}")
+    plan = Plan(**{knob: rng.choice(values) for knob, values in (COMMON | RECIPES[variant]).items()})
+    replies = _assemble(base, others, pools, plan, rng)
+    return replies, _render(replies, base.language, rng)
+
+
+def build(
+    seed: int = 0, languages: Sequence[Language] = ("en", "zh"), folder: Path = BUNDLED
+) -> tuple[list[Dialogue], list[HumanScore]]:
+    """The score set: one dialogue of 5 exchanges for each base and recipe, and 7 scores (0–4) for each dialogue.
+
+    `source_id` is `<base id>/<recipe>`, so that a split can keep the variants of one base together. Raises `UserError` for
+    unfit bases or pools.
+    """
+    dialogues: list[Dialogue] = []
+    scores: list[HumanScore] = []
+    for language in languages:
+        bases, pools = load_bases(language, folder), load_pools(language, folder)
+        for base in bases:
+            others = [b for b in bases if b.id != base.id]
+            for variant in RECIPES:
+                replies, texts = construct(base, others, pools, variant, seed)
+                turns = [
+                    turn
+                    for exchange, text in zip(base.exchanges, texts, strict=True)
+                    for turn in (Turn(role="seeker", text=exchange.seeker), Turn(role="supporter", text=text))
+                ]
+                name = dialogue_id("synthetic", base.id, variant, "none", 0)
+                source_id = f"{base.id}/{variant}"
+                dialogues.append(
+                    Dialogue(id=name, language=language, source="synthetic", source_id=source_id, turns=tuple(turns))
+                )
+                for dimension, value in score(replies, [e.question for e in base.exchanges]).items():
+                    scores.append(
+                        HumanScore(
+                            dialogue_id=name,
+                            language=language,
+                            annotator="construction",
+                            rubric="esc_eval",
+                            dimension=dimension,
+                            value=value,
+                        )
+                    )
+    return dialogues, scores
+
+
+@dataclass(frozen=True)
+class LabelShare:
+    """How often each score 0–4 occurs in a dimension of a language, and the share (0–1) of the most frequent one."""
+
+    language: str
+    dimension: str
+    counts: tuple[int, int, int, int, int]
+    majority: float
+
+
+def describe(scores: Iterable[HumanScore]) -> list[LabelShare]:
+    """The label distribution of whole scores 0–4, one row for each language and dimension, in the order of first occurrence."""
+    tallies: dict[tuple[str, str], Counter[int]] = {}
+    for s in scores:
+        tallies.setdefault((s.language, s.dimension), Counter())[int(s.value)] += 1
+    rows = []
+    for (language, dimension), tally in tallies.items():
+        counts = (tally[0], tally[1], tally[2], tally[3], tally[4])
+        rows.append(LabelShare(language, dimension, counts, max(counts) / sum(counts)))
+    return rows

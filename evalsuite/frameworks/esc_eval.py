@@ -1,0 +1,43 @@
+"""ESC-Eval (Zhao et al., EMNLP 2024): a simulator plays a role card, the supporter answers, a ranker scores (section 2).
+
+Protocol: a fixed greeting of the supporter opens; the seeker sees it, the supporter does not; five exchanges follow, greedy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from data_prep.records import Turn, dialogue_id
+from evalsuite.config import Resolved
+from evalsuite.dialogue import ModelSide, Plan
+from serve.client import ChatClient
+
+FRAMEWORK = "esc_eval"
+
+
+def plans(resolved: Resolved, client: ChatClient) -> Iterator[Plan]:
+    """Every dialogue of a run: cards × supporters × trials, without cards in a language that the supporter does not speak."""
+    prompts, seeker = resolved.prompts, resolved.seeker
+    for supporter in resolved.supporters:
+        for card in resolved.cards:
+            if card.language not in supporter.languages:
+                continue
+            system = prompts.render(card.language, "seeker_system.j2", card=card)
+            greeting = Turn(role="supporter", text=prompts.render(card.language, "greeting.txt"))
+            for trial in range(resolved.config.trials):
+                id = dialogue_id(FRAMEWORK, card.id, supporter.name, seeker.name, trial)
+                yield Plan(
+                    id=id,
+                    language=card.language,
+                    framework=FRAMEWORK,
+                    source=card.source,
+                    source_id=card.source_id,
+                    card_id=card.id,
+                    supporter=supporter.name,
+                    simulator=seeker.name,
+                    trial=trial,
+                    seeker_side=ModelSide(client, seeker, "seeker", id, system=system),
+                    supporter_side=ModelSide(client, supporter, "supporter", id, hidden_opening=1),
+                    exchanges=resolved.config.exchanges,
+                    opening=(greeting,),
+                )

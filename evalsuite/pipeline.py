@@ -1,0 +1,184 @@
+"""The stages of a run: dialogues are held and scored in one stream, every record is rebuilt from the call store.
+
+A stage first replays from the store alone; only when something is missing are servers started and asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+from rich.console import Console
+
+from data_prep.records import Dialogue, Judgement, Usage
+from evalsuite.agreement import agreement
+from evalsuite.config import Resolved, load_dialogues, unspoken
+from evalsuite.dialogue import Failures, Plan, hold, in_flight
+from evalsuite.frameworks import esc_eval
+from evalsuite.judge import Judge
+from evalsuite.progress import DialogueProgress
+from evalsuite.runs import Run
+from serve.client import ChatClient, NotStored, Tally
+from serve.errors import UserError, near
+from serve.files import read_bytes, write_json, write_jsonl
+from serve.launch import Servers
+from serve.plan import plan_servers
+from serve.specs import ModelSpec
+
+Job = Plan | Dialogue
+
+
+@dataclass
+class Outcome:
+    """What a stage made, in the order of its jobs."""
+
+    dialogues: list[Dialogue] = field(default_factory=list)
+    judgements: list[Judgement] = field(default_factory=list)
+    failures: Failures = field(default_factory=Failures)
+
+
+def simulate(run: Run, resolved: Resolved, console: Console, score: bool) -> Outcome:
+    """Hold every dialogue of a run and, with `score`, judge each as soon as it ends. Writes cards, dialogues, judgements."""
+    for spec in resolved.supporters:
+        if left_out := unspoken(spec, resolved.config.languages):
+            console.print(f"{spec.name} does not speak {', '.join(left_out)}: those cards are left out for it")
+    run.claim("simulate", resolved.simulate_config())
+    if score:
+        run.claim("score", resolved.score_config())
+    specs = [resolved.seeker, *resolved.supporters, *([resolved.judge] if score else [])]
+    outcome = _execute(run, resolved, console, lambda client: list(esc_eval.plans(resolved, client)), specs, score, "simulate")
+    write_jsonl(run.folder / "cards.jsonl", resolved.cards)
+    write_jsonl(run.folder / "dialogues.jsonl", outcome.dialogues)
+    if score:
+        write_jsonl(run.folder / "judgements.jsonl", outcome.judgements)
+    return outcome
+
+
+def score(run: Run, resolved: Resolved, console: Console, dialogues: Path) -> Outcome:
+    """Judge given dialogues. Writes them beside the judgements, so that the folder can be reported on its own."""
+    given = [d for d in load_dialogues(dialogues) if d.language in resolved.config.languages]
+    if not given:
+        raise UserError(f"{dialogues}: no dialogue in {', '.join(resolved.config.languages)}")
+    run.claim("score", resolved.score_config())
+    outcome = _execute(run, resolved, console, lambda _: given, [resolved.judge], True, "score")
+    write_jsonl(run.folder / "dialogues.jsonl", outcome.dialogues)
+    write_jsonl(run.folder / "judgements.jsonl", outcome.judgements)
+    return outcome
+
+
+def score_gold(run: Run, resolved: Resolved, console: Console) -> Outcome:
+    """Judge the gold set and measure the agreement. Writes gold_*.jsonl and agreement.json."""
+    dialogues, scores = resolved.gold
+    run.claim("gold", resolved.gold_config())
+    outcome = _execute(run, resolved, console, lambda _: dialogues, [resolved.judge], True, "gold")
+    write_jsonl(run.folder / "gold_dialogues.jsonl", dialogues)
+    write_jsonl(run.folder / "gold_scores.jsonl", scores)
+    write_jsonl(run.folder / "gold_judgements.jsonl", outcome.judgements)
+    write_json(run.folder / "agreement.json", {"agreement": agreement(outcome.judgements, scores)})
+    return outcome
+
+
+def _execute(
+    run: Run,
+    resolved: Resolved,
+    console: Console,
+    jobs: Callable[[ChatClient], Sequence[Job]],
+    specs: Sequence[ModelSpec],
+    judged: bool,
+    stage: str,
+) -> Outcome:
+    concurrency = resolved.config.concurrency
+
+    async def work(endpoints: Mapping[str, str], offline: bool) -> Outcome:
+        async with ChatClient(run.store, endpoints, concurrency, offline=offline) as client:
+            if not offline:
+                await _check(client, resolved, specs)
+            listed = jobs(client)
+            quiet = Console(quiet=True) if offline else console
+            with DialogueProgress(len(listed), client, quiet, stage) as progress:
+                outcome = await _stream(client, resolved, listed, judged, concurrency, progress)
+            _write_usage(run, stage, client.tallies)
+            if not offline:
+                timing["calls"] = {"/".join(who): asdict(tally) for who, tally in client.tallies.items()}
+                console.print(f"{stage}: {len(listed)} dialogues, {progress.rate()}")
+            return outcome
+
+    with run.timed(stage) as timing:
+        try:
+            return asyncio.run(work({}, offline=True))
+        except NotStored:
+            with run.timed("servers"), serving(run, resolved, specs) as endpoints:
+                return asyncio.run(work(endpoints, offline=False))
+
+
+async def _check(client: ChatClient, resolved: Resolved, specs: Sequence[ModelSpec]) -> None:
+    for spec in specs:
+        names = {spec.served_name()}
+        if spec.adapters is not None:
+            names = {
+                spec.served_name(language, dimension)
+                for language in resolved.config.languages
+                for dimension in resolved.rubric.dimensions
+            }
+        await client.check(spec, sorted(names))
+
+
+async def _stream(
+    client: ChatClient, resolved: Resolved, jobs: Sequence[Job], judged: bool, width: int, progress: DialogueProgress
+) -> Outcome:
+    judge = Judge(client, resolved.judge, resolved.rubric, resolved.prompts, resolved.method) if judged else None
+    dialogues: dict[str, Dialogue] = {}
+    judgements: dict[str, list[Judgement]] = {}
+    failures = Failures()
+
+    async def one(job: Job) -> None:
+        dialogue = await hold(job, failures) if isinstance(job, Plan) else job
+        dialogues[job.id] = dialogue
+        if judge is not None:
+            judgements[job.id] = await judge.score(dialogue)
+        progress.step()
+
+    await in_flight(jobs, one, width)
+    ordered = [job.id for job in jobs]
+    return Outcome(
+        [dialogues[id] for id in ordered],
+        [judgement for id in ordered for judgement in judgements.get(id, [])],
+        failures,
+    )
+
+
+@contextmanager
+def serving(run: Run, resolved: Resolved, specs: Sequence[ModelSpec]) -> Iterator[Mapping[str, str]]:
+    """Base URLs of every model: those given in the config, and launched servers for what is left."""
+    given = resolved.config.endpoints
+    known = {resolved.config.seeker, resolved.config.judge, *(spec.name for spec in specs)}
+    for name in given:
+        if name not in known:
+            raise UserError(f"endpoint for {name!r}: no such model in this run: {near(name, known)}")
+    missing = {spec.name: spec for spec in specs if spec.name not in given and spec.endpoint.base_url is None}
+    if not missing:
+        yield given
+        return
+    with Servers(plan_servers(list(missing.values()), run.logs)) as servers:
+        yield {**servers.endpoints, **given}
+
+
+def _write_usage(run: Run, stage: str, tallies: Mapping[tuple[str, str], Tally]) -> None:
+    """usage.json: stage → role → model → Usage; the same for an interrupted run and an undisturbed one."""
+    path = run.folder / "usage.json"
+    usage: dict[str, Any] = orjson.loads(read_bytes(path, "usage")) if path.exists() else {}
+    usage[stage] = {}
+    for (model, role), tally in sorted(tallies.items()):
+        counted = Usage(
+            calls=tally.calls,
+            prompt_tokens=tally.prompt_tokens,
+            completion_tokens=tally.completion_tokens,
+            reasoning_tokens=tally.reasoning_tokens,
+        )
+        usage[stage].setdefault(role, {})[model] = counted.model_dump()
+    write_json(path, usage)

@@ -1,0 +1,119 @@
+"""Run folders: one resolved config, one call store, one writer. Running the identical command again resumes."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from serve.errors import UserError
+from serve.files import read_bytes, write_json
+from serve.store import Store
+
+
+class Run:
+    """An open run folder.
+
+    DIR/config.json      the resolved config of every stage that ran (cards and prompts by hash, models by fingerprint)
+    DIR/calls.sqlite     finished model calls
+    DIR/*.jsonl, *.json  records, rebuilt from the store by every run
+    DIR/timing.json      seconds and dates, the only place for them besides the report
+    DIR/logs/            the servers' own logs
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = Store(folder / "calls.sqlite")
+        self._timing: dict[str, Any] = {}
+
+    @property
+    def logs(self) -> Path:
+        return self.folder / "logs"
+
+    def claim(self, stage: str, config: dict[str, Any]) -> None:
+        """Remember a stage's resolved config; refuse a folder that holds another one, showing the difference."""
+        path = self.folder / "config.json"
+        known: dict[str, Any] = orjson.loads(read_bytes(path, "run config")) if path.exists() else {}
+        config = orjson.loads(orjson.dumps(config))
+        if stage in known and known[stage] != config:
+            lines = "; ".join(differences(known[stage], config))
+            raise UserError(
+                f"{self.folder} was made with another {stage} config: {lines}. Use another --out, or the old options"
+            )
+        if stage not in known:
+            write_json(path, known | {stage: config})
+
+    def config(self) -> dict[str, Any]:
+        """The configs of all stages that ran in this folder."""
+        path = self.folder / "config.json"
+        return orjson.loads(read_bytes(path, "run config")) if path.exists() else {}
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[dict[str, Any]]:
+        """Time a stage into timing.json; what the block puts into the yielded dict is kept beside the seconds.
+
+        A resumed stage adds its seconds to those of earlier tries, so the sum is what the stage cost in all.
+        """
+        path = self.folder / "timing.json"
+        extra: dict[str, Any] = {}
+        started = time.perf_counter()
+        try:
+            yield extra
+        finally:
+            timing = orjson.loads(path.read_bytes()) if path.exists() else {}
+            before = timing.get(stage, {})
+            timing[stage] = {
+                **before,
+                **extra,
+                "seconds": round(before.get("seconds", 0) + time.perf_counter() - started, 3),
+                "tries": before.get("tries", 0) + 1,
+                "finished": time.strftime("%Y-%m-%d %H:%M:%S"),
+            }
+            write_json(path, timing)
+
+    def timing(self) -> dict[str, Any]:
+        path = self.folder / "timing.json"
+        return orjson.loads(path.read_bytes()) if path.exists() else {}
+
+
+@contextmanager
+def open_run(folder: Path) -> Iterator[Run]:
+    """Open (or create) a run folder for one process; a second one is refused while the first is at work."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise UserError(f"run folder cannot be used: {folder}: {error.strerror}") from None
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(f"run folder is in use by another process: {folder}") from None
+        run = Run(folder)
+        try:
+            yield run
+        finally:
+            run.store.close()
+    finally:
+        os.close(lock)
+
+
+def differences(old: Any, new: Any, where: str = "") -> list[str]:
+    """The leaves in which two JSON values differ, as `path: old → new`."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        found = []
+        for key in sorted(set(old) | set(new)):
+            found += differences(old.get(key), new.get(key), f"{where}.{key}" if where else key)
+        return found
+    return [] if old == new else [f"{where}: {_short(old)} → {_short(new)}"]
+
+
+def _short(value: Any) -> str:
+    text = orjson.dumps(value).decode()
+    return text if len(text) <= 60 else text[:57] + "…"

@@ -1,0 +1,150 @@
+"""One table, printed the same everywhere: console, Markdown, CSV and the HTML report all show what `fmt` makes of a cell."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from dataclasses import dataclass
+
+import rich.table
+from rich.console import Console
+from rich.text import Text
+
+DASH = "–"
+# C0 and C1 control characters except tab and newline: escape sequences must not reach a terminal, nor NUL a parser.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "＝", "＋", "－", "＠")  # East Asian spreadsheets also take the full-width ones
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean with its interval, as one cell.
+
+    `low` and `high` are None where no interval is defined. `n` is how many observations the mean rests on; `mean` is None
+    when there are none. A CSV file spreads an estimate over four columns, the other forms print it in one cell.
+    """
+
+    mean: float | None
+    low: float | None
+    high: float | None
+    n: int
+
+
+Cell = str | int | float | Estimate | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells under named columns.
+
+    `key` is safe as a file name, `notes` are printed below the table, and `section` says under which heading of the report
+    it belongs (tables without one come last). Raises `ValueError` for a row whose length differs from `columns`.
+    """
+
+    key: str
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    notes: tuple[str, ...] = ()
+    section: str = ""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.key):
+            raise ValueError(f"table key {self.key!r} is not safe as a file name")
+        for number, row in enumerate(self.rows, start=1):
+            if len(row) != len(self.columns):
+                raise ValueError(f"table {self.key}: row {number} has {len(row)} cells for {len(self.columns)} columns")
+
+
+def clean(text: str) -> str:
+    """Text with control characters (tab and newline excepted) replaced by U+FFFD, so that they are seen and do nothing."""
+    return _CONTROL.sub("\ufffd", text)
+
+
+def fmt(cell: Cell, decimals: int = 2) -> str:
+    """A cell as text: integers as they are, floats rounded, None and NaN as a dash, an estimate as `mean [low, high] n=…`."""
+    if isinstance(cell, Estimate):
+        if cell.mean is None:
+            return f"{DASH} n={cell.n}"
+        interval = "" if cell.low is None else f" [{fmt(cell.low, decimals)}, {fmt(cell.high, decimals)}]"
+        return f"{fmt(cell.mean, decimals)}{interval} n={cell.n}"
+    if cell is None or (isinstance(cell, float) and math.isnan(cell)):
+        return DASH
+    if isinstance(cell, float):
+        text = f"{cell:.{decimals}f}"
+        return text.removeprefix("-") if not text.strip("-0.") else text  # -0.001 is 0.00, not -0.00
+    return clean(str(cell))
+
+
+def is_numeric(table: Table, column: int) -> bool:
+    """Whether a column holds numbers or estimates only (missing cells aside): such columns are aligned right."""
+    cells = [row[column] for row in table.rows if row[column] is not None]
+    return bool(cells) and all(isinstance(cell, int | float | Estimate) for cell in cells)
+
+
+def to_console(table: Table, console: Console) -> None:
+    """Print a table to a rich console. Cells are plain text: nothing in them is taken for console markup."""
+    printed = rich.table.Table(title=Text(clean(table.title)), title_justify="left")
+    for index, column in enumerate(table.columns):
+        printed.add_column(Text(clean(column)), justify="right" if is_numeric(table, index) else "left")
+    for row in table.rows:
+        printed.add_row(*(Text(fmt(cell)) for cell in row))
+    console.print(printed)
+    for note in table.notes:
+        console.print(Text(clean(note)))
+
+
+def escape_markdown(text: str) -> str:
+    """Text for one Markdown table cell: no HTML, no cell border and no line break can come of it."""
+    for plain, escaped in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("\\", "\\\\"), ("|", "\\|")):
+        text = text.replace(plain, escaped)
+    return clean(text).replace("\n", "<br>")
+
+
+def to_markdown(table: Table) -> str:
+    """A table in GitHub's Markdown: a bold title, the table, the notes; ends with a newline."""
+
+    def line(cells: list[str]) -> str:
+        return "| " + " | ".join(cells) + " |"
+
+    rules = ["---:" if is_numeric(table, index) else "---" for index in range(len(table.columns))]
+    lines = [f"**{escape_markdown(table.title)}**", "", line([escape_markdown(c) for c in table.columns]), line(rules)]
+    lines += [line([escape_markdown(fmt(cell)) for cell in row]) for row in table.rows]
+    lines += [part for note in table.notes for part in ("", escape_markdown(note))]
+    return "\n".join(lines) + "\n"
+
+
+def _csv_text(text: str) -> str:
+    """Text a spreadsheet does not run: a leading apostrophe makes a would-be formula plain text."""
+    text = clean(text)
+    return "'" + text if text.startswith(_FORMULA_STARTS) and not _NUMBER.fullmatch(text) else text
+
+
+def to_csv(table: Table) -> str:
+    """A table as CSV with a header line and `\\n` line ends; missing cells are empty.
+
+    An estimate column becomes four: the mean under the column's own name, then `… low`, `… high` and `… n`. Numbers have the
+    printed precision (`report.json` holds them in full).
+    """
+    spread = [any(isinstance(row[index], Estimate) for row in table.rows) for index in range(len(table.columns))]
+    header: list[Cell] = []
+    for name, wide in zip(table.columns, spread, strict=True):
+        header += [name, f"{name} low", f"{name} high", f"{name} n"] if wide else [name]
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    for row in (header, *(_spread(cells, spread) for cells in table.rows)):
+        writer.writerow("" if cell is None else _csv_text(cell) if isinstance(cell, str) else fmt(cell) for cell in row)
+    return buffer.getvalue()
+
+
+def _spread(row: tuple[Cell, ...], spread: list[bool]) -> list[Cell]:
+    cells: list[Cell] = []
+    for cell, wide in zip(row, spread, strict=True):
+        if isinstance(cell, Estimate):
+            cells += [cell.mean, cell.low, cell.high, cell.n]
+        else:
+            cells += [cell, None, None, None] if wide else [cell]
+    return cells

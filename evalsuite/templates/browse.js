@@ -1,0 +1,248 @@
+// The transcript browser. All text of models and corpora enters the page through textContent, never as markup.
+(() => {
+  "use strict";
+  const ROW = 64; // height of a list row in px, as in report.css
+  const EXTRA = 6; // rows drawn above and below what is in sight
+  const byId = (id) => document.getElementById(id);
+  const data = JSON.parse(byId("transcript-data").textContent);
+  const rows = data.rows.map(
+    ([id, language, supporter, subject, termination, endedBy, exchanges, simulator, opening, unreadable], index) =>
+      ({ index, id, language, supporter, subject, termination, endedBy, exchanges, simulator, opening, unreadable })
+  );
+  const list = byId("list");
+  const spacer = byId("spacer");
+  const detail = byId("detail");
+  const LANGUAGES = { en: "English", zh: "中文" };
+  let shown = rows; // what the filters leave
+  let selected = 0; // a place in `shown`
+
+  const make = (tag, className, text) => {
+    const node = document.createElement(tag);
+    if (className) node.className = className;
+    if (text !== undefined) node.textContent = text;
+    return node;
+  };
+
+  // --- bodies: plain, or chunks of gzip in base64 that are unpacked when first needed
+  const unpacked = new Map();
+  const chunk = (number) => {
+    if (!data.packed) return Promise.resolve(data.chunks[number]);
+    if (!unpacked.has(number)) {
+      const bytes = Uint8Array.from(atob(data.chunks[number]), (letter) => letter.charCodeAt(0));
+      const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+      unpacked.set(number, new Response(stream).json());
+    }
+    return unpacked.get(number);
+  };
+  const body = async (row) => (await chunk(Math.floor(row.index / data.size)))[row.index % data.size];
+
+  let haystack = null; // lower-case text of every dialogue, built at the first search
+  const searchable = () => {
+    haystack ??= Promise.all(
+      rows.map(async (row) => {
+        const [turns] = await body(row);
+        const card = Object.values(data.cards[row.subject] ?? {});
+        return [row.id, row.supporter, row.subject, ...card, ...turns.map((turn) => turn[1])].join("\n").toLowerCase();
+      })
+    );
+    return haystack;
+  };
+
+  // --- filters
+  const filters = ["supporter", "language", "subject", "termination"];
+  for (const field of filters) {
+    const select = byId(`filter-${field}`);
+    for (const value of [...new Set(rows.map((row) => row[field]))].filter(Boolean).sort()) {
+      const problem = field === "subject" ? data.cards[value]?.problem : "";
+      const text = field === "language" ? LANGUAGES[value] : problem ? `${value}: ${problem.slice(0, 48)}` : value;
+      const option = make("option", "", text);
+      option.value = value;
+      select.append(option);
+    }
+    select.addEventListener("change", () => apply());
+  }
+  const text = byId("filter-text");
+  let waiting = 0;
+  text.addEventListener("input", () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => apply(), 150);
+  });
+
+  let round = 0; // a slow search must not overwrite a later one
+  const apply = async () => {
+    const own = ++round;
+    const chosen = filters.map((field) => [field, byId(`filter-${field}`).value]).filter(([, value]) => value);
+    const words = text.value.trim().toLowerCase();
+    const texts = words ? await searchable() : null;
+    if (own !== round) return;
+    const kept = shown[selected];
+    shown = rows.filter((row) => chosen.every(([field, value]) => row[field] === value) && (!texts || texts[row.index].includes(words)));
+    byId("count").textContent = `${shown.length.toLocaleString("en")} of ${rows.length.toLocaleString("en")} dialogues`;
+    spacer.style.height = `${shown.length * ROW}px`;
+    select(Math.max(0, shown.indexOf(kept)));
+  };
+
+  // --- list: only the rows in sight exist
+  const draw = () => {
+    const first = Math.max(0, Math.floor(list.scrollTop / ROW) - EXTRA);
+    const last = Math.min(shown.length, Math.ceil((list.scrollTop + list.clientHeight) / ROW) + EXTRA);
+    const nodes = [];
+    for (let place = first; place < last; place++) {
+      const row = shown[place];
+      const node = make("div", "row");
+      node.id = `row-${row.index}`;
+      node.setAttribute("role", "option");
+      node.setAttribute("aria-selected", String(place === selected));
+      node.setAttribute("aria-posinset", String(place + 1));
+      node.setAttribute("aria-setsize", String(shown.length));
+      node.style.top = `${place * ROW}px`;
+      const who = make("p", "who");
+      const marks = [row.language, row.termination === "max_turns" ? "" : row.termination, row.unreadable ? `${row.unreadable} unread` : ""];
+      who.append(make("bdi", "", row.supporter), make("span", "tag", marks.filter(Boolean).join(" · ")));
+      const opening = make("p", "opening", row.opening);
+      opening.lang = row.language;
+      opening.dir = "auto";
+      node.append(who, opening);
+      node.addEventListener("click", () => select(place));
+      nodes.push(node);
+    }
+    spacer.replaceChildren(...nodes);
+    if (shown[selected]) list.setAttribute("aria-activedescendant", `row-${shown[selected].index}`);
+    else list.removeAttribute("aria-activedescendant");
+  };
+  list.addEventListener("scroll", () => requestAnimationFrame(draw), { passive: true });
+  new ResizeObserver(draw).observe(list);
+
+  const select = (place) => {
+    selected = Math.max(0, Math.min(place, shown.length - 1));
+    const top = selected * ROW;
+    if (top < list.scrollTop) list.scrollTop = top;
+    else if (top + ROW > list.scrollTop + list.clientHeight) list.scrollTop = top + ROW - list.clientHeight;
+    draw();
+    show(shown[selected]);
+  };
+
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const target = event.target;
+    const typing = target.matches("input, select, textarea");
+    if (typing) {
+      if (event.key === "Escape") target.blur();
+      return;
+    }
+    const page = Math.max(1, Math.floor(list.clientHeight / ROW) - 1);
+    const letters = { j: 1, k: -1 };
+    const others = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
+    const step = letters[event.key] ?? (target === list ? others[event.key] : undefined);
+    if (step !== undefined) {
+      event.preventDefault();
+      select(step === -Infinity ? 0 : step === Infinity ? shown.length - 1 : selected + step);
+    } else if (event.key === "/") {
+      event.preventDefault();
+      text.focus();
+    }
+  });
+
+  // --- detail
+  const show = async (row) => {
+    if (!row) {
+      detail.replaceChildren(make("p", "meta", "No dialogue passes these filters."));
+      return;
+    }
+    let turns, marks;
+    try {
+      [turns, marks] = await body(row);
+    } catch {
+      detail.replaceChildren(make("p", "meta", "This browser cannot unpack the transcripts; report.json holds them."));
+      return;
+    }
+    if (shown[selected] !== row) return;
+    const title = make("h3");
+    title.append(make("bdi", "", row.supporter));
+    const ended = row.termination ? `ended: ${row.termination}${row.endedBy ? ` (by the ${row.endedBy})` : ""}` : "";
+    const facts = [LANGUAGES[row.language], row.simulator && `seeker: ${row.simulator}`, `${row.exchanges} exchanges`, ended, row.id];
+    const talk = make("div", "talk");
+    talk.append(...card(row), ...turns.map(([speaker, words]) => bubble(row, speaker ? "supporter" : "seeker", words)));
+    const columns = make("div", "columns");
+    columns.append(talk, verdicts(row, marks));
+    detail.replaceChildren(title, make("p", "meta", facts.filter(Boolean).join(" · ")), columns);
+    detail.scrollTop = 0;
+  };
+
+  const card = (row) => {
+    const found = data.cards[row.subject];
+    if (!found) return row.subject ? [make("p", "meta", `card ${row.subject}`)] : [];
+    const box = make("dl", "card");
+    for (const [name, value] of [["card", row.subject], ...["age", "gender", "occupation", "problem"].map((field) => [field, found[field]])]) {
+      if (!value) continue;
+      const line = make("div");
+      const words = make("dd", "", value);
+      words.dir = "auto";
+      if (name !== "card") words.lang = row.language;
+      line.append(make("dt", "", name), words);
+      box.append(line);
+    }
+    return [box];
+  };
+
+  const bubble = (row, speaker, words) => {
+    const box = make("div", `bubble ${speaker}`);
+    const content = make("p", "text", words || "(empty)");
+    content.lang = row.language;
+    content.dir = "auto";
+    box.append(make("p", "speaker", speaker), content);
+    return box;
+  };
+
+  const verdicts = (row, marks) => {
+    const box = make("div", "verdicts");
+    let last = null;
+    for (const [scorer, dimension, value, expected, spread, raw, turn, repeat] of marks) {
+      if (scorer !== last) box.append(make("h4", "", data.scorers[scorer]));
+      last = scorer;
+      const about = data.dimensions[dimension];
+      const item = make("div", "verdict");
+      const line = make("div", "line");
+      const name = make("span", "name", about.label.en ?? Object.values(about.label)[0]);
+      const small = [turn === null ? "" : `turn ${turn}`, repeat ? `repeat ${repeat}` : "", expected === null ? "" : `expected ${expected.toFixed(2)}`];
+      name.append(make("small", "", small.filter(Boolean).join(" · ")));
+      line.append(name);
+      if (spread) line.append(odds(spread, value));
+      line.append(value === null ? make("span", "unread", "unreadable") : make("span", "value", String(value)));
+      item.append(line);
+      const level = (about.levels[row.language] ?? Object.values(about.levels)[0])?.[data.scores.indexOf(value)];
+      if (level) {
+        const meaning = make("p", "level", level);
+        meaning.lang = about.levels[row.language] ? row.language : "";
+        item.append(meaning);
+      }
+      if (value === null) {
+        const answer = make("pre", "", raw || "(empty answer)");
+        answer.dir = "auto";
+        answer.tabIndex = 0;
+        answer.setAttribute("aria-label", "the judge's answer");
+        item.append(answer);
+      }
+      box.append(item);
+    }
+    if (!marks.length) box.append(make("p", "meta", "no verdicts"));
+    return box;
+  };
+
+  const odds = (spread, value) => {
+    const box = make("span", "odds");
+    box.setAttribute("role", "img");
+    box.setAttribute("aria-label", "probabilities " + spread.map((p, i) => `${data.scores[i]}: ${Math.round(100 * p)} %`).join(", "));
+    box.title = spread.map((p, i) => `${data.scores[i]}: ${(100 * p).toFixed(1)} %`).join("\n");
+    spread.forEach((probability, index) => {
+      const column = make("span", data.scores[index] === value ? "chosen" : "");
+      const bar = make("i");
+      bar.style.height = `${Math.round(26 * probability)}px`;
+      column.append(bar, make("b", "", String(data.scores[index])));
+      box.append(column);
+    });
+    return box;
+  };
+
+  apply();
+})();

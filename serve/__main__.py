@@ -1,0 +1,109 @@
+"""`python -m serve`: bring models up as OpenAI-compatible servers on this machine."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from serve.embedded import materialise
+from serve.errors import UserError, run_cli
+from serve.launch import Servers, plan_servers
+from serve.plan import ServerPlan
+from serve.specs import ModelSpec, load_spec, model_names
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Bring models up as OpenAI-compatible servers on this machine. `esc-eval run` does this by itself; use this to keep "
+    "servers up between runs, or to see the commands.",
+)
+
+
+@app.command()
+def up(
+    specs: Annotated[list[str], typer.Argument(metavar="SPEC…", help="Names (see `models`) or YAML files of model specs.")],
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Port of the first server, the next ones follow. Default: free ones.")
+    ] = None,
+    print_only: Annotated[
+        bool, typer.Option("--print", help="Print the shell commands, environment included, and start nothing.")
+    ] = False,
+    log_dir: Annotated[Path, typer.Option(help="Folder for server-NAME.log files.")] = Path("runs/serve"),
+) -> None:
+    """Start the servers that the specs need and keep them up until Ctrl-C.
+
+    Specs on the same base share one server: several names, or on GPUs several LoRA adapters. Example:
+
+    python -m serve up embedded --port 8000
+    """
+    chosen = [load_spec(name) for name in specs]
+    for spec in chosen:
+        if spec.endpoint.base_url is not None:
+            typer.echo(f"{spec.name}: answers at {spec.endpoint.base_url}, nothing to start", err=True)
+    if all(spec.endpoint.base_url is not None for spec in chosen):
+        raise UserError("nothing to start: these specs have an endpoint.base_url")
+    ports = list(range(port, port + _servers_at_most(chosen))) if port is not None else None
+    if print_only:
+        _print_commands(plan_servers(chosen, log_dir, ports, resolve=False))
+        return
+    try:
+        with Servers(plan_servers(chosen, log_dir, ports)) as servers:
+            _show(servers)
+            while servers.alive():
+                time.sleep(1)
+            raise UserError(next(iter(servers.poll().values())))
+    except KeyboardInterrupt:
+        typer.echo("stopped", err=True)
+
+
+def _servers_at_most(specs: list[ModelSpec]) -> int:
+    """On CPU every adapter is a server of its own."""
+    return sum(max(1, sum(map(len, (spec.adapters or {}).values()))) for spec in specs)
+
+
+def _print_commands(plans: list[ServerPlan]) -> None:
+    for number, plan in enumerate(plans):
+        for note in plan.notes:
+            typer.echo(f"# {note}")
+        typer.echo(plan.shell(plan.port or 8000 + number))
+
+
+def _show(servers: Servers) -> None:
+    width = max(map(len, servers.endpoints))
+    for name, url in servers.endpoints.items():
+        typer.echo(f"{name:<{width}}  {url}")
+    for plan in servers.plans:
+        typer.echo(f"# {plan.name}: up after {servers.seconds[plan.name]:.0f} s, log {plan.log}")
+    name, url = next(iter(servers.endpoints.items()))
+    typer.echo(f"# use: esc-eval run CONFIG --endpoint {name}={url}")
+    typer.echo("# Ctrl-C stops the servers")
+
+
+@app.command()
+def embedded() -> None:
+    """Turn the embedded model into a checkpoint folder (once, about 20 s) and print the folder."""
+    typer.echo(materialise())
+
+
+@app.command()
+def models() -> None:
+    """List the bundled model specs: name, roles, languages and where each is."""
+    rows = [
+        (s.name, ",".join(s.roles), ",".join(s.languages), s.endpoint.base_url or " + ".join(_places(s)))
+        for s in map(load_spec, model_names())
+    ]
+    widths = [max(len(row[i]) for row in rows) for i in range(3)] if rows else []
+    for row in rows:
+        typer.echo("  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[3]]))
+
+
+def _places(spec: ModelSpec) -> list[str]:
+    adapters = sum(map(len, (spec.adapters or {}).values()))
+    return [*filter(None, [spec.checkpoint, spec.adapter]), *([f"{adapters} adapters"] if adapters else [])]
+
+
+if __name__ == "__main__":
+    run_cli(app)

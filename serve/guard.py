@@ -1,0 +1,96 @@
+"""A parent for one server, so that no server outlives whoever asked for it: `python -m serve.guard -- COMMAND …`.
+
+The command runs in its own process group. The guard waits for the first of: end of file on its own stdin (a pipe whose
+other end the launcher holds, so even a launcher that was killed with SIGKILL closes it), a new parent, SIGTERM, SIGINT or
+SIGHUP, or the command's own end. Whichever it is, the whole group is terminated (SIGTERM, SIGKILL after ten seconds).
+
+Exit code: the command's, when it ended by itself (128 + n after signal n); otherwise 0. Standard library only: a guard
+stays in memory as long as its server does.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+GRACE = 10.0  # seconds between SIGTERM and SIGKILL
+_STOP = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command after `--` and see it, and all it started, to the end."""
+    if len(arguments) < 2 or arguments[0] != "--":
+        print(
+            "usage: python -m serve.guard -- COMMAND [ARGUMENT …]   (stdin: a pipe; its end ends the command)", file=sys.stderr
+        )
+        return 2
+    parent = os.getppid()
+    wake = _wake_on_signals()
+    # Started with the signals already caught: none can slip in between and leave the command without a guard.
+    command = subprocess.Popen(arguments[1:], stdin=subprocess.DEVNULL, start_new_session=True)
+    try:
+        while command.poll() is None and not _told_to_stop(wake) and os.getppid() == parent:
+            pass
+        code = command.poll()
+    finally:
+        end_group(command)
+    if code is None:
+        return 0
+    return code if code >= 0 else 128 - code
+
+
+def _wake_on_signals() -> int:
+    """Turn signals into bytes (their numbers) on a pipe; returns its reading end."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    for number in (*_STOP, signal.SIGCHLD):
+        signal.signal(number, lambda *_: None)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    return reading
+
+
+def _told_to_stop(wake: int) -> bool:
+    """Wait for a signal or for stdin, a second at most; whether it means the end."""
+    stdin = sys.stdin.fileno()
+    ready, _, _ = select.select([stdin, wake], [], [], 1.0)
+    if wake in ready and _STOP & set(os.read(wake, 512)):
+        return True
+    return stdin in ready and not os.read(stdin, 4096)
+
+
+def end_group(command: subprocess.Popen[bytes]) -> None:
+    """SIGTERM to everything in the command's group, SIGKILL to what is left after the grace period."""
+    for number, wait in ((signal.SIGTERM, GRACE), (signal.SIGKILL, 2.0)):
+        if not _members(command.pid):
+            break
+        with suppress(ProcessLookupError):
+            os.killpg(command.pid, number)
+        deadline = time.monotonic() + wait
+        while time.monotonic() < deadline:
+            command.poll()  # takes the exit status, so that the leader does not stay as a zombie
+            if not _members(command.pid):
+                break
+            time.sleep(0.05)
+    command.poll()
+
+
+def _members(group: int) -> bool:
+    """Whether any process of a group still runs. Zombies do not count: in a container nobody may ever collect them."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, process_group = stat.read_text().rpartition(")")[2].split()[:3]
+        except (OSError, ValueError):
+            continue  # it ended while we looked
+        if int(process_group) == group and state not in "ZX":
+            return True
+    return False
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

