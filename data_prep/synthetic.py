@@ -16,8 +16,8 @@ fluency      0  more than half of the replies are salad
              3  neither
              4  neither, and every reply opens with its callback (a stock opener or list intro before it is overlooked)
 expression   0  as fluency 0
-             1  form monotony (all replies share opener and order of aspects) and content monotony (at least
-                `MONOTONY` placements say again what another one said word for word)
+             1  form monotony (all replies share opener and order of aspects) and content monotony (a segment is
+                said word for word in at least `REFRAIN` replies; a segment said twice is not held against anyone)
              2  one of the two
              3  neither
              4  neither, and at least `RICH` of the aspects besides filler are used (astray replies included)
@@ -40,8 +40,8 @@ humanoid     0  as fluency 0
              4  fewer than two
 skill           how many of five aspects count, less one, not below 0: comfort; a suggestion of use; encouragement; an
                 answer to every question; a referral (nothing else is built that would stand out)
-overall         the mean of the other six, halves rounded up, but not above 1 + the weakest of fluency, empathy and
-                information, and 0 where one of the three is 0: a cold line or a harmful step is not made good by tips
+overall         half the mean of the other six and half the weakest of fluency, empathy and information, halves rounded
+                up; 0 where one of the three is 0: a cold line or a harmful step is not made good by tips
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from serve.files import check_unique, read_jsonl, read_yaml
 
 BUNDLED = Path(__file__).resolve().parent / "bundled"
 DIMENSIONS = ("fluency", "expression", "empathy", "information", "humanoid", "skill", "overall")
-MONOTONY, RICH, OBVIOUS, MANY = 4, 6, 4, 5
+REFRAIN, RICH, OBVIOUS, MANY = 3, 6, 4, 5
 
 Aspect = Literal["callback", "comfort", "analysis", "suggestion", "encouragement", "answer", "friend", "referral", "filler"]
 ASPECTS: tuple[str, ...] = get_args(Aspect)
@@ -111,10 +111,10 @@ class Base(Record):
     @model_validator(mode="after")
     def _complete(self) -> Base:
         segments = [s for e in self.exchanges for s in e.reply]
-        counts = Counter(s.aspect for s in segments)
+        counts: Counter[str] = Counter(s.aspect for s in segments)
         for aspect, least in LEAST.items():
-            if counts[aspect] < least:  # type: ignore[index]
-                raise ValueError(f"{self.id}: {counts[aspect]} {aspect} segments, at least {least} are needed")  # type: ignore[index]
+            if counts[aspect] < least:
+                raise ValueError(f"{self.id}: {counts[aspect]} {aspect} segments, at least {least} are needed")
         if sum(e.question for e in self.exchanges) < 2:
             raise ValueError(f"{self.id}: at least 2 seeker turns must ask a question")
         twice = [text for text, n in Counter(s.text for s in segments).items() if n > 1]
@@ -165,7 +165,7 @@ class Plan:
     astray: int  # replies from other bases
     salad: int  # replies that are shuffled
     same_form: bool
-    repeats: int  # placements that repeat another
+    again: tuple[int, ...]  # how many more times segments are said, one number a segment
     feeling: tuple[str, ...]  # which of comfort, analysis, friend are there
     dismissive: int
     tips: tuple[int, int, int]  # suggestions: of use, useless, harmful
@@ -174,20 +174,15 @@ class Plan:
 
 
 _FULL, _BOTH = ("comfort", "analysis", "friend"), ("comfort", "analysis")
-_FEELINGS: tuple[tuple[str, ...], ...] = (_FULL, _FULL, _BOTH, _BOTH, ("comfort",), ("analysis", "friend"), ("friend",), ())
-_TIPS = ((7, 0, 0), (6, 0, 0), (4, 0, 0), (3, 0, 0), (5, 2, 0), (2, 2, 0), (3, 1, 0), (0, 6, 0), (0, 3, 0), (0, 0, 0))
-_GOOD_TIPS = ((7, 0, 0), (6, 0, 0), (7, 0, 0), (6, 0, 0), (5, 2, 0))
+_FEELINGS = (_FULL, _FULL, _BOTH, _BOTH, ("comfort",), ("analysis", "friend"), ("friend",), ())
+_TIPS = ((7, 0, 0), (6, 0, 0), (4, 0, 0), (3, 0, 0), (5, 2, 0), (2, 2, 0), (3, 1, 0), (0, 8, 0), (0, 5, 0), (0, 0, 0))
+_GOOD_TIPS = ((7, 0, 0), (6, 0, 0), (6, 0, 0), (6, 0, 0), (5, 2, 0))
 _TRACES = ((0, 0), (1, 0), (2, 0), (1, 1), (2, 1), (3, 0), (0, 3), (5, 0), (2, 3))
-_EXTRAS: tuple[tuple[str, ...], ...] = (
-    ("encouragement", "answer", "referral"),
-    ("encouragement", "answer"),
-    ("answer", "referral"),
-    ("encouragement", "referral"),
-    ("answer",),
-    ("encouragement",),
-    ("referral",),
-    (),
-)
+# What is said twice and what becomes a refrain overlap in the amount that is repeated, and differ in where.
+_ONCE: tuple[tuple[int, ...], ...] = ((), (1, 1), (1, 1, 1), (1, 1, 1, 1))
+_OFTEN: tuple[tuple[int, ...], ...] = ((2,), (2, 1), (3,), (2, 2))
+_HOPE, _ANSWER, _REFER = "encouragement", "answer", "referral"
+_EXTRAS = ((_HOPE, _ANSWER, _REFER), (_HOPE, _ANSWER), (_ANSWER, _REFER), (_HOPE, _REFER), (_ANSWER,), (_HOPE,), (_REFER,), ())
 # What a recipe does not set is drawn from here; each value in a tuple is equally likely.
 COMMON: dict[str, tuple[Any, ...]] = {
     "coherent": (True, False),
@@ -195,7 +190,7 @@ COMMON: dict[str, tuple[Any, ...]] = {
     "astray": (0,),
     "salad": (0,),
     "same_form": (True, False, False),
-    "repeats": (0, 1, 2, 3, 4, 5),
+    "again": _ONCE + _OFTEN,
     "feeling": _FEELINGS,
     "dismissive": (0,),
     "tips": _TIPS,
@@ -208,13 +203,13 @@ _WARM: dict[str, tuple[Any, ...]] = {
     "tips": _GOOD_TIPS,
 }
 RECIPES: dict[str, dict[str, tuple[Any, ...]]] = {
-    "best": _WARM | {"feeling": (_FULL,), "same_form": (False,), "repeats": (0, 1, 2, 3), "extras": _EXTRAS[:1]},
-    "warm": _WARM | {"same_form": (False,), "repeats": (0, 1, 2, 3), "extras": _EXTRAS[:4]},
+    "best": _WARM | {"feeling": (_FULL,), "same_form": (False,), "again": _ONCE, "extras": _EXTRAS[:1]},
+    "warm": _WARM | {"same_form": (False,), "again": _ONCE, "extras": _EXTRAS[:4]},
     "coach": {"tips": _GOOD_TIPS, "feeling": _FEELINGS[4:6], "extras": _EXTRAS[:5]},
     "comforter": {"feeling": (_FULL, _BOTH), "tips": _TIPS[5:], "traces": ((0, 0), (1, 0), (2, 0))},
     "machine": {"traces": ((5, 0), (4, 0), (0, 5), (0, 4), (2, 3), (3, 2))},
-    "monotone": {"same_form": (True,), "repeats": (1, 3, 4, 5, 6)},
-    "flat": {"feeling": _FEELINGS[6:], "tips": _TIPS[7:], "extras": _EXTRAS[4:]},
+    "monotone": {"same_form": (True,), "again": _ONCE[:2] + _OFTEN},
+    "flat": {"feeling": _FEELINGS[6:], "tips": ((0, 8, 0), (0, 5, 0), (0, 5, 0)), "extras": _EXTRAS[4:]},
     "cut": {"cut": (2, 3, 4)},
     "astray": {"astray": (2, 3, 4)},
     "broken": {"cut": (2, 3, 4), "astray": (2, 3, 4)},
@@ -236,7 +231,7 @@ def score(replies: Sequence[Reply], questions: Sequence[bool]) -> dict[str, int]
     opens = all(next((p.kind for p in r.parts if p.kind not in ("opener", "list_intro")), None) == "callback" for r in replies)
     fluency = 0 if babble else 2 if faults == 1 else 1 if faults else 4 if opens else 3
 
-    monotony = _same_form(legible) + (_repeats(parts) >= MONOTONY)
+    monotony = _same_form(legible) + _refrain(parts)
     rich = len({p.kind for p in parts} & (set(ASPECTS) - {"filler"})) >= RICH
     expression = 0 if babble else 3 - monotony if monotony or not rich else 4
 
@@ -261,7 +256,7 @@ def score(replies: Sequence[Reply], questions: Sequence[bool]) -> dict[str, int]
 
     six = (fluency, expression, empathy, information, humanoid, skill)
     weakest = min(fluency, empathy, information)
-    overall = 0 if weakest == 0 else min((2 * sum(six) + 6) // 12, 1 + weakest)
+    overall = 0 if weakest == 0 else (sum(six) + 6 * weakest + 6) // 12
     return dict(zip(DIMENSIONS, (*six, overall), strict=True))
 
 
@@ -272,10 +267,10 @@ def _same_form(replies: Sequence[Reply]) -> bool:
     return len(replies) > 1 and len(openers) == 1 and None not in openers and not any((b, a) in pairs for a, b in pairs)
 
 
-def _repeats(parts: Iterable[Part]) -> int:
-    """How many placements repeat an earlier one; openers, list intros and cut parts aside (they belong to form)."""
+def _refrain(parts: Iterable[Part]) -> bool:
+    """Whether a segment is said again and again; openers, list intros and cut parts aside (they belong to form)."""
     texts = Counter(p.text for p in parts if p.kind not in ("opener", "list_intro") and not p.cut)
-    return sum(texts.values()) - len(texts)
+    return max(texts.values(), default=0) >= REFRAIN
 
 
 # Where a kind likes to stand in a reply; a random push of up to `_PUSH` places keeps orders different.
@@ -287,6 +282,7 @@ _RANK = {
     for kind in names.split()
 } | {"friend": 5, "encouragement": 5}
 _PUSH = 3.0
+_GLUE: dict[Language, str] = {"en": " ", "zh": ""}  # what stands between two sentences, and between two words
 
 
 @dataclass
@@ -326,8 +322,8 @@ def _assemble(base: Base, others: Sequence[Base], pools: Pools, plan: Plan, rng:
     draft.home = [i for i in range(5) if i not in astray]
     draft.unused = {a: [(i, s) for i in draft.home for s in base.exchanges[i].reply if s.aspect == a] for a in ASPECTS}
     segments = [s for e in base.exchanges for s in e.reply]
-    # The length is drawn before anything else about the dialogue is looked at; about 15 to 21 segments of five replies.
-    target = rng.uniform(15, 21) * sum(len(s.text) for s in segments) / len(segments)
+    # The length is drawn before anything else about the dialogue is looked at; about 18 to 24 segments of five replies.
+    target = rng.uniform(18, 24) * sum(len(s.text) for s in segments) / len(segments)
 
     for index in astray:
         other = rng.choice(others)
@@ -337,6 +333,9 @@ def _assemble(base: Base, others: Sequence[Base], pools: Pools, plan: Plan, rng:
     for aspect in plan.feeling:
         draft.take(aspect, rng.randint(1, 2))
     draft.take("suggestion", plan.tips[0])
+    if not plan.coherent:  # at least one reply has no callback to open with
+        missing = rng.choice(draft.home)
+        draft.unused["callback"] = [(i, s) for i, s in draft.unused["callback"] if i != missing]
     draft.take("callback", 5 if plan.coherent else rng.randint(1, 4))
     answers = len(draft.unused["answer"])
     draft.take("answer", answers if "answer" in plan.extras else rng.randrange(answers) if answers else 0)
@@ -352,20 +351,24 @@ def _assemble(base: Base, others: Sequence[Base], pools: Pools, plan: Plan, rng:
 
 
 def _repeat(draft: _Draft) -> None:
-    """Say segments again in other replies: two over and over when there are many repeats, otherwise one by one."""
-    plan, rng = draft.plan, draft.rng
-    if len(draft.unused["filler"]) > 1:
-        draft.take("filler", 1)  # so that there is always something neutral to say again
-    repeatable = [
-        p for i in draft.home for p in draft.parts[i] if p.kind not in ("callback", "answer", "machine", "dismissive")
+    """Say segments again in later replies, as the plan has it.
+
+    Only in later ones, since a seeker may not have told yet what a segment speaks of.
+    """
+    rng = draft.rng
+    draft.take("filler", 1)  # so that there is something neutral to say again
+    sayings = [
+        (i, p) for i in draft.home for p in draft.parts[i] if p.kind not in ("callback", "answer", "machine", "dismissive")
     ]
-    sayings = rng.sample(repeatable, min(len(repeatable), 2 if plan.repeats >= MONOTONY else plan.repeats))
-    places = [(i, p) for p in sayings for i in draft.home if p not in draft.parts[i]]
-    rng.shuffle(places)
-    if plan.repeats < MONOTONY:  # at most one repeat a segment
-        places = [next(place for place in places if place[1] == p) for p in sayings if any(q == p for _, q in places)]
-    for index, part in places[: plan.repeats]:
-        draft.parts[index].append(part)
+    rng.shuffle(sayings)
+    for count in draft.plan.again:
+        fits = [(i, p) for i, p in sayings if sum(j > i for j in draft.home) >= count] or sayings
+        if fits:
+            index, part = rng.choice(fits)
+            sayings.remove((index, part))
+            later = [i for i in draft.home if i > index]
+            for place in rng.sample(later, min(count, len(later))):
+                draft.parts[place].append(part)
 
 
 def _pad(draft: _Draft, target: float) -> None:
@@ -385,8 +388,9 @@ def _order(draft: _Draft, pools: Pools) -> list[Reply]:
     """Put parts into an order, lay replies out as lists, cut them off."""
     plan, rng = draft.plan, draft.rng
     listed, cut = rng.sample(range(5), plan.traces[1]), rng.sample(range(5), plan.cut)
-    opener = rng.choice(pools.openers)
     opened = range(5) if plan.same_form else rng.sample(range(5), rng.randint(0, 4))
+    # One opener in up to four replies is still no monotony, and keeps repeated words from telling the score.
+    openers = [rng.choice(pools.openers)] * 5 if plan.same_form or rng.random() < 0.5 else rng.sample(pools.openers, 5)
     fixed = {kind: rank + rng.uniform(0, _PUSH) for kind, rank in _RANK.items()}
     replies = []
     for index, parts in enumerate(draft.parts):
@@ -397,46 +401,44 @@ def _order(draft: _Draft, pools: Pools) -> list[Reply]:
         parts.sort(key=lambda p, keys=keys: keys[p.kind])  # type: ignore[misc]
         lead = 1 if parts[0].kind == "callback" else 0
         if index in opened:
-            parts.insert(0, Part("opener", opener if plan.same_form else rng.choice(pools.openers)))
+            parts.insert(0, Part("opener", openers[index]))
             lead += 1
         is_list = index in listed and len(parts) - lead >= 2
         if is_list:
             parts.insert(lead, Part("list_intro", rng.choice(pools.list_intro)))
         if index in cut:
-            parts[-1] = replace(parts[-1], text=_cut(parts[-1].text, rng.uniform(0.35, 0.65)), cut=True)
+            parts[-1] = replace(
+                parts[-1], text=_cut(parts[-1].text, rng.uniform(0.35, 0.65), _GLUE[draft.base.language]), cut=True
+            )
         replies.append(Reply(tuple(parts), listed=is_list))
     salad = rng.sample(range(5), plan.salad)
     return [replace(r, salad=i in salad) for i, r in enumerate(replies)]
 
 
-def _pieces(text: str) -> list[str]:
-    """Words of a text written with spaces; pairs of characters of one that is not (Chinese)."""
-    words = text.split()
-    return words if len(words) > len(text) / 20 else [text[i : i + 2] for i in range(0, len(text), 2)]
+def _pieces(text: str, glue: str) -> list[str]:
+    """Words where the language puts spaces between them (`glue` is a space), otherwise pairs of characters."""
+    return text.split() if glue else [text[i : i + 2] for i in range(0, len(text), 2)]
 
 
-def _cut(text: str, share: float) -> str:
+def _cut(text: str, share: float, glue: str) -> str:
     """The first part of a text, broken off between two words and without closing punctuation."""
-    words = _pieces(text)
-    glue = " " if " " in text else ""
+    words = _pieces(text, glue)
     return glue.join(words[: max(1, int(len(words) * share))]).rstrip(" .,;:!?…，。；：！？、")
 
 
 def _render(replies: Sequence[Reply], language: Language, rng: random.Random) -> list[str]:
     """The supporter turns as text. Words of salad replies are shuffled over all of them."""
-    glue = " " if language == "en" else ""
+    glue = _GLUE[language]
     texts = []
     for reply in replies:
         intro = next((i for i, p in enumerate(reply.parts) if p.kind == "list_intro"), len(reply.parts))
         prose = glue.join(p.text for p in reply.parts[: intro + 1])
-        items = [f"{n}. {p.text}" for n, p in enumerate(reply.parts[intro + 1 :], start=1)]
-        texts.append("\n".join([prose, *items]))
-    words = [word for r, text in zip(replies, texts, strict=True) if r.salad for word in _pieces(text.replace("\n", glue))]
+        texts.append("\n".join([prose, *(f"{n}. {p.text}" for n, p in enumerate(reply.parts[intro + 1 :], start=1))]))
+    salad = {i: _pieces(texts[i].replace("\n", glue), glue) for i, r in enumerate(replies) if r.salad}
+    words = [word for pieces in salad.values() for word in pieces]
     rng.shuffle(words)
-    for index, reply in enumerate(replies):
-        if reply.salad:
-            count = len(_pieces(texts[index].replace("\n", glue)))
-            texts[index], words = glue.join(words[:count]), words[count:]
+    for index, pieces in salad.items():
+        texts[index], words = glue.join(words[: len(pieces)]), words[len(pieces) :]
     return texts
 
 
@@ -492,17 +494,9 @@ def build(
                 dialogues.append(
                     Dialogue(id=name, language=language, source="synthetic", source_id=source_id, turns=tuple(turns))
                 )
+                by = {"dialogue_id": name, "language": language, "annotator": "construction", "rubric": "esc_eval"}
                 for dimension, value in score(replies, [e.question for e in base.exchanges]).items():
-                    scores.append(
-                        HumanScore(
-                            dialogue_id=name,
-                            language=language,
-                            annotator="construction",
-                            rubric="esc_eval",
-                            dimension=dimension,
-                            value=value,
-                        )
-                    )
+                    scores.append(HumanScore.model_validate(by | {"dimension": dimension, "value": value}))
     return dialogues, scores
 
 

@@ -28,7 +28,7 @@ from serve.errors import UserError, near
 from serve.files import read_bytes, write_json, write_jsonl
 from serve.launch import Servers
 from serve.plan import plan_servers
-from serve.specs import ModelSpec
+from serve.specs import ModelSpec, load_spec
 
 Job = Plan | Dialogue
 
@@ -156,7 +156,7 @@ async def _stream(
 def serving(run: Run, resolved: Resolved, specs: Sequence[ModelSpec]) -> Iterator[Mapping[str, str]]:
     """Base URLs of every model: those given in the config, and launched servers for what is left."""
     given = resolved.config.endpoints
-    known = {resolved.config.seeker, resolved.config.judge, *(spec.name for spec in specs)}
+    known = {load_spec(name).name for name in (resolved.config.seeker, resolved.config.judge)} | {s.name for s in specs}
     for name in given:
         if name not in known:
             raise UserError(f"endpoint for {name!r}: no such model in this run: {near(name, known)}")

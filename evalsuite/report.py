@@ -81,11 +81,15 @@ class ReportContent:
 
 @dataclass(frozen=True)
 class Chart:
-    """What one chart shows: `data` names its kind (dots or bars), rows and figures for charts.js."""
+    """What one chart shows: `data` names its kind (dots or bars), rows and figures for charts.js.
+
+    It stands below the table with the key `after`, or at the end of its section where there is none.
+    """
 
     key: str
     title: str
     caption: str
+    after: str
     data: dict[str, Any]
 
 
@@ -97,6 +101,14 @@ class Section:
     tables: list[Table]
     charts: list[Chart]
     label: str = ""
+
+    @property
+    def blocks(self) -> list[Table | Chart]:
+        """Tables and charts in display order."""
+        placed: list[Table | Chart] = []
+        for table in self.tables:
+            placed += [table, *(chart for chart in self.charts if chart.after == table.key)]
+        return placed + [chart for chart in self.charts if chart not in placed]
 
 
 def write_report(run: Path, content: ReportContent) -> dict[str, Path]:
@@ -219,6 +231,7 @@ def _html(content: ReportContent, sections: list[Section]) -> str:
     )
     # orjson writes Chinese as it is (json.dumps would write six bytes a character); tojson then escapes <, >, & and '.
     environment.policies["json.dumps_function"] = lambda value, **_: orjson.dumps(value).decode()
+    environment.tests["chart"] = lambda block: isinstance(block, Chart)
     environment.filters |= {"fmt": fmt, "is_estimate": lambda cell: isinstance(cell, Estimate), "is_numeric": is_numeric}
     scripts = {
         "browse": (TEMPLATES / "browse.js").read_text(encoding="utf-8"),
@@ -312,6 +325,7 @@ def _score_charts(content: ReportContent) -> Iterator[Chart]:
                 f"scores-{language}",
                 f"Scores by dimension, {LANGUAGES[language]}",
                 "Means on 0–100 with 95 % bootstrap intervals, best average first. Open circles rest on a single dialogue.",
+                f"leaderboard-{language}",
                 {"kind": "dots", "columns": 4, "rows": rows, "panels": panels},
             )
 
@@ -342,6 +356,7 @@ def _agreement_charts(content: ReportContent) -> Iterator[Chart]:
             (f"{SYNTHETIC_GOLD.capitalize()}. " if content.synthetic_gold else "")
             + "Dots: the judge, with 95 % intervals where given. Bars: always answering the most frequent gold score. "
             + f"Unreadable verdicts {unreadable}.",
+            f"agreement_{language}",
             {
                 "kind": "dots",
                 "columns": 2,
@@ -374,6 +389,7 @@ def _distribution_charts(content: ReportContent) -> Iterator[Chart]:
             f"distribution-{number}",
             f"Scores given, {LANGUAGES[language]}" + (f", {clean(scorer.name)}" if several else ""),
             "Each bar is all verdicts on a dimension; the numbers inside are the scores.",
+            "distributions",
             {"kind": "bars", "axis": "share of verdicts, %", "rows": [str(row[1]) for row in table.rows], "series": series},
         )
 
@@ -389,10 +405,11 @@ def _termination_charts(content: ReportContent) -> Iterator[Chart]:
         counts = [row[3 + place] for row in table.rows]
         style = {"tone": f"reason-{place % 5}", "hatch": HATCHES[place % len(HATCHES)]}
         series.append({"name": reason, "values": counts, "texts": [str(count or "") for count in counts]} | style)
-    rows = [clean(f"{row[0]} · {row[1]}") for row in table.rows]
+    rows = [clean(f"{row[1]} · {row[0]}") for row in table.rows]
     yield Chart(
         "terminations",
         "Why dialogues ended",
         "In brackets: whose reply ended the dialogue.",
+        "terminations",
         {"kind": "bars", "axis": "dialogues", "rows": rows, "series": series},
     )

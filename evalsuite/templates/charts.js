@@ -19,28 +19,35 @@
     showgrid: false,
     ticks: "",
   });
+  const layoutFont = () => ({
+    family: getComputedStyle(document.body).fontFamily,
+    size: root.classList.contains("on-paper") ? 10.5 : 12,
+    color: colour("ink"),
+  });
   const frame = (width, height, more) => ({
     width,
     height,
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
-    font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colour("ink") },
+    font: layoutFont(),
     hoverlabel: { bgcolor: colour("paper"), bordercolor: colour("strong-line"), font: { color: colour("ink") } },
     margin: { l: 4, r: 14, t: 30, b: 30 },
     ...more,
   });
 
+  const legend = { orientation: "h", x: 0, xanchor: "left", y: 1, yref: "container", yanchor: "top", traceorder: "normal", itemclick: false, itemdoubleclick: false };
+
   const dots = (spec, width) => {
     const limit = width < 560 ? 14 : 30;
     const room = Math.min(limit, Math.max(...spec.rows.map((row) => row.length))) * 7 + 16;
-    const columns = Math.max(1, Math.min(spec.columns, spec.panels.length, Math.floor((width - room) / (width < 560 ? 110 : 140))));
+    const columns = Math.max(1, Math.min(spec.columns, spec.panels.length, Math.floor((width - room) / (spec.columns > 2 ? 110 : 200))));
     const lines = Math.ceil(spec.panels.length / columns);
     const named = spec.panels.some((panel) => panel.marks.some((mark) => mark.name));
     const inside = spec.rows.length * 23 + 16;
     const gap = 56;
     const layout = frame(width, lines * inside + (lines - 1) * gap + 60 + (named ? 26 : 0), { annotations: [] });
     layout.margin = { l: room, r: 14, t: 30 + (named ? 26 : 0), b: 30 };
-    layout.legend = { orientation: "h", x: 0, xanchor: "left", y: 1, yref: "container", yanchor: "top", itemclick: false, itemdoubleclick: false };
+    layout.legend = legend;
     const total = lines * inside + (lines - 1) * gap;
     const traces = spec.panels.flatMap((panel, index) => {
       const [line, column] = [Math.floor(index / columns), index % columns];
@@ -49,7 +56,7 @@
       const top = 1 - (line * (inside + gap)) / total;
       const wide = width / columns > 260;
       layout[`xaxis${number}`] = axis({
-        domain: [left, left + (columns > 1 ? 0.9 : 1) / columns],
+        domain: [left, left + (columns === 1 ? 1 : width < 560 ? 0.82 : 0.9) / columns],
         anchor: `y${number}`,
         range: [-4, 104],
         tickvals: wide ? [0, 25, 50, 75, 100] : [0, 50, 100],
@@ -73,7 +80,6 @@
         xanchor: "left",
         yanchor: "bottom",
         yshift: 2,
-        font: { size: 12.5 },
       });
       return panel.marks.map((mark) => {
         const ink = colour(mark.baseline ? "warm" : "accent");
@@ -112,14 +118,17 @@
   };
 
   const bars = (spec, width) => {
-    const layout = frame(width, spec.rows.length * 30 + 100, {
+    const letters = spec.series.reduce((sum, one) => sum + one.name.length * 7 + 48, 0);
+    const top = 14 + 22 * Math.ceil(letters / (width * 0.8)); // lines that the legend takes
+    const longest = Math.max(...spec.rows.map((_, place) => spec.series.reduce((sum, one) => sum + one.values[place], 0)));
+    const layout = frame(width, spec.rows.length * 30 + top + 46, {
       barmode: "stack",
       bargap: 0.25,
-      legend: { orientation: "h", x: 0, xanchor: "left", y: 1, yanchor: "bottom", traceorder: "normal", itemclick: false, itemdoubleclick: false },
-      xaxis: axis({ title: { text: spec.axis, font: { color: colour("muted") } }, showgrid: false, rangemode: "tozero" }),
+      legend,
+      margin: { l: 4, r: 14, t: top, b: 46 },
+      xaxis: axis({ title: { text: spec.axis, font: { ...layoutFont(), color: colour("muted") } }, showgrid: false, range: [0, longest], nticks: 6 }),
       yaxis: axis({ ...names(spec.rows, width < 560 ? 16 : 30), range: [spec.rows.length - 0.5, -0.5] }),
     });
-    layout.margin = { l: 4, r: 14, t: 40, b: 46 };
     const traces = spec.series.map((one) => ({
       type: "bar",
       orientation: "h",

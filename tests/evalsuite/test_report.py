@@ -115,7 +115,7 @@ def make_content(cards: int = 6, supporters: dict[str, float] = SKILL, poison: b
     tables = [
         *leaderboard(dialogues, judgements, RUBRIC),
         distributions(judgements, RUBRIC),
-        Table(f"agreement-{'en'}", "Agreement with gold, en", ("dimension", "ACC"), (("Fluency", 61.0),), (), AGREEMENT),
+        Table("agreement_en", "Agreement with gold, en", ("dimension", "ACC"), (("Fluency", 61.0),), (), AGREEMENT),
         terminations(dialogues),
         costs(dialogues, {"ranker": Usage(prompt_tokens=91234, completion_tokens=672, calls=96)}, {"dialogues": 41.25}),
     ]
@@ -143,7 +143,7 @@ def make_content(cards: int = 6, supporters: dict[str, float] = SKILL, poison: b
 
 
 def _verdict(draw: random.Random, dialogue: Dialogue, dimension: str, skill: float, bad: str) -> Judgement:
-    weights = [draw.random() * 0.4 + max(0.0, 1 - abs(4 * skill - score)) for score in range(5)]
+    weights = [draw.random() * 0.8 + max(0.0, 1.3 - 0.6 * abs(4 * skill - score)) for score in range(5)]
     shares = [weight / sum(weights) for weight in weights]
     read = draw.random() > 0.04
     return Judgement(
@@ -256,6 +256,9 @@ def test_sections_follow_the_tables_and_charts_stand_with_theirs() -> None:
     assert charts["Scores"] == ["scores-en", "scores-zh", "distribution-0", "distribution-1"]
     assert charts["Agreement"] == ["agreement-en", "agreement-zh"] and charts["Terminations"] == ["terminations"]
     assert charts["Costs"] == charts["Further tables"] == []
+    order = ["leaderboard-en", "scores-en", "leaderboard-zh", "scores-zh", "distributions", "distribution-0", "distribution-1"]
+    assert [block.key for block in sections[0].blocks] == order
+    assert [block.key for block in sections[1].blocks] == ["agreement_en", "agreement-en", "agreement-zh"]
 
 
 def test_charts_show_the_figures_of_the_tables() -> None:

@@ -1,0 +1,133 @@
+"""Agreement against scikit-learn, worked examples and properties."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.dummy import DummyClassifier
+from sklearn.metrics import accuracy_score
+
+from data_prep.records import HumanScore, Judgement
+from evalsuite.agreement import METRICS, agreement, agreement_tables, read_gold, read_judgements, round_half_up
+from serve.errors import UserError
+from serve.files import write_jsonl
+
+Values = list[float | None]
+
+
+def judged(values: Values, dimension: str = "fluency", **changes: Any) -> list[Judgement]:
+    given_fields: dict[str, Any] = {"language": "en", "judge": "j", "rubric": "esc_eval", "method": "joint", "raw": "?"} | changes
+    return [Judgement(dialogue_id=f"d{i}", dimension=dimension, value=v, **given_fields) for i, v in enumerate(values)]
+
+
+def golden(values: list[float], dimension: str = "fluency", annotator: str = "a", language: Any = "en") -> list[HumanScore]:
+    return [
+        HumanScore(dialogue_id=f"d{i}", language=language, annotator=annotator, rubric="g", dimension=dimension, value=v)
+        for i, v in enumerate(values)
+    ]
+
+
+def test_a_worked_example() -> None:
+    row = agreement(judged([3, 2, None, 0, 4]), golden([3, 3, 3, 2, 4]))["en"]["fluency"]
+    assert row["n"] == 5 and row["read"] == 4
+    assert row["parse_rate"] == 0.8
+    assert row["acc"] == 2 / 5  # the unreadable one is wrong
+    assert row["acc_read"] == 2 / 4  # or left out
+    assert row["acc_soft"] == 3 / 5
+    assert row["acc_soft_read"] == 3 / 4
+    assert row["majority_acc"] == 3 / 5  # always 3
+    assert row["majority_acc_soft"] == 1.0  # 3 is within one of 2 and 4
+    assert row["gold_rounded"] == 0
+
+
+def test_wilson_interval_by_hand() -> None:
+    row = agreement(judged([1.0] * 8 + [0.0] * 2), golden([1.0] * 10))["en"]["fluency"]
+    n, p, z = 10, 0.8, 1.959963984540054
+    centre, half = (p + z * z / (2 * n)) / (1 + z * z / n), z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    assert row["acc_low"] == pytest.approx(centre - half)
+    assert row["acc_high"] == pytest.approx(centre + half)
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=40))
+def test_against_scikit_learn(pairs: list[tuple[int, int]]) -> None:
+    values, gold = [float(v) for v, _ in pairs], [float(g) for _, g in pairs]
+    row = agreement(judged(list(values)), golden(gold))["en"]["fluency"]
+    assert row["acc"] == row["acc_read"] == pytest.approx(accuracy_score(gold, values))
+    assert row["acc_soft"] == pytest.approx(sum(abs(v - g) <= 1 for v, g in pairs) / len(pairs))
+    baseline = DummyClassifier(strategy="most_frequent").fit([[0]] * len(gold), gold)
+    assert row["majority_acc"] == pytest.approx(baseline.score([[0]] * len(gold), gold))
+    assert row["acc"] <= row["acc_soft"] and row["majority_acc"] <= row["majority_acc_soft"]
+    assert row["acc_low"] - 1e-9 <= row["acc"] <= row["acc_high"] + 1e-9
+
+
+def test_of_equally_frequent_classes_the_better_in_acc_soft_is_the_baseline() -> None:
+    row = agreement(judged([0, 0, 0, 0, 0]), golden([0, 0, 4, 4, 3]))["en"]["fluency"]
+    assert (row["majority_acc"], row["majority_acc_soft"]) == (2 / 5, 3 / 5)
+
+
+def test_annotators_are_averaged_and_what_is_not_whole_is_rounded_for_acc_only() -> None:
+    gold = golden([2, 3], annotator="a") + golden([3, 3], annotator="b")
+    row = agreement(judged([3, 3]), gold)["en"]["fluency"]
+    assert row["gold_rounded"] == 1 and row["n"] == 2
+    assert row["acc"] == 1.0  # 2.5 is rounded up
+    assert agreement(judged([4, 4]), gold)["en"]["fluency"]["acc_soft"] == 0.5  # |4 − 2.5| > 1 although |4 − 3| = 1
+
+
+@pytest.mark.parametrize(("value", "rounded"), [(0.5, 1), (1.5, 2), (2.5, 3), (2.49, 2), (3.0, 3)])
+def test_halves_round_up(value: float, rounded: int) -> None:
+    assert round_half_up(value) == rounded
+
+
+def test_the_average_is_the_unweighted_mean_over_dimensions_and_languages_stay_apart() -> None:
+    verdicts = judged([3, 3, 3, 3]) + judged([3, 3, 0, 0], "empathy")
+    zh = [j.model_copy(update={"language": "zh", "dialogue_id": "z" + j.dialogue_id}) for j in judged([1])]
+    gold_zh = [g.model_copy(update={"language": "zh", "dialogue_id": "z" + g.dialogue_id}) for g in golden([2])]
+    result = agreement(verdicts + zh, golden([3, 3, 3, 3]) + golden([3, 3, 3, 3], "empathy") + gold_zh)
+    average = result["en"]["average"]
+    assert average["acc"] == 0.75 and average["n"] == 8
+    assert average["acc_low"] < 0.75 < average["acc_high"]
+    assert result["zh"]["average"]["acc"] == 0 and result["zh"]["average"]["acc_soft"] == 1
+
+
+def test_nothing_readable_is_undefined_not_zero() -> None:
+    row = agreement(judged([None, None]), golden([1, 2]))["en"]["fluency"]
+    assert row["acc"] == 0 and row["acc_read"] is None and row["parse_rate"] == 0
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "gold", "problem"),
+    [
+        (judged([1, 2]), golden([1]), "1 judgements without gold.*d1/fluency"),
+        (judged([1]), golden([1, 2]), "1 gold without a judgement.*d1/fluency"),
+        (judged([1]), golden([1], "empathy"), "without gold.*d0/fluency"),
+        (judged([1]) + judged([1]), golden([1]), "doubled.*d0.*fluency"),
+        (judged([1]) + judged([1], judge="k"), golden([1]), "several judges"),
+        (judged([1]) + judged([1], method="paper"), golden([1]), "several judges, rubrics or methods"),
+    ],
+)
+def test_items_without_exactly_one_partner_are_errors(verdicts: list[Judgement], gold: list[HumanScore], problem: str) -> None:
+    with pytest.raises(UserError, match=problem):
+        agreement(verdicts, gold)
+
+
+def test_doubled_lines_in_files_are_errors(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "j.jsonl", judged([1]) * 2)
+    write_jsonl(tmp_path / "g.jsonl", golden([1]) * 2)
+    with pytest.raises(UserError, match=r"j\.jsonl.*doubled"):
+        read_judgements(tmp_path / "j.jsonl")
+    with pytest.raises(UserError, match=r"g\.jsonl.*doubled"):
+        read_gold(tmp_path / "g.jsonl")
+
+
+def test_tables_follow_the_mode() -> None:
+    result = agreement(judged([3, None]), golden([3, 2.5]))
+    assert set(METRICS) <= set(result["en"]["fluency"])
+    paper, native = (agreement_tables(result, mode, {"fluency": "Fluency"})[0] for mode in ("paper", "native"))
+    assert paper.rows[0][1].mean == 50 and native.rows[0][1].mean == 100  # type: ignore[union-attr]
+    assert "count as wrong" in paper.notes[0] and "left out" in native.notes[0]
+    assert "1 gold scores are not whole" in native.notes[1]

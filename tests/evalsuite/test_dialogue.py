@@ -1,0 +1,141 @@
+"""The dialogue engine with sides that say what the test wants: turns, endings, accounts, secrecy of states, pipelining."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from data_prep.records import Turn
+from evalsuite.dialogue import Failures, Plan, Utterance, hold, in_flight, together, utterance
+from serve.client import Reply, ServerLost
+from serve.errors import UserError
+
+
+class Scripted:
+    """Says its lines in order; an exception in the list is raised. Remembers what it was shown."""
+
+    def __init__(self, *lines: Utterance | str | Exception) -> None:
+        self.lines = list(lines)
+        self.seen: list[list[Turn]] = []
+
+    async def speak(self, turns: Sequence[Turn]) -> Utterance:
+        self.seen.append(list(turns))
+        line = self.lines.pop(0) if self.lines else "again"
+        if isinstance(line, Exception):
+            raise line
+        return Utterance(line, [Reply(text=line, prompt_tokens=3, completion_tokens=2)]) if isinstance(line, str) else line
+
+
+GREETING = Turn(role="supporter", text="Hello.")
+
+
+def plan(seeker: Scripted, supporter: Scripted, **changes: object) -> Plan:
+    given: dict[str, object] = {"exchanges": 2, "opening": (GREETING,)} | changes
+    return Plan(
+        id="d1",
+        language="en",
+        framework="esc_eval",
+        source="test",
+        supporter="s",
+        simulator="c",
+        seeker_side=seeker,
+        supporter_side=supporter,
+        **given,  # type: ignore[arg-type]
+    )
+
+
+async def test_a_dialogue_runs_its_exchanges_after_the_opening() -> None:
+    dialogue = await hold(plan(Scripted("a", "c"), Scripted("b", "d")), Failures())
+    assert [(turn.role, turn.text) for turn in dialogue.turns] == [
+        ("supporter", "Hello."),
+        ("seeker", "a"),
+        ("supporter", "b"),
+        ("seeker", "c"),
+        ("supporter", "d"),
+    ]
+    assert dialogue.termination == "max_turns"
+    assert dialogue.ended_by is None
+    assert dialogue.exchanges == 2
+    assert dialogue.usage is not None
+    assert (dialogue.usage.calls, dialogue.usage.prompt_tokens, dialogue.usage.completion_tokens) == (4, 12, 8)
+
+
+async def test_the_supporter_can_speak_first() -> None:
+    dialogue = await hold(plan(Scripted("b"), Scripted("a"), first="supporter", exchanges=1, opening=()), Failures())
+    assert [turn.role for turn in dialogue.turns] == ["supporter", "seeker"]
+
+
+@pytest.mark.parametrize("reason", ["refusal", "empty_reply", "context_overflow"])
+@pytest.mark.parametrize("side", ["seeker", "supporter"])
+async def test_a_stopping_reply_is_no_turn_and_names_its_side(reason: str, side: str) -> None:
+    stop = Utterance("", [Reply(text="")], stopped=reason)  # type: ignore[arg-type]
+    seeker = Scripted("a", stop) if side == "seeker" else Scripted("a", "c")
+    supporter = Scripted("b", stop)
+    dialogue = await hold(plan(seeker, supporter), Failures())
+    assert dialogue.termination == reason
+    assert dialogue.ended_by == side
+    assert len(dialogue.turns) == (3 if side == "seeker" else 4)
+    assert dialogue.usage is not None and dialogue.usage.calls == (3 if side == "seeker" else 4)
+
+
+async def test_the_seeker_may_end() -> None:
+    dialogue = await hold(plan(Scripted(Utterance("bye", ended=True)), Scripted()), Failures())
+    assert (dialogue.termination, dialogue.ended_by, dialogue.turns[-1].text) == ("seeker_ended", "seeker", "bye")
+
+
+async def test_a_lost_server_ends_only_this_dialogue_and_is_remembered() -> None:
+    failures = Failures()
+    dialogue = await hold(plan(Scripted("a"), Scripted(ServerLost("gone"))), failures)
+    assert (dialogue.termination, dialogue.ended_by) == ("infrastructure", "supporter")
+    assert failures.reasons == {"d1": "gone"}
+
+
+async def test_states_are_kept_and_never_shown_to_the_supporter() -> None:
+    seeker = Scripted(Utterance("a", state={"emotion": "sad"}), Utterance("c", state={"emotion": "calm"}))
+    supporter = Scripted("b", "d")
+    dialogue = await hold(plan(seeker, supporter), Failures())
+    assert [turn.state for turn in dialogue.turns if turn.role == "seeker"] == [{"emotion": "sad"}, {"emotion": "calm"}]
+    assert all(turn.state is None for shown in supporter.seen for turn in shown)
+    assert seeker.seen[1][1].state == {"emotion": "sad"}
+
+
+@pytest.mark.parametrize(
+    ("reply", "stopped"),
+    [
+        (Reply(text="I'm sorry, I can't help with that."), None),  # wording is not judged
+        (Reply(text="", refused=True), "refusal"),
+        (Reply(text="  \n "), "empty_reply"),
+        (Reply(text="", finish_reason="context_overflow"), "context_overflow"),
+        (Reply(text="cut", finish_reason="length"), None),
+    ],
+)
+def test_replies_are_told_apart(reply: Reply, stopped: str | None) -> None:
+    assert utterance(reply).stopped == stopped
+
+
+async def test_nobody_waits_for_the_slowest_of_a_wave() -> None:
+    async def work(seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    started = time.monotonic()
+    await in_flight([0.4, 0.1, 0.1, 0.1, 0.1], work, 2)
+    assert time.monotonic() - started < 0.6  # waves of two would take 0.4 + 0.1 + 0.1
+
+
+async def test_the_first_error_comes_out_bare_and_stops_the_rest() -> None:
+    finished = []
+
+    async def work(job: int) -> int:
+        if job == 1:
+            raise UserError("no")
+        await asyncio.sleep(0.2)
+        finished.append(job)
+        return job
+
+    with pytest.raises(UserError, match="no"):
+        await together(work(job) for job in range(3))
+    await asyncio.sleep(0.3)
+    assert finished == []

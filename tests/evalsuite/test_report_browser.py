@@ -1,0 +1,278 @@
+"""The report in Debian's Chromium: no errors, injected text stays text, filters, keyboard and paper work."""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import Select, WebDriverWait
+
+from evalsuite import report
+from evalsuite.report import PLUMBING, write_report
+
+pytestmark = pytest.mark.browser
+
+CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--window-size=1280,900",
+)
+
+
+def sibling(name: str) -> ModuleType:
+    """A test module beside this one, for its generated content."""
+    spec = importlib.util.spec_from_file_location(f"{__name__}_{name}", Path(__file__).with_name(f"{name}.py"))
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+generated = sibling("test_report")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    if not (CHROMIUM.exists() and DRIVER.exists()):
+        if os.environ.get("CI") == "true":
+            pytest.fail("Chromium is missing on CI: `make setup-browser` installs it")
+        pytest.skip("THE REPORT WAS NOT TESTED IN A BROWSER: Chromium is missing, run `make setup-browser`")
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(CHROMIUM)
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(str(DRIVER)))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(params=["plain", "packed"])
+def page(
+    request: pytest.FixtureRequest, browser: webdriver.Chrome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> webdriver.Chrome:
+    """The report with the injection list in every text, its transcripts stored in either way."""
+    monkeypatch.setattr(report, "PACK_ABOVE", 0 if request.param == "packed" else 10**9)
+    opened(browser, write_report(tmp_path, generated.make_content(cards=8, poison=True))["html"])
+    return browser
+
+
+def opened(browser: webdriver.Chrome, path: Path) -> None:
+    browser.get_log("browser")  # empties it
+    browser.get(path.as_uri())
+    until(browser, "return document.querySelectorAll('.bubble').length > 0")
+
+
+def until(browser: webdriver.Chrome, script: str) -> None:
+    WebDriverWait(browser, 15).until(lambda driver: driver.execute_script(script))
+
+
+def text_of(browser: webdriver.Chrome, selector: str) -> list[str]:
+    found: list[str] = browser.execute_script(
+        "return [...document.querySelectorAll(arguments[0])].map(node => node.textContent)", selector
+    )
+    return found
+
+
+def no_errors(browser: webdriver.Chrome) -> None:
+    assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
+
+
+def selected(browser: webdriver.Chrome) -> int:
+    return int(browser.find_element(By.CSS_SELECTOR, "[aria-selected=true]").get_attribute("aria-posinset") or 0)
+
+
+def test_opens_without_errors_and_draws_every_chart(page: webdriver.Chrome) -> None:
+    for plot in page.find_elements(By.CSS_SELECTOR, ".plot"):
+        page.execute_script("arguments[0].scrollIntoView()", plot)
+        until(page, f"return document.querySelector('[data-chart=\"{plot.get_attribute('data-chart')}\"] svg') !== null")
+    assert len(text_of(page, ".plot")) == 7
+    assert PLUMBING in text_of(page, ".banner")
+    assert page.execute_script("return document.documentElement.scrollWidth <= window.innerWidth")
+    no_errors(page)
+
+
+def test_injected_text_is_shown_as_text(page: webdriver.Chrome) -> None:
+    shown = "".join(report.clean(text) for text in generated.INJECTIONS)
+    for plot in page.find_elements(By.CSS_SELECTOR, ".plot"):
+        page.execute_script("arguments[0].scrollIntoView()", plot)
+    for _ in range(12):
+        page.find_element(By.ID, "list").send_keys("j")
+    assert all(text.endswith(shown) for text in text_of(page, ".bubble .text"))
+    assert text_of(page, "h1")[0].endswith(shown) and text_of(page, "#detail h3")[0].endswith(shown)
+    unread = Select(page.find_element(By.ID, "filter-language"))
+    unread.select_by_value("en")
+    until(page, "return document.querySelectorAll('.row').length > 0")
+    for _ in range(30):
+        if text_of(page, ".verdict pre"):
+            break
+        page.find_element(By.ID, "list").send_keys("j")
+    assert all(text.endswith(shown) for text in text_of(page, ".verdict pre")) and text_of(page, ".verdict pre")
+    assert any("<script>" in text for text in text_of(page, ".plot text"))  # labels of the charts, too
+    assert page.execute_script("return window.__pwned") is None
+    assert page.find_elements(By.CSS_SELECTOR, "body img, #detail script, .plot a, .plot image") == []
+    no_errors(page)
+
+
+def test_a_script_that_got_in_would_not_run(page: webdriver.Chrome) -> None:
+    page.execute_script(
+        """
+        const script = document.createElement("script");
+        script.textContent = "window.__pwned = 1";
+        const button = document.createElement("div");
+        button.setAttribute("onclick", "window.__pwned = 1");
+        document.body.append(script, button);
+        button.click();
+        """
+    )
+    assert page.execute_script("return window.__pwned") is None
+    assert [entry for entry in page.get_log("browser") if "Content Security Policy" in entry["message"]]
+
+
+def test_filters_and_search(page: webdriver.Chrome) -> None:
+    total = 8 * 2 * 4
+    assert text_of(page, "#count") == [f"{total} of {total} dialogues"]
+    supporter = Select(page.find_element(By.ID, "filter-supporter"))
+    supporter.select_by_index(1)
+    until(page, f"return document.getElementById('count').textContent === '16 of {total} dialogues'")
+    Select(page.find_element(By.ID, "filter-language")).select_by_value("zh")
+    until(page, f"return document.getElementById('count').textContent === '8 of {total} dialogues'")
+    assert "三月份为了这份工作搬过来" in "".join(text_of(page, ".bubble .text"))
+    assert page.execute_script("return [...document.querySelectorAll('.bubble .text')].every(p => p.lang === 'zh')")
+    search = page.find_element(By.ID, "filter-text")
+    search.send_keys("CARD-zh-003")  # in the card's id; letter case does not matter
+    until(page, f"return document.getElementById('count').textContent === '1 of {total} dialogues'")
+    search.clear()
+    search.send_keys("三月份为了这份工作")
+    until(page, f"return document.getElementById('count').textContent === '8 of {total} dialogues'")
+    Select(page.find_element(By.ID, "filter-language")).select_by_value("en")
+    until(page, f"return document.getElementById('count').textContent === '0 of {total} dialogues'")
+    assert text_of(page, "#detail") == ["No dialogue passes these filters."]
+    no_errors(page)
+
+
+def test_termination_and_card_filters(page: webdriver.Chrome) -> None:
+    choices = Select(page.find_element(By.ID, "filter-termination"))
+    assert "max_turns" in [option.text for option in choices.options]
+    choices.select_by_value("max_turns")
+    until(page, "return !document.getElementById('count').textContent.startsWith('64 of')")
+    Select(page.find_element(By.ID, "filter-subject")).select_by_index(1)
+    until(page, "return parseInt(document.getElementById('count').textContent) <= 4")
+    assert all("max_turns" in text for text in text_of(page, "#detail .meta"))
+
+
+def test_keyboard(page: webdriver.Chrome) -> None:
+    page.execute_script("document.getElementById('list').focus()")
+    box = page.switch_to.active_element
+    steps = [("j", 2), ("j", 3), ("k", 2), (Keys.ARROW_DOWN, 3), (Keys.ARROW_UP, 2), (Keys.END, 64), ("j", 64), (Keys.HOME, 1)]
+    for key, expected in steps:
+        box.send_keys(key)
+        assert selected(page) == expected
+    box.send_keys(Keys.END)
+    active = page.execute_script(
+        """
+        const list = document.getElementById("list");
+        const row = document.getElementById(list.getAttribute("aria-activedescendant")).getBoundingClientRect();
+        const box = list.getBoundingClientRect();
+        return row.top >= box.top - 1 && row.bottom <= box.bottom + 1;
+        """
+    )
+    assert active  # the selected row was scrolled into sight
+    box.send_keys("/")
+    assert page.switch_to.active_element.get_attribute("id") == "filter-text"
+    page.switch_to.active_element.send_keys("jk")  # letters typed there are text
+    assert page.find_element(By.ID, "filter-text").get_attribute("value") == "jk"
+    outline = page.execute_script(
+        "document.getElementById('list').focus(); return getComputedStyle(document.getElementById('list')).outlineStyle"
+    )
+    assert outline == "solid"
+
+
+def test_only_rows_in_sight_exist(page: webdriver.Chrome) -> None:
+    assert len(page.find_elements(By.CSS_SELECTOR, ".row")) < 40
+
+
+def test_every_control_has_a_name(page: webdriver.Chrome) -> None:
+    controls = "select, input, [role=listbox], [role=region], pre[tabindex]"
+    for control in page.find_elements(By.CSS_SELECTOR, controls):
+        assert control.accessible_name.strip()
+
+
+def test_verdicts_show_probabilities_and_levels(page: webdriver.Chrome) -> None:
+    bars = page.find_elements(By.CSS_SELECTOR, ".verdict .odds")
+    assert bars and (bars[0].get_attribute("aria-label") or "").startswith("probabilities 0: ")
+    assert len(bars[0].find_elements(By.TAG_NAME, "i")) == 5
+    assert len(text_of(page, ".verdict")) == 7 and text_of(page, ".verdict .level")
+
+
+def test_dark_and_paper(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
+    try:
+        opened(browser, write_report(tmp_path, generated.make_content())["html"])
+        grounds = "return getComputedStyle(document.documentElement).backgroundColor"
+        assert browser.execute_script(grounds) == "rgb(20, 24, 27)"
+        until(browser, "return document.querySelector('.plot .xtick text') !== null")
+        ink = "return getComputedStyle(document.querySelector('.plot .xtick text')).fill"
+        assert browser.execute_script(ink) == "rgb(155, 166, 173)"
+        browser.execute_script(
+            """
+            window.addEventListener("beforeprint", () => {
+              const plots = [...document.querySelectorAll(".plot")].filter((plot) => plot.querySelector("svg"));
+              window.printed = [plots.length, getComputedStyle(document.querySelector(".plot .xtick text")).fill];
+            });
+            """
+        )
+        pdf = base64.b64decode(browser.print_page())
+        assert pdf.startswith(b"%PDF") and len(pdf) > 20_000
+        charts, colour = browser.execute_script("return window.printed")
+        assert charts == 7 and colour == "rgb(86, 97, 105)"  # every chart, in the colours of light ground
+        assert browser.execute_script(ink) == "rgb(155, 166, 173)"  # and back again
+        no_errors(browser)
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_narrow_screen_does_not_scroll_sideways(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    )
+    try:
+        opened(browser, write_report(tmp_path, generated.make_content())["html"])
+        browser.execute_script("document.querySelector('.plot').scrollIntoView()")
+        until(browser, "return document.querySelector('.plot svg') !== null")
+        assert browser.execute_script("return document.documentElement.scrollWidth") == 400
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.mark.slow
+def test_full_benchmark_opens_quickly(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    supporters = {f"model-{number:02d}": number / 14 for number in range(14)}
+    path = write_report(tmp_path, generated.make_content(cards=304, supporters=supporters, words=190))["html"]
+    opened(browser, path)
+    # Milliseconds until the first dialogue stood in the browser, by the page's own clock.
+    assert browser.execute_script("return performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd") < 10_000
+    assert text_of(browser, "#count") == ["8,512 of 8,512 dialogues"]
+    browser.find_element(By.ID, "list").send_keys(Keys.END)
+    assert selected(browser) == 8512
+    browser.find_element(By.ID, "filter-text").send_keys("no such words")
+    until(browser, "return document.getElementById('count').textContent === '0 of 8,512 dialogues'")
+    no_errors(browser)

