@@ -203,7 +203,9 @@ _WARM: dict[str, tuple[Any, ...]] = {
     "tips": _GOOD_TIPS,
 }
 RECIPES: dict[str, dict[str, tuple[Any, ...]]] = {
-    "best": _WARM | {"feeling": (_FULL,), "same_form": (False,), "again": _ONCE, "extras": _EXTRAS[:1]},
+    "best": _WARM
+    | {"coherent": (True,), "feeling": (_FULL,), "same_form": (False,), "again": _ONCE, "extras": _EXTRAS[:1]}
+    | {"traces": ((0, 0), (1, 0))},
     "warm": _WARM | {"same_form": (False,), "again": _ONCE, "extras": _EXTRAS[:4]},
     "coach": {"tips": _GOOD_TIPS, "feeling": _FEELINGS[4:6], "extras": _EXTRAS[:5]},
     "comforter": {"feeling": (_FULL, _BOTH), "tips": _TIPS[5:], "traces": ((0, 0), (1, 0), (2, 0))},
@@ -215,7 +217,7 @@ RECIPES: dict[str, dict[str, tuple[Any, ...]]] = {
     "broken": {"cut": (2, 3, 4), "astray": (2, 3, 4)},
     "cold": {"dismissive": (1, 2, 3)},
     "harmful": {"tips": ((0, 0, 1), (3, 0, 2), (2, 2, 2), (5, 0, 1), (0, 3, 2))},
-    "salad": {"salad": (4, 5)},
+    "salad": {"salad": (5,)},
 }
 
 
@@ -387,7 +389,11 @@ def _pad(draft: _Draft, target: float) -> None:
 def _order(draft: _Draft, pools: Pools) -> list[Reply]:
     """Put parts into an order, lay replies out as lists, cut them off."""
     plan, rng = draft.plan, draft.rng
-    listed, cut = rng.sample(range(5), plan.traces[1]), rng.sample(range(5), plan.cut)
+    # Lists go where there is enough to list and no machine phrase, so that traces spread over replies.
+    by_fitness = sorted(
+        rng.sample(range(5), 5), key=lambda i: (len(draft.parts[i]) < 3, any(p.kind == "machine" for p in draft.parts[i]))
+    )
+    listed, cut = by_fitness[: plan.traces[1]], rng.sample(range(5), plan.cut)
     opened = range(5) if plan.same_form else rng.sample(range(5), rng.randint(0, 4))
     # One opener in up to four replies is still no monotony, and keeps repeated words from telling the score.
     openers = [rng.choice(pools.openers)] * 5 if plan.same_form or rng.random() < 0.5 else rng.sample(pools.openers, 5)

@@ -289,15 +289,13 @@ def _transcripts(content: ReportContent) -> dict[str, Any]:
         "scorers": [clean(scorer.name) for scorer in scorers],
         "scores": list(rubric.scale.scores),
         "dimensions": [
-            {"label": d.label, "levels": {code: list(levels.values()) for code, levels in _ordered_levels(d.levels)}}
+            {
+                "label": d.label,
+                "levels": {code: [texts.get(s, "") for s in rubric.scale.scores] for code, texts in d.levels.items()},
+            }
             for d in rubric.dimensions.values()
         ],
     }
-
-
-def _ordered_levels(levels: Mapping[Any, Mapping[int, str]]) -> Iterator[tuple[str, dict[int, str]]]:
-    for language, texts in levels.items():
-        yield language, dict(sorted(texts.items()))
 
 
 # --- charts: what they show; charts.js draws them in the page's fonts and colours ------------------------------------------

@@ -173,7 +173,7 @@ class Servers:
                         last = _plain((waiting[0].log_lines() or [""])[-1])
                         names = ", ".join(server.plan.name for server in waiting)
                         line = f"starting {names}: {seconds:.0f} s  {last}"
-                        status.update(Text(line, overflow="ellipsis", no_wrap=True))
+                        status.update(Text(line[: self._console.width - 4]))  # one line, with room for the spinner
                     time.sleep(0.25)
 
 

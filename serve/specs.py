@@ -127,7 +127,7 @@ class ModelSpec(_Part):
 
         Local folders count by the hash of their weight files, hub ids by id and revision, remote models by name.
         """
-        weights = [self.checkpoint, self.revision, self.adapter, self.adapters, self.adapter_revision]
+        weights: list[object] = [self.checkpoint, self.revision, self.adapter, self.adapters, self.adapter_revision]
         for place in filter(None, [self.checkpoint, self.adapter]):
             folder = Path(place).expanduser()
             if folder.is_dir():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,17 @@ from evalsuite.agreement import METRICS, agreement, agreement_tables, read_gold,
 from serve.errors import UserError
 from serve.files import write_jsonl
 
-Values = list[float | None]
+Values = Sequence[float | None]
 
 
 def judged(values: Values, dimension: str = "fluency", **changes: Any) -> list[Judgement]:
-    given_fields: dict[str, Any] = {"language": "en", "judge": "j", "rubric": "esc_eval", "method": "joint", "raw": "?"} | changes
+    given_fields: dict[str, Any] = {
+        "language": "en",
+        "judge": "j",
+        "rubric": "esc_eval",
+        "method": "joint",
+        "raw": "?",
+    } | changes
     return [Judgement(dialogue_id=f"d{i}", dimension=dimension, value=v, **given_fields) for i, v in enumerate(values)]
 
 
@@ -48,7 +55,10 @@ def test_a_worked_example() -> None:
 def test_wilson_interval_by_hand() -> None:
     row = agreement(judged([1.0] * 8 + [0.0] * 2), golden([1.0] * 10))["en"]["fluency"]
     n, p, z = 10, 0.8, 1.959963984540054
-    centre, half = (p + z * z / (2 * n)) / (1 + z * z / n), z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    centre, half = (
+        (p + z * z / (2 * n)) / (1 + z * z / n),
+        z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)),
+    )
     assert row["acc_low"] == pytest.approx(centre - half)
     assert row["acc_high"] == pytest.approx(centre + half)
 

@@ -3,36 +3,18 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 import yaml
 
 from data_prep.cards import bundled_cards
-from evalsuite import cli
 from serve.files import CONFIGS
+from tests.conftest import EscEval
 from tests.endpoint import Endpoint
 
 CARDS = bundled_cards("en")
-
-
-@pytest.fixture
-def esc_eval(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Runs the console script's entry point; returns (exit code, stderr)."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: object) -> tuple[int, str]:
-        monkeypatch.setattr("sys.argv", ["esc-eval", *map(str, arguments)])
-        try:
-            cli.main()
-        except SystemExit as end:
-            return int(end.code or 0), capsys.readouterr().err
-        return 0, capsys.readouterr().err
-
-    return call
 
 
 def refused(result: tuple[int, str], *parts: str) -> None:
@@ -43,7 +25,7 @@ def refused(result: tuple[int, str], *parts: str) -> None:
         assert part in err, err
 
 
-def run_with(esc_eval: Any, *extra: object, config: object = CONFIGS / "eval" / "demo.yaml") -> tuple[int, str]:
+def run_with(esc_eval: EscEval, *extra: object, config: object = CONFIGS / "eval" / "demo.yaml") -> tuple[int, str]:
     endpoint = ("--endpoint", "embedded=http://127.0.0.1:9/v1")  # nothing must get as far as asking it
     result: tuple[int, str] = esc_eval("run", "--config", config, "--out", "run", *endpoint, *extra)
     assert not Path("run").exists(), "a refused run must leave nothing behind"
@@ -57,74 +39,74 @@ def card_file(tmp_path: Path, change: Any) -> Path:
     return path
 
 
-def test_missing_config(esc_eval: Any) -> None:
+def test_missing_config(esc_eval: EscEval) -> None:
     refused(run_with(esc_eval, config="nowhere.yaml"), "eval config not found: nowhere.yaml")
 
 
-def test_missing_cards(esc_eval: Any) -> None:
+def test_missing_cards(esc_eval: EscEval) -> None:
     refused(run_with(esc_eval, "--cards", "nowhere.jsonl"), "role card file not found: nowhere.jsonl")
 
 
-def test_malformed_json_line(esc_eval: Any, tmp_path: Path) -> None:
+def test_malformed_json_line(esc_eval: EscEval, tmp_path: Path) -> None:
     path = card_file(tmp_path, lambda cards: cards)
     path.write_text(path.read_text() + '{"id": "x",\n')
     refused(run_with(esc_eval, "--cards", path), "cards.jsonl:4: malformed JSON")
 
 
-def test_unknown_field(esc_eval: Any, tmp_path: Path) -> None:
+def test_unknown_field(esc_eval: EscEval, tmp_path: Path) -> None:
     path = card_file(tmp_path, lambda cards: [cards[0], cards[1] | {"mood": "sad"}])
     refused(run_with(esc_eval, "--cards", path), "cards.jsonl:2: mood: unknown field")
 
 
-def test_wrong_type(esc_eval: Any, tmp_path: Path) -> None:
+def test_wrong_type(esc_eval: EscEval, tmp_path: Path) -> None:
     path = card_file(tmp_path, lambda cards: [cards[0] | {"problem": ""}])
     refused(run_with(esc_eval, "--cards", path), "cards.jsonl:1: problem:")
 
 
-def test_duplicate_ids(esc_eval: Any, tmp_path: Path) -> None:
+def test_duplicate_ids(esc_eval: EscEval, tmp_path: Path) -> None:
     path = card_file(tmp_path, lambda cards: [cards[0], cards[0]])
     refused(run_with(esc_eval, "--cards", path), "duplicate card ids: card-en-01")
 
 
-def test_empty_card_file(esc_eval: Any, tmp_path: Path) -> None:
+def test_empty_card_file(esc_eval: EscEval, tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("\n")
     refused(run_with(esc_eval, "--cards", "empty.jsonl"), "role card file is empty: empty.jsonl")
 
 
-def test_no_card_in_the_language(esc_eval: Any, tmp_path: Path) -> None:
+def test_no_card_in_the_language(esc_eval: EscEval, tmp_path: Path) -> None:
     path = card_file(tmp_path, lambda cards: cards)
     refused(run_with(esc_eval, "--cards", path, "--language", "zh"), "no card in zh (the file has en)")
 
 
-def test_wrong_language_code(esc_eval: Any) -> None:
+def test_wrong_language_code(esc_eval: EscEval) -> None:
     refused(run_with(esc_eval, "--language", "fr"), "languages.0", "'en' or 'zh'", "'fr'")
 
 
-def test_wrong_mode(esc_eval: Any) -> None:
+def test_wrong_mode(esc_eval: EscEval) -> None:
     refused(run_with(esc_eval, "--mode", "papr"), "mode", "'papr'")
 
 
-def test_unknown_model_offers_near_ones(esc_eval: Any) -> None:
+def test_unknown_model_offers_near_ones(esc_eval: EscEval) -> None:
     refused(run_with(esc_eval, "--supporter", "chatglm-6b"), "unknown model 'chatglm-6b'", "did you mean", "chatglm3-6b")
 
 
-def test_a_model_in_a_role_it_cannot_play(esc_eval: Any) -> None:
+def test_a_model_in_a_role_it_cannot_play(esc_eval: EscEval) -> None:
     refused(run_with(esc_eval, "--seeker", "esc-rank"), "esc-rank cannot be the seeker", "judge")
 
 
-def test_config_with_an_unknown_field_names_its_line(esc_eval: Any, tmp_path: Path) -> None:
+def test_config_with_an_unknown_field_names_its_line(esc_eval: EscEval, tmp_path: Path) -> None:
     text = (CONFIGS / "eval" / "demo.yaml").read_text()
     (tmp_path / "c.yaml").write_text(text + "temprature: 1\n")
     line = text.count("\n") + 1
     refused(run_with(esc_eval, config="c.yaml"), f"c.yaml:{line}: temprature: unknown field")
 
 
-def test_config_that_is_not_yaml(esc_eval: Any, tmp_path: Path) -> None:
+def test_config_that_is_not_yaml(esc_eval: EscEval, tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("seeker: embedded\njudge: [embedded\n")
     refused(run_with(esc_eval, config="c.yaml"), "c.yaml:", "malformed YAML")
 
 
-def test_rubric_with_a_gap_in_its_scale(esc_eval: Any, tmp_path: Path) -> None:
+def test_rubric_with_a_gap_in_its_scale(esc_eval: EscEval, tmp_path: Path) -> None:
     rubric = yaml.safe_load((CONFIGS / "rubrics" / "esc_eval.yaml").read_text())
     del rubric["dimensions"]["empathy"]["levels"]["zh"][2]
     (tmp_path / "gap.yaml").write_text(yaml.safe_dump(rubric, allow_unicode=True))
@@ -133,25 +115,28 @@ def test_rubric_with_a_gap_in_its_scale(esc_eval: Any, tmp_path: Path) -> None:
     refused(run_with(esc_eval, config="c.yaml"), "gap.yaml", "empathy (zh)", "no description for score 2")
 
 
-def test_no_supporter(esc_eval: Any) -> None:
+def test_no_supporter(esc_eval: EscEval) -> None:
     refused(run_with(esc_eval, config=CONFIGS / "eval" / "esc_eval.yaml"), "no supporter given", "--supporter")
 
 
 @pytest.mark.parametrize(
     ("option", "problem"),
-    [(("--endpoint", "embedded"), "expected NAME=http"), (("--base-url", "127.0.0.1:8000", "--supporter", "x"), "expected http")],
+    [
+        (("--endpoint", "embedded"), "expected NAME=http"),
+        (("--base-url", "127.0.0.1:8000", "--supporter", "x"), "expected http"),
+    ],
 )
-def test_malformed_addresses(esc_eval: Any, option: tuple[str, ...], problem: str) -> None:
+def test_malformed_addresses(esc_eval: EscEval, option: tuple[str, ...], problem: str) -> None:
     refused(run_with(esc_eval, *option), problem)
 
 
-def test_published_cards_with_a_missing_heading(esc_eval: Any, tmp_path: Path) -> None:
+def test_published_cards_with_a_missing_heading(esc_eval: EscEval, tmp_path: Path) -> None:
     card = {"id": 1, "base": "Age: 3\nGender: f\nProblem: p", "base_biaozhu": "", "res": "家庭生活", "source": "s"}
     (tmp_path / "cards.json").write_text(json.dumps([card | {"language": "english"}]))
     refused(run_with(esc_eval, "--cards", "cards.json"), "cards.json: entry 0: base: 0 headings for occupation")
 
 
-def test_a_run_folder_made_with_another_config_is_refused_and_kept(esc_eval: Any, tmp_path: Path) -> None:
+def test_a_run_folder_made_with_another_config_is_refused_and_kept(esc_eval: EscEval, tmp_path: Path) -> None:
     with Endpoint(models=("embedded", "my-model")) as endpoint:
         config = yaml.safe_load((CONFIGS / "eval" / "demo.yaml").read_text()) | {"gold": None, "limit": 1, "languages": ["en"]}
         (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
@@ -162,72 +147,3 @@ def test_a_run_folder_made_with_another_config_is_refused_and_kept(esc_eval: Any
         refused(esc_eval(*common, "--limit", "2"), "run was made with another simulate config", "cards.count: 1 → 2")
         assert {p.name: p.read_bytes() for p in Path("run").glob("*.jsonl")} == before
         assert len(endpoint.requests) == asked
-
-
-def test_stages_alone_equal_one_run_and_a_finished_run_asks_nothing(esc_eval: Any, tmp_path: Path) -> None:
-    with Endpoint(models=("embedded", "org/my model")) as endpoint:
-        config = yaml.safe_load((CONFIGS / "eval" / "demo.yaml").read_text()) | {"limit": 2, "gold": None}
-        (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
-        given = ("--config", "c.yaml", "--endpoint", f"embedded={endpoint.url}")
-        mine = ("--supporter", "org/my model", "--base-url", endpoint.url)
-        assert esc_eval("run", *given, *mine, "--out", "whole") == (0, "")
-        assert {body["model"] for body in endpoint.requests} == {"embedded", "org/my model"}
-        asked = len(endpoint.requests)
-        assert esc_eval("run", *given, *mine, "--out", "whole")[0] == 0
-        assert len(endpoint.requests) == asked
-        assert esc_eval("simulate", *given, *mine, "--out", "parts")[0] == 0
-        assert esc_eval("score", *given, "--out", "parts")[0] == 0
-        assert esc_eval("report", "--run", "parts")[0] == 0
-    for name in ("cards.jsonl", "dialogues.jsonl", "judgements.jsonl"):
-        assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
-    for kind in ("html", "json", "md"):
-        assert (tmp_path / "parts" / f"report.{kind}").stat().st_size > 1000
-    dialogue = orjson.loads((tmp_path / "whole" / "dialogues.jsonl").read_bytes().splitlines()[0])
-    assert dialogue["supporter"] == "org-my-model" and len(dialogue["turns"]) == 11
-    assert not {"seconds", "date", "time"} & set(dialogue)
-
-
-def test_the_supporter_never_sees_the_greeting_or_the_card(esc_eval: Any, tmp_path: Path) -> None:
-    with Endpoint(models=("embedded", "my-model")) as endpoint:
-        arguments = ("--config", CONFIGS / "eval" / "demo.yaml", "--endpoint", f"embedded={endpoint.url}", "--language", "en")
-        mine = ("--supporter", "my-model", "--base-url", endpoint.url, "--limit", "1", "--out", "run")
-        assert esc_eval("simulate", *arguments, *mine)[0] == 0
-    greeting = (CONFIGS / "prompts" / "esc_eval" / "en" / "greeting.txt").read_text().strip()
-    problem = json.loads(CARDS.read_text().splitlines()[0])["problem"]
-    for body in endpoint.requests:
-        texts = [message["content"] for message in body["messages"]]
-        if body["model"] == "my-model":
-            assert body["messages"][0]["role"] == "user" and greeting not in texts and problem not in "".join(texts)
-        else:
-            assert texts[1] == greeting and problem in texts[0]
-            assert [m["role"] for m in body["messages"][:2]] == ["system", "user"]
-    assert [len(body["messages"]) for body in endpoint.requests] == [2, 1, 4, 3, 6, 5, 8, 7, 10, 9]
-
-
-def test_a_lost_supporter_is_told_and_the_rest_goes_on(esc_eval: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from serve.client import ChatClient
-    from tests.endpoint import Answer, echo
-
-    monkeypatch.setattr(ChatClient, "backoff_s", 0.001)
-    monkeypatch.setattr(ChatClient, "backoff_max_s", 0.002)
-    broken = {"now": True}
-
-    def behave(body: dict[str, Any], count: int) -> Answer:
-        if broken["now"] and body["model"] == "my-model" and len(body["messages"]) == 3:
-            return Answer(status=503)
-        return echo(body, count)
-
-    with Endpoint(behave, models=("embedded", "my-model")) as endpoint:
-        config = yaml.safe_load((CONFIGS / "eval" / "demo.yaml").read_text()) | {"limit": 1, "gold": None}
-        (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
-        command = ("run", "--config", "c.yaml", "--endpoint", f"embedded={endpoint.url}", "--supporter", "my-model")
-        command += ("--base-url", endpoint.url, "--out", "run")
-        code, err = esc_eval(*command)
-        assert code == 1 and "2 dialogues" in err and "503" in err and "same command again" in err
-        lines = [json.loads(line) for line in Path("run/dialogues.jsonl").read_text().splitlines()]
-        assert {line["termination"] for line in lines} == {"infrastructure"} and len(lines[0]["turns"]) == 4
-        broken["now"] = False
-        assert esc_eval(*command) == (0, "")
-        lines = [json.loads(line) for line in Path("run/dialogues.jsonl").read_text().splitlines()]
-        assert {line["termination"] for line in lines} == {"max_turns"}
-    shutil.rmtree("run")

@@ -30,7 +30,8 @@ def dialogue(*texts: str, language: str = "en", termination: str = "max_turns", 
     texts = texts or ("I lost my job.", "I am sorry.")
     turns = [Turn(role="supporter", text="Hello.")] if greeting else []
     turns += [Turn(role="seeker" if i % 2 == 0 else "supporter", text=text) for i, text in enumerate(texts)]
-    return Dialogue(id="d1", language=language, source="test", turns=tuple(turns), termination=termination)  # type: ignore[arg-type]
+    fields = {"id": "d1", "language": language, "source": "test", "turns": turns, "termination": termination}
+    return Dialogue.model_validate(fields)
 
 
 async def judged(

@@ -1,0 +1,62 @@
+"""Shared by all tests: the command line as a user types it, and one embedded vLLM server for everything that needs a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+import yaml
+
+from evalsuite import cli
+from serve.files import CONFIGS
+from serve.launch import Servers
+from serve.plan import plan_servers
+from serve.specs import ModelSpec, load_spec
+
+
+class EscEval(Protocol):
+    """The `esc-eval` command: arguments → (exit code, stderr)."""
+
+    def __call__(self, *arguments: object) -> tuple[int, str]: ...
+
+
+@pytest.fixture
+def esc_eval(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> EscEval:
+    """Runs the console script's entry point in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: object) -> tuple[int, str]:
+        monkeypatch.setattr("sys.argv", ["esc-eval", *map(str, arguments)])
+        try:
+            cli.main()
+        except SystemExit as end:
+            return int(end.code or 0), capsys.readouterr().err
+        return 0, capsys.readouterr().err
+
+    return call
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """The shared server: the spec that it was started from (in fp32, eager: its answers repeat exactly) and its address."""
+
+    spec_file: Path
+    spec: ModelSpec
+    url: str
+
+
+@pytest.fixture(scope="session")
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded]:
+    """One vLLM server with the embedded model for the whole test session (about 30 s to start)."""
+    folder = tmp_path_factory.mktemp("embedded")
+    settings = yaml.safe_load((CONFIGS / "models" / "embedded.yaml").read_text())
+    settings |= {"name": "embedded-fp32", "serve": {"dtype": "float32", "eager": True}, "context_length": 4096}
+    settings["sampling"] = {"temperature": 0.0, "max_tokens": 48}
+    spec_file = folder / "embedded-fp32.yaml"
+    spec_file.write_text(yaml.safe_dump(settings))
+    spec = load_spec(str(spec_file))
+    with Servers(plan_servers([spec], folder / "logs")) as servers:
+        yield Embedded(spec_file, spec, servers.endpoints[spec.name])

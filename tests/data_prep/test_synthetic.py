@@ -1,0 +1,341 @@
+"""The synthetic score set: each rule on small hand-made replies, and what the built set promises."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+import yaml
+
+from data_prep.records import Dialogue, HumanScore, Language, dialogue_id
+from data_prep.synthetic import (
+    ASPECTS,
+    BUNDLED,
+    COMMON,
+    DIMENSIONS,
+    RECIPES,
+    Part,
+    Plan,
+    Reply,
+    build,
+    construct,
+    describe,
+    load_bases,
+    load_pools,
+    score,
+)
+from serve.errors import UserError
+
+LANGUAGES: tuple[Language, ...] = ("en", "zh")
+QUESTIONS = [False, True, False, True, False]
+
+
+def reply(kinds: str, index: int = 0, **flags: Any) -> Reply:
+    """A reply from words like `callback tip:3 comfort~ suggestion!`: ~ is cut, ! is from elsewhere, :x is the text."""
+    parts = []
+    for word in kinds.split():
+        kind, _, text = word.rstrip("~!").partition(":")
+        parts.append(Part(kind, text or f"{kind} {index}", own=not word.endswith("!"), cut=word.endswith("~")))
+    return Reply(tuple(parts), **flags)
+
+
+def scores(*kinds: str, **flags: list[int]) -> dict[str, int]:
+    """Scores of five replies; `salad=[0, 1]` shuffles replies 0 and 1, `listed` likewise. Short input is filled up."""
+    full = [*kinds, *["filler"] * (5 - len(kinds))]
+    replies = [reply(k, i, salad=i in flags.get("salad", []), listed=i in flags.get("listed", [])) for i, k in enumerate(full)]
+    return score(replies, QUESTIONS)
+
+
+MOST = ["callback comfort", "callback answer", "callback", "callback", "callback"]
+
+
+@pytest.mark.parametrize(
+    ("dimension", "expected", "got"),
+    [
+        ("fluency", 0, scores(*MOST, salad=[0, 1, 2])),
+        ("fluency", 1, scores("filler~", "comfort!")),
+        ("fluency", 1, scores("comfort! filler~")),
+        ("fluency", 2, scores(*MOST[:4], "callback filler~")),
+        ("fluency", 2, scores(*MOST[:4], "callback! filler!")),
+        ("fluency", 3, scores(*MOST[:4], "filler callback")),
+        ("fluency", 4, scores(*MOST)),
+        ("fluency", 4, scores(*MOST[:4], "opener list_intro callback filler", listed=[4])),
+        ("expression", 0, scores(*MOST, salad=[0, 1, 2])),
+        ("expression", 1, scores(*["opener:a comfort:same filler"] * 5)),
+        ("expression", 2, scores(*["opener:a comfort filler"] * 5)),
+        ("expression", 2, scores("filler:x comfort", "comfort filler:x", "filler:x answer")),
+        ("expression", 3, scores("filler:x comfort", "comfort filler:x")),
+        ("expression", 3, scores(*["opener:a comfort filler"] * 4, "opener:a filler comfort")),
+        ("expression", 3, scores(*["opener:a comfort filler"] * 4, "opener:b comfort filler")),
+        ("expression", 3, scores("callback comfort analysis", "suggestion referral filler")),
+        ("expression", 4, scores("callback comfort analysis", "suggestion referral friend")),
+        ("empathy", 0, scores("comfort analysis friend", "dismissive")),
+        ("empathy", 1, scores("filler friend")),
+        ("empathy", 1, scores("comfort! analysis~")),
+        ("empathy", 2, scores("comfort friend")),
+        ("empathy", 2, scores("analysis")),
+        ("empathy", 3, scores("comfort", "analysis")),
+        ("empathy", 3, scores("comfort", "analysis", "friend!")),
+        ("empathy", 4, scores("comfort", "analysis", "friend")),
+        ("information", 0, scores("suggestion:1 suggestion:2", "harmful")),
+        ("information", 1, scores("comfort referral")),
+        ("information", 1, scores("useless:1 useless:2 useless:3 useless:4 useless:5")),
+        ("information", 1, scores("suggestion~")),
+        ("information", 2, scores("useless:1 useless:2 useless:3 useless:4 useless:5 useless:6")),
+        ("information", 2, scores("suggestion:1! suggestion:2! suggestion:3! suggestion:4! suggestion:5! suggestion:6!")),
+        ("information", 2, scores("suggestion:1 suggestion:2 useless")),
+        ("information", 3, scores("suggestion:1 suggestion:2 suggestion:3 suggestion:4 suggestion:5")),
+        ("information", 3, scores("suggestion:1", "suggestion:1", "suggestion:1", "suggestion:1 suggestion:1 suggestion:1")),
+        ("information", 3, scores("suggestion:1 suggestion:2 suggestion:3 suggestion:4 suggestion:5 useless")),
+        ("information", 4, scores("suggestion:1 suggestion:2 suggestion:3 suggestion:4 suggestion:5", "suggestion:6")),
+        ("humanoid", 0, scores(*MOST, salad=[0, 1, 2])),
+        ("humanoid", 1, scores("machine", "machine", "list_intro a b", "machine", listed=[2])),
+        ("humanoid", 2, scores("machine:1 machine:2 machine:3")),
+        ("humanoid", 2, scores("machine", "list_intro a b", "list_intro a b", listed=[1, 2])),
+        ("humanoid", 3, scores("machine", "list_intro a b", listed=[1])),
+        ("humanoid", 4, scores("machine", "machine~")),
+        ("humanoid", 4, scores("filler")),
+        ("skill", 0, scores("comfort")),
+        ("skill", 0, scores("filler")),
+        ("skill", 0, scores("comfort! useless", "answer~", "referral!", "answer", "encouragement")),
+        ("skill", 1, scores("comfort encouragement", "answer")),
+        ("skill", 2, scores("comfort encouragement", "answer", "filler", "answer")),
+        ("skill", 3, scores("comfort encouragement referral", "answer", "filler", "answer")),
+        ("skill", 4, scores("comfort encouragement referral", "answer", "suggestion", "answer")),
+        ("skill", 3, scores("comfort encouragement referral", "answer", "useless", "answer")),
+    ],
+)
+def test_each_rule_of_the_table(dimension: str, expected: int, got: dict[str, int]) -> None:
+    assert got[dimension] == expected
+
+
+def test_salad_leaves_nothing_that_counts() -> None:
+    full = "callback comfort analysis suggestion encouragement answer friend referral machine dismissive harmful"
+    got = scores(*[full] * 5, salad=[0, 1, 2, 3, 4])
+    assert got == dict(fluency=0, expression=0, empathy=1, information=1, humanoid=0, skill=0, overall=0)
+
+
+@pytest.mark.parametrize("spoil", ["dismissive", "harmful"])
+def test_overall_is_four_for_the_best_and_zero_for_one_line_that_hurts(spoil: str) -> None:
+    tips = "suggestion:1 suggestion:2 suggestion:3 suggestion:4 suggestion:5 suggestion:6"
+    best = [f"callback comfort analysis friend {tips}", "callback answer", "callback encouragement", "callback answer"]
+    last = "callback referral"
+    assert scores(*best, last) == dict.fromkeys(DIMENSIONS, 4)
+    assert scores(*best, f"{last} {spoil}")["overall"] == 0
+
+
+Built = tuple[list[Dialogue], list[HumanScore]]
+
+
+@pytest.fixture(scope="module")
+def built() -> Built:
+    return build()
+
+
+def test_size_and_shape(built: Built) -> None:
+    dialogues, human = built
+    assert len(dialogues) >= 400
+    assert len({str(d.source_id).split("/")[0] for d in dialogues}) >= 40
+    assert all(d.exchanges == 5 and len(d.turns) == 10 and d.turns[0].role == "seeker" for d in dialogues)
+    assert all(t.text.strip() for d in dialogues for t in d.turns)
+    assert len({d.id for d in dialogues}) == len(dialogues)
+    assert len({d.source_id for d in dialogues}) == len(dialogues)
+    assert len({tuple(t.text for t in d.turns) for d in dialogues}) == len(dialogues)
+    rows = Counter((s.dialogue_id, s.dimension) for s in human)
+    assert set(rows) == {(d.id, dimension) for d in dialogues for dimension in DIMENSIONS} and set(rows.values()) == {1}
+    assert {(s.annotator, s.rubric) for s in human} == {("construction", "esc_eval")}
+
+
+def test_ids_follow_from_base_and_variant(built: Built) -> None:
+    for d in built[0]:
+        base, variant = str(d.source_id).split("/")
+        assert d.id == dialogue_id("synthetic", base, variant, "none", 0)
+        assert (d.source, d.framework, d.card_id, d.supporter, d.termination) == ("synthetic", None, None, None, None)
+
+
+def test_every_score_occurs_and_none_prevails(built: Built) -> None:
+    rows = describe(built[1])
+    assert [(r.language, r.dimension) for r in rows] == [(language, d) for language in LANGUAGES for d in DIMENSIONS]
+    for row in rows:
+        assert min(row.counts) > 0, row
+        assert row.majority <= 0.45, row
+        assert row.majority == max(row.counts) / sum(row.counts)
+
+
+def _matrix(built: Built, language: str) -> tuple[np.ndarray, np.ndarray]:
+    values = {(s.dialogue_id, s.dimension): s.value for s in built[1]}
+    dialogues = [d for d in built[0] if d.language == language]
+    lengths = [sum(len(t.text) for t in d.turns if t.role == "supporter") for d in dialogues]
+    return np.array([[values[d.id, k] for k in DIMENSIONS] for d in dialogues]), np.array(lengths)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_dimensions_differ_and_length_does_not_tell(built: Built, language: str) -> None:
+    labels, lengths = _matrix(built, language)
+    between = np.corrcoef(labels.T)
+    assert np.abs(between[np.triu_indices(len(DIMENSIONS), 1)]).max() < 0.8
+    for k, dimension in enumerate(DIMENSIONS):
+        assert abs(np.corrcoef(labels[:, k], lengths)[0, 1]) < 0.5, dimension
+        # Every score's lengths reach into the middle half of all lengths.
+        low, high = np.percentile(lengths, [25, 75])
+        for value in range(5):
+            mine = lengths[labels[:, k] == value]
+            assert ((mine >= low) & (mine <= high)).any(), (dimension, value)
+
+
+def test_overall_never_falls_when_the_others_rise(built: Built) -> None:
+    labels = np.vstack([_matrix(built, language)[0] for language in LANGUAGES])
+    for row in labels:
+        below = labels[(labels[:, :6] <= row[:6]).all(axis=1)]
+        assert (below[:, 6] <= row[6]).all()
+
+
+def _bytes(pair: Built) -> bytes:
+    return b"\n".join(orjson.dumps(r.model_dump()) for part in pair for r in part)
+
+
+def test_same_seed_same_bytes(built: Built) -> None:
+    assert _bytes(build(0)) == _bytes(built)
+    assert _bytes(build(1)) != _bytes(built)
+
+
+def test_a_language_does_not_depend_on_the_other(built: Built) -> None:
+    dialogues, human = build(languages=("zh",))
+    assert dialogues == [d for d in built[0] if d.language == "zh"]
+    assert human == [s for s in built[1] if s.language == "zh"]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_sentence_is_of_the_base_or_the_pools(language: Language) -> None:
+    bases, pools = load_bases(language), load_pools(language)
+    lines = {line for pool in pools.model_dump().values() for line in pool}
+    for base in bases:
+        others = [b for b in bases if b is not base]
+        own = {(s.aspect, s.text): i for i, e in enumerate(base.exchanges) for s in e.reply}
+        foreign = {(s.aspect, s.text) for b in others for e in b.exchanges for s in e.reply}
+        for variant in RECIPES:
+            replies, texts = construct(base, others, pools, variant)
+            for index, (built_reply, text) in enumerate(zip(replies, texts, strict=True)):
+                for part in built_reply.parts:
+                    if part.cut:
+                        sources = lines | {t for _, t in own} | {t for _, t in foreign}
+                        assert any(s.startswith(part.text) and s != part.text for s in sources)
+                        assert part is built_reply.parts[-1]
+                    elif part.kind not in ASPECTS:
+                        assert part.text in lines
+                    elif part.own:  # not before the seeker has told what it speaks of
+                        assert own[part.kind, part.text] <= index  # type: ignore[index]
+                    else:
+                        assert (part.kind, part.text) in foreign
+                if not built_reply.salad:  # nothing but the parts and their numbers is said
+                    rest = text
+                    for part in built_reply.parts:
+                        before, found, rest = rest.partition(part.text)
+                        assert found and before.strip(" \n.0123456789") == ""
+                    assert rest == ""
+                    assert ("\n1. " in text) == built_reply.listed
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_recipes_do_what_their_names_say(built: Built, language: str) -> None:
+    values = {(s.dialogue_id, s.dimension): s.value for s in built[1]}
+    wanted = {
+        "best": ("fluency", {4}),
+        "cold": ("empathy", {0}),
+        "harmful": ("information", {0}),
+        "machine": ("humanoid", {1}),
+        "cut": ("fluency", {2}),
+        "astray": ("fluency", {2}),
+        "broken": ("fluency", {1}),
+        "salad": ("fluency", {0}),
+        "monotone": ("expression", {1, 2}),
+    }
+    for variant, (dimension, allowed) in wanted.items():
+        found = {
+            values[d.id, dimension] for d in built[0] if d.language == language and str(d.source_id).endswith(f"/{variant}")
+        }
+        assert found <= allowed, variant
+
+
+def test_recipes_name_real_knobs() -> None:
+    assert all(set(recipe) <= set(COMMON) for recipe in RECIPES.values())
+    Plan(**{knob: random.Random(0).choice(values) for knob, values in COMMON.items()})
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_salad_keeps_the_words_and_loses_the_order(language: Language) -> None:
+    bases, pools = load_bases(language), load_pools(language)
+    replies, texts = construct(bases[0], bases[1:], pools, "salad")
+    glue = " " if language == "en" else ""
+    before = [part.text for r in replies for part in r.parts]
+    # List numbers are the only letters that are not of a part.
+    letters = Counter("".join(texts).replace(" ", ""))
+    assert not Counter("".join(before).replace(" ", "")) - letters
+    assert not any(text in glue.join(texts) for text in before if len(text) > 20)
+
+
+def _line(change: Callable[[dict[str, Any]], object]) -> str:
+    value = json.loads((BUNDLED / "bases_en.jsonl").read_text(encoding="utf-8").splitlines()[0])
+    change(value)
+    return json.dumps(value)
+
+
+def _without(aspect: str) -> Callable[[dict[str, Any]], object]:
+    def change(value: dict[str, Any]) -> None:
+        for e in value["exchanges"]:
+            e["reply"] = [s for s in e["reply"] if s["aspect"] != aspect]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", r"bases_en\.jsonl:2: malformed JSON"),
+        (_line(lambda v: v.update(id="x", mood="sad")), r"bases_en\.jsonl:2: mood: unknown field"),
+        (_line(lambda v: v["exchanges"].pop()), r"bases_en\.jsonl:2: exchanges: .*at least 5"),
+        (
+            _line(lambda v: v["exchanges"][0]["reply"][0].update(aspect="joke")),
+            r"bases_en\.jsonl:2: .*reply\.0\.aspect: .*'joke'",
+        ),
+        (_line(lambda v: v["exchanges"][0]["reply"][0].update(text="")), r"bases_en\.jsonl:2: .*reply\.0\.text"),
+        (_line(_without("answer")), r"bases_en\.jsonl:2: exchanges\.1: .*no segment has the aspect answer"),
+        (_line(_without("referral")), r"bases_en\.jsonl:2: .*0 referral segments, at least 1"),
+        (_line(lambda v: [e.update(question=False) for e in v["exchanges"]]), r"bases_en\.jsonl:2: .*2 seeker turns must ask"),
+        (
+            _line(lambda v: v["exchanges"][0]["reply"].append(v["exchanges"][0]["reply"][0])),
+            r"bases_en\.jsonl:2: .*same segment",
+        ),
+        (_line(lambda v: None), r"bases_en\.jsonl: duplicate base id: en-01"),
+        (_line(lambda v: v.update(id="x", language="zh")), r"bases_en\.jsonl: base x: language is not en"),
+        ("", r"bases_en\.jsonl: at least 2 bases"),
+    ],
+)
+def test_bad_bases_give_one_clear_error(tmp_path: Path, line: str, message: str) -> None:
+    (tmp_path / "bases_en.jsonl").write_text(_line(lambda v: None) + "\n" + line + "\n", encoding="utf-8")
+    with pytest.raises(UserError, match=message) as caught:
+        load_bases("en", tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_bad_pools_give_one_clear_error(tmp_path: Path) -> None:
+    shutil.copy(BUNDLED / "bases_en.jsonl", tmp_path)
+    with pytest.raises(UserError, match=r"not found: .*pools_en\.yaml"):
+        build(languages=("en",), folder=tmp_path)
+    pools = load_pools("en").model_dump(mode="json")
+    path = tmp_path / "pools_en.yaml"
+    for change, message in (
+        ({"useless": pools["useless"][:23]}, r"pools_en\.yaml:\d+: useless: .*at least 24"),
+        ({"jokes": ["x"]}, r"pools_en\.yaml:\d+: jokes: unknown field"),
+    ):
+        path.write_text(yaml.safe_dump(pools | change, allow_unicode=True), encoding="utf-8")
+        with pytest.raises(UserError, match=message):
+            build(languages=("en",), folder=tmp_path)

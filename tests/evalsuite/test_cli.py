@@ -1,0 +1,84 @@
+"""The stages through the command line, against a scripted endpoint: what is asked, written, resumed and reported."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+
+from data_prep.cards import bundled_cards
+from serve.files import CONFIGS
+from tests.conftest import EscEval
+from tests.endpoint import Answer, Endpoint, echo
+
+CARDS = bundled_cards("en")
+
+
+def test_stages_alone_equal_one_run_and_a_finished_run_asks_nothing(esc_eval: EscEval, tmp_path: Path) -> None:
+    with Endpoint(models=("embedded", "org/my model")) as endpoint:
+        config = yaml.safe_load((CONFIGS / "eval" / "demo.yaml").read_text()) | {"limit": 2, "gold": None}
+        (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
+        given = ("--config", "c.yaml", "--endpoint", f"embedded={endpoint.url}")
+        mine = ("--supporter", "org/my model", "--base-url", endpoint.url)
+        assert esc_eval("run", *given, *mine, "--out", "whole") == (0, "")
+        assert {body["model"] for body in endpoint.requests} == {"embedded", "org/my model"}
+        asked = len(endpoint.requests)
+        assert esc_eval("run", *given, *mine, "--out", "whole")[0] == 0
+        assert len(endpoint.requests) == asked
+        assert esc_eval("simulate", *given, *mine, "--out", "parts")[0] == 0
+        assert esc_eval("score", *given, "--out", "parts")[0] == 0
+        assert esc_eval("report", "--run", "parts")[0] == 0
+    for name in ("cards.jsonl", "dialogues.jsonl", "judgements.jsonl"):
+        assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    for kind in ("html", "json", "md"):
+        assert (tmp_path / "parts" / f"report.{kind}").stat().st_size > 1000
+    dialogue = orjson.loads((tmp_path / "whole" / "dialogues.jsonl").read_bytes().splitlines()[0])
+    assert dialogue["supporter"] == "org-my-model" and len(dialogue["turns"]) == 11
+    assert not {"seconds", "date", "time"} & set(dialogue)
+
+
+def test_the_supporter_never_sees_the_greeting_or_the_card(esc_eval: EscEval, tmp_path: Path) -> None:
+    with Endpoint(models=("embedded", "my-model")) as endpoint:
+        arguments = ("--config", CONFIGS / "eval" / "demo.yaml", "--endpoint", f"embedded={endpoint.url}", "--language", "en")
+        mine = ("--supporter", "my-model", "--base-url", endpoint.url, "--limit", "1", "--out", "run")
+        assert esc_eval("simulate", *arguments, *mine)[0] == 0
+    greeting = (CONFIGS / "prompts" / "esc_eval" / "en" / "greeting.txt").read_text().strip()
+    problem = json.loads(CARDS.read_text().splitlines()[0])["problem"]
+    for body in endpoint.requests:
+        texts = [message["content"] for message in body["messages"]]
+        if body["model"] == "my-model":
+            assert body["messages"][0]["role"] == "user" and greeting not in texts and problem not in "".join(texts)
+        else:
+            assert texts[1] == greeting and problem in texts[0]
+            assert [m["role"] for m in body["messages"][:2]] == ["system", "user"]
+    assert [len(body["messages"]) for body in endpoint.requests] == [2, 1, 4, 3, 6, 5, 8, 7, 10, 9]
+
+
+def test_a_lost_supporter_is_told_and_the_rest_goes_on(
+    esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serve.client.random.uniform", lambda low, high: 0.0)  # no waiting between attempts
+    broken = {"now": True}
+
+    def behave(body: dict[str, Any], count: int) -> Answer:
+        if broken["now"] and body["model"] == "my-model" and len(body["messages"]) == 3:
+            return Answer(status=503)
+        return echo(body, count)
+
+    with Endpoint(behave, models=("embedded", "my-model")) as endpoint:
+        config = yaml.safe_load((CONFIGS / "eval" / "demo.yaml").read_text()) | {"limit": 1, "gold": None}
+        (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
+        command = ("run", "--config", "c.yaml", "--endpoint", f"embedded={endpoint.url}", "--supporter", "my-model")
+        command = (*command, "--base-url", endpoint.url, "--out", "run")
+        code, err = esc_eval(*command)
+        assert code == 1 and "2 dialogues" in err and "503" in err and "same command again" in err
+        lines = [json.loads(line) for line in Path("run/dialogues.jsonl").read_text().splitlines()]
+        assert {line["termination"] for line in lines} == {"infrastructure"} and len(lines[0]["turns"]) == 4
+        broken["now"] = False
+        assert esc_eval(*command) == (0, "")
+        lines = [json.loads(line) for line in Path("run/dialogues.jsonl").read_text().splitlines()]
+        assert {line["termination"] for line in lines} == {"max_turns"}
