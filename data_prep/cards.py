@@ -27,7 +27,7 @@ _TOP_LEVEL = {"家庭生活": "Family and Life", "工作学习": "Work and Study
 
 
 class _Published(BaseModel):
-    """One entry of ESC-Eval's card_high_*.json: `base` the card's text, `res` its category, `base_biaozhu` the annotators' text."""
+    """One entry of ESC-Eval's card_high_*.json: `base` the card, `res` its category, `base_biaozhu` the annotators' text."""
 
     model_config = ConfigDict(extra="forbid")
     id: int

@@ -61,8 +61,9 @@ class Score:
 
 
 def scorer_of(judgement: Judgement) -> Scorer:
-    """The scorer a judgement came from."""
-    return Scorer(judgement.judge, judgement.method, tuple(sorted(judgement.condition.items())))
+    """The scorer a judgement came from. Why a verdict is missing (`condition.failure`) does not make it another scorer's."""
+    condition = sorted((key, value) for key, value in judgement.condition.items() if key != "failure")
+    return Scorer(judgement.judge, judgement.method, tuple(condition))
 
 
 def supporter_of(dialogue: Dialogue) -> str:

@@ -146,17 +146,23 @@ class ChatClient:
     async def __aexit__(self, *exc: object) -> None:
         await self._session.close()
 
-    def base_url(self, spec: ModelSpec) -> str:
-        """Where a model answers; `UserError` when nothing serves it."""
-        url = self.endpoints.get(spec.name) or spec.endpoint.base_url
+    def base_url(self, spec: ModelSpec, served_name: str | None = None) -> str:
+        """Where a model (or one of its adapters, by served name) answers; `UserError` when nothing serves it."""
+        url = self.endpoints.get(served_name or "") or self.endpoints.get(spec.name) or spec.endpoint.base_url
         if url is None:
             raise UserError(f"model {spec.name}: no server is up for it and its spec has no endpoint.base_url")
         return url.rstrip("/")
 
     async def check(self, spec: ModelSpec, served_names: Sequence[str]) -> None:
         """Ask the endpoint which models it serves; `UserError` when it cannot be reached or does not serve these names."""
-        url = f"{self.base_url(spec)}/models"
-        where = f"model {spec.name} at {self.base_url(spec)}"
+        by_url: dict[str, list[str]] = defaultdict(list)  # on CPU every adapter is a server of its own
+        for name in served_names:
+            by_url[self.base_url(spec, name)].append(name)
+        for url, names in by_url.items():
+            await self._check_one(spec, url, names)
+
+    async def _check_one(self, spec: ModelSpec, base_url: str, served_names: Sequence[str]) -> None:
+        url, where = f"{base_url}/models", f"model {spec.name} at {base_url}"
         try:
             async with self._session.get(url, headers=self._headers(spec), timeout=aiohttp.ClientTimeout(total=30)) as response:
                 if response.status in (404, 405):  # not every server has a list
@@ -233,7 +239,8 @@ class ChatClient:
         return body
 
     async def _post(self, spec: ModelSpec, question: Question, tally: Tally) -> Reply:
-        url = f"{self.base_url(spec)}/chat/completions"
+        base_url = self.base_url(spec, question.served_name)
+        url = f"{base_url}/chat/completions"
         payload = orjson.dumps(self._body(spec, question))
         headers = self._headers(spec) | ({"X-Session-Id": question.session} if question.session else {})
         problem: object = "no attempt was made"
@@ -250,7 +257,7 @@ class ChatClient:
                     if response.status == 400 and "content_filter" in str(problem):
                         return Reply(text="", finish_reason="content_filter", refused=True)
                     if response.status not in RETRIED_STATUS and response.status < 500:
-                        raise UserError(f"model {spec.name} at {self.base_url(spec)}: {self._redact(spec, problem)}")
+                        raise UserError(f"model {spec.name} at {base_url}: {self._redact(spec, problem)}")
                     wait = _retry_after(response.headers.get("Retry-After"))
             except (aiohttp.ClientError, TimeoutError, OSError, _Unreadable) as error:
                 problem = f"{type(error).__name__} {error}"
@@ -259,7 +266,7 @@ class ChatClient:
                 backoff = random.uniform(0, min(self.backoff_max_s, self.backoff_s * 2**attempt))  # full jitter
                 await asyncio.sleep(backoff if wait is None else wait + backoff)
         raise ServerLost(
-            f"model {spec.name} at {self.base_url(spec)}: gave up after {self.attempts} attempts: {self._redact(spec, problem)}"
+            f"model {spec.name} at {base_url}: gave up after {self.attempts} attempts: {self._redact(spec, problem)}"
         )
 
     @staticmethod

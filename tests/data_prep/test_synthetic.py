@@ -17,21 +17,18 @@ import yaml
 
 from data_prep.records import Dialogue, HumanScore, Language, dialogue_id
 from data_prep.synthetic import (
-    ASPECTS,
     BUNDLED,
     COMMON,
-    DIMENSIONS,
     RECIPES,
-    Part,
+    UNFIT_FOR_CRISIS,
     Plan,
-    Reply,
     build,
     construct,
     describe,
     load_bases,
     load_pools,
-    score,
 )
+from data_prep.synthetic_rules import ASPECTS, DIMENSIONS, Part, Reply, score
 from serve.errors import UserError
 
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
@@ -221,7 +218,7 @@ def test_every_sentence_is_of_the_base_or_the_pools(language: Language) -> None:
         others = [b for b in bases if b is not base]
         own = {(s.aspect, s.text): i for i, e in enumerate(base.exchanges) for s in e.reply}
         foreign = {(s.aspect, s.text) for b in others for e in b.exchanges for s in e.reply}
-        for variant in RECIPES:
+        for variant in base.recipes:
             replies, texts = construct(base, others, pools, variant)
             for index, (built_reply, text) in enumerate(zip(replies, texts, strict=True)):
                 for part in built_reply.parts:
@@ -339,3 +336,12 @@ def test_bad_pools_give_one_clear_error(tmp_path: Path) -> None:
         path.write_text(yaml.safe_dump(pools | change, allow_unicode=True), encoding="utf-8")
         with pytest.raises(UserError, match=message):
             build(languages=("en",), folder=tmp_path)
+
+
+def test_nobody_in_a_crisis_is_answered_coldly_or_harmfully() -> None:
+    crises = {base.id for language in LANGUAGES for base in load_bases(language) if base.crisis}
+    assert crises
+    variants = [str(d.source_id).split("/") for d in build()[0]]
+    for base, variant in variants:
+        assert not (base in crises and variant in UNFIT_FOR_CRISIS)
+    assert {base for base, _ in variants} >= crises

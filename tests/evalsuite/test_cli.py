@@ -72,8 +72,8 @@ def test_a_lost_supporter_is_told_and_the_rest_goes_on(
     with Endpoint(behave, models=("embedded", "my-model")) as endpoint:
         config = yaml.safe_load((CONFIGS / "eval" / "demo.yaml").read_text()) | {"limit": 1, "gold": None}
         (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
-        command = ("run", "--config", "c.yaml", "--endpoint", f"embedded={endpoint.url}", "--supporter", "my-model")
-        command = (*command, "--base-url", endpoint.url, "--out", "run")
+        mine = ("--supporter", "my-model", "--base-url", endpoint.url)
+        command = ("run", "--config", "c.yaml", "--endpoint", f"embedded={endpoint.url}", *mine, "--out", "run")
         code, err = esc_eval(*command)
         assert code == 1 and "2 dialogues" in err and "503" in err and "same command again" in err
         lines = [json.loads(line) for line in Path("run/dialogues.jsonl").read_text().splitlines()]
