@@ -73,9 +73,10 @@ def run(
     resolved = _resolve(config, supporter, base_url, api_key_env, seeker, judge, cards, limit, language, mode, endpoint, out)
     _check_all(resolved, simulate=True, score=True)
     with open_run(Path(resolved.config.out)) as opened:
-        outcome = pipeline.simulate(opened, resolved, console, score=True)
-        if resolved.config.gold is not None:
-            pipeline.score_gold(opened, resolved, console)
+        with pipeline.Fleet(opened, resolved) as fleet:
+            outcome = pipeline.simulate(opened, resolved, fleet, console, score=True)
+            if resolved.config.gold is not None:
+                pipeline.score_gold(opened, resolved, fleet, console)
         report_run(opened, console)
     _finish(outcome)
 
@@ -97,8 +98,8 @@ def simulate(
     """Only hold the dialogues: writes OUT/dialogues.jsonl."""
     resolved = _resolve(config, supporter, base_url, api_key_env, seeker, None, cards, limit, language, mode, endpoint, out)
     _check_all(resolved, simulate=True, score=False)
-    with open_run(Path(resolved.config.out)) as opened:
-        outcome = pipeline.simulate(opened, resolved, console, score=False)
+    with open_run(Path(resolved.config.out)) as opened, pipeline.Fleet(opened, resolved) as fleet:
+        outcome = pipeline.simulate(opened, resolved, fleet, console, score=False)
     _finish(outcome)
 
 
@@ -117,10 +118,10 @@ def score(
     _check_all(resolved, simulate=False, score=True)
     given = dialogues or Path(resolved.config.out) / "dialogues.jsonl"
     pipeline.load_dialogues(given)  # a bad file is refused before the run folder is touched
-    with open_run(Path(resolved.config.out)) as opened:
-        outcome = pipeline.score(opened, resolved, console, given)
+    with open_run(Path(resolved.config.out)) as opened, pipeline.Fleet(opened, resolved) as fleet:
+        outcome = pipeline.score(opened, resolved, fleet, console, given)
         if resolved.config.gold is not None:
-            pipeline.score_gold(opened, resolved, console)
+            pipeline.score_gold(opened, resolved, fleet, console)
     _finish(outcome)
 
 

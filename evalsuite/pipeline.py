@@ -6,8 +6,8 @@ A stage first replays from the store alone; only when something is missing are s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,35 @@ from serve.specs import ModelSpec, load_spec
 Job = Plan | Dialogue
 
 
+class Fleet:
+    """Where every model of a run answers: endpoints given in the config, and servers that are launched when first needed and
+    stay up until the `with` block ends, so that the stages share them."""
+
+    def __init__(self, run: Run, resolved: Resolved) -> None:
+        self._logs = run.logs
+        self._endpoints = dict(resolved.config.endpoints)
+        self._roles = (resolved.config.seeker, resolved.config.judge)
+        self._servers = ExitStack()
+
+    def __enter__(self) -> Fleet:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._servers.close()
+
+    def up(self, specs: Sequence[ModelSpec]) -> Mapping[str, str]:
+        """Base URLs by model name, after launching what is not up yet."""
+        known = {load_spec(name).name for name in self._roles} | {spec.name for spec in specs}
+        for name in self._endpoints:
+            if name not in known and not any(name.startswith(f"{model}.") for model in known):
+                raise UserError(f"endpoint for {name!r}: no such model in this run: {near(name, known)}")
+        missing = {s.name: s for s in specs if s.name not in self._endpoints and s.endpoint.base_url is None}
+        if missing:
+            servers = self._servers.enter_context(Servers(plan_servers(list(missing.values()), self._logs)))
+            self._endpoints = {**servers.endpoints, **self._endpoints}
+        return self._endpoints
+
+
 @dataclass
 class Outcome:
     """What a stage made, in the order of its jobs."""
@@ -42,7 +71,7 @@ class Outcome:
     failures: Failures = field(default_factory=Failures)
 
 
-def simulate(run: Run, resolved: Resolved, console: Console, score: bool) -> Outcome:
+def simulate(run: Run, resolved: Resolved, fleet: Fleet, console: Console, score: bool) -> Outcome:
     """Hold every dialogue of a run and, with `score`, judge each as soon as it ends. Writes cards, dialogues, judgements."""
     for spec in resolved.supporters:
         if left_out := unspoken(spec, resolved.config.languages):
@@ -51,7 +80,9 @@ def simulate(run: Run, resolved: Resolved, console: Console, score: bool) -> Out
     if score:
         run.claim("score", resolved.score_config())
     specs = [resolved.seeker, *resolved.supporters, *([resolved.judge] if score else [])]
-    outcome = _execute(run, resolved, console, lambda client: list(esc_eval.plans(resolved, client)), specs, score, "simulate")
+    outcome = _execute(
+        run, resolved, fleet, console, lambda client: list(esc_eval.plans(resolved, client)), specs, score, "simulate"
+    )
     write_jsonl(run.folder / "cards.jsonl", resolved.cards)
     write_jsonl(run.folder / "dialogues.jsonl", outcome.dialogues)
     if score:
@@ -59,23 +90,23 @@ def simulate(run: Run, resolved: Resolved, console: Console, score: bool) -> Out
     return outcome
 
 
-def score(run: Run, resolved: Resolved, console: Console, dialogues: Path) -> Outcome:
+def score(run: Run, resolved: Resolved, fleet: Fleet, console: Console, dialogues: Path) -> Outcome:
     """Judge given dialogues. Writes them beside the judgements, so that the folder can be reported on its own."""
     given = [d for d in load_dialogues(dialogues) if d.language in resolved.config.languages]
     if not given:
         raise UserError(f"{dialogues}: no dialogue in {', '.join(resolved.config.languages)}")
     run.claim("score", resolved.score_config())
-    outcome = _execute(run, resolved, console, lambda _: given, [resolved.judge], True, "score")
+    outcome = _execute(run, resolved, fleet, console, lambda _: given, [resolved.judge], True, "score")
     write_jsonl(run.folder / "dialogues.jsonl", outcome.dialogues)
     write_jsonl(run.folder / "judgements.jsonl", outcome.judgements)
     return outcome
 
 
-def score_gold(run: Run, resolved: Resolved, console: Console) -> Outcome:
+def score_gold(run: Run, resolved: Resolved, fleet: Fleet, console: Console) -> Outcome:
     """Judge the gold set and measure the agreement. Writes gold_*.jsonl and agreement.json."""
     dialogues, scores = resolved.gold
     run.claim("gold", resolved.gold_config())
-    outcome = _execute(run, resolved, console, lambda _: dialogues, [resolved.judge], True, "gold")
+    outcome = _execute(run, resolved, fleet, console, lambda _: dialogues, [resolved.judge], True, "gold")
     write_jsonl(run.folder / "gold_dialogues.jsonl", dialogues)
     write_jsonl(run.folder / "gold_scores.jsonl", scores)
     write_jsonl(run.folder / "gold_judgements.jsonl", outcome.judgements)
@@ -86,6 +117,7 @@ def score_gold(run: Run, resolved: Resolved, console: Console) -> Outcome:
 def _execute(
     run: Run,
     resolved: Resolved,
+    fleet: Fleet,
     console: Console,
     jobs: Callable[[ChatClient], Sequence[Job]],
     specs: Sequence[ModelSpec],
@@ -108,12 +140,13 @@ def _execute(
                 console.print(f"{stage}: {len(listed)} dialogues, {progress.rate()}")
             return outcome
 
-    with run.timed(stage) as timing:
-        try:
-            return asyncio.run(work({}, offline=True))
-        except NotStored:
-            with run.timed("servers"), serving(run, resolved, specs) as endpoints:
-                return asyncio.run(work(endpoints, offline=False))
+    try:
+        return asyncio.run(work({}, offline=True))
+    except NotStored:
+        with run.timed("servers"):
+            endpoints = fleet.up(specs)
+        with run.timed(stage) as timing:
+            return asyncio.run(work(endpoints, offline=False))
 
 
 async def _check(client: ChatClient, resolved: Resolved, specs: Sequence[ModelSpec]) -> None:
@@ -150,22 +183,6 @@ async def _stream(
         [judgement for id in ordered for judgement in judgements.get(id, [])],
         failures,
     )
-
-
-@contextmanager
-def serving(run: Run, resolved: Resolved, specs: Sequence[ModelSpec]) -> Iterator[Mapping[str, str]]:
-    """Base URLs of every model: those given in the config, and launched servers for what is left."""
-    given = resolved.config.endpoints
-    known = {load_spec(name).name for name in (resolved.config.seeker, resolved.config.judge)} | {s.name for s in specs}
-    for name in given:
-        if name not in known:
-            raise UserError(f"endpoint for {name!r}: no such model in this run: {near(name, known)}")
-    missing = {spec.name: spec for spec in specs if spec.name not in given and spec.endpoint.base_url is None}
-    if not missing:
-        yield given
-        return
-    with Servers(plan_servers(list(missing.values()), run.logs)) as servers:
-        yield {**servers.endpoints, **given}
 
 
 def _write_usage(run: Run, stage: str, tallies: Mapping[tuple[str, str], Tally]) -> None:

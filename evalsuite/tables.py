@@ -6,10 +6,11 @@ import csv
 import io
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import rich.table
 from rich.console import Console
+from rich.measure import Measurement
 from rich.text import Text
 
 DASH = "–"
@@ -86,15 +87,36 @@ def is_numeric(table: Table, column: int) -> bool:
 
 
 def to_console(table: Table, console: Console) -> None:
-    """Print a table to a rich console. Cells are plain text: nothing in them is taken for console markup."""
+    """Print a table to a rich console, turned on its side when it is too wide for it and narrower so. Cells are plain text:
+    nothing in them is taken for console markup."""
+    printed = _printed(table)
+    if _width(printed, console) > console.width:
+        aside = _printed(_turned(table))
+        printed = aside if _width(aside, console) < _width(printed, console) else printed
+    console.print(printed)
+    for note in table.notes:
+        console.print(Text(clean(note)))
+
+
+def _width(printed: rich.table.Table, console: Console) -> int:
+    """The columns of the terminal that a table takes when nothing in it is folded."""
+    return Measurement.get(console, console.options.update(max_width=10_000), printed).maximum
+
+
+def _turned(table: Table) -> Table:
+    """Rows as columns: the first column gives their names."""
+    heads = [fmt(row[0]) for row in table.rows]
+    rows = tuple((name, *(row[i] for row in table.rows)) for i, name in enumerate(table.columns) if i)
+    return replace(table, columns=(table.columns[0], *heads), rows=rows)
+
+
+def _printed(table: Table) -> rich.table.Table:
     printed = rich.table.Table(title=Text(clean(table.title)), title_justify="left")
     for index, column in enumerate(table.columns):
         printed.add_column(Text(clean(column)), justify="right" if is_numeric(table, index) else "left")
     for row in table.rows:
         printed.add_row(*(Text(fmt(cell)) for cell in row))
-    console.print(printed)
-    for note in table.notes:
-        console.print(Text(clean(note)))
+    return printed
 
 
 def escape_markdown(text: str) -> str:
