@@ -53,7 +53,7 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded]:
     """One vLLM server with the embedded model for the whole test session (about 30 s to start)."""
     folder = tmp_path_factory.mktemp("embedded")
     settings = yaml.safe_load((CONFIGS / "models" / "embedded.yaml").read_text())
-    settings |= {"name": "embedded-fp32", "serve": {"dtype": "float32", "eager": True}, "context_length": 4096}
+    settings |= {"name": "embedded-fp32", "serve": {"dtype": "float32", "eager": True}, "context_length": 8192}
     settings["sampling"] = {"temperature": 0.0, "max_tokens": 48}
     spec_file = folder / "embedded-fp32.yaml"
     spec_file.write_text(yaml.safe_dump(settings))
