@@ -115,7 +115,8 @@ class Judgement(Record):
     """One judge's verdict on one dimension. A verdict that could not be read has `value: null` and its raw text.
 
     `distribution` maps each score of the scale (as text) to its probability, `expected` is its mean; both are null when the
-    judge gave no token probabilities. `condition` holds the experimental condition (mode, order, strategy).
+    judge gave no token probabilities. `condition` holds the experimental condition (mode, order, strategy); `method` is how the
+    verdict was asked for (joint, per_dimension, paper; `given` for verdicts from elsewhere).
     """
 
     dialogue_id: Identifier
@@ -129,8 +130,8 @@ class Judgement(Record):
     turn: Annotated[int, Field(ge=0)] | None = None
     repeat: Annotated[int, Field(ge=0)] = 0
     condition: dict[str, str] = {}
-    method: Literal["joint", "per_dimension", "paper"]
-    raw: str
+    method: str = "given"
+    raw: str = ""
 
     @model_validator(mode="after")
     def _probabilities(self) -> Judgement:

@@ -137,6 +137,7 @@ def _execute(
             _write_usage(run, stage, client.tallies)
             if not offline:
                 timing["calls"] = {"/".join(who): asdict(tally) for who, tally in client.tallies.items()}
+                timing["latency_s"] = run.store.latency()
                 console.print(f"{stage}: {len(listed)} dialogues, {progress.rate()}")
             return outcome
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from functools import cached_property
-from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from data_prep.records import Language
-from serve.errors import UserError, near
-from serve.files import CONFIGS, read_yaml
+from serve.files import read_named
 
 
 class Scale(BaseModel):
@@ -70,9 +68,4 @@ class Rubric(BaseModel):
 
 def load_rubric(name: str) -> Rubric:
     """A rubric by name (configs/rubrics) or by the path of a YAML file."""
-    if name.endswith((".yaml", ".yml")):
-        return read_yaml(Path(name), Rubric, "rubric")
-    path = CONFIGS / "rubrics" / f"{name}.yaml"
-    if not path.exists():
-        raise UserError(f"unknown rubric {name!r}: {near(name, (p.stem for p in path.parent.glob('*.yaml')))}")
-    return read_yaml(path, Rubric, "rubric")
+    return read_named("rubrics", name, Rubric, "rubric")

@@ -14,7 +14,7 @@ import orjson
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from serve.errors import UserError
+from serve.errors import UserError, near
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 
@@ -140,6 +140,16 @@ def read_yaml(path: Path, model: type[M], what: str) -> M:
     except ValidationError as error:
         location = error.errors(include_url=False)[0]["loc"]
         raise UserError(f"{path}{_line_of(path, location)}: {explain(error)}") from None
+
+
+def read_named(folder: str, name: str, model: type[M], what: str) -> M:
+    """A bundled config by name (configs/FOLDER/NAME.yaml) or a user's own by path; unknown names are answered with near ones."""
+    if name.endswith((".yaml", ".yml")):
+        return read_yaml(Path(name), model, what)
+    path = CONFIGS / folder / f"{name}.yaml"
+    if not path.is_file():
+        raise UserError(f"unknown {what} {name!r}: {near(name, (p.stem for p in path.parent.glob('*.yaml')))}")
+    return read_yaml(path, model, what)
 
 
 def _line_of(path: Path, location: tuple[int | str, ...]) -> str:

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from serve.errors import UserError, near
-from serve.files import CONFIGS, digest, read_yaml, sha256_file
+from serve.errors import UserError
+from serve.files import CONFIGS, digest, read_named, sha256_file
 
 Language = Literal["en", "zh"]
 PlayRole = Literal["seeker", "supporter", "judge"]
@@ -141,10 +141,5 @@ def model_names() -> list[str]:
 
 
 def load_spec(name: str) -> ModelSpec:
-    """A spec by name (configs/models) or by the path of a YAML file; unknown names are answered with near ones."""
-    if name.endswith((".yaml", ".yml")):
-        return read_yaml(Path(name), ModelSpec, "model spec")
-    path = CONFIGS / "models" / f"{name}.yaml"
-    if not path.exists():
-        raise UserError(f"unknown model {name!r}: {near(name, model_names())}")
-    return read_yaml(path, ModelSpec, "model spec")
+    """A spec by name (configs/models) or by the path of a YAML file."""
+    return read_named("models", name, ModelSpec, "model")

@@ -46,9 +46,11 @@ class Store:
     def __len__(self) -> int:
         return int(self._db.execute("SELECT count(*) FROM calls").fetchone()[0])
 
-    def seconds(self) -> list[float]:
-        """How long each finished call took, ascending."""
-        return [row[0] for row in self._db.execute("SELECT seconds FROM calls ORDER BY seconds")]
+    def latency(self) -> dict[str, float]:
+        """Seconds a finished call took: median, 95th percentile and longest (empty when there is none)."""
+        seconds = [row[0] for row in self._db.execute("SELECT seconds FROM calls ORDER BY seconds")]
+        places = {"p50": 0.5, "p95": 0.95, "max": 1.0}
+        return {name: round(seconds[int(share * (len(seconds) - 1))], 4) for name, share in places.items()} if seconds else {}
 
     async def put(self, key: str, reply: dict[str, Any], seconds: float) -> None:
         """Keep a finished call; returns once it is committed."""

@@ -54,7 +54,7 @@ async def test_the_store_keeps_what_was_put_and_commits_before_it_returns(tmp_pa
     store = Store(tmp_path / "calls.sqlite")
     await asyncio.gather(*(store.put(str(n), {"n": n}, 0.1) for n in range(300)))
     other = Store(tmp_path / "calls.sqlite")  # another connection sees only what is committed
-    assert len(other) == 300
+    assert len(other) == 300 and other.latency() == {"p50": 0.1, "p95": 0.1, "max": 0.1}
     assert other.get("299") == {"n": 299} and other.get("nothing") is None
     await store.put("299", {"n": -1}, 0.1)
     assert other.get("299") == {"n": -1}
