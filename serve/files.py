@@ -143,7 +143,7 @@ def read_yaml(path: Path, model: type[M], what: str) -> M:
 
 
 def read_named(folder: str, name: str, model: type[M], what: str) -> M:
-    """A bundled config by name (configs/FOLDER/NAME.yaml) or a user's own by path; unknown names are answered with near ones."""
+    """A bundled config by name (configs/FOLDER/NAME.yaml) or one's own by path; unknown names are answered with near ones."""
     if name.endswith((".yaml", ".yml")):
         return read_yaml(Path(name), model, what)
     path = CONFIGS / folder / f"{name}.yaml"
