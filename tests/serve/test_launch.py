@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -375,8 +376,18 @@ def gone(pid: int, seconds: float = 10) -> bool:
     return False
 
 
-def test_servers_are_up_inside_the_block_and_gone_after_it(tmp_path: Path) -> None:
-    handler = signal.getsignal(signal.SIGTERM)
+@pytest.fixture
+def own_sigterm() -> Iterator[Any]:
+    """A SIGTERM handler of the test's own (the session's shared server may have installed the launcher's already)."""
+
+    def handler(number: int, frame: object) -> None: ...
+
+    before = signal.signal(signal.SIGTERM, handler)
+    yield handler
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_servers_are_up_inside_the_block_and_gone_after_it(own_sigterm: Any, tmp_path: Path) -> None:
     plans = [fake(tmp_path, HEALTHY, "a", port=free_port()), fake(tmp_path, HEALTHY, "b", specs=[spec("friend")])]
     with Servers(plans, timeout=30) as servers:
         assert set(servers.endpoints) == {"a", "b", "friend"}
@@ -385,9 +396,9 @@ def test_servers_are_up_inside_the_block_and_gone_after_it(tmp_path: Path) -> No
         assert servers.alive() and servers.poll() == {}
         assert set(servers.seconds) == {"a", "b"}
         children = [child_of(p.log) for p in plans]
-        assert signal.getsignal(signal.SIGTERM) is not handler
+        assert signal.getsignal(signal.SIGTERM) is not own_sigterm
     assert all(gone(child, 1) for child in children)
-    assert signal.getsignal(signal.SIGTERM) is handler
+    assert signal.getsignal(signal.SIGTERM) is own_sigterm
 
 
 def test_an_exception_stops_them_and_a_late_death_is_noticed(tmp_path: Path) -> None:
