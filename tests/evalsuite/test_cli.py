@@ -82,3 +82,43 @@ def test_a_lost_supporter_is_told_and_the_rest_goes_on(
         assert esc_eval(*command) == (0, "")
         lines = [json.loads(line) for line in Path("run/dialogues.jsonl").read_text().splitlines()]
         assert {line["termination"] for line in lines} == {"max_turns"}
+
+
+def test_reasoning_reaches_neither_side_nor_judge_nor_record(esc_eval: EscEval, tmp_path: Path) -> None:
+    def behave(body: dict[str, Any], count: int) -> Answer:
+        if body["model"] == "my-model":
+            return Answer(f"<think>SECRET {count}</think>That sounds hard.", message={"reasoning_content": "SECRET too"})
+        return echo(body, count)
+
+    with Endpoint(behave, models=("embedded", "my-model")) as endpoint:
+        arguments = ("--config", CONFIGS / "eval" / "demo.yaml", "--endpoint", f"embedded={endpoint.url}", "--language", "en")
+        mine = ("--supporter", "my-model", "--base-url", endpoint.url, "--limit", "1", "--out", "run")
+        assert esc_eval("run", *arguments, *mine) == (0, "")
+    assert not any("SECRET" in orjson.dumps(body).decode() for body in endpoint.requests)
+    dialogue = json.loads(Path("run/dialogues.jsonl").read_text())
+    assert "SECRET" not in json.dumps(dialogue["turns"]) and dialogue["usage"]["reasoning_characters"] > 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "termination"),
+    [
+        (Answer("<think>cut off in the middle of a th", finish_reason="length"), "empty_reply"),
+        (Answer("", message={"refusal": "no"}), "refusal"),
+        (Answer(status=400, body=b'{"error": {"message": "maximum context length is 8 tokens"}}'), "context_overflow"),
+    ],
+)
+def test_one_dialogue_ends_early_and_the_rest_goes_on(
+    esc_eval: EscEval, tmp_path: Path, answer: Answer, termination: str
+) -> None:
+    def behave(body: dict[str, Any], count: int) -> Answer:
+        third_line_of_the_first_card = "Graham" in body["messages"][0]["content"] and len(body["messages"]) == 6
+        return answer if third_line_of_the_first_card and body["messages"][0]["role"] == "system" else echo(body, count)
+
+    with Endpoint(behave, models=("embedded", "my-model")) as endpoint:
+        arguments = ("--config", CONFIGS / "eval" / "demo.yaml", "--endpoint", f"embedded={endpoint.url}", "--language", "en")
+        mine = ("--supporter", "my-model", "--base-url", endpoint.url, "--limit", "3", "--out", "run")
+        assert esc_eval("run", *arguments, *mine) == (0, "")
+    dialogues = [json.loads(line) for line in Path("run/dialogues.jsonl").read_text().splitlines()]
+    assert [d["termination"] for d in dialogues] == [termination, "max_turns", "max_turns"]
+    assert [len(d["turns"]) for d in dialogues] == [5, 11, 11]  # the greeting and two exchanges, then the seeker stopped
+    assert len(Path("run/judgements.jsonl").read_text().splitlines()) == 21  # what was said is still judged
