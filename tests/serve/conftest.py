@@ -1,0 +1,23 @@
+"""Machines with and without GPUs, for plans."""
+
+from __future__ import annotations
+
+import pytest
+
+from serve import plan
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A machine with GPUs (the list may be changed)."""
+    found = ["0", "1"]
+    monkeypatch.setattr(plan, "has_gpu", lambda: True)
+    monkeypatch.setattr(plan, "visible_gpus", lambda: found)
+    return found
+
+
+@pytest.fixture
+def cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "has_gpu", lambda: False)
+    for name in ("VLLM_CPU_OMP_THREADS_BIND", "VLLM_CPU_KVCACHE_SPACE", "VLLM_USE_AOT_COMPILE", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)

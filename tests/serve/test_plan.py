@@ -1,0 +1,315 @@
+"""Which servers a set of specs needs, and the command line of each."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from serve import launch, plan
+from serve.__main__ import app
+from serve.errors import UserError
+from serve.plan import MODULE, PORT, ServerPlan, plan_servers
+from serve.specs import ModelSpec
+
+DIMENSIONS = ("fluency", "expression", "empathy", "information", "humanoid", "skill", "overall")
+
+
+def spec(name: str = "m", checkpoint: str | None = "org/base", **more: Any) -> ModelSpec:
+    return ModelSpec.model_validate(
+        {"name": name, "about": "", "roles": ["seeker"], "languages": ["en"], "checkpoint": checkpoint, "context_length": 4096}
+        | more
+    )
+
+
+def tensors(path: Path) -> None:
+    header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+
+
+def checkpoint(folder: Path) -> str:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    tensors(folder / "model.safetensors")
+    return str(folder)
+
+
+def adapter(folder: Path, rank: int = 8) -> str:
+    folder.mkdir(parents=True)
+    (folder / "adapter_config.json").write_text(json.dumps({"r": rank}))
+    tensors(folder / "adapter_model.safetensors")
+    return str(folder)
+
+
+def seven_by_two(tmp_path: Path, rank: int = 8) -> ModelSpec:
+    adapters = {language: {d: adapter(tmp_path / language / d, rank) for d in DIMENSIONS} for language in ("en", "zh")}
+    return spec("rank", adapters=adapters, languages=["en", "zh"], roles=["judge"])
+
+
+def value(argv: list[str], flag: str) -> str:
+    assert argv.count(flag) == 1, f"{flag} once in {argv}"
+    return argv[argv.index(flag) + 1]
+
+
+def values(argv: list[str], flag: str) -> list[str]:
+    rest = argv[argv.index(flag) + 1 :]
+    end = next((i for i, part in enumerate(rest) if part.startswith("--")), len(rest))
+    return rest[:end]
+
+
+# ---- plans
+
+
+def test_gpu_flags(gpus: list[str], tmp_path: Path) -> None:
+    template = tmp_path / "chat.jinja"
+    template.write_text("{{ messages }}")
+    options = {"tensor_parallel": 2, "dtype": "float16", "trust_remote_code": True, "reasoning_parser": "qwen3", "eager": True}
+    one = spec(revision="abc", chat_template=str(template), serve={**options, "extra_args": ["--max-num-seqs", "64"]})
+    (server,) = plan_servers([one], tmp_path)
+    argv = server.argv
+    assert argv[:3] == [sys.executable, "-m", MODULE]
+    assert value(argv, "--model") == "org/base"
+    assert value(argv, "--revision") == "abc"
+    assert value(argv, "--host") == "127.0.0.1"
+    assert value(argv, "--port") == PORT and value(server.command(8123), "--port") == "8123"
+    assert value(argv, "--dtype") == "float16"
+    assert value(argv, "--max-model-len") == "4096"
+    assert value(argv, "--generation-config") == "vllm"
+    assert value(argv, "--tensor-parallel-size") == "2"
+    assert value(argv, "--chat-template") == str(template)
+    assert value(argv, "--reasoning-parser") == "qwen3"
+    assert {"--enforce-eager", "--trust-remote-code", "--disable-uvicorn-access-log"} < set(argv)
+    assert argv[-2:] == ["--max-num-seqs", "64"]
+    assert not {"--data-parallel-size", "--enable-lora", "--gpu-memory-utilization"} & set(argv)
+    assert "HF_HUB_OFFLINE" not in server.env, "a hub id may have to be downloaded"
+    assert not any(key.startswith("VLLM_CPU") for key in server.env)
+    assert server.env["VLLM_NO_USAGE_STATS"] == "1"
+
+
+def test_code_of_strangers_is_not_trusted_unasked(gpus: list[str], tmp_path: Path) -> None:
+    (server,) = plan_servers([spec()], tmp_path)
+    assert "--trust-remote-code" not in server.argv and "--enforce-eager" not in server.argv
+
+
+def test_cpu_flags(cpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan.os, "sched_getaffinity", lambda pid: {0, 1, 2, 5, 7, 8})
+    base = checkpoint(tmp_path / "base")
+    (server,) = plan_servers([spec(checkpoint=base)], tmp_path)
+    assert value(server.argv, "--model") == base
+    assert float(value(server.argv, "--gpu-memory-utilization")) <= 0.3
+    assert server.env["VLLM_CPU_OMP_THREADS_BIND"] == "0-2,5,7-8"
+    assert server.env["VLLM_CPU_KVCACHE_SPACE"] == "2"
+    assert server.env["VLLM_USE_AOT_COMPILE"] == "0"
+    assert server.env["HF_HUB_OFFLINE"] == "1"
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0")
+    (server,) = plan_servers([spec(checkpoint=base)], tmp_path)
+    assert "VLLM_CPU_OMP_THREADS_BIND" not in server.env, "the user's own setting stays"
+
+
+def test_one_server_a_base(gpus: list[str], tmp_path: Path) -> None:
+    specs = [
+        spec("a"),
+        spec("b", context_length=8192),
+        spec("c", adapter=adapter(tmp_path / "c", 24)),
+        spec("d", serve={"dtype": "float32"}),
+        spec("e", checkpoint="org/other"),
+        spec("f", checkpoint=None, endpoint={"base_url": "http://elsewhere/v1"}),
+        spec("a"),
+    ]
+    first, second, third = plan_servers(specs, tmp_path, ports=[8000, 8001, 8002])
+    assert values(first.argv, "--served-model-name") == ["a", "b"]
+    assert value(first.argv, "--max-model-len") == "8192"
+    assert values(first.argv, "--lora-modules") == [f"c={tmp_path / 'c'}"]
+    assert value(first.argv, "--max-lora-rank") == "32"
+    assert first.names == ["a", "b", "c"]
+    assert (second.names, third.names) == (["d"], ["e"])
+    assert [p.port for p in (first, second, third)] == [8000, 8001, 8002]
+    assert len({p.log for p in (first, second, third)}) == 3
+
+
+def test_the_seven_by_two_form_on_gpu(gpus: list[str], tmp_path: Path) -> None:
+    (server,) = plan_servers([seven_by_two(tmp_path)], tmp_path)
+    modules = dict(item.split("=") for item in values(server.argv, "--lora-modules"))
+    assert len(modules) == 14
+    assert modules["rank.en.fluency"] == str(tmp_path / "en" / "fluency")
+    assert modules["rank.zh.overall"] == str(tmp_path / "zh" / "overall")
+    assert (value(server.argv, "--max-loras"), value(server.argv, "--max-lora-rank")) == ("14", "8")
+    assert values(server.argv, "--served-model-name") == ["rank.base"]
+    assert {"rank", "rank.en.skill"} < set(server.names)
+
+
+def test_adapters_on_cpu_are_servers_of_merged_copies(cpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def merged(owner: ModelSpec, base: Path, lora: Path) -> Path:
+        made.append((owner.name, base, lora))
+        return tmp_path / "merged" / lora.name
+
+    monkeypatch.setattr(plan, "merged", merged)
+    base = checkpoint(tmp_path / "base")
+    specs = [
+        spec("a", base),
+        spec("b", base, adapter=adapter(tmp_path / "b")),
+        spec("c", base, adapter=adapter(tmp_path / "c")),
+    ]
+    plans = plan_servers(specs, tmp_path)
+    assert [value(p.argv, "--model") for p in plans] == [base, *(str(tmp_path / "merged" / n) for n in "bc")]
+    assert [values(p.argv, "--served-model-name") for p in plans] == [["a"], ["b"], ["c"]]
+    assert made == [("b", Path(base), tmp_path / "b"), ("c", Path(base), tmp_path / "c")]
+    assert not any("--enable-lora" in p.argv for p in plans)
+    assert len(plan_servers([seven_by_two(tmp_path / "7").model_copy(update={"checkpoint": base})], tmp_path)) == 14
+
+
+def test_servers_get_their_own_gpus_or_share_them(gpus: list[str], tmp_path: Path) -> None:
+    specs = [spec("a"), spec("b", "org/b"), spec("c", "org/c")]
+    assert "CUDA_VISIBLE_DEVICES" not in plan_servers(specs[:1], tmp_path)[0].env
+    two = plan_servers(specs[:2], tmp_path)
+    assert [p.env["CUDA_VISIBLE_DEVICES"] for p in two] == ["0", "1"]
+    assert not any("--gpu-memory-utilization" in p.argv or p.shares_gpu for p in two)
+    three = plan_servers(specs, tmp_path)
+    assert [p.env["CUDA_VISIBLE_DEVICES"] for p in three] == ["0", "1", "0"]
+    assert [p.shares_gpu for p in three] == [True, False, True]
+    assert value(three[0].argv, "--gpu-memory-utilization") == "0.45"
+
+
+def test_hidden_gpus_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    assert plan.visible_gpus() == ["3", "5"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert plan.visible_gpus() == [] and not plan.has_gpu()
+
+
+def test_hub_adapters_are_fetched_at_their_revision(gpus: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = pytest.importorskip("huggingface_hub")
+    asked: list[Any] = []
+
+    def fetch(repo: str, revision: str | None, allow_patterns: list[str]) -> str:
+        asked.append((repo, revision))
+        return adapter(tmp_path / "fetched", 16)
+
+    monkeypatch.setattr(hub, "snapshot_download", fetch)
+    (server,) = plan_servers([spec(adapter="org/lora", adapter_revision="abc")], tmp_path)
+    assert asked == [("org/lora", "abc")]
+    assert values(server.argv, "--lora-modules") == [f"m={tmp_path / 'fetched'}"]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda t: [spec(checkpoint="/no/such/model")], "model m: checkpoint missing: /no/such/model does not exist"),
+        (lambda t: [spec(adapter="./nothing")], "model m: adapter missing: ./nothing does not exist"),
+        (lambda t: [spec(adapter=adapter(t / "l", 513))], "adapter rank unsupported: 513"),
+        (lambda t: [spec(serve={"tensor_parallel": 4})], "model m: serve.tensor_parallel 4 .* needs 4 GPUs, .* shows 2"),
+        (lambda t: [spec(serve={"tensor_parallel": 2, "data_parallel": 2})], "needs 4 GPUs"),
+        (lambda t: [spec("a"), spec("b", "org/b", endpoint={"model": "a"})], "two models would be served as 'a'"),
+        (lambda t: [spec(chat_template="no.jinja")], "model m: chat_template not found: no.jinja"),
+    ],
+)
+def test_what_could_not_start_is_refused(make: Any, message: str, gpus: list[str], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        plan_servers(make(tmp_path), tmp_path)
+
+
+def test_too_few_ports(gpus: list[str], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="2 servers need 2 ports, got 1"):
+        plan_servers([spec("a"), spec("b", "org/b")], tmp_path, ports=[8000])
+
+
+def test_several_gpus_on_a_machine_without(cpu: None, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="needs 2 GPUs, this machine shows 0"):
+        plan_servers([spec(serve={"tensor_parallel": 2})], tmp_path)
+
+
+def _planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[ServerPlan]:
+    """Every kind of command line that is planned."""
+    monkeypatch.setattr(plan, "has_gpu", lambda: True)
+    monkeypatch.setattr(plan, "visible_gpus", lambda: list("01234567"))
+    template = tmp_path / "chat.jinja"
+    template.write_text("{{ messages }}")
+    everything = {
+        "tensor_parallel": 2,
+        "data_parallel": 2,
+        "eager": True,
+        "trust_remote_code": True,
+        "reasoning_parser": "qwen3",
+    }
+    plans = plan_servers(
+        [
+            spec("esc-role", "Qwen/Qwen1.5-14B-Chat", revision="abc", adapter=adapter(tmp_path / "lora", 24)),
+            spec("wide", "org/wide", chat_template=str(template), serve=everything),
+            seven_by_two(tmp_path / "seven"),
+        ],
+        tmp_path,
+    )
+    monkeypatch.setattr(plan, "has_gpu", lambda: False)
+    base = checkpoint(tmp_path / "base")
+    return [*plans, *plan_servers([spec("cpu", base, serve={"extra_args": ["--max-num-seqs", "8"]})], tmp_path)]
+
+
+@pytest.mark.slow
+def test_vllm_itself_understands_every_planned_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("vllm")
+    try:
+        from vllm.entrypoints.launchers.cli_args import make_arg_parser  # 0.32
+    except ImportError:
+        from vllm.entrypoints.common.cli_args import make_arg_parser  # 0.33
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    parser = make_arg_parser(FlexibleArgumentParser())
+    parsed = {}
+    for server in _planned(tmp_path, monkeypatch):
+        parsed[server.name] = parser.parse_args(server.command(8000)[3:])
+    assert list(parsed) == ["esc-role", "wide", "rank", "cpu"]
+    assert parsed["esc-role"].served_model_name == ["esc-role.base"] and parsed["esc-role"].max_lora_rank == 32
+    assert [(m.name, m.path) for m in parsed["esc-role"].lora_modules] == [("esc-role", str(tmp_path / "lora"))]
+    assert (parsed["wide"].tensor_parallel_size, parsed["wide"].data_parallel_size) == (2, 2)
+    assert parsed["wide"].trust_remote_code and parsed["wide"].enforce_eager and not parsed["rank"].trust_remote_code
+    assert parsed["rank"].max_loras == len(parsed["rank"].lora_modules) == 14
+    assert parsed["cpu"].gpu_memory_utilization < 0.5 and parsed["cpu"].port == 8000 and parsed["cpu"].max_num_seqs == 8
+    assert not parsed["cpu"].enable_log_requests and parsed["cpu"].generation_config == "vllm"
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--no-such-flag"])
+
+
+# ---- the command line
+
+
+def run_app(*arguments: str) -> str:
+    result = CliRunner().invoke(app, list(arguments))
+    if result.exception is not None:
+        raise result.exception
+    return result.stdout
+
+
+def test_print_needs_neither_vllm_nor_the_checkpoint(cpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ESC_EVAL_CACHE", str(tmp_path / "my cache"))
+    monkeypatch.setattr(launch.importlib.util, "find_spec", lambda name: None)
+    other = tmp_path / "other.yaml"
+    other.write_text(spec("other", "/missing/model", adapter="org/lora").model_dump_json())
+    printed = run_app("up", "embedded", str(other), "--print", "--port", "8100").splitlines()
+    notes = [line for line in printed if line.startswith("#")]
+    lines = [line for line in printed if not line.startswith("#")]
+    first, second = map(shlex.split, lines)
+    assert first[0] == "env" and "HF_HUB_OFFLINE=1" in first and "VLLM_USE_AOT_COMPILE=0" in first
+    assert value(first, "--model") == str(tmp_path / "my cache" / "smollm2-135m-instruct")
+    assert (value(first, "--port"), value(second, "--port")) == ("8100", "8101")
+    assert any("python -m serve embedded" in note for note in notes)
+    assert any("/missing/model does not exist" in note for note in notes)
+    assert not (tmp_path / "my cache").exists()
+
+
+def test_models_are_listed() -> None:
+    line = next(line for line in run_app("models").splitlines() if line.startswith("embedded "))
+    assert line.split() == ["embedded", "seeker,supporter,judge", "en,zh", "embedded:smollm2-135m-instruct"]
+
+
+def test_nothing_to_start_is_an_error(tmp_path: Path) -> None:
+    remote = tmp_path / "remote.yaml"
+    remote.write_text(spec("r", endpoint={"base_url": "http://elsewhere/v1"}).model_dump_json())
+    with pytest.raises(UserError, match="nothing to start"):
+        run_app("up", str(remote))
