@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.text import Text
 
 from data_prep.records import Dialogue, Judgement, RoleCard, Usage
+from data_prep.rubrics import Rubric
 from evalsuite.agreement import agreement_tables
 from evalsuite.report import ReportContent, write_report
-from evalsuite.rubrics import Rubric
 from evalsuite.runs import Run
 from evalsuite.summary import costs, distributions, leaderboard, terminations
 from evalsuite.tables import to_console

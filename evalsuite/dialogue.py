@@ -6,10 +6,9 @@ same everywhere.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol
 
 from data_prep.records import Dialogue, Language, Role, Termination, Turn, Usage
 from serve.client import ChatClient, Message, Question, Reply, ServerLost
@@ -177,27 +176,3 @@ async def hold(plan: Plan, failures: Failures) -> Dialogue:
         termination=termination,
         usage=account.usage(),
     )
-
-
-T = TypeVar("T")
-
-
-async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Await all at once, results in order. The first exception cancels the rest and is raised, bare."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one) for one in work]
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]
-
-
-async def in_flight(jobs: Iterable[T], work: Callable[[T], Awaitable[None]], width: int) -> None:
-    """Do `work` on every job, `width` at a time, starting the next as soon as one ends: nobody waits for a wave's slowest."""
-    queue = iter(jobs)
-
-    async def worker() -> None:
-        for job in queue:
-            await work(job)
-
-    await together(worker() for _ in range(width))

@@ -1,8 +1,7 @@
 """Judgements: any model scores a dialogue on any rubric, by one of three methods.
 
-`joint` (native): one request answers all dimensions, one digit each. `per_dimension` (native): one request a dimension; the
-dialogue comes first, so the server reads it once. `paper`: one request a dimension, rubric first, free text, as ESC-Eval
-publishes it. Where the server gives token probabilities, every score comes with its distribution and expected value.
+What is asked is in data_prep.judge_prompts; here is how the answers are constrained, read and recorded. Where the server gives
+token probabilities, every score comes with its distribution and expected value.
 """
 
 from __future__ import annotations
@@ -11,38 +10,15 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from data_prep.records import Dialogue, Judgement, Language
-from evalsuite.dialogue import together
-from evalsuite.prompts import PromptPack
-from evalsuite.rubrics import Rubric
-from serve.client import ChatClient, Message, Question, Reply, ServerLost
+from data_prep.judge_prompts import Method, judge_messages
+from data_prep.prompts import PromptPack
+from data_prep.records import Dialogue, Judgement
+from data_prep.rubrics import Rubric
+from serve.batch import together
+from serve.client import ChatClient, Question, Reply, ServerLost
 from serve.errors import UserError
 from serve.specs import ModelSpec
-
-Method = Literal["joint", "per_dimension", "paper"]
-_NAMES = {"en": {"seeker": "Seeker", "supporter": "Supporter"}, "zh": {"seeker": "求助者", "supporter": "支持者"}}
-
-
-def transcript(dialogue: Dialogue) -> str:
-    """The dialogue as native judges read it: one numbered block a turn; lines inside a turn are indented, so that no text can
-    pose as another turn."""
-    names = _NAMES[dialogue.language]
-    blocks = []
-    for number, turn in enumerate(dialogue.turns, start=1):
-        blocks.append(f"[{number}] {names[turn.role]}: " + turn.text.strip().replace("\n", "\n    "))
-    return "\n".join(blocks)
-
-
-def paper_transcript(dialogue: Dialogue) -> str:
-    """The dialogue as the published scorer builds it (ESC-Eval's repository, scoring script), odd parts included.
-
-    Odd: "AI assistant" is replaced wherever it occurs, also inside what was said; the seeker's marker loses its colon and the
-    supporter's keeps it; both get Chinese names in English dialogues too.
-    """
-    lines = [f"{'ESC-Role' if turn.role == 'seeker' else 'AI assistant'}：{turn.text}" for turn in dialogue.turns]
-    return "\n\n".join(lines).replace("AI assistant", "**AI助手**").replace("ESC-Role：", "**用户**")
 
 
 def paper_score(reply: str, scores: Sequence[int]) -> int | None:
@@ -122,23 +98,10 @@ class Judge:
             return [first, *await together(self._single(dialogue, key) for key in keys[1:])]
         return await together(self._single(dialogue, key) for key in keys)
 
-    def _rules(self, key: str, language: Language) -> dict[str, object]:
-        dimension = self.rubric.dimensions[key]
-        return {
-            "label": dimension.label[language],
-            "about": dimension.about[language],
-            "levels": sorted(dimension.levels[language].items()),
-        }
-
-    async def _ask(self, dialogue: Dialogue, template: str, key: str, digits: int, text: str, **values: object) -> Reply | str:
-        """The reply, or the reason why there is none."""
-        scale, language = self.rubric.scale, dialogue.language
-        system = "judge_paper_system.j2" if self.method == "paper" else "judge_system.j2"
-        prompt = self.prompts.render(language, template, transcript=text, low=scale.min, high=scale.max, **values)
-        messages: list[Message] = [
-            {"role": "system", "content": self.prompts.render(language, system)},
-            {"role": "user", "content": prompt},
-        ]
+    async def _ask(self, dialogue: Dialogue, key: str, dimensions: Sequence[str]) -> Reply | str:
+        """The reply on these dimensions, or the reason why there is none. `key` names the sample: one dimension, or "all"."""
+        scale, digits = self.rubric.scale, len(dimensions)
+        messages = judge_messages(self.prompts, self.rubric, dialogue, self.method, dimensions)
         constrained = self.method != "paper" and self.spec.endpoint.constrained
         # A constrained answer is as long as its digits; free text gets the spec's own limit (a reasoning judge needs it).
         sampling = self.spec.sampling.model_copy(update={"max_tokens": digits + 1} if constrained else {})
@@ -146,7 +109,7 @@ class Judge:
             messages,
             sample={"dialogue": dialogue.id, "dimension": key, "repeat": 0},
             sampling=sampling,
-            served_name=self.spec.served_name(language, key),
+            served_name=self.spec.served_name(dialogue.language, key),
             purpose="judge",
             choices=tuple(map(str, scale.scores)) if constrained and digits == 1 else None,
             regex=f"[{scale.min}-{scale.max}]{{{digits}}}" if constrained and digits > 1 else None,
@@ -162,8 +125,7 @@ class Judge:
         return reply
 
     async def _joint(self, dialogue: Dialogue, keys: list[str]) -> list[Judgement]:
-        rules = [self._rules(key, dialogue.language) for key in keys]
-        answer = await self._ask(dialogue, "judge_joint.j2", "all", len(keys), transcript(dialogue), dimensions=rules)
+        answer = await self._ask(dialogue, "all", keys)
         if isinstance(answer, str):
             return [self._judgement(dialogue, key, "", failure=answer) for key in keys]
         scores = self._read_digits(answer.text, len(keys))
@@ -178,11 +140,7 @@ class Judge:
         ]
 
     async def _single(self, dialogue: Dialogue, key: str) -> Judgement:
-        rules = self._rules(key, dialogue.language)
-        if self.method == "paper":
-            answer = await self._ask(dialogue, "judge_paper.j2", key, 1, paper_transcript(dialogue), dimension=rules)
-        else:
-            answer = await self._ask(dialogue, "judge_dimension.j2", key, 1, transcript(dialogue), dimension=rules)
+        answer = await self._ask(dialogue, key, [key])
         if isinstance(answer, str):
             return self._judgement(dialogue, key, "", failure=answer)
         if self.method == "paper":

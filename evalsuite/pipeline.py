@@ -18,16 +18,17 @@ from rich.console import Console
 from data_prep.records import Dialogue, Judgement, Usage
 from evalsuite.agreement import agreement
 from evalsuite.config import Resolved, load_dialogues, unspoken
-from evalsuite.dialogue import Failures, Plan, hold, in_flight
+from evalsuite.dialogue import Failures, Plan, hold
 from evalsuite.frameworks import esc_eval
 from evalsuite.judge import Judge
-from evalsuite.progress import DialogueProgress
 from evalsuite.runs import Run
+from serve.batch import in_flight
 from serve.client import ChatClient, NotStored, Tally
 from serve.errors import UserError, near
 from serve.files import read_bytes, write_json, write_jsonl
 from serve.launch import Servers
 from serve.plan import plan_servers
+from serve.progress import CallProgress
 from serve.specs import ModelSpec, load_spec
 
 Job = Plan | Dialogue
@@ -133,7 +134,7 @@ def _execute(
                 await _check(client, resolved, specs)
             listed = jobs(client)
             quiet = Console(quiet=True) if offline else console
-            with DialogueProgress(len(listed), client, quiet, stage) as progress:
+            with CallProgress(len(listed), client, quiet, stage, "dialogues") as progress:
                 outcome = await _stream(client, resolved, listed, judged, concurrency, progress)
             _write_usage(run, stage, client.tallies)
             if not offline:
@@ -163,7 +164,7 @@ async def _check(client: ChatClient, resolved: Resolved, specs: Sequence[ModelSp
 
 
 async def _stream(
-    client: ChatClient, resolved: Resolved, jobs: Sequence[Job], judged: bool, width: int, progress: DialogueProgress
+    client: ChatClient, resolved: Resolved, jobs: Sequence[Job], judged: bool, width: int, progress: CallProgress
 ) -> Outcome:
     judge = Judge(client, resolved.judge, resolved.rubric, resolved.prompts, resolved.method) if judged else None
     dialogues: dict[str, Dialogue] = {}

@@ -18,7 +18,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from data_prep.records import Dialogue, Judgement, RoleCard
-from evalsuite.rubrics import Rubric
+from data_prep.rubrics import Rubric
 from evalsuite.summary import (
     AGREEMENT,
     AVERAGE,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.records import Dialogue, Judgement, Language, Termination, Usage
-from evalsuite.rubrics import Rubric
+from data_prep.rubrics import Rubric
 from evalsuite.tables import Cell, Estimate, Table
 from serve.errors import UserError
 

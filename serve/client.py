@@ -73,7 +73,7 @@ class Question:
     sample: Mapping[str, str | int]
     sampling: Sampling
     served_name: str
-    purpose: Literal["seeker", "supporter", "judge"]
+    purpose: Literal["seeker", "supporter", "judge", "extraction"]
     choices: tuple[str, ...] | None = None
     regex: str | None = None
     logprobs: bool = False

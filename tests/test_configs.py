@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from data_prep.prompts import PromptPack, load_pack
 from data_prep.records import Language, RoleCard
-from evalsuite.prompts import PromptPack, load_pack
-from evalsuite.rubrics import Rubric, load_rubric
+from data_prep.rubrics import Rubric, load_rubric
 from serve.errors import UserError
 from serve.files import CONFIGS, load_yaml
 from serve.specs import load_spec

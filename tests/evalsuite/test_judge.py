@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data_prep.judge_prompts import Method, paper_transcript, transcript
+from data_prep.prompts import load_pack
 from data_prep.records import Dialogue, Judgement, Turn
-from evalsuite.judge import Judge, Method, digit_distributions, expectation, paper_score, paper_transcript, transcript
-from evalsuite.prompts import load_pack
-from evalsuite.rubrics import load_rubric
+from data_prep.rubrics import load_rubric
+from evalsuite.judge import Judge, digit_distributions, expectation, paper_score
 from serve.client import ChatClient, Reply
 from serve.errors import UserError
 from serve.specs import Endpoint as SpecEndpoint

@@ -16,9 +16,9 @@ from typing import Any, get_args
 import pytest
 
 from data_prep.records import Dialogue, Judgement, Language, RoleCard, Termination, Turn, Usage
+from data_prep.rubrics import load_rubric
 from evalsuite import report
 from evalsuite.report import PLUMBING, SYNTHETIC_GOLD, ReportContent, write_report
-from evalsuite.rubrics import load_rubric
 from evalsuite.summary import AGREEMENT, costs, distributions, leaderboard, scores, terminations
 from evalsuite.tables import Table
 from serve.errors import UserError

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import bootstrap
 
 from data_prep.records import Dialogue, Judgement, Language, Termination, Turn, Usage
-from evalsuite.rubrics import Dimension, Rubric, Scale
+from data_prep.rubrics import Dimension, Rubric, Scale
 from evalsuite.summary import (
     AVERAGE,
     Value,

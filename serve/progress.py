@@ -1,4 +1,4 @@
-"""Progress of long work: a bar with dialogues/min, tokens/s and time left; a line now and then where there is no terminal."""
+"""Progress of long work that asks models: a bar with things/min, tokens/s and time left; a line now and then where there is no terminal."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from serve.client import ChatClient
 _LINE_EVERY_S = 30.0
 
 
-class DialogueProgress:
-    """Counts finished dialogues; `client` is read for the tokens that its servers generated."""
+class CallProgress:
+    """Counts finished things (`unit`: dialogues, cards …); `client` is read for the tokens that its servers generated."""
 
-    def __init__(self, total: int, client: ChatClient, console: Console, what: str) -> None:
-        self._client, self._console, self._total, self._what = client, console, total, what
+    def __init__(self, total: int, client: ChatClient, console: Console, what: str, unit: str) -> None:
+        self._client, self._console, self._total, self._what, self._unit = client, console, total, what, unit
         self._done = 0
         self._started = self._last_line = time.monotonic()
         self._bar = Progress(
@@ -33,7 +33,7 @@ class DialogueProgress:
         )
         self._task = self._bar.add_task(what, total=total, rate="")
 
-    def __enter__(self) -> DialogueProgress:
+    def __enter__(self) -> CallProgress:
         self._bar.start()
         return self
 
@@ -41,13 +41,13 @@ class DialogueProgress:
         self._bar.stop()
 
     def rate(self) -> str:
-        """`12.3 dialogues/min, 456 tokens/s` since the start."""
+        """`12.3 UNIT/min, 456 tokens/s` since the start."""
         seconds = max(time.monotonic() - self._started, 1e-9)
         generated = sum(tally.generated for tally in self._client.tallies.values())
-        return f"{self._done / seconds * 60:.1f} dialogues/min, {generated / seconds:.0f} tokens/s"
+        return f"{self._done / seconds * 60:.1f} {self._unit}/min, {generated / seconds:.0f} tokens/s"
 
     def step(self) -> None:
-        """One more dialogue is finished."""
+        """One more is finished."""
         self._done += 1
         self._bar.update(self._task, completed=self._done, rate=self.rate())
         now = time.monotonic()
