@@ -51,6 +51,41 @@ class Turn(Record):
     state: dict[str, Any] | None = None
 
 
+class Post(Record):
+    """A single-turn request for help as a corpus has it, with the first reply to it where there is one."""
+
+    id: Identifier
+    language: Language
+    source: str
+    source_id: str
+    text: Annotated[str, Field(min_length=1)]
+    reply: str | None = None
+
+
+class Line(Record):
+    """One utterance of a role-play dialogue: the played character's own, or that of whoever it talks to (by name)."""
+
+    role: Literal["character", "partner"]
+    name: str
+    text: Annotated[str, Field(min_length=1)]
+
+
+class RolePlay(Record):
+    """A general role-play dialogue: `character` is played; `persona` and `scene` are "" where the corpus says nothing.
+
+    Lines are as the corpus has them: one speaker may have several in a row.
+    """
+
+    id: Identifier
+    language: Language
+    source: str
+    source_id: str
+    character: Annotated[str, Field(min_length=1)]
+    persona: str = ""
+    scene: str = ""
+    lines: Annotated[tuple[Line, ...], Field(min_length=1)]
+
+
 class Usage(Record):
     """What a dialogue cost: tokens as the servers counted them, and calls. No clock time.
 
@@ -104,6 +139,31 @@ class Dialogue(Record):
         """Answered seeker turns: pairs of a seeker turn and the supporter turn after it."""
         pairs = zip(self.turns, self.turns[1:], strict=False)
         return sum(a.role == "seeker" and b.role == "supporter" for a, b in pairs)
+
+
+class SupportDialogue(Record):
+    """A corpus's emotional-support dialogue with what the corpus says about its seeker; empty where it says nothing.
+
+    `situation` is a summary of the trouble that is not one of the turns, `problem` and `emotion` are the corpus's own labels,
+    `survey` the scores that the corpus's own people gave it (missing ones are left out).
+    """
+
+    dialogue: Dialogue
+    situation: str = ""
+    problem: str = ""
+    emotion: str = ""
+    age: str = ""
+    gender: str = ""
+    occupation: str = ""
+    survey: dict[str, float] = {}
+
+    @property
+    def id(self) -> str:
+        return self.dialogue.id
+
+    @property
+    def language(self) -> Language:
+        return self.dialogue.language
 
 
 def dialogue_id(framework: str, subject: str, supporter: str, simulator: str, trial: int) -> str:

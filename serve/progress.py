@@ -1,4 +1,4 @@
-"""Progress of long work that asks models: a bar with things/min, tokens/s and time left; a line now and then where there is no terminal."""
+"""Progress of long work that asks models: a bar with rate and time left; a line now and then where there is no terminal."""
 
 from __future__ import annotations
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from data_prep.records import Turn
-from evalsuite.dialogue import Failures, Plan, Utterance, hold, in_flight, together, utterance
+from evalsuite.dialogue import Failures, Plan, Utterance, hold, utterance
+from serve.batch import in_flight, together
 from serve.client import Reply, ServerLost
 from serve.errors import UserError
 

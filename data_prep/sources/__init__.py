@@ -1,0 +1,91 @@
+"""Corpora by name: `read_source` turns one, in its published file format, into records. One module a corpus."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from data_prep.ledger import Build
+from data_prep.sources import esconv
+from data_prep.sources.rows import Item, Rows, Source
+from serve.errors import UserError, near
+
+SOURCES: dict[str, Source] = {source.name: source for module in (esconv,) for source in module.SOURCES}
+_SHOWN = 5  # malformed rows printed one by one; the rest is counted
+
+
+def source_named(name: str) -> Source:
+    """The corpus of that name; `UserError` with near names otherwise."""
+    if name not in SOURCES:
+        raise UserError(f"unknown corpus {name!r}: {near(name, SOURCES)} (`python -m data_prep sources` lists them)")
+    return SOURCES[name]
+
+
+def parse_places(given: Sequence[str]) -> dict[str, str]:
+    """`name=place` options as a mapping, in the order given; `UserError` for what is not one, unknown or doubled."""
+    places: dict[str, str] = {}
+    for text in given:
+        name, separator, place = text.partition("=")
+        if not separator or not place:
+            raise UserError(f"--source {text}: write NAME=PATH, or NAME=hf:OWNER/DATASET for the hub")
+        if source_named(name).name in places:
+            raise UserError(f"--source: {name} is given twice")
+        places[name] = place
+    return places
+
+
+def corpus_files(source: Source, place: str) -> list[Path]:
+    """The corpus's files in a local folder (or the one file given), or of a dataset on the hub (`hf:owner/name`).
+
+    Raises `UserError` that says what the corpus is and where a user gets it when there is none.
+    """
+    hub = re.fullmatch(r"hf:([\w.-]+/[\w.-]+)", place)
+    folder = _from_hub(source, hub[1]) if hub else Path(place).expanduser()
+    get = f"{source.name} is {source.about}. Get it from {source.where}; licence as stated there: {source.licence}"
+    if folder.is_file():
+        return [folder]
+    if not folder.is_dir():
+        raise UserError(f"corpus {source.name}: no such folder or file: {place}. {get}")
+    files = sorted({path for pattern in source.files for path in folder.glob(pattern) if path.is_file()})
+    if not files:
+        raise UserError(f"corpus {source.name}: {place} holds none of {', '.join(source.files)}. {get}")
+    return files
+
+
+def _from_hub(source: Source, dataset: str) -> Path:
+    try:
+        from huggingface_hub import snapshot_download  # only users of the hub need it
+    except ModuleNotFoundError:
+        raise UserError(f"corpus {source.name}: hf:{dataset} needs huggingface_hub; install the cpu or gpu extra") from None
+    try:
+        return Path(snapshot_download(dataset, repo_type="dataset", allow_patterns=list(source.files)))
+    except Exception as error:  # the hub's errors have no common base
+        raise UserError(f"corpus {source.name}: hf:{dataset} cannot be fetched: {type(error).__name__}: {error}") from None
+
+
+def read_source(name: str, place: str, build: Build, console: Console, strict: bool = False) -> list[Item]:
+    """All items of one corpus. Its files count among the build's inputs, its rows as the step `read NAME`.
+
+    Malformed rows are left out and reported with file and line; with `strict` the first one raises `UserError`.
+    """
+    source = source_named(name)
+    files = corpus_files(source, place)
+    step = build.step(f"read {name}")
+    rows = Rows(step, strict)
+    items = []
+    for item in source.read(files, rows):
+        items.append(item)
+        step.kept += 1
+    step.check()
+    for file in files:
+        build.input(file)
+    for problem in rows.problems[:_SHOWN]:
+        console.print(f"left out: {problem}", highlight=False, markup=False)
+    if len(rows.problems) > _SHOWN:
+        console.print(f"left out: {len(rows.problems) - _SHOWN} more malformed rows of {name}", highlight=False)
+    ids = {item.id for item in items}
+    assert len(ids) == len(items), f"{name}: ids are not unique"
+    return items

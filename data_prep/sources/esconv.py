@@ -1,0 +1,129 @@
+"""ESConv (Liu et al., ACL 2021): crowdsourced emotional-support dialogues with the seeker's situation and survey.
+
+Three published forms: the original JSON (`ESConv.json`, also `FailedESConv.json`), and two JSON-lines splits whose turns say
+`usr`/`sys` (FADO, and MultiESC with the turns of one side merged).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AliasChoices, BeforeValidator, Field
+
+from data_prep.records import Dialogue, SupportDialogue, Turn
+from data_prep.sources.rows import Item, Raw, Row, Rows, Sampled, Source, merged
+
+_ROLES = {"usr": "seeker", "seeker": "seeker", "speaker": "seeker", "sys": "supporter", "supporter": "supporter"}
+_ROLES |= {"listener": "supporter"}
+MISSING = -1  # the split files' mark for a survey question that was not answered
+
+
+def _score(value: Any) -> float | None:
+    """A survey answer 1–5; None where it is missing."""
+    if value in (None, "", MISSING, str(MISSING)):
+        return None
+    score = float(value)
+    if not 1 <= score <= 5:
+        raise ValueError("a survey answer is 1 to 5")
+    return score
+
+
+Score = Annotated[float | None, BeforeValidator(_score)]
+
+
+class _Utterance(Raw):
+    speaker: str
+    text: str = Field(validation_alias=AliasChoices("text", "content"))
+
+
+class _Seeker(Raw):
+    empathy: Score = None
+    relevance: Score = None
+    initial_emotion_intensity: Score = None
+    final_emotion_intensity: Score = None
+
+
+class _Survey(Raw):
+    seeker: _Seeker = _Seeker()
+
+
+class _Row(Raw):
+    emotion_type: str
+    problem_type: str
+    situation: str
+    dialog: list[_Utterance]
+    survey_score: _Survey | None = None  # the original JSON
+    empathy: Score = None  # the split files
+    relevance: Score = None
+    init_intensity: Score = None
+    final_intensity: Score = None
+
+    def survey(self) -> dict[str, float]:
+        """Answers that were given: empathy and relevance of the supporter, the seeker's emotion before and after (1–5 each)."""
+        seeker = self.survey_score.seeker if self.survey_score else None
+        answers = {
+            "empathy": seeker.empathy if seeker else self.empathy,
+            "relevance": seeker.relevance if seeker else self.relevance,
+            "emotion_before": seeker.initial_emotion_intensity if seeker else self.init_intensity,
+            "emotion_after": seeker.final_emotion_intensity if seeker else self.final_intensity,
+        }
+        return {name: value for name, value in answers.items() if value is not None}
+
+
+def read(files: list[Path], rows: Rows) -> Iterator[Item]:
+    """Every dialogue; `source_id` is `file stem/position`, because the corpus has no ids."""
+    for file in files:
+        found = rows.jsonl(file) if file.suffix == ".jsonl" else rows.json_list(file)
+        for position, row in enumerate(found):
+            item = _item(row, rows, f"{file.stem}/{position}")
+            if item is not None:
+                yield item
+
+
+def _item(row: Row, rows: Rows, source_id: str) -> SupportDialogue | None:
+    raw = rows.parse(_Row, row)
+    if raw is None:
+        return None
+    unknown = sorted({u.speaker for u in raw.dialog} - set(_ROLES))
+    if unknown:
+        rows.malformed(row, f"dialog.speaker: unknown speaker {unknown[0]!r}")
+        return None
+    turns = merged(Turn.model_validate({"role": _ROLES[u.speaker], "text": u.text}) for u in raw.dialog)
+    if not turns:
+        rows.drop(row, "no turns")
+        return None
+    return SupportDialogue(
+        dialogue=Dialogue(id=f"esconv-{source_id}", language="en", source="esconv", source_id=source_id, turns=turns),
+        situation=raw.situation.strip(),
+        problem=raw.problem_type.strip(),
+        emotion=raw.emotion_type.strip(),
+        survey=raw.survey(),
+    )
+
+
+ESCONV = Source(
+    name="esconv",
+    about="ESConv: 1,300 crowdsourced emotional-support dialogues, English, multi-turn",
+    kind="support",
+    languages=("en",),
+    files=("ESConv.json", "train.jsonl", "valid.jsonl", "test.jsonl"),
+    where="GitHub thu-coai/Emotional-Support-Conversation (ESConv.json)",
+    licence="CC BY-NC 4.0",
+    paper="Liu et al., ACL 2021",
+    read=read,
+    table5=Sampled("MD", "Human", 1000),
+)
+FAILED = Source(
+    name="esconv_failed",
+    about="FailedESConv: 196 dialogues that ESConv's authors rejected, English, multi-turn",
+    kind="support",
+    languages=("en",),
+    files=("FailedESConv.json",),
+    where="GitHub thu-coai/Emotional-Support-Conversation (FailedESConv.json)",
+    licence="CC BY-NC 4.0",
+    paper="Liu et al., ACL 2021",
+    read=read,
+)
+SOURCES = (ESCONV, FAILED)
