@@ -23,13 +23,18 @@ _EXAMPLES = 3  # places kept for each reason
 
 @dataclass
 class Step:
-    """Counts of one step. `examples` holds the first few places of each reason to drop."""
+    """Counts of one step.
+
+    `examples` holds the first few places of each reason to drop; `changed` counts what was kept, but not as it was (shortened,
+    for instance).
+    """
 
     name: str
     taken: int = 0
     kept: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[str]] = field(default_factory=dict)
+    changed: Counter[str] = field(default_factory=Counter)
 
     def drop(self, reason: str, what: str) -> None:
         """One thing less, and why; `what` is a place (file:line) or an id."""
@@ -50,6 +55,7 @@ class Step:
             "out": self.kept,
             "dropped": dict(sorted(self.dropped.items())),
             "examples": dict(sorted(self.examples.items())),
+            **({"changed": dict(sorted(self.changed.items()))} if self.changed else {}),
         }
 
 
@@ -100,8 +106,9 @@ class Build:
         """Print one line a step and write the manifest."""
         manifest = self.manifest()
         for step in self.steps:
-            reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(step.dropped.items()))
-            tail = f" (dropped: {reasons})" if reasons else ""
+            notes = [f"dropped: {reason} {count}" for reason, count in sorted(step.dropped.items())]
+            notes += [f"{what} {count}" for what, count in sorted(step.changed.items())]
+            tail = f" ({', '.join(notes)})" if notes else ""
             console.print(f"{step.name}: {step.taken} in, {step.kept} out{tail}", highlight=False, markup=False)
         write_json(self.out / "manifest.json", manifest)
         console.print(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from data_prep.records import Turn, dialogue_id
+from data_prep.seeker_prompts import greeting, seeker_system
 from evalsuite.config import Resolved
 from evalsuite.dialogue import ModelSide, Plan
 from serve.client import ChatClient
@@ -22,8 +23,8 @@ def plans(resolved: Resolved, client: ChatClient) -> Iterator[Plan]:
         for card in resolved.cards:
             if card.language not in supporter.languages:
                 continue
-            system = prompts.render(card.language, "seeker_system.j2", card=card)
-            greeting = Turn(role="supporter", text=prompts.render(card.language, "greeting.txt"))
+            system = seeker_system(prompts, card)
+            opening = Turn(role="supporter", text=greeting(prompts, card.language))
             for trial in range(resolved.config.trials):
                 id = dialogue_id(FRAMEWORK, card.id, supporter.name, seeker.name, trial)
                 yield Plan(
@@ -39,5 +40,5 @@ def plans(resolved: Resolved, client: ChatClient) -> Iterator[Plan]:
                     seeker_side=ModelSide(client, seeker, "seeker", id, system=system),
                     supporter_side=ModelSide(client, supporter, "supporter", id, hidden_opening=1),
                     exchanges=resolved.config.exchanges,
-                    opening=(greeting,),
+                    opening=(opening,),
                 )

@@ -1,0 +1,183 @@
+"""`role-sft` builds the simulator's training set."""
+
+from __future__ import annotations
+
+import shutil
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from pydantic import ValidationError
+from rich.table import Table
+
+from data_prep.cards import bundled_cards, load_cards
+from data_prep.commands.options import OutOption, SeedOption, SourceOption, StrictOption, console
+from data_prep.contamination import THRESHOLD
+from data_prep.ledger import Build
+from data_prep.records import RoleCard
+from data_prep.role_examples import RoleExample
+from data_prep.role_sft import GENERAL_PROMPTS, RoleSet, RoleSftConfig, build_set, quantiles
+from data_prep.sources import parse_places, read_source, source_named
+from serve.embedded import need_modules
+from serve.errors import UserError
+from serve.files import CONFIGS, explain, read_yaml, write_text
+
+CONFIG = CONFIGS / "data" / "role_sft.yaml"
+TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
+DATASET = "dataset"
+
+
+def role_sft(
+    source: SourceOption,
+    out: OutOption,
+    config: Annotated[Path, typer.Option(help="The mix: quotas, length cap, prompts, tokenizer.")] = CONFIG,
+    cards: Annotated[
+        list[Path] | None,
+        typer.Option(help="Role cards made from these corpora; they win over heuristic ones."),
+    ] = None,
+    eval_cards: Annotated[
+        list[str] | None, typer.Option(help="Cards that evaluation uses: card files, or `bundled`. Repeat for more.")
+    ] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="Counts lengths: `embedded`, a folder, or a hub id.")] = None,
+    seed: SeedOption = 0,
+    strict: StrictOption = False,
+) -> None:
+    """Build the role-play training set: support dialogues with their cards and general role play, by quota.
+
+    Writes train.jsonl and valid.jsonl, the same as a `datasets` folder, a data card (README.md) and the manifest. What an
+    evaluation card may have been made from is taken out; give the published cards with --eval-cards to train a simulator that
+    will play them.
+    """
+    need_modules("datasets", "bm25s", "datasketch", purpose="building the role-play set")
+    places = parse_places(source)
+    mix = _config(config, tokenizer)
+    made = [card for path in cards or [] for card in load_cards(path)]
+    given = eval_cards or ["bundled"]
+    files = [p for name in given for p in ([bundled_cards("en"), bundled_cards("zh")] if name == "bundled" else [Path(name)])]
+    evaluation = [card for path in files for card in load_cards(path)]
+    build = Build(out, "role-sft", seed, {"config": mix.model_dump(mode="json"), "eval_cards": given})
+    for path in [*(cards or []), *files]:
+        build.input(path)
+    items = {name: read_source(name, place, build, console, strict) for name, place in places.items()}
+    with console.status("building: duplicates, decontamination, lengths"):
+        result = build_set(items, made, evaluation, mix, seed, build)
+    build.write("train.jsonl", result.train)
+    build.write("valid.jsonl", result.valid)
+    _write_dataset(out, result, build)
+    values = _card_values(result, mix, evaluation, given, list(items), build)
+    template = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True)
+    write_text(out / "README.md", template.get_template("role_sft_card.md.j2").render(values) + "\n")
+    build.output("README.md")
+    build.finish(console)
+    _print(result, mix)
+
+
+def _config(path: Path, tokenizer: str | None) -> RoleSftConfig:
+    mix = read_yaml(path, RoleSftConfig, "role-play mix")
+    try:
+        return RoleSftConfig.model_validate(mix.model_dump() | ({"tokenizer": tokenizer} if tokenizer else {}))
+    except ValidationError as error:
+        raise UserError(f"command line: {explain(error)}") from None
+
+
+def _write_dataset(out: Path, result: RoleSet, build: Build) -> None:
+    """OUT/dataset, for `datasets.load_from_disk`; written aside and renamed, so that a killed run leaves the old one whole."""
+    from datasets import Dataset, DatasetDict, disable_progress_bars
+
+    disable_progress_bars()
+    parts = {"train": result.train, "valid": result.valid}
+    empty = [name for name, examples in parts.items() if not examples]
+    if len(empty) == len(parts):
+        raise UserError("no dialogue is left: see the steps above for what was dropped and why")
+    folder, aside = out / DATASET, out / f".{DATASET}.tmp"
+    shutil.rmtree(aside, ignore_errors=True)
+    rows = {name: [example.model_dump(mode="json") for example in examples] for name, examples in parts.items() if examples}
+    DatasetDict({name: Dataset.from_list(values) for name, values in rows.items()}).save_to_disk(str(aside))
+    shutil.rmtree(folder, ignore_errors=True)
+    aside.rename(folder)
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            build.output(path.relative_to(out).as_posix())
+
+
+def _card_values(
+    result: RoleSet,
+    mix: RoleSftConfig,
+    evaluation: Sequence[RoleCard],
+    given: Sequence[str],
+    names: Sequence[str],
+    build: Build,
+) -> dict[str, Any]:
+    source_of = {card.id: card.source for card in evaluation}
+    scores: dict[str, list[float]] = defaultdict(list)
+    for match in result.matches:
+        scores[f"cards from {source_of[match.card_id]}, before"].append(match.score)
+    if result.left:
+        scores["all cards, in the finished set"] = [match.score for match in result.left]
+    examples = [
+        {
+            "card_id": match.card_id,
+            "document_id": match.document_id,
+            "score": match.score,
+            "excerpt": " ".join(result.excerpts[match.document_id].split()),
+        }
+        for match in result.matches[:5]
+        if match.document_id in result.excerpts
+    ]
+    manifest = build.manifest()
+    return {
+        "config": mix,
+        "general": GENERAL_PROMPTS,
+        "total": len(result.train) + len(result.valid),
+        "train": len(result.train),
+        "valid": len(result.valid),
+        "version": manifest["version"],
+        "seed": manifest["seed"],
+        "rows": _rows(result),
+        "shortfall": result.shortfall,
+        "steps": [{"changed": {}} | step for step in manifest["steps"]],
+        "evaluation": len(evaluation),
+        "evaluation_files": ", ".join(Path(name).name for name in given),
+        "threshold": THRESHOLD,
+        "scores": {name: quantiles(values) for name, values in sorted(scores.items())},
+        "examples": examples,
+        "sources": [source_named(name) for name in names],
+    }
+
+
+def _rows(result: RoleSet) -> list[dict[str, Any]]:
+    groups: dict[tuple[str, str], dict[str, list[RoleExample]]] = defaultdict(lambda: {"train": [], "valid": []})
+    for name, examples in (("train", result.train), ("valid", result.valid)):
+        for example in examples:
+            groups[example.source, example.language][name].append(example)
+    rows = []
+    for (source, language), parts in groups.items():
+        both = [*parts["train"], *parts["valid"]]
+        tokens = quantiles([example.tokens for example in both])
+        rows.append(
+            {
+                "source": source,
+                "language": language,
+                "kind": both[0].kind,
+                "cards": ", ".join(sorted({example.card_method for example in both if example.card_method})),
+                "train": len(parts["train"]),
+                "valid": len(parts["valid"]),
+                "turns": f"{quantiles([example.turns for example in both])['median']:g}",
+                "tokens": f"{tokens['median']:g}, {tokens['p95']:g}, {tokens['max']:g}",
+            }
+        )
+    return rows
+
+
+def _print(result: RoleSet, mix: RoleSftConfig) -> None:
+    table = Table("Source", "Language", "Quota", "There", "Usable", "Taken", "Short", title="Quotas and what they lack")
+    for row in result.shortfall:
+        there = str(row["dialogues"]) if row["given"] else "not given"
+        numbers = [str(row[key]) for key in ("usable", "taken", "short")]
+        table.add_row(row["source"], row["language"], str(row["quota"]), there, *numbers)
+    total = len(result.train) + len(result.valid)
+    table.add_row("all", "", str(mix.target), "", "", str(total), str(mix.target - total), style="bold")
+    console.print(table)

@@ -1,0 +1,160 @@
+"""From corpus items to training dialogues for the simulator: who is trained, what it is told, what it answers.
+
+The trained side is `assistant` (the seeker of a support dialogue, the character of a general one), whoever talks to it is
+`user`; the system message is what simulation sends (data_prep.seeker_prompts).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from data_prep.prompts import PromptPack
+from data_prep.records import Identifier, Language, Record, RoleCard, RolePlay, SupportDialogue
+from data_prep.seeker_prompts import character_system, greeting, opening, seeker_system
+from serve.client import Message
+
+Kind = Literal["support", "role_play"]
+
+
+class RoleExample(Record):
+    """One training dialogue of the role-play set: a system message, then user and assistant in turn, ending with assistant.
+
+    `turns` counts what the corpus holds (a greeting put before it does not count), `tokens` the whole dialogue in ChatML.
+    """
+
+    id: Identifier
+    language: Language
+    kind: Kind
+    source: str
+    source_id: str
+    card_id: str | None = None
+    card_method: Literal["llm", "heuristic", "written"] | None = None
+    turns: Annotated[int, Field(ge=2)]
+    tokens: Annotated[int, Field(gt=0)]
+    messages: tuple[Message, ...]
+
+
+@dataclass
+class Draft:
+    """An example in the making.
+
+    `messages` are without the system message; the first `placed` of them (0 or 1) were put before the corpus's own.
+    """
+
+    item: SupportDialogue | RolePlay
+    card: RoleCard | None
+    messages: list[Message]
+    placed: int
+    tokens: int = 0
+
+    @property
+    def id(self) -> str:
+        return self.item.id
+
+    @property
+    def language(self) -> Language:
+        return self.item.language
+
+    @property
+    def kind(self) -> Kind:
+        return "support" if isinstance(self.item, SupportDialogue) else "role_play"
+
+    @property
+    def source(self) -> str:
+        return self.item.dialogue.source if isinstance(self.item, SupportDialogue) else self.item.source
+
+    @property
+    def source_id(self) -> str:
+        found = self.item.dialogue.source_id if isinstance(self.item, SupportDialogue) else self.item.source_id
+        return found or self.item.id
+
+    @property
+    def turns(self) -> int:
+        return len(self.messages) - self.placed
+
+    @property
+    def text(self) -> str:
+        """What was said, without what was put before it: duplicates are looked for in this."""
+        return "\n".join(message["content"] for message in self.messages[self.placed :])
+
+    def system(self, prompts: PromptPack, general: PromptPack) -> str:
+        """The system message, rendered when it is needed: it is longer than many dialogues."""
+        if isinstance(self.item, SupportDialogue):
+            assert self.card is not None
+            return seeker_system(prompts, self.card)
+        return character_system(general, self.item)
+
+    def example(self, system: str) -> RoleExample:
+        return RoleExample(
+            id=self.id,
+            language=self.language,
+            kind=self.kind,
+            source=self.source,
+            source_id=self.source_id,
+            card_id=self.card.id if self.card else None,
+            card_method=self.card.card_method if self.card else None,
+            turns=self.turns,
+            tokens=self.tokens,
+            messages=({"role": "system", "content": system}, *self.messages),
+        )
+
+
+def support_draft(item: SupportDialogue, card: RoleCard, prompts: PromptPack) -> Draft:
+    """A support dialogue as the seeker sees it. Where the seeker speaks first, the simulation's greeting stands before it."""
+    lines = [("assistant" if turn.role == "seeker" else "user", turn.text) for turn in item.dialogue.turns]
+    return _draft(item, card, lines, greeting(prompts, item.language))
+
+
+def role_play_draft(item: RolePlay, general: PromptPack) -> Draft:
+    """A general dialogue as the character sees it. Partners' lines carry their names where there is more than one partner."""
+    several = len({line.name for line in item.lines if line.role == "partner"}) > 1
+    colon = "：" if item.language == "zh" else ": "
+    lines = []
+    for line in item.lines:
+        named = several and line.role == "partner"
+        lines.append(
+            ("assistant" if line.role == "character" else "user", f"{line.name}{colon}{line.text}" if named else line.text)
+        )
+    return _draft(item, None, lines, opening(general, item.language))
+
+
+def _draft(item: SupportDialogue | RolePlay, card: RoleCard | None, lines: Iterable[tuple[str, str]], before: str) -> Draft:
+    messages = _alternating(lines)
+    placed = int(bool(messages) and messages[0]["role"] == "assistant")
+    if placed:
+        messages.insert(0, {"role": "user", "content": before})
+    if messages and messages[-1]["role"] == "user":
+        messages.pop()  # nothing is learnt from what nobody answers
+    return Draft(item, card, messages, placed)
+
+
+def _alternating(lines: Iterable[tuple[str, str]]) -> list[Message]:
+    """Messages in turn: several lines of one side become one message."""
+    grouped: list[tuple[str, list[str]]] = []
+    for role, text in lines:
+        if grouped and grouped[-1][0] == role:
+            grouped[-1][1].append(text)
+        else:
+            grouped.append((role, [text]))
+    return [{"role": role, "content": "\n".join(texts)} for role, texts in grouped]
+
+
+def fit(draft: Draft, system_tokens: int, counts: Sequence[int], limit: int) -> bool:
+    """Cut whole exchanges off the end until the dialogue fits `limit` tokens; True when something was cut.
+
+    `counts` are the tokens of its messages. Sets `tokens`; nothing is left when not even the first answer fits.
+    """
+    total, kept = system_tokens, 0
+    for index, count in enumerate(counts):
+        total += count
+        if total > limit:
+            break
+        if draft.messages[index]["role"] == "assistant":
+            kept, draft.tokens = index + 1, total
+    cut = kept < len(draft.messages)
+    del draft.messages[kept:]
+    return cut

@@ -1,0 +1,329 @@
+"""The role-play training set (ESC-Eval section 2.3.1): support dialogues with role cards, and general role play, by quota.
+
+The paper names 3,390 support dialogues (Smile, ESConv, ExTES) and 14,000 in all; the five general sets are not named. Published
+role cards were made from the same corpora, so what they may have come from is taken out (data_prep.contamination).
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from data_prep.card_heuristic import heuristic_card
+from data_prep.contamination import Match, contaminated, document_text, link
+from data_prep.ledger import Build
+from data_prep.near_duplicates import near_duplicates
+from data_prep.prompts import PromptPack, load_pack
+from data_prep.records import Language, RoleCard, RolePlay, SupportDialogue
+from data_prep.role_examples import Draft, RoleExample, fit, role_play_draft, support_draft
+from data_prep.sources import source_named
+from data_prep.sources.rows import Item
+from data_prep.tokens import TokenCounter
+from serve.client import Message
+from serve.files import digest
+
+GENERAL_PROMPTS = "role_play"
+_BATCH = 2_000  # dialogues whose messages are counted together: bounds memory
+
+
+class Quota(BaseModel):
+    """How many dialogues of a corpus and language the set takes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    source: str
+    language: Language
+    count: Annotated[int, Field(gt=0)]
+
+
+class RoleSftConfig(BaseModel):
+    """The mix. Quotas sum to `target`; `max_tokens` counts the whole dialogue in ChatML by `tokenizer` (see TokenCounter).
+
+    `min_turns` counts the corpus's own turns, one side's consecutive lines as one.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    target: Annotated[int, Field(gt=0)]
+    quotas: Annotated[tuple[Quota, ...], Field(min_length=1)]
+    prompts: str = "esc_eval"
+    tokenizer: str = "embedded"
+    max_tokens: Annotated[int, Field(ge=64)] = 2048
+    min_turns: Annotated[int, Field(ge=2)] = 4
+    near_duplicate: Annotated[float, Field(gt=0, le=1)] = 0.8
+    valid_share: Annotated[float, Field(ge=0, lt=1)] = 0.05
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> RoleSftConfig:
+        for quota in self.quotas:
+            if quota.language not in source_named(quota.source).languages:
+                raise ValueError(f"quotas: {quota.source} has no {quota.language}")
+        if len({(q.source, q.language) for q in self.quotas}) < len(self.quotas):
+            raise ValueError("quotas: the same source and language twice")
+        total = sum(quota.count for quota in self.quotas)
+        if total != self.target:
+            raise ValueError(f"quotas sum to {total}, the target is {self.target}")
+        return self
+
+
+@dataclass
+class RoleSet:
+    """The built set. `shortfall` has a row for each quota; `matches` are each evaluation card's best ones, before the drop."""
+
+    train: list[RoleExample] = field(default_factory=list)
+    valid: list[RoleExample] = field(default_factory=list)
+    shortfall: list[dict[str, Any]] = field(default_factory=list)
+    matches: list[Match] = field(default_factory=list)
+    left: list[Match] = field(default_factory=list)
+    excerpts: dict[str, str] = field(default_factory=dict)
+
+
+def build_set(
+    items: Mapping[str, Sequence[Item]],
+    cards: Sequence[RoleCard],
+    evaluation: Sequence[RoleCard],
+    config: RoleSftConfig,
+    seed: int,
+    build: Build,
+) -> RoleSet:
+    """The set from corpora by name. `cards` made from them (by source and source id) win over cards from a corpus's own fields;
+    `evaluation` are the cards that must not be trained on. Every step is counted in `build`.
+    """
+    prompts, general = load_pack(config.prompts), load_pack(GENERAL_PROMPTS)
+    result = RoleSet()
+    drafts = _drafts(items, cards, prompts, general, build)
+    there = _tally(drafts)
+    drafts = _long_enough(drafts, config.min_turns, build)
+    drafts = _distinct(drafts, config.near_duplicate, build)
+    drafts = _decontaminated(drafts, evaluation, result, build)
+    drafts = _fitting(drafts, config, prompts, general, build)
+    usable = _tally(drafts)
+    drafts = _by_quota(drafts, config, seed, build)
+    drafts, result.left = _clean(drafts, evaluation, build)
+    result.shortfall = _shortfall(config, items, there, usable, _tally(drafts))
+    valid = _held_out(drafts, config.valid_share, seed)
+    for draft in drafts:
+        part = result.valid if draft.id in valid else result.train
+        part.append(draft.example(draft.system(prompts, general)))
+    return result
+
+
+def _drafts(
+    items: Mapping[str, Sequence[Item]], cards: Sequence[RoleCard], prompts: PromptPack, general: PromptPack, build: Build
+) -> list[Draft]:
+    """Dialogues with what their trained side is told. A support dialogue needs a card."""
+    by_origin = {(card.source, card.source_id): card for card in cards}
+    step = build.step("role cards")
+    drafts = []
+    for item in (item for name in items for item in items[name]):
+        step.taken += 1
+        if isinstance(item, RolePlay):
+            drafts.append(role_play_draft(item, general))
+        elif isinstance(item, SupportDialogue):
+            dialogue = item.dialogue
+            card = by_origin.get((dialogue.source, dialogue.source_id)) or heuristic_card(item)
+            if isinstance(card, str):
+                step.drop(f"no card ({card})", item.id)
+                continue
+            drafts.append(support_draft(item, card, prompts))
+        else:
+            step.drop("single turn", item.id)
+            continue
+        step.kept += 1
+    return drafts
+
+
+def _long_enough(drafts: Sequence[Draft], least: int, build: Build) -> list[Draft]:
+    step = build.step("turns")
+    step.taken = len(drafts)
+    kept = []
+    for draft in drafts:
+        if draft.turns < least:
+            step.drop(f"fewer than {least} turns", draft.id)
+        else:
+            kept.append(draft)
+    step.kept = len(kept)
+    return kept
+
+
+def _distinct(drafts: Sequence[Draft], threshold: float, build: Build) -> list[Draft]:
+    """Without dialogues that repeat an earlier one, word for word or nearly (Jaccard of shingles at or above `threshold`)."""
+    step = build.step("duplicates")
+    step.taken = len(drafts)
+    first: dict[str, str] = {}
+    unique = []
+    for draft in drafts:
+        key = digest(" ".join(draft.text.lower().split()), 32)
+        if key in first:
+            step.drop("exact duplicate", draft.id)
+        else:
+            first[key] = draft.id
+            unique.append(draft)
+    kept = []
+    for draft, earlier in zip(unique, near_duplicates([draft.text for draft in unique], threshold), strict=True):
+        if earlier is None:
+            kept.append(draft)
+        else:
+            step.drop("near duplicate", f"{draft.id} of {unique[earlier].id}")
+    step.kept = len(kept)
+    return kept
+
+
+def _documents(drafts: Iterable[Draft]) -> list[tuple[str, Language, str]]:
+    return [(d.id, d.language, document_text([(m["role"], m["content"]) for m in d.messages[d.placed :]])) for d in drafts]
+
+
+def _decontaminated(drafts: Sequence[Draft], evaluation: Sequence[RoleCard], result: RoleSet, build: Build) -> list[Draft]:
+    """Without what an evaluation card may have been made from.
+
+    Dropped: each card's best match among the support dialogues, and within the corpus that the card names (a card without a
+    source here still loses one dialogue: too many rather than too few); and everything at or above the detector's threshold.
+    """
+    step = build.step("decontamination")
+    step.taken = len(drafts)
+    documents = _documents(drafts)
+    support = {draft.id: draft.source for draft in drafts if draft.kind == "support"}
+    among = [document for document in documents if document[0] in support]
+    flagged = {match.document_id for match in contaminated(link(evaluation, documents))}
+    best = link(evaluation, among, top=1)
+    by_source: dict[str, list[RoleCard]] = defaultdict(list)
+    for card in evaluation:
+        by_source[card.source.lower()].append(card)
+    for source, cards in sorted(by_source.items()):
+        best += link(cards, [document for document in among if support[document[0]] == source], top=1)
+    nearest = {match.document_id for match in best}
+    kept = []
+    for draft in drafts:
+        if draft.id in flagged:
+            step.drop("matches an evaluation card", draft.id)
+        elif draft.id in nearest:
+            step.drop("nearest to an evaluation card", draft.id)
+        else:
+            kept.append(draft)
+    result.matches = sorted(set(best), key=lambda match: (-match.score, match.card_id, match.document_id))
+    shown = {match.document_id for match in result.matches[:5]}
+    result.excerpts = {document[0]: document[2][:300] for document in among if document[0] in shown}
+    step.kept = len(kept)
+    return kept
+
+
+def _fitting(
+    drafts: Sequence[Draft], config: RoleSftConfig, prompts: PromptPack, general: PromptPack, build: Build
+) -> list[Draft]:
+    """Within the length cap: exchanges are cut off the end; what is then too short goes."""
+    step = build.step("length")
+    step.taken = len(drafts)
+    counter = TokenCounter(config.tokenizer)
+    kept = []
+    for start in range(0, len(drafts), _BATCH):
+        batch = drafts[start : start + _BATCH]
+        messages: list[Message] = []
+        for draft in batch:
+            messages.append({"role": "system", "content": draft.system(prompts, general)})
+            messages += draft.messages
+        counts = counter.count(messages)
+        place = 0
+        for draft in batch:
+            end = place + 1 + len(draft.messages)
+            cut = fit(draft, counts[place], counts[place + 1 : end], config.max_tokens)
+            place = end
+            if draft.turns < config.min_turns:
+                step.drop(f"over {config.max_tokens} tokens", draft.id)
+                continue
+            step.changed["shortened"] += cut
+            kept.append(draft)
+    step.kept = len(kept)
+    return kept
+
+
+def _by_quota(drafts: Sequence[Draft], config: RoleSftConfig, seed: int, build: Build) -> list[Draft]:
+    """A seeded sample of each source and language, in the corpora's order. Nothing fills a quota that cannot be met."""
+    step = build.step("quotas")
+    step.taken = len(drafts)
+    groups: dict[tuple[str, Language], list[str]] = defaultdict(list)
+    for draft in drafts:
+        groups[draft.source, draft.language].append(draft.id)
+    wanted = {(quota.source, quota.language): quota.count for quota in config.quotas}
+    chosen: set[str] = set()
+    for (source, language), ids in groups.items():
+        random.Random(f"{seed}/quota/{source}/{language}").shuffle(ids)
+        chosen.update(ids[: wanted.get((source, language), 0)])
+    kept = []
+    for draft in drafts:
+        if draft.id in chosen:
+            kept.append(draft)
+        else:
+            step.drop("over quota" if (draft.source, draft.language) in wanted else "no quota", draft.id)
+    step.kept = len(kept)
+    return kept
+
+
+def _clean(drafts: Sequence[Draft], evaluation: Sequence[RoleCard], build: Build) -> tuple[list[Draft], list[Match]]:
+    """Searched once more: word statistics change with the set. Returns what is kept, and each card's best match in it."""
+    step = build.step("decontamination, once more")
+    step.taken = len(drafts)
+    kept = list(drafts)
+    while flagged := {match.document_id for match in contaminated(link(evaluation, _documents(kept)))}:
+        for id in sorted(flagged):
+            step.drop("matches an evaluation card", id)
+        kept = [draft for draft in kept if draft.id not in flagged]
+    step.kept = len(kept)
+    return kept, link(evaluation, _documents(kept), top=1)
+
+
+def _held_out(drafts: Sequence[Draft], share: float, seed: int) -> set[str]:
+    """Ids of the validation examples: that share of each source's dialogues, so that no source dialogue is on both sides."""
+    groups: dict[tuple[str, Language], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for draft in drafts:
+        groups[draft.source, draft.language][draft.source_id].append(draft.id)
+    held: set[str] = set()
+    for (source, language), dialogues in groups.items():
+        names = list(dialogues)
+        random.Random(f"{seed}/valid/{source}/{language}").shuffle(names)
+        held.update(id for name in names[: round(share * len(names))] for id in dialogues[name])
+    return held
+
+
+def _tally(drafts: Iterable[Draft]) -> dict[tuple[str, str], int]:
+    counts: dict[tuple[str, str], int] = defaultdict(int)
+    for draft in drafts:
+        counts[draft.source, draft.language] += 1
+    return counts
+
+
+def _shortfall(
+    config: RoleSftConfig,
+    items: Mapping[str, Sequence[Item]],
+    there: Mapping[tuple[str, str], int],
+    usable: Mapping[tuple[str, str], int],
+    taken: Mapping[tuple[str, str], int],
+) -> list[dict[str, Any]]:
+    rows = []
+    for quota in config.quotas:
+        key = (quota.source, quota.language)
+        rows.append(
+            {
+                "source": quota.source,
+                "language": quota.language,
+                "given": quota.source in items,
+                "quota": quota.count,
+                "dialogues": there.get(key, 0),
+                "usable": usable.get(key, 0),
+                "taken": taken.get(key, 0),
+                "short": quota.count - taken.get(key, 0),
+            }
+        )
+    return rows
+
+
+def quantiles(values: Sequence[float]) -> dict[str, float]:
+    """n, minimum, quartiles, 95th percentile and maximum (empty without values)."""
+    if not values:
+        return {"n": 0}
+    low, first, median, third, high, top = np.quantile(np.asarray(values, dtype=float), [0, 0.25, 0.5, 0.75, 0.95, 1])
+    named = {"min": low, "q25": first, "median": median, "q75": third, "p95": high, "max": top}
+    return {"n": len(values)} | {name: round(float(value), 4) for name, value in named.items()}
