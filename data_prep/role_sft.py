@@ -180,8 +180,9 @@ def _documents(drafts: Iterable[Draft]) -> list[tuple[str, Language, str]]:
 def _decontaminated(drafts: Sequence[Draft], evaluation: Sequence[RoleCard], result: RoleSet, build: Build) -> list[Draft]:
     """Without what an evaluation card may have been made from.
 
-    Dropped: each card's best match among the support dialogues, and within the corpus that the card names (a card without a
-    source here still loses one dialogue: too many rather than too few); and everything at or above the detector's threshold.
+    Dropped: everything at or above the detector's threshold; and, whatever the score, each card's best match among the support
+    dialogues and within the corpus that the card names (a card without its corpus here still costs one dialogue: too many
+    rather than too few). Written cards were made from no dialogue, so only the threshold counts for them.
     """
     step = build.step("decontamination")
     step.taken = len(drafts)
@@ -189,9 +190,10 @@ def _decontaminated(drafts: Sequence[Draft], evaluation: Sequence[RoleCard], res
     support = {draft.id: draft.source for draft in drafts if draft.kind == "support"}
     among = [document for document in documents if document[0] in support]
     flagged = {match.document_id for match in contaminated(link(evaluation, documents))}
-    best = link(evaluation, among, top=1)
+    made = [card for card in evaluation if card.card_method != "written"]
+    best = link(made, among, top=1)
     by_source: dict[str, list[RoleCard]] = defaultdict(list)
-    for card in evaluation:
+    for card in made:
         by_source[card.source.lower()].append(card)
     for source, cards in sorted(by_source.items()):
         best += link(cards, [document for document in among if support[document[0]] == source], top=1)
@@ -204,7 +206,8 @@ def _decontaminated(drafts: Sequence[Draft], evaluation: Sequence[RoleCard], res
             step.drop("nearest to an evaluation card", draft.id)
         else:
             kept.append(draft)
-    result.matches = sorted(set(best), key=lambda match: (-match.score, match.card_id, match.document_id))
+    written = link([card for card in evaluation if card.card_method == "written"], among, top=1)
+    result.matches = sorted({*best, *written}, key=lambda match: (-match.score, match.card_id, match.document_id))
     shown = {match.document_id for match in result.matches[:5]}
     result.excerpts = {document[0]: document[2][:300] for document in among if document[0] in shown}
     step.kept = len(kept)

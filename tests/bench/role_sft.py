@@ -1,0 +1,115 @@
+"""`python -m tests.bench.role_sft`: building the role-play set at full size, on perturbed rows.
+
+Rows are dialogues of random words from the bundled texts (nothing is a near duplicate of anything), in the files that a user
+gives: a quarter support dialogues with a card, the rest general role play, 20 % more of each than the quotas take.
+"""
+
+from __future__ import annotations
+
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import yaml
+from rich.console import Console
+
+from data_prep.records import Dialogue, Language, Line, RolePlay, SupportDialogue, Turn
+from data_prep.sources import SOURCES
+from data_prep.sources.bundled import ROLE_PLAY, SUPPORT
+from data_prep.synthetic import BUNDLED
+from evalsuite.tables import Table, to_console
+from serve.files import write_json, write_jsonl
+
+SPARE = 1.2  # rows beyond the quota, so that the quota step has something to do
+TURNS, WORDS = 14, 22  # of a dialogue; words (en) or pairs of characters (zh) of a turn: about ESConv's length
+
+
+def vocabulary(language: Language) -> list[str]:
+    """Words (en) or pairs of characters (zh) of everything that the bundled samples say, repeated as often as they occur."""
+    text = " ".join((BUNDLED / f"{name}_{language}.jsonl").read_text() for name in ("bases", "cards", "role_play"))
+    return text.split() if language == "en" else [text[i : i + 2] for i in range(0, len(text) - 1, 2) if text[i] > "\u3000"]
+
+
+def sentence(rng: random.Random, words: list[str], language: Language, count: int = WORDS) -> str:
+    return (" " if language == "en" else "").join(rng.choices(words, k=count)).replace('"', "").replace("\\", "")
+
+
+def support(count: int, language: Language, seed: int) -> Iterator[SupportDialogue]:
+    rng, words = random.Random(f"{seed}/support/{language}"), vocabulary(language)
+    for number in range(count):
+        turns = tuple(
+            Turn(role="seeker" if i % 2 == 0 else "supporter", text=sentence(rng, words, language)) for i in range(TURNS)
+        )
+        dialogue = Dialogue(
+            id=f"s-{language}-{number}", language=language, source=SUPPORT.name, source_id=f"{language}-{number}", turns=turns
+        )
+        yield SupportDialogue(dialogue=dialogue, situation=sentence(rng, words, language, 40), problem="work", age="30")
+
+
+def role_play(count: int, language: Language, seed: int) -> Iterator[RolePlay]:
+    rng, words = random.Random(f"{seed}/role_play/{language}"), vocabulary(language)
+    for number in range(count):
+        lines = tuple(
+            Line(role="partner" if i % 2 == 0 else "character", name="Bo" if i % 2 == 0 else "Ada", text=sentence(rng, words, language))
+            for i in range(TURNS)
+        )
+        yield RolePlay(
+            id=f"r-{language}-{number}", language=language, source=ROLE_PLAY.name, source_id=f"{language}-{number}",
+            character="Ada", persona=sentence(rng, words, language, 60), lines=lines,
+        )  # fmt: skip
+
+
+def corpus(folder: Path, size: int, seed: int = 0) -> Path:
+    """Files of both corpora, and the mix that takes `size` of them. Returns the mix's path."""
+    quotas = []
+    for language in ("en", "zh"):
+        for source, share, rows in ((SUPPORT, 0.125, support), (ROLE_PLAY, 0.375, role_play)):
+            count = round(share * size)
+            quotas.append({"source": source.name, "language": language, "count": count})
+            name = next(name for name in source.files if language in name)
+            write_jsonl(folder / name, rows(round(SPARE * count), language, seed))  # type: ignore[arg-type, operator]
+    mix = folder / "mix.yaml"
+    mix.write_text(yaml.safe_dump({"target": sum(q["count"] for q in quotas), "quotas": quotas}))
+    return mix
+
+
+def main(
+    sizes: Annotated[list[int], typer.Argument(help="Examples of each build.")],
+    out: Annotated[Path, typer.Option(help="Where the figures go.")] = Path("runs/bench"),
+    eval_cards: Annotated[list[str] | None, typer.Option(help="Evaluation cards; default: the bundled ones.")] = None,
+) -> None:
+    """Seconds and peak memory of `python -m data_prep role-sft` for each size, and the ratio of the last to the first."""
+    assert {SUPPORT.name, ROLE_PLAY.name} <= set(SOURCES)
+    figures = []
+    for size in sizes:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            mix = corpus(folder, size)
+            command = [sys.executable, "-m", "data_prep", "role-sft", "--config", str(mix), "--out", str(folder / "out")]
+            command += [f"--source={source.name}={folder}" for source in (SUPPORT, ROLE_PLAY)]
+            command += [f"--eval-cards={card}" for card in eval_cards or []]
+            started = time.monotonic()
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            seconds = time.monotonic() - started
+            built = sum(1 for part in ("train", "valid") for _ in (folder / "out" / f"{part}.jsonl").open())
+        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024**2  # largest child so far: sizes in rising order
+        figures.append({"asked": size, "built": built, "seconds": round(seconds, 1), "peak_gib": round(peak, 2)})
+    table = Table(
+        key="role_sft",
+        title=f"Role-play set, perturbed rows ({figures[-1]['seconds'] / figures[0]['seconds']:.1f} × the time for the last size)",
+        columns=("Asked", "Built", "Seconds", "Peak memory, GiB"),
+        rows=tuple(tuple(figure.values()) for figure in figures),
+    )
+    to_console(table, Console())
+    write_json(out / "role_sft.json", {"builds": figures})
+
+
+if __name__ == "__main__":
+    typer.run(main)
