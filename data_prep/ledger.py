@@ -109,7 +109,7 @@ class Build:
             notes = [f"dropped: {reason} {count}" for reason, count in sorted(step.dropped.items())]
             notes += [f"{what} {count}" for what, count in sorted(step.changed.items())]
             tail = f" ({', '.join(notes)})" if notes else ""
-            console.print(f"{step.name}: {step.taken} in, {step.kept} out{tail}", highlight=False, markup=False)
+            console.print(f"{step.name}: {step.taken} in, {step.kept} out{tail}", highlight=False, markup=False, soft_wrap=True)
         write_json(self.out / "manifest.json", manifest)
         console.print(
             f"written: {self.out}/ ({', '.join(sorted(self._outputs))}, manifest.json)", highlight=False, markup=False

@@ -9,11 +9,59 @@ from pathlib import Path
 from rich.console import Console
 
 from data_prep.ledger import Build
-from data_prep.sources import esconv
+from data_prep.sources import (
+    bundled,
+    character_llm,
+    charactereval,
+    chat_haruhi,
+    coser,
+    counselingbench,
+    cpsycoun,
+    emollm,
+    epitome,
+    esconv,
+    escot,
+    extes,
+    mhp_reddit,
+    pippa,
+    psych8k,
+    psyqa,
+    rolebench,
+    rpbench,
+    simpsydial,
+    smile,
+    socialbench,
+    synthetic_esc,
+)
 from data_prep.sources.rows import Item, Rows, Source
 from serve.errors import UserError, near
+from serve.files import check_unique
 
-SOURCES: dict[str, Source] = {source.name: source for module in (esconv,) for source in module.SOURCES}
+_MODULES = (  # the seven of ESC-Eval's table 5, other support corpora, general role play, our samples
+    epitome,
+    mhp_reddit,
+    psych8k,
+    esconv,
+    extes,
+    psyqa,
+    smile,
+    escot,
+    cpsycoun,
+    emollm,
+    synthetic_esc,
+    simpsydial,
+    counselingbench,
+    rolebench,
+    charactereval,
+    character_llm,
+    chat_haruhi,
+    coser,
+    rpbench,
+    socialbench,
+    pippa,
+    bundled,
+)
+SOURCES: dict[str, Source] = {source.name: source for module in _MODULES for source in module.SOURCES}
 _SHOWN = 5  # malformed rows printed one by one; the rest is counted
 
 
@@ -83,9 +131,8 @@ def read_source(name: str, place: str, build: Build, console: Console, strict: b
     for file in files:
         build.input(file)
     for problem in rows.problems[:_SHOWN]:
-        console.print(f"left out: {problem}", highlight=False, markup=False)
+        console.print(f"left out: {problem}", highlight=False, markup=False, soft_wrap=True)
     if len(rows.problems) > _SHOWN:
         console.print(f"left out: {len(rows.problems) - _SHOWN} more malformed rows of {name}", highlight=False)
-    ids = {item.id for item in items}
-    assert len(ids) == len(items), f"{name}: ids are not unique"
+    check_unique(place, (item.id for item in items), f"ids in {name}")
     return items

@@ -1,22 +1,22 @@
 """ESConv (Liu et al., ACL 2021): crowdsourced emotional-support dialogues with the seeker's situation and survey.
 
 Three published forms: the original JSON (`ESConv.json`, also `FailedESConv.json`), and two JSON-lines splits whose turns say
-`usr`/`sys` (FADO, and MultiESC with the turns of one side merged).
+`usr`/`sys` (FADO's, with the survey; MultiESC's, with the turns of one side merged, without the survey). MultiESC has the
+same dialogues as ESConv in another order: it is a corpus of its own here (`esconv_multi`), so that ids do not collide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
-from data_prep.records import Dialogue, SupportDialogue, Turn
-from data_prep.sources.rows import Item, Raw, Row, Rows, Sampled, Source, merged
+from data_prep.records import SupportDialogue
+from data_prep.sources.rows import Item, Raw, Row, Rows, Sampled, Source
+from data_prep.sources.support import ROLES, by_role, support_dialogue
 
-_ROLES = {"usr": "seeker", "seeker": "seeker", "speaker": "seeker", "sys": "supporter", "supporter": "supporter"}
-_ROLES |= {"listener": "supporter"}
 MISSING = -1  # the split files' mark for a survey question that was not answered
 
 
@@ -72,30 +72,32 @@ class _Row(Raw):
         return {name: value for name, value in answers.items() if value is not None}
 
 
-def read(files: list[Path], rows: Rows) -> Iterator[Item]:
-    """Every dialogue; `source_id` is `file stem/position`, because the corpus has no ids."""
-    for file in files:
-        found = rows.jsonl(file) if file.suffix == ".jsonl" else rows.json_list(file)
-        for position, row in enumerate(found):
-            item = _item(row, rows, f"{file.stem}/{position}")
-            if item is not None:
-                yield item
+def _reader(source: str) -> Callable[[list[Path], Rows], Iterator[Item]]:
+    """Reads every dialogue; `source_id` is `file stem/position`, because the corpus has no ids."""
+
+    def read(files: list[Path], rows: Rows) -> Iterator[Item]:
+        for file in files:
+            found = rows.json_list(file) if file.suffix == ".json" else rows.jsonl(file)
+            for position, row in enumerate(found):
+                item = _item(row, rows, source, f"{file.stem}/{position}")
+                if item is not None:
+                    yield item
+
+    return read
 
 
-def _item(row: Row, rows: Rows, source_id: str) -> SupportDialogue | None:
+def _item(row: Row, rows: Rows, source: str, source_id: str) -> SupportDialogue | None:
     raw = rows.parse(_Row, row)
-    if raw is None:
+    turns = by_role(rows, row, ((u.speaker, u.text) for u in raw.dialog), ROLES) if raw else None
+    if raw is None or turns is None:
         return None
-    unknown = sorted({u.speaker for u in raw.dialog} - set(_ROLES))
-    if unknown:
-        rows.malformed(row, f"dialog.speaker: unknown speaker {unknown[0]!r}")
-        return None
-    turns = merged(Turn.model_validate({"role": _ROLES[u.speaker], "text": u.text}) for u in raw.dialog)
-    if not turns:
-        rows.drop(row, "no turns")
-        return None
-    return SupportDialogue(
-        dialogue=Dialogue(id=f"esconv-{source_id}", language="en", source="esconv", source_id=source_id, turns=turns),
+    return support_dialogue(
+        rows,
+        row,
+        source,
+        source_id,
+        "en",
+        turns,
         situation=raw.situation.strip(),
         problem=raw.problem_type.strip(),
         emotion=raw.emotion_type.strip(),
@@ -112,7 +114,7 @@ ESCONV = Source(
     where="GitHub thu-coai/Emotional-Support-Conversation (ESConv.json)",
     licence="CC BY-NC 4.0",
     paper="Liu et al., ACL 2021",
-    read=read,
+    read=_reader("esconv"),
     table5=Sampled("MD", "Human", 1000),
 )
 FAILED = Source(
@@ -124,6 +126,17 @@ FAILED = Source(
     where="GitHub thu-coai/Emotional-Support-Conversation (FailedESConv.json)",
     licence="CC BY-NC 4.0",
     paper="Liu et al., ACL 2021",
-    read=read,
+    read=_reader("esconv_failed"),
 )
-SOURCES = (ESCONV, FAILED)
+MULTI = Source(
+    name="esconv_multi",
+    about="ESConv as MultiESC ships it: the same dialogues, the turns of one side merged, without the survey",
+    kind="support",
+    languages=("en",),
+    files=("train.txt", "valid.txt", "test.txt", "train.jsonl", "valid.jsonl", "test.jsonl"),
+    where="GitHub lwgkzl/MultiESC (MultiESC/data)",
+    licence="none stated there; ESConv itself is CC BY-NC 4.0",
+    paper="Cheng et al., EMNLP 2022",
+    read=_reader("esconv_multi"),
+)
+SOURCES = (ESCONV, FAILED, MULTI)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -13,7 +13,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from data_prep.ledger import Step
-from data_prep.records import Language, Post, RolePlay, SupportDialogue, Turn
+from data_prep.records import Language, Post, RolePlay, SupportDialogue
 from serve.errors import UserError
 from serve.files import explain, read_bytes
 
@@ -148,17 +148,3 @@ class Source:
     paper: str
     read: Callable[[list[Path], Rows], Iterator[Item]]
     table5: Sampled | None = None
-
-
-def merged(turns: Iterable[Turn]) -> tuple[Turn, ...]:
-    """Turns stripped, without empty ones; consecutive turns of one side become one, their texts on lines of their own."""
-    result: list[Turn] = []
-    for turn in turns:
-        text = turn.text.strip()
-        if not text:
-            continue
-        if result and result[-1].role == turn.role:
-            result[-1] = Turn(role=turn.role, text=f"{result[-1].text}\n{text}")
-        else:
-            result.append(Turn(role=turn.role, text=text))
-    return tuple(result)

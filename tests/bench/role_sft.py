@@ -56,27 +56,33 @@ def support(count: int, language: Language, seed: int) -> Iterator[SupportDialog
 def role_play(count: int, language: Language, seed: int) -> Iterator[RolePlay]:
     rng, words = random.Random(f"{seed}/role_play/{language}"), vocabulary(language)
     for number in range(count):
-        lines = tuple(
-            Line(role="partner" if i % 2 == 0 else "character", name="Bo" if i % 2 == 0 else "Ada", text=sentence(rng, words, language))
-            for i in range(TURNS)
-        )
+        said = [sentence(rng, words, language) for _ in range(TURNS)]
         yield RolePlay(
-            id=f"r-{language}-{number}", language=language, source=ROLE_PLAY.name, source_id=f"{language}-{number}",
-            character="Ada", persona=sentence(rng, words, language, 60), lines=lines,
-        )  # fmt: skip
+            id=f"r-{language}-{number}",
+            language=language,
+            source=ROLE_PLAY.name,
+            source_id=f"{language}-{number}",
+            character="Ada",
+            persona=sentence(rng, words, language, 60),
+            lines=tuple(
+                Line(role="character", name="Ada", text=text) if i % 2 else Line(role="partner", name="Bo", text=text)
+                for i, text in enumerate(said)
+            ),
+        )
 
 
 def corpus(folder: Path, size: int, seed: int = 0) -> Path:
     """Files of both corpora, and the mix that takes `size` of them. Returns the mix's path."""
-    quotas = []
-    for language in ("en", "zh"):
-        for source, share, rows in ((SUPPORT, 0.125, support), (ROLE_PLAY, 0.375, role_play)):
-            count = round(share * size)
-            quotas.append({"source": source.name, "language": language, "count": count})
-            name = next(name for name in source.files if language in name)
-            write_jsonl(folder / name, rows(round(SPARE * count), language, seed))  # type: ignore[arg-type, operator]
+    languages: tuple[Language, ...] = ("en", "zh")
+    few, many = round(0.125 * size), round(0.375 * size)
+    quotas: list[dict[str, str | int]] = []
+    for language in languages:
+        write_jsonl(folder / f"support_{language}.jsonl", support(round(SPARE * few), language, seed))
+        write_jsonl(folder / f"role_play_{language}.jsonl", role_play(round(SPARE * many), language, seed))
+        quotas.append({"source": SUPPORT.name, "language": language, "count": few})
+        quotas.append({"source": ROLE_PLAY.name, "language": language, "count": many})
     mix = folder / "mix.yaml"
-    mix.write_text(yaml.safe_dump({"target": sum(q["count"] for q in quotas), "quotas": quotas}))
+    mix.write_text(yaml.safe_dump({"target": 2 * (few + many), "quotas": quotas}))
     return mix
 
 
@@ -101,11 +107,12 @@ def main(
             built = sum(1 for part in ("train", "valid") for _ in (folder / "out" / f"{part}.jsonl").open())
         peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024**2  # largest child so far: sizes in rising order
         figures.append({"asked": size, "built": built, "seconds": round(seconds, 1), "peak_gib": round(peak, 2)})
+    ratio = figures[-1]["seconds"] / figures[0]["seconds"]
     table = Table(
         key="role_sft",
-        title=f"Role-play set, perturbed rows ({figures[-1]['seconds'] / figures[0]['seconds']:.1f} × the time for the last size)",
+        title=f"Role-play set, perturbed rows (the last size takes {ratio:.1f} × the first's time)",
         columns=("Asked", "Built", "Seconds", "Peak memory, GiB"),
-        rows=tuple(tuple(figure.values()) for figure in figures),
+        rows=tuple((f["asked"], f["built"], f["seconds"], f["peak_gib"]) for f in figures),
     )
     to_console(table, Console())
     write_json(out / "role_sft.json", {"builds": figures})

@@ -1,0 +1,105 @@
+"""Character-LLM (Shao et al., EMNLP 2023): model-written interviews with nine characters, English, five exchanges each.
+
+JSON lines `multiturn_NAME_MODEL.jsonl`: `character`, `finished`, and `content`, a list of turns of `interviewer` and
+`character`, each with the parts that the model wrote for it: who, an action (`(speaking)`, `(thinking)`) and words. The
+`questions_*.json` files beside them hold no dialogues and are not read.
+
+Both sides are generated, and it goes wrong in ways that would be learned: see `_fault`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from data_prep.records import RolePlay
+from data_prep.sources.play import play
+from data_prep.sources.rows import Item, Raw, Row, Rows, Source
+
+INTERVIEWER = "Interviewer"  # the files call every interviewer `Man`
+_MARKUP = re.compile(r"\((?:speaking|thinking)\)|<\|", re.IGNORECASE)
+_ENDED = re.compile(r"[.!?…][\"'”’)\]*]*$")
+
+
+class _Part(Raw):
+    role: str
+    action: str = ""
+    content: str
+
+    @property
+    def thought(self) -> bool:
+        return "thinking" in self.action.casefold()
+
+
+class _Turn(Raw):
+    turn_role: Literal["interviewer", "character"]
+    turn_content: list[_Part]
+
+    @property
+    def words(self) -> list[str]:
+        """What was said aloud, part by part."""
+        return [part.content.strip() for part in self.turn_content if part.content.strip() and not part.thought]
+
+
+class _Row(Raw):
+    character: str = Field(min_length=1)
+    finished: bool = True
+    content: list[_Turn]
+
+
+def _fault(raw: _Row) -> str | None:
+    """Why an interview cannot be used, None when it can."""
+    if not raw.finished:
+        return "unfinished"
+    if any(len({part.role for part in turn.turn_content}) > 1 for turn in raw.content):
+        return "two speakers in one turn"
+    if any(_MARKUP.search(part.content) for turn in raw.content for part in turn.turn_content):
+        return "markup of the generation inside a turn"
+    if any(not turn.words for turn in raw.content):
+        return "a turn in which nothing is said aloud"
+    if any(not _ENDED.search(turn.words[-1]) for turn in raw.content):
+        return "a turn breaks off"
+    texts = [(turn.turn_role, "\n".join(turn.words)) for turn in raw.content]
+    return "a turn is there twice" if len(set(texts)) < len(texts) else None
+
+
+def read(files: list[Path], rows: Rows) -> Iterator[Item]:
+    """Every sound interview; `source_id` is `file stem/position`."""
+    for file in files:
+        for position, row in enumerate(rows.jsonl(file)):
+            item = _item(row, rows, f"{file.stem}/{position}")
+            if item is not None:
+                yield item
+
+
+def _item(row: Row, rows: Rows, source_id: str) -> RolePlay | None:
+    raw = rows.parse(_Row, row)
+    if raw is None:
+        return None
+    fault = _fault(raw)
+    if fault:
+        rows.drop(row, fault)
+        return None
+    character = raw.character.strip()
+    names = {"interviewer": INTERVIEWER, "character": character}
+    said = [(names[turn.turn_role], words) for turn in raw.content for words in turn.words]
+    return play(row, rows, source="character_llm", source_id=source_id, language="en", character=character, said=said)
+
+
+SOURCES = (
+    Source(
+        name="character_llm",
+        about="Character-LLM interviews: 900 model-written interviews with nine characters, English, multi-turn",
+        kind="role_play",
+        languages=("en",),
+        files=("multiturn_*.jsonl",),
+        where="GitHub choosewhatulike/trainable-agents (data/gen_results/interview_turns)",
+        licence="CC BY-NC 4.0 (data)",
+        paper="Shao et al., EMNLP 2023",
+        read=read,
+    ),
+)

@@ -1,0 +1,99 @@
+"""CharacterEval (Tu et al., ACL 2024): dialogues from Chinese novels and scripts, up to where a character is to reply.
+
+`test_data.jsonl` is one JSON list despite its name; its `context` is a text with an utterance a line, `name：words`, and lines
+without a name go on with the utterance before. Profiles stand beside it in `character_profiles.json`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from data_prep.records import RolePlay
+from data_prep.sources.play import play, profile
+from data_prep.sources.rows import Item, Raw, Row, Rows, Source
+from serve.errors import UserError
+
+PROFILES = "character_profiles.json"
+PERSONA = 600  # characters
+_SPEAKER = re.compile(r"\s*([^：:\n（）()，。！？“”\"]{1,20})[：:]\s*(.*)")
+
+
+class _Row(Raw):
+    id: int | str
+    role: str
+    context: str
+
+
+def utterances(context: str) -> list[tuple[str, str]]:
+    """(speaker, words) of a context; a line without a speaker belongs to the utterance before, the first one to nobody ("")."""
+    result: list[tuple[str, str]] = []
+    for line in context.splitlines():
+        match = _SPEAKER.fullmatch(line)
+        if match:
+            result.append((match[1].strip(), match[2]))
+        elif result:
+            result[-1] = (result[-1][0], f"{result[-1][1]}\n{line.strip()}")
+        elif line.strip():
+            result.append(("", line.strip()))
+    return result
+
+
+def read(files: list[Path], rows: Rows) -> Iterator[Item]:
+    """Every dialogue; `source_id` is the corpus's id. Without the profiles beside it, personas stay empty."""
+    for file in files:
+        profiles = _profiles(file.with_name(PROFILES), rows)
+        seen: set[str] = set()
+        for row in rows.json_list(file):
+            item = _item(row, rows, profiles)
+            if item is not None and item.id in seen:
+                rows.malformed(row, f"id: {item.source_id} is there twice")
+            elif item is not None:
+                seen.add(item.id)
+                yield item
+
+
+def _profiles(path: Path, rows: Rows) -> dict[str, Mapping[str, Any]]:
+    if not path.is_file():
+        return {}
+    value = rows.json(path)
+    if not isinstance(value, dict) or not all(isinstance(fields, dict) for fields in value.values()):
+        raise UserError(f"{path}: expected an object of profiles (objects) by character")
+    return value
+
+
+def _item(row: Row, rows: Rows, profiles: Mapping[str, Mapping[str, Any]]) -> RolePlay | None:
+    raw = rows.parse(_Row, row)
+    if raw is None:
+        return None
+    character = raw.role.strip()
+    if not character:
+        rows.malformed(row, "role: empty")
+        return None
+    return play(
+        row,
+        rows,
+        source="charactereval",
+        source_id=str(raw.id),
+        language="zh",
+        character=character,
+        said=utterances(raw.context),
+        persona=profile(profiles.get(character, {}), PERSONA, "：", "；"),
+    )
+
+
+SOURCES = (
+    Source(
+        name="charactereval",
+        about="CharacterEval: 4,564 dialogues from Chinese novels and scripts with character profiles, Chinese, multi-turn",
+        kind="role_play",
+        languages=("zh",),
+        files=("test_data.jsonl",),
+        where="GitHub morecry/CharacterEval (data/test_data.jsonl and data/character_profiles.json, in one folder)",
+        licence="none stated in the repository; the texts come from novels and scripts",
+        paper="Tu et al., ACL 2024",
+        read=read,
+    ),
+)

@@ -1,0 +1,160 @@
+"""CoSER (Wang et al. 2025): conversations from books with each character's thoughts; English, many characters in a scene.
+
+Two published forms: a book (`plots`, each with `conversation`: a list, or that list written out as a string;
+`character_datasets` with profiles) and the test set (a list of scenes with `character_profiles`).
+
+An inner thought stands in [brackets] before the words. Thoughts are removed from all lines: the partners' because the character
+cannot hear them, and the character's own because a seeker's inner state is no part of what it says; otherwise the model would
+learn to write its thoughts out to whoever it talks to. Actions in (parentheses) stay.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+from pydantic import Field, ValidationError
+
+from data_prep.records import RolePlay
+from data_prep.sources.play import play, shortened
+from data_prep.sources.rows import Item, Raw, Row, Rows, Source
+from serve.files import explain
+
+PERSONA = 800  # characters
+NARRATOR = "Environment"
+_THOUGHT = re.compile(r"\[[^\[\]]*\]")
+
+
+class _Name(Raw):
+    name: str
+
+
+class _Said(Raw):
+    character: str
+    message: str
+
+
+class _Scene(Raw):
+    scenario: str = ""
+    key_characters: list[_Name]
+    dialogues: list[_Said]
+    character_profiles: dict[str, str] = Field(default={})
+
+
+class _Portrait(Raw):
+    profile: str = ""
+
+
+class _Plot(Raw):
+    conversation: list[Any] | str
+
+
+class _Book(Raw):
+    plots: list[Any]
+    character_datasets: dict[str, _Portrait] = Field(default={})
+
+
+def read(files: list[Path], rows: Rows) -> Iterator[Item]:
+    """Every conversation; `source_id` is `file stem/plot/conversation`, or `file stem/position` in a test set."""
+    for file in files:
+        value = rows.json(file)
+        scenes = _test_set(file, value, rows) if isinstance(value, list) else _book(file, value, rows)
+        for row, source_id, profiles in scenes:
+            item = _item(row, rows, source_id, profiles)
+            if item is not None:
+                yield item
+
+
+def _test_set(file: Path, scenes: list[Any], rows: Rows) -> Iterator[tuple[Row, str, Mapping[str, str]]]:
+    for number, scene in enumerate(scenes):
+        yield rows.unit(f"{file}: entry {number}", scene), f"{file.stem}/{number}", {}
+
+
+def _book(file: Path, value: Any, rows: Rows) -> Iterator[tuple[Row, str, Mapping[str, str]]]:
+    try:
+        book = _Book.model_validate(value)
+    except ValidationError as error:
+        rows.malformed(rows.unit(str(file), None), f"neither a book nor a list of scenes: {explain(error)}")
+        return
+    profiles = {name: portrait.profile for name, portrait in book.character_datasets.items()}
+    for number, plot in enumerate(book.plots):
+        where = f"{file}: plot {number}"
+        try:
+            conversations = _conversations(_Plot.model_validate(plot).conversation)
+        except ValidationError as error:
+            rows.malformed(rows.unit(where, None), explain(error))
+            continue
+        except ValueError as error:
+            rows.malformed(rows.unit(where, None), f"conversation: {error}")
+            continue
+        for position, conversation in enumerate(conversations):
+            yield rows.unit(f"{where}, conversation {position}", conversation), f"{file.stem}/{number}/{position}", profiles
+
+
+def _conversations(value: list[Any] | str) -> list[Any]:
+    """The conversations of a plot; a string is read as JSON or as a Python literal, and never run. Raises `ValueError`."""
+    found = _written_out(value) if isinstance(value, str) else value
+    if not isinstance(found, list):
+        raise ValueError(f"expected a list, found {type(found).__name__}")
+    return found
+
+
+def _written_out(text: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        pass
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        raise ValueError("a string that is neither JSON nor a Python literal") from None
+
+
+def _item(row: Row, rows: Rows, source_id: str, profiles: Mapping[str, str]) -> RolePlay | None:
+    raw = rows.parse(_Scene, row)
+    if raw is None:
+        return None
+    said = [(line.character.strip(), " ".join(_THOUGHT.sub(" ", line.message).split())) for line in raw.dialogues]
+    counts = Counter(name for name, text in said if text)
+    keys = [key.name.strip() for key in raw.key_characters if key.name.strip() not in ("", NARRATOR)]
+    if not keys:
+        rows.drop(row, "no key character")
+        return None
+    character = max(keys, key=lambda name: counts[name])  # the first of those with most lines
+    found = raw.character_profiles.get(character) or profiles.get(character, "")
+    return play(
+        row,
+        rows,
+        source="coser",
+        source_id=source_id,
+        language="en",
+        character=character,
+        said=said,
+        persona=shortened(_plain(found), PERSONA),
+        scene=raw.scenario.strip(),
+    )
+
+
+def _plain(markdown: str) -> str:
+    """A profile without its marks of emphasis and empty lines."""
+    return "\n".join(line.strip() for line in markdown.replace("*", "").splitlines() if line.strip())
+
+
+SOURCES = (
+    Source(
+        name="coser",
+        about="CoSER: conversations from books with scenes and character profiles, English, multi-turn, several speakers",
+        kind="role_play",
+        languages=("en",),
+        files=("*.json",),
+        where="GitHub Neph0s/CoSER (data/final, data/test)",
+        licence="none stated in the repository; many of the books are in copyright",
+        paper="Wang et al. 2025",
+        read=read,
+    ),
+)

@@ -1,0 +1,117 @@
+"""CPsyCoun (Zhang et al., Findings of ACL 2024): Chinese counselling dialogues that an LLM rebuilt from case reports.
+
+CPsyCounD is one text file a dialogue (`CPsyCounD/Data/case_*.txt`), CPsyCounE one JSON list of strings in a folder a topic
+(`CPsyCounE/<topic>/<n>.json`); in both, a turn begins with the speaker's name and a colon. Both are also read as JSON lines of
+{file, text}, where `file` is that path and `text` the file's content.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+import orjson
+
+from data_prep.records import Role, SupportDialogue
+from data_prep.sources.rows import Item, Raw, Row, Rows, Source
+from data_prep.sources.support import by_role, support_dialogue
+from serve.files import read_bytes
+
+OTHERS = "someone besides one seeker and one counsellor speaks"
+_ROLES: dict[str, Role] = {"来访者": "seeker", "求助者": "seeker", "心理咨询师": "supporter", "支持者": "supporter"}
+# A name in brackets that plays someone (扮演) is the same person; another name, a number or no known name is not.
+_HEAD = re.compile(rf"({'|'.join(_ROLES)})(?:（[^）]*扮演[^）]*）)?[：:]")
+_OTHER_HEAD = re.compile(rf"(?:(?:{'|'.join(_ROLES)})[^：:，。]{{0,12}}|(?!\d)\w{{1,8}})[：:].")
+# Narration, not speech: a line in brackets, dots, or one that tells how the session went on.
+_NARRATION = re.compile(r"[（(].*[）)]$|[….]+$|后续")
+
+
+class _Row(Raw):
+    file: str
+    text: str
+
+
+def _found(file: Path, rows: Rows) -> Iterator[Row]:
+    """The rows of a JSON-lines file, or the one dialogue of a published file in the form of such a row."""
+    if file.suffix == ".jsonl":
+        yield from rows.jsonl(file)
+        return
+    row = rows.unit(str(file), None)
+    try:
+        text = read_bytes(file, "corpus file").decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        rows.malformed(row, f"not UTF-8: {error}")
+        return
+    yield Row(row.where, {"file": file.as_posix(), "text": text})
+
+
+def _lines(row: Row, raw: _Row, rows: Rows) -> list[str] | None:
+    """A dialogue's lines; None (and a malformed drop) when a `.json` file's content is not a list of strings."""
+    if not raw.file.endswith(".json"):
+        return raw.text.splitlines()
+    try:
+        value = orjson.loads(raw.text)
+    except orjson.JSONDecodeError as error:
+        rows.malformed(row, f"text: malformed JSON: {error.msg}")
+        return None
+    if not isinstance(value, list) or not all(isinstance(line, str) for line in value):
+        rows.malformed(row, "text: expected a JSON list of strings")
+        return None
+    return [part for line in value for part in line.splitlines()]
+
+
+def _spoken(lines: list[str]) -> list[tuple[str, str]] | None:
+    """(speaker, text) of every turn; None when somebody else speaks."""
+    spoken: list[tuple[str, str]] = []
+    for line in map(str.strip, lines):
+        head = _HEAD.match(line)
+        if head:
+            spoken.append((head[1], line[head.end() :]))
+        elif _OTHER_HEAD.match(line):
+            return None
+        elif spoken and not _NARRATION.match(line):
+            spoken[-1] = (spoken[-1][0], f"{spoken[-1][1]}\n{line}".strip())
+    return spoken
+
+
+def _item(row: Row, rows: Rows) -> SupportDialogue | None:
+    raw = rows.parse(_Row, row)
+    lines = _lines(row, raw, rows) if raw else None
+    if raw is None or lines is None:
+        return None
+    spoken = _spoken(lines)
+    if spoken is None:
+        rows.drop(row, OTHERS)
+        return None
+    path = PurePosixPath(raw.file)
+    topic = path.parent.name if path.suffix == ".json" else ""
+    source_id = f"E/{topic}/{path.stem}" if topic else f"D/{path.stem}"
+    return support_dialogue(rows, row, "cpsycoun", source_id, "zh", by_role(rows, row, spoken, _ROLES) or [], problem=topic)
+
+
+def read(files: list[Path], rows: Rows) -> Iterator[Item]:
+    """Every dialogue between one seeker and one counsellor; `source_id` is `D/case_n` or `E/topic/n`, the same in both forms.
+
+    `problem` is the topic of CPsyCounE; CPsyCounD's files state none.
+    """
+    for file in files:
+        for row in _found(file, rows):
+            item = _item(row, rows)
+            if item is not None:
+                yield item
+
+
+SOURCES = (
+    Source(
+        name="cpsycoun",
+        about="CPsyCoun: counselling dialogues rebuilt from reports (3,084 CPsyCounD, 45 CPsyCounE), Chinese, multi-turn",
+        kind="support",
+        languages=("zh",),
+        files=("CPsyCoun[DE].jsonl", "**/case_*.txt", "CPsyCounE/*/[0-9]*.json"),
+        where="GitHub CAS-SIAT-XinHai/CPsyCoun (CPsyCounD, CPsyCounE)",
+        licence="CC BY 4.0",
+        paper="Zhang et al., Findings of ACL 2024",
+        read=read,
+    ),
+)

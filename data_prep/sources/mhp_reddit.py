@@ -1,0 +1,52 @@
+"""MHP Reddit (Lahnala et al., Findings of ACL 2021): Reddit posts with replies by mental-health professionals and peers.
+
+Checked: the paper's own repository gives post ids, comment ids, subreddits and author types, but no texts. The hub dataset
+`lsy641/reddit_mhp` has texts, and its loading script reads JSON lists of {question, description, post_id, comment_id, answer,
+topic}. Not checked: the data itself, and whether ESC-Eval, which says only "MHP Reddit", drew from that copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from data_prep.sources.posts import Pair, first_replies
+from data_prep.sources.rows import Item, Raw, Row, Rows, Sampled, Source
+
+
+class _Row(Raw):
+    post_id: str
+    comment_id: str
+    question: str
+    description: str | None = None
+    answer: str | None = None
+
+
+def _pairs(files: list[Path], rows: Rows) -> Iterator[tuple[Row, Pair]]:
+    for file in files:
+        for row in rows.json_list(file):
+            raw = rows.parse(_Row, row)
+            if raw is not None:
+                text = "\n".join(part for part in (raw.question.strip(), (raw.description or "").strip()) if part)
+                yield row, Pair(raw.post_id, raw.comment_id, text, raw.answer)
+
+
+def read(files: list[Path], rows: Rows) -> Iterator[Item]:
+    """One `Post` a Reddit post: its title and text, with the first reply. `mhp_full.json` repeats the three split files."""
+    yield from first_replies("mhp_reddit", "en", _pairs(files, rows), rows)
+
+
+SOURCES = (
+    Source(
+        name="mhp_reddit",
+        about="MHP Reddit: posts with replies by mental-health professionals and peers, English, single-turn",
+        kind="post",
+        languages=("en",),
+        files=("train.json", "valid.json", "test.json", "mhp_full.json"),
+        where="the hub dataset lsy641/reddit_mhp (the paper's own repository holds Reddit ids only)",
+        licence="MIT (hub page); the texts are Reddit users' own",
+        paper="Lahnala et al., Findings of ACL 2021",
+        read=read,
+        table5=Sampled("QA", "Human", 1000),
+    ),
+)

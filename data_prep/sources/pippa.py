@@ -1,0 +1,94 @@
+"""PIPPA (Gosling et al. 2023): people's chats with characters of their own making, English, multi-turn.
+
+The published form, checked against the dataset's page and loader on the hub (no copy of the corpus was at hand, so the
+reader has met only rows written for its tests): JSON lines `pippa_deduped.jsonl` (16,832 chats; `pippa.jsonl`, about 26,000,
+has the same fields) with `bot_name`, `bot_description`, `bot_definitions`, `bot_greeting`, `categories` (a list or null) and
+`conversation`, a list of `message` and `is_human`. Not checked: which category names occur.
+
+The hub marks the corpus as not for all audiences. Chats of a character with an NSFW category are left out, and so are chats
+with sexual words, because the categories are the makers' own. Both are coarse: look at what is left before training on it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from data_prep.records import RolePlay
+from data_prep.sources.play import filled, play, shortened
+from data_prep.sources.rows import Item, Raw, Row, Rows, Source
+
+PERSONA = 800  # characters
+_PARTNER = "You"
+_NSFW = re.compile(r"nsfw|adult|erotic|18\s*\+", re.IGNORECASE)
+_SEXUAL = re.compile(
+    r"\b(?:sex(?:y|ual\w*)?|naked|nude\w*|erotic\w*|moan\w*|orgasm\w*|horny|lewd|aroused|breasts?|nipples?|penis|vagina|cum|rap(?:e|ed|ing))\b",
+    re.IGNORECASE,
+)
+
+
+class _Said(Raw):
+    message: str
+    is_human: bool
+
+
+class _Row(Raw):
+    bot_name: str
+    bot_description: str | None = None
+    bot_definitions: str | None = None
+    categories: list[str] | None = None
+    conversation: list[_Said]
+
+
+def read(files: list[Path], rows: Rows) -> Iterator[Item]:
+    """Every chat; `source_id` is `file stem/position`, because a character's id stands on many chats."""
+    for file in files:
+        for position, row in enumerate(rows.jsonl(file)):
+            item = _item(row, rows, f"{file.stem}/{position}")
+            if item is not None:
+                yield item
+
+
+def _item(row: Row, rows: Rows, source_id: str) -> RolePlay | None:
+    raw = rows.parse(_Row, row)
+    if raw is None:
+        return None
+    character = raw.bot_name.strip()
+    if not character:
+        rows.malformed(row, "bot_name: empty")
+        return None
+    about = (raw.bot_description or "").strip() or (raw.bot_definitions or "").strip()
+    if any(_NSFW.search(category) for category in raw.categories or ()):
+        rows.drop(row, "a category marked NSFW")
+        return None
+    if _SEXUAL.search(about) or any(_SEXUAL.search(line.message) for line in raw.conversation):
+        rows.drop(row, "sexual words")
+        return None
+    partner = _PARTNER if character != _PARTNER else "Partner"
+    said = [(partner if line.is_human else character, filled(line.message, character)) for line in raw.conversation]
+    return play(
+        row,
+        rows,
+        source="pippa",
+        source_id=source_id,
+        language="en",
+        character=character,
+        said=said,
+        persona=filled(shortened(about, PERSONA), character),
+    )
+
+
+SOURCES = (
+    Source(
+        name="pippa",
+        about="PIPPA: 16,832 chats of people with characters of their own making, English, multi-turn (not for all audiences)",
+        kind="role_play",
+        languages=("en",),
+        files=("pippa_deduped.jsonl",),
+        where="the hub, PygmalionAI/PIPPA (pippa_deduped.jsonl; the full pippa.jsonl can be given as a file)",
+        licence="Apache License 2.0",
+        paper="Gosling et al. 2023",
+        read=read,
+    ),
+)

@@ -1,0 +1,80 @@
+"""RoleBench (Wang et al. 2023): single-turn questions to a character, with replies in its manner; English and Chinese.
+
+JSON lines `role`, `question`, `generated` (replies; the first is taken). Which language an item is in is read from its text
+(question and reply together), because only the folder or file name tells it and the published layouts differ.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from data_prep.records import RolePlay
+from data_prep.sources.play import language_of, play
+from data_prep.sources.rows import Item, Raw, Row, Rows, Source
+
+_ASKING = {"en": "Someone", "zh": "提问者"}  # the corpus does not say who asks
+
+
+class _Row(Raw):
+    role: str
+    question: str
+    generated: list[str]
+
+
+def read(files: list[Path], rows: Rows) -> Iterator[Item]:
+    """Every question with its first reply; `source_id` is `file/position`, with the folder where several are read."""
+    root = Path(os.path.commonpath([file.parent for file in files]))
+    for file in files:
+        name = file.relative_to(root).with_suffix("").as_posix()
+        for position, row in enumerate(rows.jsonl(file)):
+            item = _item(row, rows, f"{name}/{position}")
+            if item is not None:
+                yield item
+
+
+def _item(row: Row, rows: Rows, source_id: str) -> RolePlay | None:
+    raw = rows.parse(_Row, row)
+    if raw is None:
+        return None
+    reply = next(iter(raw.generated), "")
+    language = language_of(raw.question + reply)
+    character = raw.role.strip()
+    if not raw.question.strip() or not reply.strip() or language is None:
+        rows.drop(row, "no question or no reply")
+        return None
+    if not character:
+        rows.malformed(row, "role: empty")
+        return None
+    return play(
+        row,
+        rows,
+        source="rolebench",
+        source_id=source_id,
+        language=language,
+        character=character,
+        said=[(_ASKING[language], raw.question), (character, reply)],
+    )
+
+
+SOURCES = (
+    Source(
+        name="rolebench",
+        about="RoleBench: questions to characters with replies in their manner, English and Chinese, single-turn",
+        kind="role_play",
+        languages=("en", "zh"),
+        files=(
+            "eng_*.jsonl",
+            "zh_*.jsonl",
+            "rolebench-eng/*/*/train.jsonl",
+            "rolebench-eng/*/*/test.jsonl",
+            "rolebench-zh/*/train.jsonl",
+            "rolebench-zh/*/test.jsonl",
+        ),
+        where="the hub, ZenMoore/RoleBench (GitHub rolellm/RoleBench)",
+        licence="none stated in the GitHub repository; some characters belong to films and television",
+        paper="Wang et al. 2023 (RoleLLM)",
+        read=read,
+    ),
+)

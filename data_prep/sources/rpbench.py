@@ -1,0 +1,91 @@
+"""RPBench-Auto (Boson AI): characters and scenes for a role-play benchmark, English.
+
+JSON lines `npc_profile` and `conversation` (`from`, `sentences`), in two forms: `rpbench_character.jsonl` (a chat profile)
+and `rpbench_scene.jsonl` (a profile by fields, and a story so far in `plot_recap`). The published conversations hold the
+character's first words and nothing else, so none has a partner yet; a set that asks for several turns takes none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from data_prep.records import RolePlay
+from data_prep.sources.play import filled, play, profile, shortened
+from data_prep.sources.rows import Item, Raw, Row, Rows, Source
+
+SHORTENED = 800  # characters of persona and of scene
+_PLAYED = "npc"
+_PARTNER = "Player"
+_CHAT = ("long_definition_text", "description", "definition_text")  # the first that says something
+
+
+class _Said(Raw):
+    speaker: str = Field(validation_alias="from")
+    sentences: list[str]
+
+
+class _Row(Raw):
+    npc_profile: dict[str, Any]
+    conversation: list[_Said]
+    plot_recap: str = ""
+
+
+def read(files: list[Path], rows: Rows) -> Iterator[Item]:
+    """Every character and scene; `source_id` is `file stem/position`."""
+    for file in files:
+        for position, row in enumerate(rows.jsonl(file)):
+            item = _item(row, rows, f"{file.stem}/{position}")
+            if item is not None:
+                yield item
+
+
+def _item(row: Row, rows: Rows, source_id: str) -> RolePlay | None:
+    raw = rows.parse(_Row, row)
+    if raw is None:
+        return None
+    about = raw.npc_profile
+    character = str(about.get("name") or about.get("name_text") or "").strip()
+    if not character:
+        rows.malformed(row, "npc_profile: neither name nor name_text")
+        return None
+    said = [(character if line.speaker == _PLAYED else _PARTNER, " ".join(line.sentences)) for line in raw.conversation]
+    return play(
+        row,
+        rows,
+        source="rpbench",
+        source_id=source_id,
+        language="en",
+        character=character,
+        said=[(name, filled(text, character)) for name, text in said],
+        persona=filled(_persona(about), character),
+        scene=filled(shortened(raw.plot_recap.replace("**", ""), SHORTENED), character),
+        alone=True,
+    )
+
+
+def _persona(about: Mapping[str, Any]) -> str:
+    """A chat profile's traits and longest description, or the fields of the other form."""
+    if "name_text" not in about:
+        return profile({key: value for key, value in about.items() if key != "name"}, SHORTENED, ": ", "; ")
+    texts = (str(about.get(key) or "").strip() for key in _CHAT)
+    parts = [str(about.get("short_definition_text") or "").strip(), next((text for text in texts if text), "")]
+    return shortened("\n".join(dict.fromkeys(part for part in parts if part)), SHORTENED)
+
+
+SOURCES = (
+    Source(
+        name="rpbench",
+        about="RPBench-Auto: 80 characters and 80 scenes with the character's first words, English",
+        kind="role_play",
+        languages=("en",),
+        files=("rpbench_character.jsonl", "rpbench_scene.jsonl"),
+        where="GitHub boson-ai/RPBench-Auto (data)",
+        licence="Apache License 2.0",
+        paper="Boson AI 2024 (RPBench-Auto)",
+        read=read,
+    ),
+)

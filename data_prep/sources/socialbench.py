@@ -1,0 +1,78 @@
+"""SocialBench (Chen et al. 2024): role-play dialogues with a multiple-choice question; English and Chinese.
+
+One JSON list: `dialogue` (`from`, `value`), `instruction`, `choices`, `meta.lang`. No field names a character. The items on
+emotion ask how whoever speaks last feels, so that speaker is the character; the other items hold one line, an exam question,
+and are dropped. English texts keep a few signs of Windows-1252 as control characters, which are mended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import Field
+
+from data_prep.records import Language, RolePlay
+from data_prep.sources.play import play
+from data_prep.sources.rows import Item, Raw, Row, Rows, Source
+
+_UNDEFINED = {0x81, 0x8D, 0x8F, 0x90, 0x9D}  # mean nothing in Windows-1252
+_SIGNS = {code: "" if code in _UNDEFINED else bytes([code]).decode("cp1252") for code in range(0x80, 0xA0)}
+
+
+class _Said(Raw):
+    speaker: str = Field(validation_alias="from")
+    value: str
+
+
+class _Meta(Raw):
+    lang: Language
+
+
+class _Row(Raw):
+    dialogue: list[_Said]
+    meta: _Meta
+
+
+def mended(text: str) -> str:
+    """Text in which the control characters 0x80 to 0x9f are the signs that Windows-1252 means by them."""
+    return text.translate(_SIGNS)
+
+
+def read(files: list[Path], rows: Rows) -> Iterator[Item]:
+    """Every dialogue of two lines or more; `source_id` is `file stem/position`, because the corpus has no ids."""
+    for file in files:
+        for position, row in enumerate(rows.json_list(file)):
+            item = _item(row, rows, f"{file.stem}/{position}")
+            if item is not None:
+                yield item
+
+
+def _item(row: Row, rows: Rows, source_id: str) -> RolePlay | None:
+    raw = rows.parse(_Row, row)
+    if raw is None:
+        return None
+    said = [(line.speaker.strip(), mended(line.value)) for line in raw.dialogue]
+    if len(said) < 2:
+        rows.drop(row, "single line")
+        return None
+    character = said[-1][0]
+    if not character:
+        rows.malformed(row, "dialogue: the last line has no speaker")
+        return None
+    return play(row, rows, source="socialbench", source_id=source_id, language=raw.meta.lang, character=character, said=said)
+
+
+SOURCES = (
+    Source(
+        name="socialbench",
+        about="SocialBench: dialogues with questions on emotion (emotional perception), English and Chinese, multi-turn",
+        kind="role_play",
+        languages=("en", "zh"),
+        files=("emotional_perception.json",),
+        where="GitHub X-PLUG/SocialBench (data/emotional_perception.json)",
+        licence="none stated in the repository",
+        paper="Chen et al., Findings of ACL 2024",
+        read=read,
+    ),
+)
