@@ -81,6 +81,13 @@ class Draft:
         """What was said, without what was put before it: duplicates are looked for in this."""
         return "\n".join(message["content"] for message in self.messages[self.placed :])
 
+    @property
+    def lines(self) -> list[str]:
+        """The corpus's own lines, whoever said them."""
+        if isinstance(self.item, SupportDialogue):
+            return [turn.text for turn in self.item.dialogue.turns]
+        return [line.text for line in self.item.lines]
+
     def system(self, prompts: PromptPack, general: PromptPack) -> str:
         """The system message, rendered when it is needed: it is longer than many dialogues."""
         if isinstance(self.item, SupportDialogue):

@@ -19,6 +19,7 @@ from data_prep.card_heuristic import heuristic_card
 from data_prep.contamination import Match, contaminated, document_text, link
 from data_prep.ledger import Build
 from data_prep.near_duplicates import near_duplicates
+from data_prep.overlap import parts_of_others
 from data_prep.prompts import PromptPack, load_pack
 from data_prep.records import Language, RoleCard, RolePlay, SupportDialogue
 from data_prep.role_examples import Draft, RoleExample, fit, role_play_draft, support_draft
@@ -151,7 +152,8 @@ def _long_enough(drafts: Sequence[Draft], least: int, build: Build) -> list[Draf
 
 
 def _distinct(drafts: Sequence[Draft], threshold: float, build: Build) -> list[Draft]:
-    """Without dialogues that repeat an earlier one, word for word or nearly (Jaccard of shingles at or above `threshold`)."""
+    """Without dialogues that repeat another one: word for word, nearly (Jaccard of shingles at or above `threshold`), or as a
+    window of it."""
     step = build.step("duplicates")
     step.taken = len(drafts)
     first: dict[str, str] = {}
@@ -163,12 +165,19 @@ def _distinct(drafts: Sequence[Draft], threshold: float, build: Build) -> list[D
         else:
             first[key] = draft.id
             unique.append(draft)
-    kept = []
-    for draft, earlier in zip(unique, near_duplicates([draft.text for draft in unique], threshold), strict=True):
+    repeated = near_duplicates([draft.text for draft in unique], threshold)
+    distinct = []
+    for draft, earlier in zip(unique, repeated, strict=True):
         if earlier is None:
-            kept.append(draft)
+            distinct.append(draft)
         else:
             step.drop("near duplicate", f"{draft.id} of {unique[earlier].id}")
+    kept = []
+    for draft, whole in zip(distinct, parts_of_others([draft.lines for draft in distinct]), strict=True):
+        if whole is None:
+            kept.append(draft)
+        else:
+            step.drop("part of another dialogue", f"{draft.id} of {distinct[whole].id}")
     step.kept = len(kept)
     return kept
 
