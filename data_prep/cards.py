@@ -78,10 +78,14 @@ def _published(path: Path) -> list[RoleCard]:
 def _card(published: _Published) -> RoleCard:
     if published.res not in _TOP_LEVEL:
         raise ValueError(f"res: unknown category {published.res!r} (known: {', '.join(_TOP_LEVEL)})")
+    try:
+        fields = parse_card_text(published.base)
+    except ValueError as error:
+        raise ValueError(f"base: {error}") from None
     return RoleCard(
         id=f"esc-eval-{published.id}",
         language="en" if published.language == "english" else "zh",
-        **_parse(published.base),
+        **fields,
         source=published.source,
         source_id=str(published.id),
         card_method="llm",
@@ -90,14 +94,17 @@ def _card(published: _Published) -> RoleCard:
     )
 
 
-def _parse(text: str) -> dict[str, str]:
-    """The four fields of a card's text. What is "not mentioned" is empty; all four headings must be there, once each."""
+def parse_card_text(text: str) -> dict[str, str]:
+    """The fields age, gender, occupation and problem of a card's text, English or Chinese headings, one at a line's start each.
+
+    What is "not mentioned" is empty. Raises `ValueError` unless all four headings are there, once each.
+    """
     parts = _HEADING.split(text)[1:]
     found = list(zip(parts[::2], parts[1::2], strict=True))
     values = {}
     for field, names in _FIELDS.items():
         matching = [value.strip() for heading, value in found if heading in names]
         if len(matching) != 1:
-            raise ValueError(f"base: {len(matching)} headings for {field}, expected one")
+            raise ValueError(f"{len(matching)} headings for {field}, expected one")
         values[field] = "" if matching[0].lower() in _UNKNOWN else matching[0]
     return values

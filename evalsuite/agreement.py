@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,19 +20,15 @@ from typing import Any
 import numpy as np
 from scipy.stats import binomtest
 
+from data_prep.human_scores import round_half_up
 from data_prep.records import HumanScore, Judgement
 from evalsuite.summary import AGREEMENT, estimates
-from evalsuite.tables import Cell, Estimate, Table
+from data_prep.tables import Cell, Estimate, Table
 from serve.errors import UserError
 from serve.files import read_jsonl
 
 METRICS = ("acc", "acc_read", "acc_soft", "acc_soft_read", "parse_rate", "majority_acc", "majority_acc_soft")
 Key = tuple[str, str]  # dialogue id, dimension
-
-
-def round_half_up(value: float) -> int:
-    """The nearest whole number, halves upwards (2.5 → 3)."""
-    return math.floor(value + 0.5)
 
 
 def read_gold(path: Path) -> list[HumanScore]:

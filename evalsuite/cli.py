@@ -17,7 +17,7 @@ from evalsuite.config import Resolved, load_config
 from evalsuite.content import report_run
 from evalsuite.pipeline import Outcome
 from evalsuite.runs import open_run
-from evalsuite.tables import to_console
+from data_prep.tables import to_console
 from serve.errors import UserError, run_cli
 
 app = typer.Typer(

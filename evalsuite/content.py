@@ -16,7 +16,7 @@ from evalsuite.agreement import agreement_tables
 from evalsuite.report import ReportContent, write_report
 from evalsuite.runs import Run
 from evalsuite.summary import costs, distributions, leaderboard, terminations
-from evalsuite.tables import to_console
+from data_prep.tables import to_console
 from serve.errors import UserError
 from serve.files import read_bytes, read_jsonl
 from serve.specs import EMBEDDED_PREFIX

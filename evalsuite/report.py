@@ -34,7 +34,7 @@ from evalsuite.summary import (
     supporter_of,
     terminations,
 )
-from evalsuite.tables import Estimate, Table, clean, escape_markdown, fmt, is_numeric, to_markdown
+from data_prep.tables import Estimate, Table, clean, escape_markdown, fmt, is_numeric, to_markdown
 from serve.files import write_json, write_text
 
 PLUMBING = "plumbing: scores from the embedded 135M model say nothing about quality"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from data_prep.records import Dialogue, Judgement, Language, Termination, Usage
 from data_prep.rubrics import Rubric
-from evalsuite.tables import Cell, Estimate, Table
+from data_prep.tables import Cell, Estimate, Table
 from serve.errors import UserError
 
 # Headings of the report; its charts go under the heading of the tables they draw.

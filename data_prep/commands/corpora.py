@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rich.table import Table
+from rich.padding import Padding
+from rich.text import Text
 
 from data_prep.commands.options import OutOption, SourceOption, StrictOption, console
 from data_prep.ledger import Build
@@ -11,11 +12,12 @@ from data_prep.sources import SOURCES, parse_places, read_source
 
 def sources() -> None:
     """List the corpora that can be read: what each is, where to get it, and its licence as stated there."""
-    table = Table("Name", "Corpus", "Kind", "Where", "Licence (as stated there)", "Table 5 draws")
     for source in SOURCES.values():
-        drawn = f"{source.table5.count} ({source.table5.format})" if source.table5 else ""
-        table.add_row(source.name, source.about, source.kind, source.where, source.licence, drawn)
-    console.print(table)
+        drawn = f"; table 5 draws {source.table5.count}" if source.table5 else ""
+        console.print(Text(source.name, style="bold"), Text(f"({source.kind}, {'/'.join(source.languages)}{drawn})"))
+        lines = (source.about, f"{source.paper}; {source.where}", f"licence as stated there: {source.licence}")
+        for line in (*lines, f"files: {', '.join(source.files)}"):
+            console.print(Padding(Text(line), (0, 0, 0, 4)))
 
 
 def read(source: SourceOption, out: OutOption, strict: StrictOption = False) -> None:

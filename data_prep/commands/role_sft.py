@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import typer
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pydantic import ValidationError
-from rich.table import Table
 
 from data_prep.cards import bundled_cards, load_cards
 from data_prep.commands.options import OutOption, SeedOption, SourceOption, StrictOption, console
@@ -21,6 +20,7 @@ from data_prep.records import RoleCard
 from data_prep.role_examples import RoleExample
 from data_prep.role_sft import GENERAL_PROMPTS, RoleSet, RoleSftConfig, build_set, quantiles
 from data_prep.sources import parse_places, read_source, source_named
+from data_prep.tables import Table, to_console
 from serve.embedded import need_modules
 from serve.errors import UserError
 from serve.files import CONFIGS, explain, read_yaml, write_text
@@ -173,11 +173,19 @@ def _rows(result: RoleSet) -> list[dict[str, Any]]:
 
 
 def _print(result: RoleSet, mix: RoleSftConfig) -> None:
-    table = Table("Source", "Language", "Quota", "There", "Usable", "Taken", "Short", title="Quotas and what they lack")
-    for row in result.shortfall:
-        there = str(row["dialogues"]) if row["given"] else "not given"
-        numbers = [str(row[key]) for key in ("usable", "taken", "short")]
-        table.add_row(row["source"], row["language"], str(row["quota"]), there, *numbers)
+    keys = ("quota", "dialogues", "usable", "taken", "short")
+    rows = [
+        (row["source"], row["language"], *(None if key == "dialogues" and not row["given"] else row[key] for key in keys))
+        for row in result.shortfall
+    ]
     total = len(result.train) + len(result.valid)
-    table.add_row("all", "", str(mix.target), "", "", str(total), str(mix.target - total), style="bold")
-    console.print(table)
+    table = Table(
+        key="quotas",
+        title="Quotas and what they lack",
+        columns=("Source", "Language", "Quota", "There", "Usable", "Taken", "Short"),
+        rows=(*rows, ("all", None, mix.target, None, None, total, mix.target - total)),
+        notes=(
+            "There: dialogues with a card (a dash: the corpus was not given). Usable: what every step but the quotas leaves.",
+        ),
+    )
+    to_console(table, console)

@@ -23,7 +23,7 @@ from evalsuite.config import EvalConfig, Resolved
 from evalsuite.dialogue import Failures, Plan, hold
 from evalsuite.frameworks import esc_eval
 from evalsuite.judge import Judge
-from evalsuite.tables import Table, to_console
+from data_prep.tables import Table, to_console
 from serve.batch import in_flight
 from serve.client import ChatClient
 from serve.files import write_json

@@ -24,7 +24,7 @@ from data_prep.records import Dialogue, Language, Line, RolePlay, SupportDialogu
 from data_prep.sources import SOURCES
 from data_prep.sources.bundled import ROLE_PLAY, SUPPORT
 from data_prep.synthetic import BUNDLED
-from evalsuite.tables import Table, to_console
+from data_prep.tables import Table, to_console
 from serve.files import write_json, write_jsonl
 
 SPARE = 1.2  # rows beyond the quota, so that the quota step has something to do

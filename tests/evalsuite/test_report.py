@@ -20,7 +20,7 @@ from data_prep.rubrics import load_rubric
 from evalsuite import report
 from evalsuite.report import PLUMBING, SYNTHETIC_GOLD, ReportContent, write_report
 from evalsuite.summary import AGREEMENT, costs, distributions, leaderboard, scores, terminations
-from evalsuite.tables import Table
+from data_prep.tables import Table
 from serve.errors import UserError
 
 RUBRIC = load_rubric("esc_eval")

@@ -22,7 +22,7 @@ from evalsuite.summary import (
     scores,
     terminations,
 )
-from evalsuite.tables import Estimate, Table
+from data_prep.tables import Estimate, Table
 from serve.errors import UserError
 
 

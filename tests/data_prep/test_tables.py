@@ -8,7 +8,7 @@ import io
 import pytest
 from rich.console import Console
 
-from evalsuite.tables import Cell, Estimate, Table, clean, escape_markdown, fmt, is_numeric, to_console, to_csv, to_markdown
+from data_prep.tables import Cell, Estimate, Table, clean, escape_markdown, fmt, is_numeric, to_console, to_csv, to_markdown
 
 
 def table(*rows: tuple[Cell, ...], columns: tuple[str, ...] = ("name", "value")) -> Table:

@@ -1,0 +1,80 @@
+"""The statistics of role cards as one HTML file that needs no network: the distribution drawn (figure 5), tables 6 and 9."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import orjson
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from data_prep.card_stats import Bar
+from data_prep.tables import Table, fmt, is_numeric
+from serve.files import write_text
+
+TEMPLATES = Path(__file__).parent / "templates"
+_KINDS = ("High", "Middle", "Not rated")
+_TONES = ("#1f5fa8", "#8fb8de", "#c9c4ba")
+_HATCHES = ("", "/", ".")  # besides colour, so that bars can be told apart in grey
+
+
+def write_figure(path: Path, bars: Sequence[Bar], tables: Sequence[Table], files: Sequence[str]) -> None:
+    """Write the page. All text in it is escaped, and only its own scripts may run."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
+    )
+    scripts = [
+        get_plotlyjs().replace("\r\n", "\n"),  # as an HTML parser hands it on: the hash is of what it hands on
+        (TEMPLATES / "card_stats.js").read_text(encoding="utf-8"),
+    ]
+    data = orjson.dumps({"sunburst": _sunburst(bars), "bars": _stacked(bars)}).decode()
+    page = environment.get_template("card_stats.html.j2").render(
+        files=files,
+        total=sum(bar.total for bar in bars if len(bar.place) == 1),
+        tables=tables,
+        fmt=fmt,
+        is_numeric=is_numeric,
+        data=Markup(data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")),
+        scripts=[Markup(text) for text in scripts],
+        hashes=[base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts],
+    )
+    write_text(path, page)
+
+
+def _sunburst(bars: Sequence[Bar]) -> dict[str, Any]:
+    """The tree in plotly's form: a ring a level, an id a place, every value with all that is below it."""
+    return {
+        "ids": ["/".join(map(str, _numbers(bars, bar))) for bar in bars],
+        "parents": ["/".join(map(str, _numbers(bars, bar)[:-1])) for bar in bars],
+        "labels": [html.escape(bar.place[-1]) for bar in bars],  # plotly reads tags in its labels
+        "values": [bar.total for bar in bars],
+        "branchvalues": "total",
+    }
+
+
+def _numbers(bars: Sequence[Bar], bar: Bar) -> list[int]:
+    """A place as the positions of its ancestors and itself among the bars: ids that no name can break."""
+    at = {other.place: number for number, other in enumerate(bars)}
+    return [at[bar.place[:depth]] for depth in range(1, len(bar.place) + 1)]
+
+
+def _stacked(bars: Sequence[Bar]) -> list[dict[str, Any]]:
+    """One stacked bar a place, cards by quality; qualities that nobody has are left out. Level 1 is bold, level 3 grey."""
+    styles = ("<b>{}</b>", "{}", '<span style="color:#6b6b6b">{}</span>')
+    names = [styles[len(bar.place) - 1].format(html.escape(bar.place[-1])) for bar in bars]
+    return [
+        {
+            "name": kind,
+            "y": names,
+            "x": [bar.counts[index] for bar in bars],
+            "marker": {"color": tone, "pattern": {"shape": hatch}},
+        }
+        for index, (kind, tone, hatch) in enumerate(zip(_KINDS, _TONES, _HATCHES, strict=True))
+        if any(bar.counts[index] for bar in bars)
+    ]

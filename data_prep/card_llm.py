@@ -1,0 +1,293 @@
+"""Role cards by a model (ESC-Eval section 2.2.2, figures 4 and 6 to 8): extraction, the event filter and categories.
+
+Every reply is in the store that the caller names, so nothing is asked twice. A reply that cannot be read is never lost: it
+becomes an `Unread` with its raw text. Prompts are configs/prompts/cards, in our own words.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+
+from data_prep.card_heuristic import card_id
+from data_prep.cards import parse_card_text
+from data_prep.judge_prompts import transcript
+from data_prep.ledger import Step
+from data_prep.prompts import load_pack
+from data_prep.records import Identifier, Language, Post, Record, RoleCard, SupportDialogue
+from data_prep.taxonomy import Taxonomy
+from serve.batch import ask_all
+from serve.client import Question, Reply
+from serve.specs import ModelSpec
+
+PACK = "cards"
+NO_EVENT = "feelings without an event"
+# What a constrained server may write: the four lines that `parse_card_text` reads.
+_CARD_LINES = {
+    "en": r"Age: [^\n]+\nGender: (male|female|not mentioned)\nOccupation: [^\n]+\nProblem: [^\n]+",
+    "zh": r"年龄：[^\n]+\n性别：(男|女|未提及)\n职业：[^\n]+\n问题：[^\n]+",
+}
+_HEADINGS = {"en": ("Age", "Gender", "Occupation", "Problem"), "zh": ("年龄", "性别", "职业", "问题")}
+_SITUATION = {"en": "Situation: ", "zh": "处境："}
+
+
+class Unread(Record):
+    """A call without a usable answer: which item or card, at which step, why, and what the model said."""
+
+    id: Identifier
+    step: Literal["extract", "filter", "level 1", "level 3"]
+    reason: Literal["unreadable", "no problem named", "cut off", "refused", "context overflow", "no answer"]
+    raw: str = ""
+
+
+class Verdict(Record):
+    """What the filter said of a card: `probability` is that of keeping it, 0 to 1, null without log-probabilities."""
+
+    card_id: Identifier
+    keep: bool
+    probability: float | None = None
+
+
+@dataclass(frozen=True)
+class Asker:
+    """A model to ask, and the store of its calls. Without `base_url` (and without the spec's own) a server is launched."""
+
+    spec: ModelSpec
+    store: Path
+    console: Console
+    base_url: str | None = None
+    concurrency: int = 64
+
+    def ask(self, asked: Mapping[str, Prompt], step: str) -> dict[str, Reply | Unread]:
+        """A reply, or the reason why there is none, for every prompt by its id. Greedy: a rerun asks only what is missing."""
+        questions = [self._question(key, prompt, step) for key, prompt in asked.items()]
+        if not questions:
+            return {}
+        replies = ask_all(self.spec, questions, self.store, self.console, "card", self.base_url, self.concurrency)
+        return {key: self._answer(key, reply, step) for key, reply in zip(asked, replies, strict=True)}
+
+    def _question(self, key: str, prompt: Prompt, step: str) -> Question:
+        return Question(
+            [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.text}],
+            sample={"item": key, "step": step},
+            sampling=self.spec.sampling.model_copy(update={"temperature": 0.0}),
+            served_name=self.spec.served_name(),
+            purpose="extraction",
+            choices=prompt.choices,
+            regex=prompt.regex,
+            logprobs=prompt.choices is not None,
+        )
+
+    @staticmethod
+    def _answer(key: str, reply: Reply | None, step: str) -> Reply | Unread:
+        if reply is None:
+            return _unread(key, step, "no answer")
+        if reply.finish_reason == "context_overflow":
+            return _unread(key, step, "context overflow")
+        return _unread(key, step, "refused", reply.text) if reply.refused else reply
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """System and user message of one question, and what the answer may be."""
+
+    system: str
+    text: str
+    choices: tuple[str, ...] | None = None
+    regex: str | None = None
+
+
+def _unread(key: str, step: str, reason: str, raw: str = "") -> Unread:
+    return Unread.model_validate({"id": key, "step": step, "reason": reason, "raw": raw})
+
+
+# --- extraction -----------------------------------------------------------------------------------------------------------
+
+
+def extract(
+    items: Sequence[SupportDialogue | Post], asker: Asker, steps: Mapping[Language, Step]
+) -> tuple[list[RoleCard], list[Unread]]:
+    """A card for every item whose reply can be read, in the items' order; one prompt for posts, another for dialogues."""
+    answers = asker.ask({item.id: extraction_prompt(item) for item in items}, "extract")
+    cards, unread = [], []
+    for item in items:
+        steps[item.language].taken += 1
+        answer = answers[item.id]
+        card = answer if isinstance(answer, Unread) else read_card(item, answer)
+        if isinstance(card, Unread):
+            steps[item.language].drop(card.reason, item.id)
+            unread.append(card)
+        else:
+            steps[item.language].kept += 1
+            cards.append(card)
+    return cards, unread
+
+
+def extraction_prompt(item: SupportDialogue | Post) -> Prompt:
+    """What is asked about an item: figures 6 (post) and 7 (dialogue, with its situation where the corpus has one)."""
+    language, pack = item.language, load_pack(PACK)
+    system = pack.render(language, "extract_system.j2")
+    if isinstance(item, Post):
+        text = pack.render(language, "extract_post.j2", data=item.text)
+    else:
+        head = f"{_SITUATION[language]}{item.situation}\n\n" if item.situation else ""
+        data = head + transcript(item.dialogue)
+        text = pack.render(language, "extract_dialogue.j2", data=data, situated=bool(item.situation))
+    return Prompt(system, text, regex=_CARD_LINES[language])
+
+
+def read_card(item: SupportDialogue | Post, reply: Reply) -> RoleCard | Unread:
+    """The reply's four lines as a card; marks of lists and bold type are allowed. A card that was cut off is not one."""
+    if reply.finish_reason == "length":
+        return _unread(item.id, "extract", "cut off", reply.text)
+    lines = (re.sub(r"^[\s>#*•-]+", "", line).replace("**", "") for line in reply.text.splitlines())
+    try:
+        fields = parse_card_text("\n".join(lines))
+    except ValueError:
+        return _unread(item.id, "extract", "unreadable", reply.text)
+    if not fields["problem"]:
+        return _unread(item.id, "extract", "no problem named", reply.text)
+    origin = item if isinstance(item, Post) else item.dialogue
+    source_id = origin.source_id or item.id
+    return RoleCard(
+        id=card_id(origin.source, source_id),
+        language=item.language,
+        **fields,
+        source=origin.source,
+        source_id=source_id,
+        card_method="llm",
+    )
+
+
+# --- filter and categories -------------------------------------------------------------------------------------------------
+
+
+def card_text(card: RoleCard) -> str:
+    """A card as the model reads it: four lines; what the card does not say is left out."""
+    values = (card.age, card.gender, card.occupation, card.problem)
+    colon = ": " if card.language == "en" else "："
+    return "\n".join(f"{name}{colon}{value}" for name, value in zip(_HEADINGS[card.language], values, strict=True) if value)
+
+
+def filter_cards(
+    cards: Sequence[RoleCard], asker: Asker, steps: Mapping[Language, Step]
+) -> tuple[list[RoleCard], list[RoleCard], list[Verdict], list[Unread]]:
+    """Cards kept and dropped (figure 8: feelings without an event), all verdicts, and cards without a readable verdict.
+
+    The last are neither kept nor dropped by verdict: they count as drops of their step until a rerun or a person decides.
+    """
+    answers = asker.ask({card.id: _filter_prompt(card) for card in cards}, "filter")
+    kept: list[RoleCard] = []
+    dropped: list[RoleCard] = []
+    verdicts, unread = [], []
+    for card in cards:
+        step, answer = steps[card.language], answers[card.id]
+        step.taken += 1
+        choice = answer if isinstance(answer, Unread) else read_choice(answer, ("0", "1"), card.id, "filter")
+        if isinstance(choice, Unread):
+            step.drop(choice.reason, card.id)
+            unread.append(choice)
+            continue
+        keep = choice == "1"
+        assert isinstance(answer, Reply)
+        verdicts.append(Verdict(card_id=card.id, keep=keep, probability=probability(answer, "1", ("0", "1"))))
+        (kept if keep else dropped).append(card)
+        if keep:
+            step.kept += 1
+        else:
+            step.drop(NO_EVENT, card.id)
+    return kept, dropped, verdicts, unread
+
+
+def categorise(
+    cards: Sequence[RoleCard], taxonomy: Taxonomy, asker: Asker, steps: Mapping[int, Step]
+) -> tuple[list[RoleCard], list[Unread]]:
+    """Every card with its path of three levels: one question for level 1, one for level 3 among its leaves (figure 4).
+
+    A card whose answer cannot be read keeps the category that it came with (often none) and is among the unread.
+    `steps` are those of levels 1 and 3.
+    """
+    areas = {area.en: area for area in taxonomy.categories}
+    first, unread = _choose(
+        {card.id: (card, [area.label(card.language) for area in taxonomy.categories]) for card in cards}, asker, steps[1], 1
+    )
+    chosen = {key: taxonomy.categories[place] for key, place in first.items()}
+    second, more = _choose(
+        {
+            card.id: (card, [leaf.label(card.language) for _, leaf in areas[chosen[card.id].en].leaves])
+            for card in cards
+            if card.id in chosen
+        },
+        asker,
+        steps[3],
+        3,
+    )
+    paths = {key: chosen[key].leaves[place][0] for key, place in second.items()}
+    placed = [card.model_copy(update={"category": paths[card.id]}) if card.id in paths else card for card in cards]
+    return placed, unread + more
+
+
+def _choose(
+    asked: Mapping[str, tuple[RoleCard, list[str]]], asker: Asker, step: Step, level: int
+) -> tuple[dict[str, int], list[Unread]]:
+    """The place (from 0) of the option chosen for every card by its id."""
+    name = f"level {level}"
+    answers = asker.ask({key: _category_prompt(card, options) for key, (card, options) in asked.items()}, name)
+    places, unread = {}, []
+    for key, (_, options) in asked.items():
+        step.taken += 1
+        answer = answers[key]
+        choice = answer if isinstance(answer, Unread) else read_choice(answer, _numbers(options), key, name)
+        if isinstance(choice, Unread):
+            step.drop(choice.reason, key)
+            unread.append(choice)
+        else:
+            step.kept += 1
+            places[key] = int(choice) - 1
+    return places, unread
+
+
+def _numbers(options: Sequence[str]) -> tuple[str, ...]:
+    return tuple(str(number) for number in range(1, len(options) + 1))
+
+
+def _filter_prompt(card: RoleCard) -> Prompt:
+    pack = load_pack(PACK)
+    text = pack.render(card.language, "filter.j2", data=card_text(card))
+    return Prompt(pack.render(card.language, "filter_system.j2"), text, choices=("0", "1"))
+
+
+def _category_prompt(card: RoleCard, options: Sequence[str]) -> Prompt:
+    pack = load_pack(PACK)
+    text = pack.render(card.language, "categorise.j2", data=card_text(card), options=options)
+    return Prompt(pack.render(card.language, "categorise_system.j2"), text, choices=_numbers(options))
+
+
+def read_choice(reply: Reply, choices: Sequence[str], key: str, step: str) -> str | Unread:
+    """The one choice that a reply is, a full stop or bracket behind it allowed; anything longer is unread, not guessed at."""
+    text = reply.text.strip().rstrip(".。)）").strip()
+    if text in choices:
+        return text
+    return _unread(key, step, "cut off" if reply.finish_reason == "length" and not text else "unreadable", reply.text)
+
+
+def probability(reply: Reply, wanted: str, choices: Sequence[str]) -> float | None:
+    """The probability of one choice among the (one-token) choices, 0 to 1; None where the server reported none.
+
+    Servers report log-probabilities before the constraint's mask, so they are renormalised over the choices.
+    """
+    for token, alternatives in reply.tokens or []:
+        if token.strip() in choices:
+            mass = dict.fromkeys(choices, 0.0)
+            for alternative, logprob in alternatives.items():
+                if alternative.strip() in mass:
+                    mass[alternative.strip()] += math.exp(logprob)
+            total = sum(mass.values())
+            return mass[wanted] / total if total else None
+    return None

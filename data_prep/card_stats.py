@@ -1,0 +1,219 @@
+"""Statistics of role cards: counts a stage (table 6), a category (table 9) and their distribution (figure 5), as in the paper.
+
+The stages of a card file are read from the manifests beside it and beside the files it was made from.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ValidationError
+from rich.console import Console
+from rich.text import Text
+
+from data_prep.records import Language, RoleCard
+from data_prep.tables import Cell, Table
+from data_prep.taxonomy import Taxonomy
+from serve.files import explain, read_bytes, sha256_file
+
+Stage = Literal["extract", "filter", "human-filter"]
+STAGES: dict[Stage, str] = {"extract": "Extract", "filter": "GPT-4_F", "human-filter": "Human_F"}
+LANGUAGES: tuple[Language, ...] = ("en", "zh")
+QUALITIES = ("high", "middle", "")  # "" holds invalid cards and those that nobody rated
+TABLE6: dict[Language, tuple[int, int, int, int, int]] = {  # the three stages, high, middle
+    "en": (3673, 2792, 1708, 331, 1455),
+    "zh": (2023, 1566, 1093, 324, 769),
+}
+NOTES6 = (
+    "The paper's English Middle does not fit its row: 1,708 after the human filter less 331 High leaves 1,377, not 1,455; "
+    "1,377 + 769 = 2,146 is what table 9 sums to, and 2,801 = 1,708 + 1,093.",
+    "The paper's Chinese Extract, 2,023, is more than the 2,000 items that table 5 draws.",
+)
+NOTES9 = (
+    "A row counts all cards below it, also those whose category goes no deeper. Not rated: no quality yet, or invalid.",
+    "The paper's text speaks of 37 categories; its table 9 has 35 rows, and they account for every card, so these are used.",
+    "Ten High cells are lost in print (not printed). The printed ones sum to 374; 655 High cards in all leave 281 for the ten.",
+)
+NO_CATEGORY, OUTSIDE = "no category", "outside the taxonomy"
+_LOST = "not printed"
+
+
+class _Output(BaseModel):
+    sha256: str
+
+
+class _Row(BaseModel):
+    step: str
+    out: int
+
+
+class _Manifest(BaseModel):
+    """What is read of the manifest that `ledger.Build` writes; the rest of it is ignored."""
+
+    inputs: dict[str, object]
+    outputs: dict[str, _Output]
+    steps: list[_Row]
+
+
+@dataclass
+class StageCounts:
+    """Cards after each stage by language; a stage that no manifest tells of is missing. `notes` say what could not be read."""
+
+    counts: dict[Stage, Counter[Language]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, stage: Stage, language: Language, number: int) -> None:
+        self.counts.setdefault(stage, Counter())[language] += number
+
+    def of(self, stage: Stage, language: Language) -> int | None:
+        return self.counts[stage][language] if stage in self.counts else None
+
+
+def stages_of(files: Sequence[Path]) -> StageCounts:
+    """The stages that the manifests beside the files, and beside the files they were made from, tell of.
+
+    Published files have no manifest: their stages stay missing. A file that changed after its manifest was written is not
+    counted by it, and a note says so.
+    """
+    found = StageCounts()
+    seen: set[Path] = set()
+    pending = [path.resolve() for path in files]
+    while pending:
+        path = pending.pop(0)
+        manifest_path = path.parent / "manifest.json"
+        if manifest_path in seen or not manifest_path.is_file():
+            continue
+        manifest = _manifest(manifest_path, found)
+        if manifest is None or path.name not in manifest.outputs:
+            continue
+        seen.add(manifest_path)
+        if path.is_file() and manifest.outputs[path.name].sha256 != sha256_file(path):
+            found.notes.append(f"{path} changed after its manifest was written: its stages are not counted")
+            continue
+        _count_steps(manifest, found)
+        pending += [_place(Path(name), manifest_path.parent) for name in manifest.inputs if name.endswith(".jsonl")]
+    return found
+
+
+def _manifest(path: Path, found: StageCounts) -> _Manifest | None:
+    try:
+        return _Manifest.model_validate_json(read_bytes(path, "manifest"))
+    except ValidationError as error:
+        found.notes.append(f"{path} is not a manifest of ours ({explain(error)}): its stages are not counted")
+        return None
+
+
+def _place(path: Path, beside: Path) -> Path:
+    """An input's path as the manifest has it: relative to where the command ran, or to the folder above its output."""
+    return path.resolve() if path.is_absolute() or path.is_file() else (beside.parent / path).resolve()
+
+
+def _count_steps(manifest: _Manifest, found: StageCounts) -> None:
+    """Steps named `STAGE LANGUAGE` are what the cards commands write."""
+    for row in manifest.steps:
+        for stage, language in product(STAGES, LANGUAGES):
+            if row.step == f"{stage} {language}":
+                found.add(stage, language, row.out)
+
+
+def table6(cards: Sequence[RoleCard], stages: StageCounts) -> Table:
+    """Cards a stage and a quality by language, with the paper's row below each."""
+    quality = Counter((card.language, _quality(card)) for card in cards)
+    rows: list[tuple[Cell, ...]] = []
+    for language, name in zip(LANGUAGES, ("English", "Chinese"), strict=True):
+        own = [stages.of(stage, language) for stage in STAGES]
+        rows.append((name, "here", *own, *(quality[language, kind] for kind in QUALITIES)))
+        rows.append((name, "paper", *TABLE6[language], None))
+    columns = ("Language", "", *STAGES.values(), "High", "Middle", "Not rated")
+    return Table("table6", "Role cards at each stage (table 6)", columns, tuple(rows), (*stages.notes, *NOTES6))
+
+
+def place_of(card: RoleCard, taxonomy: Taxonomy) -> tuple[str, ...]:
+    """The card's path in the taxonomy (one to three names), or one name that says that it has none there."""
+    if not card.category:
+        return (NO_CATEGORY,)
+    return tuple(card.category) if taxonomy.holds(card.category) else (OUTSIDE,)
+
+
+def _quality(card: RoleCard) -> str:
+    return card.quality if card.quality in ("high", "middle") else ""
+
+
+def placed(cards: Sequence[RoleCard], taxonomy: Taxonomy) -> Counter[tuple[tuple[str, ...], str]]:
+    """How many cards stand at each (place, quality)."""
+    return Counter((place_of(card, taxonomy), _quality(card)) for card in cards)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A place in the tree (or none in it) and its cards by quality, those of deeper places among them."""
+
+    place: tuple[str, ...]
+    counts: tuple[int, ...]
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts)
+
+    @property
+    def name(self) -> str:
+        """Its own name, indented by level."""
+        return "  " * (len(self.place) - 1) + self.place[-1]
+
+
+def tree(cards: Sequence[RoleCard], taxonomy: Taxonomy) -> list[Bar]:
+    """Every place of the taxonomy in its order, then cards outside of it and without a category."""
+    counts = placed(cards, taxonomy)
+    order = [path[:depth] for path in taxonomy.leaves for depth in (1, 2, 3)] + [(OUTSIDE,), (NO_CATEGORY,)]
+    bars = []
+    for place in dict.fromkeys(order):
+        below: Counter[str] = Counter()
+        for (other, quality), number in counts.items():
+            if other[: len(place)] == place:
+                below[quality] += number
+        bars.append(Bar(place, tuple(below[quality] for quality in QUALITIES)))
+    return bars
+
+
+def distribution(cards: Sequence[RoleCard], taxonomy: Taxonomy) -> list[Bar]:
+    """The places of the tree that hold cards (figure 5)."""
+    return [bar for bar in tree(cards, taxonomy) if bar.total]
+
+
+def table9(cards: Sequence[RoleCard], taxonomy: Taxonomy) -> Table:
+    """The three levels, high and middle, beside the printed figures of the 35 leaves and their sums."""
+    rows: list[tuple[Cell, ...]] = []
+    for bar in tree(cards, taxonomy):
+        below = [leaf for path, leaf in taxonomy.leaves.items() if path[: len(bar.place)] == bar.place]
+        if below:
+            lost = any(leaf.high is None for leaf in below)
+            high: Cell = _LOST if lost else sum(leaf.high or 0 for leaf in below)
+            rows.append((bar.name, *bar.counts, high, sum(leaf.middle or 0 for leaf in below)))
+        elif bar.total:
+            rows.append((bar.name, *bar.counts, None, None))
+    own = [sum(_quality(card) == kind for card in cards) for kind in QUALITIES]
+    leaves = taxonomy.leaves.values()
+    rows.append(("Sum", *own, sum(leaf.high or 0 for leaf in leaves), sum(leaf.middle or 0 for leaf in leaves)))
+    columns = ("Category", "High", "Middle", "Not rated", "High (paper)", "Middle (paper)")
+    return Table("table9", "Role cards of each category (table 9)", columns, tuple(rows), NOTES9)
+
+
+# --- on the console --------------------------------------------------------------------------------------------------------
+
+
+def print_distribution(bars: Sequence[Bar], console: Console) -> None:
+    """A line of blocks a place, indented by level, on what the terminal leaves for them; shares are of all cards."""
+    total = sum(bar.total for bar in bars if len(bar.place) == 1)
+    most = max((bar.total for bar in bars), default=1)
+    names = max((len(bar.name) for bar in bars), default=0)
+    width = max(10, min(40, console.width - names - 20))
+    console.print(Text(f"Distribution of {total} cards (figure 5)"))
+    for bar in bars:
+        blocks = "█" * max(1, round(width * bar.total / most))
+        line = f"{bar.name:<{names}} {bar.total:>6} {100 * bar.total / total:5.1f} %  {blocks}"
+        console.print(Text(line), no_wrap=True, crop=True)

@@ -1,0 +1,271 @@
+"""`cards`: role cards from corpora (extract), sorted out (filter, human-filter), put in categories and counted (stats)."""
+
+from __future__ import annotations
+
+import random
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import BaseModel, ConfigDict, Field
+
+from data_prep import card_human, card_llm, card_stats
+from data_prep.card_figure import write_figure
+from data_prep.card_heuristic import heuristic_cards
+from data_prep.cards import load_cards
+from data_prep.commands.options import (
+    BaseUrlOption,
+    ConcurrencyOption,
+    ModelOption,
+    OutOption,
+    SeedOption,
+    SourceOption,
+    StrictOption,
+    console,
+)
+from data_prep.ledger import Build, Step
+from data_prep.prompts import load_pack
+from data_prep.records import Language, Post, RoleCard, SupportDialogue
+from data_prep.sources import parse_places, read_source, source_named
+from data_prep.tables import to_console
+from data_prep.taxonomy import load_taxonomy
+from serve.errors import UserError, near
+from serve.files import check_unique, read_yaml
+from serve.specs import load_spec
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="Role cards: extract, filter, categorise, count.")
+CardsOption = Annotated[Path, typer.Option("--cards", help="Role cards: our JSONL, or a JSON file that ESC-Eval published.")]
+CARDS, DROPPED, UNREADABLE, CALLS = "cards.jsonl", "dropped.jsonl", "unreadable.jsonl", "calls.sqlite"
+
+
+class Method(StrEnum):
+    """How cards are made: by a model, or from the corpus's own fields."""
+
+    llm = "llm"
+    heuristic = "heuristic"
+
+
+class Quotas(BaseModel):
+    """How many items to draw of each corpus (configs/data/table5.yaml)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    name: str
+    source: str
+    quotas: dict[str, Annotated[int, Field(ge=0)]]
+
+
+@app.command()
+def extract(
+    source: SourceOption,
+    out: OutOption,
+    model: Annotated[
+        str | None, typer.Option("--model", help="A model by name (configs/models) or spec file; needed for --method llm.")
+    ] = None,
+    base_url: BaseUrlOption = None,
+    method: Annotated[Method, typer.Option(help="llm asks a model; heuristic takes the corpus's own fields.")] = Method.llm,
+    quotas: Annotated[
+        Path | None, typer.Option("--quotas", help="Items to draw a corpus: configs/data/table5.yaml, or your own.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most this many items of every corpus.")] = None,
+    seed: SeedOption = 0,
+    concurrency: ConcurrencyOption = 64,
+    strict: StrictOption = False,
+) -> None:
+    """Make role cards from corpora; without --quotas or --limit from every item. Rerun to go on: no call is made twice."""
+    if quotas and limit:
+        raise UserError("--quotas and --limit exclude each other")
+    if method is Method.llm and model is None:
+        raise UserError("--method llm needs --model (or use --method heuristic, which needs none)")
+    places = parse_places(source)
+    wanted = _wanted(list(places), quotas, limit)
+    settings: dict[str, Any] = {"method": method.value, "model": model, "quotas": wanted}
+    build = Build(out, "cards extract", seed, settings)
+    if quotas:
+        build.input(quotas)
+    items: list[SupportDialogue | Post] = []
+    drawn = {}
+    for name, place in places.items():
+        if source_named(name).kind == "role_play":
+            raise UserError(f"--source {name}: a role-play corpus has no seeker; cards come from support dialogues and posts")
+        there = [item for item in read_source(name, place, build, console, strict) if isinstance(item, SupportDialogue | Post)]
+        chosen = _draw(there, wanted[name], seed, name, build.step(f"sample {name}"))
+        drawn[name] = (len(there), len(chosen))
+        items += chosen
+    _print_quotas(wanted, drawn)
+    steps = _steps(build, "extract", (item.language for item in items))
+    if method is Method.heuristic:
+        build.write(CARDS, heuristic_cards(items, steps))
+    else:
+        assert model is not None
+        settings["prompts"] = _prompts()
+        cards, unread = card_llm.extract(items, _asker(model, out, base_url, concurrency), steps)
+        build.write(CARDS, cards)
+        _write_unread(build, unread)
+    build.finish(console)
+
+
+@app.command("filter")
+def filter_(
+    cards: CardsOption, model: ModelOption, out: OutOption, base_url: BaseUrlOption = None, concurrency: ConcurrencyOption = 64
+) -> None:
+    """Ask a model of every card whether it holds an event, and drop those that hold feelings only (figure 8)."""
+    found, build = _open(cards, out, "cards filter", {"model": model, "prompts": _prompts()})
+    steps = _steps(build, "filter", (card.language for card in found))
+    kept, dropped, verdicts, unread = card_llm.filter_cards(found, _asker(model, out, base_url, concurrency), steps)
+    build.write(CARDS, kept)
+    build.write(DROPPED, dropped)
+    build.write("verdicts.jsonl", verdicts)
+    _write_unread(build, unread)
+    build.finish(console)
+
+
+@app.command()
+def categorise(
+    cards: CardsOption, model: ModelOption, out: OutOption, base_url: BaseUrlOption = None, concurrency: ConcurrencyOption = 64
+) -> None:
+    """Let a model choose every card's category: level 1, then level 3 among its leaves. No card is dropped.
+
+    Two rounds of questions: without --base-url (or an endpoint in the spec) a server is launched for each.
+    """
+    found, build = _open(cards, out, "cards categorise", {"model": model, "prompts": _prompts()})
+    steps = {level: build.step(f"level {level}") for level in (1, 3)}
+    asker = _asker(model, out, base_url, concurrency)
+    placed, unread = card_llm.categorise(found, load_taxonomy(), asker, steps)
+    build.write(CARDS, placed)
+    _write_unread(build, unread)
+    build.finish(console)
+
+
+@app.command("human-filter")
+def human_filter(
+    cards: CardsOption,
+    export: Annotated[Path | None, typer.Option("--export", help="Write a CSV with an empty keep column to fill in.")] = None,
+    decisions: Annotated[Path | None, typer.Option("--decisions", help="The CSV, filled in: keep is yes or no.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for the cards kept; needed with --decisions.")] = None,
+) -> None:
+    """A person's filter between the model's and the annotation (table 6): --export a sheet, import it with --decisions."""
+    if (export is None) == (decisions is None):
+        raise UserError("give either --export CSV or --decisions CSV")
+    if export is not None:
+        if export.exists():
+            raise UserError(f"--export: {export} is there already, perhaps with decisions in it; choose another name")
+        found = load_cards(cards)
+        card_human.write_sheet(export, found)
+        console.print(f"written: {export} ({len(found)} cards); fill in keep with yes or no", highlight=False, markup=False)
+        return
+    if decisions is None or out is None:
+        raise UserError("--decisions needs --out")
+    found, build = _open(cards, out, "cards human-filter", {})
+    decided = card_human.read_decisions(decisions, found)
+    build.input(decisions)
+    kept, dropped = card_human.apply_decisions(found, decided, _steps(build, "human-filter", (card.language for card in found)))
+    build.write(CARDS, kept)
+    build.write(DROPPED, dropped)
+    build.finish(console)
+
+
+@app.command()
+def stats(
+    cards: Annotated[list[Path], typer.Option("--cards", help="A card file (JSONL, or ESC-Eval's JSON). Repeat for more.")],
+    stage: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--stage", metavar="NAME=FILE", help="Cards after extract, filter or human-filter, where no manifest says."
+        ),
+    ] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Also write figures and tables as one HTML file.")] = None,
+) -> None:
+    """Print tables 6 and 9 for any card files beside the paper's figures, and their distribution (figure 5)."""
+    found = [card for path in cards for card in load_cards(path)]
+    check_unique("--cards", (card.id for card in found), "card ids over all files")
+    taxonomy = load_taxonomy()
+    stages = card_stats.stages_of(cards)
+    for name, path in _stage_files(stage or []).items():
+        stages.counts.pop(name, None)
+        for language in card_stats.LANGUAGES:
+            stages.add(name, language, sum(card.language == language for p in path for card in load_cards(p)))
+    tables = [card_stats.table6(found, stages), card_stats.table9(found, taxonomy)]
+    bars = card_stats.distribution(found, taxonomy)
+    for table in tables:
+        to_console(table, console)
+    card_stats.print_distribution(bars, console)
+    if html:
+        write_figure(html, bars, tables, [path.name for path in cards])
+        console.print(f"written: {html}", highlight=False, markup=False)
+
+
+def _wanted(names: list[str], quotas: Path | None, limit: int | None) -> dict[str, int | None]:
+    """How many items to draw of each corpus; None takes all. Corpora of a quota file that are not given count as asked for."""
+    if quotas is None:
+        return dict.fromkeys(names, limit)
+    found = read_yaml(quotas, Quotas, "quota file").quotas
+    for name in names:
+        if name not in found:
+            raise UserError(f"{quotas}: no quota for {name}: {near(name, found)} (or use --limit)")
+    return dict(found)
+
+
+def _draw(items: list[Any], wanted: int | None, seed: int, name: str, step: Step) -> list[Any]:
+    """A seeded sample in the corpus's order, all items where there are too few."""
+    count = len(items) if wanted is None else min(wanted, len(items))
+    step.taken, step.kept = len(items), count
+    chosen = set(random.Random(f"{seed}/cards/{name}").sample(range(len(items)), count))
+    for place, item in enumerate(items):
+        if place not in chosen:
+            step.drop("beyond the quota", item.id)
+    return [item for place, item in enumerate(items) if place in chosen]
+
+
+def _print_quotas(wanted: dict[str, int | None], drawn: dict[str, tuple[int, int]]) -> None:
+    for name, asked in wanted.items():
+        there, taken = drawn.get(name, (0, 0))
+        short = 0 if asked is None else asked - taken
+        tail = f", {short} short" if short else ""
+        tail += "" if name in drawn else " (not given)"
+        text = f"{name}: {'all' if asked is None else asked} asked, {there} there, {taken} taken{tail}"
+        console.print(text, highlight=False, markup=False)
+
+
+def _steps(build: Build, stage: card_stats.Stage, languages: Any) -> dict[Language, Step]:
+    """A step for each language that occurs; `cards stats` finds stages by these names."""
+    present = set(languages)
+    return {language: build.step(f"{stage} {language}") for language in card_stats.LANGUAGES if language in present}
+
+
+def _asker(model: str, out: Path, base_url: str | None, concurrency: int) -> card_llm.Asker:
+    out.mkdir(parents=True, exist_ok=True)
+    return card_llm.Asker(load_spec(model), out / CALLS, console, base_url, concurrency)
+
+
+def _prompts() -> str:
+    """A hash of the prompts, for the manifest: an edited prompt makes other cards."""
+    return load_pack(card_llm.PACK).fingerprint()
+
+
+def _open(cards: Path, out: Path, command: str, settings: dict[str, Any]) -> tuple[list[RoleCard], Build]:
+    """The cards, and a build that may not write over them."""
+    found = load_cards(cards)
+    if cards.resolve().parent == out.resolve():
+        raise UserError(f"--out {out}: the cards come from there; choose another folder, or its files would be replaced")
+    build = Build(out, command, settings=settings)
+    build.input(cards)
+    return found, build
+
+
+def _write_unread(build: Build, unread: list[card_llm.Unread]) -> None:
+    build.write(UNREADABLE, unread)
+    lost = sum(one.reason == "no answer" for one in unread)
+    if lost:
+        console.print(f"{lost} without an answer: run the same command again to ask them", highlight=False)
+
+
+def _stage_files(given: list[str]) -> dict[card_stats.Stage, list[Path]]:
+    files: dict[card_stats.Stage, list[Path]] = {}
+    for text in given:
+        name, separator, path = text.partition("=")
+        stage = next((known for known in card_stats.STAGES if known == name), None)
+        if stage is None or not separator or not path:
+            raise UserError(f"--stage {text}: write NAME=FILE with NAME one of {', '.join(card_stats.STAGES)}")
+        files.setdefault(stage, []).append(Path(path))
+    return files

@@ -1,0 +1,151 @@
+"""`rank-sft` turns human scores and dialogues into a ranker's training, validation and test sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+from rich.progress import track
+
+from data_prep.commands.options import OutOption, SeedOption, console
+from data_prep.human_scores import read_dialogues, read_scores
+from data_prep.judge_prompts import Method
+from data_prep.ledger import Build
+from data_prep.prompts import PromptPack, load_pack
+from data_prep.rank_sft import Case, RankExample, cases, describe, mean_targets, narrowed, split_cases
+from data_prep.records import HumanScore
+from data_prep.rubrics import Rubric, load_rubric
+from data_prep.splits import SHARES, Split
+from data_prep.splits import Method as SplitMethod
+from serve.errors import UserError
+from serve.files import write_json, write_text
+
+Dialogues = Annotated[list[Path], typer.Option("--dialogues", help="JSONL file of dialogues. Repeat for more.")]
+Scores = Annotated[
+    list[Path],
+    typer.Option(
+        "--scores", help="Human scores, JSONL or CSV (the form that import-scores reads and writes). Repeat for more."
+    ),
+]
+RubricOption = Annotated[
+    str, typer.Option("--rubric", help="Rubric that the ranker is asked, by name (configs/rubrics) or YAML file.")
+]
+MethodOption = Annotated[
+    Method, typer.Option("--method", help="One example with all dimensions, or one a dimension (native or paper's prompt).")
+]
+SplitOption = Annotated[
+    SplitMethod,
+    typer.Option("--split", help="7:1:2 with no role card or dialogue on two sides, by score; or the paper's random rows."),
+]
+DimensionsOption = Annotated[
+    str, typer.Option("--dimensions", help="Only these dimensions, with commas; score with OUT/rubric.yaml then.")
+]
+ScoreRubricOption = Annotated[
+    str | None,
+    typer.Option(
+        "--score-rubric",
+        help="Name of the rubric that people scored on, where it is another (as esc_eval_human is to esc_eval).",
+    ),
+]
+AnnotatorOption = Annotated[
+    list[str] | None, typer.Option("--annotator", help="Only scores of this annotator. Repeat for more; their mean is taken.")
+]
+
+
+def rank_sft(
+    dialogues: Dialogues,
+    scores: Scores,
+    out: OutOption,
+    rubric: RubricOption = "esc_eval",
+    method: MethodOption = "joint",
+    split: SplitOption = "grouped",
+    seed: SeedOption = 0,
+    dimensions: DimensionsOption = "",
+    score_rubric: ScoreRubricOption = None,
+    annotator: AnnotatorOption = None,
+    prompts: Annotated[str, typer.Option("--prompts", help="Prompt pack by name (configs/prompts) or folder.")] = "esc_eval",
+) -> None:
+    """Ranker examples from human scores: train, valid and test as prompt and completion, with exactly the scorer's messages.
+
+    Several annotators' scores of one dimension are averaged and rounded, halves up. Beside the examples: the test split's
+    dialogues and scores (to score and measure agreement on), rubric.yaml (the rubric that was asked), and labels.json with
+    label counts and majority baselines.
+    """
+    chosen = [name.strip() for name in dimensions.split(",") if name.strip()]
+    asked, pack = narrowed(load_rubric(rubric), chosen), load_pack(prompts)
+    settings = {
+        "rubric": asked.model_dump(mode="json"),
+        "prompts": {"pack": prompts, "fingerprint": pack.fingerprint()},
+        "method": method,
+        "split": split,
+        "score_rubric": score_rubric or asked.name,
+        "annotators": sorted(annotator or []),
+    }
+    build = Build(out, "rank-sft", seed, settings)
+    talks = {dialogue.id: dialogue for dialogue in read_dialogues(dialogues)}
+    given = [score for path in scores for score in read_scores(path)]
+    _refuse_other_languages(given, {name: talk.language for name, talk in talks.items()})
+    for path in (*dialogues, *scores):
+        build.input(path)
+    targets, used = mean_targets(given, talks, asked, build.step("scores"), score_rubric, annotator or ())
+    step = build.step("mean scores")
+    found = cases(talks.values(), targets, asked, method, step)
+    if not found:
+        reasons = {**build.steps[0].dropped, **step.dropped}
+        listed = "; ".join(f"{reason}: {count}" for reason, count in sorted(reasons.items()))
+        raise UserError(f"no example can be made of {', '.join(map(str, scores))} with rubric {asked.name} ({listed})")
+    splits = split_cases(found, split, seed)
+    _write(build, splits, used, pack, asked)
+    summary = describe(splits, asked)
+    write_json(out / "labels.json", summary)
+    build.output("labels.json")
+    _show(summary)
+    build.finish(console)
+
+
+def _refuse_other_languages(scores: Sequence[HumanScore], languages: dict[str, str]) -> None:
+    for score in scores:
+        if languages.get(score.dialogue_id, score.language) != score.language:
+            raise UserError(f"scores: dialogue {score.dialogue_id} is in {languages[score.dialogue_id]}, not {score.language}")
+
+
+def _write(
+    build: Build, splits: dict[Split, list[Case]], scores: Sequence[HumanScore], pack: PromptPack, rubric: Rubric
+) -> None:
+    for name, found in splits.items():
+        build.write(f"{name}.jsonl", _examples(found, name, pack, rubric))
+    tested = {(case.dialogue.id, key) for case in splits["test"] for key in case.target}
+    build.write("dialogues_test.jsonl", {case.dialogue.id: case.dialogue for case in splits["test"]}.values())
+    build.write("scores_test.jsonl", [score for score in scores if (score.dialogue_id, score.dimension) in tested])
+    text = yaml.safe_dump(rubric.model_dump(), allow_unicode=True, sort_keys=False, width=120)
+    write_text(build.out / "rubric.yaml", text)
+    build.output("rubric.yaml")
+
+
+def _examples(found: Sequence[Case], name: str, pack: PromptPack, rubric: Rubric) -> Iterator[RankExample]:
+    for case in track(found, f"{name} examples", console=console, disable=not console.is_terminal):
+        yield case.example(pack, rubric)
+
+
+def _show(summary: dict[str, Any]) -> None:
+    """One line a split, language and dimension; then how near the splits are to 7:1:2."""
+    rows = summary["labels"]
+    width = max(len(row["dimension"]) for row in rows)
+    for row in rows:
+        counts = "  ".join(f"{label}: {count}" for label, count in row["counts"].items())
+        acc, soft = 100 * row["majority_acc"], 100 * row["majority_acc_soft"]
+        baseline = f"majority {row['majority']}: ACC {acc:.1f} %, ACC_soft {soft:.1f} %"
+        _print(f"{row['split']:<5} {row['language']} {row['dimension']:<{width}} n {row['n']}  {counts}  {baseline}")
+    for what, part in summary["shares"].items():
+        off = max(abs(part[name] - wanted) for name, wanted in SHARES.items())
+        parts = " : ".join(f"{100 * part[name]:.2f}" for name in SHARES)
+        both = summary["on_several_sides"].get(what, 0)
+        tail = f"; {both} on several sides" if both else ""
+        _print(f"{what}: {parts} % (at most {100 * off:.2f} points off 70 : 10 : 20{tail})")
+
+
+def _print(line: str) -> None:
+    console.print(line, highlight=False, markup=False, soft_wrap=True)

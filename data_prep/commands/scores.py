@@ -1,0 +1,82 @@
+"""`import-scores` turns human scores, of corpora or of one's own files, into a score set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from data_prep.commands.options import OutOption, StrictOption, console
+from data_prep.human_scores import Check, Imported, read_dialogues, read_scores
+from data_prep.ledger import Build
+from data_prep.score_corpora import import_corpus
+from serve.errors import UserError
+
+Sources = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--source",
+        metavar="NAME=PLACE",
+        help="A corpus with scores and where it is: esconv, esconv_failed, esconv_multi, epitome or empathic_comm. "
+        "Repeat for more.",
+    ),
+]
+ScoreFiles = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--scores",
+        help="A CSV (with header) or JSONL file of your own: dialogue_id, language, annotator, rubric, dimension, value and, "
+        "for a score of one turn, turn (from 0). Repeat for more.",
+    ),
+]
+DialogueFiles = Annotated[
+    list[Path] | None,
+    typer.Option("--dialogues", help="JSONL file with the dialogues that --scores is about. Repeat for more."),
+]
+Rubrics = Annotated[
+    list[Path] | None, typer.Option("--rubric", help="YAML file of a rubric of your own that --scores names. Repeat for more.")
+]
+
+
+def import_scores(
+    out: OutOption,
+    source: Sources = None,
+    scores: ScoreFiles = None,
+    dialogues: DialogueFiles = None,
+    rubric: Rubrics = None,
+    strict: StrictOption = False,
+) -> None:
+    """Human scores as records: OUT/dialogues.jsonl and OUT/scores.jsonl; a missing answer gives no score.
+
+    Where there are any: turn_scores.jsonl (scores of single turns) and judgements.jsonl (models' verdicts that a corpus has).
+    Scores files of your own must be right in every row; malformed rows of corpora are left out, or fatal with --strict.
+    """
+    places = _places(source or [])
+    if not places and not scores:
+        raise UserError("nothing to import: give --source NAME=PLACE or --scores FILE")
+    build = Build(out, "import-scores", settings={"strict": strict})
+    found = Imported()
+    for name, place in places:
+        found.add(import_corpus(name, place, build, console, strict))
+    own = read_dialogues(dialogues or [])
+    for path in (*(dialogues or []), *(rubric or [])):
+        build.input(path)
+    found.add(Imported(dialogues=own))
+    check = Check(rubric or [], found.dialogues if found.dialogues else None)
+    for path in scores or []:
+        given = read_scores(path, check)
+        build.input(path)
+        step = build.step(f"read {path.name}")
+        step.taken = step.kept = len(given)
+        found.add(Imported(scores=[s for s in given if s.turn is None], turn_scores=[s for s in given if s.turn is not None]))
+    found.write(build)
+    build.finish(console)
+
+
+def _places(given: list[str]) -> list[tuple[str, str]]:
+    places = [tuple(text.split("=", 1)) for text in given]
+    for text, parts in zip(given, places, strict=True):
+        if len(parts) < 2 or not all(parts):
+            raise UserError(f"--source {text}: write NAME=PATH, or NAME=hf:OWNER/DATASET for the hub")
+    return [(name, place) for name, place in places]

@@ -1,0 +1,169 @@
+"""Scores that people gave, as `HumanScore` records: files in our own form, and what every import has in common.
+
+Our own form (`read_scores`) is JSON lines, or CSV with a header, one score a row; `turn` may be left out or empty:
+
+    dialogue_id,language,annotator,rubric,dimension,value,turn
+    d1,en,anna,esc_eval_human,empathy,3,
+
+The corpora that come with scores are in `data_prep.score_corpora`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from data_prep.ledger import Build, Step
+from data_prep.records import Dialogue, HumanScore, Judgement
+from data_prep.rubrics import Rubric, load_rubric
+from data_prep.sources.rows import Rows
+from serve.errors import UserError, near
+from serve.files import check_unique, read_jsonl
+
+COLUMNS = ("dialogue_id", "language", "annotator", "rubric", "dimension", "value", "turn")
+
+
+@dataclass
+class Imported:
+    """Dialogues with what was said about them. `turn_scores` are on single turns, `scores` on whole dialogues."""
+
+    dialogues: list[Dialogue] = field(default_factory=list)
+    scores: list[HumanScore] = field(default_factory=list)
+    turn_scores: list[HumanScore] = field(default_factory=list)
+    judgements: list[Judgement] = field(default_factory=list)
+
+    def add(self, other: Imported) -> None:
+        self.dialogues += other.dialogues
+        self.scores += other.scores
+        self.turn_scores += other.turn_scores
+        self.judgements += other.judgements
+
+    def write(self, build: Build) -> None:
+        """Write dialogues.jsonl and scores.jsonl, and turn_scores.jsonl and judgements.jsonl where there are any.
+
+        What two corpora share is written once (step `dialogues`, step `scores`); a dialogue without any score is left out.
+        """
+        rated = {score.dialogue_id for score in (*self.scores, *self.turn_scores)}
+        rated |= {judgement.dialogue_id for judgement in self.judgements}
+        step = build.step("dialogues")
+        dialogues: dict[str, Dialogue] = {}
+        for dialogue in self.dialogues:
+            step.taken += 1
+            if dialogue.id not in rated:
+                step.drop("no score", dialogue.id)
+            elif dialogue.id in dialogues:
+                step.drop("in two corpora, the first stands", dialogue.id)
+            else:
+                dialogues[dialogue.id] = dialogue
+                step.kept += 1
+        if self.dialogues:
+            build.write("dialogues.jsonl", dialogues.values())
+        build.write("scores.jsonl", _once(self.scores, build.step("scores")))
+        if self.turn_scores:
+            build.write("turn_scores.jsonl", _once(self.turn_scores, build.step("scores of turns")))
+        if self.judgements:
+            build.write("judgements.jsonl", self.judgements)
+
+
+def _key(score: HumanScore) -> tuple[object, ...]:
+    return score.dialogue_id, score.rubric, score.dimension, score.annotator, score.turn
+
+
+def _once(scores: Iterable[HumanScore], step: Step) -> list[HumanScore]:
+    kept: dict[tuple[object, ...], HumanScore] = {}
+    for score in scores:
+        step.taken += 1
+        first = kept.setdefault(_key(score), score)
+        if first is score:
+            step.kept += 1
+        else:
+            what = "same value" if first.value == score.value else "another value, the first stands"
+            step.drop(f"given twice: {what}", f"{score.dialogue_id}/{score.dimension}")
+    return list(kept.values())
+
+
+def round_half_up(value: float) -> int:
+    """The nearest whole number, halves upwards (2.5 → 3)."""
+    return math.floor(value + 0.5)
+
+
+def read_dialogues(paths: Sequence[Path]) -> list[Dialogue]:
+    """Dialogues from JSONL files, in order; `UserError` for a doubled id."""
+    dialogues = [dialogue for path in paths for dialogue in read_jsonl(path, Dialogue, "dialogues")]
+    check_unique(", ".join(map(str, paths)), (dialogue.id for dialogue in dialogues), "dialogue ids")
+    return dialogues
+
+
+def read_scores(path: Path, check: Callable[[HumanScore], None] | None = None) -> list[HumanScore]:
+    """Scores from a `.jsonl` or `.csv` file in the form above, in file order; each is given to `check`.
+
+    Raises `UserError` with file, line and column for whatever is malformed, refused by `check` (a `UserError`), or given twice
+    by one annotator.
+    """
+    if path.suffix not in (".jsonl", ".csv"):
+        raise UserError(f"{path}: scores are read from .jsonl or .csv")
+    rows = Rows(Step("scores"), strict=True)
+    scores: dict[tuple[object, ...], HumanScore] = {}
+    for row in rows.jsonl(path) if path.suffix == ".jsonl" else rows.csv(path):
+        if isinstance(row.value, dict) and row.value.get("turn") == "":
+            row.value["turn"] = None
+        score = rows.parse(HumanScore, row)
+        assert score is not None, "strict rows raise"
+        if check is not None:
+            try:
+                check(score)
+            except UserError as error:
+                raise UserError(f"{row.where}: {error}") from None
+        if _key(score) in scores:
+            raise UserError(f"{row.where}: {score.annotator} gave {score.dialogue_id} / {score.dimension} twice")
+        scores[_key(score)] = score
+    if not scores:
+        raise UserError(f"scores file is empty: {path} (columns: {', '.join(COLUMNS)})")
+    return list(scores.values())
+
+
+class Check:
+    """Whether a score fits its rubric (own rubric files first, then the bundled ones) and, where given, its dialogue."""
+
+    def __init__(self, rubrics: Sequence[Path] = (), dialogues: Iterable[Dialogue] | None = None) -> None:
+        self._rubrics = {rubric.name: rubric for rubric in (load_rubric(str(path)) for path in rubrics)}
+        self._dialogues = None if dialogues is None else {dialogue.id: dialogue for dialogue in dialogues}
+
+    def __call__(self, score: HumanScore) -> None:
+        """Raise `UserError` that begins with the column that is wrong."""
+        rubric = self._rubric(score.rubric)
+        if score.dimension not in rubric.dimensions:
+            raise UserError(
+                f"dimension: {score.dimension!r} is not in rubric {rubric.name}: {near(score.dimension, rubric.dimensions)}"
+            )
+        check_scale(score, rubric)
+        if self._dialogues is not None:
+            _check_dialogue(score, self._dialogues.get(score.dialogue_id))
+
+    def _rubric(self, name: str) -> Rubric:
+        if name not in self._rubrics:
+            if name.endswith((".yaml", ".yml")) or "/" in name:
+                raise UserError(f"rubric: {name!r} is a path; write the rubric's name and give its file with --rubric")
+            try:
+                self._rubrics[name] = load_rubric(name)
+            except UserError as error:
+                raise UserError(f"rubric: {error}") from None
+        return self._rubrics[name]
+
+
+def check_scale(score: HumanScore, rubric: Rubric) -> None:
+    """Raise `UserError` for a value that is not between the rubric's lowest and highest score; halves and means may be."""
+    scale = rubric.scale
+    if not scale.min <= score.value <= scale.max:
+        raise UserError(f"value: {score.value:g} is off the scale of rubric {rubric.name}, {scale.min} to {scale.max}")
+
+
+def _check_dialogue(score: HumanScore, dialogue: Dialogue | None) -> None:
+    if dialogue is None:
+        raise UserError(f"dialogue_id: no dialogue {score.dialogue_id!r} among those given")
+    if dialogue.language != score.language:
+        raise UserError(f"language: {score.language}, but dialogue {dialogue.id!r} is in {dialogue.language}")
+    if score.turn is not None and score.turn >= len(dialogue.turns):
+        raise UserError(f"turn: {score.turn}, but dialogue {dialogue.id!r} has turns 0 to {len(dialogue.turns) - 1}")

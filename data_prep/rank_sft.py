@@ -1,0 +1,236 @@
+"""Ranker training sets: human scores and dialogues become exactly what scoring sends, with the answer that people gave.
+
+One example a dimension (`paper`, as ESC-Eval section 3.4 trains ESC-RANK; `per_dimension`, the native prompt) or one with all
+dimensions (`joint`). The messages come from `data_prep.judge_prompts`, as those of scoring do.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from data_prep.human_scores import check_scale, round_half_up
+from data_prep.judge_prompts import Method, judge_messages
+from data_prep.ledger import Step
+from data_prep.prompts import PromptPack
+from data_prep.records import Dialogue, HumanScore, Identifier, Language, Record
+from data_prep.rubrics import Rubric
+from data_prep.splits import SHARES, Split, group_of, grouped_split, random_split, shares
+from data_prep.splits import Method as SplitMethod
+from serve.client import Message
+from serve.errors import UserError, near
+
+Targets = dict[str, dict[str, float]]  # dialogue id → dimension → mean score
+
+
+class RankExample(Record):
+    """One prompt and the right answer to it, in the prompt-completion form with messages.
+
+    The answer is one digit a dimension, without separators, in the rubric's order. `labels` are whole scores of the rubric's
+    scale by dimension, `target` the means of the annotators before rounding (halves up). `dimension` is null in joint
+    examples. `group` is what a grouped split keeps on one side.
+    """
+
+    id: Identifier
+    prompt: Annotated[tuple[Message, ...], Field(min_length=1)]
+    completion: Annotated[tuple[Message, ...], Field(min_length=1)]
+    language: Language
+    dialogue_id: Identifier
+    group: str
+    dimension: str | None
+    labels: dict[str, int]
+    target: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What one example is made of. `target` maps the dimensions asked, in the rubric's order, to mean scores."""
+
+    dialogue: Dialogue
+    target: dict[str, float]
+    method: Method
+
+    @property
+    def id(self) -> str:
+        return f"{self.dialogue.id}/{'joint' if self.method == 'joint' else next(iter(self.target))}"
+
+    @property
+    def strata(self) -> list[str]:
+        """`language dimension label`, one a dimension."""
+        return [f"{self.dialogue.language} {key} {round_half_up(mean)}" for key, mean in self.target.items()]
+
+    def example(self, prompts: PromptPack, rubric: Rubric) -> RankExample:
+        labels = {key: round_half_up(mean) for key, mean in self.target.items()}
+        messages = judge_messages(prompts, rubric, self.dialogue, self.method, list(self.target))
+        return RankExample(
+            id=self.id,
+            prompt=tuple(messages),
+            completion=({"role": "assistant", "content": "".join(map(str, labels.values()))},),
+            language=self.dialogue.language,
+            dialogue_id=self.dialogue.id,
+            group=group_of(self.dialogue),
+            dimension=None if self.method == "joint" else next(iter(labels)),
+            labels=labels,
+            target=self.target,
+        )
+
+
+def narrowed(rubric: Rubric, dimensions: Sequence[str]) -> Rubric:
+    """The rubric with only these dimensions, in its own order (all of them when none is named).
+
+    A judge asks a rubric's every dimension, so a ranker of fewer is trained and scored with the narrowed rubric. Raises
+    `UserError` for an unknown dimension.
+    """
+    for key in dimensions:
+        if key not in rubric.dimensions:
+            raise UserError(f"--dimensions: {key!r} is not in rubric {rubric.name}: {near(key, rubric.dimensions)}")
+    kept = {key: value for key, value in rubric.dimensions.items() if key in dimensions or not dimensions}
+    return rubric.model_copy(update={"dimensions": kept})
+
+
+def mean_targets(
+    scores: Iterable[HumanScore],
+    dialogues: dict[str, Dialogue],
+    rubric: Rubric,
+    step: Step,
+    score_rubric: str | None = None,
+    annotators: Collection[str] = (),
+) -> tuple[Targets, list[HumanScore]]:
+    """Means over annotators by dialogue and dimension, and the scores that went into them.
+
+    Counts every score: those of other rubrics (than `score_rubric`, by default the rubric itself), dimensions, annotators,
+    dialogues, and those of single turns are dropped with a reason. Raises `UserError` for a value off the rubric's scale and
+    for an annotator's second score of one thing.
+    """
+    values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    given: set[tuple[str, str, str]] = set()
+    used = []
+    for score in scores:
+        step.taken += 1
+        reason = _unused(score, dialogues, rubric, score_rubric or rubric.name, annotators)
+        if reason:
+            step.drop(reason, f"{score.dialogue_id}/{score.dimension}")
+            continue
+        try:
+            check_scale(score, rubric)
+        except UserError as error:
+            raise UserError(f"dialogue {score.dialogue_id}, dimension {score.dimension}: {error}") from None
+        step.kept += 1
+        key = (score.dialogue_id, score.dimension, score.annotator)
+        if key in given:
+            raise UserError(f"scores: {score.annotator} gave {score.dialogue_id} / {score.dimension} in two files")
+        given.add(key)
+        values[score.dialogue_id][score.dimension].append(score.value)
+        used.append(score)
+    return {name: {key: sum(v) / len(v) for key, v in by.items()} for name, by in values.items()}, used
+
+
+def _unused(
+    score: HumanScore, dialogues: dict[str, Dialogue], rubric: Rubric, score_rubric: str, annotators: Collection[str]
+) -> str | None:
+    if score.rubric != score_rubric:
+        return f"of rubric {score.rubric}"
+    if score.dimension not in rubric.dimensions:
+        return f"dimension {score.dimension} not asked"
+    if score.turn is not None:
+        return "of a single turn"
+    if annotators and score.annotator not in annotators:
+        return "annotator not asked for"
+    dialogue = dialogues.get(score.dialogue_id)
+    if dialogue is None:
+        return "no such dialogue"
+    if dialogue.language not in rubric.languages:
+        return f"the rubric has no {dialogue.language} text"
+    if dialogue.termination == "infrastructure" or not dialogue.exchanges:
+        return "dialogue that no judge is asked about (no answered seeker turn, or infrastructure)"
+    return None
+
+
+def cases(dialogues: Iterable[Dialogue], targets: Targets, rubric: Rubric, method: Method, step: Step) -> list[Case]:
+    """One case a dialogue (joint) or a dialogue and dimension, in the order of dialogues and of the rubric.
+
+    The step counts mean scores; joint drops those of a dialogue that lacks another dimension. Raises `UserError` when a native
+    method's scores are not one digit.
+    """
+    if method != "paper" and not 0 <= rubric.scale.min < rubric.scale.max <= 9:
+        raise UserError(f"rubric {rubric.name}: native methods answer one digit a dimension, the scale must be in 0-9")
+    result = []
+    for dialogue in dialogues:
+        given = targets.get(dialogue.id, {})
+        target = {key: given[key] for key in rubric.dimensions if key in given}
+        step.taken += len(target)
+        if method != "joint":
+            result += [Case(dialogue, {key: mean}, method) for key, mean in target.items()]
+        elif len(target) == len(rubric.dimensions):
+            result.append(Case(dialogue, target, method))
+        else:
+            missing = ", ".join(key for key in rubric.dimensions if key not in target)
+            for key in target:
+                step.drop(f"no joint answer without {missing}", f"{dialogue.id}/{key}")
+            continue
+        step.kept += len(target)
+    return result
+
+
+def split_cases(found: Sequence[Case], method: SplitMethod, seed: int) -> dict[Split, list[Case]]:
+    """The cases of each split, in their order. Grouped splits are stratified by language, dimension and label."""
+    if method == "random":
+        splits = random_split(len(found), seed)
+    else:
+        rows = [(group_of(case.dialogue), stratum) for case in found for stratum in case.strata]
+        of_group = grouped_split([group for group, _ in rows], [stratum for _, stratum in rows], seed)
+        splits = [of_group[group_of(case.dialogue)] for case in found]
+    return {name: [c for c, split in zip(found, splits, strict=True) if split == name] for name in SHARES}
+
+
+def majority(targets: Sequence[float]) -> dict[str, Any]:
+    """Label counts of n ≥ 1 mean scores and the majority baseline: what one gets for always giving the most frequent label.
+
+    ACC is on the rounded scores, ACC_soft (within 1) on the scores as they are, as agreement is measured (shares, 0–1); of
+    equally frequent labels the better in ACC_soft, then the lower.
+    """
+    counts = Counter(map(round_half_up, targets))
+    soft = {label: sum(abs(label - target) <= 1 for target in targets) / len(targets) for label in counts}
+    label = min(counts, key=lambda each: (-counts[each], -soft[each], each))
+    return {
+        "n": len(targets),
+        "counts": {str(key): counts[key] for key in sorted(counts)},
+        "majority": label,
+        "majority_acc": counts[label] / len(targets),
+        "majority_acc_soft": soft[label],
+    }
+
+
+def describe(splits: dict[Split, list[Case]], rubric: Rubric) -> dict[str, Any]:
+    """What labels.json holds: shares of the splits (against 7:1:2) and, for all and for each split, labels and baselines by
+    language and dimension. A dialogue or group on several sides counts once for each."""
+    rows = []
+    sides = [("all", [case for found in splits.values() for case in found]), *splits.items()]
+    for split, found in sides:
+        means: dict[tuple[str, str], list[float]] = defaultdict(list)
+        for case in found:
+            for key, mean in case.target.items():
+                means[case.dialogue.language, key].append(mean)
+        order = list(rubric.dimensions)
+        for (language, dimension), values in sorted(means.items(), key=lambda item: (item[0][0], order.index(item[0][1]))):
+            rows.append({"split": split, "language": language, "dimension": dimension} | majority(values))
+    of_examples = [split for split, found in splits.items() for _ in found]
+    on_side = {
+        "dialogues": [(split, case.dialogue.id) for split, found in splits.items() for case in found],
+        "groups": [(split, group_of(case.dialogue)) for split, found in splits.items() for case in found],
+    }
+    unique = {what: list(dict.fromkeys(pairs)) for what, pairs in on_side.items()}
+    return {
+        "wanted": dict(SHARES),
+        "shares": {"examples": shares(of_examples)} | {what: shares([s for s, _ in pairs]) for what, pairs in unique.items()},
+        "on_several_sides": {what: _shared(name for _, name in pairs) for what, pairs in unique.items()},
+        "labels": rows,
+    }
+
+
+def _shared(names: Iterable[str]) -> int:
+    return sum(count > 1 for count in Counter(names).values())

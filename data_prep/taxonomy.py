@@ -1,0 +1,88 @@
+"""The taxonomy of life problems (configs/taxonomy.yaml): three levels, with the role cards that table 9 of ESC-Eval counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from data_prep.records import Language
+from serve.files import CONFIGS, read_yaml
+
+Path3 = tuple[str, str, str]  # English names of levels 1 to 3
+
+
+class _Node(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    en: Annotated[str, Field(min_length=1)]
+    zh: Annotated[str, Field(min_length=1)]
+
+    def label(self, language: Language) -> str:
+        """Its name in a language; `en` is the name that records use."""
+        return self.en if language == "en" else self.zh
+
+
+class Leaf(_Node):
+    """A category of level 3 and the cards of high and middle quality printed for it (None where the cell is lost)."""
+
+    high: Annotated[int, Field(ge=0)] | None = None
+    middle: Annotated[int, Field(ge=0)] | None = None
+
+
+class Group(_Node):
+    """A category of level 2."""
+
+    children: Annotated[tuple[Leaf, ...], Field(min_length=1)]
+
+
+class Area(_Node):
+    """A category of level 1."""
+
+    children: Annotated[tuple[Group, ...], Field(min_length=1)]
+
+    @property
+    def leaves(self) -> list[tuple[Path3, Leaf]]:
+        """(path, leaf) of every category of level 3 below, in the file's order."""
+        return [((self.en, group.en, leaf.en), leaf) for group in self.children for leaf in group.children]
+
+
+class Taxonomy(BaseModel):
+    """The whole tree. English and Chinese names are unique in it, so a name alone says which category is meant."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    name: str
+    source: str
+    categories: Annotated[tuple[Area, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _unique(self) -> Taxonomy:
+        nodes: list[_Node] = []
+        for area in self.categories:
+            nodes += [area, *area.children, *(leaf for group in area.children for leaf in group.children)]
+        for names in ([node.en for node in nodes], [node.zh for node in nodes]):
+            doubled = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+            if doubled:
+                raise ValueError(f"categories: {doubled[0]!r} names two categories")
+        return self
+
+    @cached_property
+    def leaves(self) -> dict[Path3, Leaf]:
+        """Every category of level 3 by its path, in the file's order (table 9's 35 rows)."""
+        return {path: leaf for area in self.categories for path, leaf in area.leaves}
+
+    @cached_property
+    def _known(self) -> frozenset[tuple[str, ...]]:
+        return frozenset(path[:depth] for path in self.leaves for depth in (1, 2, 3))
+
+    def holds(self, path: Sequence[str]) -> bool:
+        """Whether a path of one to three English names is in the tree."""
+        return tuple(path) in self._known
+
+
+@lru_cache
+def load_taxonomy(path: Path = CONFIGS / "taxonomy.yaml") -> Taxonomy:
+    """The bundled taxonomy, or one's own of the same form; `UserError` names file, line and field."""
+    return read_yaml(path, Taxonomy, "taxonomy")

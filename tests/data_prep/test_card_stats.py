@@ -1,0 +1,268 @@
+"""The human filter's sheet, and the statistics of card files: tables 6 and 9, their stages, the figure."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from typer.testing import CliRunner, Result
+
+from data_prep.card_human import COLUMNS, read_decisions, write_sheet
+from data_prep.card_stats import OUTSIDE, StageCounts, distribution, stages_of, table6, table9
+from data_prep.cards import load_cards
+from data_prep.commands import cards as command
+from data_prep.ledger import Build
+from data_prep.records import Language, RoleCard
+from data_prep.taxonomy import Taxonomy, load_taxonomy
+from serve.errors import UserError
+from serve.files import CONFIGS, write_json, write_jsonl
+
+LEAF = ("Family and Life", "Mental and physical health issues", "Body shape anxiety")
+LOST = ("Family and Life", "Marriage relationship", "General issues in couple relationships")
+
+
+def card(number: int, language: Language = "en", **fields: Any) -> RoleCard:
+    values = {"problem": f"Flat {number} burnt down.", "source": "made", "card_method": "llm"} | fields
+    return RoleCard.model_validate({"id": f"card-{number}", "language": language} | values)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """The cards app in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments: CliRunner().invoke(command.app, [str(a) for a in arguments])
+
+
+# --- taxonomy --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_taxonomy_reads_as_35_paths() -> None:
+    taxonomy = load_taxonomy()
+    assert len(taxonomy.leaves) == 35 and len(taxonomy.categories) == 3
+    assert taxonomy.leaves[LEAF].high == 6 and taxonomy.leaves[LOST].high is None
+    assert (
+        taxonomy.holds(LEAF) and taxonomy.holds(LEAF[:1]) and not taxonomy.holds((LEAF[0], LEAF[2])) and not taxonomy.holds(())
+    )
+    assert taxonomy.categories[0].label("zh") == "家庭与生活"
+    assert [len(area.leaves) for area in taxonomy.categories] == [14, 11, 10]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("Body shape anxiety", "Serious illness or injury", "names two categories"),
+        ("middle: 18", "middle: -1", r":\d+: .*middle"),
+    ],
+)
+def test_a_damaged_taxonomy_is_one_clear_error(tmp_path: Path, old: str, new: str, message: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text((CONFIGS / "taxonomy.yaml").read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
+    with pytest.raises(UserError, match=message):
+        load_taxonomy(path)
+
+
+# --- the human filter ------------------------------------------------------------------------------------------------------
+
+
+def decide(path: Path, words: dict[str, str]) -> None:
+    """Fill the keep column in as a person would."""
+    rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"))))
+    with path.open("w", encoding="utf-8-sig", newline="") as handle:
+        writer = csv.DictWriter(handle, COLUMNS)
+        writer.writeheader()
+        writer.writerows(row | {"keep": words.get(row["card_id"], "")} for row in rows)
+
+
+def test_a_sheet_goes_out_and_comes_back(run: Callable[..., Result]) -> None:
+    cards = [card(0), card(1, problem='=HYPERLINK("x")\nwith, a "quote"'), card(2, "zh", category=LEAF)]
+    write_jsonl(Path("cards.jsonl"), cards)
+    assert run("human-filter", "--cards", "cards.jsonl", "--export", "s.csv").exit_code == 0
+    rows = list(csv.DictReader(io.StringIO(Path("s.csv").read_text(encoding="utf-8-sig"))))
+    assert [row["card_id"] for row in rows] == ["card-0", "card-1", "card-2"] and not any(row["keep"] for row in rows)
+    assert rows[1]["problem"].startswith("'="), "a spreadsheet must not run it"
+    decide(Path("s.csv"), {"card-0": " Yes", "card-1": "no", "card-2": "yes"})
+    result = run("human-filter", "--cards", "cards.jsonl", "--decisions", "s.csv", "--out", "out")
+    assert result.exit_code == 0, result.exception
+    assert load_cards(Path("out/cards.jsonl")) == [cards[0], cards[2]]
+    assert load_cards(Path("out/dropped.jsonl")) == [cards[1]]
+    manifest = orjson.loads(Path("out/manifest.json").read_bytes())
+    assert [(row["step"], row["in"], row["out"]) for row in manifest["steps"]] == [
+        ("human-filter en", 2, 1),
+        ("human-filter zh", 1, 1),
+    ]
+    again = run("human-filter", "--cards", "cards.jsonl", "--export", "s.csv")
+    assert isinstance(again.exception, UserError), "a sheet with decisions is not written over"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('card_id,keep\ncard-0,yes\n"card-1\n",yes\n', None),
+        ("card_id,keep,note\ncard-0,yes,\ncard-1,maybe,\n", r"s\.csv:3: keep: write yes or no, not 'maybe'"),
+        ("card_id,keep,note\ncard-0,yes,\ncard-1,,\n", r"s\.csv:3: keep: .* it is empty"),
+        ("card_id,keep\ncard-0,yes\ncard-9,no\n", r"s\.csv:3: card_id: 'card-9' is none of the 2 cards"),
+        ("card_id,keep\ncard-0,yes\ncard-0,no\n", r"s\.csv:3: card_id: card-0 has a decision already"),
+        ("card_id,keep\ncard-0,yes\n", r"s\.csv: card_id: no row for card-1 \(1 cards"),
+        ("card_id;keep\ncard-0;yes\n", r"s\.csv:1: no column card_id"),
+        ("card_id,keep\ncard-0,yes,1,2\ncard-1,no\n", r"s\.csv:2: expected 2 columns"),
+        ("", r"s\.csv: card_id: no row for card-0, card-1"),
+    ],
+)
+def test_decisions_are_read_or_refused_with_their_line(tmp_path: Path, text: str, message: str | None) -> None:
+    path = tmp_path / "s.csv"
+    path.write_text(text, encoding="utf-8")
+    if message is None:
+        assert read_decisions(path, [card(0), card(1)]) == {"card-0": True, "card-1": True}
+    else:
+        with pytest.raises(UserError, match=message):
+            read_decisions(path, [card(0), card(1)])
+
+
+def test_lines_are_counted_over_cells_of_several_lines(tmp_path: Path) -> None:
+    path = tmp_path / "s.csv"
+    write_sheet(path, [card(0, problem="one\ntwo\nthree"), card(1)])
+    with pytest.raises(UserError, match=r"s\.csv:2: keep"):
+        read_decisions(path, [card(0), card(1)])
+    path.write_text(path.read_text(encoding="utf-8").replace("card-0,,", "card-0,yes,"), encoding="utf-8")
+    with pytest.raises(UserError, match=r"s\.csv:5: keep"):
+        read_decisions(path, [card(0), card(1)])
+
+
+# --- statistics ------------------------------------------------------------------------------------------------------------
+
+
+CARDS = [
+    card(0, category=LEAF, quality="high"),
+    card(1, category=LEAF, quality="middle"),
+    card(2, "zh", category=LOST, quality="high"),
+    card(3, "zh", category=LEAF[:1], quality="high"),
+    card(4, category=("No", "such", "path")),
+    card(5, quality="invalid"),
+]
+
+
+def test_table6_stands_beside_the_papers() -> None:
+    stages = StageCounts()
+    stages.add("extract", "en", 9)
+    table = table6(CARDS, stages)
+    assert table.columns == ("Language", "", "Extract", "GPT-4_F", "Human_F", "High", "Middle", "Not rated")
+    assert table.rows == (
+        ("English", "here", 9, None, None, 1, 1, 2),
+        ("English", "paper", 3673, 2792, 1708, 331, 1455, None),
+        ("Chinese", "here", 0, None, None, 2, 0, 0),
+        ("Chinese", "paper", 2023, 1566, 1093, 324, 769, None),
+    )
+
+
+def test_table9_counts_every_card_once_beside_the_printed_figures() -> None:
+    taxonomy = load_taxonomy()
+    table = table9(CARDS, taxonomy)
+    rows = {str(row[0]).strip(): row[1:] for row in table.rows}
+    assert sum(str(row[0]).startswith("    ") for row in table.rows) == 35
+    assert rows["Body shape anxiety"] == (1, 1, 0, 6, 18)
+    assert rows["General issues in couple relationships"] == (1, 0, 0, "not printed", 300)
+    assert rows["Family and Life"] == (3, 1, 0, "not printed", 1260), "cards without a deeper category are in it"
+    assert rows["Social Interaction and Others"] == (0, 0, 0, 111, 344)
+    assert rows[OUTSIDE] == (0, 0, 1, None, None) and rows["no category"] == (0, 0, 1, None, None)
+    assert rows["Sum"] == (3, 1, 2, 374, 2146)
+    assert any("37" in note and "35" in note for note in table.notes)
+    assert sum(row[4] == "not printed" and str(row[0]).startswith("    ") for row in table.rows) == 10
+
+
+def test_distribution_holds_what_is_there_in_the_order_of_the_tree() -> None:
+    bars = distribution(CARDS, load_taxonomy())
+    assert [(bar.place[-1], bar.total) for bar in bars] == [
+        ("Family and Life", 4),
+        ("Marriage relationship", 1),
+        ("General issues in couple relationships", 1),
+        ("Mental and physical health issues", 2),
+        ("Body shape anxiety", 2),
+        (OUTSIDE, 1),
+        ("no category", 1),
+    ]
+
+
+def chain(folder: Path) -> list[Path]:
+    """extract (5 en, 2 zh) → filter (3 en, 2 zh) → human-filter (2 en, 1 zh), as the commands write them."""
+    made: list[Path] = []
+    for stage, numbers in (("extract", (5, 2)), ("filter", (3, 2)), ("human-filter", (2, 1))):
+        build = Build(folder / stage, f"cards {stage}")
+        if made:
+            build.input(made[-1])
+        for language, number in zip(("en", "zh"), numbers, strict=True):
+            step = build.step(f"{stage} {language}")
+            step.taken = step.kept = number
+        build.write("cards.jsonl", [card(n) for n in range(sum(numbers))])
+        write_json(build.out / "manifest.json", build.manifest())
+        made.append(build.out / "cards.jsonl")
+    return made
+
+
+def test_stages_are_read_back_through_the_manifests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = chain(Path("made"))
+    found = stages_of(files[-1:])
+    assert {stage: (counts["en"], counts["zh"]) for stage, counts in found.counts.items()} == {
+        "human-filter": (2, 1),
+        "filter": (3, 2),
+        "extract": (5, 2),
+    }
+    assert stages_of(files).counts == found.counts, "no stage counts twice"
+    monkeypatch.chdir("/")
+    assert stages_of([tmp_path / files[-1]]).counts.keys() == {"human-filter"}, "relative inputs are not found from elsewhere"
+
+
+def test_what_changed_or_is_no_manifest_is_said(tmp_path: Path) -> None:
+    files = chain(tmp_path)
+    write_jsonl(files[1], [card(0)])
+    found = stages_of(files[-1:])
+    assert "filter" not in found.counts and "changed after its manifest" in found.notes[0]
+    (tmp_path / "human-filter" / "manifest.json").write_text('{"steps": 3}')
+    found = stages_of(files[-1:])
+    assert not found.counts and "is not a manifest" in found.notes[0]
+
+
+def test_stats_of_published_and_own_files(run: Callable[..., Result]) -> None:
+    base = "Age: not mentioned\nGender: female\nOccupation: cook\nProblem: The oven broke."
+    entry = {"id": 1, "base": base, "base_biaozhu": "", "res": "工作学习", "source": "made", "language": "english"}
+    Path("pub.json").write_bytes(orjson.dumps([entry]))
+    write_jsonl(Path("own.jsonl"), CARDS)
+    write_jsonl(Path("before.jsonl"), [card(n, "zh") for n in range(7)])
+    arguments = ["--cards", "pub.json", "--cards", "own.jsonl", "--stage", "extract=before.jsonl", "--html", "s.html"]
+    result = run("stats", *arguments)
+    assert result.exit_code == 0, result.exception
+    assert re.search(r"Chinese +│ here +│ +7 │", result.output) and re.search(r"Work and Study +│ +1 │", result.output)
+    assert re.search(r"Work and Study +1 +14\.3 %  █+", result.output)
+    doubled = run("stats", "--cards", "own.jsonl", "--cards", "own.jsonl")
+    assert isinstance(doubled.exception, UserError) and "duplicate card ids" in str(doubled.exception)
+    wrong = run("stats", "--cards", "own.jsonl", "--stage", "sift=own.jsonl")
+    assert isinstance(wrong.exception, UserError) and "extract, filter, human-filter" in str(wrong.exception)
+
+
+def test_the_page_needs_no_network_and_escapes_names(run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = load_taxonomy().model_dump()
+    tree["categories"][0]["en"] = "</script><b>x"
+    taxonomy = Taxonomy.model_validate(tree)
+    monkeypatch.setattr(command, "load_taxonomy", lambda: taxonomy)
+    name = "<i>.jsonl"
+    write_jsonl(Path(name), [card(0, category=("</script><b>x",), quality="high"), card(1)])
+    assert run("stats", "--cards", name, "--html", "s.html").exit_code == 0
+    page = Path("s.html").read_text(encoding="utf-8")
+    own = page[: page.index("<script")] + page[page.rindex("<script") :]
+    assert "default-src 'none'" in own and not re.search(r"(src|href)=.https?:", own)
+    assert "<i>" not in own and "</script><b>" not in page
+    data = re.search(r'<script type="application/json" id="chart-data">(.*?)</script>', page, re.S)
+    assert data is not None
+    drawn = orjson.loads(data[1])
+    assert drawn["sunburst"]["labels"] == ["&lt;/script&gt;&lt;b&gt;x", "no category"]
+    assert drawn["sunburst"]["values"] == [1, 1] and drawn["sunburst"]["parents"] == ["", ""]
+    assert [one["name"] for one in drawn["bars"]] == ["High", "Not rated"]
+    first = page
+    assert run("stats", "--cards", name, "--html", "s.html").exit_code == 0
+    assert Path("s.html").read_text(encoding="utf-8") == first

@@ -1,0 +1,246 @@
+"""Ranker examples: the messages are the scorer's, the labels are what people gave, and the files repeat byte for byte."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from data_prep import synthetic
+from data_prep.commands.rank_sft import rank_sft
+from data_prep.judge_prompts import Method
+from data_prep.ledger import Step
+from data_prep.prompts import load_pack
+from data_prep.rank_sft import Case, RankExample, cases, majority, mean_targets, narrowed, split_cases
+from data_prep.records import Dialogue, HumanScore, Judgement, Turn
+from data_prep.rubrics import Rubric, load_rubric
+from evalsuite.agreement import agreement, read_gold
+from evalsuite.judge import Judge
+from serve.client import ChatClient, Question, Reply
+from serve.errors import UserError
+from serve.files import read_jsonl, write_jsonl
+from serve.specs import load_spec
+
+METHODS: tuple[Method, ...] = ("joint", "per_dimension", "paper")
+FILES = ("train.jsonl", "valid.jsonl", "test.jsonl")
+app = typer.Typer(pretty_exceptions_enable=False)
+app.command()(rank_sft)
+
+
+def talk(name: str = "d", language: str = "en", **fields: Any) -> Dialogue:
+    turns = (Turn(role="seeker", text=f"My kettle {name} broke."), Turn(role="supporter", text="That is a pity."))
+    return Dialogue.model_validate({"id": name, "language": language, "source": "test", "turns": turns} | fields)
+
+
+def given(name: str, dimension: str, value: float, **fields: Any) -> HumanScore:
+    base = {"dialogue_id": name, "language": "en", "annotator": "ann", "rubric": "esc_eval", "dimension": dimension}
+    return HumanScore.model_validate(base | {"value": value} | fields)
+
+
+def full(name: str, values: Sequence[float], rubric: Rubric) -> dict[str, dict[str, float]]:
+    return {name: dict(zip(rubric.dimensions, values, strict=True))}
+
+
+class Listener:
+    """Stands where the chat client does and keeps what a judge asks."""
+
+    def __init__(self) -> None:
+        self.asked: list[Question] = []
+
+    async def ask(self, spec: object, question: Question) -> Reply:
+        self.asked.append(question)
+        return Reply(text="?", finish_reason="stop")
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize("method", METHODS)
+async def test_messages_are_those_that_scoring_sends(method: Method, language: str) -> None:
+    rubric, pack, dialogue = load_rubric("esc_eval"), load_pack("esc_eval"), talk(language=language)
+    listener = Listener()
+    await Judge(cast(ChatClient, listener), load_spec("esc-rank"), rubric, pack, method).score(dialogue)
+    found = cases([dialogue], full("d", (3, 2, 4, 0, 1, 3, 2), rubric), rubric, method, Step("s"))
+    examples = [case.example(pack, rubric) for case in found]
+    by_dimension = {str(question.sample["dimension"]): list(question.messages) for question in listener.asked}
+    assert {e.dimension or "all": list(e.prompt) for e in examples} == by_dimension
+    answers = ["3240132"] if method == "joint" else list("3240132")
+    assert [e.completion for e in examples] == [({"role": "assistant", "content": text},) for text in answers]
+
+
+def test_several_annotators_are_averaged_and_rounded_half_up() -> None:
+    rubric = narrowed(load_rubric("esc_eval"), ["empathy"])
+    step = Step("scores")
+    scores = [given("d", "empathy", 2), given("d", "empathy", 3, annotator="bob"), given("e", "empathy", 1)]
+    targets, used = mean_targets(scores, {"d": talk("d"), "e": talk("e")}, rubric, step)
+    assert targets == {"d": {"empathy": 2.5}, "e": {"empathy": 1.0}} and used == scores
+    example = cases([talk("d")], targets, rubric, "joint", Step("s"))[0].example(load_pack("esc_eval"), rubric)
+    assert example.labels == {"empathy": 3} and example.target == {"empathy": 2.5}
+    assert example.completion[0]["content"] == "3"
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"rubric": "esc_eval_human"}, "of rubric esc_eval_human"),
+        ({"dimension": "skill"}, "dimension skill not asked"),
+        ({"turn": 1}, "of a single turn"),
+        ({"annotator": "eve"}, "annotator not asked for"),
+        ({"dialogue_id": "gone"}, "no such dialogue"),
+        ({"dialogue_id": "zh"}, "the rubric has no zh text"),
+        ({"dialogue_id": "greeting"}, "dialogue that no judge is asked about (no answered seeker turn, or infrastructure)"),
+        ({"dialogue_id": "lost"}, "dialogue that no judge is asked about (no answered seeker turn, or infrastructure)"),
+    ],
+)
+def test_every_unused_score_has_its_reason(fields: dict[str, Any], reason: str) -> None:
+    rubric = narrowed(load_rubric("esc_eval"), ["empathy"]).model_copy(update={"languages": ("en",)})
+    opening = (Turn(role="supporter", text="Hello."), Turn(role="seeker", text="Hm."))
+    dialogues = [talk("d"), talk("zh", "zh"), talk("greeting", turns=opening), talk("lost", termination="infrastructure")]
+    step = Step("scores")
+    score = given("d", "empathy", 2).model_copy(update=fields)
+    targets, used = mean_targets([score], {d.id: d for d in dialogues}, rubric, step, annotators=["ann"])
+    assert (targets, used) == ({}, []) and dict(step.dropped) == {reason: 1}
+    step.check()
+
+
+def test_wrong_scores_are_errors() -> None:
+    rubric, dialogues = load_rubric("esc_eval"), {"d": talk()}
+    with pytest.raises(UserError, match=r"dialogue d, dimension empathy: value: 5 is off the scale of rubric esc_eval, 0 to 4"):
+        mean_targets([given("d", "empathy", 5)], dialogues, rubric, Step("s"))
+    with pytest.raises(UserError, match="ann gave d / empathy in two files"):
+        mean_targets([given("d", "empathy", 2), given("d", "empathy", 2)], dialogues, rubric, Step("s"))
+    with pytest.raises(UserError, match="'empaty' is not in rubric esc_eval: did you mean empathy"):
+        narrowed(rubric, ["empaty"])
+    wide = rubric.model_copy(update={"scale": rubric.scale.model_copy(update={"max": 10})})
+    with pytest.raises(UserError, match="one digit"):
+        cases([talk()], {}, wide, "joint", Step("s"))
+
+
+def test_scores_of_the_annotators_rubric_can_train_the_judges() -> None:
+    score = given("d", "empathy", 2, rubric="esc_eval_human")
+    targets, _ = mean_targets([score], {"d": talk()}, load_rubric("esc_eval"), Step("s"), "esc_eval_human")
+    assert targets == {"d": {"empathy": 2.0}}
+
+
+def test_joint_needs_every_dimension() -> None:
+    rubric = narrowed(load_rubric("esc_eval"), ["skill", "empathy"])
+    assert list(rubric.dimensions) == ["empathy", "skill"], "the rubric's order stands"
+    targets = {"d": {"skill": 1.0, "empathy": 3.0}, "e": {"skill": 2.0}}
+    step = Step("s")
+    found = cases([talk("e"), talk("d")], targets, rubric, "joint", step)
+    assert [(case.id, list(case.target)) for case in found] == [("d/joint", ["empathy", "skill"])]
+    assert (step.taken, step.kept, dict(step.dropped)) == (3, 2, {"no joint answer without empathy": 1})
+    single = cases([talk("e"), talk("d")], targets, rubric, "paper", Step("s"))
+    assert [case.id for case in single] == ["e/skill", "d/empathy", "d/skill"]
+
+
+@pytest.mark.parametrize("targets", [[0, 1, 1, 2, 2, 4], [3, 3.5, 2.5, 1, 0.5], [4], [0, 0, 4, 4, 3, 2, 2.5]])
+def test_the_majority_baseline_is_that_of_agreement(targets: list[float]) -> None:
+    names = [f"d{i}" for i in range(len(targets))]
+    verdicts = [
+        Judgement(dialogue_id=name, language="en", judge="j", rubric="r", dimension="empathy", value=0) for name in names
+    ]
+    gold = [given(name, "empathy", value) for name, value in zip(names, targets, strict=True)]
+    expected = agreement(verdicts, gold)["en"]["empathy"]
+    found = majority(targets)
+    assert found["n"] == expected["n"] == sum(found["counts"].values())
+    assert (found["majority_acc"], found["majority_acc_soft"]) == (expected["majority_acc"], expected["majority_acc_soft"])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_grouped_split_has_no_card_on_two_sides(method: Method) -> None:
+    rubric = load_rubric("esc_eval")
+    dialogues = [talk(f"{card}-{supporter}", card_id=f"c{card}") for card in range(40) for supporter in range(3)]
+    targets = {d.id: {key: float((i + j) % 5) for j, key in enumerate(rubric.dimensions)} for i, d in enumerate(dialogues)}
+    splits = split_cases(cases(dialogues, targets, rubric, method, Step("s")), "grouped", 0)
+    cards = {name: {case.dialogue.card_id for case in found} for name, found in splits.items()}
+    assert {name: len(found) for name, found in cards.items()} == {"train": 28, "valid": 4, "test": 8}
+    assert sum(map(len, cards.values())) == 40
+
+
+# --- the command ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def score_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("scores")
+    dialogues, scores = synthetic.build(languages=("en",))
+    write_jsonl(folder / "dialogues.jsonl", dialogues)
+    write_jsonl(folder / "scores.jsonl", scores)
+    return folder
+
+
+def call(folder: Path, out: Path, *more: str) -> str:
+    arguments = ["--dialogues", str(folder / "dialogues.jsonl"), "--scores", str(folder / "scores.jsonl"), "--out", str(out)]
+    result = CliRunner().invoke(app, [*arguments, *more])
+    if result.exception is not None:
+        raise result.exception
+    return result.output
+
+
+@pytest.mark.parametrize("split", ["grouped", "random"])
+def test_one_seed_gives_the_same_bytes_and_another_does_not(split: str, score_set: Path, tmp_path: Path) -> None:
+    for name, seed in (("a", "4"), ("b", "4"), ("c", "5")):
+        call(score_set, tmp_path / name, "--seed", seed, "--split", split)
+    for file in sorted(path.name for path in (tmp_path / "a").iterdir()):
+        first, second = ((tmp_path / name / file).read_bytes() for name in "ab")
+        assert first == second, file
+    for file in ("train.jsonl", "test.jsonl"):  # a validation set of two bases can recur
+        assert (tmp_path / "a" / file).read_bytes() != (tmp_path / "c" / file).read_bytes(), file
+
+
+def test_bundled_set_through_the_command(score_set: Path, tmp_path: Path) -> None:
+    output = call(score_set, tmp_path)
+    splits = {file: read_jsonl(tmp_path / file, RankExample, "examples") for file in FILES}
+    dialogues = read_jsonl(score_set / "dialogues.jsonl", Dialogue, "dialogues")
+    assert sum(map(len, splits.values())) == len(dialogues)
+    groups = [{example.group for example in found} for found in splits.values()]
+    assert sum(map(len, groups)) == len(set.union(*groups)) == 22, "the variants of one base stay together"
+    tested = [d.id for d in read_jsonl(tmp_path / "dialogues_test.jsonl", Dialogue, "dialogues")]
+    assert tested == [example.dialogue_id for example in splits["test.jsonl"]]
+    gold = read_gold(tmp_path / "scores_test.jsonl")
+    assert {score.dialogue_id for score in gold} == set(tested) and len(gold) == 7 * len(tested)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert manifest["seed"] == 0 and manifest["settings"]["method"] == "joint"
+    assert set(manifest["outputs"]) == {*FILES, "dialogues_test.jsonl", "scores_test.jsonl", "labels.json", "rubric.yaml"}
+    labels = json.loads((tmp_path / "labels.json").read_text())
+    assert labels["on_several_sides"] == {"dialogues": 0, "groups": 0}
+    rows = [row for row in labels["labels"] if row["split"] == "test"]
+    assert [row["dimension"] for row in rows] == list(load_rubric("esc_eval").dimensions)
+    assert all(row["n"] == len(tested) for row in rows)
+    assert "points off 70 : 10 : 20" in output and "test  en overall" in output
+
+
+def test_the_written_rubric_asks_what_the_examples_ask(score_set: Path, tmp_path: Path) -> None:
+    call(score_set, tmp_path, "--dimensions", "skill, empathy")
+    rubric, pack = load_rubric(str(tmp_path / "rubric.yaml")), load_pack("esc_eval")
+    assert list(rubric.dimensions) == ["empathy", "skill"]
+    example = read_jsonl(tmp_path / "test.jsonl", RankExample, "examples")[0]
+    dialogue = read_jsonl(tmp_path / "dialogues_test.jsonl", Dialogue, "dialogues")[0]
+    target = {key: float(value) for key, value in example.target.items()}
+    assert Case(dialogue, target, "joint").example(pack, rubric) == example
+
+
+def test_random_rows_are_told_to_share_dialogues(score_set: Path, tmp_path: Path) -> None:
+    output = call(score_set, tmp_path, "--split", "random", "--method", "paper")
+    labels = json.loads((tmp_path / "labels.json").read_text())
+    assert labels["on_several_sides"]["groups"] == 22 and "22 on several sides" in output
+    gold = read_gold(tmp_path / "scores_test.jsonl")
+    examples = read_jsonl(tmp_path / "test.jsonl", RankExample, "examples")
+    assert {(s.dialogue_id, s.dimension) for s in gold} == {(e.dialogue_id, e.dimension) for e in examples}
+
+
+def test_nothing_to_learn_from_says_why(score_set: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no example can be made of .*scores.jsonl with rubric epitome .of rubric esc_eval: "):
+        call(score_set, tmp_path, "--rubric", "epitome")
+    assert not (tmp_path / "manifest.json").exists()
+
+
+def test_languages_must_agree(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "dialogues.jsonl", [talk("d", "zh")])
+    write_jsonl(tmp_path / "scores.jsonl", [given("d", "empathy", 2)])
+    with pytest.raises(UserError, match="dialogue d is in zh, not en"):
+        call(tmp_path, tmp_path / "out")

@@ -1,0 +1,95 @@
+"""Splits: the paper's random rows, and grouped ones that keep a card's dialogues together."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from data_prep.records import Dialogue, Turn
+from data_prep.splits import SHARES, Split, group_of, grouped_split, random_split, shares
+from serve.errors import UserError
+
+
+@pytest.mark.parametrize(("count", "expected"), [(10, (7, 1, 2)), (100, (70, 10, 20)), (59_654, (41_758, 5_965, 11_931))])
+def test_random_rows_are_7_1_2(count: int, expected: tuple[int, int, int]) -> None:
+    found = Counter(random_split(count, 3))
+    assert (found["train"], found["valid"], found["test"]) == expected
+
+
+def test_the_papers_arithmetic() -> None:
+    """59,654 ratings: 331 en cards with 14 supporters, 324 zh with 12, 7 dimensions. The paper tests on 927 and 779 each."""
+    cards = [(language, n) for language, count in (("en", 331 * 14), ("zh", 324 * 12)) for n in range(count)]
+    rows = [(language, dimension) for language, _ in cards for dimension in range(7)]
+    assert len(cards) == 8_522 and len(rows) == 59_654 == 7 * (331 * 14 + 324 * 12)
+    test = Counter(row for row, split in zip(rows, random_split(len(rows), 0), strict=True) if split == "test")
+    assert len(test) == 14 and test.total() == 11_931
+    for (language, _), count in test.items():
+        assert abs(count - {"en": 927, "zh": 779}[language]) < 120  # four standard deviations
+    for language, fifth in (("en", 926.8), ("zh", 777.6)):
+        mean = sum(count for (each, _), count in test.items() if each == language) / 7
+        assert abs(mean - fifth) < 35
+
+
+def test_random_rows_put_a_dialogue_on_both_sides() -> None:
+    """Not a wish: it is what dividing rows means, and why the native split groups."""
+    rows = [dialogue for dialogue in range(200) for _ in range(7)]
+    sides: dict[int, set[Split]] = {}
+    for dialogue, split in zip(rows, random_split(len(rows), 0), strict=True):
+        sides.setdefault(dialogue, set()).add(split)
+    assert sum({"train", "test"} <= found for found in sides.values()) > 100
+
+
+def rated(count: int = 300, rows: int = 6) -> tuple[list[str], list[str]]:
+    """Groups of 1 to `rows` rows; label 4 is rare, and a group leans to one label."""
+    rng = random.Random(5)
+    groups, labels = [], []
+    for group in range(count):
+        lean = rng.choices(range(5), (40, 30, 20, 7, 3))[0]
+        for _ in range(rng.randint(1, rows)):
+            groups.append(f"card {group}")
+            labels.append(str(lean if rng.random() < 0.7 else rng.randrange(4)))
+    return groups, labels
+
+
+@pytest.mark.parametrize("seed", [0, 1, -7, 2**40])
+def test_grouped_split_is_near_7_1_2_and_near_the_whole_in_every_label(seed: int) -> None:
+    groups, labels = rated()
+    split = grouped_split(groups, labels, seed)
+    assert list(split) == list(dict.fromkeys(groups))
+    rows = [split[group] for group in groups]
+    for name, share in shares(rows).items():
+        assert abs(share - {"train": 0.7, "valid": 0.1, "test": 0.2}[name]) < 0.01
+    for name in SHARES:
+        mine = [label for label, row in zip(labels, rows, strict=True) if row == name]
+        for label in set(labels):
+            assert abs(mine.count(label) / len(mine) - labels.count(label) / len(labels)) < 0.03, (name, label)
+
+
+def test_grouped_split_follows_the_seed() -> None:
+    groups, labels = rated()
+    assert grouped_split(groups, labels, 1) == grouped_split(groups, labels, 1) != grouped_split(groups, labels, 2)
+
+
+def test_ten_groups_with_hardly_a_label_in_common_still_split() -> None:
+    names = [f"g{i}" for i in range(10)]
+    assert Counter(grouped_split(names, names, 0).values()) == {"train": 7, "valid": 1, "test": 2}
+    with pytest.raises(UserError, match="at least 10 groups.*here are 9"):
+        grouped_split(names[:9], names[:9], 0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "group"),
+    [
+        ({"source": "esc_eval", "source_id": "a/b", "card_id": "c7"}, "card c7"),
+        ({"source": "simulated", "profile_id": "p"}, "profile p"),
+        ({"source": "synthetic", "source_id": "base-3/cold"}, "synthetic base-3"),
+        ({"source": "epitome", "source_id": "post/reply"}, "epitome post"),
+        ({"source": "esconv", "source_id": "train/0"}, "dialogue d"),
+        ({"source": "synthetic"}, "dialogue d"),
+    ],
+)
+def test_what_belongs_together(fields: dict[str, str], group: str) -> None:
+    turns = (Turn(role="seeker", text="a"), Turn(role="supporter", text="b"))
+    assert group_of(Dialogue.model_validate({"id": "d", "language": "en", "turns": turns} | fields)) == group
