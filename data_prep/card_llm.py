@@ -10,10 +10,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
-
-from rich.console import Console
 
 from data_prep.card_heuristic import card_id
 from data_prep.cards import parse_card_text
@@ -22,9 +19,8 @@ from data_prep.ledger import Step
 from data_prep.prompts import load_pack
 from data_prep.records import Identifier, Language, Post, Record, RoleCard, SupportDialogue
 from data_prep.taxonomy import Taxonomy
-from serve.batch import ask_all
+from serve.batch import Batch
 from serve.client import Question, Reply
-from serve.specs import ModelSpec
 
 PACK = "cards"
 NO_EVENT = "feelings without an event"
@@ -54,30 +50,24 @@ class Verdict(Record):
     probability: float | None = None
 
 
-@dataclass(frozen=True)
 class Asker:
-    """A model to ask, and the store of its calls. Without `base_url` (and without the spec's own) a server is launched."""
+    """A batch of one model's calls, asked about items and cards by their ids."""
 
-    spec: ModelSpec
-    store: Path
-    console: Console
-    base_url: str | None = None
-    concurrency: int = 64
+    def __init__(self, batch: Batch) -> None:
+        self._batch, self._spec = batch, batch.spec
 
     def ask(self, asked: Mapping[str, Prompt], step: str) -> dict[str, Reply | Unread]:
         """A reply, or the reason why there is none, for every prompt by its id. Greedy: a rerun asks only what is missing."""
         questions = [self._question(key, prompt, step) for key, prompt in asked.items()]
-        if not questions:
-            return {}
-        replies = ask_all(self.spec, questions, self.store, self.console, "card", self.base_url, self.concurrency)
+        replies = self._batch.ask(questions, "cards") if questions else []
         return {key: self._answer(key, reply, step) for key, reply in zip(asked, replies, strict=True)}
 
     def _question(self, key: str, prompt: Prompt, step: str) -> Question:
         return Question(
             [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.text}],
             sample={"item": key, "step": step},
-            sampling=self.spec.sampling.model_copy(update={"temperature": 0.0}),
-            served_name=self.spec.served_name(),
+            sampling=self._spec.sampling.model_copy(update={"temperature": 0.0}),
+            served_name=self._spec.served_name(),
             purpose="extraction",
             choices=prompt.choices,
             regex=prompt.regex,

@@ -41,48 +41,54 @@ async def in_flight(jobs: Iterable[T], work: Callable[[T], Awaitable[None]], wid
     await together(worker() for _ in range(width))
 
 
-def ask_all(
-    spec: ModelSpec,
-    questions: Sequence[Question],
-    store: Path,
-    console: Console,
-    what: str,
-    base_url: str | None = None,
-    concurrency: int = 64,
-) -> list[Reply | None]:
-    """One model's replies, in the order of the questions; None where the server was lost for good.
+class Batch:
+    """Questions to one model, many at once. Use as a context manager.
 
-    Finished calls are in `store` (SQLite): asking again answers them from there, and a server is launched (logs beside the
-    store) only when something is missing and neither `base_url` nor the spec's endpoint names one. `what` is the unit that the
-    progress bar counts.
+    Finished calls are in `store` (SQLite): asking again answers them from there. A server is launched (logs beside the store)
+    only when something is missing and neither `base_url` nor the spec's endpoint names one; it stays up until the block ends.
     """
-    calls = Store(store)
 
-    async def work(endpoints: dict[str, str], offline: bool) -> list[Reply | None]:
+    def __init__(
+        self, spec: ModelSpec, store: Path, console: Console, base_url: str | None = None, concurrency: int = 64
+    ) -> None:
+        self.spec = spec
+        self._store, self._console, self._concurrency = store, console, concurrency
+        self._endpoints = {spec.name: base_url} if base_url else {}
+        self._servers = ExitStack()
+
+    def __enter__(self) -> Batch:
+        self._calls = Store(self._store)
+        self._servers.callback(self._calls.close)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._servers.close()
+
+    def ask(self, questions: Sequence[Question], unit: str) -> list[Reply | None]:
+        """The replies, in the order of the questions; None where the server was lost for good. `unit` is what the progress bar
+        counts."""
+        try:
+            return asyncio.run(self._ask(questions, unit, offline=True))
+        except NotStored:
+            if not self._endpoints and self.spec.endpoint.base_url is None:
+                plans = plan_servers([self.spec], self._store.parent / "logs")
+                self._endpoints = dict(self._servers.enter_context(Servers(plans)).endpoints)
+            return asyncio.run(self._ask(questions, unit, offline=False))
+
+    async def _ask(self, questions: Sequence[Question], unit: str, offline: bool) -> list[Reply | None]:
         replies: list[Reply | None] = [None] * len(questions)
-        async with ChatClient(calls, endpoints, concurrency, offline=offline) as client:
+        async with ChatClient(self._calls, self._endpoints, self._concurrency, offline=offline) as client:
             if not offline:
-                await client.check(spec, [spec.served_name()])
-            quiet = Console(quiet=True) if offline else console
-            with CallProgress(len(questions), client, quiet, spec.name, what) as progress:
+                await client.check(self.spec, [self.spec.served_name()])
+            console = Console(quiet=True) if offline else self._console
+            with CallProgress(len(questions), client, console, self.spec.name, unit) as progress:
 
                 async def one(index: int) -> None:
                     try:
-                        replies[index] = await client.ask(spec, questions[index])
+                        replies[index] = await client.ask(self.spec, questions[index])
                     except ServerLost as error:
-                        quiet.print(f"lost: {error}")
+                        console.print(f"lost: {error}", highlight=False, markup=False)
                     progress.step()
 
-                await in_flight(range(len(questions)), one, concurrency)
+                await in_flight(range(len(questions)), one, self._concurrency)
         return replies
-
-    try:
-        return asyncio.run(work({}, offline=True))
-    except NotStored:
-        with ExitStack() as stack:
-            endpoints = {spec.name: base_url} if base_url else {}
-            if not base_url and spec.endpoint.base_url is None:
-                endpoints |= stack.enter_context(Servers(plan_servers([spec], store.parent / "logs"))).endpoints
-            return asyncio.run(work(endpoints, offline=False))
-    finally:
-        calls.close()

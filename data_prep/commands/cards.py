@@ -30,6 +30,7 @@ from data_prep.records import Language, Post, RoleCard, SupportDialogue
 from data_prep.sources import parse_places, read_source, source_named
 from data_prep.tables import to_console
 from data_prep.taxonomy import load_taxonomy
+from serve.batch import Batch
 from serve.errors import UserError, near
 from serve.files import check_unique, read_yaml
 from serve.specs import load_spec
@@ -99,7 +100,8 @@ def extract(
     else:
         assert model is not None
         settings["prompts"] = _prompts()
-        cards, unread = card_llm.extract(items, _asker(model, out, base_url, concurrency), steps)
+        with _batch(model, out, base_url, concurrency) as batch:
+            cards, unread = card_llm.extract(items, card_llm.Asker(batch), steps)
         build.write(CARDS, cards)
         _write_unread(build, unread)
     build.finish(console)
@@ -112,7 +114,8 @@ def filter_(
     """Ask a model of every card whether it holds an event, and drop those that hold feelings only (figure 8)."""
     found, build = _open(cards, out, "cards filter", {"model": model, "prompts": _prompts()})
     steps = _steps(build, "filter", (card.language for card in found))
-    kept, dropped, verdicts, unread = card_llm.filter_cards(found, _asker(model, out, base_url, concurrency), steps)
+    with _batch(model, out, base_url, concurrency) as batch:
+        kept, dropped, verdicts, unread = card_llm.filter_cards(found, card_llm.Asker(batch), steps)
     build.write(CARDS, kept)
     build.write(DROPPED, dropped)
     build.write("verdicts.jsonl", verdicts)
@@ -124,14 +127,11 @@ def filter_(
 def categorise(
     cards: CardsOption, model: ModelOption, out: OutOption, base_url: BaseUrlOption = None, concurrency: ConcurrencyOption = 64
 ) -> None:
-    """Let a model choose every card's category: level 1, then level 3 among its leaves. No card is dropped.
-
-    Two rounds of questions: without --base-url (or an endpoint in the spec) a server is launched for each.
-    """
+    """Let a model choose every card's category: level 1, then level 3 among its leaves. No card is dropped."""
     found, build = _open(cards, out, "cards categorise", {"model": model, "prompts": _prompts()})
     steps = {level: build.step(f"level {level}") for level in (1, 3)}
-    asker = _asker(model, out, base_url, concurrency)
-    placed, unread = card_llm.categorise(found, load_taxonomy(), asker, steps)
+    with _batch(model, out, base_url, concurrency) as batch:
+        placed, unread = card_llm.categorise(found, load_taxonomy(), card_llm.Asker(batch), steps)
     build.write(CARDS, placed)
     _write_unread(build, unread)
     build.finish(console)
@@ -233,9 +233,8 @@ def _steps(build: Build, stage: card_stats.Stage, languages: Any) -> dict[Langua
     return {language: build.step(f"{stage} {language}") for language in card_stats.LANGUAGES if language in present}
 
 
-def _asker(model: str, out: Path, base_url: str | None, concurrency: int) -> card_llm.Asker:
-    out.mkdir(parents=True, exist_ok=True)
-    return card_llm.Asker(load_spec(model), out / CALLS, console, base_url, concurrency)
+def _batch(model: str, out: Path, base_url: str | None, concurrency: int) -> Batch:
+    return Batch(load_spec(model), out / CALLS, console, base_url, concurrency)
 
 
 def _prompts() -> str:

@@ -21,6 +21,7 @@ from data_prep.prompts import load_pack
 from data_prep.records import Dialogue, Language, Post, RoleCard, SupportDialogue, Turn
 from data_prep.sources import SOURCES
 from data_prep.taxonomy import load_taxonomy
+from serve.batch import Batch
 from serve.client import Reply
 from serve.errors import UserError
 from serve.files import CONFIGS, load_yaml, write_jsonl
@@ -203,7 +204,7 @@ def test_an_interrupted_extraction_asks_only_the_rest(run: Run) -> None:
 
 def test_a_lost_server_leaves_a_hint_and_the_item(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     esconv(Path("corpus"), 2)
-    monkeypatch.setattr(card_llm, "ask_all", lambda spec, questions, *rest: [None, Reply(text=CARD, finish_reason="stop")])
+    monkeypatch.setattr(Batch, "ask", lambda self, questions, unit: [None, Reply(text=CARD, finish_reason="stop")])
     text = ok(run("extract", "--source", "esconv=corpus", "--out", "out", "--model", "model.yaml"))
     assert "1 without an answer" in text and '"no answer"' in Path("out/unreadable.jsonl").read_text()
 
