@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import typer
 
-from data_prep.commands import corpora, role_sft, score_set
+from data_prep.commands import (
+    annotate,
+    cards,
+    check_contamination,
+    corpora,
+    import_esc_eval,
+    rank_sft,
+    role_sft,
+    score_set,
+    scores,
+)
 from serve.errors import run_cli
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="Build the data that training and evaluation use.")
 app.command("sources")(corpora.sources)
 app.command("read")(corpora.read)
+app.command("import-esc-eval")(import_esc_eval.import_esc_eval)
+cards.app.add_typer(annotate.app, name="annotate")
+app.add_typer(cards.app, name="cards")
 app.command("role-sft")(role_sft.role_sft)
+app.command("check-contamination")(check_contamination.check_contamination)
+app.command("import-scores")(scores.import_scores)
 app.command("score-set")(score_set.score_set)
+app.command("rank-sft")(rank_sft.rank_sft)
 
 if __name__ == "__main__":
     run_cli(app)

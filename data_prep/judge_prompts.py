@@ -60,6 +60,7 @@ def judge_messages(
 def _rules(rubric: Rubric, key: str, language: Language) -> dict[str, object]:
     dimension = rubric.dimensions[key]
     return {
+        "key": key,
         "label": dimension.label[language],
         "about": dimension.about[language],
         "levels": sorted(dimension.levels[language].items()),

@@ -65,6 +65,7 @@ class Build:
     def __init__(self, out: Path, command: str, seed: int | None = None, settings: dict[str, Any] | None = None) -> None:
         self.out, self._command, self._seed, self._settings = out, command, seed, settings or {}
         self.steps: list[Step] = []
+        self.figures: dict[str, Any] = {}  # results that belong beside the counts
         self._inputs: dict[str, dict[str, Any]] = {}
         self._outputs: dict[str, dict[str, Any]] = {}
 
@@ -99,6 +100,7 @@ class Build:
             "settings": self._settings,
             "inputs": dict(sorted(self._inputs.items())),
             "steps": [step.row() for step in self.steps],
+            **({"figures": self.figures} if self.figures else {}),
             "outputs": dict(sorted(self._outputs.items())),
         }
 

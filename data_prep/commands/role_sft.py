@@ -51,7 +51,7 @@ def role_sft(
     evaluation card may have been made from is taken out; give the published cards with --eval-cards to train a simulator that
     will play them.
     """
-    need_modules("datasets", "bm25s", "datasketch", purpose="building the role-play set")
+    need_modules("datasets", "datasketch", purpose="building the role-play set")
     places = parse_places(source)
     mix = _config(config, tokenizer)
     made = [card for path in cards or [] for card in load_cards(path)]

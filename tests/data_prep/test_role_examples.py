@@ -60,11 +60,10 @@ def test_the_system_message_is_the_one_that_simulation_sends(language: Language,
     draft = support_draft(support(("supporter", "A"), ("seeker", "B"), language=language), card(language), PROMPTS)
 
     write_jsonl(tmp_path / "cards.jsonl", [card(language)])
-    names: dict[str, Any] = {
+    models: dict[str, Any] = {
         "seeker": "embedded",
         "supporters": ["embedded"],
         "judge": "embedded",
-        "cards": [str(tmp_path / "cards.jsonl")],
     }
     client = ChatClient(Store(tmp_path / "calls.sqlite"))
     (plan,) = plans(Resolved(EvalConfig(**models, cards=[str(tmp_path / "cards.jsonl")], out="unused")), client)

@@ -1,0 +1,235 @@
+"""Annotation sheets: role cards as rows for two workers and for a third person, and what came back as marks.
+
+Every cell that cannot be read is an error with its place: annotations are paid for, none is left out silently.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from data_prep.annotation import QUALITIES, RULES, Decision, Mark, Quality
+from data_prep.records import Language, RoleCard
+from data_prep.sheets import Choice, SheetRow, read_sheet, write_csv, write_xlsx
+from data_prep.taxonomy import Path3, Taxonomy
+from serve.errors import UserError, near
+from serve.files import write_text
+
+SHEET = "cards"
+_CARD = ("card_id", "language", "age", "gender", "occupation", "problem", "source")
+ANSWERS = ("quality", "category", "note")
+COLUMNS = (*_CARD, *ANSWERS)
+_WORKERS = ("first_quality", "second_quality", "first_category", "second_category")
+THIRD_COLUMNS = (*_CARD, *_WORKERS, "decide", *ANSWERS)
+_DECIDE = {("quality",): "quality", ("category",): "category", ("quality", "category"): "both"}
+_IN_TEXT = 37  # what the paper's text says (section 2.2.3); table 9 has the rows of the taxonomy
+
+
+def shuffled(cards: Sequence[RoleCard], seed: int, worker: str) -> list[RoleCard]:
+    """The cards in this worker's own order: one language after the other, shuffled inside each."""
+    result: list[RoleCard] = []
+    for language in sorted({card.language for card in cards}):
+        block = [card for card in cards if card.language == language]
+        random.Random(f"{seed}/annotate/{worker}/{language}").shuffle(block)
+        result += block
+    return result
+
+
+def write_sheets(folder: Path, name: str, cards: Sequence[RoleCard], taxonomy: Taxonomy) -> list[str]:
+    """A worker's sheet as NAME.csv and NAME.xlsx, the answers empty; returns the two names."""
+    return _write(folder, name, COLUMNS, [_card_cells(card) for card in cards], QUALITIES, taxonomy)
+
+
+def write_third(
+    folder: Path,
+    cards: Sequence[RoleCard],
+    asked: Mapping[str, tuple[str, ...]],
+    marks: Sequence[Mapping[str, Mark]],
+    taxonomy: Taxonomy,
+) -> list[str]:
+    """The third person's sheet (third.csv, third.xlsx): what both workers said, and in `decide` what is asked for."""
+    rows = []
+    for language in sorted({card.language for card in cards}):
+        for card in (card for card in cards if card.language == language):
+            first, second = (by_card[card.id] for by_card in marks)
+            rows.append(
+                _card_cells(card)
+                | {"first_quality": first.quality, "second_quality": second.quality, "decide": _DECIDE[asked[card.id]]}
+                | {"first_category": leaf_name(first.category, card.language, taxonomy)}
+                | {"second_category": leaf_name(second.category, card.language, taxonomy)}
+            )
+    return _write(folder, "third", THIRD_COLUMNS, rows, QUALITIES[:2], taxonomy)
+
+
+def leaf_name(path: Path3 | None, language: Language, taxonomy: Taxonomy) -> str:
+    """The name of a category of level 3 in a card's language; "" for none."""
+    return taxonomy.leaves[path].label(language) if path else ""
+
+
+def _card_cells(card: RoleCard) -> dict[str, str]:
+    return {"card_id": card.id} | {name: getattr(card, name) for name in _CARD[1:]}
+
+
+def _write(
+    folder: Path,
+    name: str,
+    columns: Sequence[str],
+    rows: Sequence[Mapping[str, str]],
+    qualities: Sequence[str],
+    taxonomy: Taxonomy,
+) -> list[str]:
+    write_csv(folder / f"{name}.csv", columns, rows)
+    tree = _tree(taxonomy)
+    choices = [Choice("quality", 0, len(rows) - 1, f"rules!$A$2:$A${len(qualities) + 1}")]
+    languages = [row["language"] for row in rows]
+    for language, letter in (("en", "C"), ("zh", "F")):  # one block of rows a language; its names in its language
+        if language in languages:
+            first = languages.index(language)
+            last = first + languages.count(language) - 1
+            choices.append(Choice("category", first, last, f"taxonomy!${letter}$2:${letter}${len(taxonomy.leaves) + 1}"))
+    more = {"taxonomy": tree, "rules": _rules(qualities, taxonomy)}
+    write_xlsx(folder / f"{name}.xlsx", SHEET, columns, rows, choices, more)
+    return [f"{name}.csv", f"{name}.xlsx"]
+
+
+def _tree(taxonomy: Taxonomy) -> list[list[str]]:
+    """A row for every category of level 3: English in columns A to C, Chinese in D to F."""
+    rows = [["level 1", "level 2", "category", "一级", "二级", "类别"]]
+    for area in taxonomy.categories:
+        for group in area.children:
+            rows += [[area.en, group.en, leaf.en, area.zh, group.zh, leaf.zh] for leaf in group.children]
+    count = len(taxonomy.leaves)
+    rows += [[], [f"{count} categories (table 9 of ESC-Eval prints {count} rows; its text speaks of {_IN_TEXT})."]]
+    return [*rows, [f"共 {count} 类（ESC-Eval 表 9 印有 {count} 行；正文写的是 {_IN_TEXT} 类）。"]]
+
+
+def _rules(qualities: Sequence[str], taxonomy: Taxonomy) -> list[list[str]]:
+    """The words for `quality` in column A, from row 2; then their rules (all three), and how to fill in the sheet."""
+    rows = [["quality", "", ""], *([quality] for quality in qualities), [], ["", "English", "中文"]]
+    for quality in QUALITIES:
+        for en, zh in zip(RULES[quality]["en"], RULES[quality]["zh"], strict=True):
+            rows.append([quality, en, zh])
+    return [
+        *rows,
+        [],
+        ["", "Write one of the words above under quality.", "在 quality 一栏填写上面的一个词。"],
+        [
+            "",
+            "Write one name from the sheet taxonomy (English or Chinese) under category; invalid cards need none.",
+            "在 category 一栏填写 taxonomy 表中的一个类别名（中文或英文均可）；无效的卡可以不填。",
+        ],
+        ["", "Where there is a column decide, it says what you are asked for.", "如有 decide 一栏，它说明需要你决定什么。"],
+    ]
+
+
+def write_guide(path: Path, taxonomy: Taxonomy) -> None:
+    """The rules and the taxonomy as text, for those who work on the CSV."""
+    lines = ["\t".join(row).strip() for row in (*_rules(QUALITIES, taxonomy), [], *_tree(taxonomy))]
+    write_text(path, "\n".join(lines) + "\n")
+
+
+# --- what came back ---------------------------------------------------------------------------------------------------------
+
+
+def read_marks(path: Path, cards: Mapping[str, RoleCard], taxonomy: Taxonomy) -> dict[str, Mark]:
+    """A worker's sheet as {card id: mark}, one for every card. Raises `UserError` with file, line or row, and column for:
+    an unknown, doubled or missing card, another problem text than the card's, an empty cell, an unknown word."""
+    marks = {}
+    for card_id, row in _rows(path, COLUMNS, cards).items():
+        quality = _quality(row)
+        if quality is None:
+            raise row.fault("quality", f"empty; expected {', '.join(QUALITIES)} (card {card_id})")
+        category = _category(row, taxonomy)
+        if category is None and quality != "invalid":
+            raise row.fault("category", f"empty; expected a category of level 3 (card {card_id})")
+        marks[card_id] = Mark(quality, category)
+    missing = [card_id for card_id in cards if card_id not in marks]
+    if missing:
+        raise UserError(f"{path}: no row for {len(missing)} of {len(cards)} cards, the first {missing[0]}")
+    return marks
+
+
+def read_decisions(
+    path: Path, cards: Mapping[str, RoleCard], asked: Mapping[str, tuple[str, ...]], taxonomy: Taxonomy
+) -> dict[str, Decision]:
+    """The third person's sheet as {card id: decision}. `asked` says what each card waits for; what was asked may not be empty.
+
+    Cards without a row stay undecided: delete the rows of those that are not decided yet. Raises `UserError` as `read_marks`
+    does, and for `invalid` where high or middle is asked.
+    """
+    decisions = {}
+    for card_id, row in _rows(path, THIRD_COLUMNS, cards).items():
+        quality, category = _quality(row), _category(row, taxonomy)
+        wanted = asked.get(card_id, ())
+        for name, value in (("quality", quality), ("category", category)):
+            if name in wanted and value is None:
+                raise row.fault(name, f"empty, but asked for (card {card_id}); delete the row if it is not decided yet")
+        if "quality" in wanted and quality == "invalid":
+            raise row.fault("quality", f"the third person decides between high and middle (card {card_id})")
+        decisions[card_id] = Decision(quality, category)
+    return decisions
+
+
+def holds_answers(path: Path, columns: Sequence[str]) -> bool:
+    """Whether a sheet has something in an answer's cell, or cannot be read: then it may not be overwritten."""
+    if not path.exists():
+        return False
+    try:
+        rows = read_sheet(path, SHEET, columns)
+    except UserError:
+        return True
+    return any(row.cells[name].strip() for row in rows for name in ANSWERS)
+
+
+def refuse_to_overwrite(folder: Path, names: Sequence[str], columns: Sequence[str]) -> None:
+    """Raise `UserError` if one of the sheets NAME.csv, NAME.xlsx in the folder holds answers."""
+    for path in (folder / f"{name}{suffix}" for name in names for suffix in (".csv", ".xlsx")):
+        if holds_answers(path, columns):
+            raise UserError(f"{path} holds answers and would be overwritten: move it, or choose another --out")
+
+
+def _rows(path: Path, columns: Sequence[str], cards: Mapping[str, RoleCard]) -> dict[str, SheetRow]:
+    """{card id: row}, checked against the cards."""
+    found: dict[str, SheetRow] = {}
+    for row in read_sheet(path, SHEET, columns):
+        card_id = row.cells["card_id"].strip()
+        if not card_id:
+            raise row.fault("card_id", "empty")
+        if card_id not in cards:
+            raise row.fault("card_id", f"unknown card {card_id!r}: {near(card_id, cards)}")
+        if card_id in found:
+            raise row.fault("card_id", f"card {card_id} stands twice (first at {found[card_id].where})")
+        if _plain(row.cells["problem"]) != _plain(cards[card_id].problem):
+            raise row.fault(
+                "problem", f"not the problem of card {card_id}: the sheet is of other cards, or the text was edited"
+            )
+        found[card_id] = row
+    return found
+
+
+def _plain(text: str) -> str:
+    """What is left of a text when a spreadsheet has been at it: no white space, no control characters."""
+    return re.sub(r"[\s\x00-\x1f\ufffd\ufffe\uffff]", "", text)
+
+
+def _quality(row: SheetRow) -> Quality | None:
+    word = row.cells["quality"].strip()
+    if not word:
+        return None
+    for quality in QUALITIES:
+        if word.lower() == quality:
+            return quality
+    raise row.fault("quality", f"unknown word {word!r}: {near(word.lower(), QUALITIES)}")
+
+
+def _category(row: SheetRow, taxonomy: Taxonomy) -> Path3 | None:
+    name = row.cells["category"].strip()
+    if not name:
+        return None
+    named = {title.lower(): path for path, leaf in taxonomy.leaves.items() for title in (leaf.en, leaf.zh)}
+    if name.lower() not in named:
+        titles = [title for leaf in taxonomy.leaves.values() for title in (leaf.en, leaf.zh)]
+        raise row.fault("category", f"unknown category {name!r}: {near(name, titles)}")
+    return named[name.lower()]

@@ -1,0 +1,184 @@
+"""`cards annotate`: sheets for two workers and a third person, and the cards as the three settled them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import typer
+
+from data_prep import annotation, annotation_sheets
+from data_prep.annotation import (
+    Agreement,
+    Decision,
+    Mark,
+    Mode,
+    Outcome,
+    agreement,
+    questions,
+    readings_differ,
+    settle,
+)
+from data_prep.cards import load_cards
+from data_prep.commands.options import OutOption, SeedOption, console
+from data_prep.ledger import Build, Step
+from data_prep.records import RoleCard
+from data_prep.tables import Table, to_console
+from data_prep.taxonomy import Taxonomy, load_taxonomy
+from serve.errors import UserError, near
+from serve.files import check_unique
+
+app = typer.Typer(no_args_is_help=True, help="Annotation of role cards by two workers and a third person (appendix A.2).")
+_WORKERS = ("worker_1", "worker_2")
+
+CardsOption = Annotated[Path, typer.Option("--cards", help="Role cards: JSONL, or a published JSON file.")]
+SheetOption = Annotated[list[Path], typer.Option("--sheet", help="A worker's sheet, CSV or XLSX; give it twice, one a worker.")]
+ThirdOption = Annotated[list[Path], typer.Option("--third", help="A sheet of the third person, CSV or XLSX; may be repeated.")]
+ModeOption = Annotated[
+    str, typer.Option("--mode", help="native: high stays high where both say it. paper: appendix A.2 word by word.")
+]
+
+
+@app.command("export")
+def export(cards: CardsOption, out: OutOption, seed: SeedOption = 0) -> None:
+    """Write one sheet for each of two workers, as CSV and XLSX, in an order of their own, and the rules as guide.txt."""
+    loaded = load_cards(cards)
+    annotation_sheets.refuse_to_overwrite(out, _WORKERS, annotation_sheets.COLUMNS)
+    taxonomy = load_taxonomy()
+    build = Build(out, "cards annotate export", seed)
+    build.input(cards)
+    step = build.step("cards on each sheet")
+    step.taken = step.kept = len(loaded)
+    for worker in _WORKERS:
+        order = annotation_sheets.shuffled(loaded, seed, worker)
+        for name in annotation_sheets.write_sheets(out, worker, order, taxonomy):
+            build.output(name, len(order))
+    annotation_sheets.write_guide(out / "guide.txt", taxonomy)
+    build.output("guide.txt")
+    build.finish(console)
+
+
+@app.command("import")
+def import_(
+    cards: CardsOption,
+    sheet: SheetOption,
+    out: OutOption,
+    third: ThirdOption = [],  # noqa: B006 (typer wants a list; it is not changed)
+    mode: ModeOption = "native",
+    seed: SeedOption = 0,
+) -> None:
+    """Settle every card by the rules of appendix A.2; what needs a third person goes to OUT/third.csv and third.xlsx.
+
+    Fill in one of the two and run this again with --third. CSV may be UTF-8 with or without a byte-order mark, parted by
+    commas, semicolons or tabs. The seed draws the intervals of the agreement.
+    """
+    chosen = _mode(mode)
+    given = [*sheet, *third]
+    if len(sheet) != 2:
+        raise UserError(f"--sheet: given {len(sheet)} times; give one sheet of each of the two workers")
+    if len({path.resolve() for path in given}) < len(given):
+        raise UserError("--sheet, --third: the same file is given twice")
+    taxonomy = load_taxonomy()
+    loaded = {card.id: card for card in load_cards(cards)}
+    marks = [annotation_sheets.read_marks(path, loaded, taxonomy) for path in sheet]
+    first, second = marks
+    asked = {card_id: questions(first[card_id], second[card_id]) for card_id in loaded}
+    decisions: dict[str, Decision] = {}
+    for path in third:
+        more = annotation_sheets.read_decisions(path, loaded, asked, taxonomy)
+        check_unique(path, [*decisions, *more], "cards in the third person's sheets")
+        decisions |= more
+    outcomes = {i: settle(first[i], second[i], decisions.get(i), chosen) for i in loaded}
+    waiting = [card for card in loaded.values() if outcomes[card.id].state == "open"]
+    if waiting:
+        annotation_sheets.refuse_to_overwrite(out, ["third"], annotation_sheets.THIRD_COLUMNS)
+    pairs = [(first[i], second[i]) for i in loaded]
+    agreed = agreement(pairs, seed)
+    figures = _figures(pairs, outcomes)
+    build = Build(out, "cards annotate import", seed, {"mode": chosen})
+    build.figures = {**figures, "agreement": _rows(agreed)}
+    for path in (cards, *given):
+        build.input(path)
+    _write(build, list(loaded.values()), outcomes)
+    _write_third(build, waiting, outcomes, marks, taxonomy)
+    _print(agreed, figures, chosen)
+    build.finish(console)
+
+
+def _mode(name: str) -> Mode:
+    for mode in get_args(Mode):
+        if name == mode:
+            return mode
+    raise UserError(f"--mode: unknown mode {name!r}: {near(name, get_args(Mode))}")
+
+
+def _write(build: Build, cards: list[RoleCard], outcomes: dict[str, Outcome]) -> None:
+    """cards.jsonl and dropped.jsonl, in the order of the cards' file; the step that counts them."""
+    step = build.step("settle")
+    files: dict[str, list[RoleCard]] = {"kept": [], "dropped": []}
+    for card in cards:
+        outcome = outcomes[card.id]
+        _count(step, card, outcome)
+        if outcome.state != "open":
+            answers = {"quality": outcome.quality, "category": outcome.category}
+            files[outcome.state].append(card.model_copy(update=answers))
+    build.write("cards.jsonl", files["kept"])
+    build.write("dropped.jsonl", files["dropped"])
+
+
+def _count(step: Step, card: RoleCard, outcome: Outcome) -> None:
+    step.taken += 1
+    if outcome.state == "kept":
+        step.kept += 1
+    elif outcome.state == "dropped":
+        step.drop("invalid", card.id)
+    else:
+        step.drop(f"waits for a third person ({' and '.join(outcome.open)})", card.id)
+
+
+def _write_third(
+    build: Build, waiting: list[RoleCard], outcomes: dict[str, Outcome], marks: list[dict[str, Mark]], taxonomy: Taxonomy
+) -> None:
+    if waiting:
+        asked = {card.id: outcomes[card.id].open for card in waiting}
+        for name in annotation_sheets.write_third(build.out, waiting, asked, marks, taxonomy):
+            build.output(name, len(waiting))
+        where = f"{build.out}/third.csv or third.xlsx"
+        console.print(f"{len(waiting)} cards wait for a third person: fill in {where}", highlight=False, markup=False)
+        return
+    for path in (build.out / "third.csv", build.out / "third.xlsx"):  # an empty one from an earlier run would mislead
+        if path.exists() and not annotation_sheets.holds_answers(path, annotation_sheets.THIRD_COLUMNS):
+            path.unlink()
+
+
+def _figures(pairs: list[tuple[Mark, Mark]], outcomes: dict[str, Outcome]) -> dict[str, Any]:
+    kept = [outcome for outcome in outcomes.values() if outcome.state == "kept"]
+    return {
+        "high": sum(outcome.quality == "high" for outcome in kept),
+        "middle": sum(outcome.quality == "middle" for outcome in kept),
+        "both_say_high": sum(readings_differ(a, b) for a, b in pairs),
+        "third_answers_not_asked_for": sorted(card_id for card_id, outcome in outcomes.items() if outcome.unused),
+    }
+
+
+def _rows(agreed: list[Agreement]) -> list[dict[str, Any]]:
+    return [asdict(row) for row in agreed]
+
+
+def _print(agreed: list[Agreement], figures: dict[str, Any], mode: Mode) -> None:
+    to_console(
+        Table(
+            key="agreement",
+            title="Agreement of the two workers",
+            columns=("Question", "Cards", "Equal", "Cohen's kappa", "Linear weights", "Krippendorff's alpha"),
+            rows=tuple((row.question, row.n, row.raw, row.kappa, row.kappa_linear, row.alpha) for row in agreed),
+            notes=(f"Intervals: 95 %, bootstrap over cards, {annotation.RESAMPLES} draws.",),
+        ),
+        console,
+    )
+    both = f"{figures['both_say_high']} cards that both workers call high are high in native mode, middle in paper mode"
+    console.print(f"{mode} mode: {figures['high']} high, {figures['middle']} middle; {both}", highlight=False)
+    unused = figures["third_answers_not_asked_for"]
+    if unused:
+        console.print(f"not asked for, not used: the third person's answers on {len(unused)} cards ({', '.join(unused[:3])})")

@@ -1,0 +1,117 @@
+"""`import-esc-eval` reads a user's own clone of the published ESC-Eval repository."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+from pydantic import BaseModel
+
+from data_prep.cards import load_cards
+from data_prep.commands.options import OutOption, StrictOption, console
+from data_prep.ledger import Build
+from data_prep.published import Clone, find_clone, read_dialogues, read_scores
+from data_prep.published_prompts import LANGUAGES, Found, find_prompts, write_pack
+from data_prep.records import Language, RoleCard
+from data_prep.sources.rows import Rows
+from serve.errors import UserError
+
+CloneOption = Annotated[Path, typer.Option("--source", metavar="CLONE", help="Your clone of the published repository.")]
+PromptsOption = Annotated[
+    Path | None, typer.Option("--prompts-out", help="Folder for the prompt pack; OUT/prompts if not given.")
+]
+R = TypeVar("R", bound=BaseModel)
+_FILE = {"high cards": "cards", "test cards": "test_cards"}
+
+
+def import_esc_eval(
+    source: CloneOption, out: OutOption, prompts_out: PromptsOption = None, strict: StrictOption = False
+) -> None:
+    """Import cards, sample dialogues, scores and prompts of the published ESC-Eval repository from your own clone.
+
+    The scripts are read, never run. The prompts become a prompt pack for paper mode: name its folder under `prompts` in an
+    evaluation config. The repository states no licence: keep what is imported on your machine.
+    """
+    clone = find_clone(source.expanduser())
+    found = find_prompts(clone.scripts)
+    pack = prompts_out or out / "prompts"
+    build = Build(out, "import-esc-eval", settings={"strict": strict, "prompts": str(pack)})
+    for path in (*clone.cards.values(), *(run.path for run in (*clone.results.values(), *clone.scores.values()))):
+        build.input(path)
+    for path in clone.scripts:
+        build.input(path)
+    cards = _cards(clone, build)
+    _runs(clone, cards, build, strict)
+    missing = [*clone.missing(), *_missing_prompts(found)]
+    files = write_pack(pack, found) if found.seeker or found.greeting or found.judge else []
+    if pack == out / "prompts":
+        for name in files:
+            build.output(f"prompts/{name}")
+    for problem in found.problems:
+        console.print(f"left out: {problem}", highlight=False, markup=False)
+    for name in missing:
+        console.print(f"not found: {name}", highlight=False, markup=False)
+    if found.judge:
+        console.print("not in the clone: the judge's system message (InternLM2's default); ours stands in as", highlight=False)
+        console.print(f"  {pack}/LANGUAGE/judge_paper_system.j2: edit it for your own runs", highlight=False, markup=False)
+    build.finish(console)
+    if files:
+        console.print(f"prompt pack: {pack} ({len(files)} files; git-ignored)", highlight=False, markup=False)
+
+
+def _cards(clone: Clone, build: Build) -> dict[tuple[str, Language], list[RoleCard]]:
+    """Every card file as JSONL: cards_LANGUAGE.jsonl and test_cards_LANGUAGE.jsonl."""
+    cards = {}
+    for (kind, language), path in clone.cards.items():
+        step = build.step(f"{kind} {language}")
+        cards[kind, language] = load_cards(path)
+        step.taken = step.kept = len(cards[kind, language])
+        other = [card.id for card in cards[kind, language] if card.language != language]
+        if other:
+            raise UserError(f"{path}: card {other[0]} is not in the language of the file's name ({language})")
+        build.write(f"{_FILE[kind]}_{language}.jsonl", cards[kind, language])
+    return cards
+
+
+def _runs(clone: Clone, cards: dict[tuple[str, Language], list[RoleCard]], build: Build, strict: bool) -> None:
+    """dialogues.jsonl and scores.jsonl of all supporters."""
+    dialogues = _collect(
+        build,
+        "dialogues",
+        strict,
+        lambda rows: (
+            dialogue
+            for run in clone.results.values()
+            for dialogue in read_dialogues(run, cards.get(("test cards", run.language), []), rows)
+        ),
+    )
+    known = {dialogue.id for dialogue in dialogues}
+    _collect(
+        build,
+        "judgements",
+        strict,
+        lambda rows: (score for run in clone.scores.values() for score in read_scores(run, known, rows)),
+    )
+
+
+def _collect(build: Build, name: str, strict: bool, read: Callable[[Rows], Iterable[R]]) -> list[R]:
+    step = build.step(name)
+    rows = Rows(step, strict)
+    records = list(read(rows))
+    step.kept = len(records)
+    for problem in rows.problems:
+        console.print(f"left out: {problem}", highlight=False, markup=False)
+    if step.taken:
+        build.write(f"{name}.jsonl", records)
+    return records
+
+
+def _missing_prompts(found: Found) -> list[str]:
+    kinds: dict[str, Mapping[Language, object]] = {
+        "seeker's system message": found.seeker,
+        "greeting": found.greeting,
+        "judge's message": found.judge,
+    }
+    return [f"{kind} ({language}) in the scripts" for kind, by in kinds.items() for language in LANGUAGES if language not in by]

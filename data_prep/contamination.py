@@ -1,0 +1,234 @@
+"""Which dialogues may an evaluation card have been made from? BM25 search over whole dialogues, with the cards as queries.
+
+ESC-Eval's cards (section 2.2) are third-person summaries of dialogues from the corpora that role-play training uses, without
+source ids, and hardly share a run of words with them. They do keep the seeker's rare words: names, trades, objects, places.
+BM25 weighs words by that rarity. A raw BM25 sum grows with the length of the card and with the size of the collection, so
+
+    score = sum over shared words of rarity * tf / (tf + k1 * (1 - b + b * length / usual length)) / sqrt(sum of rarity)
+
+where rarity is the BM25 idf divided by its maximum (0 to 1) and the root runs over all words of the card. A sum without the
+root favours long cards, a division by the whole sum favours short ones. The usual length is a constant, not the mean of the
+documents searched, and word statistics come from them and from the bundled dialogues: a pair scores much the same among a
+handful of documents and among thousands.
+
+Its limit: a summary that keeps almost none of the dialogue's words is not found. Cards with about a sixth of their content
+words in the dialogue are mostly missed; the published ones that a sentence embedding agrees on have about three fifths.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, model_validator
+from scipy import sparse
+
+from data_prep.records import Dialogue, Identifier, Language, RoleCard, Turn
+from data_prep.synthetic import load_bases
+from serve.files import read_jsonl
+
+THRESHOLD = 1.0  # scores are scaled by language so that this one fits both
+# Scores of this size, before scaling, count as contamination. Found on published cards against corpora and checked on the
+# calibration half of the planted pairs (tests/data_prep/test_contamination.py). en: fewer than one in twenty cards made
+# elsewhere raises an alarm among ESConv's 1,300 dialogues, and three quarters of the cards made from ESConv do. zh: the cards
+# and SmileChat share their posts in part, so ten matches around this level were read: those from 1.1 times up were true,
+# those below were of the topic only.
+_LEVEL: dict[Language, float] = {"en": 0.47, "zh": 0.70}
+_K1, _B = 1.5, 0.75
+_LENGTH: dict[Language, float] = {"en": 180, "zh": 690}  # terms in a dialogue of ESConv, of SmileChat (means, rounded)
+_BLOCK = 2048  # documents scored at once: bounds memory at cards * block * 4 bytes
+
+_WORD = re.compile(r"[a-z0-9]+")
+_HAN = re.compile(r"[一-鿿]+")
+# Function words, and what cards say of any seeker.
+_STOP_WORDS = """
+a about advice after again against ain all also am an and any are aren as at be because been before being between both
+but by can considering cope could couldn dealing despite did didn do does doesn doing don down due during each
+experiencing feel feeling feelings feels felt few for from further get gets getting go going got had hadn has hasn have
+haven having he help her here hers him his how i if im in into is isn it its just know lack like ll look looking m make
+makes making may me might mine more most must my no nor not now of off on once one only or other our out over own re
+really s same seek seeker seeking shall she should so some struggle struggling such t than that the their them then
+there these they think thinking this those though thought through to too try trying under unsure until up us ve very
+want wants was wasn we well were what when where which while who whom why will with would you your yours
+"""
+_STOP_EN = frozenset(_STOP_WORDS.split())
+_STOP_ZH = frozenset("的了是我你他她它们在和就都也不有这那很吗呢吧啊着过说会要对把被让给跟与而但又还以及其")
+
+
+@dataclass(frozen=True)
+class Match:
+    """A document that a card may come from. Rank 1 is the card's best; scores (0 to about 5) compare between cards."""
+
+    card_id: str
+    document_id: str
+    score: float
+    rank: int
+
+
+def document_text(turns: Iterable[Turn | tuple[str, str]]) -> str:
+    """What of a dialogue is searched: every line of both sides, as Turns or (role, text) pairs.
+
+    The supporter takes up the seeker's words, which tells dialogues of one topic apart; giving seeker lines twice the weight
+    changed next to nothing.
+    """
+    return "\n".join(turn.text if isinstance(turn, Turn) else turn[1] for turn in turns)
+
+
+def link(cards: Sequence[RoleCard], documents: Sequence[tuple[str, Language, str]], top: int = 10) -> list[Match]:
+    """The best `top` documents of each card in its own language, and every further one at or above `THRESHOLD`.
+
+    `documents` are (id, language, whole text). Cards in the order given, their matches by rank; documents that share no word
+    with the card are left out. Time and memory grow linearly with the documents.
+    """
+    found: dict[int, list[Match]] = {}
+    for language in sorted({card.language for card in cards}):
+        places = [place for place, card in enumerate(cards) if card.language == language]
+        among = [(id, text) for id, other, text in documents if other == language]
+        if among:
+            best = _search([_query(cards[place]) for place in places], [text for _, text in among], language, top)
+            for place, hits in zip(places, best, strict=True):
+                found[place] = [
+                    Match(cards[place].id, among[document][0], score, rank)
+                    for rank, (document, score) in enumerate(hits, start=1)
+                ]
+    return [match for place in sorted(found) for match in found[place]]
+
+
+def contaminated(matches: Iterable[Match]) -> list[Match]:
+    """The matches that count as contamination, in the order given."""
+    return [match for match in matches if match.score >= THRESHOLD]
+
+
+def terms(text: str, language: Language) -> list[str]:
+    """The words (en) or character pairs (zh, with its Latin words) that are searched, in order, stop words left out."""
+    text = text.lower()
+    words = [word for word in _WORD.findall(text) if word not in _STOP_EN]
+    if language == "en":
+        return words
+    for run in _HAN.findall(text):
+        words += [a + b for a, b in pairwise(run) if a not in _STOP_ZH or b not in _STOP_ZH]
+    return words
+
+
+def _query(card: RoleCard) -> set[str]:
+    return set(terms(f"{card.problem}\n{card.occupation}", card.language))
+
+
+@dataclass(frozen=True)
+class _Counts:
+    """How often each query term occurs in each document (documents x terms), and the documents' lengths in terms."""
+
+    table: sparse.csr_matrix
+    lengths: NDArray[np.float32]
+
+
+def _count(texts: Iterable[str], language: Language, index: dict[str, int]) -> _Counts:
+    """Only terms that some card has are counted: a document costs memory for its share in the cards' words."""
+    columns, values, ends, lengths = array("i"), array("f"), array("q", [0]), array("f")
+    for text in texts:
+        words = terms(text, language)
+        counts = Counter(index[word] for word in words if word in index)
+        columns.extend(counts.keys())
+        values.extend(counts.values())
+        ends.append(len(columns))
+        lengths.append(len(words))
+    parts = (np.frombuffer(values, np.float32) if values else np.zeros(0, np.float32)), np.array(columns, np.int32)
+    table = sparse.csr_matrix((*parts, np.array(ends, np.int64)), shape=(len(lengths), len(index)))
+    return _Counts(table, np.array(lengths, np.float32))
+
+
+@cache
+def _background(language: Language) -> tuple[str, ...]:
+    """The bundled dialogues' exchanges, each as one text: everyday words of seekers and supporters."""
+    exchanges = [exchange for base in load_bases(language) for exchange in base.exchanges]
+    return tuple("\n".join([e.seeker, *(segment.text for segment in e.reply)]) for e in exchanges)
+
+
+def _rarity(tables: Sequence[_Counts], size: int) -> NDArray[np.float32]:
+    """BM25's idf over all tables, divided by that of a word that occurs nowhere."""
+    documents = sum(len(table.lengths) for table in tables)
+    held = sum(np.bincount(table.table.indices, minlength=size) for table in tables)
+    idf = np.log1p((documents - held + 0.5) / (held + 0.5)) / np.log1p((documents + 0.5) / 0.5)
+    return np.asarray(idf, np.float32)
+
+
+def _search(queries: Sequence[set[str]], texts: Sequence[str], language: Language, top: int) -> list[list[tuple[int, float]]]:
+    """For each query its best documents and their scores, best first (equal scores: the earlier document)."""
+    index = {word: place for place, word in enumerate(sorted(set().union(*queries)))}
+    counts = _count(texts, language, index)
+    rarity = _rarity([counts, _count(_background(language), language, index)], len(index))
+    weights = sparse.lil_matrix((len(index), len(queries)), dtype=np.float32)
+    for column, query in enumerate(queries):
+        rows = [index[word] for word in sorted(query)]
+        if rows:
+            weights[rows, column] = (rarity[rows] / np.sqrt(rarity[rows].sum()) / _LEVEL[language])[:, None]
+    asked = weights.tocsr()
+    length = _K1 * (1 - _B + _B * counts.lengths / _LENGTH[language])
+    best: list[list[tuple[int, float]]] = [[] for _ in queries]
+    for start in range(0, len(texts), _BLOCK):
+        block = counts.table[start : start + _BLOCK]
+        long = np.repeat(length[start : start + _BLOCK], np.diff(block.indptr))
+        block.data = block.data / (block.data + long)
+        scores = (block @ asked).toarray()
+        for column, hits in enumerate(best):
+            one = scores[:, column]
+            near = np.union1d(np.argsort(-one, kind="stable")[:top], np.flatnonzero(one >= THRESHOLD))
+            hits += [(start + int(place), round(float(one[place]), 6)) for place in near if one[place] > 0]
+            hits.sort(key=lambda hit: (-hit[1], hit[0]))
+            del hits[max(top, sum(score >= THRESHOLD for _, score in hits)) :]
+    return best
+
+
+class _Row(BaseModel):
+    """A line of a data file in one of three forms: a role-play example, a Dialogue, a SupportDialogue."""
+
+    model_config = ConfigDict(extra="ignore")
+    id: Identifier | None = None
+    language: Language | None = None
+    messages: list[dict[str, str]] | None = None
+    turns: int | list[Turn] | None = None
+    dialogue: Dialogue | None = None
+
+    @model_validator(mode="after")
+    def _form(self) -> _Row:
+        if self.dialogue is None and self.messages is None and not isinstance(self.turns, list):
+            raise ValueError("neither a role-play example (messages), a Dialogue (turns) nor a SupportDialogue (dialogue)")
+        if self.dialogue is None and (self.id is None or self.language is None):
+            raise ValueError("id and language are needed")
+        if any(not {"role", "content"} <= set(message) for message in self.messages or ()):
+            raise ValueError("messages: each needs role and content")
+        return self
+
+    def document(self) -> tuple[str, Language, str]:
+        """What is searched. System messages are left out: a card may stand in there, and then it is the example's own.
+
+        So is what a role-play example has before the `turns` that the corpus holds: a greeting.
+        """
+        if self.dialogue is not None:
+            return self.dialogue.id, self.dialogue.language, document_text(self.dialogue.turns)
+        assert self.id is not None and self.language is not None
+        if self.messages is None:
+            assert isinstance(self.turns, list)
+            return self.id, self.language, document_text(self.turns)
+        said = [(message["role"], message["content"]) for message in self.messages if message["role"] != "system"]
+        return (
+            self.id,
+            self.language,
+            document_text(said[-self.turns :] if isinstance(self.turns, int) and self.turns else said),
+        )
+
+
+def read_documents(path: Path) -> list[tuple[str, Language, str]]:
+    """The dialogues of a JSONL file of role-play examples, Dialogues or SupportDialogues as (id, language, text to search).
+
+    Raises `UserError` with file, line and field at the first line that is none of these, and for an empty file.
+    """
+    return [row.document() for row in read_jsonl(path, _Row, "data file")]

@@ -1,0 +1,183 @@
+"""A user's own clone of the published ESC-Eval repository as records: cards, sample dialogues, ESC-RANK's scores of them.
+
+Files are found by name, wherever they lie: `card_high_*.json` and `test_*.json` (cards), `result/…/SUPPORTER_LANGUAGE.json` or
+`result_SUPPORTER_LANGUAGE.json` (dialogues on the cards of test_*.json, in their order), `score/…` or `score_…` likewise (what
+the published scorer wrote: ESC-RANK's verdicts, -1 where it could not read its answer).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from data_prep.published_prompts import DIMENSIONS
+from data_prep.records import Dialogue, Judgement, Language, RoleCard, Turn
+from data_prep.rubrics import load_rubric
+from data_prep.sources.rows import Row, Rows
+from serve.errors import UserError
+
+FRAMEWORK = "esc_eval"
+SIMULATOR = "esc-role"
+JUDGE = "esc-rank-published"  # configs/models
+RUBRIC = "esc_eval"
+UNREAD = -1
+_CARDS = re.compile(r"(card_high|test)_(en|zh|ch)\.json")
+_RUN = re.compile(r"(?:(result|score)_)?(.+)_(en|zh)\.json")
+# Both spellings are published: the sample dialogues have the first, the script at its last commit writes the second.
+_MARKERS: dict[str, Literal["seeker", "supporter"]] = {
+    "AI assistant：": "supporter",
+    "AI assitant：": "supporter",
+    "ESC-Role：": "seeker",
+}
+_LANGUAGE: dict[str, Language] = {"en": "en", "zh": "zh", "ch": "zh"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """The dialogues (or scores) of one supporter in one language: `name` is `SUPPORTER_LANGUAGE`."""
+
+    name: str
+    supporter: str
+    language: Language
+    path: Path
+
+    def dialogue_id(self, index: str) -> str:
+        """The id of the dialogue at this place of the file: the same for its scores."""
+        return f"esc-eval-{self.name}-{index}"
+
+
+@dataclass
+class Clone:
+    """The files of a clone. Cards by (high cards or test cards, language), runs by name."""
+
+    cards: dict[tuple[str, Language], Path] = field(default_factory=dict)
+    results: dict[str, Run] = field(default_factory=dict)
+    scores: dict[str, Run] = field(default_factory=dict)
+    scripts: list[Path] = field(default_factory=list)
+
+    def missing(self) -> list[str]:
+        """What a whole clone has and this one lacks, a line each."""
+        names = {"high cards": "card_high", "test cards": "test"}
+        lines = []
+        for language in ("en", "zh"):
+            lines += [f"{names[kind]}_{language}.json" for kind in names if (kind, language) not in self.cards]
+            for kind, runs in (("result", self.results), ("score", self.scores)):
+                if not any(run.language == language for run in runs.values()):
+                    lines.append(f"{kind} files in {language} (*_{language}.json in a folder named {kind})")
+            lines += [f"scores of {name}" for name in self.results if name not in self.scores and name.endswith(language)]
+        return lines
+
+
+def find_clone(folder: Path) -> Clone:
+    """The published files in a folder. Raises `UserError` when there is none, or two of one name."""
+    if not folder.is_dir():
+        raise UserError(f"no such folder: {folder} (a clone of the published ESC-Eval repository is expected)")
+    clone = Clone()
+    for path in sorted(folder.rglob("*")):
+        parts = path.relative_to(folder).parts
+        if any(part.startswith(".") for part in parts) or not path.is_file():
+            continue
+        if path.suffix == ".py":
+            clone.scripts.append(path)
+        elif match := _CARDS.fullmatch(path.name):
+            kind = "high cards" if match[1] == "card_high" else "test cards"
+            _only(clone.cards, (kind, _LANGUAGE[match[2]]), path)
+        elif match := _RUN.fullmatch(path.name):
+            kinds = [match[1]] if match[1] else [part for part in parts[:-1] if part in ("result", "score")]
+            if kinds:
+                run = Run(f"{match[2]}_{match[3]}", match[2], _LANGUAGE[match[3]], path)
+                _only(clone.results if kinds[-1] == "result" else clone.scores, run.name, run)
+    if not (clone.cards or clone.results or clone.scores or clone.scripts):
+        raise UserError(
+            f"{folder}: none of the published files (card_high_*.json, test_*.json, result and score files, scripts)"
+        )
+    return clone
+
+
+def _only(found: dict[Any, Any], key: Any, value: Path | Run) -> None:
+    if key in found:
+        first, second = (item.path if isinstance(item, Run) else item for item in (found[key], value))
+        raise UserError(f"two files of one name: {first} and {second}; keep one of them")
+    found[key] = value
+
+
+def read_dialogues(run: Run, cards: Sequence[RoleCard], rows: Rows) -> Iterator[Dialogue]:
+    """The dialogues of one result file; each is linked to the card at its place in the test cards, where there is one.
+
+    A unit is one dialogue (its id ends in its key). The fixed greeting opens it.
+    """
+    for index, value in _entries(run, rows):
+        row = rows.unit(f"{run.path}: dialogue {index}", value)
+        if not isinstance(value, list) or not value or not all(isinstance(line, str) for line in value):
+            rows.malformed(row, "expected a list of lines")
+            continue
+        turns = [_turn(line) for line in value]
+        if None in turns:
+            rows.malformed(row, f"line {turns.index(None)} begins with none of {', '.join(_MARKERS)}")
+            continue
+        card = cards[int(index)] if index.isdecimal() and int(index) < len(cards) else None
+        yield Dialogue(
+            id=run.dialogue_id(index),
+            language=run.language,
+            framework=FRAMEWORK,
+            source="esc-eval",
+            source_id=f"{run.name}/{index}",
+            card_id=card.id if card else None,
+            supporter=run.supporter,
+            simulator=SIMULATOR,
+            turns=tuple(turn for turn in turns if turn),
+            termination="max_turns",
+        )
+
+
+def _turn(line: str) -> Turn | None:
+    for marker, role in _MARKERS.items():
+        if line.startswith(marker):
+            return Turn(role=role, text=line.removeprefix(marker).strip())
+    return None
+
+
+def read_scores(run: Run, known: set[str], rows: Rows) -> Iterator[Judgement]:
+    """ESC-RANK's verdicts of one score file, one a dimension; unreadable ones (-1) have no value. A unit is one score."""
+    scale = load_rubric(RUBRIC).scale.scores
+    for index, value in _entries(run, rows):
+        if not isinstance(value, dict):
+            rows.malformed(rows.unit(f"{run.path}: dialogue {index}", value), "expected an object of scores")
+            continue
+        for key, score in value.items():
+            row = rows.unit(f"{run.path}: dialogue {index}, {key}", score)
+            if not _is_score(row, key, scale, rows):
+                continue
+            if run.dialogue_id(index) not in known:
+                rows.drop(row, "no such dialogue")
+                continue
+            yield Judgement(
+                dialogue_id=run.dialogue_id(index),
+                language=run.language,
+                judge=JUDGE,
+                rubric=RUBRIC,
+                dimension=DIMENSIONS[key],
+                value=None if score == UNREAD else score,
+                condition={"mode": "paper"},
+                method="paper",
+            )
+
+
+def _is_score(row: Row, key: str, scale: Sequence[int], rows: Rows) -> bool:
+    if key not in DIMENSIONS:
+        rows.malformed(row, f"unknown dimension {key!r} (known: {', '.join(DIMENSIONS)})")
+    elif type(row.value) is not int or row.value not in (*scale, UNREAD):
+        rows.malformed(row, f"{row.value!r} is not a score ({scale[0]} to {scale[-1]}, or {UNREAD})")
+    else:
+        return True
+    return False
+
+
+def _entries(run: Run, rows: Rows) -> list[tuple[str, Any]]:
+    value = rows.json(run.path)
+    if not isinstance(value, dict):
+        raise UserError(f"{run.path}: expected a JSON object, found {type(value).__name__}")
+    return list(value.items())

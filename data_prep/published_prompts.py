@@ -1,0 +1,305 @@
+"""The published prompts of ESC-Eval, read from a user's own clone into a local prompt pack for paper mode.
+
+The clone's python sources are parsed with `ast`, never run. What is looked for, by shape and not by file:
+- the seeker's system message: text around `…['base']`, the role card (Chinese text: zh, otherwise en);
+- the greeting: the constant message with role `user` in the same script (a simulator hears the supporter as its user);
+- the judge's message: a sum of texts with one item of a seven-item list of rules, one of a list of dimension names, and the
+  dialogue; a list of the seven published keys gives the order. One list of rules a language (name or text tells which).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import string
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from data_prep.records import Language
+from serve.files import CONFIGS, read_bytes, write_text
+
+# The published names of the dimensions (keys of the score files, names of the adapters) and ours.
+DIMENSIONS = {
+    "fluency": "fluency",
+    "diversity": "expression",
+    "empathic": "empathy",
+    "suggestion": "information",
+    "human": "humanoid",
+    "tech": "skill",
+    "overall": "overall",
+}
+LANGUAGES: tuple[Language, ...] = ("en", "zh")
+_CHINESE = re.compile(r"[\u4e00-\u9fff]")
+_SUFFIX: dict[str, Language] = {"en": "en", "eng": "en", "english": "en", "zh": "zh", "ch": "zh", "cn": "zh", "chinese": "zh"}
+# A card's text as published. "not mentioned" is an empty field of ours; the clone writes it with a small n in about a third of
+# its English cards, which cannot be told any more.
+_CARD = {
+    "en": (("Age: ", "Gender: ", "Occupation: ", "Problem: "), "Not mentioned"),
+    "zh": (("年龄：", "性别：", "职业：", "问题："), "未提及"),
+}
+Part = str | ast.expr
+
+
+@dataclass
+class Judge:
+    """The judge's message in one language. `template` includes `_rules_KEY.j2` by the dimension's key."""
+
+    template: str
+    rules: dict[str, str]  # our dimension key → the published rules, as a template
+
+
+@dataclass
+class Found:
+    """Prompts found so far, as jinja2 templates by language, and what went wrong on the way."""
+
+    seeker: dict[Language, str] = field(default_factory=dict)
+    greeting: dict[Language, str] = field(default_factory=dict)
+    judge: dict[Language, Judge] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+def find_prompts(scripts: Sequence[Path]) -> Found:
+    """All prompts in these python sources; the first one of a kind and language counts. Unreadable sources are problems."""
+    found = Found()
+    for path in scripts:
+        try:
+            tree = ast.parse(read_bytes(path, "script"))
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            found.problems.append(f"{path}: not readable as python: {error}")
+            continue
+        _find_seeker(tree, path, found)
+        _find_judge(tree, path, found)
+    return found
+
+
+def write_pack(folder: Path, found: Found) -> list[str]:
+    """Write what was found as a prompt pack (FOLDER/{en,zh}, the file names of configs/prompts/esc_eval); returns its files.
+
+    The judge's system message is not in the clone (the published scorer leaves it to InternLM2's own default): this project's
+    stands in, unless there is one already. The pack carries a `.gitignore` that keeps all of it out of git.
+    """
+    files: dict[str, str] = {}
+    for language in LANGUAGES:
+        if language in found.seeker:
+            files[f"{language}/seeker_system.j2"] = found.seeker[language]
+        if language in found.greeting:
+            files[f"{language}/greeting.txt"] = found.greeting[language]
+        if language in found.judge:
+            judge = found.judge[language]
+            files[f"{language}/judge_paper.j2"] = judge.template
+            files |= {f"{language}/_rules_{key}.j2": text for key, text in judge.rules.items()}
+            system = f"{language}/judge_paper_system.j2"
+            if not (folder / system).exists():
+                write_text(folder / system, (CONFIGS / "prompts" / "esc_eval" / system).read_text(encoding="utf-8"))
+    for name, text in files.items():
+        write_text(folder / name, f"{text}\n")  # jinja takes one line end off
+    write_text(folder / ".gitignore", "# Published prompts without a licence: local only.\n*\n")
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+# --- texts to templates -----------------------------------------------------------------------------------------------------
+
+
+def escaped(text: str) -> str:
+    """A text as jinja2 source that renders to it. A brace at the end is escaped too: what follows may begin with one."""
+    return re.sub(r"\{(?=[{%#]|\Z)", '{{ "{" }}', text)
+
+
+def _card_template(language: Language) -> str:
+    headings, nothing = _CARD[language]
+    fields = [f'{{{{ card.{name} or "{nothing}" }}}}' for name in ("age", "gender", "occupation")] + ["{{ card.problem }}"]
+    return "\n".join(heading + value for heading, value in zip(headings, fields, strict=True))
+
+
+def language_of(text: str) -> Language:
+    return "zh" if _CHINESE.search(text) else "en"
+
+
+# --- python to texts --------------------------------------------------------------------------------------------------------
+
+
+def _parts(node: ast.expr) -> list[Part]:
+    """A text expression (constants, +, f-strings, str.format) as constants and the expressions between them, in order."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return [text]
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return _joined([*_parts(left), *_parts(right)])
+        case ast.JoinedStr(values=values):
+            return _joined([part for value in values for part in _parts(value)])
+        case ast.FormattedValue(value=value):
+            return [value]
+        case ast.Call(func=ast.Attribute(value=ast.Constant(value=str(text)), attr="format"), args=args, keywords=keywords):
+            return _formatted(text, args, {word.arg: word.value for word in keywords if word.arg}) or [node]
+    return [node]
+
+
+def _formatted(text: str, args: Sequence[ast.expr], named: dict[str, ast.expr]) -> list[Part]:
+    """`text.format(…)`; nothing when its fields and arguments do not match."""
+    parts: list[Part] = []
+    auto = iter(args)
+    try:
+        for literal, name, _, _ in string.Formatter().parse(text):
+            parts.append(literal)
+            if name is not None:
+                parts.append(next(auto) if not name else args[int(name)] if name.isdigit() else named[name])
+    except (ValueError, KeyError, IndexError, StopIteration):
+        return []
+    return _joined(parts)
+
+
+def _joined(parts: Sequence[Part]) -> list[Part]:
+    result: list[Part] = []
+    for part in parts:
+        if isinstance(part, str) and result and isinstance(result[-1], str):
+            result[-1] += part
+        elif part != "":
+            result.append(part)
+    return result
+
+
+def _blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
+    """Every list of statements."""
+    for node in ast.walk(tree):
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(node, name, None)
+            if isinstance(block, list) and block and isinstance(block[0], ast.stmt):
+                yield block
+
+
+def _assignments(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            yield node.targets[0].id, node.value
+
+
+# --- the seeker's script ----------------------------------------------------------------------------------------------------
+
+
+def _find_seeker(tree: ast.AST, path: Path, found: Found) -> None:
+    here = False
+    for _, value in _assignments(tree):
+        parts = _parts(value)
+        cards = [part for part in parts if _is_card(part)]
+        if not cards:
+            continue
+        texts = [part for part in parts if isinstance(part, str)]
+        if len(cards) != 1 or len(texts) + 1 != len(parts) or not texts:
+            found.problems.append(f"{path}:{value.lineno}: a text around the role card that is built in an unknown way")
+            continue
+        here = True
+        language = language_of("".join(texts))
+        template = "".join(escaped(part) if isinstance(part, str) else _card_template(language) for part in parts)
+        found.seeker.setdefault(language, template)
+    if here:
+        for text in _user_messages(tree):
+            found.greeting.setdefault(language_of(text), escaped(text))
+
+
+def _is_card(part: Part) -> bool:
+    return isinstance(part, ast.Subscript) and isinstance(part.slice, ast.Constant) and part.slice.value == "base"
+
+
+def _user_messages(tree: ast.AST) -> Iterator[str]:
+    """Texts of constant messages {"role": "user", "content": "…"}."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Dict):
+            message = {
+                key.value: value.value
+                for key, value in zip(node.keys, node.values, strict=True)
+                if isinstance(key, ast.Constant) and isinstance(value, ast.Constant)
+            }
+            text = message.get("content")
+            if message.get("role") == "user" and isinstance(text, str):
+                yield text
+
+
+# --- the scorer's script ----------------------------------------------------------------------------------------------------
+
+
+def _find_judge(tree: ast.AST, path: Path, found: Found) -> None:
+    assigned = list(_assignments(tree))
+    lists = {name: texts for name, value in assigned if (texts := _texts(value)) and len(texts) == len(DIMENSIONS)}
+    keys = next((texts for texts in lists.values() if set(texts) == set(DIMENSIONS)), None)
+    if keys is None:
+        return
+    aliases: dict[str, list[str]] = {name: [name] for name in lists}
+    for name, value in assigned:
+        if isinstance(value, ast.Name) and value.id in lists:
+            aliases.setdefault(name, []).append(value.id)
+    for node in ast.walk(tree):  # `for i, word in enumerate(words)`, `for word in words`
+        if isinstance(node, ast.For):
+            looped = [n.id for n in ast.walk(node.iter) if isinstance(n, ast.Name) and n.id in lists]
+            targets = [n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)]
+            if looped and targets:
+                aliases.setdefault(targets[-1], looped)
+    for parts in _sums(tree):
+        pieces = [aliases.get(_base(part), []) if isinstance(part, ast.expr) else None for part in parts]
+        if not any(pieces):
+            continue
+        if pieces.count([]) != 1:
+            found.problems.append(f"{path}: the judge's message is built in an unknown way")
+            continue
+        rules = max((names for names in pieces if names), key=lambda names: sum(map(len, lists[names[0]])))
+        for name in rules:
+            language = _SUFFIX.get(re.split(r"[_\W]+", name)[-1].lower()) or language_of("".join(lists[name]))
+            judge = _judge(parts, pieces, rules, dict(zip(keys, lists[name], strict=True)), keys, lists)
+            found.judge.setdefault(language, judge)
+
+
+def _texts(node: ast.expr) -> list[str]:
+    """The texts of a list of constant texts; empty for anything else."""
+    if not isinstance(node, ast.List | ast.Tuple):
+        return []
+    items = [_parts(item) for item in node.elts]
+    return [item[0] for item in items if len(item) == 1 and isinstance(item[0], str)] if all(items) else []
+
+
+def _sums(tree: ast.AST) -> Iterator[list[Part]]:
+    """Every text that is assigned, with what `+=` adds to it later in the same block."""
+    for block in _blocks(tree):
+        for position, statement in enumerate(block):
+            if not (isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)):
+                continue
+            parts = _parts(statement.value)
+            for later in block[position + 1 :]:
+                if isinstance(later, ast.AugAssign) and isinstance(later.op, ast.Add) and isinstance(later.target, ast.Name):
+                    parts += _parts(later.value) if later.target.id == statement.targets[0].id else []
+            if len(parts) > 1:
+                yield _joined(parts)
+
+
+def _base(node: ast.expr) -> str:
+    """The name that an expression takes its value from: `rules` of `rules[i]`, `dialogue` of `dialogue.strip()`."""
+    while isinstance(node, ast.Subscript | ast.Attribute | ast.Call):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _judge(
+    parts: Sequence[Part],
+    pieces: Sequence[list[str] | None],
+    rules: list[str],
+    texts: dict[str, str],
+    keys: Sequence[str],
+    lists: dict[str, list[str]],
+) -> Judge:
+    """The template: rules are included by the dimension's key, its published name is looked up."""
+    out = []
+    for part, names in zip(parts, pieces, strict=True):
+        if isinstance(part, str):
+            out.append(escaped(part))
+        elif names == rules:
+            out.append('{%+ include "_rules_" ~ dimension.key ~ ".j2" +%}')  # + keeps the white space around
+        elif names:
+            words = {DIMENSIONS[key]: word for key, word in zip(keys, lists[names[0]], strict=True)}
+            out.append(f"{{{{ {{{', '.join(f'{_quoted(k)}: {_quoted(w)}' for k, w in words.items())}}}[dimension.key] }}}}")
+        else:
+            out.append("{{ transcript | trim }}" if isinstance(part, ast.Call) else "{{ transcript }}")
+    return Judge("".join(out), {DIMENSIONS[key]: escaped(text) for key, text in texts.items()})
+
+
+def _quoted(text: str) -> str:
+    """A jinja2 string in double quotes."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r") + '"'

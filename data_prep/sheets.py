@@ -1,0 +1,221 @@
+"""Tables for people, as CSV and XLSX: written so that a spreadsheet runs nothing in them, read back exactly.
+
+A cell that a spreadsheet could take for a formula is text in XLSX, and gets an apostrophe in front in CSV, which reading
+takes off again. The same rows leave the same bytes.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data_prep.tables import FORMULA_STARTS
+from serve.errors import UserError, near
+from serve.files import atomic_path, read_bytes
+
+_DELIMITERS = (",", ";", "\t")
+_LONGEST = 32_767  # characters in a cell of XLSX
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")  # XML has no place for these
+_CLOCK = re.compile(rb"(<dcterms:(?:created|modified)[^>]*>)[^<]*")
+_NO_CLOCK = "2000-01-01T00:00:00Z"
+
+
+@dataclass(frozen=True)
+class SheetRow:
+    """One row and where it stands: `file:line` in CSV (the line that it begins on), `file: row n` in XLSX."""
+
+    where: str
+    cells: dict[str, str]
+
+    def fault(self, column: str, problem: str) -> UserError:
+        """The error to raise about one cell."""
+        return UserError(f"{self.where}, column {column}: {problem}")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Rows `first` to `last` (0 is the first below the header) of `column` take one of the values in `cells`.
+
+    `cells` is a range such as `sheet!$A$1:$A$9`.
+    """
+
+    column: str
+    first: int
+    last: int
+    cells: str
+
+
+def guarded(text: str) -> str:
+    """A CSV cell that no spreadsheet takes for a formula. `unguarded` gives the text back."""
+    needs = text.startswith(FORMULA_STARTS) or (text.startswith("'") and text[1:].startswith((*FORMULA_STARTS, "'")))
+    return f"'{text}" if needs else text
+
+
+def unguarded(cell: str) -> str:
+    """The text of a CSV cell that `guarded` wrote; other cells stay as they are."""
+    return cell[1:] if cell.startswith("'") and cell[1:].startswith((*FORMULA_STARTS, "'")) else cell
+
+
+def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, str]]) -> None:
+    """Comma-separated UTF-8 with a byte-order mark (Excel reads Chinese only with one) and CRLF line ends."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    writer.writerows([guarded(row.get(column, "")) for column in columns] for row in rows)
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(text.getvalue().encode("utf-8-sig"))
+
+
+def write_xlsx(
+    path: Path,
+    sheet: str,
+    columns: Sequence[str],
+    rows: Sequence[Mapping[str, str]],
+    choices: Sequence[Choice] = (),
+    more: Mapping[str, Sequence[Sequence[str]]] | None = None,
+) -> None:
+    """A workbook whose first sheet holds the rows (every cell text), with lists to choose from, and further sheets of text.
+
+    Raises `UserError` for a cell that is too long for XLSX. Control characters, which XLSX cannot hold, become U+FFFD;
+    carriage returns become line feeds.
+    """
+    openpyxl = _openpyxl()
+    book = openpyxl.Workbook()
+    page = book.active
+    page.title = sheet
+    tables = {sheet: [list(columns), *([row.get(column, "") for column in columns] for row in rows)]} | dict(more or {})
+    for name, lines in tables.items():
+        page = book[name] if name == sheet else book.create_sheet(name)
+        for number, line in enumerate(lines, start=1):
+            for position, text in enumerate(line, start=1):
+                if text:
+                    _text_cell(page.cell(number, position), text, f"{path}: {name}, row {number}")
+        for position in range(1, len(lines[0]) + 1):
+            page.cell(1, position).font = openpyxl.styles.Font(bold=True)
+            longest = max(len(line[position - 1]) for line in lines if len(line) >= position)
+            page.column_dimensions[page.cell(1, position).column_letter].width = max(12, min(60, longest + 4))
+        page.freeze_panes = "A2"
+    page = book[sheet]
+    for choice in choices:
+        letter = page.cell(1, columns.index(choice.column) + 1).column_letter
+        rule = openpyxl.worksheet.datavalidation.DataValidation(
+            type="list", formula1=choice.cells, allow_blank=True, showErrorMessage=True
+        )
+        rule.add(f"{letter}{choice.first + 2}:{letter}{choice.last + 2}")
+        page.add_data_validation(rule)
+    packed = io.BytesIO()
+    book.save(packed)
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(_without_clock(packed.getvalue()))
+
+
+def _openpyxl() -> Any:
+    try:
+        import openpyxl.styles
+        import openpyxl.worksheet.datavalidation
+    except ModuleNotFoundError:
+        raise UserError("XLSX sheets need openpyxl: install the data extra") from None
+    return openpyxl
+
+
+def _text_cell(cell: Any, text: str, where: str) -> None:
+    if len(text) > _LONGEST:
+        raise UserError(f"{where}: {len(text)} characters; a cell of XLSX holds {_LONGEST}")
+    cell.value = _CONTROL.sub("\ufffd", text.replace("\r\n", "\n").replace("\r", "\n"))
+    cell.data_type = "s"  # openpyxl takes "=…" for a formula, and "#N/A" for an error
+    cell.quotePrefix = text.startswith(FORMULA_STARTS)  # stays text when somebody edits the cell
+    cell.number_format = "@"
+    cell.alignment = _openpyxl().styles.Alignment(wrap_text=True, vertical="top")
+
+
+def _without_clock(packed: bytes) -> bytes:
+    """The same workbook without the time of its writing, so that equal sheets are equal files."""
+    result = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(packed)) as old, zipfile.ZipFile(result, "w", zipfile.ZIP_DEFLATED) as new:
+        for name in old.namelist():
+            content = old.read(name)
+            if name == "docProps/core.xml":
+                content = _CLOCK.sub(rb"\g<1>" + _NO_CLOCK.encode(), content)
+            new.writestr(zipfile.ZipInfo(name, (2000, 1, 1, 0, 0, 0)), content, zipfile.ZIP_DEFLATED)
+    return result.getvalue()
+
+
+def read_sheet(path: Path, sheet: str, columns: Sequence[str]) -> list[SheetRow]:
+    """The rows of a sheet that came back; rows without any text are left out.
+
+    `.xlsx`: the sheet of that name. Otherwise CSV: UTF-8 with or without a byte-order mark, any line ends, parted by commas,
+    semicolons or tabs. Columns may stand in any order, but all and no others must be there. Raises `UserError` with file, line
+    (or row) and column.
+    """
+    lines = _xlsx_lines(path, sheet) if path.suffix.lower() == ".xlsx" else _csv_lines(path)
+    if not lines:
+        raise UserError(f"{path}: empty; expected a header with the columns {', '.join(columns)}")
+    where, header = lines[0]
+    header = [name.strip() for name in header]
+    while header and not header[-1]:
+        header.pop()
+    _check_header(where, header, columns)
+    rows = []
+    for where, cells in lines[1:]:
+        if not any(cell.strip() for cell in cells):
+            continue
+        if len(cells) < len(header) or any(cell.strip() for cell in cells[len(header) :]):
+            raise UserError(f"{where}: {len(cells)} cells, expected {len(header)}")
+        rows.append(SheetRow(where, {name: cell for name, cell in zip(header, cells, strict=False)}))
+    return rows
+
+
+def _check_header(where: str, header: Sequence[str], columns: Sequence[str]) -> None:
+    for name in header:
+        if name not in columns:
+            raise UserError(f"{where}: unknown column {name!r}: {near(name, columns)}")
+    doubled = [name for name in columns if header.count(name) > 1]
+    missing = [name for name in columns if name not in header]
+    if doubled or missing:
+        raise UserError(f"{where}: column {(doubled or missing)[0]!r} {'stands twice' if doubled else 'is missing'}")
+
+
+def _csv_lines(path: Path) -> list[tuple[str, list[str]]]:
+    try:
+        text = read_bytes(path, "sheet").decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}); save it as 'CSV UTF-8'") from None
+    first = text.split("\n", 1)[0]
+    delimiter = max(_DELIMITERS, key=first.count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    lines, begins = [], 1
+    try:
+        for cells in reader:
+            lines.append((f"{path}:{begins}", [unguarded(cell) for cell in cells]))
+            begins = reader.line_num + 1
+    except csv.Error as error:  # an open quote swallows the rest of the file
+        raise UserError(f"{path}:{begins}: malformed CSV: {error}") from None
+    return lines
+
+
+def _xlsx_lines(path: Path, sheet: str) -> list[tuple[str, list[str]]]:
+    openpyxl = _openpyxl()
+    raw = io.BytesIO(read_bytes(path, "sheet"))
+    try:
+        book = openpyxl.load_workbook(raw, read_only=True)
+    except Exception as error:  # zip, XML and openpyxl's own errors have no common base
+        raise UserError(f"{path}: not a readable XLSX file: {type(error).__name__}: {error}") from None
+    if sheet not in book.sheetnames:
+        raise UserError(f"{path}: no sheet named {sheet!r} (it has {', '.join(map(repr, book.sheetnames))})")
+    rows = book[sheet].iter_rows(values_only=True)
+    lines = [[_cell_text(value) for value in row] for row in rows]
+    width = max(map(len, lines), default=0)  # empty cells at a row's end may not be stored
+    return [(f"{path}: row {n}", line + [""] * (width - len(line))) for n, line in enumerate(lines, start=1)]
+
+
+def _cell_text(value: object) -> str:
+    """A cell's text. Spreadsheets keep a typed number as a float: 3.0 is written as 3."""
+    if value is None:
+        return ""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

@@ -1,0 +1,279 @@
+"""Contamination: planted pairs written for the project, unrelated dialogues, the score itself, and the command.
+
+The planted cards are third-person summaries that share no runs of words with their dialogue but keep about three fifths of
+the content words in English and half of the characters in Chinese, which is what published cards share with their sources.
+Odd pairs helped to find the level behind THRESHOLD, even ones (`held_out`) are what is asserted on. Topics repeat (four
+break-ups, four exams, four debts …) on both halves.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import typer
+from pydantic import BaseModel
+from typer.testing import CliRunner, Result
+
+from data_prep.cards import bundled_cards, load_cards
+from data_prep.commands.check_contamination import check_contamination
+from data_prep.contamination import THRESHOLD, Match, contaminated, document_text, link, read_documents, terms
+from data_prep.records import Dialogue, Language, Record, RoleCard, SupportDialogue
+from data_prep.synthetic import build, load_bases
+from serve.errors import UserError
+from serve.files import read_jsonl, write_jsonl
+
+PLANTED = Path(__file__).parent / "planted"
+LANGUAGES: tuple[Language, ...] = ("en", "zh")
+Document = tuple[str, Language, str]
+
+
+class Pair(Record):
+    topic: str
+    half: Literal["calibration", "held_out"]
+    card: RoleCard
+    dialogue: Dialogue
+
+    @property
+    def document(self) -> Document:
+        return self.dialogue.id, self.dialogue.language, document_text(self.dialogue.turns)
+
+
+@cache
+def pairs(language: Language, half: str | None = None) -> tuple[Pair, ...]:
+    found = read_jsonl(PLANTED / f"pairs_{language}.jsonl", Pair, "planted pairs")
+    return tuple(pair for pair in found if half in (None, pair.half))
+
+
+@cache
+def unrelated(language: Language) -> tuple[Document, ...]:
+    """Every bundled seeker's dialogue in all its variants: some 140 a language, made from nobody's card."""
+    return tuple((d.id, language, document_text(d.turns)) for d in build(0)[0] if d.language == language)
+
+
+def card(problem: str, id: str = "c", language: Language = "en", occupation: str = "") -> RoleCard:
+    return RoleCard(id=id, language=language, occupation=occupation, problem=problem, source="test", card_method="written")
+
+
+# ---- planted pairs
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_planted_pairs_are_what_they_claim(language: Language) -> None:
+    given = pairs(language)
+    assert len(given) >= 24 and len({pair.dialogue.id for pair in given}) == len(given)
+    assert all(8 <= len(pair.dialogue.turns) <= 12 for pair in given)
+    topics = Counter((pair.topic, pair.half) for pair in given)
+    assert sum(count >= 2 for count in topics.values()) >= 6
+    jaccards, shares = [], []
+    for pair in given:
+        said, told = terms(pair.document[2], language), terms(pair.card.problem, language)
+        a, b = (set(zip(words, words[1:], words[2:], strict=False)) for words in (said, told))
+        jaccards.append(len(a & b) / len(a | b))
+        shares.append(len(set(said) & set(told)) / len(set(told)))
+    assert sorted(jaccards)[len(given) // 2] < 0.05 and max(jaccards) < 0.25
+    assert 0.25 < sum(shares) / len(shares) < 0.7
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("crowd", ["alone", "among unrelated dialogues"])
+def test_planted_sources_are_found_and_little_else(language: Language, crowd: str) -> None:
+    held = pairs(language, "held_out")
+    documents = [pair.document for pair in held] + (list(unrelated(language)) if crowd != "alone" else [])
+    flagged = {(m.card_id, m.document_id) for m in contaminated(link([pair.card for pair in held], documents))}
+    true = {(pair.card.id, pair.dialogue.id) for pair in held}
+    assert len(flagged & true) >= 0.9 * len(true)
+    assert len(flagged - true) <= 0.05 * (len(held) * len(documents) - len(true))
+    assert len({card_id for card_id, _ in flagged - true}) <= 0.05 * len(held)  # a card that points elsewhere counts once
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_cards_without_a_source_raise_no_alarm(language: Language) -> None:
+    """The stricter rate: the share of cards for which anything at all is flagged, without their own dialogue in the search."""
+    given = pairs(language)
+    documents = [*unrelated(language), *(pair.document for pair in given)]
+    own = {pair.card.id: pair.dialogue.id for pair in given}
+    cards = [pair.card for pair in given] + load_cards(bundled_cards(language))
+    alarms = {m.card_id for m in contaminated(link(cards, documents)) if m.document_id != own.get(m.card_id)}
+    assert len(documents) > 100
+    assert len(alarms) <= 0.05 * len(cards)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_pair_scores_much_the_same_in_a_small_and_a_large_collection(language: Language) -> None:
+    pair = pairs(language)[0]
+    one, other = (link([pair.card], [pair.document, *rest], top=1)[0].score for rest in ((), unrelated(language)))
+    assert one == pytest.approx(other, rel=0.2)
+
+
+# ---- the score and the order
+
+
+def test_the_score_is_bm25_over_the_root_of_the_cards_rarity() -> None:
+    """By hand: two words that no bundled exchange has, one of them in one of two documents, there twice."""
+    background = sum(len(base.exchanges) for base in load_bases("en"))
+    size = background + 2
+
+    def rarity(held: int) -> float:
+        return math.log1p((size - held + 0.5) / (held + 0.5)) / math.log1p((size + 0.5) / 0.5)
+
+    documents: list[Document] = [("a", "en", "zyzzyva zyzzyva quoll"), ("b", "en", "quoll quoll")]
+    (match,) = link([card("zyzzyva xenolith")], documents)
+    saturated = 2 / (2 + 1.5 * (0.25 + 0.75 * 3 / 180))
+    assert match.document_id == "a"
+    assert match.score == pytest.approx(rarity(1) * saturated / math.sqrt(rarity(1) + rarity(0)) / 0.47, rel=1e-4)
+
+
+def test_rare_words_weigh_more_than_common_ones() -> None:
+    documents: list[Document] = [("common", "en", "my work and my family"), ("rare", "en", "the lighthouse and the otter")]
+    found = link([card("work family lighthouse otter")], documents)
+    assert [match.document_id for match in found] == ["rare", "common"]
+    assert [match.rank for match in found] == [1, 2] and found[0].score > found[1].score
+
+
+def test_matches_stay_in_the_language_and_in_order() -> None:
+    documents: list[Document] = [
+        ("z1", "zh", "我养的水獭病了"),
+        ("e1", "en", "an otter"),
+        ("e2", "en", "an otter"),
+        ("e3", "en", "no"),
+    ]
+    cards = [
+        card("求助者的水獭病了", "z", "zh"),
+        card("otter", "e"),
+        card("the of and", "only stop words"),
+        card("gnu", "none"),
+    ]
+    found = [(m.card_id, m.document_id, m.rank) for m in link(cards, documents, top=5)]
+    assert found == [("z", "z1", 1), ("e", "e1", 1), ("e", "e2", 2)]
+    assert link(cards, []) == [] and link([], documents) == []
+
+
+def test_everything_flagged_is_returned_whatever_top_is() -> None:
+    pair = pairs("en")[0]
+    copies: list[Document] = [(f"copy-{n}", "en", pair.document[2]) for n in range(7)]
+    found = link([pair.card], [*copies, *unrelated("en")], top=2)
+    assert {match.document_id for match in contaminated(found)} == {id for id, _, _ in copies}
+    assert len(link([pair.card], list(unrelated("en")), top=2)) == 2
+
+
+def test_blocks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    cards, documents = [pair.card for pair in pairs("zh")], [pair.document for pair in pairs("zh")]
+    whole = link(cards, documents, top=3)
+    monkeypatch.setattr("data_prep.contamination._BLOCK", 5)
+    assert link(cards, documents, top=3) == whole
+
+
+def test_the_threshold_is_part_of_what_counts() -> None:
+    at, below = Match("c", "a", THRESHOLD, 1), Match("c", "b", THRESHOLD - 1e-6, 2)
+    assert contaminated([at, below]) == [at]
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "expected"),
+    [
+        ("I don't know what Ann's otters EAT", "en", ["ann", "otters", "eat"]),
+        ("co-op 24/7", "en", ["co", "op", "24", "7"]),
+        ("水獭，病了！", "zh", ["水獭", "病了"]),
+        ("我的是", "zh", []),
+        ("用QQ聊", "zh", ["qq"]),
+        ("", "zh", []),
+    ],
+)
+def test_terms(text: str, language: Language, expected: list[str]) -> None:
+    assert terms(text, language) == expected
+
+
+# ---- files and the command
+
+TURNS = [{"role": "seeker", "text": "My otter is ill."}, {"role": "supporter", "text": "I am sorry."}]
+EXAMPLE: dict[str, Any] = {
+    "id": "x",
+    "language": "en",
+    "turns": 2,
+    "messages": [
+        {"role": "system", "content": "You play someone whose gnu escaped."},
+        {"role": "user", "content": "Hello, how are you?"},
+        {"role": "assistant", "content": "My otter is ill."},
+        {"role": "user", "content": "I am sorry."},
+    ],
+}
+DIALOGUE = {"id": "x", "language": "en", "source": "test", "turns": TURNS}
+
+
+def lines(path: Path, *rows: object) -> Path:
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    "row", [EXAMPLE, DIALOGUE, {"dialogue": DIALOGUE, "situation": "gnu"}], ids=["example", "plain", "support"]
+)
+def test_the_three_forms_give_the_same_document(row: dict[str, Any], tmp_path: Path) -> None:
+    assert read_documents(lines(tmp_path / "data.jsonl", row)) == [("x", "en", "My otter is ill.\nI am sorry.")]
+
+
+def test_a_support_dialogue_as_written_can_be_read(tmp_path: Path) -> None:
+    record: BaseModel = SupportDialogue(dialogue=Dialogue.model_validate(DIALOGUE), situation="gnu")
+    write_jsonl(tmp_path / "data.jsonl", [record])
+    assert read_documents(tmp_path / "data.jsonl")[0][0] == "x"
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"id": "x", "language": "en", "text": "hm"}, "neither"),
+        ({"id": "x", "turns": TURNS}, "id and language"),
+        ({"id": "x", "language": "en", "messages": [{"content": "hm"}]}, "role and content"),
+        ({"id": "x", "language": "fr", "turns": TURNS}, "language"),
+    ],
+)
+def test_other_forms_are_refused_with_their_line(row: dict[str, Any], message: str, tmp_path: Path) -> None:
+    path = lines(tmp_path / "data.jsonl", EXAMPLE, row)
+    with pytest.raises(UserError, match=rf"data\.jsonl:2: .*{message}"):
+        read_documents(path)
+
+
+def command(folder: Path, cards: Path, data: Path, *more: str) -> Result:
+    """The command as typer runs it."""
+    app = typer.Typer()
+    app.command()(check_contamination)
+    return CliRunner().invoke(app, ["--cards", str(cards), "--data", str(data), "--out", str(folder / "out"), *more])
+
+
+@pytest.mark.parametrize(("half", "status"), [("held_out", 1), ("calibration", 0)])
+def test_the_command_tells_clean_from_contaminated(half: str, status: int, tmp_path: Path) -> None:
+    cards = tmp_path / "cards.jsonl"
+    write_jsonl(cards, [pair.card for pair in pairs("en", "held_out")])
+    data = lines(tmp_path / "data.jsonl", *(pair.dialogue.model_dump(mode="json") for pair in pairs("en", half)))
+    done = command(tmp_path, cards, data, "--max-examples", "2")
+    assert done.exit_code == status, done.output
+    assert "12 cards, 12 dialogues" in done.output and ("CONTAMINATED" in done.output) == bool(status)
+    assert done.output.count("    dialogue: ") == 2
+    rows = [json.loads(line) for line in (tmp_path / "out" / "matches.jsonl").read_text().splitlines()]
+    assert any(row["flagged"] for row in rows) == bool(status)
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    (step,) = manifest["steps"]
+    assert step["in"] == 12 and step["in"] - step["out"] == sum(step["dropped"].values())
+    assert bool(step["dropped"]) == bool(status)
+
+
+def test_the_system_message_is_not_searched(tmp_path: Path) -> None:
+    """A role-play example holds its own card there, which may well read like an evaluation card."""
+    pair = pairs("en")[0]
+    example = EXAMPLE | {"messages": [{"role": "system", "content": pair.document[2]}, *EXAMPLE["messages"][1:]]}
+    write_jsonl(tmp_path / "cards.jsonl", [pair.card])
+    assert command(tmp_path, tmp_path / "cards.jsonl", lines(tmp_path / "data.jsonl", example)).exit_code == 0
+
+
+def test_nothing_to_compare_is_not_clean(tmp_path: Path) -> None:
+    data = lines(tmp_path / "data.jsonl", EXAMPLE)
+    done = command(tmp_path, bundled_cards("zh"), data)
+    assert isinstance(done.exception, UserError) and "nothing to compare" in str(done.exception)
+    done = command(tmp_path, bundled_cards("en"), lines(tmp_path / "twice.jsonl", EXAMPLE, EXAMPLE))
+    assert isinstance(done.exception, UserError) and "duplicate dialogue ids" in str(done.exception)

@@ -1,0 +1,86 @@
+"""Near duplicates: against a brute-force oracle on random texts, and on cases whose answer is plain."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+
+import pytest
+
+from data_prep.near_duplicates import near_duplicates
+
+EN = "the old ferry leaves harbour before dawn and nobody on board says a word until the lamp is lit again by the cook"
+ZH = "渡船在天亮以前离开港口，船上没有一个人说话，直到厨师把那盏旧灯重新点亮，大家才喝上一口热茶。"
+
+
+def shingles(text: str) -> set[tuple[str, ...]]:
+    tokens = re.findall(r"[a-z0-9]+|[一-鿿]", text.lower())
+    return {tuple(tokens[n : n + 3]) for n in range(max(1, len(tokens) - 2))}
+
+
+def oracle(texts: Sequence[str], threshold: float) -> list[int | None]:
+    """All pairs: the most similar kept text, the earliest among equals."""
+    kept: list[int] = []
+    result: list[int | None] = []
+    for place, text in enumerate(texts):
+        own = shingles(text)
+        scored = [(len(own & shingles(texts[other])) / len(own | shingles(texts[other])), -other) for other in kept]
+        score, other = max(scored, default=(0.0, 0))
+        result.append(-other if score >= threshold else None)
+        if result[-1] is None:
+            kept.append(place)
+    return result
+
+
+def edited(text: str, glue: str, edits: int, rng: random.Random) -> str:
+    parts = text.split(glue) if glue else list(text)
+    for _ in range(edits):
+        parts[rng.randrange(len(parts))] = rng.choice(["ferry", "otter", "lamp"] if glue else list("船灯茶云"))
+    return glue.join(parts)
+
+
+@pytest.mark.parametrize("threshold", [0.7, 0.8, 1.0])
+@pytest.mark.parametrize(("base", "glue"), [(EN, " "), (ZH, "")], ids=["en", "zh"])
+def test_agrees_with_comparing_all_pairs(base: str, glue: str, threshold: float) -> None:
+    rng = random.Random(f"{base}/{threshold}")
+    words = base.split(glue) if glue else list(base)
+    bases = [glue.join(rng.choices(words, k=80)) for _ in range(8)]
+    texts = [edited(rng.choice(bases), glue, rng.randrange(6), rng) for _ in range(120)]
+    expected = oracle(texts, threshold)
+    assert 5 <= sum(place is not None for place in expected) <= 110
+    assert near_duplicates(texts, threshold) == expected
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        ([], []),
+        ([EN, ZH, EN.upper() + "!!", ZH.replace("，", "\n")], [None, None, 0, 1]),
+        (["", "", "hello there", "Hello, there.", "你好", "你好"], [None, 0, None, 2, None, 4]),
+        ([EN, ZH], [None, None]),
+        (["one two three", "three two one"], [None, None]),
+        (["ça va très bien merci", "Ça va, très bien, merci!"], [None, 0]),
+    ],
+)
+def test_plain_cases(texts: list[str], expected: list[int | None]) -> None:
+    assert near_duplicates(texts) == expected
+
+
+def test_a_repeat_points_at_a_kept_text() -> None:
+    """b is like a, c is like b but not like a: c is kept, because b is gone."""
+    words = [f"w{n}" for n in range(60)]
+    a, b, c = (" ".join(words[start : start + 50]) for start in (0, 5, 10))
+    assert near_duplicates([a, b, c], 0.8) == [None, 0, None]
+
+
+def test_the_seed_changes_the_search_and_not_the_answer() -> None:
+    rng = random.Random("seed")
+    texts = [edited(EN, " ", rng.randrange(4), rng) for _ in range(40)]
+    assert near_duplicates(texts, seed=1) == near_duplicates(texts, seed=2) == oracle(texts, 0.8)
+
+
+@pytest.mark.parametrize("threshold", [0.0, -1.0, 1.1])
+def test_thresholds_outside_the_range(threshold: float) -> None:
+    with pytest.raises(ValueError, match="threshold"):
+        near_duplicates(["a"], threshold)
