@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from scipy.stats import binomtest
 
-from data_prep.human_scores import round_half_up
 from data_prep.records import HumanScore, Judgement
-from evalsuite.summary import AGREEMENT, estimates
+from data_prep.scores.human import round_half_up
 from data_prep.tables import Cell, Estimate, Table
+from evalsuite.summary import AGREEMENT, estimates
 from serve.errors import UserError
 from serve.files import read_jsonl
 

@@ -11,13 +11,13 @@ import typer
 from rich.console import Console
 
 from data_prep.records import HumanScore, Judgement
+from data_prep.tables import to_console
 from evalsuite import pipeline
 from evalsuite.agreement import agreement, agreement_tables, read_gold, read_judgements
 from evalsuite.config import Resolved, load_config
 from evalsuite.content import report_run
 from evalsuite.pipeline import Outcome
 from evalsuite.runs import open_run
-from data_prep.tables import to_console
 from serve.errors import UserError, run_cli
 
 app = typer.Typer(

@@ -12,12 +12,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from data_prep import synthetic
 from data_prep.cards import bundled_cards, load_cards
 from data_prep.judge_prompts import Method
 from data_prep.prompts import PromptPack, load_pack
 from data_prep.records import Dialogue, HumanScore, Language, RoleCard
 from data_prep.rubrics import Rubric, load_rubric
+from data_prep.scores import synthetic
 from evalsuite.agreement import read_gold
 from serve.errors import UserError
 from serve.files import check_unique, digest, explain, read_jsonl, read_yaml

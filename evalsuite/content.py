@@ -12,11 +12,11 @@ from rich.text import Text
 
 from data_prep.records import Dialogue, Judgement, RoleCard, Usage
 from data_prep.rubrics import Rubric
+from data_prep.tables import to_console
 from evalsuite.agreement import agreement_tables
 from evalsuite.report import ReportContent, write_report
 from evalsuite.runs import Run
 from evalsuite.summary import costs, distributions, leaderboard, terminations
-from data_prep.tables import to_console
 from serve.errors import UserError
 from serve.files import read_bytes, read_jsonl
 from serve.specs import EMBEDDED_PREFIX

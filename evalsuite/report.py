@@ -19,6 +19,7 @@ from plotly.offline import get_plotlyjs
 
 from data_prep.records import Dialogue, Judgement, RoleCard
 from data_prep.rubrics import Rubric
+from data_prep.tables import Estimate, Table, clean, escape_markdown, fmt, is_numeric, to_markdown
 from evalsuite.summary import (
     AGREEMENT,
     AVERAGE,
@@ -34,7 +35,6 @@ from evalsuite.summary import (
     supporter_of,
     terminations,
 )
-from data_prep.tables import Estimate, Table, clean, escape_markdown, fmt, is_numeric, to_markdown
 from serve.files import write_json, write_text
 
 PLUMBING = "plumbing: scores from the embedded 135M model say nothing about quality"

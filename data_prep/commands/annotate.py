@@ -8,8 +8,8 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from data_prep import annotation, annotation_sheets
-from data_prep.annotation import (
+from data_prep.cards import annotation, annotation_sheets, load_cards
+from data_prep.cards.annotation import (
     Agreement,
     Decision,
     Mark,
@@ -20,12 +20,11 @@ from data_prep.annotation import (
     readings_differ,
     settle,
 )
-from data_prep.cards import load_cards
+from data_prep.cards.taxonomy import Taxonomy, load_taxonomy
 from data_prep.commands.options import OutOption, SeedOption, console
 from data_prep.ledger import Build, Step
 from data_prep.records import RoleCard
 from data_prep.tables import Table, to_console
-from data_prep.taxonomy import Taxonomy, load_taxonomy
 from serve.errors import UserError, near
 from serve.files import check_unique
 

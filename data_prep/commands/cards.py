@@ -10,10 +10,13 @@ from typing import Annotated, Any
 import typer
 from pydantic import BaseModel, ConfigDict, Field
 
-from data_prep import card_human, card_llm, card_stats
-from data_prep.card_figure import write_figure
-from data_prep.card_heuristic import heuristic_cards
+from data_prep.cards import human as card_human
+from data_prep.cards import llm as card_llm
 from data_prep.cards import load_cards
+from data_prep.cards import stats as card_stats
+from data_prep.cards.figure import write_figure
+from data_prep.cards.heuristic import heuristic_cards
+from data_prep.cards.taxonomy import load_taxonomy
 from data_prep.commands.options import (
     BaseUrlOption,
     ConcurrencyOption,
@@ -29,7 +32,6 @@ from data_prep.prompts import load_pack
 from data_prep.records import Language, Post, RoleCard, SupportDialogue
 from data_prep.sources import parse_places, read_source, source_named
 from data_prep.tables import to_console
-from data_prep.taxonomy import load_taxonomy
 from serve.batch import Batch
 from serve.errors import UserError, near
 from serve.files import check_unique, read_yaml

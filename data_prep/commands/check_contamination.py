@@ -11,9 +11,9 @@ import typer
 
 from data_prep.cards import load_cards
 from data_prep.commands.options import OutOption, console
-from data_prep.contamination import THRESHOLD, Match, contaminated, link, read_documents
 from data_prep.ledger import Build
 from data_prep.records import Identifier, Language, Record, RoleCard
+from data_prep.role_play.contamination import THRESHOLD, Match, contaminated, link, read_documents
 from serve.errors import UserError
 from serve.files import check_unique
 

@@ -13,7 +13,7 @@ from data_prep.cards import load_cards
 from data_prep.commands.options import OutOption, StrictOption, console
 from data_prep.ledger import Build
 from data_prep.published import Clone, find_clone, read_dialogues, read_scores
-from data_prep.published_prompts import LANGUAGES, Found, find_prompts, write_pack
+from data_prep.published.prompts import LANGUAGES, Found, find_prompts, write_pack
 from data_prep.records import Language, RoleCard
 from data_prep.sources.rows import Rows
 from serve.errors import UserError

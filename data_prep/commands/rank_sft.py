@@ -11,15 +11,15 @@ import yaml
 from rich.progress import track
 
 from data_prep.commands.options import OutOption, SeedOption, console
-from data_prep.human_scores import read_dialogues, read_scores
 from data_prep.judge_prompts import Method
 from data_prep.ledger import Build
 from data_prep.prompts import PromptPack, load_pack
-from data_prep.rank_sft import Case, RankExample, cases, describe, mean_targets, narrowed, split_cases
 from data_prep.records import HumanScore
 from data_prep.rubrics import Rubric, load_rubric
-from data_prep.splits import SHARES, Split
-from data_prep.splits import Method as SplitMethod
+from data_prep.scores.human import read_dialogues, read_scores
+from data_prep.scores.rank_sft import Case, RankExample, cases, describe, mean_targets, narrowed, split_cases
+from data_prep.scores.splits import SHARES, Split
+from data_prep.scores.splits import Method as SplitMethod
 from serve.errors import UserError
 from serve.files import write_json, write_text
 

@@ -12,13 +12,14 @@ import typer
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pydantic import ValidationError
 
+from data_prep import role_play
 from data_prep.cards import bundled_cards, load_cards
 from data_prep.commands.options import OutOption, SeedOption, SourceOption, StrictOption, console
-from data_prep.contamination import THRESHOLD
 from data_prep.ledger import Build
 from data_prep.records import RoleCard
-from data_prep.role_examples import RoleExample
-from data_prep.role_sft import GENERAL_PROMPTS, RoleSet, RoleSftConfig, build_set, quantiles
+from data_prep.role_play.contamination import THRESHOLD
+from data_prep.role_play.examples import RoleExample
+from data_prep.role_play.mix import GENERAL_PROMPTS, RoleSet, RoleSftConfig, build_set, quantiles
 from data_prep.sources import parse_places, read_source, source_named
 from data_prep.tables import Table, to_console
 from serve.embedded import need_modules
@@ -26,7 +27,7 @@ from serve.errors import UserError
 from serve.files import CONFIGS, explain, read_yaml, write_text
 
 CONFIG = CONFIGS / "data" / "role_sft.yaml"
-TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
+TEMPLATES = Path(role_play.__file__).parent
 DATASET = "dataset"
 
 
@@ -69,7 +70,7 @@ def role_sft(
     _write_dataset(out, result, build)
     values = _card_values(result, mix, evaluation, given, list(items), build)
     template = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True)
-    write_text(out / "README.md", template.get_template("role_sft_card.md.j2").render(values) + "\n")
+    write_text(out / "README.md", template.get_template("data_card.md.j2").render(values) + "\n")
     build.output("README.md")
     build.finish(console)
     _print(result, mix)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from data_prep import synthetic
 from data_prep.commands.options import OutOption, SeedOption, console
 from data_prep.ledger import Build
+from data_prep.scores import synthetic
 
 
 def score_set(out: OutOption, seed: SeedOption = 0) -> None:
     """Write the synthetic score set: dialogues whose seven scores hold by construction, en and zh.
 
-    Good hand-written dialogues and their controlled degradations; the rules are in data_prep/synthetic_rules.py.
+    Good hand-written dialogues and their controlled degradations; the rules are in data_prep/scores/synthetic_rules.py.
     """
     dialogues, scores = synthetic.build(seed)
     build = Build(out, "score-set", seed, {"synthetic": True})

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from data_prep.commands.options import OutOption, StrictOption, console
-from data_prep.human_scores import Check, Imported, read_dialogues, read_scores
 from data_prep.ledger import Build
-from data_prep.score_corpora import import_corpus
+from data_prep.scores.corpora import import_corpus
+from data_prep.scores.human import Check, Imported, read_dialogues, read_scores
 from serve.errors import UserError
 
 Sources = Annotated[

@@ -19,11 +19,11 @@ from rich.console import Console
 
 from data_prep.cards import bundled_cards, load_cards
 from data_prep.records import RoleCard
+from data_prep.tables import Table, to_console
 from evalsuite.config import EvalConfig, Resolved
 from evalsuite.dialogue import Failures, Plan, hold
 from evalsuite.frameworks import esc_eval
 from evalsuite.judge import Judge
-from data_prep.tables import Table, to_console
 from serve.batch import in_flight
 from serve.client import ChatClient
 from serve.files import write_json

@@ -20,10 +20,10 @@ import typer
 import yaml
 from rich.console import Console
 
+from data_prep.bundled import BUNDLED
 from data_prep.records import Dialogue, Language, Line, RolePlay, SupportDialogue, Turn
 from data_prep.sources import SOURCES
 from data_prep.sources.bundled import ROLE_PLAY, SUPPORT
-from data_prep.synthetic import BUNDLED
 from data_prep.tables import Table, to_console
 from serve.files import write_json, write_jsonl
 

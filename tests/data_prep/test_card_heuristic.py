@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from data_prep.card_heuristic import (
+from data_prep.cards.heuristic import (
     FEELING_ONLY,
     NO_SITUATION,
     TOO_SHORT,

@@ -13,14 +13,14 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from data_prep import card_llm
-from data_prep.card_llm import PACK, extraction_prompt, probability, read_card, read_choice
+from data_prep.cards import llm as card_llm
 from data_prep.cards import load_cards
+from data_prep.cards.llm import PACK, extraction_prompt, probability, read_card, read_choice
+from data_prep.cards.taxonomy import load_taxonomy
 from data_prep.commands import cards as command
 from data_prep.prompts import load_pack
 from data_prep.records import Dialogue, Language, Post, RoleCard, SupportDialogue, Turn
 from data_prep.sources import SOURCES
-from data_prep.taxonomy import load_taxonomy
 from serve.batch import Batch
 from serve.client import Reply
 from serve.errors import UserError

@@ -13,13 +13,13 @@ import orjson
 import pytest
 from typer.testing import CliRunner, Result
 
-from data_prep.card_human import COLUMNS, read_decisions, write_sheet
-from data_prep.card_stats import OUTSIDE, StageCounts, distribution, stages_of, table6, table9
 from data_prep.cards import load_cards
+from data_prep.cards.human import COLUMNS, read_decisions, write_sheet
+from data_prep.cards.stats import OUTSIDE, StageCounts, distribution, stages_of, table6, table9
+from data_prep.cards.taxonomy import Taxonomy, load_taxonomy
 from data_prep.commands import cards as command
 from data_prep.ledger import Build
 from data_prep.records import Language, RoleCard
-from data_prep.taxonomy import Taxonomy, load_taxonomy
 from serve.errors import UserError
 from serve.files import CONFIGS, write_json, write_jsonl
 

@@ -22,9 +22,9 @@ from typer.testing import CliRunner, Result
 
 from data_prep.cards import bundled_cards, load_cards
 from data_prep.commands.check_contamination import check_contamination
-from data_prep.contamination import THRESHOLD, Match, contaminated, document_text, link, read_documents, terms
 from data_prep.records import Dialogue, Language, Record, RoleCard, SupportDialogue
-from data_prep.synthetic import build, load_bases
+from data_prep.role_play.contamination import THRESHOLD, Match, contaminated, document_text, link, read_documents, terms
+from data_prep.scores.synthetic import build, load_bases
 from serve.errors import UserError
 from serve.files import read_jsonl, write_jsonl
 
@@ -165,7 +165,7 @@ def test_everything_flagged_is_returned_whatever_top_is() -> None:
 def test_blocks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     cards, documents = [pair.card for pair in pairs("zh")], [pair.document for pair in pairs("zh")]
     whole = link(cards, documents, top=3)
-    monkeypatch.setattr("data_prep.contamination._BLOCK", 5)
+    monkeypatch.setattr("data_prep.role_play.contamination._BLOCK", 5)
     assert link(cards, documents, top=3) == whole
 
 

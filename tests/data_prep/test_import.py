@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from data_prep.commands.import_esc_eval import import_esc_eval
 from data_prep.judge_prompts import judge_messages
 from data_prep.prompts import PromptPack
-from data_prep.published_prompts import DIMENSIONS, escaped, find_prompts
+from data_prep.published.prompts import DIMENSIONS, escaped, find_prompts
 from data_prep.records import Dialogue, Judgement, Language, RoleCard
 from data_prep.rubrics import load_rubric
 from data_prep.seeker_prompts import greeting, seeker_system

@@ -11,14 +11,14 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from data_prep import synthetic
 from data_prep.commands.rank_sft import rank_sft
 from data_prep.judge_prompts import Method
 from data_prep.ledger import Step
 from data_prep.prompts import load_pack
-from data_prep.rank_sft import Case, RankExample, cases, majority, mean_targets, narrowed, split_cases
 from data_prep.records import Dialogue, HumanScore, Judgement, Turn
 from data_prep.rubrics import Rubric, load_rubric
+from data_prep.scores import synthetic
+from data_prep.scores.rank_sft import Case, RankExample, cases, majority, mean_targets, narrowed, split_cases
 from evalsuite.agreement import agreement, read_gold
 from evalsuite.judge import Judge
 from serve.client import ChatClient, Question, Reply

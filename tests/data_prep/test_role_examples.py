@@ -9,7 +9,7 @@ import pytest
 
 from data_prep.prompts import load_pack
 from data_prep.records import Dialogue, Language, Line, RoleCard, RolePlay, SupportDialogue, Turn
-from data_prep.role_examples import Draft, fit, role_play_draft, support_draft
+from data_prep.role_play.examples import Draft, fit, role_play_draft, support_draft
 from data_prep.seeker_prompts import greeting, opening
 from evalsuite.config import EvalConfig, Resolved
 from evalsuite.dialogue import ModelSide

@@ -13,11 +13,11 @@ import openpyxl
 import pytest
 from typer.testing import CliRunner
 
-from data_prep.annotation_sheets import ANSWERS, COLUMNS, SHEET, THIRD_COLUMNS, write_sheets
+from data_prep.cards.annotation_sheets import ANSWERS, COLUMNS, SHEET, THIRD_COLUMNS, write_sheets
+from data_prep.cards.sheets import guarded, read_sheet, unguarded, write_csv, write_xlsx
+from data_prep.cards.taxonomy import load_taxonomy
 from data_prep.commands.annotate import app
 from data_prep.records import Language, RoleCard
-from data_prep.sheets import guarded, read_sheet, unguarded, write_csv, write_xlsx
-from data_prep.taxonomy import load_taxonomy
 from serve.errors import UserError
 from serve.files import read_jsonl, write_jsonl
 

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from data_prep.records import Dialogue, Turn
-from data_prep.splits import SHARES, Split, group_of, grouped_split, random_split, shares
+from data_prep.scores.splits import SHARES, Split, group_of, grouped_split, random_split, shares
 from serve.errors import UserError
 
 

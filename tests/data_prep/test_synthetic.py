@@ -15,9 +15,9 @@ import orjson
 import pytest
 import yaml
 
+from data_prep.bundled import BUNDLED
 from data_prep.records import Dialogue, HumanScore, Language, dialogue_id
-from data_prep.synthetic import (
-    BUNDLED,
+from data_prep.scores.synthetic import (
     COMMON,
     RECIPES,
     UNFIT_FOR_CRISIS,
@@ -28,7 +28,7 @@ from data_prep.synthetic import (
     load_bases,
     load_pools,
 )
-from data_prep.synthetic_rules import ASPECTS, DIMENSIONS, Part, Reply, score
+from data_prep.scores.synthetic_rules import ASPECTS, DIMENSIONS, Part, Reply, score
 from serve.errors import UserError
 
 LANGUAGES: tuple[Language, ...] = ("en", "zh")

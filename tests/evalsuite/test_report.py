@@ -17,10 +17,10 @@ import pytest
 
 from data_prep.records import Dialogue, Judgement, Language, RoleCard, Termination, Turn, Usage
 from data_prep.rubrics import load_rubric
+from data_prep.tables import Table
 from evalsuite import report
 from evalsuite.report import PLUMBING, SYNTHETIC_GOLD, ReportContent, write_report
 from evalsuite.summary import AGREEMENT, costs, distributions, leaderboard, scores, terminations
-from data_prep.tables import Table
 from serve.errors import UserError
 
 RUBRIC = load_rubric("esc_eval")

@@ -12,6 +12,7 @@ from scipy.stats import bootstrap
 
 from data_prep.records import Dialogue, Judgement, Language, Termination, Turn, Usage
 from data_prep.rubrics import Dimension, Rubric, Scale
+from data_prep.tables import Estimate, Table
 from evalsuite.summary import (
     AVERAGE,
     Value,
@@ -22,7 +23,6 @@ from evalsuite.summary import (
     scores,
     terminations,
 )
-from data_prep.tables import Estimate, Table
 from serve.errors import UserError
 
 

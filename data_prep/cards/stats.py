@@ -16,9 +16,9 @@ from pydantic import BaseModel, ValidationError
 from rich.console import Console
 from rich.text import Text
 
+from data_prep.cards.taxonomy import Taxonomy
 from data_prep.records import Language, RoleCard
 from data_prep.tables import Cell, Table
-from data_prep.taxonomy import Taxonomy
 from serve.files import explain, read_bytes, sha256_file
 
 Stage = Literal["extract", "filter", "human-filter"]

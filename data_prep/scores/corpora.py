@@ -18,9 +18,9 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 from rich.console import Console
 
-from data_prep.human_scores import Imported
 from data_prep.ledger import Build, Step
 from data_prep.records import Dialogue, HumanScore, Judgement, Role, SupportDialogue, Turn
+from data_prep.scores.human import Imported
 from data_prep.sources import corpus_files, esconv, read_source, source_named
 from data_prep.sources.rows import Raw, Row, Rows, Source
 from data_prep.sources.support import ROLES, merged

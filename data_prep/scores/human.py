@@ -5,7 +5,7 @@ Our own form (`read_scores`) is JSON lines, or CSV with a header, one score a ro
     dialogue_id,language,annotator,rubric,dimension,value,turn
     d1,en,anna,esc_eval_human,empathy,3,
 
-The corpora that come with scores are in `data_prep.score_corpora`.
+The corpora that come with scores are in `data_prep.scores.corpora`.
 """
 
 from __future__ import annotations

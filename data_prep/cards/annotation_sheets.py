@@ -10,10 +10,10 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from data_prep.annotation import QUALITIES, RULES, Decision, Mark, Quality
+from data_prep.cards.annotation import QUALITIES, RULES, Decision, Mark, Quality
+from data_prep.cards.sheets import Choice, SheetRow, read_sheet, write_csv, write_xlsx
+from data_prep.cards.taxonomy import Path3, Taxonomy
 from data_prep.records import Language, RoleCard
-from data_prep.sheets import Choice, SheetRow, read_sheet, write_csv, write_xlsx
-from data_prep.taxonomy import Path3, Taxonomy
 from serve.errors import UserError, near
 from serve.files import write_text
 

@@ -1,7 +1,7 @@
 """The role-play training set (ESC-Eval section 2.3.1): support dialogues with role cards, and general role play, by quota.
 
 The paper names 3,390 support dialogues (Smile, ESConv, ExTES) and 14,000 in all; the five general sets are not named. Published
-role cards were made from the same corpora, so what they may have come from is taken out (data_prep.contamination).
+role cards were made from the same corpora, so what they may have come from is taken out (data_prep.role_play.contamination).
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from data_prep.card_heuristic import heuristic_card
-from data_prep.contamination import Match, contaminated, document_text, link
+from data_prep.cards.heuristic import heuristic_card
 from data_prep.ledger import Build
-from data_prep.near_duplicates import near_duplicates
-from data_prep.overlap import parts_of_others
 from data_prep.prompts import PromptPack, load_pack
 from data_prep.records import Language, RoleCard, RolePlay, SupportDialogue
-from data_prep.role_examples import Draft, RoleExample, fit, role_play_draft, support_draft
+from data_prep.role_play.contamination import Match, contaminated, document_text, link
+from data_prep.role_play.examples import Draft, RoleExample, fit, role_play_draft, support_draft
+from data_prep.role_play.near_duplicates import near_duplicates
+from data_prep.role_play.overlap import parts_of_others
+from data_prep.role_play.tokens import TokenCounter
 from data_prep.sources import source_named
 from data_prep.sources.rows import Item
-from data_prep.tokens import TokenCounter
 from serve.client import Message
 from serve.files import digest
 

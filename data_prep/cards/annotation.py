@@ -16,9 +16,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from data_prep.cards.taxonomy import Path3
 from data_prep.records import Language
 from data_prep.tables import Estimate
-from data_prep.taxonomy import Path3
 
 Quality = Literal["high", "middle", "invalid"]
 Counts = NDArray[np.float64]

@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from data_prep.card_heuristic import card_id
 from data_prep.cards import parse_card_text
+from data_prep.cards.heuristic import card_id
+from data_prep.cards.taxonomy import Taxonomy
 from data_prep.judge_prompts import transcript
 from data_prep.ledger import Step
 from data_prep.prompts import load_pack
 from data_prep.records import Identifier, Language, Post, Record, RoleCard, SupportDialogue
-from data_prep.taxonomy import Taxonomy
 from serve.batch import Batch
 from serve.client import Question, Reply
 

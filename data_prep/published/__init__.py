@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from data_prep.published_prompts import DIMENSIONS
+from data_prep.published.prompts import DIMENSIONS
 from data_prep.records import Dialogue, Judgement, Language, RoleCard, Turn
 from data_prep.rubrics import load_rubric
 from data_prep.sources.rows import Row, Rows

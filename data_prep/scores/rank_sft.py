@@ -13,14 +13,14 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from data_prep.human_scores import check_scale, round_half_up
 from data_prep.judge_prompts import Method, judge_messages
 from data_prep.ledger import Step
 from data_prep.prompts import PromptPack
 from data_prep.records import Dialogue, HumanScore, Identifier, Language, Record
 from data_prep.rubrics import Rubric
-from data_prep.splits import SHARES, Split, group_of, grouped_split, random_split, shares
-from data_prep.splits import Method as SplitMethod
+from data_prep.scores.human import check_scale, round_half_up
+from data_prep.scores.splits import SHARES, Split, group_of, grouped_split, random_split, shares
+from data_prep.scores.splits import Method as SplitMethod
 from serve.client import Message
 from serve.errors import UserError, near
 

@@ -6,7 +6,7 @@ that spoil a reply. A recipe picks, drops, repeats, cuts and swaps them, and `sc
 what was put in. No rule measures text. A segment class that is left out is made up for by neutral segments, and every
 dialogue aims at a length drawn without regard to its scores, so that length says little about them.
 
-The rules are in `data_prep.synthetic_rules`.
+The rules are in `data_prep.scores.synthetic_rules`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
+from data_prep.bundled import BUNDLED
 from data_prep.records import Dialogue, HumanScore, Language, Record, Turn, dialogue_id
-from data_prep.synthetic_rules import ASPECTS, Aspect, Part, Reply, score
+from data_prep.scores.synthetic_rules import ASPECTS, Aspect, Part, Reply, score
 from serve.errors import UserError
 from serve.files import check_unique, read_jsonl, read_yaml
 
-BUNDLED = Path(__file__).resolve().parent / "bundled"
 LEAST = {
     "callback": 5,
     "comfort": 4,

@@ -14,11 +14,11 @@ import orjson
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from data_prep.card_stats import Bar
+from data_prep.cards.stats import Bar
 from data_prep.tables import Table, fmt, is_numeric
 from serve.files import write_text
 
-TEMPLATES = Path(__file__).parent / "templates"
+TEMPLATES = Path(__file__).parent
 _KINDS = ("High", "Middle", "Not rated")
 _TONES = ("#1f5fa8", "#8fb8de", "#c9c4ba")
 _HATCHES = ("", "/", ".")  # besides colour, so that bars can be told apart in grey

@@ -32,7 +32,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from scipy import sparse
 
 from data_prep.records import Dialogue, Identifier, Language, RoleCard, Turn
-from data_prep.synthetic import load_bases
+from data_prep.scores.synthetic import load_bases
 from serve.files import read_jsonl
 
 THRESHOLD = 1.0  # scores are scaled by language so that this one fits both

@@ -9,11 +9,11 @@ from typing import Any, Literal
 import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from data_prep.bundled import BUNDLED
 from data_prep.records import Language, RoleCard
 from serve.errors import UserError
 from serve.files import check_unique, explain, read_bytes, read_jsonl
 
-BUNDLED = Path(__file__).resolve().parent / "bundled"
 _FIELDS = {
     "age": ("Age", "年龄"),
     "gender": ("Gender", "性别"),

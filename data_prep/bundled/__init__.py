@@ -1,0 +1,7 @@
+"""Sample data written for this repository: role cards, dialogues, role play, and the raw material of the synthetic score set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+BUNDLED = Path(__file__).resolve().parent

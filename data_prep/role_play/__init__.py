@@ -1,0 +1,1 @@
+"""The simulator's training set: dialogues and their system messages, duplicates, decontamination, the mix."""
