@@ -18,6 +18,7 @@ from serve.errors import UserError
 from serve.files import check_unique
 
 _BIN, _BAR, _EXCERPT = 0.2, 40, 240
+_FEW = 500  # dialogues of a language; fewer overrate words that are common elsewhere
 _QUANTILES = {"min": 0.0, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "95 %": 0.95, "max": 1.0}
 
 
@@ -44,7 +45,8 @@ def check_contamination(
 ) -> None:
     """Search data for dialogues that evaluation cards may have been made from. Exit code 1 when something is flagged.
 
-    Writes OUT/matches.jsonl (each card's best matches and all flagged ones) and the manifest.
+    Word statistics come from the data searched: give all files of a set at once. Writes OUT/matches.jsonl (each card's best
+    matches and all flagged ones) and the manifest.
     """
     build = Build(out, "check-contamination", settings={"threshold": THRESHOLD, "top": top})
     with console.status("reading cards and data"):
@@ -111,7 +113,8 @@ def _report(
     for language in sorted({card.language for card in cards}):
         asked = [card.id for card in cards if card.language == language]
         among = sum(other == language for _, other, _ in documents)
-        console.print(f"{language}: {len(asked)} cards, {among} dialogues", highlight=False, soft_wrap=True)
+        few = " (few: every word looks rare, expect false alarms)" if 0 < among < _FEW else ""
+        console.print(f"{language}: {len(asked)} cards, {among} dialogues{few}", highlight=False, soft_wrap=True)
         if among:
             found = {match.card_id: match.score for match in best}
             _distribution([found.get(id, 0.0) for id in asked])

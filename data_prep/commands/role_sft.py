@@ -19,7 +19,7 @@ from data_prep.ledger import Build
 from data_prep.records import RoleCard
 from data_prep.role_play.contamination import THRESHOLD
 from data_prep.role_play.examples import RoleExample
-from data_prep.role_play.mix import GENERAL_PROMPTS, RoleSet, RoleSftConfig, build_set, quantiles
+from data_prep.role_play.mix import CAUTIOUS, CAUTIOUS_OWN, GENERAL_PROMPTS, RoleSet, RoleSftConfig, build_set, quantiles
 from data_prep.sources import parse_places, read_source, source_named
 from data_prep.tables import Table, to_console
 from serve.embedded import need_modules
@@ -143,6 +143,8 @@ def _card_values(
         "evaluation": len(evaluation),
         "evaluation_files": ", ".join(Path(name).name for name in given),
         "threshold": THRESHOLD,
+        "cautious": CAUTIOUS,
+        "cautious_own": CAUTIOUS_OWN,
         "scores": {name: quantiles(values) for name, values in sorted(scores.items())},
         "examples": examples,
         "sources": [source_named(name) for name in names],

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -20,20 +21,23 @@ import typer
 from pydantic import BaseModel
 from typer.testing import CliRunner, Result
 
+from data_prep.bundled import BUNDLED
 from data_prep.cards import bundled_cards, load_cards
 from data_prep.commands.check_contamination import check_contamination
-from data_prep.records import Dialogue, Language, Record, RoleCard, SupportDialogue
+from data_prep.records import Dialogue, Language, RoleCard, SupportDialogue
 from data_prep.role_play.contamination import THRESHOLD, Match, contaminated, document_text, link, read_documents, terms
 from data_prep.scores.synthetic import build, load_bases
 from serve.errors import UserError
 from serve.files import read_jsonl, write_jsonl
 
-PLANTED = Path(__file__).parent / "planted"
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
 Document = tuple[str, Language, str]
 
 
-class Pair(Record):
+@dataclass(frozen=True)
+class Pair:
+    """A dialogue of the bundled sample and the card that its situation makes."""
+
     topic: str
     half: Literal["calibration", "held_out"]
     card: RoleCard
@@ -46,7 +50,10 @@ class Pair(Record):
 
 @cache
 def pairs(language: Language, half: str | None = None) -> tuple[Pair, ...]:
-    found = read_jsonl(PLANTED / f"pairs_{language}.jsonl", Pair, "planted pairs")
+    found = []
+    for place, item in enumerate(read_jsonl(BUNDLED / f"support_{language}.jsonl", SupportDialogue, "bundled sample")):
+        planted = card(item.situation, f"card-{item.id}", language, item.occupation)
+        found.append(Pair(item.problem, "held_out" if place % 2 else "calibration", planted, item.dialogue))
     return tuple(pair for pair in found if half in (None, pair.half))
 
 

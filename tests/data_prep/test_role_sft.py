@@ -1,0 +1,256 @@
+"""`role-sft` on the bundled samples: what it takes, what it leaves out and why, and that the same seed gives the same bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from data_prep.__main__ import app
+from data_prep.bundled import BUNDLED
+from data_prep.records import Line, RoleCard, RolePlay, SupportDialogue
+from data_prep.role_play.contamination import document_text
+from data_prep.role_play.examples import RoleExample
+from data_prep.role_play.mix import RoleSftConfig
+from serve.errors import UserError
+from serve.files import CONFIGS, read_jsonl, read_yaml, write_jsonl
+
+pytest.importorskip("datasets")
+QUOTAS = [
+    {"source": "bundled_support", "language": "en", "count": 8},
+    {"source": "bundled_support", "language": "zh", "count": 30},
+    {"source": "bundled_role_play", "language": "en", "count": 6},
+]
+Builder = Callable[..., Path]
+
+
+def samples() -> list[SupportDialogue]:
+    return read_jsonl(BUNDLED / "support_en.jsonl", SupportDialogue, "sample")
+
+
+@pytest.fixture
+def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Builder:
+    """Runs the command on a corpus folder (by default the bundled one) and returns its output folder."""
+    monkeypatch.setattr("data_prep.role_play.tokens.TokenCounter.__init__", lambda self, place: None)
+    monkeypatch.setattr(
+        "data_prep.role_play.tokens.TokenCounter.count", lambda self, messages: [len(m["content"]) // 4 + 5 for m in messages]
+    )
+
+    def run(out: str = "out", corpus: Path = BUNDLED, more: tuple[str, ...] = (), **mix: Any) -> Path:
+        settings: dict[str, Any] = {"quotas": QUOTAS, "valid_share": 0.25} | mix
+        settings["target"] = sum(quota["count"] for quota in settings["quotas"])
+        (tmp_path / "mix.yaml").write_text(yaml.safe_dump(settings))
+        names = [] if "--source" in more else ["bundled_support", "bundled_role_play"]
+        arguments = [f"--source={name}={corpus}" for name in names]
+        command = ["role-sft", "--config", str(tmp_path / "mix.yaml"), "--out", str(tmp_path / out), *arguments, *more]
+        result = CliRunner().invoke(app, command)
+        if result.exception is not None:
+            raise result.exception
+        return tmp_path / out
+
+    return run
+
+
+def examples(out: Path) -> list[RoleExample]:
+    return [e for part in ("train", "valid") for e in read_jsonl(out / f"{part}.jsonl", RoleExample, part)]
+
+
+def steps(out: Path) -> dict[str, dict[str, Any]]:
+    return {step["step"]: step for step in json.loads((out / "manifest.json").read_text())["steps"]}
+
+
+def test_quotas_are_met_where_they_can_be_and_the_rest_is_a_shortfall(build: Builder) -> None:
+    out = build()
+    counts: dict[tuple[str, str], int] = {}
+    for example in examples(out):
+        key = (example.source, example.language)
+        counts[key] = counts.get(key, 0) + 1
+    assert counts == {("bundled_support", "en"): 8, ("bundled_support", "zh"): 24, ("bundled_role_play", "en"): 6}
+    card = (out / "README.md").read_text()
+    assert "| bundled_support | zh | 30 | 24 | 24 | 24 | 6 |" in card and "38 dialogues of 44 wanted" in card
+    assert steps(out)["quotas"]["dropped"] == {"no quota": 14, "over quota": 16 + 8}
+
+
+def test_examples_begin_with_the_card_and_end_with_the_trained_side(build: Builder) -> None:
+    for example in examples(build()):
+        roles = [message["role"] for message in example.messages]
+        assert roles == ["system", *["user", "assistant"] * (len(roles) // 2)]
+        if example.kind == "support":
+            assert example.card_method == "heuristic"
+            (item,) = [
+                i
+                for i in read_jsonl(BUNDLED / f"support_{example.language}.jsonl", SupportDialogue, "sample")
+                if i.id == example.id
+            ]
+            assert item.situation in example.messages[0]["content"]
+
+
+def test_train_and_valid_share_no_dialogue_and_valid_is_drawn_from_every_source(build: Builder) -> None:
+    out = build()
+    parts = {name: read_jsonl(out / f"{name}.jsonl", RoleExample, name) for name in ("train", "valid")}
+    assert {(e.source, e.language) for e in parts["valid"]} == {(e.source, e.language) for e in parts["train"]}
+    assert not {e.source_id for e in parts["valid"]} & {e.source_id for e in parts["train"] if e.kind == "support"}
+    assert len(parts["valid"]) == 2 + 6 + 2
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_one_another_set(build: Builder) -> None:
+    def files(out: Path) -> dict[str, bytes]:
+        return {p.relative_to(out).as_posix(): p.read_bytes() for p in sorted(out.rglob("*")) if p.is_file()}
+
+    one, again, other = files(build("one")), files(build("two")), files(build("three", more=("--seed", "1")))
+    assert one == again
+    assert {name for name in one if one[name] != other[name]} >= {"train.jsonl", "valid.jsonl", "manifest.json"}
+
+
+def test_the_folder_form_holds_the_same_rows(build: Builder) -> None:
+    from datasets import load_from_disk
+
+    out = build()
+    folder = load_from_disk(str(out / "dataset"))
+    for part in ("train", "valid"):
+        assert folder[part]["id"] == [e.id for e in read_jsonl(out / f"{part}.jsonl", RoleExample, part)]
+
+
+def play(name: str, texts: list[str]) -> RolePlay:
+    lines = tuple(
+        Line(role="character" if i % 2 else "partner", name="Ada" if i % 2 else "Bo", text=t) for i, t in enumerate(texts)
+    )
+    return RolePlay(id=name, language="en", source="bundled_role_play", source_id=name, character="Ada", lines=lines)
+
+
+def test_repetitions_windows_and_short_dialogues_are_left_out(build: Builder, tmp_path: Path) -> None:
+    nouns = ("anchor", "barrel", "candle", "ditch", "engine", "fiddle", "gutter", "hammer")
+    whole = [
+        f"Number {i}: the {a} stands beside the {b} since the winter."
+        for i, (a, b) in enumerate(zip(nouns, nouns[::-1], strict=True))
+    ]
+    near = [*whole[:-1], whole[-1].replace("winter", "summer")]
+    corpus = tmp_path / "corpus"
+    rows = [play("whole", whole), play("again", [t.upper() for t in whole]), play("near", near), play("window", whole[2:6])]
+    rows += [play("short", ["Is anybody in there?", "No."])]
+    write_jsonl(corpus / "role_play_en.jsonl", rows)
+    write_jsonl(corpus / "support_en.jsonl", samples()[:4])
+    out = build(corpus=corpus, quotas=[QUOTAS[0], QUOTAS[2]])
+    assert {e.id for e in examples(out) if e.kind == "role_play"} == {"whole"}
+    assert steps(out)["duplicates"]["dropped"] == {"exact duplicate": 1, "near duplicate": 1, "part of another dialogue": 1}
+    assert steps(out)["turns"]["dropped"] == {"fewer than 4 turns": 1}
+
+
+def test_single_turns_and_dialogues_without_a_card_have_no_place(build: Builder, tmp_path: Path) -> None:
+    items = samples()
+    write_jsonl(tmp_path / "c" / "support_en.jsonl", [items[0].model_copy(update={"situation": ""}), *items[1:5]])
+    write_jsonl(
+        tmp_path / "c" / "role_play_en.jsonl", [play("only", ["A question about bees?", "An answer.", "And wasps?", "No."])]
+    )
+    out = build(corpus=tmp_path / "c", quotas=[QUOTAS[0], QUOTAS[2]])
+    assert steps(out)["role cards"]["dropped"] == {"no card (no situation)": 1}
+
+
+def test_given_cards_win_over_heuristic_ones(build: Builder, tmp_path: Path) -> None:
+    card = RoleCard(
+        id="made",
+        language="en",
+        problem="Somebody else's words.",
+        source="bundled_support",
+        source_id="en-02",
+        card_method="llm",
+    )
+    write_jsonl(tmp_path / "cards.jsonl", [card])
+    out = build(more=("--cards", str(tmp_path / "cards.jsonl")), quotas=[QUOTAS[0] | {"count": 24}])
+    (found,) = [e for e in examples(out) if e.source_id == "en-02"]
+    assert found.card_method == "llm" and found.card_id == "made" and "Somebody else's words." in found.messages[0]["content"]
+
+
+def test_what_an_evaluation_card_was_made_from_is_left_out(build: Builder, tmp_path: Path) -> None:
+    source = samples()[3]
+    made = RoleCard(
+        id="eval-1",
+        language="en",
+        problem=source.situation,
+        source="bundled_support",
+        card_method="llm",
+        occupation=source.occupation,
+    )
+    unrelated = RoleCard(
+        id="eval-2", language="en", problem="A zeppelin of quicksilver.", source="elsewhere", card_method="written"
+    )
+    write_jsonl(tmp_path / "eval.jsonl", [made, unrelated])
+    out = build(more=("--eval-cards", str(tmp_path / "eval.jsonl")), quotas=[QUOTAS[0] | {"count": 24}])
+    found = steps(out)["decontamination"]
+    assert sum(found["dropped"].values()) == 1 and source.id in str(found["examples"])
+    assert source.id not in {e.id for e in examples(out)}
+    assert document_text(source.dialogue.turns)[:60].replace("\n", " ")[:40] in (out / "README.md").read_text()
+
+
+def test_long_dialogues_are_shortened_by_whole_exchanges_or_dropped(build: Builder) -> None:
+    out = build(max_tokens=420, quotas=[QUOTAS[2] | {"count": 14}])
+    found = steps(out)["length"]
+    assert found["changed"]["shortened"] > 0 and found["dropped"] == {}
+    assert all(e.tokens <= 420 and e.turns >= 4 for e in examples(out))
+    assert steps(build("tiny", max_tokens=260, quotas=[QUOTAS[2]]))["length"]["dropped"]["over 260 tokens"] > 0
+
+
+@pytest.mark.parametrize(
+    ("mix", "message"),
+    [
+        ({"quotas": [*QUOTAS, QUOTAS[0]]}, "the same source and language twice"),
+        ({"quotas": [{"source": "esconvv", "language": "en", "count": 1}]}, "unknown corpus 'esconvv': did you mean esconv"),
+        ({"quotas": [{"source": "esconv", "language": "zh", "count": 1}]}, "esconv has no zh"),
+        ({"quotas": [QUOTAS[0] | {"count": 0}]}, "count"),
+        ({"min_turns": 1}, "min_turns"),
+        ({"token": "x"}, "token: unknown field"),
+        ({"quotas": [{"source": "esconv", "language": "en", "count": 5}]}, "no dialogue is left"),
+    ],
+)
+def test_bad_mixes(build: Builder, mix: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        build(**mix)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--source", "bundled_support"), "write NAME=PATH"),
+        (("--source", "esconv=/nowhere"), "no such folder or file: /nowhere. esconv is ESConv"),
+        (("--source", "mhp_reddit=."), "holds none of"),
+        (("--eval-cards", "missing.jsonl"), "role card file not found: missing.jsonl"),
+    ],
+)
+def test_bad_options(build: Builder, more: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        build(more=more)
+
+
+def test_malformed_rows_are_left_out_with_their_place_or_fatal(build: Builder, tmp_path: Path) -> None:
+    path = tmp_path / "c" / "support_en.jsonl"
+    write_jsonl(path, samples()[:6])
+    path.write_text(path.read_text() + '{"dialogue": 3}\n')
+    write_jsonl(tmp_path / "c" / "role_play_en.jsonl", [play("p", ["One or two?", "Two.", "Three?", "Two."])])
+    out = build(corpus=tmp_path / "c", quotas=[QUOTAS[0]])
+    assert steps(out)["read bundled_support"]["examples"] == {"malformed": [f"{path}:7"]}
+    with pytest.raises(UserError, match=r"support_en.jsonl:7: dialogue"):
+        build(corpus=tmp_path / "c", quotas=[QUOTAS[0]], more=("--strict",))
+
+
+def test_the_published_mix_adds_up() -> None:
+    mix = read_yaml(CONFIGS / "data" / "role_sft.yaml", RoleSftConfig, "mix")
+    support = sum(q.count for q in mix.quotas if q.source in ("esconv", "smile", "extes"))
+    assert (mix.target, support) == (14_000, 3_390)
+    assert len({q.source for q in mix.quotas}) == 3 + 5
+
+
+@pytest.mark.slow
+def test_lengths_are_those_of_the_tokenizer(tmp_path: Path) -> None:
+    from data_prep.role_play.tokens import TokenCounter
+
+    counter = TokenCounter()
+    one = counter.count([{"role": "user", "content": "Hello there."}, {"role": "assistant", "content": "你好。"}])
+    markers = counter.count([{"role": "user", "content": ""}])
+    assert one[0] == markers[0] + 3 and one[1] > markers[0]
+    with pytest.raises(UserError, match="tokenizer"):
+        TokenCounter(str(tmp_path))
