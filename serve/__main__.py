@@ -10,6 +10,8 @@ import typer
 
 from serve.embedded import materialise
 from serve.errors import UserError, run_cli
+from serve.internlm2 import convert_checkpoint
+from serve.internlm2_adapter import convert_adapter
 from serve.launch import Servers, plan_servers
 from serve.plan import ServerPlan
 from serve.specs import ModelSpec, load_spec, model_names
@@ -86,6 +88,40 @@ def _show(servers: Servers) -> None:
 def embedded() -> None:
     """Turn the embedded model into a checkpoint folder (once, about 20 s) and print the folder."""
     typer.echo(materialise())
+
+
+@app.command("convert-internlm2")
+def convert_internlm2(
+    src: Annotated[Path, typer.Argument(help="Folder of the InternLM2 checkpoint: safetensors, config, tokenizer.")],
+    dst: Annotated[Path, typer.Argument(help="Folder to make, with the same model as a LlamaForCausalLM.")],
+) -> None:
+    """Rewrite an InternLM2 checkpoint in Llama layout, which transformers, PEFT and vLLM load without remote code.
+
+    Exact, and in the source's dtype. Needs free disk for a copy of the weights (15.5 GB for the 7B) and little memory. Example:
+
+    python -m serve convert-internlm2 runs/internlm2-chat-7b runs/internlm2-chat-7b-llama
+    """
+    done = convert_checkpoint(src, dst)
+    typer.echo(str(dst) if done else f"{dst}: already converted, every file as written", err=not done)
+
+
+@app.command("convert-internlm2-adapter")
+def convert_internlm2_adapter(
+    src: Annotated[Path, typer.Argument(help="Folder of a PEFT LoRA adapter trained on InternLM2.")],
+    dst: Annotated[Path, typer.Argument(help="Folder to make, with the same adapter for the base in Llama layout.")],
+    base: Annotated[
+        Path | None,
+        typer.Option(help="Folder or config.json of its base, in either layout. Without it, heads are taken to be 128 wide."),
+    ] = None,
+) -> None:
+    """Rewrite a LoRA adapter trained on InternLM2 (wqkv, wo, w1, w2, w3) for its base in Llama layout. Exact. Example:
+
+    python -m serve convert-internlm2-adapter runs/esc-rank-published/fluency_en runs/esc-rank-llama/fluency_en
+    """
+    done = convert_adapter(src, dst, base)
+    if base is None:
+        typer.echo("note: heads 128 wide, as in every published InternLM2; --base says for certain", err=True)
+    typer.echo(str(dst) if done else f"{dst}: already converted, every file as written", err=not done)
 
 
 @app.command()

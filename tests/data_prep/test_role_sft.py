@@ -29,8 +29,8 @@ QUOTAS = [
 Builder = Callable[..., Path]
 
 
-def samples() -> list[SupportDialogue]:
-    return read_jsonl(BUNDLED / "support_en.jsonl", SupportDialogue, "sample")
+def samples(language: str = "en") -> list[SupportDialogue]:
+    return read_jsonl(BUNDLED / f"support_{language}.jsonl", SupportDialogue, "sample")
 
 
 @pytest.fixture
@@ -82,11 +82,7 @@ def test_examples_begin_with_the_card_and_end_with_the_trained_side(build: Build
         assert roles == ["system", *["user", "assistant"] * (len(roles) // 2)]
         if example.kind == "support":
             assert example.card_method == "heuristic"
-            (item,) = [
-                i
-                for i in read_jsonl(BUNDLED / f"support_{example.language}.jsonl", SupportDialogue, "sample")
-                if i.id == example.id
-            ]
+            (item,) = [item for item in samples(example.language) if item.id == example.id]
             assert item.situation in example.messages[0]["content"]
 
 
@@ -94,7 +90,8 @@ def test_train_and_valid_share_no_dialogue_and_valid_is_drawn_from_every_source(
     out = build()
     parts = {name: read_jsonl(out / f"{name}.jsonl", RoleExample, name) for name in ("train", "valid")}
     assert {(e.source, e.language) for e in parts["valid"]} == {(e.source, e.language) for e in parts["train"]}
-    assert not {e.source_id for e in parts["valid"]} & {e.source_id for e in parts["train"] if e.kind == "support"}
+    valid, train = ({(e.source, e.source_id) for e in parts[name]} for name in ("valid", "train"))
+    assert not valid & train
     assert len(parts["valid"]) == 2 + 6 + 2
 
 
@@ -190,9 +187,11 @@ def test_what_an_evaluation_card_was_made_from_is_left_out(build: Builder, tmp_p
 def test_long_dialogues_are_shortened_by_whole_exchanges_or_dropped(build: Builder) -> None:
     out = build(max_tokens=420, quotas=[QUOTAS[2] | {"count": 14}])
     found = steps(out)["length"]
-    assert found["changed"]["shortened"] > 0 and found["dropped"] == {}
-    assert all(e.tokens <= 420 and e.turns >= 4 for e in examples(out))
-    assert steps(build("tiny", max_tokens=260, quotas=[QUOTAS[2]]))["length"]["dropped"]["over 260 tokens"] > 0
+    assert found["changed"]["shortened"] > 0 and found["dropped"]["over 420 tokens"] > 0
+    kept = examples(out)
+    assert len(kept) == 14 and all(e.tokens <= 420 and e.turns >= 4 for e in kept)
+    whole = examples(build("whole", quotas=[QUOTAS[2] | {"count": 14}]))
+    assert sum(e.turns for e in whole) > sum(e.turns for e in kept)
 
 
 @pytest.mark.parametrize(
