@@ -6,12 +6,16 @@ VENV        := .venv
 BIN         := $(VENV)/bin
 PIP         := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq
 CONSTRAINTS := configs/constraints-cpu.txt
+PREP        := $(BIN)/python -m data_prep
+SAMPLES     := data_prep/bundled
+DATA        := runs/demo-data
+ASK         := --model embedded --base-url $(SERVE_URL_EMBEDDED)
 # One model on two cores: these keep tokenizers and telemetry out of the way.
 export TOKENIZERS_PARALLELISM = false
 export HF_HUB_DISABLE_TELEMETRY = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-browser demo test test-fast lint format bench clean
+.PHONY: help setup setup-browser demo demo-data demo-cards test test-fast lint format bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,8 +36,25 @@ $(VENV)/.ready: pyproject.toml $(CONSTRAINTS)
 setup-browser:  ## Install Debian's Chromium for the report's browser test (root)
 	apt-get update -qq && apt-get install -y -qq chromium chromium-driver fonts-noto-cjk
 
-demo: setup  ## ESC-Eval end to end on the embedded model: servers, dialogues, scores, tables, runs/demo/report.html
+demo: demo-data  ## Everything end to end on the embedded model: data, then servers, dialogues, scores, runs/demo/report.html
 	$(BIN)/esc-eval run --config configs/eval/demo.yaml
+
+demo-data: setup  ## Data preparation on the bundled samples: cards, role-play set, contamination, score sets (runs/demo-data/)
+	$(BIN)/python -m serve up embedded --run "$(MAKE) --no-print-directory demo-cards"
+	$(PREP) cards annotate export --cards $(SAMPLES)/cards_en.jsonl --out $(DATA)/annotate
+	$(PREP) role-sft --config configs/data/role_sft_demo.yaml --source bundled_support=$(SAMPLES) \
+	  --source bundled_role_play=$(SAMPLES) --out $(DATA)/role_sft
+	$(PREP) check-contamination --cards $(SAMPLES)/cards_en.jsonl --cards $(SAMPLES)/cards_zh.jsonl --max-examples 1 \
+	  --data $(DATA)/role_sft/train.jsonl --data $(DATA)/role_sft/valid.jsonl --out $(DATA)/contamination
+	$(PREP) score-set --out $(DATA)/scores
+	$(PREP) rank-sft --dialogues $(DATA)/scores/dialogues.jsonl --scores $(DATA)/scores/scores.jsonl --rubric esc_eval \
+	  --method joint --out $(DATA)/rank_sft
+
+demo-cards:  ## The part of demo-data that asks a model, which is already served (SERVE_URL_EMBEDDED)
+	$(PREP) cards extract --source bundled_support=$(SAMPLES) --limit 8 $(ASK) --out $(DATA)/extract
+	$(PREP) cards filter --cards $(DATA)/extract/cards.jsonl $(ASK) --out $(DATA)/filter
+	$(PREP) cards categorise --cards $(DATA)/filter/cards.jsonl $(ASK) --out $(DATA)/categorise
+	$(PREP) cards stats --cards $(DATA)/categorise/cards.jsonl --html $(DATA)/cards.html
 
 test: setup  ## All tests (one embedded vLLM server is shared by those that need one)
 	$(BIN)/python -m pytest

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
+import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -34,8 +39,14 @@ def up(
         bool, typer.Option("--print", help="Print the shell commands, environment included, and start nothing.")
     ] = False,
     log_dir: Annotated[Path, typer.Option(help="Folder for server-NAME.log files.")] = Path("runs/serve"),
+    run: Annotated[
+        str | None,
+        typer.Option(metavar="COMMAND", help="Run this while the servers are up, then stop them; its exit code is returned."),
+    ] = None,
 ) -> None:
-    """Start the servers that the specs need and keep them up until Ctrl-C.
+    """Start the servers that the specs need and keep them up until Ctrl-C, or while a command runs.
+
+    The command finds each model's base URL in its environment, as SERVE_URL_NAME (upper case, other signs as _).
 
     Specs on the same base share one server: several names, or on GPUs several LoRA adapters. Example:
 
@@ -54,11 +65,18 @@ def up(
     try:
         with Servers(plan_servers(chosen, log_dir, ports)) as servers:
             _show(servers)
+            if run is not None:
+                raise typer.Exit(subprocess.call(shlex.split(run), env={**os.environ, **url_variables(servers.endpoints)}))
             while servers.alive():
                 time.sleep(1)
             raise UserError(next(iter(servers.poll().values())))
     except KeyboardInterrupt:
         typer.echo("stopped", err=True)
+
+
+def url_variables(endpoints: Mapping[str, str]) -> dict[str, str]:
+    """SERVE_URL_NAME for each model: what a command that runs beside the servers reads."""
+    return {"SERVE_URL_" + re.sub(r"\W", "_", name).upper(): url for name, url in endpoints.items()}
 
 
 def _servers_at_most(specs: list[ModelSpec]) -> int:

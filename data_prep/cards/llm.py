@@ -24,10 +24,12 @@ from serve.client import Question, Reply
 
 PACK = "cards"
 NO_EVENT = "feelings without an event"
-# What a constrained server may write: the four lines that `parse_card_text` reads.
+_CARD_TOKENS = 900  # the longest card at a token a character; specs of simulators and judges allow less
+# What a constrained server may write: the four lines that `parse_card_text` reads, with an end even for a weak model:
+# no published card is longer.
 _CARD_LINES = {
-    "en": r"Age: [^\n]+\nGender: (male|female|not mentioned)\nOccupation: [^\n]+\nProblem: [^\n]+",
-    "zh": r"年龄：[^\n]+\n性别：(男|女|未提及)\n职业：[^\n]+\n问题：[^\n]+",
+    "en": r"Age: [^\n]{1,90}\nGender: (male|female|not mentioned)\nOccupation: [^\n]{1,130}\nProblem: [^\n]{1,600}",
+    "zh": r"年龄：[^\n]{1,20}\n性别：(男|女|未提及)\n职业：[^\n]{1,40}\n问题：[^\n]{1,200}",
 }
 _HEADINGS = {"en": ("Age", "Gender", "Occupation", "Problem"), "zh": ("年龄", "性别", "职业", "问题")}
 _SITUATION = {"en": "Situation: ", "zh": "处境："}
@@ -66,7 +68,9 @@ class Asker:
         return Question(
             [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.text}],
             sample={"item": key, "step": step},
-            sampling=self._spec.sampling.model_copy(update={"temperature": 0.0}),
+            sampling=self._spec.sampling.model_copy(
+                update={"temperature": 0.0, "max_tokens": max(_CARD_TOKENS, self._spec.sampling.max_tokens)}
+            ),
             served_name=self._spec.served_name(),
             purpose="extraction",
             choices=prompt.choices,

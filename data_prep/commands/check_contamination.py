@@ -113,7 +113,7 @@ def _report(
     for language in sorted({card.language for card in cards}):
         asked = [card.id for card in cards if card.language == language]
         among = sum(other == language for _, other, _ in documents)
-        few = " (few: every word looks rare, expect false alarms)" if 0 < among < _FEW else ""
+        few = " (few: expect false alarms; give all files of the set)" if 0 < among < _FEW else ""
         console.print(f"{language}: {len(asked)} cards, {among} dialogues{few}", highlight=False, soft_wrap=True)
         if among:
             found = {match.card_id: match.score for match in best}

@@ -131,8 +131,8 @@ def _examples(found: Sequence[Case], name: str, pack: PromptPack, rubric: Rubric
 
 
 def _show(summary: dict[str, Any]) -> None:
-    """One line a split, language and dimension; then how near the splits are to 7:1:2."""
-    rows = summary["labels"]
+    """One line a language and dimension, of all rows and of the test split; then how near the splits are to 7:1:2."""
+    rows = [row for row in summary["labels"] if row["split"] in ("all", "test")]
     width = max(len(row["dimension"]) for row in rows)
     for row in rows:
         counts = "  ".join(f"{label}: {count}" for label, count in row["counts"].items())

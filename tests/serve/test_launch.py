@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from serve import launch
+from serve.__main__ import app
 from serve.errors import UserError
 from serve.launch import Servers, free_port
 from serve.plan import PORT, ServerPlan, plan_servers
@@ -230,3 +234,22 @@ def test_the_guard_kills_what_ignores_being_asked(tmp_path: Path) -> None:
         assert guard.wait(10) == 0
         assert guard.stdout.read() == b"", "its end of the pipe is closed: the command is gone"
     assert time.monotonic() - began > 0.4  # it was asked first
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_command_runs_while_servers_are_up_and_gives_its_exit_code(
+    status: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    planned = fake(tmp_path, HEALTHY, "my-model.v2")
+    monkeypatch.setattr("serve.__main__.plan_servers", lambda *given: [planned])
+    monkeypatch.setenv("OUT", str(tmp_path / "out"))
+    code = (
+        "import os, sys, pathlib, urllib.request; url = os.environ['SERVE_URL_MY_MODEL_V2']; "
+        f"pathlib.Path(os.environ['OUT']).write_text(str(urllib.request.urlopen(url).status) + ' ' + url); sys.exit({status})"
+    )
+    result = CliRunner().invoke(app, ["up", "embedded", "--run", shlex.join([sys.executable, "-c", code])])
+    assert result.exit_code == status
+    answered, url = (tmp_path / "out").read_text().split()
+    assert answered == "200"
+    with pytest.raises(urllib.error.URLError):  # the server is gone with the command
+        urllib.request.urlopen(url, timeout=5)
