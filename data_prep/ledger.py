@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,7 @@ class Build:
         self.out, self._command, self._seed, self._settings = out, command, seed, settings or {}
         self.steps: list[Step] = []
         self.figures: dict[str, Any] = {}  # results that belong beside the counts
+        self.on_step: Callable[[str], None] = lambda name: None  # told of every step that begins: a progress bar
         self._inputs: dict[str, dict[str, Any]] = {}
         self._outputs: dict[str, dict[str, Any]] = {}
 
@@ -77,6 +78,7 @@ class Build:
 
     def step(self, name: str) -> Step:
         """A new step, counted into the manifest."""
+        self.on_step(name)
         self.steps.append(Step(name))
         return self.steps[-1]
 

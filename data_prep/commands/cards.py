@@ -35,7 +35,7 @@ from data_prep.tables import to_console
 from serve.batch import Batch
 from serve.errors import UserError, near
 from serve.files import check_unique, read_yaml
-from serve.specs import load_spec
+from serve.specs import EMBEDDED_PREFIX, load_spec
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="Role cards: extract, filter, categorise, count.")
 CardsOption = Annotated[Path, typer.Option("--cards", help="Role cards: our JSONL, or a JSON file that ESC-Eval published.")]
@@ -236,7 +236,10 @@ def _steps(build: Build, stage: card_stats.Stage, languages: Any) -> dict[Langua
 
 
 def _batch(model: str, out: Path, base_url: str | None, concurrency: int) -> Batch:
-    return Batch(load_spec(model), out / CALLS, console, base_url, concurrency)
+    spec = load_spec(model)
+    if (spec.checkpoint or "").startswith(EMBEDDED_PREFIX):
+        console.print("Plumbing: what the embedded 135M model makes of cards says nothing about them.")
+    return Batch(spec, out / CALLS, console, base_url, concurrency)
 
 
 def _prompts() -> str:

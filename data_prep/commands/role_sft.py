@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pydantic import ValidationError
+from rich.progress import Progress
 
 from data_prep import role_play
 from data_prep.cards import bundled_cards, load_cards
@@ -19,7 +20,7 @@ from data_prep.ledger import Build
 from data_prep.records import RoleCard
 from data_prep.role_play.contamination import THRESHOLD
 from data_prep.role_play.examples import RoleExample
-from data_prep.role_play.mix import CAUTIOUS, CAUTIOUS_OWN, GENERAL_PROMPTS, RoleSet, RoleSftConfig, build_set, quantiles
+from data_prep.role_play.mix import CAUTIOUS, CAUTIOUS_OWN, GENERAL_PROMPTS, STEPS, RoleSet, RoleSftConfig, build_set, quantiles
 from data_prep.sources import parse_places, read_source, source_named
 from data_prep.tables import Table, to_console
 from serve.embedded import need_modules
@@ -63,7 +64,9 @@ def role_sft(
     for path in [*(cards or []), *files]:
         build.input(path)
     items = {name: read_source(name, place, build, console, strict) for name, place in places.items()}
-    with console.status("building: duplicates, decontamination, lengths"):
+    with Progress(*Progress.get_default_columns(), console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("building", total=STEPS)
+        build.on_step = lambda name: bar.update(task, advance=1, description=name)
         result = build_set(items, made, evaluation, mix, seed, build)
     build.write("train.jsonl", result.train)
     build.write("valid.jsonl", result.valid)

@@ -34,6 +34,7 @@ GENERAL_PROMPTS = "role_play"
 # between 0.8 and 1.0 are plainly the source. A dialogue too many costs little here.
 CAUTIOUS, CAUTIOUS_OWN = 0.9, 0.8
 _MADE_FROM = {"psyqa": "smile"}  # SmileChat was written from PsyQA's questions
+STEPS = 7  # of build_set
 _BATCH = 2_000  # dialogues whose messages are counted together: bounds memory
 
 

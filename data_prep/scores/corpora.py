@@ -21,14 +21,13 @@ from rich.console import Console
 from data_prep.ledger import Build, Step
 from data_prep.records import Dialogue, HumanScore, Judgement, Role, SupportDialogue, Turn
 from data_prep.scores.human import Imported
-from data_prep.sources import corpus_files, esconv, read_source, source_named
+from data_prep.sources import corpus_files, esconv, read_counted, read_source, source_named
 from data_prep.sources.rows import Raw, Row, Rows, Source
 from data_prep.sources.support import ROLES, merged
 from serve.errors import UserError, near
 
 MECHANISMS = ("emotional_reactions", "interpretations", "explorations")
 _JUDGES = {"gpt": "gpt-4o", "claude": "claude-3.7-sonnet", "gemini": "gemini-2.5-pro"}  # EmpathicComm's file names
-_SHOWN = 5  # malformed rows printed one by one; the rest is counted
 
 
 # --- ESConv ---------------------------------------------------------------------------------------------------------------
@@ -308,17 +307,7 @@ class Scored:
     read: Callable[[list[Path], Rows], Imported]
 
     def __call__(self, name: str, place: str, build: Build, console: Console, strict: bool) -> Imported:
-        files = corpus_files(self.source, place)
-        rows = Rows(build.step(f"read {name}"), strict)
-        found = self.read(files, rows)
-        rows.step.check()
-        for file in files:
-            build.input(file)
-        for problem in rows.problems[:_SHOWN]:
-            console.print(f"left out: {problem}", highlight=False, markup=False, soft_wrap=True)
-        if len(rows.problems) > _SHOWN:
-            console.print(f"left out: {len(rows.problems) - _SHOWN} more malformed rows of {name}", highlight=False)
-        return found
+        return read_counted(self.source, place, build, console, strict, self.read)
 
 
 def _no_items(files: list[Path], rows: Rows) -> Iterator[SupportDialogue]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
 
@@ -114,25 +115,41 @@ def _from_hub(source: Source, dataset: str) -> Path:
         raise UserError(f"corpus {source.name}: hf:{dataset} cannot be fetched: {type(error).__name__}: {error}") from None
 
 
-def read_source(name: str, place: str, build: Build, console: Console, strict: bool = False) -> list[Item]:
-    """All items of one corpus. Its files count among the build's inputs, its rows as the step `read NAME`.
+T = TypeVar("T")
+
+
+def read_counted(
+    source: Source, place: str, build: Build, console: Console, strict: bool, read: Callable[[list[Path], Rows], T]
+) -> T:
+    """What `read` makes of a corpus's files. They count among the build's inputs, their rows as the step `read NAME`.
 
     Malformed rows are left out and reported with file and line; with `strict` the first one raises `UserError`.
     """
-    source = source_named(name)
     files = corpus_files(source, place)
-    step = build.step(f"read {name}")
-    rows = Rows(step, strict)
-    items = []
-    for item in source.read(files, rows):
-        items.append(item)
-        step.kept += 1
-    step.check()
-    for file in files:
-        build.input(file)
+    rows = Rows(build.step(f"read {source.name}"), strict)
+    with console.status(f"reading {source.name}"):
+        found = read(files, rows)
+        rows.step.check()
+        for file in files:
+            build.input(file)
     for problem in rows.problems[:_SHOWN]:
         console.print(f"left out: {problem}", highlight=False, markup=False, soft_wrap=True)
     if len(rows.problems) > _SHOWN:
-        console.print(f"left out: {len(rows.problems) - _SHOWN} more malformed rows of {name}", highlight=False)
+        console.print(f"left out: {len(rows.problems) - _SHOWN} more malformed rows of {source.name}", highlight=False)
+    return found
+
+
+def read_source(name: str, place: str, build: Build, console: Console, strict: bool = False) -> list[Item]:
+    """All items of one corpus by name; see `read_counted`. Raises `UserError` for ids that stand twice."""
+    source = source_named(name)
+
+    def read(files: list[Path], rows: Rows) -> list[Item]:
+        items = []
+        for item in source.read(files, rows):
+            items.append(item)
+            rows.step.kept += 1
+        return items
+
+    items = read_counted(source, place, build, console, strict, read)
     check_unique(place, (item.id for item in items), f"ids in {name}")
     return items

@@ -10,15 +10,13 @@ Both sides are generated, and it goes wrong in ways that would be learned: see `
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
 from data_prep.records import RolePlay
 from data_prep.sources.play import play
-from data_prep.sources.rows import Item, Raw, Row, Rows, Source
+from data_prep.sources.rows import Raw, Row, Rows, Source, by_row
 
 INTERVIEWER = "Interviewer"  # the files call every interviewer `Man`
 _MARKUP = re.compile(r"\((?:speaking|thinking)\)|<\|", re.IGNORECASE)
@@ -67,16 +65,8 @@ def _fault(raw: _Row) -> str | None:
     return "a turn is there twice" if len(set(texts)) < len(texts) else None
 
 
-def read(files: list[Path], rows: Rows) -> Iterator[Item]:
-    """Every sound interview; `source_id` is `file stem/position`."""
-    for file in files:
-        for position, row in enumerate(rows.jsonl(file)):
-            item = _item(row, rows, f"{file.stem}/{position}")
-            if item is not None:
-                yield item
-
-
 def _item(row: Row, rows: Rows, source_id: str) -> RolePlay | None:
+    """Every sound interview; `source_id` is `file stem/position`."""
     raw = rows.parse(_Row, row)
     if raw is None:
         return None
@@ -89,6 +79,8 @@ def _item(row: Row, rows: Rows, source_id: str) -> RolePlay | None:
     said = [(names[turn.turn_role], words) for turn in raw.content for words in turn.words]
     return play(row, rows, source="character_llm", source_id=source_id, language="en", character=character, said=said)
 
+
+read = by_row(_item)
 
 SOURCES = (
     Source(

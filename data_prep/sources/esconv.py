@@ -7,14 +7,13 @@ same dialogues as ESConv in another order: it is a corpus of its own here (`esco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
 from data_prep.records import SupportDialogue
-from data_prep.sources.rows import Item, Raw, Row, Rows, Sampled, Source
+from data_prep.sources.rows import Raw, Row, Rows, Sampled, Source, by_row
 from data_prep.sources.support import ROLES, by_role, support_dialogue
 
 MISSING = -1  # the split files' mark for a survey question that was not answered
@@ -72,21 +71,8 @@ class _Row(Raw):
         return {name: value for name, value in answers.items() if value is not None}
 
 
-def _reader(source: str) -> Callable[[list[Path], Rows], Iterator[Item]]:
-    """Reads every dialogue; `source_id` is `file stem/position`, because the corpus has no ids."""
-
-    def read(files: list[Path], rows: Rows) -> Iterator[Item]:
-        for file in files:
-            found = rows.json_list(file) if file.suffix == ".json" else rows.jsonl(file)
-            for position, row in enumerate(found):
-                item = _item(row, rows, source, f"{file.stem}/{position}")
-                if item is not None:
-                    yield item
-
-    return read
-
-
-def _item(row: Row, rows: Rows, source: str, source_id: str) -> SupportDialogue | None:
+def _item(source: str, row: Row, rows: Rows, source_id: str) -> SupportDialogue | None:
+    """The corpus has no ids: `source_id` is `file stem/position`."""
     raw = rows.parse(_Row, row)
     turns = by_role(rows, row, ((u.speaker, u.text) for u in raw.dialog), ROLES) if raw else None
     if raw is None or turns is None:
@@ -114,7 +100,7 @@ ESCONV = Source(
     where="GitHub thu-coai/Emotional-Support-Conversation (ESConv.json)",
     licence="CC BY-NC 4.0",
     paper="Liu et al., ACL 2021",
-    read=_reader("esconv"),
+    read=by_row(partial(_item, "esconv")),
     table5=Sampled("MD", "Human", 1000),
 )
 FAILED = Source(
@@ -126,7 +112,7 @@ FAILED = Source(
     where="GitHub thu-coai/Emotional-Support-Conversation (FailedESConv.json)",
     licence="CC BY-NC 4.0",
     paper="Liu et al., ACL 2021",
-    read=_reader("esconv_failed"),
+    read=by_row(partial(_item, "esconv_failed")),
 )
 MULTI = Source(
     name="esconv_multi",
@@ -137,6 +123,6 @@ MULTI = Source(
     where="GitHub lwgkzl/MultiESC (MultiESC/data)",
     licence="none stated there; ESConv itself is CC BY-NC 4.0",
     paper="Cheng et al., EMNLP 2022",
-    read=_reader("esconv_multi"),
+    read=by_row(partial(_item, "esconv_multi")),
 )
 SOURCES = (ESCONV, FAILED, MULTI)

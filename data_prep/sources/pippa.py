@@ -12,12 +12,10 @@ with sexual words, because the categories are the makers' own. Both are coarse: 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 from data_prep.records import RolePlay
 from data_prep.sources.play import filled, play, shortened
-from data_prep.sources.rows import Item, Raw, Row, Rows, Source
+from data_prep.sources.rows import Raw, Row, Rows, Source, by_row
 
 PERSONA = 800  # characters
 _PARTNER = "You"
@@ -41,16 +39,8 @@ class _Row(Raw):
     conversation: list[_Said]
 
 
-def read(files: list[Path], rows: Rows) -> Iterator[Item]:
-    """Every chat; `source_id` is `file stem/position`, because a character's id stands on many chats."""
-    for file in files:
-        for position, row in enumerate(rows.jsonl(file)):
-            item = _item(row, rows, f"{file.stem}/{position}")
-            if item is not None:
-                yield item
-
-
 def _item(row: Row, rows: Rows, source_id: str) -> RolePlay | None:
+    """Every chat; `source_id` is `file stem/position`, because a character's id stands on many chats."""
     raw = rows.parse(_Row, row)
     if raw is None:
         return None
@@ -78,6 +68,8 @@ def _item(row: Row, rows: Rows, source_id: str) -> RolePlay | None:
         persona=filled(shortened(about, PERSONA), character),
     )
 
+
+read = by_row(_item)
 
 SOURCES = (
     Source(

@@ -148,3 +148,19 @@ class Source:
     paper: str
     read: Callable[[list[Path], Rows], Iterator[Item]]
     table5: Sampled | None = None
+
+
+def by_row(make: Callable[[Row, Rows, str], Item | None]) -> Callable[[list[Path], Rows], Iterator[Item]]:
+    """A corpus's `read`, for files of JSON lines or of one JSON list (`.json`) whose every row is one item or one drop.
+
+    `make` gets the row and its source id, `file stem/position`: for corpora that have no ids of their own.
+    """
+
+    def read(files: list[Path], rows: Rows) -> Iterator[Item]:
+        for file in files:
+            for position, row in enumerate(rows.json_list(file) if file.suffix == ".json" else rows.jsonl(file)):
+                item = make(row, rows, f"{file.stem}/{position}")
+                if item is not None:
+                    yield item
+
+    return read

@@ -7,15 +7,14 @@ character's first words and nothing else, so none has a partner yet; a set that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import Field
 
 from data_prep.records import RolePlay
 from data_prep.sources.play import filled, play, profile, shortened
-from data_prep.sources.rows import Item, Raw, Row, Rows, Source
+from data_prep.sources.rows import Raw, Row, Rows, Source, by_row
 
 SHORTENED = 800  # characters of persona and of scene
 _PLAYED = "npc"
@@ -34,16 +33,8 @@ class _Row(Raw):
     plot_recap: str = ""
 
 
-def read(files: list[Path], rows: Rows) -> Iterator[Item]:
-    """Every character and scene; `source_id` is `file stem/position`."""
-    for file in files:
-        for position, row in enumerate(rows.jsonl(file)):
-            item = _item(row, rows, f"{file.stem}/{position}")
-            if item is not None:
-                yield item
-
-
 def _item(row: Row, rows: Rows, source_id: str) -> RolePlay | None:
+    """Every character and scene; `source_id` is `file stem/position`."""
     raw = rows.parse(_Row, row)
     if raw is None:
         return None
@@ -75,6 +66,8 @@ def _persona(about: Mapping[str, Any]) -> str:
     parts = [str(about.get("short_definition_text") or "").strip(), next((text for text in texts if text), "")]
     return shortened("\n".join(dict.fromkeys(part for part in parts if part)), SHORTENED)
 
+
+read = by_row(_item)
 
 SOURCES = (
     Source(

@@ -7,14 +7,11 @@ and are dropped. English texts keep a few signs of Windows-1252 as control chara
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 from pydantic import Field
 
 from data_prep.records import Language, RolePlay
 from data_prep.sources.play import play
-from data_prep.sources.rows import Item, Raw, Row, Rows, Source
+from data_prep.sources.rows import Raw, Row, Rows, Source, by_row
 
 _UNDEFINED = {0x81, 0x8D, 0x8F, 0x90, 0x9D}  # mean nothing in Windows-1252
 _SIGNS = {code: "" if code in _UNDEFINED else bytes([code]).decode("cp1252") for code in range(0x80, 0xA0)}
@@ -39,16 +36,8 @@ def mended(text: str) -> str:
     return text.translate(_SIGNS)
 
 
-def read(files: list[Path], rows: Rows) -> Iterator[Item]:
-    """Every dialogue of two lines or more; `source_id` is `file stem/position`, because the corpus has no ids."""
-    for file in files:
-        for position, row in enumerate(rows.json_list(file)):
-            item = _item(row, rows, f"{file.stem}/{position}")
-            if item is not None:
-                yield item
-
-
 def _item(row: Row, rows: Rows, source_id: str) -> RolePlay | None:
+    """Every dialogue of two lines or more; `source_id` is `file stem/position`, because the corpus has no ids."""
     raw = rows.parse(_Row, row)
     if raw is None:
         return None
@@ -62,6 +51,8 @@ def _item(row: Row, rows: Rows, source_id: str) -> RolePlay | None:
         return None
     return play(row, rows, source="socialbench", source_id=source_id, language=raw.meta.lang, character=character, said=said)
 
+
+read = by_row(_item)
 
 SOURCES = (
     Source(
