@@ -27,6 +27,7 @@ torch = pytest.importorskip("torch")
 sentencepiece = pytest.importorskip("sentencepiece")
 pytest.importorskip("transformers")
 safetensors = pytest.importorskip("safetensors.torch")
+pytestmark = pytest.mark.slow
 
 SIZES = {
     "vocab_size": 480,
@@ -181,7 +182,6 @@ TOKENS = torch.tensor([1, 7, 300, 45, 45, 2, 459, 11, 270, 88] * 4)  # 40 tokens
 # ---- checkpoints
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "shard_bytes", "shards"),
     [
@@ -242,7 +242,6 @@ def test_the_published_7b_has_the_parameters_that_it_should() -> None:
     assert sum(math.prod(shape) for _, _, outputs in plan for _, shape, _ in outputs) == 7_737_708_544
 
 
-@pytest.mark.slow
 def test_memory_is_bounded_by_one_projection(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(internlm2, "convert_tokenizer", lambda *_: None)
     folder = source(intermediate_size=8192)
@@ -389,7 +388,6 @@ def test_a_tokenizer_larger_than_the_embeddings_is_refused(source: Source, tmp_p
 # ---- tokenizer
 
 
-@pytest.mark.slow
 def test_the_tokenizer_loads_without_remote_code_and_gives_the_same_ids(source: Source, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
@@ -493,7 +491,6 @@ def adapted(made: dict[str, tuple[Any, Any]], scale: Callable[[str, int], float]
 ALL = ("wqkv", "wo", "w1", "w2", "w3")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("made_with", "scale", "targets"),
     [
