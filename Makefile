@@ -72,8 +72,9 @@ format: setup  ## Let ruff mend what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: setup  ## Speed of client and engine against a local endpoint: medians, spread, ratios (runs/bench/)
+bench: setup  ## Speed of client and engine against a local endpoint, and of building training sets (runs/bench/)
 	$(BIN)/python -m tests.bench
+	$(BIN)/python -m tests.bench.role_sft 1400 14000
 
 clean:  ## Remove .venv, runs and caches of tools (the embedded model's cache stays)
 	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -21,7 +21,7 @@ import numpy as np
 from scipy.stats import binomtest
 
 from data_prep.records import HumanScore, Judgement
-from data_prep.scores.human import round_half_up
+from data_prep.scores.human import majority, round_half_up
 from data_prep.tables import Cell, Estimate, Table
 from evalsuite.summary import AGREEMENT, estimates
 from serve.errors import UserError
@@ -106,9 +106,7 @@ def _dimension(values: Sequence[float | None], gold: Sequence[float]) -> dict[st
     hits = [value is not None and value == r for value, r in zip(values, rounded, strict=True)]
     near = [value is not None and abs(value - g) <= 1 for value, g in zip(values, gold, strict=True)]
     read = sum(value is not None for value in values)
-    counts = Counter(rounded)
-    most = max(counts.values())
-    soft = [sum(abs(label - g) <= 1 for g in gold) for label, count in counts.items() if count == most]
+    baseline = majority(gold)
     return {
         "acc": sum(hits) / n,
         "acc_read": sum(hits) / read if read else None,
@@ -117,8 +115,8 @@ def _dimension(values: Sequence[float | None], gold: Sequence[float]) -> dict[st
         "n": n,
         "parse_rate": read / n,
         "read": read,
-        "majority_acc": most / n,
-        "majority_acc_soft": max(soft) / n,
+        "majority_acc": baseline["majority_acc"],
+        "majority_acc_soft": baseline["majority_acc_soft"],
         "gold_rounded": sum(r != g for r, g in zip(rounded, gold, strict=True)),
         **_wilson("acc", sum(hits), n),
         **_wilson("acc_read", sum(hits), read),

@@ -37,10 +37,9 @@ NOTES6 = (
 NOTES9 = (
     "A row counts all cards below it, also those whose category goes no deeper. Not rated: no quality yet, or invalid.",
     "The paper's text speaks of 37 categories; its table 9 has 35 rows, and they account for every card, so these are used.",
-    "Ten High cells are lost in print (not printed). The printed ones sum to 374; 655 High cards in all leave 281 for the ten.",
+    "Ten High cells are lost in print (a dash, also in sums of them). The printed ones sum to 374; 655 in all leave 281 for the ten.",
 )
 NO_CATEGORY, OUTSIDE = "no category", "outside the taxonomy"
-_LOST = "not printed"
 
 
 class _Output(BaseModel):
@@ -192,7 +191,7 @@ def table9(cards: Sequence[RoleCard], taxonomy: Taxonomy) -> Table:
         below = [leaf for path, leaf in taxonomy.leaves.items() if path[: len(bar.place)] == bar.place]
         if below:
             lost = any(leaf.high is None for leaf in below)
-            high: Cell = _LOST if lost else sum(leaf.high or 0 for leaf in below)
+            high: Cell = None if lost else sum(leaf.high or 0 for leaf in below)
             rows.append((bar.name, *bar.counts, high, sum(leaf.middle or 0 for leaf in below)))
         elif bar.total:
             rows.append((bar.name, *bar.counts, None, None))

@@ -189,12 +189,12 @@ def stats(
             stages.add(name, language, sum(card.language == language for p in path for card in load_cards(p)))
     tables = [card_stats.table6(found, stages), card_stats.table9(found, taxonomy)]
     bars = card_stats.distribution(found, taxonomy)
-    for table in tables:
-        to_console(table, console)
-    card_stats.print_distribution(bars, console)
     if html:
         write_figure(html, bars, tables, [path.name for path in cards])
         console.print(f"written: {html}", highlight=False, markup=False)
+    for table in tables:
+        to_console(table, console)
+    card_stats.print_distribution(bars, console)
 
 
 def _wanted(names: list[str], quotas: Path | None, limit: int | None) -> dict[str, int | None]:

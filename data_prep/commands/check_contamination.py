@@ -12,25 +12,14 @@ import typer
 from data_prep.cards import load_cards
 from data_prep.commands.options import OutOption, console
 from data_prep.ledger import Build
-from data_prep.records import Identifier, Language, Record, RoleCard
-from data_prep.role_play.contamination import THRESHOLD, Match, contaminated, link, read_documents
+from data_prep.records import Language, RoleCard
+from data_prep.role_play.contamination import THRESHOLD, Match, contaminated, link, match_records, read_documents
 from serve.errors import UserError
 from serve.files import check_unique
 
 _BIN, _BAR, _EXCERPT = 0.2, 40, 240
 _FEW = 500  # dialogues of a language; fewer overrate words that are common elsewhere
 _QUANTILES = {"min": 0.0, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "95 %": 0.95, "max": 1.0}
-
-
-class MatchRecord(Record):
-    """One line of matches.jsonl. `flagged`: the score is at or above the threshold; rank 1 is the card's best."""
-
-    card_id: Identifier
-    document_id: Identifier
-    language: Language
-    score: float
-    rank: int
-    flagged: bool
 
 
 def check_contamination(
@@ -63,20 +52,9 @@ def check_contamination(
     flagged = contaminated(matches)
     _account(build, wanted, documents, flagged)
     _report(wanted, documents, matches, max_examples)
-    languages = {card.id: card.language for card in wanted}
     build.write(
         "matches.jsonl",
-        (
-            MatchRecord(
-                card_id=match.card_id,
-                document_id=match.document_id,
-                language=languages[match.card_id],
-                score=match.score,
-                rank=match.rank,
-                flagged=match.score >= THRESHOLD,
-            )
-            for match in matches
-        ),
+        match_records(matches, wanted),
     )
     build.finish(console)
     if flagged:

@@ -18,7 +18,7 @@ from data_prep.cards import bundled_cards, load_cards
 from data_prep.commands.options import OutOption, SeedOption, SourceOption, StrictOption, console
 from data_prep.ledger import Build
 from data_prep.records import RoleCard
-from data_prep.role_play.contamination import THRESHOLD
+from data_prep.role_play.contamination import THRESHOLD, match_records
 from data_prep.role_play.examples import RoleExample
 from data_prep.role_play.mix import CAUTIOUS, CAUTIOUS_OWN, GENERAL_PROMPTS, STEPS, RoleSet, RoleSftConfig, build_set, quantiles
 from data_prep.sources import parse_places, read_source, source_named
@@ -49,9 +49,9 @@ def role_sft(
 ) -> None:
     """Build the role-play training set: support dialogues with their cards and general role play, by quota.
 
-    Writes train.jsonl and valid.jsonl, the same as a `datasets` folder, a data card (README.md) and the manifest. What an
-    evaluation card may have been made from is taken out; give the published cards with --eval-cards to train a simulator that
-    will play them.
+    Writes train.jsonl and valid.jsonl, the same as a `datasets` folder, a data card (README.md), each evaluation card's best
+    match before the drop (links.jsonl), and the manifest. What an evaluation card may have been made from is taken out; give the
+    published cards with --eval-cards to train a simulator that will play them.
     """
     need_modules("datasets", "datasketch", purpose="building the role-play set")
     places = parse_places(source)
@@ -70,6 +70,7 @@ def role_sft(
         result = build_set(items, made, evaluation, mix, seed, build)
     build.write("train.jsonl", result.train)
     build.write("valid.jsonl", result.valid)
+    build.write("links.jsonl", match_records(result.matches, evaluation))
     _write_dataset(out, result, build)
     values = _card_values(result, mix, evaluation, given, list(items), build)
     template = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True)

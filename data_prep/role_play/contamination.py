@@ -25,7 +25,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise
@@ -37,7 +37,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from scipy import sparse
 
 from data_prep.bundled import BUNDLED
-from data_prep.records import Dialogue, Identifier, Language, RoleCard, RolePlay, Turn
+from data_prep.records import Dialogue, Identifier, Language, Record, RoleCard, RolePlay, Turn
 from data_prep.scores.synthetic import Base, load_bases
 from serve.files import read_jsonl
 
@@ -112,6 +112,31 @@ def link(cards: Sequence[RoleCard], documents: Sequence[tuple[str, Language, str
 def contaminated(matches: Iterable[Match]) -> list[Match]:
     """The matches that count as contamination, in the order given."""
     return [match for match in matches if match.score >= THRESHOLD]
+
+
+class MatchRecord(Record):
+    """A match as it is written to a file. `flagged`: the score is at or above the threshold; rank 1 is the card's best."""
+
+    card_id: Identifier
+    document_id: Identifier
+    language: Language
+    score: float
+    rank: int
+    flagged: bool
+
+
+def match_records(matches: Iterable[Match], cards: Iterable[RoleCard]) -> Iterator[MatchRecord]:
+    """Matches as records, in their order."""
+    languages = {card.id: card.language for card in cards}
+    for match in matches:
+        yield MatchRecord(
+            card_id=match.card_id,
+            document_id=match.document_id,
+            language=languages[match.card_id],
+            score=match.score,
+            rank=match.rank,
+            flagged=match.score >= THRESHOLD,
+        )
 
 
 def terms(text: str, language: Language) -> list[str]:

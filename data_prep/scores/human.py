@@ -11,9 +11,11 @@ The corpora that come with scores are in `data_prep.scores.corpora`.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from data_prep.ledger import Build, Step
 from data_prep.records import Dialogue, HumanScore, Judgement
@@ -87,6 +89,24 @@ def _once(scores: Iterable[HumanScore], step: Step) -> list[HumanScore]:
 def round_half_up(value: float) -> int:
     """The nearest whole number, halves upwards (2.5 → 3)."""
     return math.floor(value + 0.5)
+
+
+def majority(targets: Sequence[float]) -> dict[str, Any]:
+    """Label counts of n ≥ 1 mean scores and the majority baseline: what one gets for always giving the most frequent label.
+
+    ACC is on the rounded scores, ACC_soft (within 1) on the scores as they are, as agreement is measured (shares, 0–1); of
+    equally frequent labels the better in ACC_soft, then the lower.
+    """
+    counts = Counter(map(round_half_up, targets))
+    soft = {label: sum(abs(label - target) <= 1 for target in targets) / len(targets) for label in counts}
+    label = min(counts, key=lambda each: (-counts[each], -soft[each], each))
+    return {
+        "n": len(targets),
+        "counts": {str(key): counts[key] for key in sorted(counts)},
+        "majority": label,
+        "majority_acc": counts[label] / len(targets),
+        "majority_acc_soft": soft[label],
+    }
 
 
 def read_dialogues(paths: Sequence[Path]) -> list[Dialogue]:

@@ -18,7 +18,7 @@ from data_prep.ledger import Step
 from data_prep.prompts import PromptPack
 from data_prep.records import Dialogue, HumanScore, Identifier, Language, Record
 from data_prep.rubrics import Rubric
-from data_prep.scores.human import check_scale, round_half_up
+from data_prep.scores.human import check_scale, majority, round_half_up
 from data_prep.scores.splits import SHARES, Split, group_of, grouped_split, random_split, shares
 from data_prep.scores.splits import Method as SplitMethod
 from serve.client import Message
@@ -185,24 +185,6 @@ def split_cases(found: Sequence[Case], method: SplitMethod, seed: int) -> dict[S
         of_group = grouped_split([group for group, _ in rows], [stratum for _, stratum in rows], seed)
         splits = [of_group[group_of(case.dialogue)] for case in found]
     return {name: [c for c, split in zip(found, splits, strict=True) if split == name] for name in SHARES}
-
-
-def majority(targets: Sequence[float]) -> dict[str, Any]:
-    """Label counts of n ≥ 1 mean scores and the majority baseline: what one gets for always giving the most frequent label.
-
-    ACC is on the rounded scores, ACC_soft (within 1) on the scores as they are, as agreement is measured (shares, 0–1); of
-    equally frequent labels the better in ACC_soft, then the lower.
-    """
-    counts = Counter(map(round_half_up, targets))
-    soft = {label: sum(abs(label - target) <= 1 for target in targets) / len(targets) for label in counts}
-    label = min(counts, key=lambda each: (-counts[each], -soft[each], each))
-    return {
-        "n": len(targets),
-        "counts": {str(key): counts[key] for key in sorted(counts)},
-        "majority": label,
-        "majority_acc": counts[label] / len(targets),
-        "majority_acc_soft": soft[label],
-    }
 
 
 def describe(splits: dict[Split, list[Case]], rubric: Rubric) -> dict[str, Any]:
