@@ -37,7 +37,7 @@ NOTES6 = (
 NOTES9 = (
     "A row counts all cards below it, also those whose category goes no deeper. Not rated: no quality yet, or invalid.",
     "The paper's text speaks of 37 categories; its table 9 has 35 rows, and they account for every card, so these are used.",
-    "Ten High cells are lost in print (a dash, also in sums of them). The printed ones sum to 374; 655 in all leave 281 for the ten.",
+    "Ten High cells are lost in print (a dash, also in their sums). The printed ones sum to 374; 655 in all leave 281.",
 )
 NO_CATEGORY, OUTSIDE = "no category", "outside the taxonomy"
 

@@ -50,8 +50,8 @@ def role_sft(
     """Build the role-play training set: support dialogues with their cards and general role play, by quota.
 
     Writes train.jsonl and valid.jsonl, the same as a `datasets` folder, a data card (README.md), each evaluation card's best
-    match before the drop (links.jsonl), and the manifest. What an evaluation card may have been made from is taken out; give the
-    published cards with --eval-cards to train a simulator that will play them.
+    match before the drop (links.jsonl), and the manifest. What an evaluation card may have been made from is taken out: give
+    the published cards with --eval-cards to train a simulator that will play them.
     """
     need_modules("datasets", "datasketch", purpose="building the role-play set")
     places = parse_places(source)
