@@ -34,7 +34,7 @@ GENERAL_PROMPTS = "role_play"
 # between 0.8 and 1.0 are plainly the source. A dialogue too many costs little here.
 CAUTIOUS, CAUTIOUS_OWN = 0.9, 0.8
 _MADE_FROM = {"psyqa": "smile"}  # SmileChat was written from PsyQA's questions
-STEPS = 7  # of build_set
+STEPS = 6  # of build_set
 _BATCH = 2_000  # dialogues whose messages are counted together: bounds memory
 
 
@@ -108,8 +108,7 @@ def build_set(
     drafts = _decontaminated(drafts, evaluation, result, build)
     drafts = _fitting(drafts, config, prompts, general, build)
     usable = _tally(drafts)
-    drafts = _by_quota(drafts, config, seed, build)
-    drafts, result.left = _clean(drafts, evaluation, build)
+    drafts, result.left = _by_quota(drafts, evaluation, config, seed, build)
     result.shortfall = _shortfall(config, items, there, usable, _tally(drafts))
     valid = _held_out(drafts, config.valid_share, seed)
     for draft in drafts:
@@ -265,37 +264,36 @@ def _fitting(
     return kept
 
 
-def _by_quota(drafts: Sequence[Draft], config: RoleSftConfig, seed: int, build: Build) -> list[Draft]:
-    """A seeded sample of each source and language, in the corpora's order. Nothing fills a quota that cannot be met."""
+def _by_quota(
+    drafts: Sequence[Draft], evaluation: Sequence[RoleCard], config: RoleSftConfig, seed: int, build: Build
+) -> tuple[list[Draft], list[Match]]:
+    """A seeded sample of each source and language, in the corpora's order, and each evaluation card's best match in it.
+
+    Word statistics change with the set, so the sample is searched once more, and others take the place of what is found.
+    Nothing fills a quota that cannot be met.
+    """
     step = build.step("quotas")
     step.taken = len(drafts)
+    wanted = {(quota.source, quota.language): quota.count for quota in config.quotas}
     groups: dict[tuple[str, Language], list[str]] = defaultdict(list)
     for draft in drafts:
         groups[draft.source, draft.language].append(draft.id)
-    wanted = {(quota.source, quota.language): quota.count for quota in config.quotas}
-    chosen: set[str] = set()
     for (source, language), ids in groups.items():
         random.Random(f"{seed}/quota/{source}/{language}").shuffle(ids)
-        chosen.update(ids[: wanted.get((source, language), 0)])
-    kept = []
+    found: set[str] = set()
+    while True:
+        drawn = ([id for id in ids if id not in found][: wanted.get(key, 0)] for key, ids in groups.items())
+        chosen = {id for ids in drawn for id in ids}
+        kept = [draft for draft in drafts if draft.id in chosen]
+        flagged = _alike(evaluation, _documents(kept), CAUTIOUS)
+        if not flagged:
+            break
+        found |= flagged
     for draft in drafts:
-        if draft.id in chosen:
-            kept.append(draft)
-        else:
+        if draft.id in found:
+            step.drop("matches an evaluation card", draft.id)
+        elif draft.id not in chosen:
             step.drop("over quota" if (draft.source, draft.language) in wanted else "no quota", draft.id)
-    step.kept = len(kept)
-    return kept
-
-
-def _clean(drafts: Sequence[Draft], evaluation: Sequence[RoleCard], build: Build) -> tuple[list[Draft], list[Match]]:
-    """Searched once more: word statistics change with the set. Returns what is kept, and each card's best match in it."""
-    step = build.step("decontamination, once more")
-    step.taken = len(drafts)
-    kept = list(drafts)
-    while flagged := _alike(evaluation, _documents(kept), CAUTIOUS):
-        for id in sorted(flagged):
-            step.drop("matches an evaluation card", id)
-        kept = [draft for draft in kept if draft.id not in flagged]
     step.kept = len(kept)
     return kept, [match for match in link(evaluation, _documents(kept), top=1) if match.rank == 1]
 

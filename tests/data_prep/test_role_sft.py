@@ -184,6 +184,20 @@ def test_what_an_evaluation_card_was_made_from_is_left_out(build: Builder, tmp_p
     assert document_text(source.dialogue.turns)[:60].replace("\n", " ")[:40] in (out / "README.md").read_text()
 
 
+def test_what_is_found_in_the_sample_is_replaced_from_the_rest(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = {e.id for e in examples(build("first"))}
+    caught = sorted(id for id in first if id.startswith("bundled-support-en"))[:3]
+
+    def alike(cards: object, documents: list[tuple[str, str, str]], score: float) -> set[str]:
+        return set() if len(documents) > len(first) else {id for id, _, _ in documents if id in caught}
+
+    monkeypatch.setattr("data_prep.role_play.mix._alike", alike)
+    out = build("second")
+    again = {e.id for e in examples(out)}
+    assert len(again) == len(first) and not again & set(caught) and len(first - again) == 3
+    assert steps(out)["quotas"]["dropped"]["matches an evaluation card"] == 3
+
+
 def test_long_dialogues_are_shortened_by_whole_exchanges_or_dropped(build: Builder) -> None:
     out = build(max_tokens=420, quotas=[QUOTAS[2] | {"count": 14}])
     found = steps(out)["length"]
