@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import orjson
 from pydantic import BaseModel
 from rich.console import Console
 
+from serve.errors import UserError
 from serve.files import sha256_file, write_json, write_jsonl
 
 _EXAMPLES = 3  # places kept for each reason
@@ -83,10 +85,18 @@ class Build:
         return self.steps[-1]
 
     def write(self, name: str, records: Iterable[BaseModel]) -> int:
-        """Write records as JSON lines to `out/name`; returns how many."""
+        """Write records as JSON lines to `out/name`; returns how many. Raises `UserError` rather than write over an input."""
+        self.refuse_inputs([name])
         count = write_jsonl(self.out / name, records)
         self.output(name, count)
         return count
+
+    def refuse_inputs(self, names: Iterable[str]) -> None:
+        """Raise `UserError` when one of these outputs would replace what this command reads."""
+        given = {Path(path).resolve() for path in self._inputs}
+        for name in names:
+            if (self.out / name).resolve() in given:
+                raise UserError(f"--out {self.out}: {name} is read from there and would be replaced; choose another folder")
 
     def output(self, name: str, records: int | None = None) -> None:
         """Remember a file of `out` that was written by other means."""
@@ -106,14 +116,37 @@ class Build:
             "outputs": dict(sorted(self._outputs.items())),
         }
 
-    def finish(self, console: Console) -> dict[str, Any]:
-        """Print one line a step and write the manifest."""
-        manifest = self.manifest()
+    def print_steps(self, console: Console) -> None:
+        """One line a step."""
         for step in self.steps:
             notes = [f"dropped: {reason} {count}" for reason, count in sorted(step.dropped.items())]
             notes += [f"{what} {count}" for what, count in sorted(step.changed.items())]
             tail = f" ({', '.join(notes)})" if notes else ""
-            console.print(f"{step.name}: {step.taken} in, {step.kept} out{tail}", highlight=False, markup=False, soft_wrap=True)
+            text = f"{step.name}: {step.taken} in, {step.kept} out{tail}"
+            console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def _remove_stale(self) -> None:
+        """Files that the same command left here in an earlier run and does not make now: they would pass for its output.
+
+        What somebody has changed since (a sheet that was filled in), or what this run reads, stays.
+        """
+        given = {Path(path).resolve() for path in self._inputs}
+        try:
+            before = orjson.loads((self.out / "manifest.json").read_bytes())
+            left = before["outputs"].items() if before["command"] == self._command else ()
+            for name, known in left:
+                path = self.out / name
+                stale = name not in self._outputs and path.resolve() not in given and path.is_file()
+                if stale and sha256_file(path) == known["sha256"]:
+                    path.unlink()
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return  # no manifest of ours
+
+    def finish(self, console: Console) -> dict[str, Any]:
+        """Print one line a step and write the manifest."""
+        manifest = self.manifest()
+        self.print_steps(console)
+        self._remove_stale()
         write_json(self.out / "manifest.json", manifest)
         console.print(
             f"written: {self.out}/ ({', '.join(sorted(self._outputs))}, manifest.json)", highlight=False, markup=False

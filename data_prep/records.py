@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from serve.files import digest
 
@@ -200,6 +200,12 @@ class Judgement(Record):
         return self
 
 
+def _no_truth_value(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("a score is a number, not true or false")
+    return value
+
+
 class HumanScore(Record):
     """One annotator's score (or a score that holds by construction) on one dimension of one dialogue."""
 
@@ -208,7 +214,7 @@ class HumanScore(Record):
     annotator: Identifier
     rubric: Identifier
     dimension: Identifier
-    value: float
+    value: Annotated[float, BeforeValidator(_no_truth_value)]
     turn: Annotated[int, Field(ge=0)] | None = None
 
 

@@ -18,6 +18,7 @@ from serve.specs import ModelSpec
 from serve.store import Store
 
 T = TypeVar("T")
+_LOST_IN_A_ROW = 5
 
 
 async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
@@ -77,6 +78,7 @@ class Batch:
 
     async def _ask(self, questions: Sequence[Question], unit: str, offline: bool) -> list[Reply | None]:
         replies: list[Reply | None] = [None] * len(questions)
+        lost = 0  # in a row: a server that is gone is not asked a thousand times more
         async with ChatClient(self._calls, self._endpoints, self._concurrency, offline=offline) as client:
             if not offline:
                 await client.check(self.spec, [self.spec.served_name()])
@@ -84,10 +86,16 @@ class Batch:
             with CallProgress(len(questions), client, console, self.spec.name, unit) as progress:
 
                 async def one(index: int) -> None:
-                    try:
-                        replies[index] = await client.ask(self.spec, questions[index])
-                    except ServerLost as error:
-                        console.print(f"lost: {error}", highlight=False, markup=False)
+                    nonlocal lost
+                    if lost < _LOST_IN_A_ROW:
+                        try:
+                            replies[index] = await client.ask(self.spec, questions[index])
+                            lost = 0
+                        except ServerLost as error:
+                            lost += 1
+                            console.print(f"lost: {error}", highlight=False, markup=False, soft_wrap=True)
+                            if lost == _LOST_IN_A_ROW:
+                                console.print("the server is given up; run the same command again when it is back")
                     progress.step()
 
                 await in_flight(range(len(questions)), one, self._concurrency)

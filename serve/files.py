@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,14 +39,20 @@ def digest(value: Any, length: int = 64) -> str:
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A temporary path in the same folder that becomes `path` when the block ends well, and vanishes when it does not."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """A temporary path in the same folder that becomes `path` when the block ends well, and vanishes when it does not.
+
+    Raises `UserError` for a path that cannot be written.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
         temporary.replace(path)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -85,7 +91,7 @@ def explain(error: ValidationError) -> str:
     """The first problem of a pydantic error as `field: what is wrong` (and how many more there are)."""
     first, *more = error.errors(include_url=False, include_context=False)
     field = ".".join(str(part) for part in first["loc"]) or "record"
-    message = "unknown field" if first["type"] == "extra_forbidden" else first["msg"]
+    message = {"extra_forbidden": "unknown field", "model_type": "expected a JSON object"}.get(first["type"], first["msg"])
     if first["type"] not in {"missing", "extra_forbidden"} and isinstance(first["input"], str | int | float):
         message += f" (got {str(first['input'])[:60]!r})"
     return f"{field}: {message}" + (f" (and {len(more)} more)" if more else "")

@@ -26,7 +26,7 @@ from data_prep.ledger import Build, Step
 from data_prep.records import RoleCard
 from data_prep.tables import Table, to_console
 from serve.errors import UserError, near
-from serve.files import check_unique
+from serve.files import check_unique, sha256_file
 
 app = typer.Typer(no_args_is_help=True, help="Annotation of role cards by two workers and a third person (appendix A.2).")
 _WORKERS = ("worker_1", "worker_2")
@@ -78,6 +78,8 @@ def import_(
         raise UserError(f"--sheet: given {len(sheet)} times; give one sheet of each of the two workers")
     if len({path.resolve() for path in given}) < len(given):
         raise UserError("--sheet, --third: the same file is given twice")
+    if sha256_file(sheet[0]) == sha256_file(sheet[1]):
+        raise UserError(f"--sheet: {sheet[0]} and {sheet[1]} are the same to the byte: two workers' own sheets are needed")
     taxonomy = load_taxonomy()
     loaded = {card.id: card for card in load_cards(cards)}
     marks = [annotation_sheets.read_marks(path, loaded, taxonomy) for path in sheet]
@@ -180,4 +182,5 @@ def _print(agreed: list[Agreement], figures: dict[str, Any], mode: Mode) -> None
     console.print(f"{mode} mode: {figures['high']} high, {figures['middle']} middle; {both}", highlight=False)
     unused = figures["third_answers_not_asked_for"]
     if unused:
-        console.print(f"not asked for, not used: the third person's answers on {len(unused)} cards ({', '.join(unused[:3])})")
+        text = f"not asked for, not used: the third person's answers on {len(unused)} cards ({', '.join(unused[:3])})"
+        console.print(text, highlight=False, markup=False)

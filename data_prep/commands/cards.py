@@ -97,6 +97,7 @@ def extract(
         items += chosen
     _print_quotas(wanted, drawn)
     steps = _steps(build, "extract", (item.language for item in items))
+    unread: list[card_llm.Unread] = []
     if method is Method.heuristic:
         build.write(CARDS, heuristic_cards(items, steps))
     else:
@@ -107,6 +108,7 @@ def extract(
         build.write(CARDS, cards)
         _write_unread(build, unread)
     build.finish(console)
+    _fail_on_silence(unread)
 
 
 @app.command("filter")
@@ -123,6 +125,7 @@ def filter_(
     build.write("verdicts.jsonl", verdicts)
     _write_unread(build, unread)
     build.finish(console)
+    _fail_on_silence(unread)
 
 
 @app.command()
@@ -137,6 +140,7 @@ def categorise(
     build.write(CARDS, placed)
     _write_unread(build, unread)
     build.finish(console)
+    _fail_on_silence(unread)
 
 
 @app.command("human-filter")
@@ -259,9 +263,14 @@ def _open(cards: Path, out: Path, command: str, settings: dict[str, Any]) -> tup
 
 def _write_unread(build: Build, unread: list[card_llm.Unread]) -> None:
     build.write(UNREADABLE, unread)
-    lost = sum(one.reason == "no answer" for one in unread)
-    if lost:
-        console.print(f"{lost} without an answer: run the same command again to ask them", highlight=False)
+
+
+def _fail_on_silence(unread: list[card_llm.Unread]) -> None:
+    """Exit code 1 when a server did not answer: what was written is not the whole, and `&&` should not go on with it."""
+    silent = sum(one.reason == "no answer" for one in unread)
+    if silent:
+        console.print(f"{silent} without an answer: run the same command again to ask them", highlight=False)
+        raise typer.Exit(1)
 
 
 def _stage_files(given: list[str]) -> dict[card_stats.Stage, list[Path]]:

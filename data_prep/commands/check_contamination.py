@@ -57,13 +57,14 @@ def check_contamination(
         match_records(matches, wanted),
     )
     build.finish(console)
+    few = [language for language in ("en", "zh") if 0 < sum(other == language for _, other, _ in documents) < _FEW]
+    caution = f" (few dialogues in {', '.join(few)}: give all files of a set at once for a sure answer)" if few else ""
     if flagged:
         alike = len({match.document_id for match in flagged})
-        console.print(
-            f"CONTAMINATED: {alike} dialogues match {len({m.card_id for m in flagged})} cards", highlight=False, soft_wrap=True
-        )
+        text = f"CONTAMINATED: {alike} dialogues match {len({m.card_id for m in flagged})} cards{caution}"
+        console.print(text, highlight=False, soft_wrap=True)
         raise typer.Exit(1)
-    console.print("clean: no dialogue matches a card", highlight=False)
+    console.print(f"clean: no dialogue matches a card{caution}", highlight=False, soft_wrap=True)
 
 
 def _account(

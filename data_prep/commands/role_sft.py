@@ -68,6 +68,11 @@ def role_sft(
         task = bar.add_task("building", total=STEPS)
         build.on_step = lambda name: bar.update(task, advance=1, description=name)
         result = build_set(items, made, evaluation, mix, seed, build)
+    if not result.train and not result.valid:
+        build.print_steps(console)
+        raise UserError("no dialogue is left: see the steps above for what was dropped and why; nothing was written")
+    if "cards" in build.figures:
+        console.print("role cards: {used} of {given} given ones were used".format_map(build.figures["cards"]), highlight=False)
     build.write("train.jsonl", result.train)
     build.write("valid.jsonl", result.valid)
     build.write("links.jsonl", match_records(result.matches, evaluation))
@@ -94,9 +99,6 @@ def _write_dataset(out: Path, result: RoleSet, build: Build) -> None:
 
     disable_progress_bars()
     parts = {"train": result.train, "valid": result.valid}
-    empty = [name for name, examples in parts.items() if not examples]
-    if len(empty) == len(parts):
-        raise UserError("no dialogue is left: see the steps above for what was dropped and why")
     folder, aside = out / DATASET, out / f".{DATASET}.tmp"
     shutil.rmtree(aside, ignore_errors=True)
     rows = {name: [example.model_dump(mode="json") for example in examples] for name, examples in parts.items() if examples}

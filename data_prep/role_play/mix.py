@@ -27,7 +27,8 @@ from data_prep.role_play.tokens import TokenCounter
 from data_prep.sources import source_named
 from data_prep.sources.rows import Item
 from serve.client import Message
-from serve.files import digest
+from serve.errors import UserError
+from serve.files import check_unique, digest
 
 GENERAL_PROMPTS = "role_play"
 # Below the detector's THRESHOLD (1.0), which leaves out the doubtful: where ESConv's own cards match ESConv, some dialogues
@@ -122,6 +123,8 @@ def _drafts(
 ) -> list[Draft]:
     """Dialogues with what their trained side is told. A support dialogue needs a card."""
     by_origin = {(card.source, card.source_id): card for card in cards}
+    check_unique("--cards", (f"{source}/{source_id}" for source, source_id in map(_origin, cards)), "cards of one dialogue")
+    used = 0
     step = build.step("role cards")
     drafts = []
     for item in (item for name in items for item in items[name]):
@@ -130,7 +133,12 @@ def _drafts(
             drafts.append(role_play_draft(item, general))
         elif isinstance(item, SupportDialogue):
             dialogue = item.dialogue
-            card = by_origin.get((dialogue.source, dialogue.source_id)) or heuristic_card(item)
+            made = by_origin.get((dialogue.source, dialogue.source_id))
+            used += made is not None
+            card = made or heuristic_card(item)
+            if made is not None and made.quality == "invalid":
+                step.drop("its card is invalid", item.id)
+                continue
             if isinstance(card, str):
                 step.drop(f"no card ({card})", item.id)
                 continue
@@ -139,7 +147,15 @@ def _drafts(
             step.drop("single turn", item.id)
             continue
         step.kept += 1
+    if cards and not used:
+        raise UserError("--cards: none of them was made from a dialogue of these corpora (source and source_id tell)")
+    if cards:
+        build.figures["cards"] = {"given": len(cards), "used": used}
     return drafts
+
+
+def _origin(card: RoleCard) -> tuple[str, str]:
+    return card.source, card.source_id or card.id
 
 
 def _long_enough(drafts: Sequence[Draft], least: int, build: Build) -> list[Draft]:
@@ -198,9 +214,10 @@ def _alike(cards: Sequence[RoleCard], documents: Sequence[tuple[str, Language, s
 def _decontaminated(drafts: Sequence[Draft], evaluation: Sequence[RoleCard], result: RoleSet, build: Build) -> list[Draft]:
     """Without what an evaluation card may have been made from.
 
-    Dropped: everything that scores at or above `CAUTIOUS`, within the corpus that a card names at or above `CAUTIOUS_OWN`;
-    and, whatever the score, each card's best match among the support dialogues and within its own corpus (a card whose corpus
-    is not here still costs one dialogue). Written cards were made from no dialogue, so only the first counts for them.
+    Dropped: the very dialogue that a card names; everything that scores at or above `CAUTIOUS`, within the corpus that a card
+    names at or above `CAUTIOUS_OWN`; and, whatever the score, each card's best match among the support dialogues and within its
+    own corpus (a card whose corpus is not here still costs one dialogue). Written cards were made from no dialogue, so only
+    the score over all counts for them.
     """
     step = build.step("decontamination")
     step.taken = len(drafts)
@@ -219,9 +236,12 @@ def _decontaminated(drafts: Sequence[Draft], evaluation: Sequence[RoleCard], res
         flagged |= _alike(cards, own, CAUTIOUS_OWN)
     nearest = {match.document_id for match in best if match.rank == 1}
     written = link([card for card in evaluation if card.card_method == "written"], among, top=1)
+    named = {(card.source.lower(), card.source_id) for card in evaluation}
     kept = []
     for draft in drafts:
-        if draft.id in flagged:
+        if (draft.source, draft.source_id) in named:
+            step.drop("the source that an evaluation card names", draft.id)
+        elif draft.id in flagged:
             step.drop("matches an evaluation card", draft.id)
         elif draft.id in nearest:
             step.drop("nearest to an evaluation card", draft.id)

@@ -122,11 +122,12 @@ def read_scores(path: Path, check: Callable[[HumanScore], None] | None = None) -
     Raises `UserError` with file, line and column for whatever is malformed, refused by `check` (a `UserError`), or given twice
     by one annotator.
     """
-    if path.suffix not in (".jsonl", ".csv"):
+    suffix = path.suffix.lower()
+    if suffix not in (".jsonl", ".csv"):
         raise UserError(f"{path}: scores are read from .jsonl or .csv")
     rows = Rows(Step("scores"), strict=True)
     scores: dict[tuple[object, ...], HumanScore] = {}
-    for row in rows.jsonl(path) if path.suffix == ".jsonl" else rows.csv(path):
+    for row in rows.jsonl(path) if suffix == ".jsonl" else rows.csv(path, COLUMNS[:-1]):
         if isinstance(row.value, dict) and row.value.get("turn") == "":
             row.value["turn"] = None
         score = rows.parse(HumanScore, row)

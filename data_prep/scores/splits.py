@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -10,24 +11,26 @@ from typing import Literal
 
 from data_prep.records import Dialogue
 from serve.errors import UserError
+from serve.files import digest
 
 Split = Literal["train", "valid", "test"]
 Method = Literal["grouped", "random"]
 SHARES: dict[Split, float] = {"train": 0.7, "valid": 0.1, "test": 0.2}
 _FOLDS: tuple[Split, ...] = ("train",) * 7 + ("valid",) + ("test",) * 2
+_SIGNS = re.compile(r"\W+")
 _FAMILIES = frozenset({"synthetic", "epitome"})  # sources whose source_id is BASE/VARIANT: variants of one seeker's text
 
 
 def group_of(dialogue: Dialogue) -> str:
     """What must not be on two sides: the role card (or profile) that was played, else the text that it is a variant of, else
-    the dialogue itself."""
+    the dialogue's own letters (some corpora hold one dialogue under two ids)."""
     if dialogue.card_id is not None:
         return f"card {dialogue.card_id}"
     if dialogue.profile_id is not None:
         return f"profile {dialogue.profile_id}"
     if dialogue.source in _FAMILIES and dialogue.source_id is not None:
         return f"{dialogue.source} {dialogue.source_id.rpartition('/')[0] or dialogue.source_id}"
-    return f"dialogue {dialogue.id}"
+    return "dialogue " + digest(_SIGNS.sub("", "".join(turn.text for turn in dialogue.turns).lower()), 16)
 
 
 def random_split(count: int, seed: int) -> list[Split]:

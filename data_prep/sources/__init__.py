@@ -34,7 +34,7 @@ from data_prep.sources import (
     socialbench,
     synthetic_esc,
 )
-from data_prep.sources.rows import Item, Rows, Source
+from data_prep.sources.rows import MALFORMED, Item, Rows, Source
 from serve.errors import UserError, near
 from serve.files import check_unique
 
@@ -110,7 +110,7 @@ def _from_hub(source: Source, dataset: str) -> Path:
     except ModuleNotFoundError:
         raise UserError(f"corpus {source.name}: hf:{dataset} needs huggingface_hub; install the cpu or gpu extra") from None
     try:
-        return Path(snapshot_download(dataset, repo_type="dataset", allow_patterns=list(source.files)))
+        return Path(snapshot_download(dataset, repo_type="dataset", allow_patterns=[*source.files, *source.beside]))
     except Exception as error:  # the hub's errors have no common base
         raise UserError(f"corpus {source.name}: hf:{dataset} cannot be fetched: {type(error).__name__}: {error}") from None
 
@@ -130,13 +130,22 @@ def read_counted(
     with console.status(f"reading {source.name}"):
         found = read(files, rows)
         rows.step.check()
-        for file in files:
+        for file in [*files, *_beside(source, files)]:
             build.input(file)
     for problem in rows.problems[:_SHOWN]:
         console.print(f"left out: {problem}", highlight=False, markup=False, soft_wrap=True)
     if len(rows.problems) > _SHOWN:
         console.print(f"left out: {len(rows.problems) - _SHOWN} more malformed rows of {source.name}", highlight=False)
+    if not rows.step.taken:
+        raise UserError(f"corpus {source.name}: {', '.join(map(str, files[:3]))} holds no rows")
+    if rows.step.dropped[MALFORMED] == rows.step.taken:
+        raise UserError(f"corpus {source.name}: no row is in its format, first {rows.problems[0]}")
     return found
+
+
+def _beside(source: Source, files: Sequence[Path]) -> list[Path]:
+    folders = sorted({file.parent for file in files})
+    return [folder / name for folder in folders for name in source.beside if (folder / name).is_file()]
 
 
 def read_source(name: str, place: str, build: Build, console: Console, strict: bool = False) -> list[Item]:

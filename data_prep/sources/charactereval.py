@@ -91,6 +91,7 @@ SOURCES = (
         kind="role_play",
         languages=("zh",),
         files=("test_data.jsonl",),
+        beside=(PROFILES,),
         where="GitHub morecry/CharacterEval (data/test_data.jsonl and data/character_profiles.json, in one folder)",
         licence="none stated in the repository; the texts come from novels and scripts",
         paper="Tu et al., ACL 2024",

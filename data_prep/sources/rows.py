@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -75,8 +75,9 @@ class Rows:
         except orjson.JSONDecodeError as error:
             raise UserError(f"{path}:{error.lineno}: malformed JSON: {error.msg}") from None
 
-    def csv(self, path: Path) -> Iterator[Row]:
-        """Every record of a CSV file with a header, as a dict; its place is the line it begins on."""
+    def csv(self, path: Path, needed: Sequence[str] = ()) -> Iterator[Row]:
+        """Every record of a CSV file with a header, as a dict; its place is the line it begins on. Raises `UserError` for a
+        header without one of the `needed` columns, or with one twice."""
         try:
             text = read_bytes(path, "corpus file").decode("utf-8-sig")
         except UnicodeDecodeError as error:
@@ -85,6 +86,10 @@ class Rows:
         line = 1
         try:
             names = reader.fieldnames or []
+            missing = [name for name in needed if name not in names]
+            if missing or len(set(names)) < len(names):
+                what = f"no column {missing[0]!r}" if missing else "a column stands twice"
+                raise UserError(f"{path}:1: {what}; found, parted by commas: {', '.join(names) or 'none'}")
             line = reader.line_num + 1
             for value in reader:
                 row = self.unit(f"{path}:{line}", value)
@@ -148,6 +153,7 @@ class Source:
     paper: str
     read: Callable[[list[Path], Rows], Iterator[Item]]
     table5: Sampled | None = None
+    beside: tuple[str, ...] = ()  # files that `read` looks for beside those
 
 
 def by_row(make: Callable[[Row, Rows, str], Item | None]) -> Callable[[list[Path], Rows], Iterator[Item]]:

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from data_prep.prompts import load_pack
 from data_prep.records import Dialogue, Language, Post, RoleCard, SupportDialogue, Turn
 from data_prep.sources import SOURCES
 from serve.batch import Batch
-from serve.client import Reply
+from serve.client import ChatClient, Reply
 from serve.errors import UserError
 from serve.files import CONFIGS, load_yaml, write_jsonl
 from tests.endpoint import Answer, Endpoint
@@ -205,8 +206,21 @@ def test_an_interrupted_extraction_asks_only_the_rest(run: Run) -> None:
 def test_a_lost_server_leaves_a_hint_and_the_item(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     esconv(Path("corpus"), 2)
     monkeypatch.setattr(Batch, "ask", lambda self, questions, unit: [None, Reply(text=CARD, finish_reason="stop")])
-    text = ok(run("extract", "--source", "esconv=corpus", "--out", "out", "--model", "model.yaml"))
-    assert "1 without an answer" in text and '"no answer"' in Path("out/unreadable.jsonl").read_text()
+    result = run("extract", "--source", "esconv=corpus", "--out", "out", "--model", "model.yaml")
+    assert result.exit_code == 1, "what was written is not the whole"
+    assert "1 without an answer" in result.output and '"no answer"' in Path("out/unreadable.jsonl").read_text()
+
+
+def test_a_server_that_is_gone_is_given_up(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serve.batch.ChatClient", partial(ChatClient, attempts=1))
+    esconv(Path("corpus"), 40)
+    with cards_server(lambda body, count: Answer(CARD) if count <= 3 else Answer(status=503)) as endpoint:
+        result = extract(run, endpoint, "--concurrency", 2)
+        assert result.exit_code == 1 and "given up" in result.output and "37 without an answer" in result.output
+        assert len(endpoint.requests) <= 3 + 5 + 2
+    with cards_server(lambda body, count: Answer(CARD)) as endpoint:
+        ok(extract(run, endpoint))
+        assert len(endpoint.requests) == 37
 
 
 def heuristic(run: Run, out: str, *more: object) -> list[str | None]:

@@ -317,7 +317,11 @@ def test_errors_name_line_and_column(line: str, message: str, own: Path) -> None
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("s.csv", HEAD.replace("annotator", "rater") + GOOD, r"s\.csv:2: annotator: Field required"),
+        (
+            "s.csv",
+            HEAD.replace("annotator", "rater") + GOOD,
+            r"s\.csv:1: no column 'annotator'; found, parted by commas: dialogue_id",
+        ),
         ("s.csv", HEAD, r"s\.csv \(columns: dialogue_id, language"),
         ("s.csv", HEAD + '"d1,en', r"s\.csv:2: malformed CSV"),
         ("s.jsonl", "{]", r"s\.jsonl:1: malformed JSON"),

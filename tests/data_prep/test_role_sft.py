@@ -198,6 +198,48 @@ def test_what_is_found_in_the_sample_is_replaced_from_the_rest(build: Builder, m
     assert steps(out)["quotas"]["dropped"]["matches an evaluation card"] == 3
 
 
+def test_the_dialogue_that_an_evaluation_card_names_is_left_out_whatever_its_words(build: Builder, tmp_path: Path) -> None:
+    about = {"language": "en", "source": "bundled_support", "source_id": "en-05", "card_method": "written"}
+    write_jsonl(
+        tmp_path / "eval.jsonl", [RoleCard.model_validate(about | {"id": "e", "problem": "A zeppelin of quicksilver."})]
+    )
+    out = build(more=("--eval-cards", str(tmp_path / "eval.jsonl")), quotas=[QUOTAS[0] | {"count": 24}])
+    assert steps(out)["decontamination"]["dropped"] == {"the source that an evaluation card names": 1}
+
+
+@pytest.mark.parametrize(
+    ("source_ids", "quality", "message"),
+    [
+        (["en-99"], None, "none of them was made from a dialogue of these corpora"),
+        (["en-01", "en-01"], None, "duplicate cards of one dialogue"),
+        (["en-01"], "invalid", ""),
+    ],
+)
+def test_given_cards_fit_are_single_and_valid(
+    build: Builder, tmp_path: Path, source_ids: list[str], quality: str | None, message: str
+) -> None:
+    about = {"language": "en", "problem": "It rains.", "source": "bundled_support", "card_method": "llm", "quality": quality}
+    cards = [RoleCard.model_validate(about | {"id": f"c{n}", "source_id": name}) for n, name in enumerate(source_ids)]
+    write_jsonl(tmp_path / "cards.jsonl", cards)
+    if message:
+        with pytest.raises(UserError, match=message):
+            build(more=("--cards", str(tmp_path / "cards.jsonl")))
+    else:
+        assert steps(build(more=("--cards", str(tmp_path / "cards.jsonl"))))["role cards"]["dropped"] == {
+            "its card is invalid": 1
+        }
+
+
+def test_a_set_with_nothing_in_it_leaves_an_earlier_one_as_it_was(build: Builder) -> None:
+    def files(out: Path) -> dict[str, bytes]:
+        return {p.relative_to(out).as_posix(): p.read_bytes() for p in sorted(out.rglob("*")) if p.is_file()}
+
+    before = files(build())
+    with pytest.raises(UserError, match="no dialogue is left: see the steps above"):
+        build(max_tokens=64)
+    assert files(build("out", quotas=QUOTAS)) == before
+
+
 def test_long_dialogues_are_shortened_by_whole_exchanges_or_dropped(build: Builder) -> None:
     out = build(max_tokens=420, quotas=[QUOTAS[2] | {"count": 14}])
     found = steps(out)["length"]

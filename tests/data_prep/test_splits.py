@@ -86,8 +86,8 @@ def test_ten_groups_with_hardly_a_label_in_common_still_split() -> None:
         ({"source": "simulated", "profile_id": "p"}, "profile p"),
         ({"source": "synthetic", "source_id": "base-3/cold"}, "synthetic base-3"),
         ({"source": "epitome", "source_id": "post/reply"}, "epitome post"),
-        ({"source": "esconv", "source_id": "train/0"}, "dialogue d"),
-        ({"source": "synthetic"}, "dialogue d"),
+        ({"source": "esconv", "source_id": "train/0"}, "dialogue 782beb2948d61c6b"),  # of its letters, "ab"
+        ({"source": "esconv_multi", "source_id": "valid/7"}, "dialogue 782beb2948d61c6b"),
     ],
 )
 def test_what_belongs_together(fields: dict[str, str], group: str) -> None:

@@ -1,0 +1,74 @@
+"""The account of a data step, and what a command may do to files that are there already."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from data_prep.ledger import Build, Step
+from data_prep.records import Post
+from data_prep.sources import read_source
+from serve.errors import UserError
+
+QUIET = Console(quiet=True)
+
+
+def post(name: str) -> Post:
+    return Post(id=name, language="en", source="s", source_id=name, text="Help.")
+
+
+def test_a_step_that_loses_something_is_a_bug() -> None:
+    step = Step("read", taken=3, kept=1)
+    step.drop("empty", "f:1")
+    with pytest.raises(AssertionError, match="3 taken, 1 kept, 1 dropped"):
+        step.check()
+
+
+def test_an_output_never_replaces_an_input(tmp_path: Path) -> None:
+    given = tmp_path / "cards.jsonl"
+    given.write_text("paid for")
+    build = Build(tmp_path / "x" / "..", "test")
+    build.input(given)
+    with pytest.raises(UserError, match=r"cards.jsonl is read from there and would be replaced"):
+        build.write("cards.jsonl", [post("a")])
+    assert given.read_text() == "paid for"
+
+
+def run(out: Path, names: list[str], command: str = "test", read: Path | None = None) -> None:
+    build = Build(out, command)
+    if read:
+        build.input(read)
+    for name in names:
+        build.write(name, [post(name)])
+    build.finish(QUIET)
+
+
+def test_outputs_of_an_earlier_run_do_not_pass_for_those_of_this_one(tmp_path: Path) -> None:
+    run(tmp_path, ["a.jsonl", "b.jsonl", "filled.jsonl", "read.jsonl"])
+    (tmp_path / "filled.jsonl").write_text("by hand")
+    run(tmp_path, ["c.jsonl"], command="another")
+    run(tmp_path, ["a.jsonl"])  # the manifest is another command's: nothing is touched
+    assert {p.name for p in tmp_path.glob("*.jsonl")} == {"a.jsonl", "b.jsonl", "c.jsonl", "filled.jsonl", "read.jsonl"}
+    run(tmp_path, ["a.jsonl", "b.jsonl", "filled.jsonl", "read.jsonl"])
+    (tmp_path / "filled.jsonl").write_text("by hand")
+    run(tmp_path, ["a.jsonl"], read=tmp_path / "read.jsonl")
+    assert {p.name for p in tmp_path.glob("*.jsonl")} == {"a.jsonl", "c.jsonl", "filled.jsonl", "read.jsonl"}
+    assert set(json.loads((tmp_path / "manifest.json").read_text())["outputs"]) == {"a.jsonl"}
+
+
+def test_a_folder_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write .*file"):
+        run(tmp_path / "file" / "below", ["a.jsonl"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("", "holds no rows"), ("{}\n{}\n", r"no row is in its format, first .*:1: dialogue")]
+)
+def test_a_corpus_without_a_readable_row_is_an_error(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "support_en.jsonl").write_text(text)
+    with pytest.raises(UserError, match=message):
+        read_source("bundled_support", str(tmp_path), Build(tmp_path / "out", "test"), QUIET)
