@@ -75,7 +75,13 @@ def extract(
     concurrency: ConcurrencyOption = 64,
     strict: StrictOption = False,
 ) -> None:
-    """Make role cards from corpora; without --quotas or --limit from every item. Rerun to go on: no call is made twice."""
+    """Make role cards from corpora; without --quotas or --limit from every item.
+
+    Writes OUT/cards.jsonl and unreadable.jsonl (replies that are no card, raw). Calls are in OUT/calls.sqlite: run the same
+    command again to go on, no call is made twice. Example:
+
+    python -m data_prep cards extract --source esconv=DIR --model gpt-4 --quotas configs/data/table5.yaml --out runs/extract
+    """
     if quotas and limit:
         raise UserError("--quotas and --limit exclude each other")
     if method is Method.llm and model is None:
@@ -115,7 +121,13 @@ def extract(
 def filter_(
     cards: CardsOption, model: ModelOption, out: OutOption, base_url: BaseUrlOption = None, concurrency: ConcurrencyOption = 64
 ) -> None:
-    """Ask a model of every card whether it holds an event, and drop those that hold feelings only (figure 8)."""
+    """Ask a model of every card whether it holds an event, and drop those that hold feelings only (figure 8).
+
+    Writes OUT/cards.jsonl (kept), dropped.jsonl, verdicts.jsonl (with probabilities) and unreadable.jsonl (replies that are no
+    answer, with the card's id). Calls are in OUT/calls.sqlite: the same command again asks only what is missing. Example:
+
+    python -m data_prep cards filter --cards runs/extract/cards.jsonl --model gpt-4 --out runs/filter
+    """
     found, build = _open(cards, out, "cards filter", {"model": model, "prompts": _prompts()})
     steps = _steps(build, "filter", (card.language for card in found))
     with _batch(model, out, base_url, concurrency) as batch:
@@ -132,7 +144,13 @@ def filter_(
 def categorise(
     cards: CardsOption, model: ModelOption, out: OutOption, base_url: BaseUrlOption = None, concurrency: ConcurrencyOption = 64
 ) -> None:
-    """Let a model choose every card's category: level 1, then level 3 among its leaves. No card is dropped."""
+    """Let a model choose every card's category: level 1, then level 3 among its leaves. No card is dropped.
+
+    Writes OUT/cards.jsonl and unreadable.jsonl; a card whose answer cannot be read keeps the category that it came with.
+    Example:
+
+    python -m data_prep cards categorise --cards runs/filter/cards.jsonl --model gpt-4 --out runs/categorise
+    """
     found, build = _open(cards, out, "cards categorise", {"model": model, "prompts": _prompts()})
     steps = {level: build.step(f"level {level}") for level in (1, 3)}
     with _batch(model, out, base_url, concurrency) as batch:

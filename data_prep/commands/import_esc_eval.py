@@ -32,7 +32,8 @@ def import_esc_eval(
     """Import cards, sample dialogues, scores and prompts of the published ESC-Eval repository from your own clone.
 
     The scripts are read, never run. The prompts become a prompt pack for paper mode: name its folder under `prompts` in an
-    evaluation config. The repository states no licence: keep what is imported on your machine.
+    evaluation config. Cards must be right in every row; malformed dialogues and scores are left out with their place. The
+    repository states no licence: keep what is imported on your machine.
     """
     clone = find_clone(source.expanduser())
     found = find_prompts(clone.scripts)
