@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from data_prep.records import HumanScore, Judgement
+from data_prep.scores.human import read_dialogues
 from data_prep.tables import to_console
 from evalsuite import pipeline
 from evalsuite.agreement import agreement, agreement_tables, read_gold, read_judgements
@@ -117,7 +118,7 @@ def score(
     resolved = _resolve(config, None, None, None, None, judge, None, None, language, mode, endpoint, out)
     _check_all(resolved, simulate=False, score=True)
     given = dialogues or Path(resolved.config.out) / "dialogues.jsonl"
-    pipeline.load_dialogues(given)  # a bad file is refused before the run folder is touched
+    read_dialogues([given])  # a bad file is refused before the run folder is touched
     with open_run(Path(resolved.config.out)) as opened, pipeline.Fleet(opened, resolved) as fleet:
         outcome = pipeline.score(opened, resolved, fleet, console, given)
         if resolved.config.gold is not None:

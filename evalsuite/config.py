@@ -18,9 +18,10 @@ from data_prep.prompts import PromptPack, load_pack
 from data_prep.records import Dialogue, HumanScore, Language, RoleCard
 from data_prep.rubrics import Rubric, load_rubric
 from data_prep.scores import synthetic
+from data_prep.scores.human import read_dialogues
 from evalsuite.agreement import read_gold
 from serve.errors import UserError
-from serve.files import check_unique, digest, explain, read_jsonl, read_yaml
+from serve.files import check_unique, digest, explain, read_yaml
 from serve.specs import Endpoint, ModelSpec, Sampling, load_spec, model_names
 
 PAPER_SAMPLING = Sampling(temperature=0.0, top_p=1.0, max_tokens=512)
@@ -149,7 +150,7 @@ class Resolved:
         elif gold.scores is None:
             raise UserError("gold.scores: name the JSONL file of scores that belongs to gold.dialogues")
         else:
-            dialogues, scores = load_dialogues(Path(gold.dialogues)), read_gold(Path(gold.scores))
+            dialogues, scores = read_dialogues([Path(gold.dialogues)]), read_gold(Path(gold.scores))
         chosen: list[Dialogue] = []
         for language in self.config.languages:
             have = [dialogue for dialogue in dialogues if dialogue.language == language]
@@ -232,13 +233,6 @@ def identity(spec: ModelSpec) -> dict[str, Any]:
     kept = spec.model_dump(mode="json", exclude={"about", "roles", "licence", "endpoint", "serve"})
     asked = spec.endpoint.model_dump(mode="json", exclude={"base_url", "api_key_env"})
     return kept | {"endpoint": asked, "dtype": spec.serve.dtype, "fingerprint": spec.fingerprint()}
-
-
-def load_dialogues(path: Path) -> list[Dialogue]:
-    """Dialogues from JSONL; doubled ids are an error."""
-    dialogues = read_jsonl(path, Dialogue, "dialogues")
-    check_unique(path, (dialogue.id for dialogue in dialogues), "dialogue ids")
-    return dialogues
 
 
 def unspoken(spec: ModelSpec, languages: Sequence[Language]) -> list[Language]:

@@ -16,8 +16,9 @@ import orjson
 from rich.console import Console
 
 from data_prep.records import Dialogue, Judgement, Usage
+from data_prep.scores.human import read_dialogues
 from evalsuite.agreement import agreement
-from evalsuite.config import Resolved, load_dialogues, unspoken
+from evalsuite.config import Resolved, unspoken
 from evalsuite.dialogue import Failures, Plan, hold
 from evalsuite.frameworks import esc_eval
 from evalsuite.judge import Judge
@@ -94,7 +95,7 @@ def simulate(run: Run, resolved: Resolved, fleet: Fleet, console: Console, score
 
 def score(run: Run, resolved: Resolved, fleet: Fleet, console: Console, dialogues: Path) -> Outcome:
     """Judge given dialogues. Writes them beside the judgements, so that the folder can be reported on its own."""
-    given = [d for d in load_dialogues(dialogues) if d.language in resolved.config.languages]
+    given = [d for d in read_dialogues([dialogues]) if d.language in resolved.config.languages]
     if not given:
         raise UserError(f"{dialogues}: no dialogue in {', '.join(resolved.config.languages)}")
     run.claim("score", resolved.score_config())
