@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.tables import FORMULA_STARTS
+from serve.embedded import need_modules
 from serve.errors import UserError, near
 from serve.files import atomic_path, read_bytes
 
@@ -116,11 +117,10 @@ def write_xlsx(
 
 
 def _openpyxl() -> Any:
-    try:
-        import openpyxl.styles
-        import openpyxl.worksheet.datavalidation
-    except ModuleNotFoundError:
-        raise UserError("XLSX sheets need openpyxl: install the data extra") from None
+    need_modules("openpyxl", purpose="XLSX sheets")
+    import openpyxl.styles
+    import openpyxl.worksheet.datavalidation
+
     return openpyxl
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from data_prep.records import Dialogue
+from serve.embedded import need_modules
 from serve.errors import UserError
 from serve.files import digest
 
@@ -56,6 +57,7 @@ def grouped_split(groups: Sequence[str], labels: Sequence[str], seed: int) -> di
     Ten folds of scikit-learn's StratifiedGroupKFold: seven train, one validates, two test. Raises `UserError` for fewer
     than ten groups.
     """
+    need_modules("sklearn", purpose="a grouped split")
     from sklearn.model_selection import StratifiedGroupKFold
 
     names = list(dict.fromkeys(groups))
