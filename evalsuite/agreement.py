@@ -1,12 +1,7 @@
-"""Agreement of a judge with gold scores: ACC and ACC_soft (ESC-Eval section 3.4, table 4), defined here and nowhere else.
+"""Agreement of a judge with gold scores, by the figures that `data_prep.scores.accuracy` defines.
 
 - The judge's score is `Judgement.value`: its most probable score.
-- ACC: share of items whose score equals the gold. Gold that is not whole (a mean of annotators, a half) is rounded, halves up,
-  and the number of items rounded is reported. ACC_soft: share with |score − gold| ≤ 1, on the gold as it is.
-- An unreadable verdict is wrong in `acc` and `acc_soft` (the paper's procedure) and left out of `acc_read` and
-  `acc_soft_read` (the native one). `parse_rate` is the share that could be read.
 - Several annotators of one item are averaged first.
-- The baseline gives every item the most frequent (rounded) gold score; of equally frequent ones, the better in ACC_soft.
 - `average` is the unweighted mean over dimensions; its `n` is the number of ratings.
 """
 
@@ -18,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import binomtest
 
 from data_prep.records import HumanScore, Judgement
-from data_prep.scores.human import majority, round_half_up
+from data_prep.scores.accuracy import accuracy
+from data_prep.scores.human import round_half_up
 from data_prep.tables import Cell, Estimate, Table
 from evalsuite.summary import AGREEMENT, estimates
 from serve.errors import UserError
@@ -69,7 +64,7 @@ def agreement(judgements: Sequence[Judgement], gold: Sequence[HumanScore]) -> di
         by_language[languages[j.dialogue_id]][j.dimension].append((j.dialogue_id, j.dimension))
     result: dict[str, Any] = {}
     for language, dimensions in sorted(by_language.items()):
-        rows = {name: _dimension([judged[k] for k in keys], [golden[k] for k in keys]) for name, keys in dimensions.items()}
+        rows = {name: accuracy([judged[k] for k in keys], [golden[k] for k in keys]) for name, keys in dimensions.items()}
         rows["average"] = _average(rows) | _average_interval(dimensions, judged, golden)
         result[language] = rows
     return result
@@ -97,38 +92,6 @@ def _refuse_partnerless(judged: dict[Key, float | None], golden: dict[Key, float
         if alone:
             examples = ", ".join(f"{dialogue}/{dimension}" for dialogue, dimension in alone[:3])
             raise UserError(f"{len(alone)} {what}, for example {examples}; both files must hold the same items")
-
-
-def _dimension(values: Sequence[float | None], gold: Sequence[float]) -> dict[str, Any]:
-    """All figures of one dimension; `values` and `gold` have the same length n ≥ 1."""
-    n = len(gold)
-    rounded = [round_half_up(g) for g in gold]
-    hits = [value is not None and value == r for value, r in zip(values, rounded, strict=True)]
-    near = [value is not None and abs(value - g) <= 1 for value, g in zip(values, gold, strict=True)]
-    read = sum(value is not None for value in values)
-    baseline = majority(gold)
-    return {
-        "acc": sum(hits) / n,
-        "acc_read": sum(hits) / read if read else None,
-        "acc_soft": sum(near) / n,
-        "acc_soft_read": sum(near) / read if read else None,
-        "n": n,
-        "parse_rate": read / n,
-        "read": read,
-        "majority_acc": baseline["majority_acc"],
-        "majority_acc_soft": baseline["majority_acc_soft"],
-        "gold_rounded": sum(r != g for r, g in zip(rounded, gold, strict=True)),
-        **_wilson("acc", sum(hits), n),
-        **_wilson("acc_read", sum(hits), read),
-    }
-
-
-def _wilson(name: str, hits: int, n: int) -> dict[str, float | None]:
-    """Wilson's 95 % interval of a share of n (None, None when n is 0)."""
-    if not n:
-        return {f"{name}_low": None, f"{name}_high": None}
-    interval = binomtest(hits, n).proportion_ci(method="wilson")
-    return {f"{name}_low": float(interval.low), f"{name}_high": float(interval.high)}
 
 
 def _average(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:

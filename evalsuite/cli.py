@@ -42,6 +42,13 @@ BaseUrlOption = Annotated[str | None, typer.Option(help="OpenAI-compatible URL a
 KeyOption = Annotated[str | None, typer.Option(help="Environment variable with the key for --base-url.")]
 SeekerOption = Annotated[str | None, typer.Option("--seeker", help="Model that plays the seeker.")]
 JudgeOption = Annotated[str | None, typer.Option("--judge", help="Model that scores.")]
+JudgePromptsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--judge-prompts",
+        help="Prompt pack that the judge is asked in, by name (configs/prompts) or folder: for a ranker, the one it learnt.",
+    ),
+]
 CardsOption = Annotated[
     list[Path] | None, typer.Option("--cards", help="Role cards: our JSONL, or ESC-Eval's published card_high_*.json.")
 ]
@@ -63,6 +70,7 @@ def run(
     api_key_env: KeyOption = None,
     seeker: SeekerOption = None,
     judge: JudgeOption = None,
+    judge_prompts: JudgePromptsOption = None,
     cards: CardsOption = None,
     limit: LimitOption = None,
     language: LanguageOption = None,
@@ -71,7 +79,9 @@ def run(
     out: OutOption = None,
 ) -> None:
     """Simulate, score, measure agreement on the gold set (if the config has one) and write the report."""
-    resolved = _resolve(config, supporter, base_url, api_key_env, seeker, judge, cards, limit, language, mode, endpoint, out)
+    resolved = _resolve(
+        config, supporter, base_url, api_key_env, seeker, judge, judge_prompts, cards, limit, language, mode, endpoint, out
+    )
     _check_all(resolved, simulate=True, score=True)
     with open_run(Path(resolved.config.out)) as opened:
         with pipeline.Fleet(opened, resolved) as fleet:
@@ -97,7 +107,9 @@ def simulate(
     out: OutOption = None,
 ) -> None:
     """Only hold the dialogues: writes OUT/dialogues.jsonl."""
-    resolved = _resolve(config, supporter, base_url, api_key_env, seeker, None, cards, limit, language, mode, endpoint, out)
+    resolved = _resolve(
+        config, supporter, base_url, api_key_env, seeker, None, None, cards, limit, language, mode, endpoint, out
+    )
     _check_all(resolved, simulate=True, score=False)
     with open_run(Path(resolved.config.out)) as opened, pipeline.Fleet(opened, resolved) as fleet:
         outcome = pipeline.simulate(opened, resolved, fleet, console, score=False)
@@ -109,13 +121,14 @@ def score(
     config: ConfigOption,
     dialogues: Annotated[Path | None, typer.Option(help="Dialogue records (JSONL). Default: OUT/dialogues.jsonl.")] = None,
     judge: JudgeOption = None,
+    judge_prompts: JudgePromptsOption = None,
     language: LanguageOption = None,
     mode: ModeOption = None,
     endpoint: EndpointOption = None,
     out: OutOption = None,
 ) -> None:
     """Only score dialogues: writes OUT/judgements.jsonl, and the gold set's agreement if the config has one."""
-    resolved = _resolve(config, None, None, None, None, judge, None, None, language, mode, endpoint, out)
+    resolved = _resolve(config, None, None, None, None, judge, judge_prompts, None, None, language, mode, endpoint, out)
     _check_all(resolved, simulate=False, score=True)
     given = dialogues or Path(resolved.config.out) / "dialogues.jsonl"
     read_dialogues([given])  # a bad file is refused before the run folder is touched
@@ -164,6 +177,7 @@ def _resolve(
     api_key_env: str | None,
     seeker: str | None,
     judge: str | None,
+    judge_prompts: str | None,
     cards: list[Path] | None,
     limit: int | None,
     language: str | None,
@@ -175,6 +189,7 @@ def _resolve(
         "supporters": supporters,
         "seeker": seeker,
         "judge": judge,
+        "judge_prompts": judge_prompts,
         "cards": [str(path) for path in cards] if cards else None,
         "limit": limit,
         "languages": [language] if language else None,

@@ -43,7 +43,9 @@ class GoldConfig(BaseModel):
 class EvalConfig(BaseModel):
     """One run. Models are names in configs/models or paths of spec files; `cards` are `bundled` or paths of card files.
 
-    `endpoints` maps model names to base URLs of servers that are already up; what is missing there is launched.
+    `prompts` is the pack that seekers are told from, `judge_prompts` the judge's (without it, the same): a ranker is asked in
+    the pack that it learnt. `endpoints` maps model names to base URLs of servers that are already up; what is missing there is
+    launched.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -55,6 +57,7 @@ class EvalConfig(BaseModel):
     rubric: str = "esc_eval"
     method: Literal["joint", "per_dimension"] = "joint"
     prompts: str = "esc_eval"
+    judge_prompts: str | None = None
     cards: list[str] = ["bundled"]
     languages: Annotated[list[Language], Field(min_length=1)] = ["en", "zh"]
     limit: Annotated[int, Field(gt=0)] | None = None
@@ -120,6 +123,14 @@ class Resolved:
     @cached_property
     def prompts(self) -> PromptPack:
         return load_pack(self.config.prompts)
+
+    @cached_property
+    def judge_prompts(self) -> PromptPack:
+        return load_pack(self._judge_pack)
+
+    @property
+    def _judge_pack(self) -> str:
+        return self.config.judge_prompts or self.config.prompts
 
     @cached_property
     def cards(self) -> list[RoleCard]:
@@ -212,7 +223,7 @@ class Resolved:
             "judge": identity(self.judge),
             "rubric": self.rubric.model_dump(mode="json"),
             "method": self.method,
-            "prompts": {"pack": self.config.prompts, "fingerprint": self.prompts.fingerprint()},
+            "prompts": {"pack": self._judge_pack, "fingerprint": self.judge_prompts.fingerprint()},
         }
 
     def gold_config(self) -> dict[str, Any]:

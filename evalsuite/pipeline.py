@@ -167,7 +167,7 @@ async def _check(client: ChatClient, resolved: Resolved, specs: Sequence[ModelSp
 async def _stream(
     client: ChatClient, resolved: Resolved, jobs: Sequence[Job], judged: bool, width: int, progress: CallProgress
 ) -> Outcome:
-    judge = Judge(client, resolved.judge, resolved.rubric, resolved.prompts, resolved.method) if judged else None
+    judge = Judge(client, resolved.judge, resolved.rubric, resolved.judge_prompts, resolved.method) if judged else None
     dialogues: dict[str, Dialogue] = {}
     judgements: dict[str, list[Judgement]] = {}
     failures = Failures()

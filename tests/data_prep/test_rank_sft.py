@@ -57,10 +57,11 @@ class Listener:
         return Reply(text="?", finish_reason="stop")
 
 
+@pytest.mark.parametrize("prompts", ["esc_eval", "esc_rank"])
 @pytest.mark.parametrize("language", ["en", "zh"])
 @pytest.mark.parametrize("method", METHODS)
-async def test_messages_are_those_that_scoring_sends(method: Method, language: str) -> None:
-    rubric, pack, dialogue = load_rubric("esc_eval"), load_pack("esc_eval"), talk(language=language)
+async def test_messages_are_those_that_scoring_sends(method: Method, language: str, prompts: str) -> None:
+    rubric, pack, dialogue = load_rubric("esc_eval"), load_pack(prompts), talk(language=language)
     listener = Listener()
     await Judge(cast(ChatClient, listener), load_spec("esc-rank"), rubric, pack, method).score(dialogue)
     found = cases([dialogue], full("d", (3, 2, 4, 0, 1, 3, 2), rubric), rubric, method, Step("s"))
@@ -222,6 +223,23 @@ def test_the_written_rubric_asks_what_the_examples_ask(score_set: Path, tmp_path
     dialogue = read_jsonl(tmp_path / "dialogues_test.jsonl", Dialogue, "dialogues")[0]
     target = {key: float(value) for key, value in example.target.items()}
     assert Case(dialogue, target, "joint").example(pack, rubric) == example
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_ranker_can_learn_from_the_short_pack(method: Method, tmp_path: Path) -> None:
+    dialogues = [talk(f"{number}") for number in range(30)]
+    write_jsonl(tmp_path / "dialogues.jsonl", dialogues)
+    write_jsonl(tmp_path / "scores.jsonl", [given(d.id, key, 2) for d in dialogues for key in ("empathy", "skill")])
+    call(tmp_path, tmp_path / "out", "--prompts", "esc_rank", "--method", method, "--dimensions", "empathy,skill")
+    settings = json.loads((tmp_path / "out" / "manifest.json").read_text())["settings"]
+    assert settings["prompts"] == {"pack": "esc_rank", "fingerprint": load_pack("esc_rank").fingerprint()}
+    found = [e for file in FILES for e in read_jsonl(tmp_path / "out" / file, RankExample, "examples")]
+    assert len(found) == (30 if method == "joint" else 60)
+    for example in found:
+        system, user = (message["content"] for message in example.prompt)
+        asked = [label for label in ("Empathy", "Skill") if label in user]
+        assert asked == [key.capitalize() for key in example.labels] and f"My kettle {example.dialogue_id} broke." in user
+        assert len(system) < 100 and len(user) < 250, "no rules, no level descriptions"
 
 
 def test_random_rows_are_told_to_share_dialogues(score_set: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import yaml
 
 from data_prep.cards import bundled_cards
+from data_prep.prompts import load_pack
 from serve.files import CONFIGS
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint, echo
@@ -56,6 +58,46 @@ def test_the_supporter_never_sees_the_greeting_or_the_card(esc_eval: EscEval, tm
             assert texts[1] == greeting and problem in texts[0]
             assert [m["role"] for m in body["messages"][:2]] == ["system", "user"]
     assert [len(body["messages"]) for body in endpoint.requests] == [2, 1, 4, 3, 6, 5, 8, 7, 10, 9]
+
+
+def test_the_judge_can_be_asked_in_its_own_pack(esc_eval: EscEval, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    shutil.copytree(CONFIGS / "prompts" / "esc_rank" / "en", tmp_path / "mine" / "en")
+    systems = {
+        name: (folder / "en" / "judge_system.j2").read_text().strip()
+        for name, folder in (("own", tmp_path / "mine"), ("seekers'", CONFIGS / "prompts" / "esc_eval"))
+    }
+    config = yaml.safe_load((CONFIGS / "eval" / "demo.yaml").read_text()) | {"limit": 1, "gold": None, "languages": ["en"]}
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
+    (tmp_path / "short.yaml").write_text(yaml.safe_dump(config | {"judge_prompts": "./mine"}))
+    with Endpoint(models=("embedded",)) as endpoint:
+        url = ("--endpoint", f"embedded={endpoint.url}")
+
+        def asked(*command: str) -> list[str]:
+            """The judge's system messages that a command sent."""
+            before = len(endpoint.requests)
+            assert esc_eval(*command, *url) == (0, "")
+            sent = (body["messages"][0]["content"] for body in endpoint.requests[before:])
+            return [text for text in sent if text in systems.values()]
+
+        assert asked("run", "--config", "c.yaml", "--out", "a") == [systems["seekers'"]]
+        assert asked("run", "--config", "c.yaml", "--judge-prompts", "./mine", "--out", "b") == [systems["own"]]
+        assert asked("score", "--config", "short.yaml", "--dialogues", "b/dialogues.jsonl", "--out", "c") == [systems["own"]]
+        runs = [json.loads(Path(f"{name}/config.json").read_text()) for name in "abc"]
+        assert runs[0]["simulate"] == runs[1]["simulate"], "seekers are told what they were told"
+        assert runs[0]["score"]["prompts"]["pack"] == "esc_eval"
+        assert runs[1]["score"] == runs[2]["score"] and runs[1]["score"]["prompts"]["pack"] == "./mine"
+
+        (tmp_path / "mine" / "en" / "judge_system.j2").write_text("Score it.")
+        load_pack.cache_clear()
+        code, err = esc_eval("run", "--config", "c.yaml", "--judge-prompts", "./mine", "--out", "b", *url)
+        assert code == 2 and "another score config: prompts.fingerprint" in err
+
+
+def test_an_unknown_judge_pack_is_refused(esc_eval: EscEval) -> None:
+    code, err = esc_eval("run", "--config", CONFIGS / "eval" / "demo.yaml", "--judge-prompts", "esc_rang", "--out", "run")
+    assert code == 2 and "unknown prompt pack 'esc_rang': did you mean" in err and "esc_rank" in err
+    assert not Path("run").exists()
 
 
 def test_a_lost_supporter_is_told_and_the_rest_goes_on(

@@ -1,0 +1,115 @@
+"""How near scores come to gold: ACC and ACC_soft (ESC-Eval section 3.4, table 4), kappa, rank correlation and calibration.
+
+Defined here and nowhere else. Everything is about one dimension; verdicts are in the same order as their gold.
+
+- ACC: share of items whose score equals the gold. Gold that is not whole (a mean of annotators, a half) is rounded, halves up,
+  and the number of items rounded is reported. ACC_soft: share with |score − gold| ≤ 1, on the gold as it is.
+- An unreadable verdict (None) is wrong in `acc` and `acc_soft` (the paper's procedure) and left out of `acc_read` and
+  `acc_soft_read` (the native one). `parse_rate` is the share that could be read.
+- The baseline gives every item the most frequent (rounded) gold score; of equally frequent ones, the better in ACC_soft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.stats import binomtest, spearmanr
+
+from data_prep.scores.human import majority, round_half_up
+from serve.embedded import need_modules
+from serve.errors import UserError
+
+Verdicts = Sequence[float | None]
+
+
+def accuracy(values: Verdicts, gold: Sequence[float]) -> dict[str, Any]:
+    """All accuracy figures of one dimension; `values` and `gold` have the same length n ≥ 1.
+
+    Shares, 0–1: `acc`, `acc_read`, `acc_soft`, `acc_soft_read`, `parse_rate`, `majority_acc`, `majority_acc_soft`, and Wilson's
+    95 % intervals `acc_low`, `acc_high`, `acc_read_low`, `acc_read_high`. Counts: `n`, `read`, `gold_rounded`. Figures over the
+    readable verdicts are None when nothing could be read.
+    """
+    n = len(gold)
+    rounded = [round_half_up(g) for g in gold]
+    hits = [value is not None and value == r for value, r in zip(values, rounded, strict=True)]
+    near = [value is not None and abs(value - g) <= 1 for value, g in zip(values, gold, strict=True)]
+    read = sum(value is not None for value in values)
+    baseline = majority(gold)
+    return {
+        "acc": sum(hits) / n,
+        "acc_read": sum(hits) / read if read else None,
+        "acc_soft": sum(near) / n,
+        "acc_soft_read": sum(near) / read if read else None,
+        "n": n,
+        "parse_rate": read / n,
+        "read": read,
+        "majority_acc": baseline["majority_acc"],
+        "majority_acc_soft": baseline["majority_acc_soft"],
+        "gold_rounded": sum(r != g for r, g in zip(rounded, gold, strict=True)),
+        **_wilson("acc", sum(hits), n),
+        **_wilson("acc_read", sum(hits), read),
+    }
+
+
+def _wilson(name: str, hits: int, n: int) -> dict[str, float | None]:
+    """Wilson's 95 % interval of a share of n (None, None when n is 0)."""
+    if not n:
+        return {f"{name}_low": None, f"{name}_high": None}
+    interval = binomtest(hits, n).proportion_ci(method="wilson")
+    return {f"{name}_low": float(interval.low), f"{name}_high": float(interval.high)}
+
+
+def quadratic_kappa(values: Verdicts, gold: Sequence[float], scores: Sequence[int]) -> float | None:
+    """Cohen's kappa with quadratic weights over the scale `scores`: 1 is equality, 0 chance, down to −1.
+
+    Gold is rounded, halves up; unreadable verdicts are left out. None when it is undefined: nothing was read, or verdicts and
+    gold are one and the same score throughout. Raises `UserError` for a score off the scale.
+    """
+    pairs = [(value, round_half_up(g)) for value, g in zip(values, gold, strict=True) if value is not None]
+    found = {score for pair in pairs for score in pair}
+    if off := sorted(found - set(scores)):
+        raise UserError(f"kappa: {off[0]:g} is not among the scores {min(scores)} to {max(scores)}")
+    if len(found) < 2:
+        return None
+    need_modules("sklearn", purpose="kappa")
+    from sklearn.metrics import cohen_kappa_score
+
+    given, wanted = zip(*((int(value), g) for value, g in pairs), strict=True)
+    return float(cohen_kappa_score(given, wanted, labels=list(scores), weights="quadratic"))
+
+
+def spearman(values: Verdicts, gold: Sequence[float]) -> float | None:
+    """Spearman's rank correlation, −1 to 1, equal scores at their mean rank, on the gold as it is (not rounded).
+
+    Unreadable verdicts are left out. None with fewer than two pairs, or when either side is constant.
+    """
+    pairs = [(value, g) for value, g in zip(values, gold, strict=True) if value is not None]
+    if len({value for value, _ in pairs}) < 2 or len({g for _, g in pairs}) < 2:
+        return None
+    given, wanted = zip(*pairs, strict=True)
+    return float(spearmanr(given, wanted).statistic)
+
+
+def ece(distributions: ArrayLike, labels: ArrayLike, bins: int = 10) -> float | None:
+    """Expected calibration error of the most probable score, 0–1; None for n = 0.
+
+    `distributions` is [n, K], rows of probabilities; `labels` is [n], the right column of each row (0 to K − 1: a score minus
+    the scale's lowest). By the probability of its most probable score (the lowest of equals) an item falls into one of `bins`
+    bins of equal width, (0, 0.1] to (0.9, 1] for ten; the figure is the mean over items of |hit rate − mean probability| in
+    their bin.
+    Raises `ValueError` for shapes or labels that do not fit.
+    """
+    given, right = np.asarray(distributions, dtype=np.float64), np.asarray(labels)
+    if not right.size:
+        return None
+    if given.ndim != 2 or right.shape != given.shape[:1]:
+        raise ValueError(f"distributions {given.shape} and labels {right.shape} are not [n, K] and [n]")
+    if right.min() < 0 or right.max() >= given.shape[1]:
+        raise ValueError(f"labels run from {right.min()} to {right.max()}, the columns from 0 to {given.shape[1] - 1}")
+    confidence = given.max(axis=1)
+    place = np.searchsorted(np.linspace(0, 1, bins + 1)[1:-1], confidence, side="left")
+    gaps = np.bincount(place, weights=(given.argmax(axis=1) == right) - confidence, minlength=bins)
+    return float(np.abs(gaps).sum() / len(right))

@@ -1,0 +1,146 @@
+"""Tiny random checkpoints and examples, on which the training scripts run in seconds."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import orjson
+import pytest
+
+from data_prep.records import Record
+from data_prep.role_play.examples import RoleExample
+from data_prep.rubrics import load_rubric
+from data_prep.scores.rank_sft import RankExample
+from serve.embedded import materialise
+from serve.files import write_jsonl
+
+ARCHITECTURES = ("qwen2", "llama")
+DIMENSIONS = ("fluency", "empathy", "information")
+
+
+def tiny_checkpoint(folder: Path, architecture: str) -> Path:
+    """A random two-layer model of 3 M parameters with the embedded model's tokenizer, as a safetensors folder."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+    config_class, model_class = {"qwen2": (Qwen2Config, Qwen2ForCausalLM), "llama": (LlamaConfig, LlamaForCausalLM)}[architecture]
+    torch.manual_seed(3)
+    config = config_class(
+        vocab_size=49152,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        eos_token_id=2,
+        bos_token_id=1,
+        pad_token_id=2,
+    )
+    model_class(config).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(Path(materialise()) / name, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Checkpoint folders by architecture."""
+    base = tmp_path_factory.mktemp("tiny")
+    return {name: tiny_checkpoint(base / name, name) for name in ARCHITECTURES}
+
+
+def role_examples(count: int, first: int = 0) -> list[Record]:
+    """Dialogues of different lengths, each with two seeker lines."""
+    topics = ("work", "sleep", "a friend", "an exam", "the move", "money")
+    made: list[Record] = []
+    for number in range(first, first + count):
+        topic = topics[number % len(topics)]
+        messages = (
+            {"role": "system", "content": f"You are a person who worries about {topic}."},
+            {"role": "user", "content": "Hello, what brings you here?"},
+            {"role": "assistant", "content": f"It is about {topic}, " + "again and " * (number % 4) + "I am tired."},
+            {"role": "user", "content": f"How long has {topic} been on your mind?"},
+            {"role": "assistant", "content": f"For {number + 2} weeks now."},
+        )
+        made.append(
+            RoleExample(
+                id=f"r{number}", language="en", kind="support", source="written", source_id=str(number), turns=4, tokens=60, messages=messages
+            )
+        )
+    return made
+
+
+def rank_examples(count: int, first: int = 0) -> list[Record]:
+    """Joint examples over three dimensions; the score can be read off the reply."""
+    made: list[Record] = []
+    for number in range(first, first + count):
+        label = number % 5
+        labels = {"fluency": label, "empathy": (label + number // 5) % 5, "information": 4 - label}
+        prompt = (
+            {"role": "system", "content": "Rate the supporter."},
+            {"role": "user", "content": f"Seeker: I am low. Supporter: {'Oh dear. ' * (label + 1)}Scores: three digits."},
+        )
+        made.append(
+            RankExample(
+                id=f"k{number}/joint",
+                prompt=prompt,
+                completion=({"role": "assistant", "content": "".join(map(str, labels.values()))},),
+                language="en",
+                dialogue_id=f"k{number}",
+                group=f"g{number}",
+                dimension=None,
+                labels=labels,
+                target={key: float(value) for key, value in labels.items()},
+            )
+        )
+    return made
+
+
+def write_data(folder: Path, task: str, train: int = 16, valid: int = 6) -> dict[str, str]:
+    """train.jsonl and valid.jsonl (and the rubric beside them) as a recipe names them."""
+    import yaml
+
+    make = role_examples if task == "role" else rank_examples
+    write_jsonl(folder / "train.jsonl", make(train))
+    write_jsonl(folder / "valid.jsonl", make(valid, first=1000))
+    if task == "rank":
+        rubric = load_rubric("esc_eval")
+        rubric = rubric.model_copy(update={"dimensions": {key: rubric.dimensions[key] for key in DIMENSIONS}})
+        (folder / "rubric.yaml").write_text(yaml.safe_dump(rubric.model_dump(), allow_unicode=True), encoding="utf-8")
+    return {"train_file": str(folder / "train.jsonl"), "valid_file": str(folder / "valid.jsonl")}
+
+
+def write_recipe(path: Path, task: str, base: Path, data: dict[str, str], out: Path, **settings: object) -> Path:
+    """A recipe in fp32 on CPU: eight steps of a global batch of four, a checkpoint every two."""
+    recipe: dict[str, object] = {
+        "task": task,
+        "model_name_or_path": str(base),
+        "dtype": "float32",
+        "use_peft": True,
+        "lora_r": 8,
+        "lora_alpha": 16,
+        "lora_dropout": 0.1,
+        "lora_target_modules": "all-linear",
+        **data,
+        "output_dir": str(out),
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "per_device_train_batch_size": 4,
+        "per_device_eval_batch_size": 3,
+        "max_steps": 8,
+        "learning_rate": 0.01,
+        "max_length": 256,
+        "logging_steps": 1,
+        "eval_strategy": "no",
+        "save_strategy": "steps",
+        "save_steps": 2,
+        "report_to": "none",
+        "seed": 5,
+        **settings,
+    }
+    path.write_bytes(orjson.dumps(recipe))  # JSON is YAML
+    return path

@@ -1,0 +1,23 @@
+"""`python -m train VERB`: what is done before and after training. Training itself: `accelerate launch train/esc_….py`."""
+
+from __future__ import annotations
+
+import typer
+
+from serve.errors import run_cli
+from train.plan import plan
+from train.rank_test import rank_test
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Before and after training. Training itself: accelerate launch train/esc_role.py (or esc_rank.py) --config RECIPE.",
+)
+OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}  # --learning_rate 1e-4 and the like go to the recipe
+app.command("plan", context_settings=OVERRIDES)(plan)
+app.command("rank-test", context_settings=OVERRIDES)(rank_test)
+
+
+if __name__ == "__main__":
+    run_cli(app)

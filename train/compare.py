@@ -1,0 +1,300 @@
+"""Does the trained simulator play the seeker better than its base? Perplexity of real seeker lines, and lines it writes itself.
+
+`python -m train compare RECIPE --adapter FOLDER --out DIR` reads the recipe's validation dialogues of emotional support; general
+role-play has no seeker and is left out.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from scipy.stats import binomtest
+
+from data_prep.records import Language, Record
+from data_prep.role_play.examples import RoleExample
+from data_prep.tables import Estimate, Table, to_console, to_markdown
+from serve.errors import UserError
+from serve.files import sha256_file, write_json, write_jsonl, write_text
+from serve.merge import WEIGHTS, adapter_rank
+from train.base_and_adapter import NEW_TOKENS, BaseAndAdapter, Floats, load_adapter, stock_rows
+from train.chat_templates import CHATML, IGNORED
+from train.examples import Prepared, prepare_role, read_role
+from train.line_checks import MACHINE, SUPPORTER, distinct, says, units
+
+if TYPE_CHECKING:
+    from train.recipes import Recipe
+
+RESAMPLES = 2000
+VOICES = ("base", "adapter", "real")  # whose lines are compared
+
+
+def share(flags: Sequence[bool]) -> Estimate:
+    """How many are true, in percent, with Wilson's 95 % interval."""
+    if not flags:
+        return Estimate(None, None, None, 0)
+    interval = binomtest(sum(flags), len(flags)).proportion_ci(method="wilson")
+    return Estimate(100 * sum(flags) / len(flags), 100 * float(interval.low), 100 * float(interval.high), len(flags))
+
+
+def weighted(totals: Floats, weights: Floats, seed: int = 0) -> Estimate:
+    """sum(totals) / sum(weights) with its 95 % bootstrap percentile interval; both are [n], drawn together. No interval for n = 1."""
+    n = len(totals)
+    mean = float(totals.sum() / weights.sum())
+    if n < 2:
+        return Estimate(mean, None, None, n)
+    drawn = np.random.default_rng(seed).integers(0, n, (RESAMPLES, n))
+    low, high = np.percentile(totals[drawn].sum(1) / weights[drawn].sum(1), [2.5, 97.5])
+    return Estimate(mean, float(low), float(high), n)
+
+
+def ratio(adapter: Floats, base: Floats, tokens: Floats) -> Estimate:
+    """Perplexity of the adapter over the base's, drawing whole dialogues, each with both its sums (nats) and its tokens."""
+    found = weighted(adapter - base, tokens)
+    low, high = (None if bound is None else math.exp(bound) for bound in (found.low, found.high))
+    return Estimate(math.exp(found.mean or 0.0), low, high, found.n)
+
+
+class Line(Record):
+    """One line that was asked for, and who said what. `turn` is its place among the messages; `*_ended` is False where
+    `NEW_TOKENS` cut a line off."""
+
+    id: str
+    language: Language
+    turn: int
+    asked: str
+    base: str
+    adapter: str
+    real: str
+    base_ended: bool
+    adapter_ended: bool
+
+
+def draw_turns(prepared: Prepared, count: int, seed: int, max_length: int) -> list[tuple[RoleExample, int]]:
+    """`count` dialogues (all, if there are fewer) drawn by the seed, each with one seeker line that is not its first.
+
+    Only dialogues that were not cut to `max_length` take part. Raises `UserError` when there is none.
+    """
+    rng = random.Random(seed)
+    usable = []
+    for example, row in zip(prepared.examples, prepared.rows, strict=True):
+        turns = [place for place, message in enumerate(example.messages) if message["role"] == "assistant"][1:]
+        if turns and len(row["input_ids"]) < max_length:
+            usable.append((example, turns))
+    if not usable:
+        raise UserError(f"{prepared.path}: no dialogue within {max_length} tokens has a second seeker line to ask for")
+    chosen = sorted(rng.sample(range(len(usable)), min(count, len(usable))))
+    return [(usable[place][0], rng.choice(usable[place][1])) for place in chosen]
+
+
+def write_lines(model: BaseAndAdapter, turns: Sequence[tuple[RoleExample, int]]) -> list[Line]:
+    """What base and adapter say at these places, under our template."""
+    prompts = []
+    for example, turn in turns:
+        text = model.tokenizer.apply_chat_template(
+            list(example.messages[:turn]), chat_template=CHATML, tokenize=False, add_generation_prompt=True
+        )
+        prompts.append(model.tokenizer.encode(text, add_special_tokens=False))
+    said = {voice: model.lines(prompts, voice, f"lines of the {voice}") for voice in ("base", "adapter")}
+    return [
+        Line(
+            id=example.id,
+            language=example.language,
+            turn=turn,
+            asked=example.messages[turn - 1]["content"],
+            base=base,
+            adapter=adapter,
+            real=example.messages[turn]["content"],
+            base_ended=base_ended,
+            adapter_ended=adapter_ended,
+        )
+        for (example, turn), (base, base_ended), (adapter, adapter_ended) in zip(
+            turns, said["base"], said["adapter"], strict=True
+        )
+    ]
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.lower().split())
+
+
+def line_figures(lines: Sequence[Line], language: Language, voice: str) -> dict[str, Any]:
+    """One voice's figures on the lines of one language: length in `units`, distinct-n as shares, other shares in %."""
+    mine = [line for line in lines if line.language == language]
+    texts = [str(getattr(line, voice)) for line in mine]
+    counted = [units(text, language) for text in texts]
+    return {
+        "language": language,
+        "lines": voice,
+        "n": len(mine),
+        "units": sum(map(len, counted)),
+        "length": weighted(np.array([len(each) for each in counted], float), np.ones(len(mine))),
+        "distinct_1": distinct(counted, 1),
+        "distinct_2": distinct(counted, 2),
+        "machine": share([says(MACHINE, text) for text in texts]),
+        "supporter": share([says(SUPPORTER, text) for text in texts]),
+        "copies": share([_plain(text) == _plain(line.asked) for text, line in zip(texts, mine, strict=True)]),
+        "cut_off": None if voice == "real" else share([not getattr(line, f"{voice}_ended") for line in mine]),
+    }
+
+
+def perplexity_figures(languages: Sequence[Language], tokens: Floats, nll: dict[str, Floats], wanted: str) -> dict[str, Any]:
+    """Perplexities (exp of the mean over tokens) of one language's dialogues, or of `all`.
+
+    `nll` has base, adapter and, where it could be scored, base_stock: nats a dialogue. `ratio` is the adapter's over the better
+    base's.
+    """
+    kept = np.array([wanted in (language, "all") for language in languages])
+    count = tokens[kept]
+    found = {name: float(np.exp(values[kept].sum() / count.sum())) for name, values in nll.items()}
+    better = min((name for name in found if name != "adapter"), key=lambda name: found[name])
+    return {
+        "language": wanted,
+        "dialogues": int(kept.sum()),
+        "scored_tokens": int(count.sum()),
+        "perplexity": found,
+        "better_base": better,
+        "ratio": ratio(nll["adapter"][kept], nll[better][kept], count),
+    }
+
+
+def tables(found: dict[str, Any]) -> list[Table]:
+    """What is printed and written to compare.md."""
+    stock = found["stock_template"]
+    perplexities = Table(
+        "perplexity",
+        "Perplexity of real seeker lines",
+        ("language", "dialogues", "scored tokens", "base", "base, own template", "adapter", "adapter / better base"),
+        tuple(
+            (
+                *(row["language"], row["dialogues"], row["scored_tokens"], row["perplexity"]["base"]),
+                *(row["perplexity"].get("base_stock"), row["perplexity"]["adapter"], row["ratio"]),
+            )
+            for row in found["perplexity"]
+        ),
+        (
+            f"Validation dialogues of {found['data']['file']}, seeker lines only, the same tokens in every column; "
+            f"{found['cut']} dialogues cut to {found['max_length']} tokens, {found['left_out']} without a seeker left out. "
+            "Base and adapter under the training template; the base under its own, too. Interval: 95 %, paired bootstrap over "
+            "dialogues.",
+            f"The base's own template: {stock}.",
+        ),
+    )
+    names = ("n", "length", "distinct_1", "distinct_2", "machine", "supporter", "copies", "cut_off")
+    lines = Table(
+        "lines",
+        "Next seeker lines, greedy",
+        (
+            *("language", "lines of", "lines", "length", "distinct-1", "distinct-2"),
+            *("gives the machine away, %", "speaks as supporter, %", "copies the line before, %", "cut off, %"),
+        ),
+        tuple((row["language"], row["lines"], *(row[name] for name in names)) for row in found["lines"]),
+        (
+            "One line of each of the drawn dialogues, never its first. Length in words (en) or characters (zh), with a "
+            f"bootstrap interval; base and adapter are cut off at {NEW_TOKENS} tokens. Shares with Wilson's 95 % interval. "
+            "distinct-n falls as text grows: compare it only between lines of like length.",
+            "Giving the machine away and speaking as the supporter are found by fixed phrases (MACHINE and SUPPORTER in "
+            "train/line_checks.py): they miss what is put otherwise; the real lines' share is their false alarms.",
+        ),
+    )
+    return [perplexities, lines]
+
+
+def make_comparison(
+    model: BaseAndAdapter, prepared: Prepared, count: int, seed: int, max_length: int
+) -> tuple[dict[str, Any], list[Line]]:
+    """All figures (see `perplexity_figures`, `line_figures`) and the lines they are about."""
+    turns = draw_turns(prepared, count, seed, max_length)
+    nll = {voice: model.nll(prepared.rows, voice, f"perplexity of the {voice}") for voice in ("base", "adapter")}
+    try:
+        stock = stock_rows(prepared, model.tokenizer)
+    except UserError as error:
+        told = f"not scored: {error}"
+    else:
+        same = [row["input_ids"] for row in stock] == [row["input_ids"] for row in prepared.rows]
+        n = len(prepared.rows)
+        told = f"the same tokens for all {n} dialogues, so one measurement" if same else "other tokens around the lines scored"
+        nll["base_stock"] = nll["base"] if same else model.nll(stock, "base", "perplexity of the base, own template")
+    lines = write_lines(model, turns)
+    tokens = np.array([sum(label != IGNORED for label in row["labels"]) for row in prepared.rows], float)
+    spoken = [example.language for example in prepared.examples]
+    groups = [*(["all"] if len(set(spoken)) > 1 else []), *sorted(set(spoken))]
+    figures = {
+        "data": prepared.identity(),
+        "cut": prepared.cut,
+        "max_length": max_length,
+        "seed": seed,
+        "stock_template": told,
+        "perplexity": [perplexity_figures(spoken, tokens, nll, group) for group in groups],
+        "lines": [line_figures(lines, each, voice) for each in sorted({line.language for line in lines}) for voice in VOICES],
+    }
+    return figures, lines
+
+
+def read_held_out(recipe: Recipe[Any], path: Path) -> tuple[list[RoleExample], int]:
+    """A file's support dialogues and how many others it has; `UserError` when there is none or the recipe trains on one."""
+    examples = read_role(path)
+    support = [example for example in examples if example.kind == "support"]
+    if not support:
+        raise UserError(f"{path}: no dialogue of kind support: without a seeker there is nothing to compare")
+    train = Path(recipe.data.train_file)
+    if train.is_file() and (shared := {e.id for e in support} & {e.id for e in read_role(train)}):
+        raise UserError(f"{path}: shares {len(shared)} dialogues with {train}, for example {min(shared)}: give held-out ones")
+    return support, len(examples) - len(support)
+
+
+def compare(
+    context: typer.Context,
+    config: Annotated[
+        Path, typer.Argument(metavar="RECIPE", help="The recipe that trained the adapter: its base and precision.")
+    ],
+    adapter: Annotated[Path, typer.Option(help="Folder of the trained adapter.")],
+    out: Annotated[Path, typer.Option(help="Folder for compare.json, compare.md and lines.jsonl.")],
+    valid: Annotated[Path | None, typer.Option(help="Held-out dialogues. Default: the recipe's valid_file, all of it.")] = None,
+    lines: Annotated[int, typer.Option(min=1, help="Seeker lines to write, one a dialogue.")] = 32,
+    max_length: Annotated[int, typer.Option("--max-length", min=16, help="Cut longer dialogues to this many tokens.")] = 2048,
+    draw_seed: Annotated[int, typer.Option("--draw-seed", help="Another one asks for other lines.")] = 0,
+) -> None:
+    """Whether the trained simulator plays the seeker better than its base: perplexity, and what both say next.
+
+    The recipe's settings can be overridden as for training. Example:
+
+    python -m train compare configs/train/esc_role_embedded.yaml --adapter runs/role/adapter --out runs/role/compare
+    """
+    import torch
+
+    from train.recipes import read_recipe
+    from train.session import load_base, load_tokenizer
+
+    recipe = read_recipe(config, context.args)
+    if recipe.task != "role":
+        raise UserError(f"{config}: task: {recipe.task}: only recipes of the role-play simulator can be compared")
+    adapter_rank(adapter, "--adapter")
+    path = valid or Path(recipe.data.valid_file)
+    examples, left_out = read_held_out(recipe, path)
+    tokenizer = load_tokenizer(recipe)
+    prepared = prepare_role(path, examples, tokenizer, max_length)
+    model = load_adapter(load_base(recipe), adapter).to(recipe.training.device)
+    autocast = partial(torch.autocast, recipe.training.device.type, torch.bfloat16, enabled=recipe.training.bf16)
+    figures, said = make_comparison(BaseAndAdapter(model, tokenizer, autocast), prepared, lines, draw_seed, max_length)
+    figures |= {
+        "left_out": left_out,
+        "base": recipe.model.model_name_or_path,
+        "adapter": {"folder": adapter.resolve().name, "sha256": sha256_file(adapter / WEIGHTS)},
+        "precision": "bf16 autocast" if recipe.training.bf16 else str(model.dtype).removeprefix("torch."),
+    }
+    write_jsonl(out / "lines.jsonl", said)
+    shown = tables(figures)
+    write_text(out / "compare.md", "\n".join(map(to_markdown, shown)))
+    write_json(out / "compare.json", figures)
+    console = Console()
+    for table in shown:
+        to_console(table, console)
+    console.print(f"written: {out}/ (compare.json, compare.md, lines.jsonl)", highlight=False, markup=False)

@@ -1,0 +1,80 @@
+"""Train the ranker (ESC-RANK, ESC-Eval section 3.4): LoRA on prompts that scoring sends, loss on the scores that people gave.
+
+    accelerate launch train/esc_rank.py --config configs/train/esc_rank_internlm2_7b.yaml [--loss ordinal …]
+
+The data are what `python -m data_prep rank-sft` writes: one answer for all dimensions (joint), or one digit a dimension. With
+`--dimension` and `--language` it trains the paper's way, one adapter each. Running the identical command again resumes.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from serve.errors import UserError, run_cli
+from train.examples import prepare_rank, read_rank, rubric_beside, score_tokens
+from train.recipes import RankArguments, Recipe, parse_recipe
+from train.session import export_adapter, finished, load_base, load_tokenizer, log_config, open_output, say, set_up_logging
+
+
+def main(recipe: Recipe[RankArguments]) -> None:
+    from train.lora import lora_config
+    from train.rank_trainer import LeftPadding, OrdinalRankTrainer, RankTrainer, add_scores, balanced_weights, keys_of, score_metrics
+
+    data, training = recipe.data, recipe.training
+    peft_config = lora_config(recipe.model)
+    tokenizer = load_tokenizer(recipe)
+    scores = list(rubric_beside(Path(data.train_file)).scale.scores)
+    tokens = score_tokens(tokenizer, scores, f"base {recipe.model.model_name_or_path}")
+    sets = []
+    for name, limit, seed in (("train_file", data.max_train_examples, training.seed), ("valid_file", data.max_valid_examples, 0)):
+        path = Path(getattr(data, name))
+        found = read_rank(path, data.dimension, data.language, limit, seed)
+        sets.append(prepare_rank(path, found, tokenizer, training.max_length, tokens))
+        say(sets[-1].summary())
+    train, valid = sets
+    if {e.id for e in train.examples} & {e.id for e in valid.examples}:
+        raise UserError(f"{data.valid_file}: shares examples with {data.train_file}: validation would mean nothing")
+    keys = keys_of([*train.examples, *valid.examples])
+    add_scores(train.rows, train.examples, keys, balanced_weights(train.examples) if data.class_weights == "balanced" else None)
+    add_scores(valid.rows, valid.examples, keys)
+    resume = open_output(recipe, sets)
+    if finished(recipe):
+        say(f"already trained: {training.output_dir}/adapter")
+        return
+    set_up_logging(recipe)
+    training.remove_unused_columns = False  # the loss needs ours
+    training.label_names = ["labels"]
+    common = dict(
+        model=load_base(recipe),
+        args=training,
+        train_dataset=train.dataset(),
+        eval_dataset=valid.dataset(),
+        processing_class=tokenizer,
+        peft_config=peft_config,
+        data_collator=LeftPadding(tokenizer.pad_token_id),
+        compute_metrics=score_metrics(keys, scores),
+        score_tokens=list(tokens.values()),
+    )
+    trainer = OrdinalRankTrainer(ordinal_weight=data.ordinal_weight, **common) if data.loss == "ordinal" else RankTrainer(**common)
+    say(f"{trainer.accelerator.num_processes} process(es); trainable parameters {trainer.model.num_parameters(only_trainable=True):,}")
+    if resume:
+        say(f"resuming from {resume}")
+    log_config(recipe, sets)
+    trainer.train(resume_from_checkpoint=str(resume) if resume else None)
+    found = trainer.evaluate()
+    named = {name.removeprefix("eval_"): value for name, value in found.items() if isinstance(value, float | int)}
+    shown = ("_acc", "_acc_soft", "_kappa", "_spearman", "_ece", "_n")
+    kept = {f"valid_{name}": value for name, value in named.items() if name.endswith(shown)}
+    metrics = {name: value for name, value in kept.items() if "majority" not in name}
+    majority = {name.replace("majority_", ""): value for name, value in kept.items() if "majority" in name}
+    say(
+        f"validation: ACC {100 * named['average_acc']:.1f} % (majority class {100 * named['average_majority_acc']:.1f} %), "
+        f"ACC_soft {100 * named['average_acc_soft']:.1f} %, n {named['average_n']:.0f}"
+    )
+    folder = export_adapter(trainer, recipe, sets, metrics | {"steps": trainer.state.global_step}, {"majority class": majority})
+    say(f"adapter: {folder}")
+
+
+if __name__ == "__main__":
+    run_cli(lambda: main(parse_recipe("rank", sys.argv[1:])))

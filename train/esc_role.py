@@ -1,0 +1,72 @@
+"""Train the seeker simulator (ESC-Role, ESC-Eval section 2.3): LoRA SFT on role-play dialogues, loss on the seeker's lines only.
+
+    accelerate launch train/esc_role.py --config configs/train/esc_role_qwen1.5_14b.yaml [--learning_rate 1e-4 …]
+
+The data are what `python -m data_prep role-sft` writes. Running the identical command again resumes from the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from serve.errors import UserError, run_cli
+from train.examples import prepare_role, read_role
+from train.recipes import Recipe, RoleArguments, parse_recipe
+from train.session import export_adapter, finished, load_base, load_tokenizer, log_config, open_output, say, set_up_logging
+
+
+def main(recipe: Recipe[RoleArguments]) -> None:
+    from train.lora import lora_config
+    from train.role_trainer import RoleTrainer, SampleLines, perplexity
+
+    data, training = recipe.data, recipe.training
+    peft_config = lora_config(recipe.model)
+    tokenizer = load_tokenizer(recipe)
+    sets = []
+    for name, limit, seed in (("train_file", data.max_train_examples, training.seed), ("valid_file", data.max_valid_examples, 0)):
+        path = Path(getattr(data, name))
+        sets.append(prepare_role(path, read_role(path, limit, seed), tokenizer, training.max_length))
+        say(sets[-1].summary())
+    train, valid = sets
+    if {e.id for e in train.examples} & {e.id for e in valid.examples}:
+        raise UserError(f"{data.valid_file}: shares dialogues with {data.train_file}: the held-out perplexity would mean nothing")
+    resume = open_output(recipe, sets)
+    if finished(recipe):
+        say(f"already trained: {training.output_dir}/adapter")
+        return
+    set_up_logging(recipe)
+    out = Path(training.output_dir)
+    trainer = RoleTrainer(
+        model=load_base(recipe),
+        args=training,
+        train_dataset=train.dataset(),
+        eval_dataset=valid.dataset(),
+        processing_class=tokenizer,
+        peft_config=peft_config,
+        compute_metrics=perplexity,
+        callbacks=[SampleLines(valid.examples[: data.samples], tokenizer, out)],
+    )
+    say(f"{trainer.accelerator.num_processes} process(es); trainable parameters {trainer.model.num_parameters(only_trainable=True):,}")
+    with trainer.accelerator.unwrap_model(trainer.model).disable_adapter():
+        base = trainer.evaluate(metric_key_prefix="base")
+    say(f"perplexity of held-out seeker lines, base: {base['base_perplexity']:.3f} over {base['base_scored_tokens']:.0f} tokens")
+    if resume:
+        say(f"resuming from {resume}")
+    log_config(recipe, sets)
+    trainer.train(resume_from_checkpoint=str(resume) if resume else None)
+    found = trainer.evaluate()
+    ratio = found["eval_perplexity"] / base["base_perplexity"]
+    say(f"perplexity, trained: {found['eval_perplexity']:.3f}, {ratio:.3f} × the base's")
+    metrics = {
+        "valid_perplexity": found["eval_perplexity"],
+        "valid_scored_tokens": found["eval_scored_tokens"],
+        "valid_dialogues": len(valid.rows),
+        "steps": trainer.state.global_step,
+    }
+    folder = export_adapter(trainer, recipe, sets, metrics, {"the base": {"valid_perplexity": base["base_perplexity"]}})
+    say(f"adapter: {folder}")
+
+
+if __name__ == "__main__":
+    run_cli(lambda: main(parse_recipe("role", sys.argv[1:])))

@@ -1,0 +1,195 @@
+"""JSONL examples become token ids and labels, and nothing is lost on the way without being counted."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from data_prep.records import Record
+from data_prep.role_play.examples import RoleExample
+from data_prep.rubrics import Rubric, load_rubric
+from data_prep.scores.rank_sft import RankExample
+from serve.errors import UserError
+from serve.files import check_unique, read_jsonl, sha256_file
+from train.chat_templates import IGNORED, chatml, encode
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import PreTrainedTokenizerBase
+
+E = TypeVar("E", bound=Record)
+
+
+@dataclass
+class Prepared:
+    """A tokenised file. `rows` have `input_ids` and `labels` of equal length (and what the ranker's loss needs); `dropped`
+    counts examples by reason, `cut` those shortened to fit."""
+
+    path: Path
+    examples: list[Any]
+    rows: list[dict[str, Any]]
+    dropped: Counter[str] = field(default_factory=Counter)
+    cut: int = 0
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(row["input_ids"]) for row in self.rows)
+
+    @property
+    def trained_tokens(self) -> int:
+        return sum(label != IGNORED for row in self.rows for label in row["labels"])
+
+    def dataset(self) -> Dataset:
+        """The rows as a `datasets` table (rows are kept in their order)."""
+        from datasets import Dataset
+
+        return Dataset.from_list(self.rows)
+
+    def identity(self) -> dict[str, Any]:
+        """What a model card says about this file: its hash, that of the manifest beside it, and how many examples were used."""
+        manifest = self.path.parent / "manifest.json"
+        return {
+            "file": self.path.name,
+            "sha256": sha256_file(self.path),
+            "manifest_sha256": sha256_file(manifest) if manifest.is_file() else None,
+            "examples": len(self.rows),
+        }
+
+    def summary(self) -> str:
+        """One line for the log."""
+        parts = [f"{len(self.rows)} examples", f"{self.tokens:,} tokens", f"{self.trained_tokens:,} carry loss"]
+        parts += [f"{self.cut} cut to fit"] if self.cut else []
+        parts += [f"{count} dropped: {reason}" for reason, count in self.dropped.items()]
+        return f"{self.path}: " + ", ".join(parts)
+
+
+def read_role(path: Path, limit: int = 0, seed: int = 0) -> list[RoleExample]:
+    """Role-play examples of a file (`limit` > 0: that many, drawn by the seed, in file order)."""
+    examples = read_jsonl(path, RoleExample, "role-play examples")
+    check_unique(path, (example.id for example in examples), "example ids")
+    for number, example in enumerate(examples, start=1):
+        roles = [message["role"] for message in example.messages]
+        if "assistant" not in roles:
+            raise UserError(f"{path}: example {number} ({example.id}): messages: no assistant message, so nothing to learn")
+    return draw(examples, limit, seed)
+
+
+def read_rank(path: Path, dimension: str = "", language: str = "", limit: int = 0, seed: int = 0) -> list[RankExample]:
+    """Ranker examples of a file, of one dimension or language where given."""
+    examples = read_jsonl(path, RankExample, "ranker examples")
+    check_unique(path, (example.id for example in examples), "example ids")
+    kept = [
+        example
+        for example in examples
+        if (not language or example.language == language) and (not dimension or list(example.labels) == [dimension])
+    ]
+    if not kept:
+        have = sorted({(e.language, e.dimension or "all dimensions in one") for e in examples})
+        raise UserError(
+            f"{path}: no example for dimension {dimension or 'any'}, language {language or 'any'}; the file has "
+            + ", ".join(" ".join(pair) for pair in have)
+        )
+    return draw(kept, limit, seed)
+
+
+def draw(examples: list[E], limit: int, seed: int) -> list[E]:
+    """`limit` of the examples at random, in their order; all of them for 0."""
+    if not limit or limit >= len(examples):
+        return examples
+    chosen = set(random.Random(seed).sample(range(len(examples)), limit))
+    return [example for index, example in enumerate(examples) if index in chosen]
+
+
+def prepare_role(
+    path: Path, examples: Sequence[RoleExample], tokenizer: PreTrainedTokenizerBase, max_length: int | None
+) -> Prepared:
+    """Seeker lines carry the loss; a dialogue longer than `max_length` tokens is cut at its end.
+
+    Raises `UserError` when no example has a token that carries loss.
+    """
+    prepared, template = Prepared(path, [], []), chatml(tokenizer)
+    for example in examples:
+        ids, labels = encode(tokenizer, example.messages, template)
+        if max_length is not None and len(ids) > max_length:
+            ids, labels = ids[:max_length], labels[:max_length]
+            prepared.cut += 1
+        if all(label == IGNORED for label in labels):
+            prepared.dropped[f"no seeker line within max_length {max_length}"] += 1
+            continue
+        prepared.examples.append(example)
+        prepared.rows.append({"input_ids": ids, "labels": labels})
+    return _not_empty(prepared, max_length)
+
+
+def prepare_rank(
+    path: Path,
+    examples: Sequence[RankExample],
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int | None,
+    score_tokens: dict[str, int],
+) -> Prepared:
+    """The answer carries the loss. Adds `scores`: for each score token of the row, [dimension and language key, label].
+
+    `score_tokens` maps each score of the scale to its token. An example longer than `max_length` is dropped, never cut: a
+    ranker that has not read the whole dialogue learns something else.
+    Raises `UserError` for a label off the scale, an answer that is not its labels or that the tokenizer merges, and when
+    nothing is left.
+    """
+    prepared, template = Prepared(path, [], []), chatml(tokenizer)
+    values = set(score_tokens.values())
+    for number, example in enumerate(examples, start=1):
+        where = f"{path}: example {number} ({example.id})"
+        for key, label in example.labels.items():
+            if str(label) not in score_tokens:
+                known = ", ".join(score_tokens)
+                raise UserError(f"{where}: labels.{key}: {label} is off the scale ({known})")
+        answer = example.completion[-1]["content"]
+        if answer != "".join(map(str, example.labels.values())):
+            raise UserError(f"{where}: completion: {answer!r} is not its labels {list(example.labels.values())}")
+        ids, labels = encode(tokenizer, [*example.prompt, *example.completion], template)
+        digits = [label for label in labels if label in values]
+        if digits != [score_tokens[str(label)] for label in example.labels.values()]:
+            raise UserError(f"{where}: completion: the base's tokenizer does not write {answer!r} as one token a score")
+        if max_length is not None and len(ids) > max_length:
+            prepared.dropped[f"longer than max_length {max_length}"] += 1
+            continue
+        prepared.examples.append(example)
+        prepared.rows.append({"input_ids": ids, "labels": labels})
+    return _not_empty(prepared, max_length)
+
+
+def _not_empty(prepared: Prepared, max_length: int | None) -> Prepared:
+    if not prepared.rows:
+        reasons = "; ".join(f"{reason}: {count}" for reason, count in prepared.dropped.items())
+        raise UserError(f"{prepared.path}: no token to train on is left ({reasons}): raise max_length or give other data")
+    return prepared
+
+
+def rubric_beside(path: Path) -> Rubric:
+    """The rubric that `rank-sft` asked, from rubric.yaml beside the examples.
+
+    Raises `UserError` when it is missing: the scale is never guessed from the labels.
+    """
+    beside = path.parent / "rubric.yaml"
+    if not beside.is_file():
+        raise UserError(f"{beside} is missing: `python -m data_prep rank-sft` writes it beside {path.name}; copy both")
+    return load_rubric(str(beside))
+
+
+def score_tokens(tokenizer: PreTrainedTokenizerBase, scores: Sequence[int], what: str) -> dict[str, int]:
+    """The token of each score; `UserError` when one is not a single token."""
+    found = {}
+    for score in scores:
+        # As an answer: some tokenizers put a space before text that stands alone.
+        _, labels = encode(tokenizer, [{"role": "assistant", "content": str(score)}])
+        said = [label for label in labels if label != IGNORED][:-1]  # without <|im_end|>
+        if len(said) != 1:
+            raise UserError(f"{what}: its tokenizer writes the score {score} with {len(said)} tokens; one is needed")
+        found[str(score)] = said[0]
+    return found
+
+

@@ -1,0 +1,214 @@
+"""`python -m train plan RECIPE`: what a recipe takes, before anything is downloaded: parameters, memory, steps, tokens, hours.
+
+The arithmetic is that of `train.sizes`; here are the GPUs, the data, and the tables.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import orjson
+import typer
+from rich.console import Console
+
+from data_prep.records import Language
+from data_prep.tables import Table, to_console
+from serve.errors import UserError
+from train.sizes import GIB, STRATEGIES, architecture, count_steps, flops_per_token, measure, memory
+
+if TYPE_CHECKING:
+    from train.recipes import Recipe, Task
+
+GpuName = Literal["h100", "a100", "l40s"]
+# Label, memory that a process can get (GiB), dense bf16 peak (TFLOP/s): the manufacturer's data sheets.
+GPUS: dict[GpuName, tuple[str, float, float]] = {
+    "h100": ("H100 SXM 80 GB", 79.0, 989.0),
+    "a100": ("A100 80 GB", 79.0, 312.0),
+    "l40s": ("L40S 48 GB", 44.0, 362.0),
+}
+MFU = 0.4  # model FLOPs utilisation: share of the peak that LoRA training of 7B–14B models reaches; 0.3–0.5 is usual
+BYTES_A_TOKEN = 4  # UTF-8 bytes: English has about 4 letters a token, Chinese about 1.4 characters of 3 bytes
+MARKS = 5  # ChatML's tokens around one message
+ROLE_EXAMPLES = int(14_000 * 0.95)  # ESC-Eval section 2.3, and our validation share of 5 %
+# ESC-Eval section 3.4: 331 English cards × 14 models and 324 Chinese × 12 = 8,522 dialogues a dimension, split 7:1:2.
+RANK_DIALOGUES: dict[Language, int] = {"en": 331 * 14, "zh": 324 * 12}
+MEAN_TOKENS: dict[Task, int] = {"role": 650, "rank": 1340}  # assumed without data; ours are as long
+
+
+def read_examples(recipe: Recipe[Any]) -> tuple[int, float, str, str]:
+    """How many training examples, their mean tokens before cutting, and where each figure is from, in words.
+
+    From the recipe's train_file when it is there (tokens: UTF-8 bytes / 4 and 5 a message), else the paper's.
+    """
+    from train.examples import read_rank, read_role
+
+    data, path, seed = recipe.data, Path(recipe.data.train_file), recipe.training.seed
+    if path.is_file():
+        dialogues: Sequence[Sequence[Any]]
+        if recipe.task == "role":
+            dialogues = [e.messages for e in read_role(path, data.max_train_examples, seed)]
+        else:
+            found = read_rank(path, data.dimension, data.language, data.max_train_examples, seed)
+            dialogues = [(*e.prompt, *e.completion) for e in found]
+        tokens = sum(len(m["content"].encode()) / BYTES_A_TOKEN + MARKS for messages in dialogues for m in messages)
+        return len(dialogues), tokens / len(dialogues), str(path), f"{path}: UTF-8 bytes / {BYTES_A_TOKEN}, + {MARKS} a message"
+    if recipe.task == "role":
+        count, said = ROLE_EXAMPLES, "the paper's 14,000 × 0.95"
+    else:
+        dialogues_in = [n for language, n in RANK_DIALOGUES.items() if getattr(data, "language", "") in ("", language)]
+        count, said = (
+            sum(dialogues_in) * 7 // 10,
+            f"the paper's {sum(dialogues_in):,} dialogues a dimension × 0.7, one example each",
+        )
+    if data.max_train_examples:
+        count = min(count, data.max_train_examples)
+    return count, MEAN_TOKENS[recipe.task], f"{said} (no {path} here)", "assumed"
+
+
+def make_plan(recipe: Recipe[Any], gpu: GpuName = "h100", gpus: int = 1, mfu: float = MFU) -> dict[str, Any]:
+    """Everything that is printed, as JSON: parameters, bytes by part for each strategy, steps, tokens, hours.
+
+    `mfu` is the share of the GPU's peak that is reached (0 to 1). Raises `UserError` for recipes that vLLM could not serve,
+    quantised bases, and what `architecture` and `measure` refuse.
+    """
+    from train.lora import lora_config
+
+    training, model = recipe.training, recipe.model
+    if model.load_in_4bit or model.load_in_8bit:
+        raise UserError("load_in_4bit, load_in_8bit: plan has no arithmetic for quantised bases")
+    lora = lora_config(model)
+    config, known_from = architecture(model.model_name_or_path or "")
+    shape = measure(config, lora, model.dtype or "auto")
+    label, capacity, peak = GPUS[gpu]
+    longest = training.max_length or config.max_position_embeddings
+    examples, mean, counted_in, lengths_from = read_examples(recipe)
+    mean = min(mean, longest)
+    if training.packing:
+        examples, mean = math.ceil(examples * mean / longest), longest
+    rows, accumulation, epochs = (
+        training.per_device_train_batch_size,
+        training.gradient_accumulation_steps,
+        training.num_train_epochs,
+    )
+    steps = count_steps(examples, rows, accumulation, gpus, epochs, training.max_steps)
+    batch = rows * accumulation * gpus
+    # Whole epochs see each example once; max_steps fills its batches anew.
+    seen = steps * batch if training.max_steps > 0 else math.ceil(examples * epochs)
+    checkpointing = bool(training.gradient_checkpointing)
+    parts = {
+        strategy: memory(shape, recipe.task, rows, longest, checkpointing, model.lora_dropout > 0, strategy, gpus)
+        for strategy in STRATEGIES
+    }
+    flops = {n: float(seen) * n * flops_per_token(shape, n, checkpointing) for n in (mean, longest)}
+    hours = {n: total / (gpus * peak * 1e12 * mfu) / 3600 for n, total in flops.items()}
+    return {
+        "recipe": str(recipe.file),
+        "task": recipe.task,
+        "base": model.model_name_or_path,
+        "architecture_from": known_from,
+        "total_parameters": shape.total,
+        "trainable_parameters": shape.trainable,
+        "trainable_share": shape.trainable_share,
+        "lora_rank": lora.r,
+        "gpu": label,
+        "gpus": gpus,
+        "gpu_memory_bytes": int(capacity * GIB),
+        "memory_bytes": {strategy: {**part, "total": sum(part.values())} for strategy, part in parts.items()},
+        "fits": {strategy: sum(part.values()) <= capacity * GIB for strategy, part in parts.items()},
+        "examples": examples,
+        "examples_from": counted_in,
+        "epochs": seen / examples,
+        "global_batch": batch,
+        "steps": steps,
+        "mean_tokens": mean,
+        "mean_tokens_from": lengths_from,
+        "max_tokens": longest,
+        "tokens": round(seen * mean),
+        "tokens_at_most": seen * longest,
+        "flops": flops[mean],
+        "mfu": mfu,
+        "hours": hours[mean],
+        "hours_at_most": hours[longest],
+        "notes": _notes(recipe, checkpointing, peak, mfu),
+    }
+
+
+def _notes(recipe: Recipe[Any], checkpointing: bool, peak: float, mfu: float) -> list[str]:
+    cost = "6 N a token, with gradient checkpointing" if checkpointing else "4 N a token, without gradient checkpointing"
+    notes = [
+        f"hours: ({cost}, + the adapter's and attention's) / (GPUs × {peak:g} TFLOP/s × {mfu:g} reached); without evaluations, "
+        "padding and loading",
+        "memory: at the longest examples; activations for sdpa or FlashAttention; overhead assumed",
+        "trainable share: of base and adapter together",
+    ]
+    if recipe.training.use_cpu:
+        notes.append("this recipe trains on CPU (use_cpu): memory and hours are what the GPU would take")
+    return notes
+
+
+def tables(found: dict[str, Any]) -> list[Table]:
+    """A plan as two tables: what it comes to, and memory by part (GiB a GPU)."""
+    whole: list[tuple[str, str]] = [
+        ("base", f"{found['base']} ({found['architecture_from']})"),
+        ("total parameters", f"{found['total_parameters']:,}"),
+        (
+            "trainable parameters",
+            f"{found['trainable_parameters']:,} ({found['trainable_share']:.2%}, rank {found['lora_rank']})",
+        ),
+        ("examples", f"{found['examples']:,} ({found['examples_from']})"),
+        ("epochs", f"{found['epochs']:.4g}"),
+        ("global batch", f"{found['global_batch']} examples on {found['gpus']} GPU(s)"),
+        ("steps", f"{found['steps']:,}"),
+        (
+            "tokens an example",
+            f"{found['mean_tokens']:,.0f} expected ({found['mean_tokens_from']}), {found['max_tokens']:,} at most",
+        ),
+        ("tokens", f"{found['tokens']:,} expected, {found['tokens_at_most']:,} at most"),
+        ("hours", f"{found['hours']:.2f} expected, {found['hours_at_most']:.2f} at most, on {found['gpus']} × {found['gpu']}"),
+    ]
+    parts = list(found["memory_bytes"]["ddp"])
+    rows: list[tuple[str | float, ...]] = [(p, *(found["memory_bytes"][s][p] / GIB for s in STRATEGIES)) for p in parts]
+    fits = ("fits", *("yes" if found["fits"][s] else "no" for s in STRATEGIES))
+    limit = found["gpu_memory_bytes"] / GIB
+    return [
+        Table("plan", f"Plan of {found['recipe']} ({found['task']})", ("", "value"), tuple(whole)),
+        Table(
+            "memory",
+            f"GiB on each of {found['gpus']} × {found['gpu']} ({limit:g} GiB usable)",
+            ("part", *STRATEGIES.values()),
+            (*rows, fits),
+            notes=tuple(found["notes"]),
+        ),
+    ]
+
+
+def plan(
+    context: typer.Context,
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A recipe: a YAML file of configs/train.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON (bytes, not GiB).")] = False,
+    gpu: Annotated[GpuName, typer.Option(help="GPU that memory and hours are for.")] = "h100",
+    gpus: Annotated[int, typer.Option(min=1, help="How many of them.")] = 1,
+    mfu: Annotated[float, typer.Option(min=0.01, max=1.0, help="Share of the GPU's peak that training reaches.")] = MFU,
+) -> None:
+    """What a recipe takes: parameters, memory by part and GPU, steps, tokens, hours. Nothing is loaded or downloaded.
+
+    The recipe's settings can be overridden as for training. A recipe whose adapter vLLM could not serve is refused. Example:
+
+    python -m train plan configs/train/esc_role_qwen1.5_14b.yaml --gpus 8 --lora_r 32
+    """
+    from train.recipes import read_recipe
+
+    recipe = read_recipe(config, context.args)
+    try:
+        found = make_plan(recipe, gpu, gpus, mfu)
+    except UserError as error:
+        raise UserError(f"{config}: {error}") from None
+    if as_json:
+        typer.echo(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
+        return
+    console = Console()
+    for table in tables(found):
+        to_console(table, console)

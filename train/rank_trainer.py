@@ -1,0 +1,217 @@
+"""The ranker's trainer: loss on the answer's tokens only (the logits of the prompt are never computed), as cross-entropy or with
+an ordinal term, and an evaluation that reads the scale's probabilities as scoring does.
+
+Shapes: B examples, K tokens of the longest answer (its end marker included), D scores an example, S scores of the scale.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from transformers import EvalPrediction
+from trl import SFTTrainer
+
+from data_prep.scores.accuracy import accuracy, ece, quadratic_kappa, spearman
+from data_prep.scores.rank_sft import RankExample
+from train.chat_templates import IGNORED
+
+Key = tuple[str, str]  # language, dimension
+
+
+def keys_of(examples: Sequence[RankExample]) -> list[Key]:
+    """Every (language, dimension) that is scored, in the order of first use."""
+    return list(dict.fromkeys((e.language, dimension) for e in examples for dimension in e.labels))
+
+
+def balanced_weights(examples: Sequence[RankExample]) -> dict[tuple[Key, int], float]:
+    """A weight for each label of each (language, dimension): inverse to its frequency, with mean 1 over the examples."""
+    counts: Counter[tuple[Key, int]] = Counter()
+    totals: Counter[Key] = Counter()
+    for e in examples:
+        for dimension, label in e.labels.items():
+            counts[(e.language, dimension), label] += 1
+            totals[e.language, dimension] += 1
+    present = Counter(key for key, _ in counts)
+    return {(key, label): totals[key] / (present[key] * count) for (key, label), count in counts.items()}
+
+
+def add_scores(
+    rows: list[dict[str, Any]],
+    examples: Sequence[RankExample],
+    keys: Sequence[Key],
+    weights: dict[tuple[Key, int], float] | None = None,
+) -> None:
+    """Give every row `keys` [D] (index of language and dimension), `targets` [D] (mean of the annotators), `weights` [D]."""
+    index = {key: number for number, key in enumerate(keys)}
+    for row, example in zip(rows, examples, strict=True):
+        pairs = [(example.language, dimension) for dimension in example.labels]
+        row["keys"] = [index[pair] for pair in pairs]
+        row["targets"] = [float(example.target[dimension]) for dimension in example.labels]
+        row["weights"] = [
+            weights.get((pair, label), 1.0) if weights else 1.0 for pair, label in zip(pairs, example.labels.values(), strict=True)
+        ]
+
+
+@dataclass
+class LeftPadding:
+    """Batches padded on the left, so that the answers end together: [B, T] ids, mask, positions, labels; [B, D] the rest."""
+
+    pad: int
+
+    def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        longest = max(len(row["input_ids"]) for row in rows)
+        most = max(len(row["keys"]) for row in rows)
+
+        def left(values: Sequence[int], fill: int) -> list[int]:
+            return [fill] * (longest - len(values)) + list(values)
+
+        def right(values: Sequence[float], fill: float) -> list[float]:
+            return [*values, *([fill] * (most - len(values)))]
+
+        mask = torch.tensor([left([1] * len(row["input_ids"]), 0) for row in rows])
+        return {
+            "input_ids": torch.tensor([left(row["input_ids"], self.pad) for row in rows]),
+            "attention_mask": mask,
+            "position_ids": (mask.cumsum(1) - 1).clamp(min=0),
+            "labels": torch.tensor([left(row["labels"], IGNORED) for row in rows]),
+            "keys": torch.tensor([right(row["keys"], -1) for row in rows]).long(),
+            "targets": torch.tensor([right(row["targets"], 0.0) for row in rows]),
+            "weights": torch.tensor([right(row["weights"], 1.0) for row in rows]),
+        }
+
+
+def squared_emd(logits: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Squared earth mover's distance between softmax(logits [N, S]) and the right scores' places [N]: [N], 0 to S - 1.
+
+    The sum over the scale of the squared difference of the cumulative distributions: far misses cost more than near ones.
+    """
+    mass = F.one_hot(right, logits.shape[-1]).to(logits.dtype)
+    return (logits.softmax(-1).cumsum(-1) - mass.cumsum(-1)).square().sum(-1)
+
+
+class RankTrainer(SFTTrainer):
+    """Cross-entropy over the vocabulary on the answer's tokens; where the answer is a score, weighted by class."""
+
+    ordinal_weight = 0.0
+
+    def __init__(self, *args: Any, score_tokens: Sequence[int], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._scores = torch.tensor(list(score_tokens))
+
+    def answer_loss(self, inputs: dict[str, torch.Tensor], logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The summed loss of a batch: logits [B, K, vocabulary], labels [B, K]."""
+        scored = torch.isin(labels, self._scores.to(labels.device))
+        weights = torch.ones_like(labels, dtype=logits.dtype)
+        weights[scored] = inputs["weights"][inputs["keys"] >= 0].to(logits.dtype)
+        losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none")
+        total = (losses * weights.flatten()).sum()
+        if self.ordinal_weight:
+            places = (labels[scored][:, None] == self._scores.to(labels.device)).int().argmax(1)
+            emd = squared_emd(logits[scored][:, self._scores], places)
+            total = total + self.ordinal_weight * (emd * weights[scored]).sum()
+        return total
+
+    def _answers(self, model: Any, inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits [B, K, vocabulary] in fp32 and labels [B, K] of the answers."""
+        labels = inputs["labels"]
+        length = int((labels != IGNORED).any(0).int().argmax())  # where the longest answer begins
+        kept = labels.shape[1] - length
+        asked = {name: inputs[name] for name in ("input_ids", "attention_mask", "position_ids")}
+        logits = model(**asked, logits_to_keep=kept + 1, use_cache=False).logits
+        return logits[:, :-1].float(), labels[:, -kept:]
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> Any:
+        """The mean loss an answer token. `num_items_in_batch` counts the tokens of all processes and accumulation steps, and
+        DDP averages gradients over processes."""
+        logits, labels = self._answers(model, inputs)
+        total = self.answer_loss(inputs, logits, labels)
+        count = (labels != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch
+        loss = total / torch.as_tensor(count).clamp(min=1)
+        if num_items_in_batch is not None and self.args.average_tokens_across_devices:
+            loss = loss * self.accelerator.num_processes
+        return (loss, logits) if return_outputs else loss
+
+    def prediction_step(
+        self, model: Any, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Loss, probabilities [B, D, S] over the scale, and [B, D, 2]: key and target (-100 where an example has fewer)."""
+        inputs = self._prepare_inputs(inputs)
+        with torch.no_grad(), self.compute_loss_context_manager():
+            logits, labels = self._answers(model, inputs)
+            total = self.answer_loss(inputs, logits, labels)
+        scored = torch.isin(labels, self._scores.to(labels.device))
+        present = inputs["keys"] >= 0
+        found = logits.new_full((*inputs["keys"].shape, len(self._scores)), float(IGNORED))
+        found[present] = logits[scored][:, self._scores].softmax(-1)
+        told = torch.stack([inputs["keys"].to(found.dtype), inputs["targets"].to(found.dtype)], -1)
+        told[~present] = IGNORED
+        return (total / (labels != IGNORED).sum()).float(), found, told
+
+
+class OrdinalRankTrainer(RankTrainer):
+    """Cross-entropy plus `ordinal_weight` times the squared earth mover's distance over the scale."""
+
+    def __init__(self, *args: Any, ordinal_weight: float, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.ordinal_weight = ordinal_weight
+
+
+def score_metrics(keys: Sequence[Key], scores: Sequence[int]) -> Callable[[EvalPrediction], dict[str, float]]:
+    """A `compute_metrics` that gives, for every language and dimension and their average, `en_empathy_acc` and so on.
+
+    ACC, ACC_soft, quadratic weighted kappa, Spearman, ECE, and the majority baseline's ACC and ACC_soft. The average is over
+    dimensions of a language (`en_average_acc`), then over languages (`average_acc`); undefined figures are left out of it.
+    """
+
+    def compute(prediction: EvalPrediction) -> dict[str, float]:
+        found, told = np.asarray(prediction.predictions), np.asarray(prediction.label_ids)
+        rows: dict[Key, dict[str, float | None]] = {}
+        for number, key in enumerate(keys):
+            at = (told[..., 0] == number) & (told[..., 1] != IGNORED)
+            if at.any():
+                rows[key] = figures(found[at], told[at][:, 1], scores)
+        result = {f"{language}_{dimension}_{name}": value for (language, dimension), row in rows.items() for name, value in row.items()}
+        averages = {}
+        for language in dict.fromkeys(language for language, _ in rows):
+            averages[language] = _means([row for (of, _), row in rows.items() if of == language])
+            result |= {f"{language}_average_{name}": value for name, value in averages[language].items()}
+        result |= {f"average_{name}": value for name, value in _means(list(averages.values())).items()}
+        return {name: float(value) for name, value in result.items() if value is not None}
+
+    return compute
+
+
+def figures(distributions: np.ndarray, targets: np.ndarray, scores: Sequence[int]) -> dict[str, float | None]:
+    """The figures of one dimension: distributions [n, S] over `scores`, mean gold scores [n]."""
+    values = [scores[place] for place in distributions.argmax(1)]
+    gold = [float(target) for target in targets]
+    measured = accuracy(values, gold)
+    kept = {name: measured[name] for name in ("acc", "acc_soft", "majority_acc", "majority_acc_soft", "n")}
+    labels = [int(np.floor(target + 0.5)) for target in gold]
+    return {
+        **kept,
+        "kappa": quadratic_kappa(values, labels, scores),
+        "spearman": spearman(values, gold),
+        "ece": ece(distributions, [scores.index(label) for label in labels]),
+    }
+
+
+def _means(rows: Sequence[dict[str, float | None]]) -> dict[str, float | None]:
+    names = dict.fromkeys(name for row in rows for name in row)
+    means: dict[str, float | None] = {}
+    for name in names:
+        values = [value for row in rows if (value := row.get(name)) is not None]
+        means[name] = (sum(values) if name == "n" else sum(values) / len(values)) if values else None
+    return means

@@ -1,0 +1,186 @@
+"""Recipes: one YAML file in configs/train says what is trained, on what, and how; the command line overrides it.
+
+Three groups of settings share a file: `RoleArguments` or `RankArguments` (ours), TRL's `ModelConfig` (base, LoRA) and TRL's
+`SFTConfig` (batches, steps, logging: everything transformers' `TrainingArguments` knows). TRL's parser reads all of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+from serve.errors import UserError, near
+from serve.files import load_yaml
+
+if TYPE_CHECKING:
+    from trl import ModelConfig, SFTConfig
+
+Task = Literal["role", "rank"]
+
+
+@dataclass
+class DataArguments:
+    """What both scripts train on. Files are what `python -m data_prep role-sft` or `rank-sft` wrote."""
+
+    task: str = field(default="", metadata={"help": "role (esc_role.py) or rank (esc_rank.py): what this recipe is for."})
+    train_file: str = field(default="", metadata={"help": "JSONL of training examples."})
+    valid_file: str = field(default="", metadata={"help": "JSONL of validation examples, of other dialogues."})
+    licence: str = field(default="", metadata={"help": "Licence of the adapter, for its model card."})
+    max_train_examples: int = field(default=0, metadata={"help": "Train on this many examples drawn by the seed. 0: all."})
+    max_valid_examples: int = field(default=0, metadata={"help": "Validate on this many examples drawn by seed 0. 0: all."})
+
+
+@dataclass
+class RoleArguments(DataArguments):
+    """Settings of the simulator (ESC-Role, ESC-Eval section 2.3)."""
+
+    samples: int = field(default=3, metadata={"help": "Seeker lines generated at every evaluation, for the log. 0: none."})
+
+
+@dataclass
+class RankArguments(DataArguments):
+    """Settings of the ranker (ESC-RANK, ESC-Eval section 3.4)."""
+
+    loss: str = field(
+        default="cross_entropy",
+        metadata={
+            "help": "cross_entropy on the answer's tokens, or ordinal: with the squared earth mover's distance between the "
+            "scale's probabilities and the right score added.",
+            "choices": ["cross_entropy", "ordinal"],
+        },
+    )
+    ordinal_weight: float = field(default=1.0, metadata={"help": "Weight of the ordinal term."})
+    class_weights: str = field(
+        default="none",
+        metadata={
+            "help": "balanced: an answer's loss is weighted by how rare its score is for its language and dimension in training "
+            "(mean weight 1).",
+            "choices": ["none", "balanced"],
+        },
+    )
+    dimension: str = field(default="", metadata={"help": "Only examples of this dimension (one adapter a dimension)."})
+    language: str = field(default="", metadata={"help": "Only examples in this language, en or zh (one adapter a language)."})
+
+
+A = TypeVar("A", bound=DataArguments)
+ARGUMENTS: dict[Task, type[DataArguments]] = {"role": RoleArguments, "rank": RankArguments}
+
+
+@dataclass
+class Recipe(Generic[A]):
+    """A parsed and checked recipe. `file` is null when everything came from the command line."""
+
+    task: Task
+    data: A
+    training: SFTConfig
+    model: ModelConfig
+    file: Path | None
+
+    def settings(self) -> dict[str, Any]:
+        """What decides the weights, as JSON: our settings, LoRA, and the trainer's that differ from its defaults."""
+        from trl import ModelConfig
+
+        chosen = {f.name: getattr(self.data, f.name) for f in fields(self.data)}
+        base = ModelConfig()
+        chosen |= {f.name: v for f in fields(base) if (v := getattr(self.model, f.name)) != getattr(base, f.name)}
+        given = load_yaml(self.file, "recipe") if self.file else {}
+        known = self.training.to_sanitized_dict() if hasattr(self.training, "to_sanitized_dict") else {}
+        kept = {key: known.get(key, given[key]) for key in given if key not in chosen}
+        for name in ("learning_rate", "num_train_epochs", "max_steps", "per_device_train_batch_size", "seed", "max_length"):
+            kept[name] = getattr(self.training, name)
+        kept.pop("output_dir", None)
+        return {**chosen, **kept}
+
+
+def parse_recipe(task: Task, arguments: Sequence[str]) -> Recipe[Any]:
+    """The recipe of `--config FILE` and overrides, as `accelerate launch train/esc_role.py` gets them.
+
+    Raises `UserError` for a missing or malformed file, an unknown setting (with near ones), a recipe of the other script, and
+    data files that do not exist.
+    """
+    from trl import ModelConfig, SFTConfig, TrlParser
+
+    arguments = list(arguments)
+    file = _config_file(arguments)
+    if file is not None:
+        _check_file(file, task, arguments)
+    elif not {"-h", "--help"} & set(arguments):
+        raise UserError(f"no recipe: give --config configs/train/FILE.yaml (there are {', '.join(_bundled(task))})")
+    parser = TrlParser((ARGUMENTS[task], SFTConfig, ModelConfig), description=ARGUMENTS[task].__doc__)
+    try:
+        data, training, model = parser.parse_args_and_config(arguments)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{file or 'command line'}: {error}") from None
+    recipe: Recipe[Any] = Recipe(task, data, training, model, file)
+    _check(recipe)
+    return recipe
+
+
+def read_recipe(file: Path, overrides: Sequence[str] = ()) -> Recipe[Any]:
+    """A recipe file of either task. Nothing that the recipe names has to exist."""
+    given = _mapping(file)
+    task = given.get("task")
+    if task not in ARGUMENTS:
+        raise UserError(f"{file}: task: {task!r} is not role or rank")
+    return parse_recipe(task, ["--config", str(file), *overrides])
+
+
+def _bundled(task: Task) -> list[str]:
+    from serve.files import CONFIGS
+
+    return sorted(path.name for path in (CONFIGS / "train").glob(f"esc_{task}_*.yaml"))
+
+
+def _config_file(arguments: Sequence[str]) -> Path | None:
+    if "--config" not in arguments:
+        return None
+    index = list(arguments).index("--config")
+    if index + 1 == len(arguments):
+        raise UserError("--config: name a recipe, such as configs/train/esc_role_embedded.yaml")
+    return Path(arguments[index + 1])
+
+
+def _mapping(file: Path) -> dict[str, Any]:
+    given = load_yaml(file, "recipe")
+    if not isinstance(given, dict):
+        raise UserError(f"{file}: a recipe is a mapping of settings")
+    return given
+
+
+@lru_cache
+def _known(task: Task) -> frozenset[str]:
+    from trl import ModelConfig, SFTConfig
+
+    return frozenset(f.name for group in (ARGUMENTS[task], SFTConfig, ModelConfig) for f in fields(group)) | {"env"}
+
+
+def _check_file(file: Path, task: Task, arguments: Sequence[str]) -> None:
+    given = _mapping(file)
+    for key in given:
+        if key not in _known(task):
+            raise UserError(f"{file}: {key}: unknown setting: {near(str(key), _known(task))}")
+    if given.get("task") != task and "--task" not in arguments:
+        script = "esc_role.py" if given.get("task") == "role" else "esc_rank.py"
+        raise UserError(f"{file}: task: {given.get('task')!r}: this script trains {task} (for that one: train/{script})")
+
+
+def _check(recipe: Recipe[Any]) -> None:
+    where = recipe.file or "command line"
+    if not recipe.model.model_name_or_path:
+        raise UserError(f"{where}: model_name_or_path: name the base: a hub id, a folder, or embedded:smollm2-135m-instruct")
+    for name in ("train_file", "valid_file"):
+        if not getattr(recipe.data, name):
+            raise UserError(f"{where}: {name}: name the JSONL file that `python -m data_prep {recipe.task}-sft` wrote")
+    if recipe.model.dtype is None:
+        recipe.model.dtype = "auto"
+    if recipe.training.trust_remote_code:
+        raise UserError(f"{where}: trust_remote_code: remote code is never run here; convert the base first (serve convert-internlm2)")
+
+
+def is_main_process() -> bool:
+    """Whether this is the process that prints and writes (rank 0 of torchrun or accelerate)."""
+    return int(os.environ.get("RANK", "0")) == 0

@@ -1,0 +1,78 @@
+"""The simulator's trainer: TRL's, with perplexity counted over tokens and seeker lines sampled at every evaluation."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import orjson
+import torch
+from transformers import EvalPrediction, TrainerCallback
+from trl import SFTTrainer
+
+from data_prep.role_play.examples import RoleExample
+from train.chat_templates import chatml
+from train.recipes import is_main_process
+
+
+class RoleTrainer(SFTTrainer):
+    """SFT whose evaluation gives, for every dialogue, the summed negative log-likelihood of its scored tokens and their number.
+
+    TRL's own evaluation loss averages batch means, which depends on how dialogues fall into batches.
+    """
+
+    def prediction_step(
+        self, model: Any, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Loss, [batch, 2] (sum in nats, number of tokens), and a dummy [batch] that marks rows as labelled."""
+        inputs = self._prepare_inputs(inputs)
+        with torch.no_grad(), self.compute_loss_context_manager():
+            outputs = model(**inputs, fused_lm_head=True)
+        nll = -outputs.log_probs.double().sum(1)
+        count = outputs.label_mask.sum(1)
+        loss = nll.sum() / count.sum().clamp(min=1)
+        return loss.float(), torch.stack([nll, count.double()], 1), torch.zeros_like(count)
+
+
+def perplexity(prediction: EvalPrediction) -> dict[str, float]:
+    """exp of the mean negative log-likelihood a scored token, over all dialogues together."""
+    total, tokens = prediction.predictions[:, 0].sum(), prediction.predictions[:, 1].sum()
+    return {"perplexity": math.exp(total / tokens), "scored_tokens": float(tokens)}
+
+
+class SampleLines(TrainerCallback):
+    """Seeker lines generated after every evaluation for the same few validation dialogues, into samples.jsonl and wandb."""
+
+    def __init__(self, examples: list[RoleExample], tokenizer: Any, out: Path, max_new_tokens: int = 48) -> None:
+        self._examples, self._tokenizer, self._out, self._limit = examples, tokenizer, out, max_new_tokens
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        if not self._examples or not is_main_process() or args.deepspeed:  # under ZeRO-3 one process cannot generate alone
+            return
+        rows = [{"step": state.global_step, "id": e.id, **self._line(model, e)} for e in self._examples]
+        with (self._out / "samples.jsonl").open("ab") as handle:
+            for row in rows:
+                handle.write(orjson.dumps(row) + b"\n")
+        import sys
+
+        wandb = sys.modules.get("wandb")
+        if wandb is not None and wandb.run is not None:
+            table = wandb.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])
+            wandb.run.log({"samples": table}, commit=False)
+
+    def _line(self, model: Any, example: RoleExample) -> dict[str, str]:
+        """The first line of the seeker after a supporter's question, generated greedily, beside the real one."""
+        last = next(i for i, m in enumerate(example.messages) if m["role"] == "assistant" and i >= min(3, len(example.messages) - 1))
+        text = self._tokenizer.apply_chat_template(
+            list(example.messages[:last]), chat_template=chatml(self._tokenizer), tokenize=False, add_generation_prompt=True
+        )
+        ids = self._tokenizer(text, return_tensors="pt", add_special_tokens=False).to(model.device)
+        end = self._tokenizer.convert_tokens_to_ids("<|im_end|>")
+        training = model.training
+        model.eval()
+        with torch.no_grad():
+            out = model.generate(**ids, max_new_tokens=self._limit, do_sample=False, eos_token_id=end, pad_token_id=end)
+        model.train(training)
+        said = self._tokenizer.decode(out[0, ids["input_ids"].shape[1] :], skip_special_tokens=True)
+        return {"asked": example.messages[last - 1]["content"], "said": said.strip(), "real": example.messages[last]["content"]}

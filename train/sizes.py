@@ -1,0 +1,206 @@
+"""Sizes: parameters counted on the meta device, where a model has shapes and no weights, and the arithmetic over them.
+
+Memory, steps and operations are estimates by formula; every formula and every assumption stands in a docstring here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from serve.embedded import EMBEDDED_PREFIX, local_path, materialise
+from serve.errors import UserError
+from serve.files import CONFIGS, load_yaml
+
+if TYPE_CHECKING:
+    from peft import LoraConfig
+    from transformers import PretrainedConfig
+
+    from train.recipes import Task
+
+GIB = 2**30
+Strategy = Literal["ddp", "zero2", "zero3"]
+STRATEGIES: dict[Strategy, str] = {"ddp": "one GPU or DDP", "zero2": "ZeRO-2", "zero3": "ZeRO-3"}
+OVERHEAD = 3 * GIB  # CUDA context, NCCL buffers, fragmentation
+GATHERED = 10**9  # DeepSpeed's stage3_max_live_parameters: how many weights ZeRO-3 holds gathered at once
+TILE = (4096, 32768)  # tokens × vocabulary that TRL's fused head computes at once
+ANSWER = 10  # a joint answer: seven digits, <|im_end|>, newline, and the position before them
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the arithmetic needs to know of a base with its adapter.
+
+    `total` counts the base's parameters (tied ones once), `trainable` the adapter's, `matmul` the weights of the base's linear
+    layers, output layer included: a token is multiplied by each of them once. `queries` and `keys` are heads × head size;
+    `adapted_inputs` and `adapted_ranks` the summed input widths and ranks of one layer's adapters; `weight_bytes` a base
+    weight's size.
+    """
+
+    total: int
+    trainable: int
+    matmul: int
+    layers: int
+    hidden: int
+    queries: int
+    keys: int
+    intermediate: int
+    vocabulary: int
+    adapted_inputs: int
+    adapted_ranks: int
+    weight_bytes: int
+
+    @property
+    def trainable_share(self) -> float:
+        """Adapter parameters over all (0 to 1)."""
+        return self.trainable / (self.total + self.trainable)
+
+
+def architecture(name: str) -> tuple[PretrainedConfig, str]:
+    """The config of a base and, in words, where it was found: its folder, configs/train/architectures.yaml, or the hub cache.
+
+    A folder that is not there yet (a conversion still to be made) is known by its name. Nothing is downloaded; raises
+    `UserError` for a base that is in none of these places.
+    """
+    from transformers import AutoConfig
+
+    if name.startswith(EMBEDDED_PREFIX):
+        return AutoConfig.from_pretrained(materialise(name=name.removeprefix(EMBEDDED_PREFIX))), name
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return _from_folder(folder), f"{folder}/config.json"
+    places = CONFIGS / "train" / "architectures.yaml"
+    known: dict[str, dict[str, Any]] = load_yaml(places, "architectures")
+    for hub_id, given in known.items():
+        if name == hub_id or folder.name.removesuffix("-llama") == hub_id.split("/")[1]:
+            return AutoConfig.for_model(**given), f"{hub_id} in configs/train/{places.name}"
+    local_path(name, "model_name_or_path")
+    try:
+        return AutoConfig.from_pretrained(name, local_files_only=True), "the hub cache"
+    except (OSError, ValueError):
+        raise UserError(
+            f"model_name_or_path: {name} is neither a folder here nor in the hub cache nor in {places}: download its "
+            "config.json, or add its shape to that file"
+        ) from None
+
+
+def _from_folder(folder: Path) -> PretrainedConfig:
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError) as error:
+        line = str(error).split("\n")[0]
+        raise UserError(
+            f"model_name_or_path: {folder}: no config.json that transformers reads ({line}); InternLM2 has to be converted "
+            f"first: python -m serve convert-internlm2 {folder} {folder}-llama"
+        ) from None
+
+
+def measure(config: PretrainedConfig, lora: LoraConfig, dtype: str = "auto") -> Shape:
+    """Build base and adapter on the meta device (no memory, no weights) and count.
+
+    Raises `UserError` when the adapter's target modules are not in this base, or its config is not Llama-like.
+    """
+    import torch
+    from peft import get_peft_model
+    from peft.tuners.lora import LoraLayer
+    from transformers import AutoModelForCausalLM
+
+    stored = (getattr(config, "dtype", None) or "float32") if dtype == "auto" else dtype
+    with torch.device("meta"):
+        base = AutoModelForCausalLM.from_config(config)
+        total = sum(p.numel() for p in base.parameters())
+        matmul = sum(m.weight.numel() for m in base.modules() if isinstance(m, torch.nn.Linear))
+        try:
+            model = get_peft_model(base, lora)
+        except ValueError as error:
+            raise UserError(f"lora_target_modules: {error}") from None
+    adapted = [m for m in model.modules() if isinstance(m, LoraLayer)]
+    try:
+        heads, layers = config.num_attention_heads, config.num_hidden_layers
+        size = getattr(config, "head_dim", None) or config.hidden_size // heads
+        return Shape(
+            total=total,
+            trainable=sum(p.numel() for p in model.parameters() if p.requires_grad),
+            matmul=matmul,
+            layers=layers,
+            hidden=config.hidden_size,
+            queries=heads * size,
+            keys=(getattr(config, "num_key_value_heads", None) or heads) * size,
+            intermediate=config.intermediate_size,
+            vocabulary=config.vocab_size,
+            adapted_inputs=sum(m.in_features for m in adapted) // layers,
+            adapted_ranks=sum(m.r["default"] for m in adapted) // layers,
+            weight_bytes=getattr(torch, str(stored).removeprefix("torch.")).itemsize,
+        )
+    except AttributeError as error:
+        raise UserError(f"model_name_or_path: plan knows Llama-like bases only: {error}") from None
+
+
+def layer_bytes(shape: Shape, dropout: bool) -> int:
+    """Bytes one layer keeps for one token until the backward pass, when it is not recomputed.
+
+    With w bytes a weight (the widths of a Llama-like layer; frozen weights need none of their inputs, adapters do, and under
+    autocast each keeps its own copy; attention through sdpa or FlashAttention keeps no scores):
+    w × (adapter inputs + adapter ranks) + w × 2 × (queries + keys) + w × 3 × intermediate + 4 × 2 × hidden for the norms' fp32
+    inputs, and one byte an adapter input for the dropout mask. In fp32, where copies are shared, it is an upper bound.
+    """
+    width = shape.adapted_inputs + shape.adapted_ranks + 2 * (shape.queries + shape.keys) + 3 * shape.intermediate
+    return shape.weight_bytes * width + 4 * 2 * shape.hidden + (shape.adapted_inputs if dropout else 0)
+
+
+def memory(
+    shape: Shape, task: Task, rows: int, length: int, checkpointing: bool, dropout: bool, strategy: Strategy, gpus: int
+) -> dict[str, int]:
+    """Bytes by part on each GPU at the peak of a step of `rows` examples of `length` tokens.
+
+    - adapter: PEFT keeps it in fp32 beside a bf16 base; DeepSpeed casts it to bf16 and keeps an fp32 copy with the optimizer.
+    - gradients: the adapter's, in its type. optimizer: Adam's two fp32 moments, 8 bytes a parameter, and the copy.
+    - ZeRO-2 divides gradients and optimizer by the GPUs; ZeRO-3 the weights too, less up to a billion gathered at once.
+    - activations: without checkpointing layers × `layer_bytes` × tokens. With it, each layer's input, and one layer's bytes.
+    - logits: role: TRL's fused head, one tile of 4,096 tokens × 32,768 words in the weights' type, and the fp32 gradient of the
+      last hidden states; rank: the answer's positions only × the vocabulary × (weights' type + 3 fp32 copies).
+    """
+    word, tokens = shape.weight_bytes, rows * length
+    adapter = 4 if strategy == "ddp" else word
+    states = 8 + (4 if adapter < 4 else 0)
+    split_states, split_weights = (gpus if strategy != "ddp" else 1), (gpus if strategy == "zero3" else 1)
+    full = layer_bytes(shape, dropout) * tokens
+    kept = shape.layers * shape.hidden * word * tokens + full if checkpointing else shape.layers * full
+    if task == "role":
+        logits = min(tokens, TILE[0]) * min(shape.vocabulary, TILE[1]) * word + tokens * shape.hidden * 4
+    else:
+        logits = rows * ANSWER * shape.vocabulary * (word + 3 * 4)
+    return {
+        "weights": math.ceil(shape.total * word / split_weights),
+        "adapter": math.ceil(shape.trainable * adapter / split_weights),
+        "gathered": min(GATHERED, shape.total) * word if split_weights > 1 else 0,
+        "gradients": math.ceil(shape.trainable * adapter / split_states),
+        "optimizer": math.ceil(shape.trainable * states / split_states),
+        "activations": kept,
+        "logits": logits,
+        "overhead": OVERHEAD,
+    }
+
+
+def count_steps(examples: int, per_device: int, accumulation: int, gpus: int, epochs: float, max_steps: int = -1) -> int:
+    """Optimizer steps, as transformers counts them: batches a GPU, accumulated, a short last one included; or `max_steps`."""
+    if max_steps > 0:
+        return max_steps
+    batches = math.ceil(math.ceil(examples / per_device) / gpus)
+    return math.ceil(epochs * max(1, math.ceil(batches / accumulation)))
+
+
+def flops_per_token(shape: Shape, length: float, checkpointing: bool) -> float:
+    """Floating-point operations a trained token of an example of `length` tokens costs.
+
+    A frozen weight costs 2 forward and 2 backward (no gradient of its own), an adapter's 2 and 4; checkpointing repeats the
+    forward pass: 4 N or 6 N for N weights in linear layers. Attention, causal: 2 × length × queries a layer forward, twice
+    that backward, once more with checkpointing.
+    """
+    again = 1 if checkpointing else 0
+    weights = shape.matmul * (4 + 2 * again) + shape.trainable * (6 + 2 * again)
+    return weights + shape.layers * 2 * length * shape.queries * (3 + again)
