@@ -18,8 +18,9 @@ from serve.errors import UserError, run_cli
 from serve.internlm2 import convert_checkpoint
 from serve.internlm2_adapter import convert_adapter
 from serve.launch import Servers, plan_servers
+from serve.merge import base_folder, merge_adapter
 from serve.plan import ServerPlan
-from serve.specs import ModelSpec, load_spec, model_names
+from serve.specs import ModelSpec, Sampling, load_spec, model_names
 
 app = typer.Typer(
     add_completion=False,
@@ -140,6 +141,32 @@ def convert_internlm2_adapter(
     if base is None:
         typer.echo("note: heads 128 wide, as in every published InternLM2; --base says for certain", err=True)
     typer.echo(str(dst) if done else f"{dst}: already converted, every file as written", err=not done)
+
+
+@app.command()
+def merge(
+    base: Annotated[str, typer.Argument(help="Folder of the base, hub id (org/name), or embedded:NAME.")],
+    adapter: Annotated[Path, typer.Argument(help="Folder of a PEFT LoRA adapter trained on it.")],
+    dst: Annotated[Path, typer.Argument(help="Folder to make, with the whole model, its tokenizer and a model card.")],
+    revision: Annotated[str | None, typer.Option(help="Revision of a hub id.")] = None,
+) -> None:
+    """Merge a LoRA adapter into a copy of its base, shard by shard, in the base's dtype and layout.
+
+    Needs free disk for a copy of the base and little memory. `up` merges by itself where it has to. Example:
+
+    python -m serve merge embedded:smollm2-135m-instruct runs/adapter runs/merged
+    """
+    spec = ModelSpec(
+        name="merge",
+        about="",
+        roles=(),
+        languages=(),
+        checkpoint=base,
+        revision=revision,
+        context_length=Sampling().max_tokens + 1,
+    )
+    done = merge_adapter(base_folder(spec), adapter, dst)
+    typer.echo(str(dst) if done else f"{dst}: already merged, every file as written", err=not done)
 
 
 @app.command()

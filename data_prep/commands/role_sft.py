@@ -20,8 +20,20 @@ from data_prep.ledger import Build
 from data_prep.records import RoleCard
 from data_prep.role_play.contamination import THRESHOLD, match_records
 from data_prep.role_play.examples import RoleExample
-from data_prep.role_play.mix import CAUTIOUS, CAUTIOUS_OWN, GENERAL_PROMPTS, STEPS, RoleSet, RoleSftConfig, build_set, quantiles
+from data_prep.role_play.held_out import RUN, HeldOut, check_source
+from data_prep.role_play.mix import (
+    CAUTIOUS,
+    CAUTIOUS_OWN,
+    GENERAL_PROMPTS,
+    STEPS,
+    STEPS_HELD,
+    RoleSet,
+    RoleSftConfig,
+    build_set,
+    quantiles,
+)
 from data_prep.sources import parse_places, read_source, source_named
+from data_prep.sources.rows import Item
 from data_prep.tables import Table, to_console
 from serve.embedded import need_modules
 from serve.errors import UserError
@@ -43,6 +55,13 @@ def role_sft(
     eval_cards: Annotated[
         list[str] | None, typer.Option(help="Cards that evaluation uses: card files, or `bundled`. Repeat for more.")
     ] = None,
+    valid_source: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=PLACE",
+            help="A corpus to hold out whole: its dialogues are valid.jsonl, and what repeats one of them is not trained on.",
+        ),
+    ] = None,
     tokenizer: Annotated[str | None, typer.Option(help="Counts lengths: `embedded`, a folder, or a hub id.")] = None,
     seed: SeedOption = 0,
     strict: StrictOption = False,
@@ -51,10 +70,13 @@ def role_sft(
 
     Writes train.jsonl and valid.jsonl, the same as a `datasets` folder, a data card (README.md), each evaluation card's best
     match before the drop (links.jsonl), and the manifest. What an evaluation card may have been made from is taken out: give
-    the published cards with --eval-cards to train a simulator that will play them.
+    the published cards with --eval-cards to train a simulator that will play them. With --valid-source nothing is held out at
+    random: all dialogues of that corpus are valid.jsonl, on cards that do not sum up the lines that are scored.
     """
     need_modules("datasets", "datasketch", purpose="building the role-play set")
-    places = parse_places(source)
+    places, held_places = parse_places(source), parse_places(valid_source or [], "--valid-source")
+    for name in held_places:
+        check_source(name)
     mix = _config(config, tokenizer)
     made = [card for path in cards or [] for card in load_cards(path)]
     given = eval_cards or ["bundled"]
@@ -64,20 +86,27 @@ def role_sft(
     for path in [*(cards or []), *files]:
         build.input(path)
     items = {name: read_source(name, place, build, console, strict) for name, place in places.items()}
+    held: dict[str, list[Item]] = {}
+    for name, place in held_places.items():
+        held[name] = read_source(name, place, build, console, strict)
+        build.steps[-1].name += " (held out)"
     with Progress(*Progress.get_default_columns(), console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("building", total=STEPS)
+        task = bar.add_task("building", total=STEPS + STEPS_HELD * bool(held))
         build.on_step = lambda name: bar.update(task, advance=1, description=name)
-        result = build_set(items, made, evaluation, mix, seed, build)
-    if not result.train and not result.valid:
+        result = build_set(items, made, evaluation, mix, seed, build, held)
+    if not (result.train or result.valid) or (held and not (result.train and result.valid)):
         build.print_steps(console)
-        raise UserError("no dialogue is left: see the steps above for what was dropped and why; nothing was written")
+        part = " to train on" if result.valid else " in the held-out part" if result.train else ""
+        raise UserError(f"no dialogue is left{part}: see the steps above for what was dropped and why; nothing was written")
     if "cards" in build.figures:
         console.print("role cards: {used} of {given} given ones were used".format_map(build.figures["cards"]), highlight=False)
+    if result.held:
+        _print_held(result.held)
     build.write("train.jsonl", result.train)
     build.write("valid.jsonl", result.valid)
     build.write("links.jsonl", match_records(result.matches, evaluation))
     _write_dataset(out, result, build)
-    values = _card_values(result, mix, evaluation, given, list(items), build)
+    values = _card_values(result, mix, evaluation, given, [*items, *(name for name in held if name not in items)], build)
     template = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True)
     write_text(out / "README.md", template.get_template("data_card.md.j2").render(values) + "\n")
     build.output("README.md")
@@ -139,6 +168,9 @@ def _card_values(
         "config": mix,
         "general": GENERAL_PROMPTS,
         "total": len(result.train) + len(result.valid),
+        "taken": _taken(result),
+        "held": result.held,
+        "run": RUN,
         "train": len(result.train),
         "valid": len(result.valid),
         "version": manifest["version"],
@@ -181,13 +213,24 @@ def _rows(result: RoleSet) -> list[dict[str, Any]]:
     return rows
 
 
+def _taken(result: RoleSet) -> int:
+    """How many dialogues the quotas gave: a held-out corpus is beside them."""
+    return len(result.train) + (0 if result.held else len(result.valid))
+
+
+def _print_held(held: HeldOut) -> None:
+    text = f"held out: {held['examples']} of {held['dialogues']} dialogues, {len(held['cut'])} of them cut"
+    left = f"; no example of {', '.join(held['left_out'])}" if held["left_out"] else ""
+    console.print(text + left, highlight=False, markup=False, soft_wrap=True)
+
+
 def _print(result: RoleSet, mix: RoleSftConfig) -> None:
     keys = ("quota", "dialogues", "usable", "taken", "short")
     rows = [
         (row["source"], row["language"], *(None if key == "dialogues" and not row["given"] else row[key] for key in keys))
         for row in result.shortfall
     ]
-    total = len(result.train) + len(result.valid)
+    total = _taken(result)
     table = Table(
         key="quotas",
         title="Quotas and what they lack",

@@ -21,21 +21,21 @@ from data_prep.prompts import PromptPack, load_pack
 from data_prep.records import Language, RoleCard, RolePlay, SupportDialogue
 from data_prep.role_play.contamination import Match, document_text, link
 from data_prep.role_play.examples import Draft, RoleExample, fit, role_play_draft, support_draft
-from data_prep.role_play.near_duplicates import near_duplicates
-from data_prep.role_play.overlap import parts_of_others
+from data_prep.role_play.held_out import LEAST_HELD, HeldOut, Made, held_drafts, held_out_figures
+from data_prep.role_play.repeats import apart, distinct
 from data_prep.role_play.tokens import TokenCounter
 from data_prep.sources import source_named
 from data_prep.sources.rows import Item
 from serve.client import Message
 from serve.errors import UserError
-from serve.files import check_unique, digest
+from serve.files import check_unique
 
 GENERAL_PROMPTS = "role_play"
 # Below the detector's THRESHOLD (1.0), which leaves out the doubtful: where ESConv's own cards match ESConv, some dialogues
 # between 0.8 and 1.0 are plainly the source. A dialogue too many costs little here.
 CAUTIOUS, CAUTIOUS_OWN = 0.9, 0.8
 _MADE_FROM = {"psyqa": "smile"}  # SmileChat was written from PsyQA's questions
-STEPS = 6  # of build_set
+STEPS, STEPS_HELD = 6, 3  # of build_set, and how many more there are with a held-out corpus
 _BATCH = 2_000  # dialogues whose messages are counted together: bounds memory
 
 
@@ -79,7 +79,9 @@ class RoleSftConfig(BaseModel):
 
 @dataclass
 class RoleSet:
-    """The built set. `shortfall` has a row for each quota; `matches` are each evaluation card's best ones, before the drop."""
+    """The built set. `shortfall` has a row for each quota; `matches` are each evaluation card's best ones, before the drop;
+    `held` says what became of a held-out corpus, where one was given.
+    """
 
     train: list[RoleExample] = field(default_factory=list)
     valid: list[RoleExample] = field(default_factory=list)
@@ -87,6 +89,7 @@ class RoleSet:
     matches: list[Match] = field(default_factory=list)
     left: list[Match] = field(default_factory=list)
     excerpts: dict[str, str] = field(default_factory=dict)
+    held: HeldOut | None = None
 
 
 def build_set(
@@ -96,35 +99,61 @@ def build_set(
     config: RoleSftConfig,
     seed: int,
     build: Build,
+    held: Mapping[str, Sequence[Item]] | None = None,
 ) -> RoleSet:
     """The set from corpora by name. `cards` made from them (by source and source id) win over cards from a corpus's own fields;
     `evaluation` are the cards that must not be trained on. Every step is counted in `build`.
+
+    `held` are held-out corpora (data_prep.role_play.held_out): all their dialogues become the validation part, cut to
+    `max_tokens` and otherwise as they are; nothing else is held out, and what repeats one of them is not trained on.
     """
+    held = held or {}
     prompts, general = load_pack(config.prompts), load_pack(GENERAL_PROMPTS)
+    made = _given(cards, [item for group in (*items.values(), *held.values()) for item in group], build)
     result = RoleSet()
-    drafts = _drafts(items, cards, prompts, general, build)
+    kept_out = held_drafts(held, made, prompts, build) if held else []
+    drafts = _drafts(items, made, prompts, general, build)
     there = _tally(drafts)
     drafts = _long_enough(drafts, config.min_turns, build)
-    drafts = _distinct(drafts, config.near_duplicate, build)
+    drafts = distinct(drafts, config.near_duplicate, build)
+    if held:
+        drafts = apart(drafts, kept_out, config.near_duplicate, build)
+        whole = {draft.id: draft.turns for draft in kept_out}
+        kept_out = _fitting(kept_out, config, LEAST_HELD, prompts, general, build, "held out: length")
+        result.held = held_out_figures(held, kept_out, [d.id for d in kept_out if d.turns < whole[d.id]], prompts)
+        build.figures["held_out"] = result.held
     drafts = _decontaminated(drafts, evaluation, result, build)
-    drafts = _fitting(drafts, config, prompts, general, build)
+    drafts = _fitting(drafts, config, config.min_turns, prompts, general, build)
     usable = _tally(drafts)
     drafts, result.left = _by_quota(drafts, evaluation, config, seed, build)
     result.shortfall = _shortfall(config, items, there, usable, _tally(drafts))
-    valid = _held_out(drafts, config.valid_share, seed)
-    for draft in drafts:
+    valid = set() if held else _held_out(drafts, config.valid_share, seed)
+    check_unique(
+        "--valid-source", (draft.id for draft in (*kept_out, *drafts)), "dialogue ids (made of file names: rename a file)"
+    )
+    valid |= {draft.id for draft in kept_out}
+    for draft in (*drafts, *kept_out):
         part = result.valid if draft.id in valid else result.train
         part.append(draft.example(draft.system(prompts, general)))
     return result
 
 
+def _given(cards: Sequence[RoleCard], items: Sequence[Item], build: Build) -> Made:
+    """Cards by the dialogue that they were made from: source and source id."""
+    check_unique("--cards", (f"{source}/{source_id}" for source, source_id in map(_origin, cards)), "cards of one dialogue")
+    made = {(card.source, card.source_id): card for card in cards}
+    used = len(made.keys() & {(i.dialogue.source, i.dialogue.source_id) for i in items if isinstance(i, SupportDialogue)})
+    if cards and not used:
+        raise UserError("--cards: none of them was made from a dialogue of these corpora (source and source_id tell)")
+    if cards:
+        build.figures["cards"] = {"given": len(cards), "used": used}
+    return made
+
+
 def _drafts(
-    items: Mapping[str, Sequence[Item]], cards: Sequence[RoleCard], prompts: PromptPack, general: PromptPack, build: Build
+    items: Mapping[str, Sequence[Item]], given: Made, prompts: PromptPack, general: PromptPack, build: Build
 ) -> list[Draft]:
     """Dialogues with what their trained side is told. A support dialogue needs a card."""
-    by_origin = {(card.source, card.source_id): card for card in cards}
-    check_unique("--cards", (f"{source}/{source_id}" for source, source_id in map(_origin, cards)), "cards of one dialogue")
-    used = 0
     step = build.step("role cards")
     drafts = []
     for item in (item for name in items for item in items[name]):
@@ -132,9 +161,7 @@ def _drafts(
         if isinstance(item, RolePlay):
             drafts.append(role_play_draft(item, general))
         elif isinstance(item, SupportDialogue):
-            dialogue = item.dialogue
-            made = by_origin.get((dialogue.source, dialogue.source_id))
-            used += made is not None
+            made = given.get((item.dialogue.source, item.dialogue.source_id))
             card = made or heuristic_card(item)
             if made is not None and made.quality == "invalid":
                 step.drop("its card is invalid", item.id)
@@ -147,10 +174,6 @@ def _drafts(
             step.drop("single turn", item.id)
             continue
         step.kept += 1
-    if cards and not used:
-        raise UserError("--cards: none of them was made from a dialogue of these corpora (source and source_id tell)")
-    if cards:
-        build.figures["cards"] = {"given": len(cards), "used": used}
     return drafts
 
 
@@ -167,37 +190,6 @@ def _long_enough(drafts: Sequence[Draft], least: int, build: Build) -> list[Draf
             step.drop(f"fewer than {least} turns", draft.id)
         else:
             kept.append(draft)
-    step.kept = len(kept)
-    return kept
-
-
-def _distinct(drafts: Sequence[Draft], threshold: float, build: Build) -> list[Draft]:
-    """Without dialogues that repeat another one: word for word, nearly (Jaccard of shingles at or above `threshold`), or as a
-    window of it."""
-    step = build.step("duplicates")
-    step.taken = len(drafts)
-    first: dict[str, str] = {}
-    unique = []
-    for draft in drafts:
-        key = digest(" ".join(draft.text.lower().split()), 32)
-        if key in first:
-            step.drop("exact duplicate", draft.id)
-        else:
-            first[key] = draft.id
-            unique.append(draft)
-    repeated = near_duplicates([draft.text for draft in unique], threshold)
-    distinct = []
-    for draft, earlier in zip(unique, repeated, strict=True):
-        if earlier is None:
-            distinct.append(draft)
-        else:
-            step.drop("near duplicate", f"{draft.id} of {unique[earlier].id}")
-    kept = []
-    for draft, whole in zip(distinct, parts_of_others([draft.lines for draft in distinct]), strict=True):
-        if whole is None:
-            kept.append(draft)
-        else:
-            step.drop("part of another dialogue", f"{draft.id} of {distinct[whole].id}")
     step.kept = len(kept)
     return kept
 
@@ -256,10 +248,16 @@ def _decontaminated(drafts: Sequence[Draft], evaluation: Sequence[RoleCard], res
 
 
 def _fitting(
-    drafts: Sequence[Draft], config: RoleSftConfig, prompts: PromptPack, general: PromptPack, build: Build
+    drafts: Sequence[Draft],
+    config: RoleSftConfig,
+    least: int,
+    prompts: PromptPack,
+    general: PromptPack,
+    build: Build,
+    name: str = "length",
 ) -> list[Draft]:
-    """Within the length cap: exchanges are cut off the end; what is then too short goes."""
-    step = build.step("length")
+    """Within the length cap: exchanges are cut off the end; what then has fewer than `least` turns goes."""
+    step = build.step(name)
     step.taken = len(drafts)
     counter = TokenCounter(config.tokenizer)
     kept = []
@@ -275,7 +273,7 @@ def _fitting(
             end = place + 1 + len(draft.messages)
             cut = fit(draft, counts[place], counts[place + 1 : end], config.max_tokens)
             place = end
-            if draft.turns < config.min_turns:
+            if draft.turns < least:
                 step.drop(f"over {config.max_tokens} tokens", draft.id)
                 continue
             step.changed["shortened"] += cut

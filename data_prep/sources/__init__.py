@@ -73,15 +73,15 @@ def source_named(name: str) -> Source:
     return SOURCES[name]
 
 
-def parse_places(given: Sequence[str]) -> dict[str, str]:
+def parse_places(given: Sequence[str], option: str = "--source") -> dict[str, str]:
     """`name=place` options as a mapping, in the order given; `UserError` for what is not one, unknown or doubled."""
     places: dict[str, str] = {}
     for text in given:
         name, separator, place = text.partition("=")
         if not separator or not place:
-            raise UserError(f"--source {text}: write NAME=PATH, or NAME=hf:OWNER/DATASET for the hub")
+            raise UserError(f"{option} {text}: write NAME=PATH, or NAME=hf:OWNER/DATASET for the hub")
         if source_named(name).name in places:
-            raise UserError(f"--source: {name} is given twice")
+            raise UserError(f"{option}: {name} is given twice")
         places[name] = place
     return places
 

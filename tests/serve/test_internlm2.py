@@ -576,7 +576,8 @@ def drop_b(folder: Path) -> None:
 
 
 def foreign(folder: Path) -> None:
-    held = {"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": torch.ones(8, 256)}
+    module = "base_model.model.model.layers.0.self_attn.q_proj"
+    held = {f"{module}.lora_A.weight": torch.ones(8, 256), f"{module}.lora_B.weight": torch.ones(256, 8)}
     safetensors.save_file(held, folder / "adapter_model.safetensors")
 
 
@@ -597,7 +598,7 @@ BAD_ADAPTERS: dict[str, tuple[Callable[[Path], Any] | dict[str, Any], str]] = {
     "targets promised": ({"target_modules": ["wqkv", "w2"]}, "target_modules: names w2, wqkv, but the weights are for wqkv"),
     "pattern": ({"rank_pattern": {"(": 8}}, "rank_pattern, alpha_pattern: not PEFT's"),
     "no B": (drop_b, "model.layers.1.attention.wqkv has no lora_B"),
-    "Llama already": (foreign, "not a LoRA on InternLM2's .*self_attn.q_proj.lora_A.weight"),
+    "Llama already": (foreign, "not a LoRA on InternLM2's .*: model.layers.0.self_attn.q_proj"),
 }
 
 

@@ -1,0 +1,431 @@
+"""Merging adapters: numbers worked out by hand, every refusal, and whole models against PEFT."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serve import merge
+from serve.__main__ import app
+from serve.embedded import MANIFEST
+from serve.errors import UserError, run_cli
+from serve.merge import CONFIG, WEIGHTS, merge_adapter, merged_folder
+from serve.model_card import Training, read_training, write_card
+
+Q = "model.layers.0.self_attn.q_proj"
+KINDS = {"float32": "F32", "float16": "F16", "float64": "F64", "uint16": "BF16", "int8": "I8"}
+
+
+def save(path: Path, tensors: dict[str, np.ndarray[Any, Any]]) -> None:
+    """A safetensors file written by hand; uint16 stands for the bits of bf16."""
+    header, data = {}, b""
+    for name, array in tensors.items():
+        raw = array.tobytes()
+        header[name] = {
+            "dtype": KINDS[array.dtype.name],
+            "shape": array.shape,
+            "data_offsets": [len(data), len(data) + len(raw)],
+        }
+        data += raw
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def load(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    raw = path.read_bytes()
+    size = int.from_bytes(raw[:8], "little")
+    dtypes = {kind: name for name, kind in KINDS.items()}
+    return {
+        name: np.frombuffer(raw[8 + size :][slice(*entry["data_offsets"])], dtypes[entry["dtype"]]).reshape(entry["shape"])
+        for name, entry in json.loads(raw[8 : 8 + size]).items()
+        if name != "__metadata__"
+    }
+
+
+def floats(*rows: list[float]) -> np.ndarray[Any, Any]:
+    return np.array(rows, np.float32)
+
+
+def base(folder: Path, weight: np.ndarray[Any, Any], **config: object) -> Path:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", **config}))
+    save(folder / "model.safetensors", {"model.norm.weight": np.full(3, 7, weight.dtype), f"{Q}.weight": weight})
+    return folder
+
+
+def lora(folder: Path, a: np.ndarray[Any, Any], b: np.ndarray[Any, Any], module: str = Q, **config: object) -> Path:
+    folder.mkdir()
+    plain = {"peft_type": "LORA", "r": a.shape[0], "lora_alpha": a.shape[0], "base_model_name_or_path": "org/its-base"}
+    (folder / CONFIG).write_text(json.dumps(plain | config))
+    name = f"base_model.model.{module}.lora_"
+    save(folder / WEIGHTS, {f"{name}A.weight": a, f"{name}B.weight": b})
+    return folder
+
+
+# ---- numbers by hand
+
+
+@pytest.mark.parametrize(
+    ("config", "factor"),
+    [
+        ({"r": 4, "lora_alpha": 8}, 2.0),
+        ({"r": 4, "lora_alpha": 8, "use_rslora": True}, 4.0),
+        ({"r": 9, "rank_pattern": {"k_proj": 1, "q_proj": 4}, "lora_alpha": 8}, 2.0),
+        ({"r": 4, "lora_alpha": 8, "alpha_pattern": {r"layers\.1\..*": 99, r"layers\.0\.self_attn\.q_proj": 2}}, 0.5),
+        ({"r": 4, "lora_alpha": 8, "alpha_pattern": {"proj": 99}}, 2.0),  # no whole part of the path
+    ],
+    ids=["plain", "rslora", "rank by pattern", "alpha by pattern", "a pattern that does not match"],
+)
+def test_a_weight_grows_by_scale_b_a(config: dict[str, Any], factor: float, tmp_path: Path) -> None:
+    a, b = np.zeros((4, 3), np.float32), np.zeros((2, 4), np.float32)
+    a[0], b[:, 0] = [1, 2, 3], [10, 20]
+    a[3], b[:, 3] = [0, 0, 1], [0, 1]
+    source = base(tmp_path / "base", floats([1, 1, 1], [0, 0, 0]))
+    assert merge_adapter(source, lora(tmp_path / "adapter", a, b, **config), tmp_path / "out")
+    out = load(tmp_path / "out" / "model.safetensors")
+    delta = floats([10, 20, 30], [20, 40, 61])
+    assert np.array_equal(out[f"{Q}.weight"], floats([1, 1, 1], [0, 0, 0]) + np.float32(factor) * delta)
+    assert np.array_equal(out["model.norm.weight"], np.full(3, 7, np.float32))
+    assert list(out) == ["model.norm.weight", f"{Q}.weight"]
+
+
+def test_bf16_is_rounded_once_and_ties_go_to_even(tmp_path: Path) -> None:
+    # A bf16 is the upper half of an fp32. One unit in the last place of 1.0 (3F80) is 2⁻⁷.
+    weight = np.array([[0x3F80, 0x3F81, 0x3F80, 0xBF81, 0x3FFF]], np.uint16)
+    half = 2.0**-8
+    a = floats([half, half, half + 2**-20, -half, half], [2**-21] * 3 + [0, 0])  # each step alone would vanish in bf16
+    adapter = lora(tmp_path / "adapter", a, floats([1, 0]))
+    merge_adapter(base(tmp_path / "base", weight), adapter, tmp_path / "out")
+    out = load(tmp_path / "out" / "model.safetensors")[f"{Q}.weight"]
+    assert [f"{bits:04X}" for bits in out[0]] == ["3F80", "3F82", "3F81", "BF82", "4000"]
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [("float16", 1 + 2**-9), ("float64", 1 + 3 * 2**-11 + 2**-40)])
+def test_other_dtypes_stay(dtype: str, expected: float, tmp_path: Path) -> None:
+    weight = np.array([[1 + 2**-40]], dtype)
+    merge_adapter(
+        base(tmp_path / "base", weight), lora(tmp_path / "adapter", floats([3 * 2**-11]), floats([1])), tmp_path / "out"
+    )
+    out = load(tmp_path / "out" / "model.safetensors")[f"{Q}.weight"]
+    assert out.dtype.name == dtype and out[0, 0] == expected  # fp16 has units of 2⁻¹⁰ here: a tie, to even
+
+
+def test_a_weight_is_summed_in_blocks_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge, "_ROWS", 2)
+    rows = np.arange(5, dtype=np.float32)[:, None]
+    adapter = lora(tmp_path / "adapter", floats([1, 10]), rows)
+    merge_adapter(base(tmp_path / "base", np.zeros((5, 2), np.float32)), adapter, tmp_path / "out")
+    out = load(tmp_path / "out" / "model.safetensors")[f"{Q}.weight"]
+    assert out.tolist() == [[0, 0], [1, 10], [2, 20], [3, 30], [4, 40]]
+
+
+# ---- the folder
+
+
+def small(tmp_path: Path) -> tuple[Path, Path]:
+    source = base(tmp_path / "base", floats([1, 2, 3], [4, 5, 6]))
+    return source, lora(tmp_path / "adapter", floats([1, 0, 0]), floats([1], [1]))
+
+
+def test_everything_beside_the_weights_is_copied_as_it_is(tmp_path: Path) -> None:
+    source, adapter = small(tmp_path)
+    copied = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer.model", "merges.txt", "chat_template.jinja"]
+    for name in [*copied[1:], "configuration_x.py", "LICENSE"]:
+        (source / name).write_text(f"{name}: as it is  \n")
+    for name in ["README.md", "pytorch_model.bin", "training.json", MANIFEST]:
+        (source / name).write_text("{}")
+    merge_adapter(source, adapter, tmp_path / "out")
+    files = {path.name for path in (tmp_path / "out").iterdir()}
+    assert files == {*copied, "configuration_x.py", "LICENSE", "README.md", "model.safetensors", MANIFEST}
+    for name in [*copied, "LICENSE"]:
+        assert (tmp_path / "out" / name).read_bytes() == (source / name).read_bytes()
+    assert (tmp_path / "out" / "README.md").read_text() != "{}"
+
+
+def test_shards_and_index_stay(tmp_path: Path) -> None:
+    source, adapter = small(tmp_path)
+    whole = load(source / "model.safetensors")
+    (source / "model.safetensors").unlink()
+    (source / "consolidated.safetensors").write_bytes(b"\x02" + bytes(7) + b"{}")  # not of the index: not weights
+    names = {name: f"model-0000{i}-of-00002.safetensors" for i, name in enumerate(whole, start=1)}
+    for name, file in names.items():
+        save(source / file, {name: whole[name]})
+    (source / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
+    merge_adapter(source, adapter, tmp_path / "out")
+    assert {path.name for path in (tmp_path / "out").glob("*.safetensors")} == set(names.values())
+    assert json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())["weight_map"] == names
+    assert load(tmp_path / "out" / names[f"{Q}.weight"])[f"{Q}.weight"].tolist() == [[2, 2, 3], [5, 5, 6]]
+
+
+def test_the_card_says_where_the_adapter_came_from(tmp_path: Path) -> None:
+    source, adapter = small(tmp_path)
+    merge_adapter(source, adapter, tmp_path / "out")
+    assert read_training(tmp_path / "out") is None
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "not documented" in card and "base_model: org/its-base" in card
+    spoil_config(base_model_name_or_path=None)(source, adapter)
+    merge_adapter(source, adapter, tmp_path / "unnamed")
+    card = (tmp_path / "unnamed" / "README.md").read_text()
+    assert "base_model" not in card and "- Model: not known" in card
+
+    record = Training(
+        kind="role", base="org/recorded", recipe={}, data=[], metrics={}, seed=1, command="x", versions={}, hardware="one CPU"
+    )
+    write_card(adapter, record)
+    merge_adapter(source, adapter, tmp_path / "documented")
+    assert read_training(tmp_path / "documented") == record
+    card = (tmp_path / "documented" / "README.md").read_text()
+    assert "base_model: org/recorded" in card and "library_name: transformers" in card
+
+
+def test_the_cached_folder_is_named_by_what_is_in_both(tmp_path: Path) -> None:
+    source, adapter = small(tmp_path)
+    first = merged_folder(source, adapter)[0]
+    assert merged_folder(source, adapter)[0] == first
+    (source / "tokenizer.model").write_text("another tokenizer")
+    assert merged_folder(source, adapter)[0] != first
+
+
+# ---- refusals
+
+
+def spoil_config(**config: object) -> Callable[[Path, Path], None]:
+    def spoil(source: Path, adapter: Path) -> None:
+        (adapter / CONFIG).write_text(json.dumps(json.loads((adapter / CONFIG).read_text()) | config))
+
+    return spoil
+
+
+def spoil_weights(**more: np.ndarray[Any, Any]) -> Callable[[Path, Path], None]:
+    """Tensors beside the adapter's own; dots in names are written as double underscores."""
+
+    def spoil(source: Path, adapter: Path) -> None:
+        added = {name.replace("__", "."): array for name, array in more.items()}
+        save(adapter / WEIGHTS, load(adapter / WEIGHTS) | added)
+
+    return spoil
+
+
+def only(*kept: str) -> Callable[[Path, Path], None]:
+    def spoil(source: Path, adapter: Path) -> None:
+        save(adapter / WEIGHTS, {name: array for name, array in load(adapter / WEIGHTS).items() if name.endswith(kept)})
+
+    return spoil
+
+
+def spoil_base(weight: np.ndarray[Any, Any], name: str = f"{Q}.weight") -> Callable[[Path, Path], None]:
+    return lambda source, adapter: save(source / "model.safetensors", {name: weight})
+
+
+def pickled(source: Path, adapter: Path) -> None:
+    (source / "model.safetensors").rename(source / "pytorch_model.bin")
+
+
+ONE = np.ones((1, 1), np.float32)
+EMBEDDING = "base_model__model__model__embed_tokens__lora_embedding_A"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (spoil_config(use_dora=True), f"{CONFIG}: use_dora: True is more than a plain LoRA.*train the adapter without it"),
+        (spoil_config(lora_bias=True), f"{CONFIG}: lora_bias: True is more than a plain LoRA"),
+        (spoil_config(modules_to_save=["lm_head"]), rf"{CONFIG}: modules_to_save: \['lm_head'\] is more than a plain LoRA"),
+        (spoil_config(fan_in_fan_out=True), f"{CONFIG}: fan_in_fan_out: True is more than a plain LoRA"),
+        (spoil_config(bias="all"), f"{CONFIG}: bias: 'all': trained biases"),
+        (spoil_config(init_lora_weights="pissa"), f"{CONFIG}: init_lora_weights: 'pissa' also changes the base's weights"),
+        (spoil_config(peft_type="IA3"), f"{CONFIG}: peft_type: LORA expected, got 'IA3'"),
+        (spoil_config(r=2), f"{CONFIG}: r: {Q} has rank 1, the config says 2"),
+        (spoil_config(lora_alpha=None), f"{CONFIG}: r, lora_alpha, .* not PEFT's"),
+        (spoil_config(rank_pattern={"(": 1}), f"{CONFIG}: r, lora_alpha, .* not PEFT's"),
+        (spoil_weights(base_model__model__q__lora_B__bias=ONE), r"only the matrices .*base_model.model.q.lora_B.bias \(1 in"),
+        (spoil_weights(**{EMBEDDING: ONE}), r"only the matrices .*embed_tokens.lora_embedding_A \(1 in all\)"),
+        (spoil_weights(base_model__model__lm_head__weight=ONE), r"only the matrices .*base_model.model.lm_head.weight"),
+        (spoil_weights(base_model__model__q__lora_A__weight=np.ones((1, 1, 1), np.float32)), "only the matrices .*q.lora_A"),
+        (spoil_weights(base_model__model__q__lora_A__weight=ONE), "q has no lora_B: the adapter is half written"),
+        (spoil_weights(base_model__model__q__lora_A__weight=ONE[:0]), r"q.lora_A.weight is empty \(shape \[0, 1\]\)"),
+        (only("nothing"), "no tensors in it"),
+        (only("lora_B.weight"), f"{Q} has no lora_A: the adapter is half written"),
+        (
+            spoil_base(np.ones((2, 4), np.float32)),
+            f"do not fit: {Q}.weight: the adapter .*adapter is for 2 × 3, the base .*base has 2 × 4 in model.safetensors; "
+            "the adapter was trained on org/its-base",
+        ),
+        (spoil_base(ONE, "other"), f"do not fit: {Q}.weight: .* is for 2 × 3, the base .* has no such tensor; .* org/its-base"),
+        (spoil_base(np.ones((2, 3), np.int8)), "dtype I8 unsupported"),
+        (spoil_base(floats([np.nan] * 3, [1] * 3)), f"merged into {Q}.weight it gives infinite or undefined numbers"),
+        (spoil_base(np.full((2, 3), 65504, np.float16)), "infinite or undefined numbers .*F16"),
+        (lambda source, adapter: (adapter / "training.json").write_text("{}"), "training.json: kind: Field required"),
+        (pickled, "pytorch_model.bin is a pickle.*convert it to safetensors"),
+    ],
+)
+def test_what_cannot_be_merged_exactly_is_refused(spoil: Callable[[Path, Path], object], message: str, tmp_path: Path) -> None:
+    source = base(tmp_path / "base", floats([1, 2, 3], [4, 5, 6]))
+    adapter = lora(tmp_path / "adapter", floats([100, 0, 0]), floats([1], [1]))
+    spoil(source, adapter)
+    with pytest.raises(UserError, match=message):
+        merge_adapter(source, adapter, tmp_path / "out")
+    assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".out.*.tmp"))
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_tied_head_cannot_be_merged(stored: bool, tmp_path: Path) -> None:
+    tied: dict[str, Any] = {"tie_word_embeddings": True} if stored else {}
+    source = base(tmp_path / "base", ONE, **tied)
+    if stored:
+        save(source / "model.safetensors", {"lm_head.weight": ONE})
+    with pytest.raises(UserError, match="lm_head is adapted, and this base ties it to its embeddings"):
+        merge_adapter(source, lora(tmp_path / "adapter", ONE, ONE, "lm_head"), tmp_path / "out")
+
+
+def test_a_head_of_its_own_is_merged(tmp_path: Path) -> None:
+    source = base(tmp_path / "base", ONE, tie_word_embeddings=False)
+    save(source / "model.safetensors", {"lm_head.weight": ONE})
+    merge_adapter(source, lora(tmp_path / "adapter", ONE, ONE, "lm_head"), tmp_path / "out")
+    assert load(tmp_path / "out" / "model.safetensors")["lm_head.weight"].tolist() == [[2]]
+
+
+# ---- the command
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    monkeypatch.setattr("sys.argv", ["serve", "merge", *map(str, arguments)])
+    with pytest.raises(SystemExit) as end:
+        run_cli(app)
+    return int(end.value.code or 0)
+
+
+def test_the_command_merges_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    source, adapter = small(tmp_path)
+    out = tmp_path / "out"
+    assert command(monkeypatch, source, adapter, out) == 0
+    assert capsys.readouterr().out.strip() == str(out)
+    stamp = (out / "model.safetensors").stat().st_mtime_ns
+    assert command(monkeypatch, source, adapter, out) == 0
+    assert capsys.readouterr().err.strip() == f"{out}: already merged, every file as written"
+    assert (out / "model.safetensors").stat().st_mtime_ns == stamp
+
+    spoil_config(lora_alpha=5)(source, adapter)
+    assert command(monkeypatch, source, adapter, out) == 2
+    assert "out exists and is not the finished" in capsys.readouterr().err
+    assert command(monkeypatch, "embedded:nope", adapter, tmp_path / "other") == 2
+    assert "unknown embedded model 'nope'" in capsys.readouterr().err
+    assert command(monkeypatch, "./nowhere", adapter, tmp_path / "other") == 2
+    assert "checkpoint missing: ./nowhere does not exist" in capsys.readouterr().err
+
+
+def test_a_hub_id_is_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = pytest.importorskip("huggingface_hub")
+    source, adapter = small(tmp_path)
+    asked = []
+
+    def snapshot(repo: str, revision: str | None, allow_patterns: list[str]) -> str:
+        asked.append((repo, revision))
+        assert {"*.safetensors", "*.json", "*.model"} <= set(allow_patterns)
+        return str(source)
+
+    monkeypatch.setattr(hub, "snapshot_download", snapshot)
+    assert command(monkeypatch, "org/name", adapter, tmp_path / "out", "--revision", "abc") == 0
+    assert asked == [("org/name", "abc")] and (tmp_path / "out" / "model.safetensors").is_file()
+
+
+# ---- whole models, against PEFT
+
+
+def tiny(family: str, dtype: str, **config: Any) -> Any:
+    """A random model of a few thousand weights; every bias is random, too."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 50}
+    made = getattr(transformers, f"{family}Config")(**sizes, num_key_value_heads=2, **config)
+    model = getattr(transformers, f"{family}ForCausalLM")(made)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith("bias"):
+                weight.normal_()
+    return model.to(getattr(torch, dtype)).eval()
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "patterns": {
+        "rank_pattern": {"q_proj": 2, "layers.1.mlp.down_proj": 6},
+        "alpha_pattern": {"v_proj": 32, "layers.0.mlp.up_proj": 1},
+    },
+    "rslora": {"use_rslora": True},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["Llama", "Qwen2"])
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("tied", [False, True], ids=["own head", "tied head"])
+def test_a_merged_model_has_the_logits_of_peft_unmerged(family: str, settings: str, tied: bool, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    peft = pytest.importorskip("peft")
+    from transformers import AutoModelForCausalLM
+
+    model = tiny(family, "float32", tie_word_embeddings=tied)
+    shards = {"max_shard_size": "10KB"}
+    model.save_pretrained(tmp_path / "base")
+    model.save_pretrained(tmp_path / "sharded", **shards)
+    assert len(list((tmp_path / "sharded").glob("*.safetensors"))) > 3
+    config = peft.LoraConfig(
+        **{"r": 4, "lora_alpha": 8, "target_modules": "all-linear", "init_lora_weights": False, "task_type": "CAUSAL_LM"}
+        | SETTINGS[settings]
+    )
+    tuned = peft.get_peft_model(model, config).eval()
+    tuned.save_pretrained(tmp_path / "adapter")
+    tokens = torch.arange(40).reshape(2, 20)
+    with torch.no_grad():
+        expected = tuned(tokens).logits
+        with tuned.disable_adapter():
+            assert (tuned(tokens).logits - expected).abs().max() > 0.1, "the adapter changes something"
+    for name in ("base", "sharded"):
+        merge_adapter(tmp_path / name, tmp_path / "adapter", tmp_path / f"{name}-merged")
+        got = AutoModelForCausalLM.from_pretrained(tmp_path / f"{name}-merged").eval()
+        assert got.config.tie_word_embeddings is tied
+        assert (got.lm_head.weight is got.model.embed_tokens.weight) is tied
+        with torch.no_grad():
+            assert (got(tokens).logits - expected).abs().max() < 1e-5
+    one, many = tmp_path / "base-merged", tmp_path / "sharded-merged"
+    together = {name: array for file in many.glob("*.safetensors") for name, array in load(file).items()}
+    whole = load(one / "model.safetensors")
+    assert whole.keys() == together.keys()
+    assert all(np.array_equal(array, together[name]) for name, array in whole.items())
+    assert {p.name for p in many.glob("*.safetensors")} == {p.name for p in (tmp_path / "sharded").glob("*.safetensors")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dtype", "bits"), [("bfloat16", 8), ("float16", 11)])
+def test_a_16_bit_base_is_merged_in_fp32_and_rounded_once(dtype: str, bits: int, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    peft = pytest.importorskip("peft")
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM
+
+    tiny("Qwen2", dtype).save_pretrained(tmp_path / "base")
+    wide = AutoModelForCausalLM.from_pretrained(tmp_path / "base", dtype=torch.float64)
+    config = peft.LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
+    tuned = peft.get_peft_model(wide, config)
+    tuned.save_pretrained(tmp_path / "adapter")
+    merge_adapter(tmp_path / "base", tmp_path / "adapter", tmp_path / "out")
+    exact = tuned.merge_and_unload().state_dict()
+    stored = load_file(tmp_path / "out" / "model.safetensors")
+    changed = 0
+    for name, tensor in stored.items():
+        assert tensor.dtype == getattr(torch, dtype)
+        error = (tensor.double() - exact[name]).abs()
+        # Half a unit in the last place; the least numbers of fp16 have units of 2⁻²⁴. A second rounding would go beyond it.
+        unit = torch.exp2(torch.floor(torch.log2(exact[name].abs().clamp_min(2.0**-14))) + 1 - bits)
+        assert (error <= unit / 2 + 1e-6 * exact[name].abs() + 1e-9).all(), name
+        changed += int((error > 0).any())
+    assert changed == 14, "every linear layer of both layers was rounded, and nothing else"
+    assert str(AutoModelForCausalLM.from_pretrained(tmp_path / "out").dtype) == f"torch.{dtype}"
