@@ -15,7 +15,11 @@ export TOKENIZERS_PARALLELISM = false
 export HF_HUB_DISABLE_TELEMETRY = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-browser demo demo-data demo-cards test test-fast lint format bench clean
+TRAIN       := $(BIN)/accelerate launch --config_file configs/accelerate/cpu.yaml
+# For the training targets: ESConv's folder (train.jsonl, valid.jsonl or .json), seeds of the ranker's runs.
+ESCONV      ?=
+SEEDS       ?= 0 1 2
+.PHONY: help setup setup-browser demo demo-data demo-cards train-role-cpu train-rank-cpu test test-fast lint format bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +59,13 @@ demo-cards:  ## The part of demo-data that asks a model, which is already served
 	$(PREP) cards filter --cards $(DATA)/extract/cards.jsonl $(ASK) --out $(DATA)/filter
 	$(PREP) cards categorise --cards $(DATA)/filter/cards.jsonl $(ASK) --out $(DATA)/categorise
 	$(PREP) cards stats --cards $(DATA)/categorise/cards.jsonl --html $(DATA)/cards.html
+
+train-role-cpu: setup  ## Train the embedded seeker on ESConv (ESCONV=its folder) and compare it with its base: about 35 minutes
+	@test -d "$(ESCONV)" || { echo "error: give ESConv's folder: make train-role-cpu ESCONV=DIR (train.jsonl, valid.jsonl)" >&2; exit 2; }
+	$(PREP) role-sft --config configs/data/role_esconv.yaml --source esconv=$(ESCONV)/train.jsonl \
+	  --valid-source esconv=$(ESCONV)/valid.jsonl --out runs/train/role_data
+	$(TRAIN) train/esc_role.py --config configs/train/esc_role_embedded.yaml
+	$(BIN)/python -m train compare configs/train/esc_role_embedded.yaml --adapter runs/train/role/adapter --out runs/train/role_compare
 
 test: setup  ## All tests (one embedded vLLM server is shared by those that need one)
 	$(BIN)/python -m pytest

@@ -19,6 +19,7 @@ from data_prep.records import Dialogue, HumanScore, Language, RoleCard
 from data_prep.rubrics import Rubric, load_rubric
 from data_prep.scores import synthetic
 from data_prep.scores.human import read_dialogues
+from data_prep.scores.rank_sft import synthetic_test
 from evalsuite.agreement import read_gold
 from serve.errors import UserError
 from serve.files import check_unique, digest, explain, read_yaml
@@ -30,7 +31,8 @@ PAPER_SAMPLING = Sampling(temperature=0.0, top_p=1.0, max_tokens=512)
 class GoldConfig(BaseModel):
     """Dialogues with known scores, on which the judge's agreement is measured.
 
-    `dialogues: synthetic` is the bundled set whose scores hold by construction; otherwise two JSONL files (Dialogue,
+    `dialogues: synthetic` is the bundled set whose scores hold by construction, `synthetic_test` its test split (what
+    `rank-sft` holds out with seed 0, for judges that were trained on the rest); otherwise two JSONL files (Dialogue,
     HumanScore). `limit` draws that many dialogues a language (seed 0).
     """
 
@@ -158,6 +160,8 @@ class Resolved:
             return [], []
         if gold.dialogues == "synthetic":
             dialogues, scores = synthetic.build(languages=tuple(self.config.languages))
+        elif gold.dialogues == "synthetic_test":
+            dialogues, scores = synthetic_test()
         elif gold.scores is None:
             raise UserError("gold.scores: name the JSONL file of scores that belongs to gold.dialogues")
         else:

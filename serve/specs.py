@@ -14,6 +14,8 @@ from serve.files import CONFIGS, digest, read_named, sha256_file
 Language = Literal["en", "zh"]
 PlayRole = Literal["seeker", "supporter", "judge"]
 EMBEDDED_PREFIX = "embedded:"
+BUNDLED_PREFIX = "bundled:"
+BUNDLED_ADAPTERS = Path(__file__).parent / "adapters"
 
 
 class _Part(BaseModel):
@@ -61,8 +63,9 @@ class ModelSpec(_Part):
     """One model that can play seeker, supporter or judge.
 
     `checkpoint` is a hub id, a path, or `embedded:NAME` (materialised by `serve.embedded`); null for a model that exists only
-    behind an endpoint. `adapter` is one LoRA adapter (hub id or path) on it; `adapters` instead maps language → dimension →
-    adapter (the published ESC-RANK: 7 × 2). The two exclude each other.
+    behind an endpoint. `adapter` is one LoRA adapter on it (hub id, path, or `bundled:NAME` for one that comes with this
+    package); `adapters` instead maps language → dimension → adapter (the published ESC-RANK: 7 × 2). The two exclude each
+    other.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -129,10 +132,17 @@ class ModelSpec(_Part):
         """
         weights: list[object] = [self.checkpoint, self.revision, self.adapter, self.adapters, self.adapter_revision]
         for place in filter(None, [self.checkpoint, self.adapter]):
-            folder = Path(place).expanduser()
+            folder = place_of(place)
             if folder.is_dir():
                 weights += [[f.name, sha256_file(f)] for f in sorted(folder.glob("*.safetensors"))]
         return digest([weights, self.served_name(), self.chat_template, self.serve.dtype], 16)
+
+
+def place_of(place: str) -> Path:
+    """The path that a checkpoint's or adapter's text may mean; `bundled:NAME` is in this package."""
+    if place.startswith(BUNDLED_PREFIX):
+        return BUNDLED_ADAPTERS / place.removeprefix(BUNDLED_PREFIX)
+    return Path(place).expanduser()
 
 
 def model_names() -> list[str]:

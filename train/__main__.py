@@ -5,7 +5,9 @@ from __future__ import annotations
 import typer
 
 from serve.errors import run_cli
+from train.compare import compare
 from train.plan import plan
+from train.rank_table import rank_table
 from train.rank_test import rank_test
 
 app = typer.Typer(
@@ -15,8 +17,10 @@ app = typer.Typer(
     help="Before and after training. Training itself: accelerate launch train/esc_role.py (or esc_rank.py) --config RECIPE.",
 )
 OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}  # --learning_rate 1e-4 and the like go to the recipe
+app.command("compare", context_settings=OVERRIDES)(compare)
 app.command("plan", context_settings=OVERRIDES)(plan)
 app.command("rank-test", context_settings=OVERRIDES)(rank_test)
+app.command("rank-table")(rank_table)
 
 
 if __name__ == "__main__":

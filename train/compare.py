@@ -1,7 +1,7 @@
-"""Does the trained simulator play the seeker better than its base? Perplexity of real seeker lines, and lines it writes itself.
+"""Does the trained simulator play the seeker better than its base? Perplexity of real seeker lines, and lines it writes.
 
-`python -m train compare RECIPE --adapter FOLDER --out DIR` reads the recipe's validation dialogues of emotional support; general
-role-play has no seeker and is left out.
+`python -m train compare RECIPE --adapter FOLDER --out DIR` reads the recipe's validation dialogues of emotional support;
+general role-play has no seeker and is left out.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def share(flags: Sequence[bool]) -> Estimate:
 
 
 def weighted(totals: Floats, weights: Floats, seed: int = 0) -> Estimate:
-    """sum(totals) / sum(weights) with its 95 % bootstrap percentile interval; both are [n], drawn together. No interval for n = 1."""
+    """sum(totals) / sum(weights) with its 95 % bootstrap percentile interval; both [n], drawn together. None for n = 1."""
     n = len(totals)
     mean = float(totals.sum() / weights.sum())
     if n < 2:

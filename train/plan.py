@@ -17,6 +17,7 @@ from rich.console import Console
 from data_prep.records import Language
 from data_prep.tables import Table, to_console
 from serve.errors import UserError
+from serve.files import load_yaml
 from train.sizes import GIB, STRATEGIES, architecture, count_steps, flops_per_token, measure, memory
 
 if TYPE_CHECKING:
@@ -35,7 +36,10 @@ MARKS = 5  # ChatML's tokens around one message
 ROLE_EXAMPLES = int(14_000 * 0.95)  # ESC-Eval section 2.3, and our validation share of 5 %
 # ESC-Eval section 3.4: 331 English cards × 14 models and 324 Chinese × 12 = 8,522 dialogues a dimension, split 7:1:2.
 RANK_DIALOGUES: dict[Language, int] = {"en": 331 * 14, "zh": 324 * 12}
-MEAN_TOKENS: dict[Task, int] = {"role": 650, "rank": 1340}  # assumed without data; ours are as long
+MEAN_TOKENS: dict[Task, int] = {
+    "role": 690,
+    "rank": 1340,
+}  # assumed without data: our role-play set, and joint prompts with the rubric
 
 
 def read_examples(recipe: Recipe[Any]) -> tuple[int, float, str, str]:
@@ -144,7 +148,7 @@ def _notes(recipe: Recipe[Any], checkpointing: bool, peak: float, mfu: float) ->
         "memory: at the longest examples; activations for sdpa or FlashAttention; overhead assumed",
         "trainable share: of base and adapter together",
     ]
-    if recipe.training.use_cpu:
+    if recipe.file and load_yaml(recipe.file, "recipe").get("use_cpu"):
         notes.append("this recipe trains on CPU (use_cpu): memory and hours are what the GPU would take")
     return notes
 
@@ -167,7 +171,7 @@ def tables(found: dict[str, Any]) -> list[Table]:
             f"{found['mean_tokens']:,.0f} expected ({found['mean_tokens_from']}), {found['max_tokens']:,} at most",
         ),
         ("tokens", f"{found['tokens']:,} expected, {found['tokens_at_most']:,} at most"),
-        ("hours", f"{found['hours']:.2f} expected, {found['hours_at_most']:.2f} at most, on {found['gpus']} × {found['gpu']}"),
+        ("hours", f"{found['hours']:.3g} expected, {found['hours_at_most']:.3g} at most, on {found['gpus']} × {found['gpu']}"),
     ]
     parts = list(found["memory_bytes"]["ddp"])
     rows: list[tuple[str | float, ...]] = [(p, *(found["memory_bytes"][s][p] / GIB for s in STRATEGIES)) for p in parts]
@@ -201,7 +205,8 @@ def plan(
     """
     from train.recipes import read_recipe
 
-    recipe = read_recipe(config, context.args)
+    # A plan for GPUs is made without one, where the trainer's settings refuse bf16 unless they hear of a CPU.
+    recipe = read_recipe(config, [*context.args, "--use_cpu", "true"])
     try:
         found = make_plan(recipe, gpu, gpus, mfu)
     except UserError as error:

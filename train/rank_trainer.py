@@ -54,7 +54,8 @@ def add_scores(
         row["keys"] = [index[pair] for pair in pairs]
         row["targets"] = [float(example.target[dimension]) for dimension in example.labels]
         row["weights"] = [
-            weights.get((pair, label), 1.0) if weights else 1.0 for pair, label in zip(pairs, example.labels.values(), strict=True)
+            weights.get((pair, label), 1.0) if weights else 1.0
+            for pair, label in zip(pairs, example.labels.values(), strict=True)
         ]
 
 
@@ -182,7 +183,11 @@ def score_metrics(keys: Sequence[Key], scores: Sequence[int]) -> Callable[[EvalP
             at = (told[..., 0] == number) & (told[..., 1] != IGNORED)
             if at.any():
                 rows[key] = figures(found[at], told[at][:, 1], scores)
-        result = {f"{language}_{dimension}_{name}": value for (language, dimension), row in rows.items() for name, value in row.items()}
+        result = {
+            f"{language}_{dimension}_{name}": value
+            for (language, dimension), row in rows.items()
+            for name, value in row.items()
+        }
         averages = {}
         for language in dict.fromkeys(language for language, _ in rows):
             averages[language] = _means([row for (of, _), row in rows.items() if of == language])

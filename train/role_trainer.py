@@ -8,12 +8,24 @@ from typing import Any
 
 import orjson
 import torch
+import trl.trainer.utils
 from transformers import EvalPrediction, TrainerCallback
 from trl import SFTTrainer
 
 from data_prep.role_play.examples import RoleExample
 from train.chat_templates import chatml
 from train.recipes import is_main_process
+
+_triton = trl.trainer.utils._use_triton
+
+
+def _score_labelled_only(device: torch.device) -> bool:
+    """TRL projects only labelled positions through the head where Triton runs, and all of them elsewhere, for accelerators that
+    compile a program for every shape. A CPU compiles nothing, and seekers speak a fifth of the tokens."""
+    return device.type == "cpu" or _triton(device)
+
+
+trl.trainer.utils._use_triton = _score_labelled_only  # private, of trl==1.16.0: the test of RoleTrainer's loss watches it
 
 
 class RoleTrainer(SFTTrainer):

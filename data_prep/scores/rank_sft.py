@@ -17,7 +17,8 @@ from data_prep.judge_prompts import Method, judge_messages
 from data_prep.ledger import Step
 from data_prep.prompts import PromptPack
 from data_prep.records import Dialogue, HumanScore, Identifier, Language, Record
-from data_prep.rubrics import Rubric
+from data_prep.rubrics import Rubric, load_rubric
+from data_prep.scores import synthetic
 from data_prep.scores.human import check_scale, majority, round_half_up
 from data_prep.scores.splits import SHARES, Split, group_of, grouped_split, random_split, shares
 from data_prep.scores.splits import Method as SplitMethod
@@ -185,6 +186,16 @@ def split_cases(found: Sequence[Case], method: SplitMethod, seed: int) -> dict[S
         of_group = grouped_split([group for group, _ in rows], [stratum for _, stratum in rows], seed)
         splits = [of_group[group_of(case.dialogue)] for case in found]
     return {name: [c for c, split in zip(found, splits, strict=True) if split == name] for name in SHARES}
+
+
+def synthetic_test() -> tuple[list[Dialogue], list[HumanScore]]:
+    """The synthetic set's test split as `rank-sft` makes it with seed 0: no base dialogue of it is in the training split."""
+    rubric = load_rubric("esc_eval")
+    dialogues, scores = synthetic.build()
+    targets, _ = mean_targets(scores, {dialogue.id: dialogue for dialogue in dialogues}, rubric, Step("scores"))
+    split = split_cases(cases(dialogues, targets, rubric, "joint", Step("mean scores")), "grouped", 0)["test"]
+    held_out = {case.dialogue.id for case in split}
+    return [case.dialogue for case in split], [score for score in scores if score.dialogue_id in held_out]
 
 
 def describe(splits: dict[Split, list[Case]], rubric: Rubric) -> dict[str, Any]:

@@ -1,0 +1,182 @@
+"""What cannot be trained is one clear error before the model is loaded, and what was already there stays as it was."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from serve.errors import UserError
+from tests.train.conftest import write_data, write_recipe
+from train import esc_rank, esc_role
+from train.recipes import parse_recipe
+from train.session import check_training_checkpoint
+
+pytestmark = pytest.mark.slow
+
+MAIN: dict[str, Callable[[Any], None]] = {"role": esc_role.main, "rank": esc_rank.main}
+
+
+@pytest.fixture
+def refused(tmp_path: Path, tiny: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Run a script on data that `spoil` has changed; its error. Reaching the model is a failure of its own."""
+
+    def loaded(recipe: object) -> None:
+        raise AssertionError("the model was loaded before the data were checked")
+
+    monkeypatch.setattr(esc_role, "load_base", loaded)
+    monkeypatch.setattr(esc_rank, "load_base", loaded)
+
+    def call(task: str, spoil: Callable[[Path], object] = lambda _: None, base: Path | None = None, **settings: object) -> str:
+        data = write_data(tmp_path, task)
+        spoil(tmp_path)
+        recipe = write_recipe(tmp_path / "recipe.yaml", task, base or tiny["llama"], data, tmp_path / "out", **settings)
+        with pytest.raises(UserError) as error:
+            MAIN[task](parse_recipe(task, ["--config", str(recipe)]))  # type: ignore[arg-type]
+        assert not list((tmp_path / "out").glob("checkpoint-[13579]"))
+        return str(error.value)
+
+    return call
+
+
+def edit(name: str, change: Callable[[dict[str, Any]], object], line: int = 1) -> Callable[[Path], None]:
+    """Change one example of a JSONL file."""
+
+    def spoil(folder: Path) -> None:
+        lines = (folder / name).read_bytes().splitlines()
+        record = orjson.loads(lines[line - 1])
+        change(record)
+        lines[line - 1] = orjson.dumps(record)
+        (folder / name).write_bytes(b"\n".join(lines) + b"\n")
+
+    return spoil
+
+
+def test_no_trainable_token(refused: Callable[..., str]) -> None:
+    message = refused("role", max_length=8)
+    assert "train.jsonl: no token to train on is left" in message and "no seeker line within max_length 8: 16" in message
+    message = refused("rank", max_length=8)
+    assert "longer than max_length 8: 16" in message
+
+
+def test_no_seeker_line(refused: Callable[..., str]) -> None:
+    def mute(record: dict[str, Any]) -> None:
+        record["messages"] = record["messages"][:2]
+
+    assert "train.jsonl: example 3 (r2): messages: no assistant message" in refused("role", edit("train.jsonl", mute, 3))
+
+
+def test_label_off_the_scale(refused: Callable[..., str]) -> None:
+    def spoil(record: dict[str, Any]) -> None:
+        record["labels"]["empathy"] = 7
+
+    assert "example 2 (k1/joint): labels.empathy: 7 is off the scale (0, 1, 2, 3, 4)" in refused("rank", edit("train.jsonl", spoil, 2))
+
+
+def test_answer_that_is_not_its_labels(refused: Callable[..., str]) -> None:
+    def spoil(record: dict[str, Any]) -> None:
+        record["completion"][0]["content"] = "Score: 3"
+
+    assert "completion: 'Score: 3' is not its labels" in refused("rank", edit("valid.jsonl", spoil))
+
+
+@pytest.mark.parametrize(("task", "field"), [("role", "messages"), ("rank", "labels")])
+def test_missing_field_names_file_line_and_field(refused: Callable[..., str], task: str, field: str) -> None:
+    assert refused(task, edit("train.jsonl", lambda record: record.pop(field), 4)).split("/")[-1] == f"train.jsonl:4: {field}: Field required"
+
+
+def test_scale_is_never_guessed(refused: Callable[..., str]) -> None:
+    assert "rubric.yaml is missing" in refused("rank", lambda folder: (folder / "rubric.yaml").unlink())
+
+
+@pytest.mark.parametrize("task", ["role", "rank"])
+def test_validation_that_was_trained_on(refused: Callable[..., str], task: str) -> None:
+    message = refused(task, lambda folder: shutil.copy(folder / "train.jsonl", folder / "valid.jsonl"))
+    assert "valid.jsonl: shares" in message
+
+
+def test_dimension_that_no_example_has(refused: Callable[..., str]) -> None:
+    assert "no example for dimension empathy, language any; the file has en all dimensions in one" in refused("rank", dimension="empathy")
+
+
+def test_base_in_internlm2_layout(refused: Callable[..., str], tmp_path: Path, tiny: dict[str, Path]) -> None:
+    base = shutil.copytree(tiny["llama"], tmp_path / "old")
+    config = orjson.loads((base / "config.json").read_bytes()) | {"model_type": "internlm2"}
+    (base / "config.json").write_bytes(orjson.dumps(config))
+    assert f"python -m serve convert-internlm2 {base} {base}-llama" in refused("rank", base=base)
+
+
+def test_base_half_written(refused: Callable[..., str], tmp_path: Path, tiny: dict[str, Path]) -> None:
+    base = shutil.copytree(tiny["llama"], tmp_path / "half")
+    weights = base / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-10])
+    assert "half written" in refused("role", base=base)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [({"lora_r": 12}, "12"), ({"use_dora": True}, "DoRA"), ({"lora_modules_to_save": ["lm_head"]}, "modules_to_save")],
+)
+def test_adapter_that_could_not_be_served(refused: Callable[..., str], settings: dict[str, Any], words: str) -> None:
+    assert words.lower() in refused("rank", **settings).lower()
+
+
+def test_folder_of_another_recipe(refused: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "recipe.json").write_bytes(orjson.dumps({"settings": {"lora_r": 64}, "data": []}))
+    before = (tmp_path / "out" / "recipe.json").read_bytes()
+    assert "was made by another recipe" in refused("role")
+    assert (tmp_path / "out" / "recipe.json").read_bytes() == before
+
+
+def checkpoint(folder: Path, step: int, tiny: Path) -> Path:
+    """A checkpoint with every file that resuming needs."""
+    import torch
+    from safetensors.torch import save_file
+
+    place = folder / f"checkpoint-{step}"
+    place.mkdir(parents=True)
+    save_file({"a": torch.zeros(4)}, place / "adapter_model.safetensors")
+    (place / "adapter_config.json").write_text("{}")
+    (place / "trainer_state.json").write_text("{}")
+    for name in ("optimizer.pt", "scheduler.pt"):
+        torch.save({"state": torch.zeros(8)}, place / name)
+    return place
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-8])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "problem"),
+    [
+        (lambda place: (place / "optimizer.pt").unlink(), "no optimizer.pt"),
+        (lambda place: cut(place / "optimizer.pt"), "optimizer.pt is cut off"),
+        (lambda place: cut(place / "scheduler.pt"), "scheduler.pt is cut off"),
+        (lambda place: (place / "adapter_model.safetensors").unlink(), "no adapter_model.safetensors"),
+        (lambda place: cut(place / "adapter_model.safetensors"), "adapter_model.safetensors has"),
+        (lambda place: (place / "adapter_config.json").unlink(), "no adapter_config.json"),
+        (lambda place: (place / "trainer_state.json").unlink(), "no trainer_state.json"),
+        (lambda place: (place / "trainer_state.json").write_text('{"a": '), "trainer_state.json is cut off"),
+    ],
+)
+def test_checkpoint_half_written(
+    refused: Callable[..., str], tmp_path: Path, tiny: dict[str, Path], spoil: Callable[[Path], object], problem: str
+) -> None:
+    out = tmp_path / "out"
+    whole, half = checkpoint(out, 2, tiny["llama"]), checkpoint(out, 4, tiny["llama"])
+    check_training_checkpoint(half)
+    spoil(half)
+    message = refused("role")
+    assert f"checkpoint half written: {half}: {problem}" in message and message.endswith("delete it to go on from checkpoint-2")
+    shutil.rmtree(whole)
+    assert refused("role").endswith("delete it to start again")
+
+
+def test_named_checkpoint_that_is_not_there(refused: Callable[..., str]) -> None:
+    assert "no such folder" in refused("role", resume_from_checkpoint="nowhere/checkpoint-3")

@@ -1,0 +1,277 @@
+"""Base against adapter: perplexities against a plain computation, intervals by hand, and the command as it is typed."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from data_prep.role_play.examples import RoleExample
+from data_prep.tables import Estimate
+from serve.client import Message
+from serve.errors import UserError
+from serve.files import write_jsonl
+from tests.train.conftest import role_examples, write_data, write_recipe
+from train.base_and_adapter import BaseAndAdapter, batches, load_adapter, stock_rows
+from train.chat_templates import CHATML, IGNORED
+from train.compare import Line, draw_turns, line_figures, perplexity_figures, ratio, share, weighted
+from train.examples import Prepared, prepare_role
+
+
+def example(name: str, *lines: str, system: str | None = "Play a person.") -> RoleExample:
+    """A dialogue that begins with the supporter."""
+    told: list[Message] = [{"role": "system", "content": system}] if system else []
+    told += [{"role": "user" if place % 2 == 0 else "assistant", "content": line} for place, line in enumerate(lines)]
+    return RoleExample(
+        id=name, language="en", kind="support", source="s", source_id=name, turns=len(lines), tokens=9, messages=tuple(told)
+    )
+
+
+def test_batches_hold_every_row_once_within_the_budget() -> None:
+    assert batches([5, 1, 4, 20, 2], 10) == [[1, 4], [2, 0], [3]]  # 2×2; then 3×4 is too much, 2×5 just fits
+    assert batches([3, 3, 3], 9) == [[0, 1, 2]]
+    assert batches([], 9) == []
+
+
+def test_a_share_has_wilsons_interval() -> None:
+    z, n, p = 1.959964, 10, 0.3
+    middle, half = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    found = share([True] * 3 + [False] * 7)
+    assert (found.mean, found.n) == (30, 10)
+    assert found.low == pytest.approx(100 * (middle - half) / (1 + z * z / n), abs=1e-3)
+    assert found.high == pytest.approx(100 * (middle + half) / (1 + z * z / n), abs=1e-3)
+    assert share([]) == Estimate(None, None, None, 0)
+
+
+def test_a_mean_weighs_dialogues_by_tokens_and_draws_them_whole() -> None:
+    found = weighted(np.array([1.0, 8.0]), np.array([1.0, 4.0]))
+    assert (found.mean, found.n) == (9 / 5, 2)
+    assert (found.low, found.high) == (1, 2)  # both draws of one dialogue twice are well within 95 %
+    assert weighted(np.array([3.0]), np.array([2.0])) == Estimate(1.5, None, None, 1)
+
+
+def test_the_ratio_is_paired() -> None:
+    base, tokens = np.array([10.0, 400.0, 30.0]), np.array([10.0, 100.0, 20.0])
+    found = ratio(base - 0.5 * tokens, base, tokens)  # every dialogue better by 0.5 nats a token, however hard it is
+    assert [found.mean, found.low, found.high] == pytest.approx([math.exp(-0.5)] * 3)
+
+
+def test_perplexity_is_over_tokens_and_against_the_better_base() -> None:
+    tokens = np.array([10.0, 30.0, 5.0])
+    nll = {
+        "base": np.array([20.0, 60.0, 1.0]),
+        "base_stock": np.array([10.0, 30.0, 50.0]),
+        "adapter": np.array([5.0, 15.0, 2.5]),
+    }
+    found = perplexity_figures(["en", "en", "zh"], tokens, nll, "en")
+    assert (found["dialogues"], found["scored_tokens"], found["better_base"]) == (2, 40, "base_stock")
+    assert found["perplexity"] == pytest.approx({"base": math.exp(2), "base_stock": math.exp(1), "adapter": math.exp(0.5)})
+    assert found["ratio"].mean == pytest.approx(math.exp(-0.5))
+    assert perplexity_figures(["en", "en", "zh"], tokens, nll, "all")["scored_tokens"] == 45
+    assert perplexity_figures(["en", "en", "zh"], tokens, nll, "zh")["better_base"] == "base"
+
+
+def test_figures_of_lines_by_hand() -> None:
+    texts = [("How are you?", "how are  YOU?", "I am sad"), ("Why?", "As an AI, I am sad", "I am tired")]
+    lines = [
+        Line(id=str(i), language="en", turn=3, asked=a, base=b, adapter="x", real=r, base_ended=not i, adapter_ended=True)
+        for i, (a, b, r) in enumerate(texts)
+    ]
+    base, real = line_figures(lines, "en", "base"), line_figures(lines, "en", "real")
+    assert (base["n"], base["units"], base["length"].mean) == (2, 9, 4.5)
+    assert [base[name].mean for name in ("machine", "supporter", "copies", "cut_off")] == [50, 0, 50, 50]
+    assert (real["distinct_1"], real["distinct_2"], real["cut_off"]) == (4 / 6, 3 / 4, None)
+
+
+def test_never_the_first_line_and_never_a_cut_dialogue() -> None:
+    talks = [
+        example("one", "Hi", "Hello"),
+        example("cut", "Hi", "Hello", "So?", "Well"),
+        example("fit", "Hi", "A", "B", "C", "D", "E"),
+    ]
+    prepared = Prepared(Path("valid.jsonl"), talks, [{"input_ids": [0] * n, "labels": [0] * n} for n in (5, 50, 49)])
+    for seed in range(8):
+        [(chosen, turn)] = draw_turns(prepared, 9, seed, 50)
+        assert chosen.id == "fit" and chosen.messages[turn]["content"] in "CE"
+    assert draw_turns(prepared, 1, 3, 99) == draw_turns(prepared, 1, 3, 99)
+    assert len(draw_turns(prepared, 2, 0, 99)) == 2
+    with pytest.raises(UserError, match=r"valid.jsonl: no dialogue within 10 tokens"):
+        draw_turns(prepared, 1, 0, 10)
+
+
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory: pytest.TempPathFactory, tiny: dict[str, Path]) -> dict[str, Path]:
+    """Random adapters for the tiny bases."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    made = {}
+    for name, base in tiny.items():
+        config = LoraConfig(r=8, lora_alpha=64, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False)
+        torch.manual_seed(8)
+        made[name] = tmp_path_factory.mktemp("adapters") / name
+        get_peft_model(AutoModelForCausalLM.from_pretrained(base), config).save_pretrained(made[name])
+    return made
+
+
+def load(base: Path, adapter: Path, budget: int = 4096) -> BaseAndAdapter:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    torch.set_num_threads(1)
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    return BaseAndAdapter(load_adapter(model, adapter), AutoTokenizer.from_pretrained(base), budget=budget)
+
+
+def plain_nll(model: Any, row: dict[str, list[int]]) -> float:
+    """One dialogue alone, all logits, one token after the other."""
+    import torch
+
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([row["input_ids"]])).logits[0].log_softmax(-1)
+    return -sum(float(logits[place - 1, label]) for place, label in enumerate(row["labels"]) if label != IGNORED)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ["qwen2", "llama"])
+def test_likelihoods_equal_a_plain_computation_whatever_the_batches(
+    tiny: dict[str, Path], adapters: dict[str, Path], architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    monkeypatch.setattr("train.base_and_adapter.HEAD_TOKENS", 7)
+    model = load(tiny[architecture], adapters[architecture])
+    talks = [one for one in role_examples(7) if isinstance(one, RoleExample)]
+    rows = prepare_role(Path("v"), talks, model.tokenizer, 2048).rows
+    assert len({len(row["input_ids"]) for row in rows}) > 1  # so batches are padded
+    wide, narrow = model.nll(rows, "adapter", ""), load(tiny[architecture], adapters[architecture], 1).nll(rows, "adapter", "")
+    assert wide == pytest.approx(narrow, rel=1e-5)
+    assert wide == pytest.approx([plain_nll(model.peft, row) for row in rows], rel=1e-5)
+    untouched = AutoModelForCausalLM.from_pretrained(tiny[architecture]).eval()
+    base = model.nll(rows, "base", "")
+    assert base == pytest.approx([plain_nll(untouched, row) for row in rows], rel=1e-5)
+    assert not np.allclose(base, wide, rtol=1e-3)
+
+
+@pytest.mark.slow
+def test_the_stock_template_is_scored_on_the_same_tokens(tiny: dict[str, Path]) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(tiny["llama"])
+    talks = [example("a", "Hi", "I am low.", "Why?", "Work.", system=None), example("b", "Hi", "I am\n low.")]
+    ours = prepare_role(Path("v"), talks, tokenizer, 2048)
+    stock = stock_rows(ours, tokenizer)
+    assert stock[1] == ours.rows[1]  # with a system message the two templates are one
+    assert len(stock[0]["input_ids"]) > len(ours.rows[0]["input_ids"])  # without, this one puts its own before
+    assert "SmolLM" in tokenizer.decode(stock[0]["input_ids"])
+    said = [token for token in stock[0]["labels"] if token != IGNORED]
+    assert tokenizer.decode(said) == "I am low.<|im_end|>Work.<|im_end|>"
+    cut = prepare_role(Path("v"), talks[:1], tokenizer, len(ours.rows[0]["input_ids"]) - 4)  # within "Work."
+    assert cut.cut == 1
+    [row] = stock_rows(cut, tokenizer)
+    assert [t for t in row["labels"] if t != IGNORED] == [t for t in cut.rows[0]["labels"] if t != IGNORED] != said
+    tokenizer.chat_template = tokenizer.chat_template.replace("message['content']", "message['content'] | upper")
+    with pytest.raises(UserError, match="changes what is said"):
+        stock_rows(ours, tokenizer)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("voice", ["base", "adapter"])
+def test_lines_are_greedy_whatever_stands_beside_them(
+    tiny: dict[str, Path], adapters: dict[str, Path], voice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    monkeypatch.setattr("train.base_and_adapter.NEW_TOKENS", 10)
+
+    model = load(tiny["qwen2"], adapters["qwen2"])
+    prompts = []
+    for talk in role_examples(4):
+        assert isinstance(talk, RoleExample)
+        text = model.tokenizer.apply_chat_template(
+            list(talk.messages[:4]), chat_template=CHATML, tokenize=False, add_generation_prompt=True
+        )
+        prompts.append(model.tokenizer.encode(text))
+    assert len({len(prompt) for prompt in prompts}) > 1
+    found = model.lines(prompts, voice, "")
+    for prompt, (line, ended) in zip(prompts, found, strict=True):
+        tokens = list(prompt)
+        end = model.tokenizer.convert_tokens_to_ids("<|im_end|>")
+        with torch.no_grad(), model.peft.disable_adapter() if voice == "base" else nullcontext():
+            while len(tokens) < len(prompt) + 10 and (len(tokens) == len(prompt) or tokens[-1] != end):
+                tokens.append(int(model.peft(input_ids=torch.tensor([tokens])).logits[0, -1].argmax()))
+        assert line == model.tokenizer.decode(tokens[len(prompt) :], skip_special_tokens=True).strip()
+        assert ended == (tokens[-1] == end)
+
+
+def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: object) -> tuple[int, str, str]:
+    """`python -m train compare …`: exit code, stdout, stderr."""
+    from serve.errors import run_cli
+    from train.__main__ import app
+
+    monkeypatch.setattr("sys.argv", ["train", "compare", *map(str, arguments)])
+    code = 0
+    try:
+        run_cli(app)
+    except SystemExit as end:
+        code = int(end.code or 0)
+    return code, *capsys.readouterr()
+
+
+@pytest.mark.slow
+def test_the_command(
+    tmp_path: Path,
+    tiny: dict[str, Path],
+    adapters: dict[str, Path],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    data = write_data(tmp_path, "role", valid=6)
+    other = [talk.model_copy(update={"id": f"p{n}", "kind": "role_play"}) for n, talk in enumerate(role_examples(2))]
+    write_jsonl(tmp_path / "valid.jsonl", [*role_examples(6, first=1000), *other])
+    recipe = write_recipe(tmp_path / "r.yaml", "role", tiny["llama"], data, tmp_path / "out", max_valid_examples=2)
+    out = tmp_path / "compared"
+    code, printed, _ = call(
+        capsys, monkeypatch, recipe, "--seed", 9, "--adapter", adapters["llama"], "--lines", 3, "--out", out
+    )
+    assert code == 0 and "Perplexity of real seeker lines" in printed
+    found = orjson.loads((out / "compare.json").read_bytes())
+    [row] = found["perplexity"]
+    assert (row["dialogues"], found["left_out"], found["cut"]) == (6, 2, 0)  # all of them, not the recipe's two
+    assert row["perplexity"]["base"] == row["perplexity"]["base_stock"] != row["perplexity"]["adapter"]
+    assert "the same tokens for all 6 dialogues" in found["stock_template"]
+    assert row["ratio"]["mean"] == pytest.approx(row["perplexity"]["adapter"] / row["perplexity"]["base"])
+    assert [(each["lines"], each["n"]) for each in found["lines"]] == [("base", 3), ("adapter", 3), ("real", 3)]
+    lines = [orjson.loads(line) for line in (out / "lines.jsonl").read_bytes().splitlines()]
+    assert all(line["real"].endswith("weeks now.") and line["asked"].startswith("How long") for line in lines)
+    assert str(tmp_path) not in (out / "compare.md").read_text()
+
+    stored = load_file(adapters["llama"] / "adapter_model.safetensors")
+    first, *rest = sorted(stored)
+    for name, tensors in {
+        "missing": {key: stored[key] for key in rest},
+        "larger": {**stored, first: np.concatenate([stored[first]] * 2, axis=1)},
+    }.items():
+        shutil.copytree(adapters["llama"], tmp_path / name)
+        save_file(tensors, tmp_path / name / "adapter_model.safetensors")
+    for arguments, problem in (
+        (("--adapter", tmp_path / "missing"), "do not fit: "),
+        (("--adapter", tmp_path / "larger"), "do not fit: "),
+        (("--adapter", tmp_path), "no adapter_config.json"),
+        (("--adapter", adapters["llama"], "--valid", tmp_path / "train.jsonl"), "shares 16 dialogues"),
+        (("--adapter", adapters["llama"], "--valid", tmp_path / "none.jsonl"), "not found"),
+    ):
+        code, _, error = call(capsys, monkeypatch, recipe, "--out", out, *arguments)
+        assert code == 2 and problem in error, error
+    recipe = write_recipe(tmp_path / "k.yaml", "rank", tiny["llama"], data, tmp_path / "out")
+    code, _, error = call(capsys, monkeypatch, recipe, "--adapter", adapters["llama"], "--out", out)
+    assert code == 2 and "task: rank" in error

@@ -1,0 +1,381 @@
+"""Every file of configs/ goes through the code that uses it, and the headers of recipes say what is so.
+
+Nothing is trained. The header's lines are run as far as their parsers: accelerate's, TRL's, typer's.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import typer.main
+from packaging.requirements import Requirement
+
+from data_prep.__main__ import app as data_prep_app
+from data_prep.cards.taxonomy import load_taxonomy
+from data_prep.commands.cards import Quotas
+from data_prep.prompts import PromptPack
+from data_prep.role_play.mix import RoleSftConfig
+from data_prep.rubrics import load_rubric
+from evalsuite.config import load_config
+from serve.__main__ import app as serve_app
+from serve.files import CONFIGS, load_yaml, read_yaml
+from serve.specs import load_spec
+
+ROOT = CONFIGS.parent
+CPU = ("--use_cpu", "true")  # without a GPU the trainer's settings refuse bf16 unless they hear of a CPU
+RECIPES = sorted((CONFIGS / "train").glob("esc_*.yaml"))
+REAL = [path for path in RECIPES if "embedded" not in path.name]
+ACCELERATE = sorted((CONFIGS / "accelerate").glob("*.yaml"))
+
+
+# --- every file has a parser ----------------------------------------------------------------------------------------------
+
+
+def compile_template(path: Path) -> None:
+    pack = PromptPack(str(path.parents[1]))
+    pack._environments[path.parent.name].get_template(path.name)
+
+
+def parse_constraints(path: Path) -> None:
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.strip() and not line.startswith("#"):
+            Requirement(line)
+
+
+def build_architectures(path: Path) -> None:
+    from train.sizes import architecture
+
+    assert all(architecture(name)[0].num_hidden_layers > 0 for name in load_yaml(path, "architectures"))
+
+
+def parse_recipe_file(path: Path) -> None:
+    from train.recipes import read_recipe
+
+    read_recipe(path, CPU)
+
+
+def launch(path: Path, *words: str) -> tuple[Any, Any]:
+    """What `accelerate launch --config_file PATH` makes of the file: (its arguments, the file's own settings)."""
+    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+
+    return _validate_launch_command(launch_command_parser().parse_args(["--config_file", str(path), *words, "script.py"]))[:2]
+
+
+PARSERS: dict[str, Callable[[Path], object]] = {
+    "accelerate/*.yaml": launch,
+    "constraints-cpu.txt": parse_constraints,
+    "data/role_*.yaml": lambda path: read_yaml(path, RoleSftConfig, "role-play mix"),
+    "data/table5.yaml": lambda path: read_yaml(path, Quotas, "quotas"),
+    "eval/*.yaml": lambda path: load_config(path, {}),
+    "models/*.yaml": lambda path: load_spec(str(path)),
+    "prompts/*/*/*": compile_template,
+    "rubrics/*.yaml": lambda path: load_rubric(str(path)),
+    "taxonomy.yaml": load_taxonomy,
+    "train/architectures.yaml": build_architectures,
+    "train/esc_*.yaml": parse_recipe_file,
+}
+FILES = sorted(path.relative_to(CONFIGS).as_posix() for path in CONFIGS.rglob("*") if path.is_file() and path.suffix != ".pyc")
+SLOW = ("accelerate/", "train/")  # these load torch
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n.startswith(SLOW) else ()) for n in FILES])
+def test_every_file_is_parsed_by_the_code_that_uses_it(name: str) -> None:
+    found = [pattern for pattern in PARSERS if fnmatch.fnmatch(name, pattern) and pattern.count("/") == name.count("/")]
+    assert len(found) == 1, f"configs/{name}: name its parser in PARSERS"
+    PARSERS[found[0]](CONFIGS / name)
+
+
+def test_every_parser_has_a_file() -> None:
+    assert [pattern for pattern in PARSERS if not fnmatch.filter(FILES, pattern)] == []
+
+
+# --- recipes --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_recipe_is_servable_and_consistent(path: Path) -> None:
+    from train.lora import lora_config
+    from train.recipes import read_recipe
+
+    recipe = read_recipe(path, CPU)
+    assert path.name.startswith(f"esc_{recipe.task}_")
+    config = lora_config(recipe.model)  # refuses what vLLM would refuse
+    assert config.r == load_yaml(path, "recipe")["lora_r"] and config.task_type == "CAUSAL_LM"
+    training = recipe.training
+    assert training.bf16 and training.report_to == ([] if "embedded" in path.name else ["wandb"])
+    assert Path(recipe.data.train_file).parent == Path(recipe.data.valid_file).parent, "one rank-sft or role-sft made both"
+    for group in (recipe.data, training, recipe.model):
+        for field in vars(type(group))["__dataclass_fields__"].values():
+            if (choices := field.metadata.get("choices")) and (value := getattr(group, field.name)) is not None:
+                assert value in choices, f"{field.name}: argparse does not check what comes from a file"
+    if training.load_best_model_at_end:
+        better = {"eval_perplexity": False, "eval_average_acc": True}
+        assert training.greater_is_better is better[training.metric_for_best_model]
+        assert training.save_steps == training.eval_steps
+
+
+def test_the_papers_recipe_has_the_published_adapters_shape() -> None:
+    """Rank 8 on wqkv, which conversion turns into q, k and v."""
+    recipe = load_yaml(CONFIGS / "train" / "esc_rank_internlm2_7b_paper.yaml", "recipe")
+    assert recipe["lora_r"] == 8 and sorted(recipe["lora_target_modules"]) == ["k_proj", "q_proj", "v_proj"]
+
+
+def test_trained_adapters_are_where_the_model_specs_look_for_them() -> None:
+    recipe = load_yaml(CONFIGS / "train" / "esc_rank_internlm2_7b.yaml", "recipe")
+    spec = load_spec("esc-rank")
+    assert spec.adapter == f"{recipe['output_dir']}/adapter" and spec.checkpoint == recipe["model_name_or_path"]
+    role = load_yaml(CONFIGS / "train" / "esc_role_qwen1.5_14b.yaml", "recipe")
+    header = (CONFIGS / "models" / "esc-role.yaml").read_text(encoding="utf-8").split("\nname:")[0]
+    assert f"{role['output_dir']}/adapter" in header and role["model_name_or_path"] in header
+
+
+# --- headers --------------------------------------------------------------------------------------------------------------
+
+
+def header(path: Path) -> list[str]:
+    """The comment lines that open a file, without their marks, continued lines joined."""
+    lines: list[str] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line[1:].strip())
+    return "\n".join(lines).replace("\\\n", " ").split("\n")
+
+
+def commands(path: Path) -> list[list[str]]:
+    """The header's command lines as words, loop variables filled in with their first value."""
+    found, values = [], {}
+    for line in header(path):
+        if loop := re.fullmatch(r"for (\w+) in (\w+) ?.*; do", line):
+            values[loop[1]] = loop[2]
+        if re.match(r"(\w+=\S+ )*(accelerate launch|torchrun|python -m) ", line):
+            words = shlex.split(re.sub(r"\$(\w+)", lambda name: values[name[1]], line))
+            found.append([word for word in words if not re.match(r"[A-Z_]+=", word)])
+    return found
+
+
+def check_recipe_arguments(script: str, arguments: list[str]) -> Any:
+    from train.recipes import _known, parse_recipe
+
+    assert (ROOT / script).is_file()
+    task: Any = {"train/esc_role.py": "role", "train/esc_rank.py": "rank"}[script]
+    given = {word.removeprefix("--") for word in arguments if word.startswith("--")} - {"config"}
+    assert given <= _known(task), "argparse would take shortened names; people should read whole ones"
+    assert (ROOT / arguments[arguments.index("--config") + 1]).is_file()
+    return parse_recipe(task, [*arguments, *CPU])
+
+
+def launched(words: list[str]) -> tuple[int, Any]:
+    """Processes and recipe of an `accelerate launch` or torchrun line."""
+    from accelerate.commands.launch import launch_command_parser
+
+    if words[0] == "torchrun":
+        at = next(i for i, word in enumerate(words) if word.endswith(".py"))
+        return int(words[words.index("--nproc_per_node") + 1]), check_recipe_arguments(words[at], words[at + 1 :])
+    given = launch_command_parser().parse_args(words[2:])
+    assert given.config_file, "without it accelerate takes what it finds on the machine"
+    settings = load_yaml(ROOT / given.config_file, "accelerate config")
+    if settings["num_machines"] > 1:
+        assert given.machine_rank is not None and given.main_process_ip
+    processes = given.num_processes or settings["num_processes"]
+    return processes, check_recipe_arguments(given.training_script, given.training_script_args)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", RECIPES + ACCELERATE, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_launch_lines_parse_and_share_one_global_batch(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    runs = [launched(words) for words in commands(path) if words[0] != "python"]
+    assert runs, "the header shows how to start it"
+    own = path.relative_to(ROOT).as_posix()
+    assert any(own in words for words in commands(path))
+    batches: dict[Path, set[int]] = {}
+    for processes, recipe in runs:
+        size = recipe.training.per_device_train_batch_size * recipe.training.gradient_accumulation_steps * processes
+        batches.setdefault(recipe.file, set()).add(size)
+    for file, sizes in batches.items():
+        given = load_yaml(file, "recipe")
+        assert sizes == {given["per_device_train_batch_size"] * given["gradient_accumulation_steps"]}, file
+
+
+@pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
+def test_header_shows_one_gpu_eight_and_two_machines(path: Path) -> None:
+    text = " ".join(" ".join(words) for words in commands(path))
+    for name in ("single_gpu", "ddp", "zero3", "multi_node"):
+        assert f"configs/accelerate/{name}.yaml" in text
+    for word in ("Prerequisite:", "Launch", "Override example", "80 GB GPU", "Expected"):
+        assert word in "\n".join(header(path))
+
+
+def test_the_papers_loop_is_over_all_dimensions_and_languages() -> None:
+    loops = dict(
+        re.findall(r"for (\w+) in (.*); do", "\n".join(header(CONFIGS / "train" / "esc_rank_internlm2_7b_paper.yaml")))
+    )
+    assert loops["dimension"].split() == list(load_rubric("esc_eval").dimensions)
+    assert loops["language"].split() == ["en", "zh"]
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_commands_before_training_have_the_options_that_the_header_gives(path: Path) -> None:
+    rooms = {"data_prep": typer.main.get_command(data_prep_app), "serve": typer.main.get_command(serve_app)}
+    found = [words for words in commands(path) if words[0] == "python"]
+    assert found, "the header says where base and data come from"
+    for words in found:
+        command: Any = rooms[words[2]]
+        verb = command.commands[words[3]]
+        known = {option for parameter in verb.params for option in parameter.opts}
+        assert {word for word in words if word.startswith("--")} <= known
+        for option in ("--config", "--rubric", "--prompts"):
+            if option in words:
+                name = words[words.index(option) + 1]
+                place = {"--config": ROOT / name, "--rubric": CONFIGS / f"rubrics/{name}.yaml"}
+                assert place.get(option, CONFIGS / "prompts" / name).exists()
+    given = load_yaml(path, "recipe")
+    made = [words[words.index("--out") + 1] for words in found if words[3] in ("role-sft", "rank-sft")]
+    assert made == [str(Path(given["train_file"]).parent)], "the recipe reads what the header's command writes"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
+def test_headers_figures_are_the_plans(path: Path, tmp_path: Path) -> None:
+    from train.plan import make_plan
+    from train.recipes import read_recipe
+
+    text = " ".join(header(path))
+    asked = [*CPU, "--train_file", str(tmp_path / "none.jsonl")]  # the paper's numbers, whatever lies here
+    asked += ["--language", "en"] if "--language en" in text.split("Expected")[1] else []
+    one = make_plan(read_recipe(path, asked))
+    rows = load_yaml(path, "recipe")["per_device_train_batch_size"]
+    asked += ["--gradient_accumulation_steps", str(one["global_batch"] // (8 * rows))]
+    eight = make_plan(read_recipe(path, asked), gpus=8)
+    assert eight["global_batch"] == one["global_batch"] and eight["steps"] == one["steps"]
+    expected = text.split("Expected")[1]
+    for figure in (
+        f"{one['trainable_parameters']:,} trainable parameters",
+        f"{100 * one['trainable_share']:.2f} %",
+        f"{one['memory_bytes']['ddp']['total'] / 2**30:.1f} GiB on each GPU with DDP or one GPU",
+        f"with ZeRO-3 on 8 GPUs {eight['memory_bytes']['zero3']['total'] / 2**30:.1f} GiB",
+        f"= {one['steps']} steps",
+        f"{one['examples']:,} × {one['epochs']:g} × {one['mean_tokens']:,} = {one['tokens'] / 1e6:.1f} million tokens",
+        f"= {one['hours']:.2g} hours on one GPU",
+        f"{eight['hours']:.2g} hours on 8",
+        f"{one['hours_at_most']:.2g} hours if every",
+    ):
+        assert figure in expected, figure
+    assert one["fits"]["ddp"] and eight["fits"]["zero3"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", [path for path in RECIPES if path not in REAL], ids=lambda path: path.stem)
+def test_embedded_headers_figures_are_the_plans(path: Path, tmp_path: Path) -> None:
+    from train.plan import make_plan
+    from train.recipes import read_recipe
+
+    text = " ".join(header(path))
+    found = make_plan(read_recipe(path, ["--train_file", str(tmp_path / "none.jsonl")]))
+    assert f"{found['trainable_parameters']:,} trainable parameters, {100 * found['trainable_share']:.2f} %" in text
+    parts = found["memory_bytes"]["ddp"]
+    assert f"{math.ceil((parts['total'] - parts['overhead']) / 2**30)} GiB of memory" in text
+    if load_yaml(path, "recipe").get("max_steps"):  # epochs depend on data, which is not here
+        assert f"{found['steps']} steps × {found['global_batch']} × {found['max_tokens']} tokens at most" in text
+        assert f"= {found['tokens_at_most']:,}; / 372 = {found['tokens_at_most'] / 372 / 60:.0f} minutes" in text
+
+
+# --- accelerate -----------------------------------------------------------------------------------------------------------
+
+LAUNCHES = {  # (several GPUs by DDP, DeepSpeed stage, processes, machines)
+    "cpu": (False, None, 1, 1),
+    "single_gpu": (False, None, 1, 1),
+    "ddp": (True, None, 8, 1),
+    "zero2": (False, 2, 8, 1),
+    "zero3": (False, 3, 8, 1),
+    "multi_node": (True, None, 16, 2),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ACCELERATE, ids=lambda path: path.stem)
+def test_accelerate_launches_what_the_file_says(path: Path) -> None:
+    from accelerate.commands.config.config_args import load_config_from_file
+
+    load_config_from_file(str(path))
+    asked, _ = launch(path)
+    assert (asked.multi_gpu, asked.zero_stage, asked.num_processes, asked.num_machines) == LAUNCHES[path.stem]
+    assert asked.use_deepspeed == (asked.zero_stage is not None)
+    assert asked.use_cpu == (path.stem == "cpu")
+    assert asked.mixed_precision == "no", "the recipe's bf16 decides, also where it is overridden"
+    for name, value in load_yaml(path, "accelerate config").items():
+        if name not in ("compute_environment", "distributed_type", "deepspeed_config"):
+            assert getattr(asked, name) == value, f"{name}: accelerate does not take it from a file"
+
+
+RESOLVE = """
+import json, sys
+from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
+from trl import SFTConfig
+from deepspeed.runtime.config import DeepSpeedConfig
+
+training = SFTConfig(
+    output_dir=sys.argv[1], use_cpu=True, per_device_train_batch_size=2, gradient_accumulation_steps=3, max_grad_norm=0.5
+)
+config = HfTrainerDeepSpeedConfig(training.deepspeed_plugin.hf_ds_config.config)
+config.trainer_config_process(training)
+found = DeepSpeedConfig(config.config)
+print(json.dumps({
+    "stage": found.zero_config.stage,
+    "gather": found.zero_config.gather_16bit_weights_on_model_save,
+    "init": training.deepspeed_plugin.zero3_init_flag,
+    "rows": found.train_micro_batch_size_per_gpu,
+    "accumulation": found.gradient_accumulation_steps,
+    "clipping": found.gradient_clipping,
+    "bf16": found.bfloat16_config.enabled,
+    "mismatches": config.mismatches,
+}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["zero2", "zero3"])
+def test_deepspeed_takes_what_is_left_open_from_the_recipe(name: str, tmp_path: Path) -> None:
+    """From the file to DeepSpeed's own config as `accelerate launch` does it; in a process of its own, as it sets globals."""
+    from accelerate.commands.launch import launch_command_parser
+    from accelerate.utils.launch import prepare_deepspeed_cmd_env
+
+    path = CONFIGS / "accelerate" / f"{name}.yaml"
+    fields = load_yaml(path, "accelerate config")["deepspeed_config"]
+    known = {action.dest for action in launch_command_parser()._actions}
+    assert set(fields) <= known, "accelerate takes unknown DeepSpeed fields without a word"
+    asked, _ = launch(path, "--main_process_port", "0")
+    asked.deepspeed_fields_from_accelerate_config = ",".join(fields)
+    _, environment = prepare_deepspeed_cmd_env(asked)
+    done = subprocess.run(
+        [sys.executable, "-c", RESOLVE, str(tmp_path)],
+        env=environment | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr
+    found = orjson.loads(done.stdout.splitlines()[-1])
+    third = name == "zero3"
+    assert found == {
+        "stage": 3 if third else 2,
+        "gather": third,
+        "init": third,
+        "rows": 2,
+        "accumulation": 3,
+        "clipping": 0.5,
+        "bf16": True,
+        "mismatches": [],
+    }

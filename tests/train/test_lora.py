@@ -1,0 +1,117 @@
+"""Adapters that vLLM would refuse are refused before training; vLLM's own loader is the oracle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from serve.errors import UserError
+from serve.merge import LORA_RANKS
+from train.lora import check_servable, lora_config
+
+PLAIN: dict[str, Any] = {"r": 16, "lora_alpha": 32, "target_modules": ["q_proj"]}
+REFUSED: dict[str, dict[str, Any]] = {
+    "rank above all": {"r": 1024},
+    "rank pattern above all": {"rank_pattern": {"q_proj": 1024}},
+    "dora": {"use_dora": True},
+    "bias in B": {"lora_bias": True},
+    "bias": {"bias": "all"},
+    "pissa": {"init_lora_weights": "pissa"},
+    "pissa, fast": {"init_lora_weights": "pissa_niter_16"},
+    "olora": {"init_lora_weights": "olora"},
+    "corda": {"init_lora_weights": "corda"},
+    "loftq": {"init_lora_weights": "loftq"},
+    "activated": {"alora_invocation_tokens": [1, 2]},
+    "replicated layers": {"layer_replication": [[0, 2], [1, 3]]},
+    "block-diagonal": {"use_bdlora": {"nblocks": 2}},
+    "qalora": {"use_qalora": True},
+    "lm_head": {"modules_to_save": ["lm_head"]},
+    "embeddings beside a served one": {"modules_to_save": ["score", "embed_tokens"]},
+}
+SERVED: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "rank-stabilised": {"use_rslora": True},
+    "gaussian": {"init_lora_weights": "gaussian"},
+    "eva": {"init_lora_weights": "eva"},
+    "zero start": {"init_lora_weights": False},
+    "score": {"modules_to_save": ["score"]},
+    "largest rank": {"r": 512},
+}
+
+
+@pytest.mark.parametrize("change", REFUSED.values(), ids=REFUSED)
+def test_unservable_adapters_are_refused(change: dict[str, Any]) -> None:
+    setting = {"r": "lora_r", "rank_pattern": "lora_r", "modules_to_save": "lora_modules_to_save"}
+    name = next(iter(change))
+    with pytest.raises(UserError, match=f"^{setting.get(name, name)}: .*: (take|leave)"):
+        check_servable({**PLAIN, **change})
+
+
+@pytest.mark.parametrize("change", SERVED.values(), ids=SERVED)
+def test_servable_adapters_pass(change: dict[str, Any]) -> None:
+    check_servable({**PLAIN, **change})
+
+
+@pytest.mark.parametrize(
+    ("rank", "take"), [(12, "take 16 .* or 8"), (4, "take 8 .* or 1"), (300, "take 320 .* or 256"), (0, "take 8")]
+)
+def test_a_rank_between_those_of_vllm_names_the_next(rank: int, take: str) -> None:
+    with pytest.raises(UserError, match=take):
+        check_servable({**PLAIN, "r": rank})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", [*REFUSED.values(), *SERVED.values()], ids=[*REFUSED, *SERVED])
+def test_vllm_agrees(change: dict[str, Any]) -> None:
+    from vllm.config.lora import LoRAConfig
+    from vllm.lora.peft_helper import PEFTHelper
+
+    helper = PEFTHelper.from_dict({**PLAIN, **change})
+    limits = LoRAConfig(max_lora_rank=max(LORA_RANKS))
+    if change in REFUSED.values():
+        with pytest.raises(ValueError, match="not support|only supports|greater than|not yet"):
+            helper.validate_legal(limits)
+    else:
+        helper.validate_legal(limits)
+
+
+@pytest.mark.slow
+def test_vllm_takes_these_ranks_as_its_limit_and_no_others() -> None:
+    from vllm.config.lora import LoRAConfig
+
+    for rank in (*LORA_RANKS, 4, 12, 1024):
+        if rank in LORA_RANKS:
+            assert LoRAConfig(max_lora_rank=rank).max_lora_rank == rank
+        else:
+            with pytest.raises(ValueError):
+                LoRAConfig(max_lora_rank=rank)
+
+
+@pytest.mark.slow
+def test_a_recipes_settings_become_pefts_config() -> None:
+    from trl import ModelConfig
+
+    config = lora_config(
+        ModelConfig(use_peft=True, lora_r=32, lora_alpha=64, lora_target_modules=["all-linear"], use_rslora=True)
+    )
+    assert (config.r, config.lora_alpha, config.target_modules, config.use_rslora) == (32, 64, "all-linear", True)
+    check_servable(config.to_dict())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"use_peft": False}, "^use_peft: set it to true"),
+        ({"use_peft": True, "lora_r": 12}, "^lora_r: 12: .* take 16"),
+        ({"use_peft": True, "lora_r": 0}, "lora"),
+        ({"use_peft": True, "use_dora": True}, "^use_dora: "),
+        ({"use_peft": True, "lora_modules_to_save": ["lm_head"]}, "^lora_modules_to_save: lm_head: "),
+    ],
+)
+def test_a_recipe_that_cannot_be_served_is_refused(settings: dict[str, Any], said: str) -> None:
+    from trl import ModelConfig
+
+    with pytest.raises(UserError, match=said):
+        lora_config(ModelConfig(**settings))

@@ -1,0 +1,133 @@
+"""Surface features counted by hand, and a classifier that validation chooses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from data_prep.records import Dialogue, Turn
+from data_prep.rubrics import load_rubric
+from data_prep.scores.rank_sft import RankExample
+from serve.errors import UserError
+from train import surface
+from train.surface import FEATURES, Item, features, items, majority_judgements, surface_judgements
+
+RUBRIC = load_rubric("esc_eval")
+KEY: Any = ("en", "fluency")
+
+
+def dialogue(id: str, *turns: str, language: Any = "en") -> Dialogue:
+    """Turns in order, the seeker first."""
+    roles: list[Any] = ["seeker", "supporter"]
+    made = tuple(Turn(role=roles[number % 2], text=text) for number, text in enumerate(turns))
+    return Dialogue(id=id, language=language, source="written", turns=made)
+
+
+def test_features_by_hand() -> None:
+    row = features(dialogue("a", "I don't sleep.", "Why not? Why not?", "Work, work, work, work, work.", "why  not? why not?"))
+    assert dict(zip(FEATURES, row, strict=True)) == {
+        "turns": 4,
+        "supporter_mean": 4,
+        "supporter_min": 4,
+        "supporter_max": 4,
+        "supporter_sd": 0,
+        "seeker_mean": 4,  # "don't" is one word
+        "seeker_min": 3,
+        "seeker_max": 5,
+        "seeker_sd": 1,
+        "distinct_1": 2 / 8,
+        "distinct_2": 2 / 6,  # why not, not why; no pair across replies
+        "repeats": 1,
+        "questions": 2,
+    }
+
+
+def test_chinese_is_counted_by_characters_and_a_silent_supporter_by_zeros() -> None:
+    row = dict(zip(FEATURES, features(dialogue("a", "我累", "为什么？", "不 知", "嗯", language="zh")), strict=True))
+    assert (row["supporter_mean"], row["supporter_max"], row["seeker_mean"], row["questions"]) == (2.5, 4, 2, 0.5)
+    silent = dict(zip(FEATURES, features(dialogue("b", "hello")), strict=True))
+    assert (silent["turns"], silent["supporter_max"], silent["distinct_1"], silent["questions"]) == (1, 0, 0, 0)
+
+
+def test_items_are_the_same_from_joint_and_single_examples() -> None:
+    def example(id: str, dimension: str | None, **labels: int) -> RankExample:
+        return RankExample(
+            id=id,
+            prompt=({"role": "user", "content": "x"},),
+            completion=({"role": "assistant", "content": "0"},),
+            language="en",
+            dialogue_id="d",
+            group="g",
+            dimension=dimension,
+            labels=labels,
+            target={key: label - 0.25 for key, label in labels.items()},
+        )
+
+    joint = items([example("d/joint", None, fluency=1, skill=2)])
+    assert joint == {("en", "fluency"): [Item("d", "g", 1, 0.75)], ("en", "skill"): [Item("d", "g", 2, 1.75)]}
+    assert joint == items([example("1", "fluency", fluency=1), example("2", "skill", skill=2)])
+    with pytest.raises(UserError, match="fluency twice"):
+        items([example("1", "fluency", fluency=1), example("2", "fluency", fluency=1)])
+
+
+def rows(count: int, name: str) -> tuple[dict[Any, list[Item]], dict[str, Dialogue]]:
+    """Dialogues whose label is 3 where replies are long and 1 where they are short."""
+    made = {f"{name}{n}": dialogue(f"{name}{n}", "hi", "word " * (20 if n % 2 else 2) + str(n)) for n in range(count)}
+    return {KEY: [Item(id, f"g{id}", 3 if n % 2 else 1, 3 if n % 2 else 1) for n, id in enumerate(made)]}, made
+
+
+def test_a_label_that_follows_length_is_found_and_the_majority_is_that_of_training() -> None:
+    (train, a), (valid, b), (test, c) = rows(40, "a"), rows(10, "b"), rows(6, "c")
+    found, chosen = surface_judgements(train, valid, test, a | b | c, RUBRIC)
+    assert [j.value for j in found] == [1, 3, 1, 3, 1, 3] and [j.dialogue_id for j in found] == [f"c{n}" for n in range(6)]
+    assert (
+        chosen[0]["valid_acc"] == {"logistic regression": 1.0, "random forest": 1.0}
+        and chosen[0]["chosen"] == "logistic regression"
+    )
+    assert set(found[0].distribution or {}) == {"0", "1", "2", "3", "4"} and (found[0].distribution or {})["0"] == 0
+    constant = {KEY: [*train[KEY][:2], Item("x", "g", 4, 4), Item("y", "g", 4, 4)]}
+    assert [j.value for j in majority_judgements(constant, test, "majority", RUBRIC)] == [4] * 6
+
+
+class Constant:
+    """A classifier that always says one label."""
+
+    def __init__(self, label: int) -> None:
+        self.classes_ = [label]
+
+    def fit(self, *_: Any) -> Constant:
+        return self
+
+    def predict(self, rows: Any) -> Any:
+        return [self.classes_[0]] * len(rows)
+
+    def predict_proba(self, rows: Any) -> Any:
+        import numpy as np
+
+        return np.ones((len(rows), 1))
+
+
+def test_validation_chooses_not_the_test_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    (train, a), (valid, b), (test, c) = rows(4, "a"), rows(4, "b"), rows(4, "c")
+    monkeypatch.setattr(surface, "_classifiers", lambda *_: {"one": Constant(1), "three": Constant(3)})
+    mostly_three = {KEY: valid[KEY][1:]}
+    test_is_one = {KEY: [item for item in test[KEY] if item.label == 1]}
+    found, chosen = surface_judgements(train, mostly_three, test_is_one, a | b | c, RUBRIC)
+    assert [j.value for j in found] == [3, 3] and chosen[0]["chosen"] == "three"
+    assert chosen[0]["valid_acc"] == pytest.approx({"one": 1 / 3, "three": 2 / 3})
+
+
+def test_what_is_missing_is_named() -> None:
+    (train, a), (valid, b), (test, c) = rows(4, "a"), rows(4, "b"), rows(4, "c")
+    with pytest.raises(UserError, match=r"--dialogues: 4 dialogues are not in it, for example c0"):
+        surface_judgements(train, valid, test, a | b, RUBRIC)
+    with pytest.raises(UserError, match=r"valid.jsonl: no label for fluency \(en\)"):
+        surface_judgements(train, {}, test, a | b | c, RUBRIC)
+
+
+def test_one_label_in_training_is_all_that_can_be_said() -> None:
+    (train, a), (valid, b), (test, c) = rows(4, "a"), rows(4, "b"), rows(4, "c")
+    same = {KEY: [item._replace(label=2, target=2) for item in train[KEY]]}
+    found, chosen = surface_judgements(same, valid, test, a | b | c, RUBRIC)
+    assert [j.value for j in found] == [2] * 4 and chosen[0]["chosen"] == "the only label"
