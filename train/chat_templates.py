@@ -49,7 +49,9 @@ def chatml(tokenizer: PreTrainedTokenizerBase) -> str:
     if not tokenizer.chat_template or not tokenizer.bos_token:
         return CHATML
     text = tokenizer.apply_chat_template(SAMPLE, tokenize=False)
-    return ("{{ bos_token }}" if text.startswith(tokenizer.bos_token) and tokenizer.bos_token != "<|im_start|>" else "") + CHATML
+    return (
+        "{{ bos_token }}" if text.startswith(tokenizer.bos_token) and tokenizer.bos_token != "<|im_start|>" else ""
+    ) + CHATML
 
 
 def serves_alike(tokenizer: PreTrainedTokenizerBase) -> bool:
@@ -71,7 +73,11 @@ def encode(
     `template` is `chatml(tokenizer)`, for callers that encode many.
     """
     out = tokenizer.apply_chat_template(
-        list(messages), chat_template=template or chatml(tokenizer), tokenize=True, return_dict=True, return_assistant_tokens_mask=True
+        list(messages),
+        chat_template=template or chatml(tokenizer),
+        tokenize=True,
+        return_dict=True,
+        return_assistant_tokens_mask=True,
     )
     ids = list(out["input_ids"])
     return ids, [token if marked else IGNORED for token, marked in zip(ids, out["assistant_masks"], strict=True)]

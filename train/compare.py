@@ -20,6 +20,7 @@ from scipy.stats import binomtest
 
 from data_prep.records import Language, Record
 from data_prep.role_play.examples import RoleExample
+from data_prep.scores.bootstrap import interval, resampled_means
 from data_prep.tables import Estimate, Table, to_console, to_markdown
 from serve.errors import UserError
 from serve.files import sha256_file, write_json, write_jsonl, write_text
@@ -32,7 +33,6 @@ from train.line_checks import MACHINE, SUPPORTER, distinct, says, units
 if TYPE_CHECKING:
     from train.recipes import Recipe
 
-RESAMPLES = 2000
 VOICES = ("base", "adapter", "real")  # whose lines are compared
 
 
@@ -44,15 +44,14 @@ def share(flags: Sequence[bool]) -> Estimate:
     return Estimate(100 * sum(flags) / len(flags), 100 * float(interval.low), 100 * float(interval.high), len(flags))
 
 
-def weighted(totals: Floats, weights: Floats, seed: int = 0) -> Estimate:
-    """sum(totals) / sum(weights) with its 95 % bootstrap percentile interval; both [n], drawn together. None for n = 1."""
+def weighted(totals: Floats, weights: Floats) -> Estimate:
+    """sum(totals) / sum(weights) with its 95 % bootstrap interval; both [n], drawn together. No interval for n = 1."""
     n = len(totals)
     mean = float(totals.sum() / weights.sum())
     if n < 2:
         return Estimate(mean, None, None, n)
-    drawn = np.random.default_rng(seed).integers(0, n, (RESAMPLES, n))
-    low, high = np.percentile(totals[drawn].sum(1) / weights[drawn].sum(1), [2.5, 97.5])
-    return Estimate(mean, float(low), float(high), n)
+    low, high = interval(resampled_means(totals[:, None], weights[:, None])[:, 0])
+    return Estimate(mean, low, high, n)
 
 
 def ratio(adapter: Floats, base: Floats, tokens: Floats) -> Estimate:

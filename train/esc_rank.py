@@ -19,7 +19,15 @@ from train.session import export_adapter, finished, load_base, load_tokenizer, l
 
 def main(recipe: Recipe[RankArguments]) -> None:
     from train.lora import lora_config
-    from train.rank_trainer import LeftPadding, OrdinalRankTrainer, RankTrainer, add_scores, balanced_weights, keys_of, score_metrics
+    from train.rank_trainer import (
+        LeftPadding,
+        OrdinalRankTrainer,
+        RankTrainer,
+        add_scores,
+        balanced_weights,
+        keys_of,
+        score_metrics,
+    )
 
     data, training = recipe.data, recipe.training
     peft_config = lora_config(recipe.model)
@@ -27,7 +35,10 @@ def main(recipe: Recipe[RankArguments]) -> None:
     scores = list(rubric_beside(Path(data.train_file)).scale.scores)
     tokens = score_tokens(tokenizer, scores, f"base {recipe.model.model_name_or_path}")
     sets = []
-    for name, limit, seed in (("train_file", data.max_train_examples, training.seed), ("valid_file", data.max_valid_examples, 0)):
+    for name, limit, seed in (
+        ("train_file", data.max_train_examples, training.seed),
+        ("valid_file", data.max_valid_examples, 0),
+    ):
         path = Path(getattr(data, name))
         found = read_rank(path, data.dimension, data.language, limit, seed)
         sets.append(prepare_rank(path, found, tokenizer, training.max_length, tokens))
@@ -56,8 +67,11 @@ def main(recipe: Recipe[RankArguments]) -> None:
         compute_metrics=score_metrics(keys, scores),
         score_tokens=list(tokens.values()),
     )
-    trainer = OrdinalRankTrainer(ordinal_weight=data.ordinal_weight, **common) if data.loss == "ordinal" else RankTrainer(**common)
-    say(f"{trainer.accelerator.num_processes} process(es); trainable parameters {trainer.model.num_parameters(only_trainable=True):,}")
+    trainer = (
+        OrdinalRankTrainer(ordinal_weight=data.ordinal_weight, **common) if data.loss == "ordinal" else RankTrainer(**common)
+    )
+    trained = trainer.model.num_parameters(only_trainable=True)
+    say(f"{trainer.accelerator.num_processes} process(es); trainable parameters {trained:,}")
     if resume:
         say(f"resuming from {resume}")
     log_config(recipe, sets)

@@ -1,4 +1,4 @@
-"""Train the seeker simulator (ESC-Role, ESC-Eval section 2.3): LoRA SFT on role-play dialogues, loss on the seeker's lines only.
+"""Train the seeker simulator (ESC-Role, ESC-Eval section 2.3): LoRA on role-play dialogues, loss on the seeker's lines only.
 
     accelerate launch train/esc_role.py --config configs/train/esc_role_qwen1.5_14b.yaml [--learning_rate 1e-4 …]
 
@@ -24,13 +24,18 @@ def main(recipe: Recipe[RoleArguments]) -> None:
     peft_config = lora_config(recipe.model)
     tokenizer = load_tokenizer(recipe)
     sets = []
-    for name, limit, seed in (("train_file", data.max_train_examples, training.seed), ("valid_file", data.max_valid_examples, 0)):
+    for name, limit, seed in (
+        ("train_file", data.max_train_examples, training.seed),
+        ("valid_file", data.max_valid_examples, 0),
+    ):
         path = Path(getattr(data, name))
         sets.append(prepare_role(path, read_role(path, limit, seed), tokenizer, training.max_length))
         say(sets[-1].summary())
     train, valid = sets
     if {e.id for e in train.examples} & {e.id for e in valid.examples}:
-        raise UserError(f"{data.valid_file}: shares dialogues with {data.train_file}: the held-out perplexity would mean nothing")
+        raise UserError(
+            f"{data.valid_file}: shares dialogues with {data.train_file}: the held-out perplexity would mean nothing"
+        )
     resume = open_output(recipe, sets)
     if finished(recipe):
         say(f"already trained: {training.output_dir}/adapter")
@@ -47,10 +52,13 @@ def main(recipe: Recipe[RoleArguments]) -> None:
         compute_metrics=perplexity,
         callbacks=[SampleLines(valid.examples[: data.samples], tokenizer, out)],
     )
-    say(f"{trainer.accelerator.num_processes} process(es); trainable parameters {trainer.model.num_parameters(only_trainable=True):,}")
+    trained = trainer.model.num_parameters(only_trainable=True)
+    say(f"{trainer.accelerator.num_processes} process(es); trainable parameters {trained:,}")
     with trainer.accelerator.unwrap_model(trainer.model).disable_adapter():
         base = trainer.evaluate(metric_key_prefix="base")
-    say(f"perplexity of held-out seeker lines, base: {base['base_perplexity']:.3f} over {base['base_scored_tokens']:.0f} tokens")
+    say(
+        f"perplexity of held-out seeker lines, base: {base['base_perplexity']:.3f} over {base['base_scored_tokens']:.0f} tokens"
+    )
     if resume:
         say(f"resuming from {resume}")
     log_config(recipe, sets)

@@ -191,5 +191,3 @@ def score_tokens(tokenizer: PreTrainedTokenizerBase, scores: Sequence[int], what
             raise UserError(f"{what}: its tokenizer writes the score {score} with {len(said)} tokens; one is needed")
         found[str(score)] = said[0]
     return found
-
-

@@ -32,6 +32,7 @@ MACHINE = (
 SUPPORTER = (
     r"\bi(?:'?m| am) here for you\b",
     r"\bi(?:'?m| am) (?:so |really |very )?sorry (?:to hear|you(?:'re| are)|that you(?:'re| are))\b",
+    r"\bi(?:'?m| am) (?:so |really |very )?(?:glad|happy|proud) (?:that )?you(?:'re| are) (?:able|doing|feeling|on|taking)\b",
     r"\bit sounds like you\b",
     r"\bi (?:can |completely |totally |really )*(?:understand|hear|see) (?:how|what|why) you(?:'re| are)? (?:feel|go)",
     r"\bthank(?:s| you) for (?:sharing|opening up|reaching out)\b",

@@ -1,5 +1,5 @@
-"""The ranker's trainer: loss on the answer's tokens only (the logits of the prompt are never computed), as cross-entropy or with
-an ordinal term, and an evaluation that reads the scale's probabilities as scoring does.
+"""The ranker's trainer: loss on the answer's tokens only (the logits of the prompt are never computed), as cross-entropy or
+with an ordinal term, and an evaluation that reads the scale's probabilities as scoring does.
 
 Shapes: B examples, K tokens of the longest answer (its end marker included), D scores an example, S scores of the scale.
 """

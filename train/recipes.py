@@ -57,8 +57,8 @@ class RankArguments(DataArguments):
     class_weights: str = field(
         default="none",
         metadata={
-            "help": "balanced: an answer's loss is weighted by how rare its score is for its language and dimension in training "
-            "(mean weight 1).",
+            "help": "balanced: a score's loss is weighted by how rare it is for its language and dimension in training (mean "
+            "weight 1).",
             "choices": ["none", "balanced"],
         },
     )
@@ -178,7 +178,9 @@ def _check(recipe: Recipe[Any]) -> None:
     if recipe.model.dtype is None:
         recipe.model.dtype = "auto"
     if recipe.training.trust_remote_code:
-        raise UserError(f"{where}: trust_remote_code: remote code is never run here; convert the base first (serve convert-internlm2)")
+        raise UserError(
+            f"{where}: trust_remote_code: remote code is never run here; convert the base first (serve convert-internlm2)"
+        )
 
 
 def is_main_process() -> bool:

@@ -75,7 +75,9 @@ class SampleLines(TrainerCallback):
 
     def _line(self, model: Any, example: RoleExample) -> dict[str, str]:
         """The first line of the seeker after a supporter's question, generated greedily, beside the real one."""
-        last = next(i for i, m in enumerate(example.messages) if m["role"] == "assistant" and i >= min(3, len(example.messages) - 1))
+        last = next(
+            i for i, m in enumerate(example.messages) if m["role"] == "assistant" and i >= min(3, len(example.messages) - 1)
+        )
         text = self._tokenizer.apply_chat_template(
             list(example.messages[:last]), chat_template=chatml(self._tokenizer), tokenize=False, add_generation_prompt=True
         )

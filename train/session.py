@@ -1,7 +1,7 @@
 """What both scripts do around their trainer: claim the output folder, resume, load the base, log, and leave an adapter behind.
 
-An output folder holds `recipe.json` (what was asked), `checkpoint-N/`, `samples.jsonl` (role), and at the end `metrics.json` and
-`adapter-HASH/` with its model card; the link `adapter` points at the newest. Running the identical command again resumes.
+An output folder holds `recipe.json` (what was asked), `checkpoint-N/`, `samples.jsonl` (role), and at the end `metrics.json`
+and `adapter-HASH/` with its model card; the link `adapter` points at the newest. Running the identical command again resumes.
 """
 
 from __future__ import annotations
@@ -234,7 +234,9 @@ def export_adapter(
             baselines=baselines,
             seed=recipe.training.seed,
             command=command_line(recipe),
-            versions={name: importlib.metadata.version(name) for name in ("torch", "transformers", "trl", "peft", "accelerate")},
+            versions={
+                name: importlib.metadata.version(name) for name in ("torch", "transformers", "trl", "peft", "accelerate")
+            },
             hardware=hardware(trainer),
         )
         write_card(final, training)

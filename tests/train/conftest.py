@@ -24,7 +24,9 @@ def tiny_checkpoint(folder: Path, architecture: str) -> Path:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-    config_class, model_class = {"qwen2": (Qwen2Config, Qwen2ForCausalLM), "llama": (LlamaConfig, LlamaForCausalLM)}[architecture]
+    config_class, model_class = {"qwen2": (Qwen2Config, Qwen2ForCausalLM), "llama": (LlamaConfig, LlamaForCausalLM)}[
+        architecture
+    ]
     torch.manual_seed(3)
     config = config_class(
         vocab_size=49152,
@@ -67,7 +69,14 @@ def role_examples(count: int, first: int = 0) -> list[Record]:
         )
         made.append(
             RoleExample(
-                id=f"r{number}", language="en", kind="support", source="written", source_id=str(number), turns=4, tokens=60, messages=messages
+                id=f"r{number}",
+                language="en",
+                kind="support",
+                source="written",
+                source_id=str(number),
+                turns=4,
+                tokens=60,
+                messages=messages,
             )
         )
     return made

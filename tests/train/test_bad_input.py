@@ -74,7 +74,9 @@ def test_label_off_the_scale(refused: Callable[..., str]) -> None:
     def spoil(record: dict[str, Any]) -> None:
         record["labels"]["empathy"] = 7
 
-    assert "example 2 (k1/joint): labels.empathy: 7 is off the scale (0, 1, 2, 3, 4)" in refused("rank", edit("train.jsonl", spoil, 2))
+    assert "example 2 (k1/joint): labels.empathy: 7 is off the scale (0, 1, 2, 3, 4)" in refused(
+        "rank", edit("train.jsonl", spoil, 2)
+    )
 
 
 def test_answer_that_is_not_its_labels(refused: Callable[..., str]) -> None:
@@ -86,7 +88,10 @@ def test_answer_that_is_not_its_labels(refused: Callable[..., str]) -> None:
 
 @pytest.mark.parametrize(("task", "field"), [("role", "messages"), ("rank", "labels")])
 def test_missing_field_names_file_line_and_field(refused: Callable[..., str], task: str, field: str) -> None:
-    assert refused(task, edit("train.jsonl", lambda record: record.pop(field), 4)).split("/")[-1] == f"train.jsonl:4: {field}: Field required"
+    assert (
+        refused(task, edit("train.jsonl", lambda record: record.pop(field), 4)).split("/")[-1]
+        == f"train.jsonl:4: {field}: Field required"
+    )
 
 
 def test_scale_is_never_guessed(refused: Callable[..., str]) -> None:
@@ -100,7 +105,9 @@ def test_validation_that_was_trained_on(refused: Callable[..., str], task: str) 
 
 
 def test_dimension_that_no_example_has(refused: Callable[..., str]) -> None:
-    assert "no example for dimension empathy, language any; the file has en all dimensions in one" in refused("rank", dimension="empathy")
+    assert "no example for dimension empathy, language any; the file has en all dimensions in one" in refused(
+        "rank", dimension="empathy"
+    )
 
 
 def test_base_in_internlm2_layout(refused: Callable[..., str], tmp_path: Path, tiny: dict[str, Path]) -> None:

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from serve.client import Message
 from serve.embedded import materialise
 from serve.errors import UserError
 from train.chat_templates import IGNORED, check_tokenizer, encode, encode_stock, serves_alike
 
 pytestmark = pytest.mark.slow
 
-MESSAGES = [
+MESSAGES: list[Message] = [
     {"role": "system", "content": "You are Ann."},
     {"role": "user", "content": "Hi,\nAnn"},
     {"role": "assistant", "content": " I am low. "},
@@ -26,7 +27,8 @@ TEXT = (
 )
 
 STOCK = (
-    "{% for m in messages %}{{ '<|im_start|>' + ('system' if loop.first else m['role']) + '\n' + m['content'] + '<|im_end|>\n' }}"
+    "{% for m in messages %}"
+    "{{ '<|im_start|>' + ('system' if loop.first else m['role']) + '\n' + m['content'] + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 

@@ -58,6 +58,12 @@ def test_unknown_override(tmp_path: Path) -> None:
     assert "--lora_rang" in refused(recipe(tmp_path), "--lora_rang", "8")
 
 
+@pytest.mark.parametrize(("name", "value"), [("loss", "ordnal"), ("class_weights", "balance")])
+def test_value_that_is_no_choice(tmp_path: Path, name: str, value: str) -> None:
+    """argparse checks choices on the command line only: from a file, the wrong loss would train without a word."""
+    assert f"{name}: {value}" in refused(recipe(tmp_path, "rank", **{name: value})).replace("'", "")
+
+
 def test_setting_of_the_other_task(tmp_path: Path) -> None:
     assert "ordinal_weight: unknown setting" in refused(recipe(tmp_path, ordinal_weight=2.0))
     assert read_recipe(recipe(tmp_path, "rank", ordinal_weight=2.0)).data.ordinal_weight == 2.0
