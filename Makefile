@@ -16,10 +16,12 @@ export HF_HUB_DISABLE_TELEMETRY = 1
 
 .DEFAULT_GOAL := help
 TRAIN       := $(BIN)/accelerate launch --config_file configs/accelerate/cpu.yaml
+RANK        := configs/train/esc_rank_embedded.yaml
 # For the training targets: ESConv's folder (train.jsonl, valid.jsonl or .json), seeds of the ranker's runs.
 ESCONV      ?=
 SEEDS       ?= 0 1 2
-.PHONY: help setup setup-browser demo demo-data demo-cards train-role-cpu train-rank-cpu test test-fast lint format bench clean
+.PHONY: help setup setup-browser demo demo-data demo-cards train-role-cpu train-rank-cpu train-survey-cpu \
+        test test-fast lint format bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +68,32 @@ train-role-cpu: setup  ## Train the embedded seeker on ESConv (ESCONV=its folder
 	  --valid-source esconv=$(ESCONV)/valid.jsonl --out runs/train/role_data
 	$(TRAIN) train/esc_role.py --config configs/train/esc_role_embedded.yaml
 	$(BIN)/python -m train compare configs/train/esc_role_embedded.yaml --adapter runs/train/role/adapter --out runs/train/role_compare
+
+train-rank-cpu: setup  ## Train the embedded ranker on the synthetic set (SEEDS) and test it; with ESCONV=its folder on its survey too
+	$(PREP) score-set --out runs/train/scores
+	$(PREP) rank-sft --dialogues runs/train/scores/dialogues.jsonl --scores runs/train/scores/scores.jsonl --rubric esc_eval \
+	  --prompts esc_rank --method joint --out runs/train/rank_data
+	for seed in $(SEEDS); do \
+	  $(TRAIN) train/esc_rank.py --config $(RANK) --seed $$seed --output_dir runs/train/rank-$$seed || exit $$?; done
+	$(BIN)/python -m train rank-test $(RANK) --test runs/train/rank_data/test.jsonl --untrained \
+	  $(foreach seed,$(SEEDS),--adapter trained@$(seed)=runs/train/rank-$(seed)/adapter) --out runs/train/rank_test
+	$(BIN)/python -m train rank-table --data runs/train/rank_data --dialogues runs/train/scores/dialogues.jsonl \
+	  --judgements runs/train/rank_test/judgements-untrained.jsonl \
+	  $(foreach seed,$(SEEDS),--judgements runs/train/rank_test/judgements-trained@$(seed).jsonl) --out runs/train/rank_table
+	test -z "$(ESCONV)" || $(MAKE) --no-print-directory train-survey-cpu
+
+train-survey-cpu: setup  ## The same ranker on what ESConv's seekers said of their supporters (ESCONV=its folder), one seed
+	@test -d "$(ESCONV)" || { echo "error: give ESConv's folder: make train-survey-cpu ESCONV=DIR" >&2; exit 2; }
+	$(PREP) import-scores --source esconv=$(ESCONV) --out runs/train/survey_scores
+	$(PREP) rank-sft --dialogues runs/train/survey_scores/dialogues.jsonl --scores runs/train/survey_scores/scores.jsonl \
+	  --rubric esconv_survey --dimensions empathy,relevance --prompts esc_rank --method joint --out runs/train/survey_data
+	$(TRAIN) train/esc_rank.py --config $(RANK) --train_file runs/train/survey_data/train.jsonl \
+	  --valid_file runs/train/survey_data/valid.jsonl --output_dir runs/train/survey --num_train_epochs 1
+	$(BIN)/python -m train rank-test $(RANK) --train_file runs/train/survey_data/train.jsonl --test runs/train/survey_data/test.jsonl \
+	  --untrained --adapter trained=runs/train/survey/adapter --out runs/train/survey_test
+	$(BIN)/python -m train rank-table --data runs/train/survey_data --dialogues runs/train/survey_scores/dialogues.jsonl \
+	  --judgements runs/train/survey_test/judgements-untrained.jsonl --judgements runs/train/survey_test/judgements-trained.jsonl \
+	  --out runs/train/survey_table
 
 test: setup  ## All tests (one embedded vLLM server is shared by those that need one)
 	$(BIN)/python -m pytest

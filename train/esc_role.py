@@ -54,18 +54,19 @@ def main(recipe: Recipe[RoleArguments]) -> None:
     )
     trained = trainer.model.num_parameters(only_trainable=True)
     say(f"{trainer.accelerator.num_processes} process(es); trainable parameters {trained:,}")
-    with trainer.accelerator.unwrap_model(trainer.model).disable_adapter():
-        base = trainer.evaluate(metric_key_prefix="base")
-    say(
-        f"perplexity of held-out seeker lines, base: {base['base_perplexity']:.3f} over {base['base_scored_tokens']:.0f} tokens"
-    )
     if resume:
         say(f"resuming from {resume}")
     log_config(recipe, sets)
     trainer.train(resume_from_checkpoint=str(resume) if resume else None)
     found = trainer.evaluate()
+    # After training: before it, DeepSpeed has no engine to evaluate with below stage 3.
+    with trainer.accelerator.unwrap_model(trainer.model).disable_adapter():
+        base = trainer.evaluate(metric_key_prefix="base")
     ratio = found["eval_perplexity"] / base["base_perplexity"]
-    say(f"perplexity, trained: {found['eval_perplexity']:.3f}, {ratio:.3f} × the base's")
+    say(
+        f"perplexity of held-out seeker lines: base {base['base_perplexity']:.3f}, trained {found['eval_perplexity']:.3f} "
+        f"({ratio:.3f} ×), over {found['eval_scored_tokens']:.0f} tokens, dialogues cut to max_length"
+    )
     metrics = {
         "valid_perplexity": found["eval_perplexity"],
         "valid_scored_tokens": found["eval_scored_tokens"],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
@@ -63,9 +63,14 @@ class RankArguments(DataArguments):
         },
     )
     dimension: str = field(default="", metadata={"help": "Only examples of this dimension (one adapter a dimension)."})
-    language: str = field(default="", metadata={"help": "Only examples in this language, en or zh (one adapter a language)."})
+    language: str = field(
+        default="",
+        metadata={"help": "Only examples in this language, en or zh (one adapter a language).", "choices": ["", "en", "zh"]},
+    )
 
 
+# Where and how loudly, not what: the trainer also resolves some of these for the machine it runs on.
+NOT_SETTINGS = {"output_dir", "logging_dir", "run_name", "resume_from_checkpoint", "disable_tqdm", "report_to", "local_rank", "hub_token"}
 A = TypeVar("A", bound=DataArguments)
 ARGUMENTS: dict[Task, type[DataArguments]] = {"role": RoleArguments, "rank": RankArguments}
 
@@ -81,19 +86,18 @@ class Recipe(Generic[A]):
     file: Path | None
 
     def settings(self) -> dict[str, Any]:
-        """What decides the weights, as JSON: our settings, LoRA, and the trainer's that differ from its defaults."""
-        from trl import ModelConfig
+        """What decides the weights, as JSON: our settings, and TRL's that differ from their defaults or stand in the file."""
+        from trl import ModelConfig, SFTConfig
 
-        chosen = {f.name: getattr(self.data, f.name) for f in fields(self.data)}
-        base = ModelConfig()
-        chosen |= {f.name: v for f in fields(base) if (v := getattr(self.model, f.name)) != getattr(base, f.name)}
-        given = load_yaml(self.file, "recipe") if self.file else {}
-        known = self.training.to_sanitized_dict() if hasattr(self.training, "to_sanitized_dict") else {}
-        kept = {key: known.get(key, given[key]) for key in given if key not in chosen}
-        for name in ("learning_rate", "num_train_epochs", "max_steps", "per_device_train_batch_size", "seed", "max_length"):
-            kept[name] = getattr(self.training, name)
-        kept.pop("output_dir", None)
-        return {**chosen, **kept}
+        named = _mapping(self.file) if self.file else {}
+        chosen: dict[str, Any] = {f.name: getattr(self.data, f.name) for f in fields(self.data)}
+        for group, kind in ((self.model, ModelConfig), (self.training, SFTConfig)):
+            for each in fields(kind):
+                default = each.default if each.default_factory is MISSING else each.default_factory()
+                value = getattr(group, each.name)
+                if each.init and each.name not in NOT_SETTINGS and (each.name in named or value != default):
+                    chosen[each.name] = value
+        return chosen
 
 
 def parse_recipe(task: Task, arguments: Sequence[str]) -> Recipe[Any]:
@@ -175,6 +179,10 @@ def _check(recipe: Recipe[Any]) -> None:
     for name in ("train_file", "valid_file"):
         if not getattr(recipe.data, name):
             raise UserError(f"{where}: {name}: name the JSONL file that `python -m data_prep {recipe.task}-sft` wrote")
+    for each in fields(recipe.data):
+        value, choices = getattr(recipe.data, each.name), each.metadata.get("choices")
+        if choices and value not in choices:
+            raise UserError(f"{where}: {each.name}: {value!r} is not one of {', '.join(choices)}")
     if recipe.model.dtype is None:
         recipe.model.dtype = "auto"
     if recipe.training.trust_remote_code:

@@ -219,6 +219,8 @@ def export_adapter(
             if extra.name not in kept:
                 extra.unlink()
         _settle_config(temporary / "adapter_config.json", recipe)
+        if recipe.training.bf16:
+            _round_weights(temporary / "adapter_model.safetensors")
         final = out / f"adapter-{digest([sha256_file(temporary / name) for name in kept], 12)}"
         if final.exists():
             shutil.rmtree(final)
@@ -256,6 +258,14 @@ def _settle_config(path: Path, recipe: Recipe[Any]) -> None:
     if isinstance(config["target_modules"], list):
         config["target_modules"].sort()
     write_json(path, config)
+
+
+def _round_weights(path: Path) -> None:
+    """To bf16, in which the products were computed in training and servers load it: half the size."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    save_file({name: tensor.to(torch.bfloat16) for name, tensor in load_file(path).items()}, path, {"format": "pt"})
 
 
 def check_no_empty_tensor(path: Path) -> None:
