@@ -6,7 +6,7 @@ comes first, so a server reads it once), `paper` (one dimension, rubric first, a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from data_prep.prompts import PromptPack
@@ -21,6 +21,15 @@ _TEMPLATES: dict[Method, str] = {
     "per_dimension": "judge_dimension.j2",
     "paper": "judge_paper.j2",
 }
+
+
+def check_pack(prompts: PromptPack, method: Method, languages: Iterable[Language]) -> None:
+    """Raise `UserError` for a pack that has no judge's prompts for the method (packs may hold the seeker's alone)."""
+    prompts.require(languages, [_system(method), _TEMPLATES[method]])
+
+
+def _system(method: Method) -> str:
+    return "judge_paper_system.j2" if method == "paper" else "judge_system.j2"
 
 
 def transcript(dialogue: Dialogue) -> str:
@@ -52,9 +61,8 @@ def judge_messages(
     values = {"dimensions": rules} if method == "joint" else {"dimension": rules[0]}
     text = paper_transcript(dialogue) if method == "paper" else transcript(dialogue)
     scale = rubric.scale
-    system = "judge_paper_system.j2" if method == "paper" else "judge_system.j2"
     prompt = prompts.render(language, _TEMPLATES[method], transcript=text, low=scale.min, high=scale.max, **values)
-    return [{"role": "system", "content": prompts.render(language, system)}, {"role": "user", "content": prompt}]
+    return [{"role": "system", "content": prompts.render(language, _system(method))}, {"role": "user", "content": prompt}]
 
 
 def _rules(rubric: Rubric, key: str, language: Language) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
@@ -39,6 +40,13 @@ class PromptPack:
             raise UserError(f"prompt pack has no file {where}") from None
         except TemplateError as error:
             raise UserError(f"{where}: {error}") from None
+
+    def require(self, languages: Iterable[Language], templates: Iterable[str]) -> None:
+        """Raise `UserError` for the first of these templates that the pack lacks."""
+        for language in languages:
+            for template in templates:
+                if not (self.folder / language / template).is_file():
+                    raise UserError(f"prompt pack has no file {self.folder / language / template}")
 
     def fingerprint(self) -> str:
         """A hash of every file of the pack: part of a run's config, so that an edited prompt is seen as another run."""

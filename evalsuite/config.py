@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from data_prep.cards import bundled_cards, load_cards
-from data_prep.judge_prompts import Method
+from data_prep.judge_prompts import Method, check_pack
 from data_prep.prompts import PromptPack, load_pack
 from data_prep.records import Dialogue, HumanScore, Language, RoleCard
 from data_prep.rubrics import Rubric, load_rubric
@@ -128,7 +128,9 @@ class Resolved:
 
     @cached_property
     def judge_prompts(self) -> PromptPack:
-        return load_pack(self._judge_pack)
+        pack = load_pack(self._judge_pack)
+        check_pack(pack, self.method, self.config.languages)
+        return pack
 
     @property
     def _judge_pack(self) -> str:

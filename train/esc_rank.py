@@ -10,14 +10,26 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from serve.errors import UserError, run_cli
 from train.examples import prepare_rank, read_rank, rubric_beside, score_tokens
 from train.recipes import RankArguments, Recipe, parse_recipe
-from train.session import export_adapter, finished, load_base, load_tokenizer, log_config, open_output, say, set_up_logging
+from train.session import (
+    Built,
+    export_adapter,
+    finished,
+    load_base,
+    load_tokenizer,
+    log_config,
+    open_output,
+    say,
+    set_up_logging,
+)
 
 
-def main(recipe: Recipe[RankArguments]) -> None:
+def build(recipe: Recipe[RankArguments]) -> Built | None:
+    """Check everything, then load the base; None when the adapter is there already."""
     from train.lora import lora_config
     from train.rank_trainer import (
         LeftPadding,
@@ -51,25 +63,32 @@ def main(recipe: Recipe[RankArguments]) -> None:
     add_scores(valid.rows, valid.examples, keys)
     resume = open_output(recipe, sets)
     if finished(recipe):
-        say(f"already trained: {training.output_dir}/adapter")
-        return
+        return None
     set_up_logging(recipe)
     training.remove_unused_columns = False  # the loss needs ours
     training.label_names = ["labels"]
-    common = dict(
-        model=load_base(recipe),
-        args=training,
-        train_dataset=train.dataset(),
-        eval_dataset=valid.dataset(),
-        processing_class=tokenizer,
-        peft_config=peft_config,
-        data_collator=LeftPadding(tokenizer.pad_token_id),
-        compute_metrics=score_metrics(keys, scores),
-        score_tokens=list(tokens.values()),
-    )
-    trainer = (
-        OrdinalRankTrainer(ordinal_weight=data.ordinal_weight, **common) if data.loss == "ordinal" else RankTrainer(**common)
-    )
+    common: dict[str, Any] = {
+        "model": load_base(recipe),
+        "args": training,
+        "train_dataset": train.dataset(),
+        "eval_dataset": valid.dataset(),
+        "processing_class": tokenizer,
+        "peft_config": peft_config,
+        "data_collator": LeftPadding(tokenizer.pad_token_id),
+        "compute_metrics": score_metrics(keys, scores),
+        "score_tokens": list(tokens.values()),
+    }
+    ordinal = data.loss == "ordinal"
+    trainer = OrdinalRankTrainer(ordinal_weight=data.ordinal_weight, **common) if ordinal else RankTrainer(**common)
+    return Built(trainer, sets, resume)
+
+
+def main(recipe: Recipe[RankArguments]) -> None:
+    built = build(recipe)
+    if built is None:
+        say(f"already trained: {recipe.training.output_dir}/adapter")
+        return
+    trainer, sets, resume = built.trainer, built.sets, built.resume
     trained = trainer.model.num_parameters(only_trainable=True)
     say(f"{trainer.accelerator.num_processes} process(es); trainable parameters {trained:,}")
     if resume:

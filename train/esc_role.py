@@ -13,10 +13,21 @@ from pathlib import Path
 from serve.errors import UserError, run_cli
 from train.examples import prepare_role, read_role
 from train.recipes import Recipe, RoleArguments, parse_recipe
-from train.session import export_adapter, finished, load_base, load_tokenizer, log_config, open_output, say, set_up_logging
+from train.session import (
+    Built,
+    export_adapter,
+    finished,
+    load_base,
+    load_tokenizer,
+    log_config,
+    open_output,
+    say,
+    set_up_logging,
+)
 
 
-def main(recipe: Recipe[RoleArguments]) -> None:
+def build(recipe: Recipe[RoleArguments]) -> Built | None:
+    """Check everything, then load the base; None when the adapter is there already."""
     from train.lora import lora_config
     from train.role_trainer import RoleTrainer, SampleLines, perplexity
 
@@ -38,8 +49,7 @@ def main(recipe: Recipe[RoleArguments]) -> None:
         )
     resume = open_output(recipe, sets)
     if finished(recipe):
-        say(f"already trained: {training.output_dir}/adapter")
-        return
+        return None
     set_up_logging(recipe)
     out = Path(training.output_dir)
     trainer = RoleTrainer(
@@ -52,6 +62,15 @@ def main(recipe: Recipe[RoleArguments]) -> None:
         compute_metrics=perplexity,
         callbacks=[SampleLines(valid.examples[: data.samples], tokenizer, out)],
     )
+    return Built(trainer, sets, resume)
+
+
+def main(recipe: Recipe[RoleArguments]) -> None:
+    built = build(recipe)
+    if built is None:
+        say(f"already trained: {recipe.training.output_dir}/adapter")
+        return
+    trainer, sets, resume = built.trainer, built.sets, built.resume
     trained = trainer.model.num_parameters(only_trainable=True)
     say(f"{trainer.accelerator.num_processes} process(es); trainable parameters {trained:,}")
     if resume:
@@ -70,7 +89,7 @@ def main(recipe: Recipe[RoleArguments]) -> None:
     metrics = {
         "valid_perplexity": found["eval_perplexity"],
         "valid_scored_tokens": found["eval_scored_tokens"],
-        "valid_dialogues": len(valid.rows),
+        "valid_dialogues": len(sets[1].rows),
         "steps": trainer.state.global_step,
     }
     folder = export_adapter(trainer, recipe, sets, metrics, {"the base": {"valid_perplexity": base["base_perplexity"]}})

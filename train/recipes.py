@@ -70,7 +70,9 @@ class RankArguments(DataArguments):
 
 
 # Where and how loudly, not what: the trainer also resolves some of these for the machine it runs on.
-NOT_SETTINGS = {"output_dir", "logging_dir", "run_name", "resume_from_checkpoint", "disable_tqdm", "report_to", "local_rank", "hub_token"}
+NOT_SETTINGS = {
+    *("output_dir", "logging_dir", "run_name", "resume_from_checkpoint", "disable_tqdm", "report_to", "local_rank", "hub_token")
+}
 A = TypeVar("A", bound=DataArguments)
 ARGUMENTS: dict[Task, type[DataArguments]] = {"role": RoleArguments, "rank": RankArguments}
 

@@ -12,6 +12,7 @@ import platform
 import shutil
 import sys
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,15 @@ if TYPE_CHECKING:
 
 # What may differ between two tries of one run.
 NOT_IDENTITY = {"logging_steps", "report_to", "run_name", "disable_tqdm", "save_total_limit", "dataloader_num_workers"}
+
+
+@dataclass
+class Built:
+    """A run that is ready to train: its trainer, training and validation data, and the checkpoint to go on from."""
+
+    trainer: Any
+    sets: list[Prepared]
+    resume: Path | None
 
 
 def say(line: str) -> None:

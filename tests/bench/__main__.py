@@ -61,7 +61,7 @@ async def dialogues(run: Resolved, folder: Path) -> tuple[float, float]:
     store = Store(folder / "calls.sqlite")
     concurrency = run.config.concurrency
     async with ChatClient(store, run.config.endpoints, concurrency) as client:
-        judge = Judge(client, run.judge, run.rubric, run.prompts, "joint")
+        judge = Judge(client, run.judge, run.rubric, run.judge_prompts, "joint")
         failures = Failures()
 
         async def one(plan: Plan) -> None:

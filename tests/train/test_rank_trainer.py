@@ -1,0 +1,145 @@
+"""The ranker's losses and figures against numbers worked out by hand, and its short logits against the whole ones."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.train.conftest import rank_examples, write_data, write_recipe
+
+pytestmark = pytest.mark.slow
+
+SCALE = [0, 1, 2, 3, 4]
+
+
+def test_squared_emd_by_hand() -> None:
+    import torch
+
+    from train.rank_trainer import squared_emd
+
+    # Probabilities ½, ¼, ¼ over three scores: cumulative ½, ¾, 1. Right score 0 (1, 1, 1): ¼ + 1/16; right score 2 (0, 0, 1):
+    # ¼ + 9/16.
+    logits = torch.tensor([[2.0, 1.0, 1.0]]).log().repeat(2, 1)
+    assert squared_emd(logits, torch.tensor([0, 2])).tolist() == pytest.approx([0.3125, 0.8125])
+    # Certain and right is 0; certain and wrong costs one for every step between.
+    sure = torch.full((3, 5), -1e9)
+    sure[:, 1] = 0.0
+    assert squared_emd(sure, torch.tensor([1, 2, 4])).tolist() == pytest.approx([0.0, 1.0, 3.0])
+
+
+def test_balanced_weights_have_mean_one() -> None:
+    from train.rank_trainer import balanced_weights
+
+    examples: Any = rank_examples(5) + rank_examples(1, first=5)  # fluency 0, 1, 2, 3, 4, 0
+    weights = balanced_weights(examples)
+    assert weights[("en", "fluency"), 0] == pytest.approx(6 / (5 * 2)) and weights[("en", "fluency"), 3] == pytest.approx(6 / 5)
+    given = [weights[("en", "fluency"), e.labels["fluency"]] for e in examples]
+    assert sum(given) / len(given) == pytest.approx(1.0)
+
+
+def test_left_padding_ends_answers_together() -> None:
+    from train.rank_trainer import LeftPadding
+
+    rows = [
+        {"input_ids": [5, 6, 7], "labels": [-100, -100, 7], "keys": [0], "targets": [2.5], "weights": [1.0]},
+        {"input_ids": [8, 9], "labels": [-100, 9], "keys": [1, 2], "targets": [1.0, 0.0], "weights": [0.5, 2.0]},
+    ]
+    batch = LeftPadding(0)(rows)
+    assert batch["input_ids"].tolist() == [[5, 6, 7], [0, 8, 9]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 1], [0, 1, 1]]
+    assert batch["position_ids"].tolist() == [[0, 1, 2], [0, 0, 1]]
+    assert batch["labels"].tolist() == [[-100, -100, 7], [-100, -100, 9]]
+    assert batch["keys"].tolist() == [[0, -1], [1, 2]] and batch["targets"].tolist() == [[2.5, 0.0], [1.0, 0.0]]
+
+
+def trainer(tmp_path: Path, tiny: dict[str, Path], loss: str, **settings: object) -> Any:
+    """A trainer as the script makes it, on six examples."""
+    import train.esc_rank as script
+    from train.recipes import parse_recipe
+
+    data = write_data(tmp_path, "rank", train=6, valid=6)
+    recipe = write_recipe(
+        tmp_path / "r.yaml", "rank", tiny["llama"], data, tmp_path / "out", loss=loss, lora_dropout=0.0, **settings
+    )
+    made = script.build(parse_recipe("rank", ["--config", str(recipe)]))
+    assert made is not None
+    return made.trainer
+
+
+@pytest.mark.parametrize(("loss", "weighted"), [("cross_entropy", "none"), ("ordinal", "balanced")])
+def test_loss_is_that_of_whole_logits(tmp_path: Path, tiny: dict[str, Path], loss: str, weighted: str) -> None:
+    """Only the answers' logits are computed; the loss is what all logits and plain formulas give."""
+    import torch
+
+    made = trainer(tmp_path, tiny, loss, class_weights=weighted, ordinal_weight=0.5)
+    batch = next(iter(made.get_train_dataloader()))
+    with torch.no_grad():
+        found = made.compute_loss(made.model, dict(batch)).item()
+        logits = made.model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits.double()
+    tokens = made._scores.tolist()
+    total, count = 0.0, 0
+    for row in range(len(batch["labels"])):
+        nth = 0
+        for place, label in enumerate(batch["labels"][row].tolist()):
+            if label == -100:
+                continue
+            count += 1
+            before = logits[row, place - 1]
+            weight = 1.0
+            if label in tokens:
+                weight = batch["weights"][row, nth].item()
+                nth += 1
+                p = before[tokens].softmax(0).tolist()
+                right = tokens.index(label)
+                gaps = [sum(p[: k + 1]) - (1.0 if k >= right else 0.0) for k in range(5)]
+                if loss == "ordinal":
+                    total += 0.5 * weight * sum(gap**2 for gap in gaps)
+            total += weight * -(before[label] - before.logsumexp(0)).item()
+    assert found == pytest.approx(total / count, rel=1e-5)
+    if weighted == "balanced":
+        assert len(set(batch["weights"].flatten().tolist())) > 1
+
+
+def test_evaluation_reads_probabilities_over_the_scale(tmp_path: Path, tiny: dict[str, Path]) -> None:
+    import torch
+
+    made = trainer(tmp_path, tiny, "cross_entropy")
+    batch = next(iter(made.get_eval_dataloader()))
+    _, found, told = made.prediction_step(made.model, dict(batch), False)
+    with torch.no_grad():
+        logits = made.model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits.double()
+    for row in range(len(found)):
+        places = [p for p, label in enumerate(batch["labels"][row].tolist()) if label in made._scores.tolist()]
+        expected = [logits[row, place - 1][made._scores].softmax(0).tolist() for place in places]
+        assert found[row].double().numpy() == pytest.approx(np.array(expected), abs=1e-5)
+    assert told[..., 0].tolist() == batch["keys"].tolist() and told[..., 1].tolist() == batch["targets"].tolist()
+
+
+def test_figures_by_hand() -> None:
+    from transformers import EvalPrediction
+
+    from train.rank_trainer import score_metrics
+
+    keys = [("en", "fluency"), ("en", "empathy"), ("zh", "fluency")]
+    sure = np.eye(5)[[0, 1, 2, 4]] * 0.9 + 0.02  # verdicts 0, 1, 2, 4 with probability 0.92
+    found = np.full((4, 2, 5), -100.0)
+    told = np.full((4, 2, 2), -100.0)
+    found[:, 0], told[:, 0, 0] = sure, [0, 0, 0, 2]
+    told[:, 0, 1] = [0.0, 2.0, 2.0, 4.0]
+    found[0, 1], told[0, 1] = sure[2], [1, 0.0]  # one row has a second score: verdict 2, gold 0
+    got = score_metrics(keys, SCALE)(EvalPrediction(predictions=found, label_ids=told))
+    assert got["en_fluency_acc"] == pytest.approx(2 / 3) and got["en_fluency_acc_soft"] == 1.0 and got["en_fluency_n"] == 3
+    assert got["en_empathy_acc"] == 0.0 and got["en_empathy_acc_soft"] == 0.0 and got["zh_fluency_acc"] == 1.0
+    assert got["en_fluency_majority_acc"] == pytest.approx(2 / 3)
+    assert got["en_average_acc"] == pytest.approx(1 / 3) and got["average_acc"] == pytest.approx((1 / 3 + 1.0) / 2)
+    assert got["average_n"] == 5
+    assert got["en_fluency_ece"] == pytest.approx(abs(0.92 - 2 / 3))
+    assert "zh_fluency_spearman" not in got  # one item: undefined, not 0
+    # Weighted kappa of verdicts 0, 1, 2 with golds 0, 2, 2: 1 − Σ(v−g)² / (Σ over all pairs of (v−g)² / n).
+    pairs = [(v - g) ** 2 for v in (0, 1, 2) for g in (0, 2, 2)]
+    assert got["en_fluency_kappa"] == pytest.approx(1 - 1 / (sum(pairs) / 3))
+    assert not math.isnan(got["average_ece"])

@@ -1,0 +1,68 @@
+"""The simulator's trainer: what it counts, against plain sums over whole logits."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.train.conftest import write_data, write_recipe
+from train import esc_role
+from train.recipes import parse_recipe
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def trainer(tmp_path: Path, tiny: dict[str, Path]) -> Any:
+    data = write_data(tmp_path, "role", train=6, valid=5)
+    recipe = write_recipe(tmp_path / "r.yaml", "role", tiny["qwen2"], data, tmp_path / "out", samples=2)
+    built = esc_role.build(parse_recipe("role", ["--config", str(recipe)]))
+    assert built is not None
+    return built.trainer
+
+
+def plain(model: Any, batch: dict[str, Any]) -> tuple[list[float], list[int]]:
+    """Summed negative log-likelihood and number of the labelled tokens of each row."""
+    import torch
+
+    with torch.no_grad():
+        logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits.double().log_softmax(-1)
+    sums, counts = [], []
+    for row, labels in enumerate(batch["labels"].tolist()):
+        scored = [(place, label) for place, label in enumerate(labels) if label != -100]
+        sums.append(-sum(logits[row, place - 1, label].item() for place, label in scored))
+        counts.append(len(scored))
+    return sums, counts
+
+
+def test_loss_and_perplexity_count_seeker_tokens_only(trainer: Any) -> None:
+    trainer.model.eval()
+    batch = next(iter(trainer.get_eval_dataloader()))
+    sums, counts = plain(trainer.model, batch)
+    _, found, _ = trainer.prediction_step(trainer.model, dict(batch), False)
+    assert found[:, 0].tolist() == pytest.approx(sums, rel=1e-5) and found[:, 1].tolist() == counts
+    # The training loss is the same mean, whether TRL scores all positions or, as here, the labelled ones.
+    loss = trainer.compute_loss(trainer.model, dict(batch)).item()
+    assert loss == pytest.approx(sum(sums) / sum(counts), rel=1e-5)
+
+
+def test_evaluation_does_not_depend_on_batches(trainer: Any) -> None:
+    found = trainer.evaluate()
+    sums, counts = [], []
+    for batch in trainer.get_eval_dataloader():
+        a, b = plain(trainer.model.eval(), batch)
+        sums += a
+        counts += b
+    assert len(counts) == 5 and found["eval_scored_tokens"] == sum(counts)
+    assert found["eval_perplexity"] == pytest.approx(math.exp(sum(sums) / sum(counts)), rel=1e-4)
+
+
+def test_samples_are_written_at_every_evaluation(trainer: Any, tmp_path: Path) -> None:
+    trainer.evaluate()
+    rows = [orjson.loads(line) for line in (tmp_path / "out" / "samples.jsonl").read_bytes().splitlines()]
+    assert [row["id"] for row in rows] == ["r1000", "r1001"]
+    assert rows[0]["asked"].startswith("How long has") and rows[0]["real"] == "For 1002 weeks now." and rows[0]["step"] == 0
