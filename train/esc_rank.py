@@ -17,11 +17,11 @@ from train.examples import prepare_rank, read_rank, rubric_beside, score_tokens
 from train.recipes import RankArguments, Recipe, parse_recipe
 from train.session import (
     Built,
+    add_settings_log,
     export_adapter,
     finished,
     load_base,
     load_tokenizer,
-    log_config,
     open_output,
     say,
     set_up_logging,
@@ -80,6 +80,7 @@ def build(recipe: Recipe[RankArguments]) -> Built | None:
     }
     ordinal = data.loss == "ordinal"
     trainer = OrdinalRankTrainer(ordinal_weight=data.ordinal_weight, **common) if ordinal else RankTrainer(**common)
+    add_settings_log(trainer, recipe, sets)
     return Built(trainer, sets, resume)
 
 
@@ -93,7 +94,6 @@ def main(recipe: Recipe[RankArguments]) -> None:
     say(f"{trainer.accelerator.num_processes} process(es); trainable parameters {trained:,}")
     if resume:
         say(f"resuming from {resume}")
-    log_config(recipe, sets)
     trainer.train(resume_from_checkpoint=str(resume) if resume else None)
     found = trainer.evaluate()
     named = {name.removeprefix("eval_"): value for name, value in found.items() if isinstance(value, float | int)}

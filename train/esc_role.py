@@ -15,11 +15,11 @@ from train.examples import prepare_role, read_role
 from train.recipes import Recipe, RoleArguments, parse_recipe
 from train.session import (
     Built,
+    add_settings_log,
     export_adapter,
     finished,
     load_base,
     load_tokenizer,
-    log_config,
     open_output,
     say,
     set_up_logging,
@@ -62,6 +62,7 @@ def build(recipe: Recipe[RoleArguments]) -> Built | None:
         compute_metrics=perplexity,
         callbacks=[SampleLines(valid.examples[: data.samples], tokenizer, out)],
     )
+    add_settings_log(trainer, recipe, sets)
     return Built(trainer, sets, resume)
 
 
@@ -75,7 +76,6 @@ def main(recipe: Recipe[RoleArguments]) -> None:
     say(f"{trainer.accelerator.num_processes} process(es); trainable parameters {trained:,}")
     if resume:
         say(f"resuming from {resume}")
-    log_config(recipe, sets)
     trainer.train(resume_from_checkpoint=str(resume) if resume else None)
     found = trainer.evaluate()
     # After training: before it, DeepSpeed has no engine to evaluate with below stage 3.

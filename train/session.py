@@ -198,11 +198,18 @@ def _netrc() -> str:
         return ""
 
 
-def log_config(recipe: Recipe[Any], data: list[Prepared]) -> None:
-    """Recipe and data hashes into the wandb run, when there is one (call after training began)."""
-    wandb = sys.modules.get("wandb")
-    if wandb is not None and wandb.run is not None:
-        wandb.run.config.update({"recipe": recipe.settings(), "data": [d.identity() for d in data]}, allow_val_change=True)
+def add_settings_log(trainer: Trainer, recipe: Recipe[Any], data: list[Prepared]) -> None:
+    """Have recipe and data hashes put into the wandb run, once the trainer has opened it."""
+    from transformers import TrainerCallback
+
+    class SettingsLog(TrainerCallback):
+        def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+            wandb = sys.modules.get("wandb")
+            if wandb is not None and wandb.run is not None:
+                identity = [each.identity() for each in data]
+                wandb.run.config.update({"recipe": recipe.settings(), "data": identity}, allow_val_change=True)
+
+    trainer.add_callback(SettingsLog())
 
 
 def export_adapter(

@@ -288,7 +288,7 @@ def test_embedded_headers_figures_are_the_plans(path: Path, tmp_path: Path) -> N
     parts = found["memory_bytes"]["ddp"]
     assert f"{math.ceil((parts['total'] - parts['overhead']) / 2**30)} GiB of memory" in text
     if load_yaml(path, "recipe").get("max_steps"):  # epochs depend on data, which is not here
-        assert f"{found['steps']} steps × {found['global_batch']} × {found['max_tokens']} tokens at most" in text
+        assert f"{found['steps']} steps × {found['global_batch']} × {found['max_tokens']:,} tokens at most" in text
         assert f"= {found['tokens_at_most']:,}; / 372 = {found['tokens_at_most'] / 372 / 60:.0f} minutes" in text
 
 

@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MAIN: dict[str, Callable[..., None]] = {"role": esc_role.main, "rank": esc_rank.main}
 TRAJECTORY = Path(__file__).parent / "trajectory.json"
 ENVIRONMENT = {
-    **os.environ,
+    **{name: value for name, value in os.environ.items() if not name.startswith("WANDB_")},
     "OMP_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_OFFLINE": "1",
@@ -41,8 +41,6 @@ LAUNCHERS = {
         "torch.distributed.run",
         "--nproc_per_node",
         "2",
-        "--master_port",
-        "0",
         "--rdzv_backend",
         "c10d",
         "--rdzv_endpoint",
@@ -97,13 +95,19 @@ def test_one_and_two_processes_learn_the_same(tmp_path: Path, tiny: dict[str, Pa
         # Plain gradient descent: Adam would blow rounding noise in tiny gradients up to whole steps.
         settings = {"optim": "sgd", "learning_rate": 0.5, "max_steps": 4, "save_steps": 4, "max_grad_norm": 0.0}
         settings |= {"lora_dropout": 0.0, "per_device_train_batch_size": batch}
+        settings["report_to"] = "wandb" if processes == 2 else "none"
         recipe = write_recipe(tmp_path / f"{processes}.yaml", task, tiny[architecture], data, out, **settings)
         if processes == 1:
             here(task, recipe)
         else:
-            assert f"{processes} process(es)" in launch(task, recipe, processes)
+            stderr = launch(task, recipe, processes)
+            assert f"{processes} process(es)" in stderr and "writing offline" in stderr
         assert orjson.loads((out / "adapter" / "training.json").read_bytes())["hardware"].startswith(f"{processes} process(es)")
         found[processes] = out
+    (log,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")  # of one process, without a key
+    written = log.read_bytes()
+    assert b"manifest_sha256" in written and b"lora_target_modules" in written
+    assert b"mean_token_accuracy" in written if task == "role" else b"average_majority_acc" in written
     assert losses(found[2]) == pytest.approx(losses(found[1]), rel=1e-5)
     one, two = weights(found[1]), weights(found[2])
     assert one.keys() == two.keys()
