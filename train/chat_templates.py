@@ -83,6 +83,14 @@ def encode(
     return ids, [token if marked else IGNORED for token, marked in zip(ids, out["assistant_masks"], strict=True)]
 
 
+def encode_prompt(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], template: str | None = None) -> list[int]:
+    """The tokens before the assistant's next line: what `encode` of the longer dialogue begins with."""
+    out = tokenizer.apply_chat_template(
+        list(messages), chat_template=template or chatml(tokenizer), tokenize=True, return_dict=True, add_generation_prompt=True
+    )
+    return list(out["input_ids"])
+
+
 def encode_stock(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> tuple[list[int], list[int]]:
     """The same under the tokenizer's own template, whose marks are missing: a message's tokens are found by what it adds.
 

@@ -26,7 +26,7 @@ from serve.errors import UserError
 from serve.files import sha256_file, write_json, write_jsonl, write_text
 from serve.merge import WEIGHTS, adapter_rank
 from train.base_and_adapter import NEW_TOKENS, BaseAndAdapter, Floats, load_adapter, stock_rows
-from train.chat_templates import CHATML, IGNORED
+from train.chat_templates import IGNORED, chatml, encode_prompt
 from train.examples import Prepared, prepare_role, read_role
 from train.line_checks import MACHINE, SUPPORTER, distinct, says, units
 
@@ -95,12 +95,9 @@ def draw_turns(prepared: Prepared, count: int, seed: int, max_length: int) -> li
 
 def write_lines(model: BaseAndAdapter, turns: Sequence[tuple[RoleExample, int]]) -> list[Line]:
     """What base and adapter say at these places, under our template."""
-    prompts = []
+    prompts, template = [], chatml(model.tokenizer)
     for example, turn in turns:
-        text = model.tokenizer.apply_chat_template(
-            list(example.messages[:turn]), chat_template=CHATML, tokenize=False, add_generation_prompt=True
-        )
-        prompts.append(model.tokenizer.encode(text, add_special_tokens=False))
+        prompts.append(encode_prompt(model.tokenizer, example.messages[:turn], template))
     said = {voice: model.lines(prompts, voice, f"lines of the {voice}") for voice in ("base", "adapter")}
     return [
         Line(

@@ -18,6 +18,7 @@ from train.recipes import RankArguments, Recipe, parse_recipe
 from train.session import (
     Built,
     add_settings_log,
+    check_same_everywhere,
     export_adapter,
     finished,
     load_base,
@@ -25,6 +26,7 @@ from train.session import (
     open_output,
     say,
     set_up_logging,
+    trained_steps,
 )
 
 
@@ -62,6 +64,7 @@ def build(recipe: Recipe[RankArguments]) -> Built | None:
     add_scores(train.rows, train.examples, keys, balanced_weights(train.examples) if data.class_weights == "balanced" else None)
     add_scores(valid.rows, valid.examples, keys)
     resume = open_output(recipe, sets)
+    check_same_everywhere(recipe, resume)
     if finished(recipe):
         return None
     set_up_logging(recipe)
@@ -105,7 +108,7 @@ def main(recipe: Recipe[RankArguments]) -> None:
         f"validation: ACC {100 * named['average_acc']:.1f} % (majority class {100 * named['average_majority_acc']:.1f} %), "
         f"ACC_soft {100 * named['average_acc_soft']:.1f} %, n {named['average_n']:.0f}"
     )
-    folder = export_adapter(trainer, recipe, sets, metrics | {"steps": trainer.state.global_step}, {"majority class": majority})
+    folder = export_adapter(trainer, recipe, sets, metrics | {"steps": trained_steps(trainer)}, {"majority class": majority})
     say(f"adapter: {folder}")
 
 

@@ -16,6 +16,7 @@ from train.recipes import Recipe, RoleArguments, parse_recipe
 from train.session import (
     Built,
     add_settings_log,
+    check_same_everywhere,
     export_adapter,
     finished,
     load_base,
@@ -23,6 +24,7 @@ from train.session import (
     open_output,
     say,
     set_up_logging,
+    trained_steps,
 )
 
 
@@ -48,6 +50,7 @@ def build(recipe: Recipe[RoleArguments]) -> Built | None:
             f"{data.valid_file}: shares dialogues with {data.train_file}: the held-out perplexity would mean nothing"
         )
     resume = open_output(recipe, sets)
+    check_same_everywhere(recipe, resume)
     if finished(recipe):
         return None
     set_up_logging(recipe)
@@ -71,6 +74,8 @@ def main(recipe: Recipe[RoleArguments]) -> None:
     if built is None:
         say(f"already trained: {recipe.training.output_dir}/adapter")
         return
+    from train.role_trainer import SampleLines
+
     trainer, sets, resume = built.trainer, built.sets, built.resume
     trained = trainer.model.num_parameters(only_trainable=True)
     say(f"{trainer.accelerator.num_processes} process(es); trainable parameters {trained:,}")
@@ -78,6 +83,7 @@ def main(recipe: Recipe[RoleArguments]) -> None:
         say(f"resuming from {resume}")
     trainer.train(resume_from_checkpoint=str(resume) if resume else None)
     found = trainer.evaluate()
+    trainer.remove_callback(SampleLines)  # the base's lines are not samples of what was trained
     # After training: before it, DeepSpeed has no engine to evaluate with below stage 3.
     with trainer.accelerator.unwrap_model(trainer.model).disable_adapter():
         base = trainer.evaluate(metric_key_prefix="base")
@@ -90,7 +96,7 @@ def main(recipe: Recipe[RoleArguments]) -> None:
         "valid_perplexity": found["eval_perplexity"],
         "valid_scored_tokens": found["eval_scored_tokens"],
         "valid_dialogues": len(sets[1].rows),
-        "steps": trainer.state.global_step,
+        "steps": trained_steps(trainer),
     }
     folder = export_adapter(trainer, recipe, sets, metrics, {"the base": {"valid_perplexity": base["base_perplexity"]}})
     say(f"adapter: {folder}")

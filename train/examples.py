@@ -73,8 +73,11 @@ def read_role(path: Path, limit: int = 0, seed: int = 0) -> list[RoleExample]:
     check_unique(path, (example.id for example in examples), "example ids")
     for number, example in enumerate(examples, start=1):
         roles = [message["role"] for message in example.messages]
-        if "assistant" not in roles:
-            raise UserError(f"{path}: example {number} ({example.id}): messages: no assistant message, so nothing to learn")
+        if roles != ["system", *["user", "assistant"] * (len(roles) // 2)] or len(roles) < 3:
+            raise UserError(
+                f"{path}: example {number} ({example.id}): messages: a system message, then user and assistant in turn, "
+                f"ending with assistant, are expected; found {', '.join(roles[:8])}"
+            )
     return draw(examples, limit, seed)
 
 
@@ -132,7 +135,7 @@ def prepare_rank(
     max_length: int | None,
     score_tokens: dict[str, int],
 ) -> Prepared:
-    """The answer carries the loss. Adds `scores`: for each score token of the row, [dimension and language key, label].
+    """The answer carries the loss.
 
     `score_tokens` maps each score of the scale to its token. An example longer than `max_length` is dropped, never cut: a
     ranker that has not read the whole dialogue learns something else.

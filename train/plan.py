@@ -81,8 +81,6 @@ def make_plan(recipe: Recipe[Any], gpu: GpuName = "h100", gpus: int = 1, mfu: fl
     from train.lora import lora_config
 
     training, model = recipe.training, recipe.model
-    if model.load_in_4bit or model.load_in_8bit:
-        raise UserError("load_in_4bit, load_in_8bit: plan has no arithmetic for quantised bases")
     lora = lora_config(model)
     config, known_from = architecture(model.model_name_or_path or "")
     shape = measure(config, lora, model.dtype or "auto")

@@ -35,14 +35,13 @@ from serve.files import write_json, write_jsonl
 from serve.folders import read_object, stored_tensors
 from serve.merge import CONFIG, WEIGHTS, adapter_rank
 from serve.model_card import read_training
-from train.chat_templates import CHATML
+from train.chat_templates import chatml, encode_prompt
 from train.examples import read_rank, rubric_beside, score_tokens
 from train.recipes import Recipe, read_recipe
 from train.session import base_folder, load_base, load_tokenizer, say
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedTokenizerBase
 
 Shares = NDArray[np.float64]
 UNTRAINED = "untrained"
@@ -126,7 +125,8 @@ def run(
     if adapters:
         model = with_adapters(model, recipe, adapters)
     model = model.to(recipe.training.device).eval()
-    prompts = [prompt_tokens(tokenizer, example) for example in examples]
+    template = chatml(tokenizer)
+    prompts = [encode_prompt(tokenizer, example.prompt, template) for example in examples]
     timing_file = out / "timing.json"
     timing = read_object(timing_file, "seconds by judge") if timing_file.is_file() else {}
     for place, name in enumerate([*([UNTRAINED] if untrained else []), *adapters], start=0 if untrained else 1):
@@ -152,14 +152,6 @@ def method_beside(path: Path) -> Method:
     if method not in get_args(Method):
         raise UserError(f"{manifest}: settings.method: {method!r} is not one of {', '.join(get_args(Method))}")
     return cast(Method, method)
-
-
-def prompt_tokens(tokenizer: PreTrainedTokenizerBase, example: RankExample) -> list[int]:
-    """The tokens before the answer, under the template of training."""
-    out = tokenizer.apply_chat_template(
-        list(example.prompt), chat_template=CHATML, tokenize=True, return_dict=True, add_generation_prompt=True
-    )
-    return list(out["input_ids"])
 
 
 def with_adapters(model: Any, recipe: Recipe[Any], adapters: dict[str, Path]) -> Any:

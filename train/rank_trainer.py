@@ -20,6 +20,7 @@ from trl import SFTTrainer
 from data_prep.scores.accuracy import accuracy, ece, quadratic_kappa, spearman
 from data_prep.scores.rank_sft import RankExample
 from train.chat_templates import IGNORED
+from train.sampling import SeededOrder
 
 Key = tuple[str, str]  # language, dimension
 
@@ -96,7 +97,7 @@ def squared_emd(logits: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     return (logits.softmax(-1).cumsum(-1) - mass.cumsum(-1)).square().sum(-1)
 
 
-class RankTrainer(SFTTrainer):
+class RankTrainer(SeededOrder, SFTTrainer):
     """Cross-entropy over the vocabulary on the answer's tokens; where the answer is a score, weighted by class."""
 
     ordinal_weight = 0.0

@@ -86,6 +86,7 @@ class Recipe(Generic[A]):
     training: SFTConfig
     model: ModelConfig
     file: Path | None
+    overrides: tuple[str, ...] = ()  # what stood on the command line beside the file
 
     def settings(self) -> dict[str, Any]:
         """What decides the weights, as JSON: our settings, and TRL's that differ from their defaults or stand in the file."""
@@ -121,7 +122,7 @@ def parse_recipe(task: Task, arguments: Sequence[str]) -> Recipe[Any]:
         data, training, model = parser.parse_args_and_config(arguments)
     except (ValueError, TypeError) as error:
         raise UserError(f"{file or 'command line'}: {error}") from None
-    recipe: Recipe[Any] = Recipe(task, data, training, model, file)
+    recipe: Recipe[Any] = Recipe(task, data, training, model, file, _overrides(arguments))
     _check(recipe)
     return recipe
 
@@ -148,6 +149,18 @@ def _config_file(arguments: Sequence[str]) -> Path | None:
     if index + 1 == len(arguments):
         raise UserError("--config: name a recipe, such as configs/train/esc_role_embedded.yaml")
     return Path(arguments[index + 1])
+
+
+def _overrides(arguments: Sequence[str]) -> tuple[str, ...]:
+    """The arguments without those that say where, not what."""
+    kept: list[str] = []
+    skip = False
+    for argument in arguments:
+        if argument.startswith("--"):
+            skip = argument.removeprefix("--").split("=")[0] in {"config", *NOT_SETTINGS}
+        if not skip:
+            kept.append(argument)
+    return tuple(kept)
 
 
 def _mapping(file: Path) -> dict[str, Any]:
@@ -187,9 +200,25 @@ def _check(recipe: Recipe[Any]) -> None:
             raise UserError(f"{where}: {each.name}: {value!r} is not one of {', '.join(choices)}")
     if recipe.model.dtype is None:
         recipe.model.dtype = "auto"
+    if recipe.model.load_in_4bit or recipe.model.load_in_8bit:
+        raise UserError(f"{where}: load_in_4bit, load_in_8bit: quantised bases are not trained here: leave them out")
+    _check_packing(recipe, f"{where}: ")
     if recipe.training.trust_remote_code:
         raise UserError(
             f"{where}: trust_remote_code: remote code is never run here; convert the base first (serve convert-internlm2)"
+        )
+
+
+def _check_packing(recipe: Recipe[Any], where: str) -> None:
+    """Packed rows hold several dialogues: the ranker's loss and the per-dialogue evaluation need one a row."""
+    training = recipe.training
+    if not (training.packing or training.padding_free):
+        return
+    if recipe.task == "rank":
+        raise UserError(f"{where}packing, padding_free: the ranker reads one dialogue a row: leave them out")
+    if training.eval_packing is not False or training.per_device_eval_batch_size != 1:
+        raise UserError(
+            f"{where}packing: evaluation counts dialogue by dialogue: add eval_packing: false and per_device_eval_batch_size: 1"
         )
 
 

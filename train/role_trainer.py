@@ -10,11 +10,13 @@ import orjson
 import torch
 import trl.trainer.utils
 from transformers import EvalPrediction, TrainerCallback
+from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from trl import SFTTrainer
 
 from data_prep.role_play.examples import RoleExample
-from train.chat_templates import chatml
+from train.chat_templates import encode_prompt
 from train.recipes import is_main_process
+from train.sampling import SeededOrder
 
 _triton = trl.trainer.utils._use_triton
 
@@ -28,7 +30,7 @@ def _score_labelled_only(device: torch.device) -> bool:
 trl.trainer.utils._use_triton = _score_labelled_only  # private, of trl==1.16.0: the test of RoleTrainer's loss watches it
 
 
-class RoleTrainer(SFTTrainer):
+class RoleTrainer(SeededOrder, SFTTrainer):
     """SFT whose evaluation gives, for every dialogue, the summed negative log-likelihood of its scored tokens and their number.
 
     TRL's own evaluation loss averages batch means, which depends on how dialogues fall into batches.
@@ -60,7 +62,8 @@ class SampleLines(TrainerCallback):
         self._examples, self._tokenizer, self._out, self._limit = examples, tokenizer, out, max_new_tokens
 
     def on_evaluate(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        if not self._examples or not is_main_process() or args.deepspeed:  # under ZeRO-3 one process cannot generate alone
+        # Under ZeRO-3 one process cannot generate alone.
+        if not self._examples or not is_main_process() or is_deepspeed_zero3_enabled():
             return
         rows = [{"step": state.global_step, "id": e.id, **self._line(model, e)} for e in self._examples]
         with (self._out / "samples.jsonl").open("ab") as handle:
@@ -75,18 +78,22 @@ class SampleLines(TrainerCallback):
 
     def _line(self, model: Any, example: RoleExample) -> dict[str, str]:
         """The first line of the seeker after a supporter's question, generated greedily, beside the real one."""
-        last = next(
-            i for i, m in enumerate(example.messages) if m["role"] == "assistant" and i >= min(3, len(example.messages) - 1)
-        )
-        text = self._tokenizer.apply_chat_template(
-            list(example.messages[:last]), chat_template=chatml(self._tokenizer), tokenize=False, add_generation_prompt=True
-        )
-        ids = self._tokenizer(text, return_tensors="pt", add_special_tokens=False).to(model.device)
+        last = min(4, len(example.messages) - 1)  # the second line where there is one: the first is mostly a greeting
+        prompt = encode_prompt(self._tokenizer, example.messages[:last])
+        ids = torch.tensor([prompt], device=model.device)
         end = self._tokenizer.convert_tokens_to_ids("<|im_end|>")
         training = model.training
         model.eval()
         with torch.no_grad():
-            out = model.generate(**ids, max_new_tokens=self._limit, do_sample=False, eos_token_id=end, pad_token_id=end)
+            out = model.generate(
+                input_ids=ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=self._limit,
+                do_sample=False,
+                repetition_penalty=1.0,  # the base's generation config may set another
+                eos_token_id=end,
+                pad_token_id=end,
+            )
         model.train(training)
-        said = self._tokenizer.decode(out[0, ids["input_ids"].shape[1] :], skip_special_tokens=True)
+        said = self._tokenizer.decode(out[0, len(prompt) :], skip_special_tokens=True)
         return {"asked": example.messages[last - 1]["content"], "said": said.strip(), "real": example.messages[last]["content"]}

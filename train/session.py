@@ -9,12 +9,16 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import shlex
 import shutil
 import sys
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import orjson
 
@@ -77,11 +81,29 @@ def open_output(recipe: Recipe[Any], data: list[Prepared]) -> Path | None:
             raise UserError(f"resume_from_checkpoint: no such folder: {place}")
         check_training_checkpoint(place)
         return place
-    found = sorted(out.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
+    found = _checkpoints(out)
     if not found or str(named).lower() == "false":
         return None
     check_training_checkpoint(found[-1])
     return found[-1]
+
+
+def _checkpoints(out: Path) -> list[Path]:
+    """checkpoint-N folders by step."""
+    named = [path for path in out.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()]
+    return sorted(named, key=lambda path: int(path.name.removeprefix("checkpoint-")))
+
+
+def check_same_everywhere(recipe: Recipe[Any], resume: Path | None) -> None:
+    """Raise `UserError` when the machines of one run see different output folders: some would resume, others start."""
+    import torch.distributed
+
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return
+    seen: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(seen, (finished(recipe), resume and resume.name))
+    if len(set(seen)) > 1:
+        raise UserError(f"output_dir: {recipe.training.output_dir} is not the same folder on every machine: use a shared disk")
 
 
 def _difference(before: Any, asked: Any) -> str:
@@ -104,8 +126,7 @@ def check_training_checkpoint(folder: Path) -> None:
     problem = _checkpoint_problem(folder)
     if problem is None:
         return
-    others = sorted(folder.parent.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[-1]))
-    before = [path.name for path in others if path != folder and _checkpoint_problem(path) is None]
+    before = [path.name for path in _checkpoints(folder.parent) if path != folder and _checkpoint_problem(path) is None]
     hint = f"delete it to go on from {before[-1]}" if before else "delete it to start again"
     raise UserError(f"checkpoint half written: {folder}: {problem}; {hint}")
 
@@ -159,7 +180,8 @@ def load_tokenizer(recipe: Recipe[Any]) -> PreTrainedTokenizerBase:
     """The base's tokenizer, with a padding token and ChatML's markers as single tokens."""
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(base_folder(recipe), revision=recipe.model.model_revision)
+    with _loading(recipe):
+        tokenizer = AutoTokenizer.from_pretrained(base_folder(recipe), revision=recipe.model.model_revision)
     check_tokenizer(tokenizer, f"base {recipe.model.model_name_or_path}")
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
@@ -172,23 +194,39 @@ def load_base(recipe: Recipe[Any]) -> PreTrainedModel:
     """The base model in the recipe's dtype, without remote code, from safetensors."""
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_pretrained(
-        base_folder(recipe),
-        revision=recipe.model.model_revision,
-        dtype=recipe.model.dtype,
-        attn_implementation=recipe.model.attn_implementation,
-        use_safetensors=True,
-    )
+    with _loading(recipe):
+        return AutoModelForCausalLM.from_pretrained(
+            base_folder(recipe),
+            revision=recipe.model.model_revision,
+            dtype=recipe.model.dtype,
+            attn_implementation=recipe.model.attn_implementation,
+            use_safetensors=True,
+        )
+
+
+@contextmanager
+def _loading(recipe: Recipe[Any]) -> Iterator[None]:
+    """What the libraries raise for a base that is not there, or that needs a package which is not, as one line."""
+    try:
+        yield
+    except (OSError, ImportError, ValueError) as error:
+        line = " ".join(str(error).split())
+        raise UserError(f"model_name_or_path: {recipe.model.model_name_or_path} cannot be loaded: {line[:300]}") from error
 
 
 def set_up_logging(recipe: Recipe[Any]) -> None:
     """wandb writes offline when there is no key, and never asks for one."""
-    if "wandb" in (recipe.training.report_to or []):
-        os.environ.setdefault("WANDB_PROJECT", f"esc-{recipe.task}")
-        has_key = bool(os.environ.get("WANDB_API_KEY")) or "api.wandb.ai" in _netrc()
-        if not has_key:
-            os.environ.setdefault("WANDB_MODE", "offline")
-            say("wandb: no key, writing offline (WANDB_MODE=offline)")
+    if "wandb" not in (recipe.training.report_to or []):
+        return
+    os.environ.setdefault("WANDB_PROJECT", f"esc-{recipe.task}")
+    host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
+    if "WANDB_MODE" not in os.environ and not os.environ.get("WANDB_API_KEY") and host not in _netrc():
+        os.environ["WANDB_MODE"] = "offline"
+        say("wandb: no key, writing offline (WANDB_MODE=offline)")
+    # A resumed run goes on in the same wandb run.
+    claim = Path(recipe.training.output_dir).absolute() / "recipe.json"
+    os.environ.setdefault("WANDB_RUN_ID", digest([str(claim), claim.read_text(encoding="utf-8")], 12))
+    os.environ.setdefault("WANDB_RESUME", "allow")
 
 
 def _netrc() -> str:
@@ -226,6 +264,9 @@ def export_adapter(
     """
     out = Path(recipe.training.output_dir)
     temporary = out / ".adapter.tmp"
+    if is_main_process():
+        shutil.rmtree(temporary, ignore_errors=True)  # of a run that was killed here
+    trainer.accelerator.wait_for_everyone()
     trainer.save_model(str(temporary))
     trainer.accelerator.wait_for_everyone()
     final = out / "adapter"
@@ -287,21 +328,27 @@ def _round_weights(path: Path) -> None:
 
 def check_no_empty_tensor(path: Path) -> None:
     """Raise `UserError` for a safetensors file with a tensor of no elements: it was saved from a sharded model."""
+    gather = "the weights were not gathered; with ZeRO-3 set zero3_save_16bit_model: true"
+    if not path.is_file():
+        raise UserError(f"{path} was not written: {gather}")
     with path.open("rb") as handle:
         header = orjson.loads(handle.read(int.from_bytes(handle.read(8), "little")))
     empty = [name for name, entry in header.items() if name != "__metadata__" and 0 in entry["shape"]]
-    if empty:
-        raise UserError(
-            f"{path}: {len(empty)} empty tensors, for example {empty[0]}: the weights were not gathered; with ZeRO-3 set "
-            "stage3_gather_16bit_weights_on_model_save"
-        )
+    if empty or set(header) <= {"__metadata__"}:
+        raise UserError(f"{path}: {len(empty)} empty tensors{f', for example {empty[0]}' if empty else ' of none'}: {gather}")
 
 
 def command_line(recipe: Recipe[Any]) -> str:
-    """What to type to train this again, without machine paths."""
+    """What to type to train this again: the recipe and every override, without machine paths."""
     file = recipe.file
     place = f"configs/train/{file.name}" if file and file.parent.name == "train" else (file.name if file else "")
-    return f"accelerate launch train/esc_{recipe.task}.py --config {place} --seed {recipe.training.seed}"
+    return shlex.join(["accelerate", "launch", f"train/esc_{recipe.task}.py", "--config", place, *recipe.overrides])
+
+
+def trained_steps(trainer: Trainer) -> int:
+    """The optimizer step whose weights are kept: the best checkpoint's where it was loaded, else the last."""
+    best = trainer.state.best_model_checkpoint
+    return int(Path(best).name.split("-")[-1]) if trainer.args.load_best_model_at_end and best else trainer.state.global_step
 
 
 def hardware(trainer: Trainer) -> str:

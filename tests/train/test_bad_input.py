@@ -67,7 +67,8 @@ def test_no_seeker_line(refused: Callable[..., str]) -> None:
     def mute(record: dict[str, Any]) -> None:
         record["messages"] = record["messages"][:2]
 
-    assert "train.jsonl: example 3 (r2): messages: no assistant message" in refused("role", edit("train.jsonl", mute, 3))
+    message = refused("role", edit("train.jsonl", mute, 3))
+    assert "train.jsonl: example 3 (r2): messages: a system message, then" in message and "found system, user" in message
 
 
 def test_label_off_the_scale(refused: Callable[..., str]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from serve.client import Message
 from serve.embedded import materialise
 from serve.errors import UserError
-from train.chat_templates import IGNORED, check_tokenizer, encode, encode_stock, serves_alike
+from train.chat_templates import IGNORED, check_tokenizer, encode, encode_prompt, encode_stock, serves_alike
 
 pytestmark = pytest.mark.slow
 
@@ -96,6 +96,8 @@ def test_beginning_of_text_as_the_base_writes_it(tmp_path: Path) -> None:
     assert serves_alike(tokenizer)
     ids, labels = encode(tokenizer, MESSAGES)
     assert tokenizer.decode(ids) == "<s>" + TEXT and labels[0] == IGNORED
+    prompt = encode_prompt(tokenizer, MESSAGES[:2])
+    assert ids[: len(prompt)] == prompt
     tokenizer.chat_template = STOCK
     assert serves_alike(tokenizer) and tokenizer.decode(encode(tokenizer, MESSAGES)[0]) == TEXT
     tokenizer.chat_template = STOCK.replace("'system'", "'System'")
@@ -109,11 +111,7 @@ def test_no_system_message_is_made_up(tokenizer: Any) -> None:
 
 def test_a_prompt_is_the_beginning_of_what_is_trained(tokenizer: Any) -> None:
     """What a server prompts with has to be what the mask says was the prompt."""
-    from train.chat_templates import CHATML
-
-    prompt = tokenizer.apply_chat_template(
-        MESSAGES[:2], chat_template=CHATML, tokenize=True, return_dict=True, add_generation_prompt=True
-    )["input_ids"]
+    prompt = encode_prompt(tokenizer, MESSAGES[:2])
     ids, labels = encode(tokenizer, MESSAGES[:3])
     assert ids[: len(prompt)] == prompt
     assert all(label == IGNORED for label in labels[: len(prompt)]) and labels[len(prompt)] != IGNORED

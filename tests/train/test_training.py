@@ -117,15 +117,24 @@ def test_one_and_two_processes_learn_the_same(tmp_path: Path, tiny: dict[str, Pa
         assert two[name] == pytest.approx(one[name], rel=1e-3, abs=1e-6), name
 
 
-@pytest.mark.parametrize(("task", "architecture"), [("role", "llama"), ("rank", "qwen2")])
-def test_killed_and_resumed_ends_as_undisturbed(tmp_path: Path, tiny: dict[str, Path], task: str, architecture: str) -> None:
+@pytest.mark.parametrize(
+    ("task", "architecture", "step", "order"),
+    [("role", "llama", 2, "random"), ("rank", "qwen2", 6, "group_by_length")],  # in the first epoch, and in the second
+)
+def test_killed_and_resumed_ends_as_undisturbed(
+    tmp_path: Path, tiny: dict[str, Path], task: str, architecture: str, step: int, order: str
+) -> None:
     data = write_data(tmp_path, task)
     outs = {name: tmp_path / name for name in ("undisturbed", "killed")}
-    recipes = {name: write_recipe(tmp_path / f"{name}.yaml", task, tiny[architecture], data, out) for name, out in outs.items()}
+    settings: dict[str, object] = {"max_steps": 12, "train_sampling_strategy": order}
+    recipes = {
+        name: write_recipe(tmp_path / f"{name}.yaml", task, tiny[architecture], data, out, **settings)
+        for name, out in outs.items()
+    }
     here(task, recipes["undisturbed"])
-    _kill_after_checkpoint(task, recipes["killed"], outs["killed"])
+    _kill_after_checkpoint(task, recipes["killed"], outs["killed"] / f"checkpoint-{step}")
     before = sorted(path.name for path in outs["killed"].glob("checkpoint-*"))
-    assert before and "checkpoint-8" not in before, "the kill came too late to mean anything"
+    assert before and "checkpoint-12" not in before, "the kill came too late to mean anything"
     assert not (outs["killed"] / "adapter").exists()
     assert "resuming from" in launch(task, recipes["killed"], 1)
     whole, resumed = weights(outs["undisturbed"]), weights(outs["killed"])
@@ -139,8 +148,8 @@ def test_killed_and_resumed_ends_as_undisturbed(tmp_path: Path, tiny: dict[str, 
     assert (outs["killed"] / "metrics.json").stat().st_mtime_ns == stamp
 
 
-def _kill_after_checkpoint(task: str, recipe: Path, out: Path) -> None:
-    """SIGKILL as soon as the optimizer of step 2 is saved and step 4's has not been started to be written."""
+def _kill_after_checkpoint(task: str, recipe: Path, checkpoint: Path) -> None:
+    """SIGKILL as soon as this checkpoint is whole."""
     process = subprocess.Popen(
         command(task, recipe, 1),
         env=ENVIRONMENT,
@@ -150,10 +159,9 @@ def _kill_after_checkpoint(task: str, recipe: Path, out: Path) -> None:
         cwd=recipe.parent,
     )
     try:
-        while not (out / "checkpoint-2" / "trainer_state.json").exists():  # the last file of a checkpoint
+        while not (checkpoint / "trainer_state.json").exists():  # the last file of a checkpoint
             assert process.poll() is None, "training ended before the kill"
             time.sleep(0.002)
-        time.sleep(0.05)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
