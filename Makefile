@@ -20,8 +20,8 @@ RANK        := configs/train/esc_rank_embedded.yaml
 # For the training targets: ESConv's folder (train.jsonl, valid.jsonl or .json), seeds of the ranker's runs.
 ESCONV      ?=
 SEEDS       ?= 0 1 2
-.PHONY: help setup setup-browser demo demo-data demo-cards train-role-cpu train-rank-cpu train-survey-cpu \
-        test test-fast lint format bench clean
+.PHONY: help setup setup-browser demo demo-data demo-cards train-role-cpu train-rank-cpu train-survey-cpu
+.PHONY: test test-fast lint format bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -254,7 +254,9 @@ def test_a_plan_adds_up(tmp_path: Path) -> None:
     assert not planned(tmp_path, per_device_train_batch_size=16, gradient_checkpointing=False)["fits"]["zero3"]
     fewer = planned(tmp_path, max_steps=10)
     assert fewer["steps"] == 10 and fewer["tokens"] == 10 * 128 * fewer["mean_tokens"]
-    assert planned(tmp_path, packing=True)["examples"] == -(-13_300 * found["mean_tokens"] // 2048)
+    assert planned(tmp_path, packing=True, eval_packing=False, per_device_eval_batch_size=1)["examples"] == -(
+        -13_300 * found["mean_tokens"] // 2048
+    )
     console = Console(width=160, record=True, quiet=True)
     for table in tables(found):
         to_console(table, console)

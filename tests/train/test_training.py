@@ -176,10 +176,10 @@ def test_trajectory_of_a_fixed_seed(tmp_path: Path, tiny: dict[str, Path], task:
     out = tmp_path / "out"
     settings: dict[str, object] = {"lora_dropout": 0.0, "save_steps": 8}
     if task == "rank":
-        settings |= {"loss": "ordinal", "class_weights": "balanced"}
+        settings |= {"loss": "ordinal"}  # without class weights, which move a batch's loss more than eight steps do
     here(task, write_recipe(tmp_path / "recipe.yaml", task, tiny["llama"], write_data(tmp_path, task), out, **settings))
     found = losses(out)
-    assert found[-1] < found[0] - 0.1
+    assert found[-1] < found[0] - 0.1, "nothing was learnt"
     recorded = orjson.loads(TRAJECTORY.read_bytes()) if TRAJECTORY.is_file() else {}
     if task not in recorded:
         TRAJECTORY.write_bytes(
