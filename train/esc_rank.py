@@ -14,20 +14,10 @@ from typing import Any
 
 from serve.errors import UserError, run_cli
 from train.examples import prepare_rank, read_rank, rubric_beside, score_tokens
+from train.export import export_adapter, trained_steps
+from train.output import check_same_everywhere, finished, open_output
 from train.recipes import RankArguments, Recipe, parse_recipe
-from train.session import (
-    Built,
-    add_settings_log,
-    check_same_everywhere,
-    export_adapter,
-    finished,
-    load_base,
-    load_tokenizer,
-    open_output,
-    say,
-    set_up_logging,
-    trained_steps,
-)
+from train.session import Built, add_settings_log, fit, load_base, load_tokenizer, say, set_up_logging
 
 
 def build(recipe: Recipe[RankArguments]) -> Built | None:
@@ -92,12 +82,8 @@ def main(recipe: Recipe[RankArguments]) -> None:
     if built is None:
         say(f"already trained: {recipe.training.output_dir}/adapter")
         return
-    trainer, sets, resume = built.trainer, built.sets, built.resume
-    trained = trainer.model.num_parameters(only_trainable=True)
-    say(f"{trainer.accelerator.num_processes} process(es); trainable parameters {trained:,}")
-    if resume:
-        say(f"resuming from {resume}")
-    trainer.train(resume_from_checkpoint=str(resume) if resume else None)
+    fit(built)
+    trainer, sets = built.trainer, built.sets
     found = trainer.evaluate()
     named = {name.removeprefix("eval_"): value for name, value in found.items() if isinstance(value, float | int)}
     shown = ("_acc", "_acc_soft", "_kappa", "_spearman", "_ece", "_n")

@@ -12,20 +12,10 @@ from pathlib import Path
 
 from serve.errors import UserError, run_cli
 from train.examples import prepare_role, read_role
+from train.export import export_adapter, trained_steps
+from train.output import check_same_everywhere, finished, open_output
 from train.recipes import Recipe, RoleArguments, parse_recipe
-from train.session import (
-    Built,
-    add_settings_log,
-    check_same_everywhere,
-    export_adapter,
-    finished,
-    load_base,
-    load_tokenizer,
-    open_output,
-    say,
-    set_up_logging,
-    trained_steps,
-)
+from train.session import Built, add_settings_log, fit, load_base, load_tokenizer, say, set_up_logging
 
 
 def build(recipe: Recipe[RoleArguments]) -> Built | None:
@@ -70,18 +60,14 @@ def build(recipe: Recipe[RoleArguments]) -> Built | None:
 
 
 def main(recipe: Recipe[RoleArguments]) -> None:
+    from train.role_trainer import SampleLines
+
     built = build(recipe)
     if built is None:
         say(f"already trained: {recipe.training.output_dir}/adapter")
         return
-    from train.role_trainer import SampleLines
-
-    trainer, sets, resume = built.trainer, built.sets, built.resume
-    trained = trainer.model.num_parameters(only_trainable=True)
-    say(f"{trainer.accelerator.num_processes} process(es); trainable parameters {trained:,}")
-    if resume:
-        say(f"resuming from {resume}")
-    trainer.train(resume_from_checkpoint=str(resume) if resume else None)
+    fit(built)
+    trainer, sets = built.trainer, built.sets
     found = trainer.evaluate()
     trainer.remove_callback(SampleLines)  # the base's lines are not samples of what was trained
     # After training: before it, DeepSpeed has no engine to evaluate with below stage 3.
