@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 from rich.console import Console
-from scipy.stats import binomtest
 
 from data_prep.records import Language, Record
 from data_prep.role_play.examples import RoleExample
+from data_prep.scores.accuracy import wilson
 from data_prep.scores.bootstrap import interval, resampled_means
 from data_prep.tables import Estimate, Table, to_console, to_markdown
 from serve.errors import UserError
@@ -38,10 +38,10 @@ VOICES = ("base", "adapter", "real")  # whose lines are compared
 
 def share(flags: Sequence[bool]) -> Estimate:
     """How many are true, in percent, with Wilson's 95 % interval."""
-    if not flags:
+    low, high = wilson(sum(flags), len(flags))
+    if low is None or high is None:
         return Estimate(None, None, None, 0)
-    interval = binomtest(sum(flags), len(flags)).proportion_ci(method="wilson")
-    return Estimate(100 * sum(flags) / len(flags), 100 * float(interval.low), 100 * float(interval.high), len(flags))
+    return Estimate(100 * sum(flags) / len(flags), 100 * low, 100 * high, len(flags))
 
 
 def weighted(totals: Floats, weights: Floats) -> Estimate:

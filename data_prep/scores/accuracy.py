@@ -49,17 +49,22 @@ def accuracy(values: Verdicts, gold: Sequence[float]) -> dict[str, Any]:
         "majority_acc": baseline["majority_acc"],
         "majority_acc_soft": baseline["majority_acc_soft"],
         "gold_rounded": sum(r != g for r, g in zip(rounded, gold, strict=True)),
-        **_wilson("acc", sum(hits), n),
-        **_wilson("acc_read", sum(hits), read),
+        **_bounds("acc", sum(hits), n),
+        **_bounds("acc_read", sum(hits), read),
     }
 
 
-def _wilson(name: str, hits: int, n: int) -> dict[str, float | None]:
-    """Wilson's 95 % interval of a share of n (None, None when n is 0)."""
+def wilson(hits: int, n: int) -> tuple[float | None, float | None]:
+    """Wilson's 95 % interval (0–1) of a share of n (None, None when n is 0)."""
     if not n:
-        return {f"{name}_low": None, f"{name}_high": None}
+        return None, None
     interval = binomtest(hits, n).proportion_ci(method="wilson")
-    return {f"{name}_low": float(interval.low), f"{name}_high": float(interval.high)}
+    return float(interval.low), float(interval.high)
+
+
+def _bounds(name: str, hits: int, n: int) -> dict[str, float | None]:
+    low, high = wilson(hits, n)
+    return {f"{name}_low": low, f"{name}_high": high}
 
 
 def quadratic_kappa(values: Verdicts, gold: Sequence[float], scores: Sequence[int]) -> float | None:
