@@ -217,7 +217,8 @@ def test_a_server_that_is_gone_is_given_up(run: Run, monkeypatch: pytest.MonkeyP
     with cards_server(lambda body, count: Answer(CARD) if count <= 3 else Answer(status=503)) as endpoint:
         result = extract(run, endpoint, "--concurrency", 2)
         assert result.exit_code == 1 and "given up" in result.output and "37 without an answer" in result.output
-        assert len(endpoint.requests) <= 3 + 5 + 2
+        # Five failures in a row end it. A failure may overtake the last answer and not count; another question is in flight.
+        assert len(endpoint.requests) <= 3 + 1 + 5 + 2
     with cards_server(lambda body, count: Answer(CARD)) as endpoint:
         ok(extract(run, endpoint))
         assert len(endpoint.requests) == 37
