@@ -1,0 +1,186 @@
+"""The papers' tables for people to read: as printed, what does not follow in them, and their figures beside ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from functools import cache
+
+from data_prep.scores.accuracy import wilson
+from data_prep.tables import Cell, Estimate, Table, fmt
+from evalsuite.recomputation import Checked, Disagreement, check
+from evalsuite.reported import At, Counterpart, Printed, Reported, ReportedTable, load_reported
+from serve.errors import UserError, near
+
+TITLES = {"esc_eval": "ESC-Eval"}
+AGAINST = {"paper": "esc_eval"}  # what `--against` takes
+Source = tuple[str, int]  # a table of the paper, and which of its `beside` entries
+
+
+def against(tables: Sequence[Table], name: str | None) -> list[Table]:
+    """The tables with the reported figures that `--against NAME` asks for; as they are for None.
+
+    Raises `UserError` for an unknown name.
+    """
+    if name is None:
+        return list(tables)
+    if name not in AGAINST:
+        raise UserError(f"--against: unknown {name!r}: {near(name, AGAINST)}")
+    return [beside(table, _bundled(AGAINST[name])) for table in tables]
+
+
+_bundled = cache(load_reported)
+
+
+def beside(table: Table, paper: Reported) -> Table:
+    """One of our tables with a column `paper: NAME` after every column that has a counterpart, by the papers' `beside` parts.
+
+    A figure that the paper lacks is None. Notes say where the figures are from, and which rows have none. A table without any
+    counterpart comes back as it is, with a note that says so. Raises `UserError` for a mapping that leaves a cell open.
+    """
+    entries = list(_entries(paper, table))
+    found: dict[tuple[int, int], float] = {}
+    used: dict[Source, None] = {}
+    for (name, index), row, column, at in _places(entries, table):
+        value = _counterpart(paper, name, at, f"{paper.files[name]}: beside.{index}")
+        if value is not None and (row, column) not in found:
+            found[row, column] = value
+            used[name, index] = None
+    title = TITLES.get(paper.paper, paper.paper)
+    if not found:
+        return replace(table, notes=(*table.notes, f"{title} has no counterpart of this table."))
+    matched = {column for _, column in found}
+    columns: list[str] = []
+    rows: list[list[Cell]] = [[] for _ in table.rows]
+    bold = []
+    for index, head in enumerate(table.columns):
+        bold += [(place, len(columns)) for place, column in table.bold if column == index]
+        columns += [head, f"paper: {head}"] if index in matched else [head]
+        for number, cells in enumerate(table.rows):
+            rows[number] += [cells[index], found.get((number, index))] if index in matched else [cells[index]]
+    return replace(
+        table,
+        columns=tuple(columns),
+        rows=tuple(tuple(row) for row in rows),
+        bold=tuple(sorted(bold)),
+        notes=(*table.notes, *_sources(paper, title, used), *_absent(table, entries, {row for row, _ in found})),
+    )
+
+
+def _entries(paper: Reported, table: Table) -> Iterator[tuple[Source, Counterpart]]:
+    for name, reported in paper.tables.items():
+        for index, entry in enumerate(reported.beside):
+            if any(fnmatchcase(table.key, key) for key in entry.tables) and set(entry.rows) <= set(table.columns):
+                yield (name, index), entry
+
+
+def _places(entries: list[tuple[Source, Counterpart]], table: Table) -> Iterator[tuple[Source, int, int, At]]:
+    """Every cell of ours that an entry names, with the axes of its counterpart."""
+    for source, entry in entries:
+        for number, row in enumerate(table.rows):
+            named = [_match(str(row[table.columns.index(own)]), names) for own, names in entry.rows.items()]
+            if None in named:
+                continue
+            across = {axis: value for at in named if at for axis, value in at.items()}
+            for index, head in enumerate(table.columns):
+                if head not in entry.rows and (down := _match(head, entry.columns)) is not None:
+                    yield source, number, index, {**entry.at, **across, **down}
+
+
+def _match(name: str, patterns: Mapping[str, At]) -> At | None:
+    return next((at for pattern, at in patterns.items() if fnmatchcase(name, pattern)), None)
+
+
+def _counterpart(paper: Reported, name: str, at: At, where: str) -> float | None:
+    """The number at a place, None where the table has no such row or lost the number."""
+    cells = paper.select(name, at, where)
+    if len(cells) > 1:
+        raise UserError(f"{where}: {at} names {len(cells)} cells of table {name}: more axes are needed")
+    return cells[0].value if cells else None
+
+
+def _sources(paper: Reported, title: str, used: Mapping[Source, None]) -> Iterator[str]:
+    for name, index in used:
+        note = paper.tables[name].beside[index].note
+        yield f"paper: {_name(title, paper.tables[name])}" + (f": {note}." if note else ".")
+
+
+def _name(title: str, table: ReportedTable) -> str:
+    kind = f"table {table.table}" if table.table.isdigit() else table.table
+    return f"{title}, {kind} ({'section ' * table.section[:1].isdigit()}{table.section})"
+
+
+def _absent(table: Table, entries: list[tuple[Source, Counterpart]], matched: set[int]) -> Iterator[str]:
+    own = [index for index, head in enumerate(table.columns) if any(head in entry.rows for _, entry in entries)]
+    names = dict.fromkeys(" ".join(fmt(row[i]) for i in own) for n, row in enumerate(table.rows) if n not in matched)
+    if names:
+        yield f"Not in the paper: {', '.join(names)}."
+
+
+def as_printed(paper: Reported, name: str) -> Table:
+    """A reported table as the paper has it; shares of a known number of items with their Wilson 95 % interval and n.
+
+    Notes say where it is printed, what we know about it and which cells do not follow from the others. Raises `UserError` for
+    an unknown table.
+    """
+    table = paper.table(name)
+    shares = _shares(paper, name)
+    cells = [_shown(table, cell, shares.get((cell.row, cell.column))) for cell in paper.cells[name]]
+    width = len(table.columns) * (len(table.parts) or 1)
+    rows = [(*map(str, row[: len(table.heads)]), *cells[i * width : (i + 1) * width]) for i, row in enumerate(table.rows)]
+    heads = dict.fromkeys(cell.column for cell in paper.cells[name])
+    wrong = [each for each in check(paper).disagreements if each.table == name]
+    notes = [f"{_name(TITLES.get(paper.paper, paper.paper), table)}.", *table.notes]
+    notes += ["Intervals: 95 %, Wilson."] if shares else []
+    notes += [
+        f"{each.row}, {each.column}: {_figure(table, each.printed)}, recomputed {_figure(table, each.recomputed)} "
+        f"({'; '.join(each.notes)})."
+        for each in wrong
+    ]
+    return Table(f"reported-{name}", table.title, (*table.heads, *heads), tuple(rows), tuple(notes))
+
+
+def _shares(paper: Reported, name: str) -> dict[tuple[str, str], int]:
+    """(row, column) → n of the cells that are percentages of n items."""
+    return {
+        (cell.row, cell.column): rule.share_of
+        for index, rule in enumerate(paper.tables[name].derived)
+        if rule.share_of is not None
+        for cell in paper.select(name, rule.cells, f"{paper.files[name]}: derived.{index}.cells")
+    }
+
+
+def _shown(table: ReportedTable, cell: Printed, n: int | None) -> Cell:
+    if cell.value is None or (table.exact and isinstance(cell.value, int)):
+        return cell.value
+    if n is not None:
+        low, high = wilson(round(cell.value * n / 100), n)
+        return Estimate(cell.value, None if low is None else 100 * low, None if high is None else 100 * high, n)
+    return float(cell.value) if table.decimals == 2 else _figure(table, cell.value)  # `fmt` prints two decimals
+
+
+def _figure(table: ReportedTable, value: float) -> str:
+    rounded = f"{value:.{table.decimals}f}"
+    return rounded if isinstance(value, float) and not table.exact and float(rounded) == value else str(value)
+
+
+def disagreement_table(paper: Reported, checked: Checked) -> Table:
+    """What `esc-eval reported check` prints: a row a cell that does not follow, with the reasons."""
+
+    def row(each: Disagreement) -> tuple[Cell, ...]:
+        table = paper.tables[each.table]
+        figures = (_figure(table, each.printed), _figure(table, each.recomputed))
+        return each.table, each.row, each.column, *figures, "; ".join(each.notes)
+
+    title = TITLES.get(paper.paper, paper.paper)
+    return Table(
+        key="reported-check",
+        title=f"{title}: printed figures that do not follow from the others",
+        columns=("table", "row", "column", "printed", "recomputed", "recomputed as; remarks"),
+        rows=tuple(row(each) for each in checked.disagreements),
+        notes=(
+            f"{checked.figures:,} figures in {len(paper.tables)} tables were held against what they follow from; "
+            f"{len(checked.disagreements)} disagree by more than the rounding of what is printed.",
+        ),
+    )

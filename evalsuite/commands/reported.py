@@ -1,0 +1,52 @@
+"""`esc-eval reported`: the papers' own tables, as printed and recomputed."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import orjson
+import typer
+from rich.console import Console
+
+from data_prep.tables import to_console
+from evalsuite.against import as_printed, disagreement_table
+from evalsuite.recomputation import check as recompute
+from evalsuite.reported import load_reported
+
+reported = typer.Typer(
+    no_args_is_help=True,
+    help="The papers' tables as numbers (configs/reported): print one, or recompute all averages, totals and shares in them.",
+    epilog="Example: esc-eval reported show 4",
+)
+console = Console()
+
+PaperOption = Annotated[
+    str, typer.Option("--paper", help="Whose tables: a name in configs/reported, or a folder of such files (with a /).")
+]
+
+
+@reported.command()
+def check(
+    paper: PaperOption = "esc_eval",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a list of paper, table, row, column, printed and recomputed.")
+    ] = False,
+) -> None:
+    """Recompute every figure that follows from others and list those that disagree. The exit code is 0 either way."""
+    tables = load_reported(paper)
+    found = recompute(tables)
+    if as_json:
+        records = [each.record() for each in found.disagreements]
+        sys.stdout.write(orjson.dumps(records, option=orjson.OPT_INDENT_2).decode() + "\n")
+        return
+    to_console(disagreement_table(tables, found), console)
+
+
+@reported.command()
+def show(
+    table: Annotated[str, typer.Argument(help="Which table: its number in the paper, or `text` for numbers in its text.")],
+    paper: PaperOption = "esc_eval",
+) -> None:
+    """Print a table as it is in the paper; table 4 with the Wilson intervals of its shares."""
+    to_console(as_printed(load_reported(paper), table), console)

@@ -1,0 +1,221 @@
+"""The papers' tables as numbers, configs/reported/PAPER/*.yaml: their form, how they are read and how cells are named.
+
+A cell stands at one name on every axis of its table: the heads of its row, `column`, and `part` where a printed cell holds
+several numbers (`9.9/9.8`). A selector maps axes to a name or a list of names; `"*"` is any name.
+
+`derived` says what must hold for some cells (evalsuite/recomputation.py checks it), `remarks` what we have to say about single
+ones, `beside` where the tables that the harness prints have their counterpart (evalsuite/against.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr, model_validator
+
+from serve.errors import UserError, near
+from serve.files import CONFIGS, read_yaml
+
+COLUMN, PART = "column", "part"
+RELATIONS = ("equals", "at_most", "at_least", "multiple_of", "share_of", "sign_of")
+
+Number = StrictInt | StrictFloat
+Names = dict[StrictStr, StrictStr | list[StrictStr]]
+At = dict[StrictStr, StrictStr]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Rule(_Part):
+    """What must hold for some cells (all, if none are named): exactly one of the relations.
+
+    - `equals`, `at_most`, `at_least`: the value of a number, a selector of one cell, or an operation on a list of these: `sum`,
+      `mean`, `minus`, `times`, `ratio`, `count` (of cells). A selector may go to another `table`; an axis that it leaves out
+      stays where the checked cell is, so `mean: [{column: [A, B]}]` is the mean of A and B in the cell's own row. Cells that
+      the paper's text lost are an error, unless the selector says `lost: skip`.
+    - `multiple_of`: a whole multiple of such a value. `share_of: n`: a percentage of n items, so a multiple of 100/n.
+    - `sign_of`: the sign of the selected cells, where these agree and all, the checked one too, are `beyond` away from 0.
+
+    `decimals` says to how many the cells are rounded, where not as the table does.
+    """
+
+    why: str
+    cells: Names = {}
+    equals: Any = None
+    at_most: Any = None
+    at_least: Any = None
+    multiple_of: Any = None
+    share_of: Annotated[int, Field(gt=0)] | None = None
+    sign_of: Annotated[list[Names], Field(min_length=1)] | None = None
+    beyond: Number = 5
+    decimals: Annotated[int, Field(ge=0)] | None = None
+
+    @model_validator(mode="after")
+    def _one_relation(self) -> Rule:
+        if sum(getattr(self, name) is not None for name in RELATIONS) != 1:
+            raise ValueError(f"exactly one of {', '.join(RELATIONS)} is needed")
+        return self
+
+    @property
+    def relation(self) -> str:
+        return next(name for name in RELATIONS if getattr(self, name) is not None)
+
+
+class Remark(_Part):
+    """What we have to say about some printed cells."""
+
+    cells: Names
+    note: str
+
+
+class Counterpart(_Part):
+    """Where the harness's tables of the keys `tables` are in the paper.
+
+    `rows` has, for one or more of our columns, the names in it; such a name and the name of a figure's column each give axes of
+    the paper's table, `at` gives the others; together they say which cell it is (at most one). Our keys and names are patterns
+    (`*`, `[Aa]`), of which the first that fits counts. Both sides are in the same unit.
+    """
+
+    tables: Annotated[list[str], Field(min_length=1)]
+    at: At = {}
+    rows: Annotated[dict[StrictStr, dict[StrictStr, At]], Field(min_length=1)]
+    columns: Annotated[dict[StrictStr, At], Field(min_length=1)]
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class Printed:
+    """One number of a table: its name on every axis, its row and column as people call them, and the number, None where the
+    paper's text lost it."""
+
+    at: Mapping[str, str]
+    row: str
+    column: str
+    value: int | float | None
+
+
+class ReportedTable(_Part):
+    """One table of a paper. `rows` are lists as printed: the heads, then for every column a number (or a list of parts).
+
+    A number has at most `decimals` decimals and stands for all that round to it, unless the table is `exact` (counts).
+    """
+
+    paper: str
+    table: StrictStr
+    section: StrictStr
+    title: str
+    decimals: Annotated[int, Field(ge=0)]
+    exact: bool = False
+    heads: Annotated[list[StrictStr], Field(min_length=1)]
+    columns: Annotated[list[StrictStr], Field(min_length=1)]
+    parts: list[StrictStr] = []
+    rows: Annotated[list[list[StrictStr | Number | list[Number | None] | None]], Field(min_length=1)]
+    notes: list[str] = []
+    derived: list[Rule] = []
+    remarks: list[Remark] = []
+    beside: list[Counterpart] = []
+
+    @model_validator(mode="after")
+    def _rows_fit(self) -> ReportedTable:
+        seen: list[list[Any]] = []
+        for index, row in enumerate(self.rows):
+            heads, figures = row[: len(self.heads)], row[len(self.heads) :]
+            where = f"rows.{index} ({', '.join(str(head) for head in heads)})"
+            if not all(isinstance(head, str) for head in heads) or heads in seen:
+                raise ValueError(f"{where}: a row starts with its own {', '.join(self.heads)}, each a name")
+            if len(figures) != len(self.columns):
+                raise ValueError(f"{where}: {len(figures)} cells for {len(self.columns)} columns")
+            seen.append(heads)
+            for column, figure in zip(self.columns, figures, strict=True):
+                self._check_cell(f"{where}, {column}", figure)
+        return self
+
+    def _check_cell(self, where: str, figure: Any) -> None:
+        numbers = figure if isinstance(figure, list) else [figure]
+        if isinstance(figure, list) != bool(self.parts) or len(numbers) != (len(self.parts) or 1):
+            raise ValueError(f"{where}: {figure!r} is not {' and '.join(self.parts) or 'one number'}")
+        for number in numbers:
+            exact = Decimal(0) if number is None or isinstance(number, str) else Decimal(str(number))
+            if isinstance(number, str) or exact != round(exact, self.decimals):
+                raise ValueError(f"{where}: {number!r} is not a number of at most {self.decimals} decimals")
+
+    @property
+    def axes(self) -> list[str]:
+        return [*self.heads, COLUMN, *([PART] if self.parts else [])]
+
+    def cells(self) -> list[Printed]:
+        """Every number, row by row."""
+        found = []
+        for row in self.rows:
+            heads: list[Any] = row[: len(self.heads)]
+            for column, figure in zip(self.columns, row[len(self.heads) :], strict=True):
+                numbers: list[Any] = figure if isinstance(figure, list) else [figure]
+                for part, number in zip(self.parts or [""], numbers, strict=True):
+                    at = dict(zip(self.axes, [*heads, column, part], strict=False))
+                    found.append(Printed(at, " / ".join(heads), f"{column} {part}".strip(), number))
+        return found
+
+
+class Reported:
+    """The tables of one paper by their ids, in the paper's order."""
+
+    def __init__(self, paper: str, files: Mapping[Path, ReportedTable]) -> None:
+        self.paper = paper
+        self.tables: dict[str, ReportedTable] = {}
+        self.files: dict[str, Path] = {}
+        for path, table in sorted(files.items(), key=lambda item: (len(item[1].table), item[1].table)):
+            if table.paper != paper:
+                raise UserError(f"{path}: paper: {table.paper!r} in the folder of {paper!r}")
+            if table.table in self.tables:
+                raise UserError(f"{path}: table: {table.table!r} is also in {self.files[table.table]}")
+            self.tables[table.table], self.files[table.table] = table, path
+        self.cells = {name: table.cells() for name, table in self.tables.items()}
+        self._names = {
+            name: {axis: {cell.at[axis] for cell in self.cells[name]} | {"*"} for axis in table.axes}
+            for name, table in self.tables.items()
+        }
+        for name, table in self.tables.items():
+            for index, entry in enumerate(table.beside):
+                ours = [entry.at, *entry.columns.values(), *(at for names in entry.rows.values() for at in names.values())]
+                for at in ours:
+                    self.select(name, at, f"{self.files[name]}: beside.{index}")
+
+    def table(self, name: str) -> ReportedTable:
+        """A table by its id. Raises `UserError` for an unknown one."""
+        if name not in self.tables:
+            raise UserError(f"no table {name!r} of {self.paper}: {near(name, self.tables)}")
+        return self.tables[name]
+
+    def select(self, name: str, selector: Mapping[str, str | list[str]], where: str) -> list[Printed]:
+        """The cells of a table that a selector names, in the table's order; none if no row has such a combination of names.
+
+        Raises `UserError`, which starts with `where`, for axes and names that the table does not have.
+        """
+        wanted = {axis: names if isinstance(names, list) else [names] for axis, names in selector.items()}
+        for axis, names in wanted.items():
+            if axis not in self._names[name]:
+                raise UserError(f"{where}: table {name} has no axis {axis!r}: {near(axis, self._names[name])}")
+            known = self._names[name][axis]
+            for unknown in (value for value in names if value not in known):
+                raise UserError(f"{where}: table {name} has no {axis} {unknown!r}: {near(str(unknown), known)}")
+        narrow = [(axis, names) for axis, names in wanted.items() if "*" not in names]
+        return [cell for cell in self.cells[name] if all(cell.at[axis] in names for axis, names in narrow)]
+
+
+def load_reported(name: str = "esc_eval") -> Reported:
+    """The tables of a paper: those bundled under a name (configs/reported/NAME), or of one's own folder of YAML files.
+
+    Raises `UserError` with file and field.
+    """
+    folder = Path(name) if "/" in name else CONFIGS / "reported" / name
+    paths = sorted(folder.glob("*.yaml"))
+    if not paths:
+        known = [path.name for path in (CONFIGS / "reported").iterdir()]
+        raise UserError(f"no reported tables in {folder}" if "/" in name else f"unknown paper {name!r}: {near(name, known)}")
+    return Reported(folder.name, {path: read_yaml(path, ReportedTable, "reported table") for path in paths})

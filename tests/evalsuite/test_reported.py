@@ -1,0 +1,488 @@
+"""The papers' tables: what follows from what in them, worked by hand and against scipy and statsmodels."""
+
+from __future__ import annotations
+
+import shutil
+from fractions import Fraction
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import kendalltau, spearmanr
+from statsmodels.stats.proportion import proportion_confint
+from typer.testing import CliRunner
+
+from data_prep.rubrics import load_rubric
+from data_prep.tables import Estimate, Table
+from evalsuite.against import against, as_printed, beside
+from evalsuite.coefficients import COEFFICIENTS
+from evalsuite.commands.reported import reported as app
+from evalsuite.recomputation import Checked, Spread, check, combine
+from evalsuite.reported import Reported, load_reported
+from evalsuite.text_metrics import LABELS
+from serve.errors import UserError
+from serve.files import CONFIGS, load_yaml
+from serve.specs import load_spec
+
+TABLES = ["1", "2", "3", "4", "6", "9", "13", "14", "15", "text"]
+
+# Every figure of the paper that does not follow from the others: table, row, column, printed, recomputed.
+DISAGREEMENTS = [
+    # English metrics of two Baichuan-NPC rows sum to 46.5 and 46.6: 7.75 and 7.77.
+    ("1", "Baichuan-NPC zero-shot", "Aver. EN", 8.0, 7.8),
+    ("1", "Baichuan-NPC CoT", "Aver. EN", 8.1, 7.8),
+    # Cut off, not rounded: 955/331 × 25 = 72.1299, 842/331 × 25 = 63.595 and so on.
+    ("2", "EN / Close / ChatGPT", "Empathy", 72.12, 72.13),
+    ("2", "EN / Open / LLaMa3-8B-Instruct", "Fluency", 63.59, 63.6),
+    ("2", "EN / Open / LLaMa3-8B-Instruct", "Empathy", 72.65, 72.66),
+    ("2", "EN / Open / LLaMa3-8B-Instruct", "Skillful", 74.69, 74.7),
+    ("2", "EN / Open / LLaMa3-8B-Instruct", "Humanoid", 40.55, 40.56),
+    ("2", "EN / Domain / ChatCounselor", "Fluency", 74.54, 74.55),
+    ("2", "EN / Domain / ChatCounselor", "Expression", 66.61, 66.62),
+    ("2", "EN / Domain / ChatCounselor", "Overall", 47.5, 47.51),
+    ("2", "ZH / Open / Vicuna-7B-1.5", "Humanoid", 35.41, 35.42),
+    # Cut off: 512/779, 924/927, 252/779, 255/927, 8/779. Not cut off: 62/779 is 7.96 and 63/779 is 8.09.
+    ("4", "Exp. / ESC-RANK", "ACC ZH", 65.72, 65.73),
+    ("4", "Exp. / ESC-RANK", "ACC_soft EN", 99.67, 99.68),
+    ("4", "Ski. / InternLM2", "ACC ZH", 32.34, 32.35),
+    ("4", "Ski. / InternLM2", "ACC EN", 27.5, 27.51),
+    ("4", "Hum. / GPT-4", "ACC ZH", 1.02, 1.03),
+    ("4", "Ove. / InternLM2", "ACC ZH", 8.04, 8.09),
+    # 177.48 / 7, 497.95 / 7, 506.04 / 7, 494.09 / 7.
+    ("4", "Avg. / InternLM2", "ACC ZH", 25.5, 25.35),
+    ("4", "Avg. / InternLM2", "ACC_soft ZH", 79.59, 71.14),
+    ("4", "Avg. / InternLM2", "ACC_soft EN", 76.56, 72.29),
+    ("4", "Avg. / ESC-RANK", "ACC ZH", 70.53, 70.58),
+    # 1,708 − 331, and 2,146 − 769.
+    ("6", "English", "Middle", 1455, 1377),
+    # Two lost minus signs.
+    ("13", "Rouge-L", "Average", 37.24, -37.24),
+    ("14", "ESC-humanoid", "Empathy Spear.", 8.59, -8.59),
+    # 35 rows of table 9; 70.53 − 32.15; 98.93 is not over 99; 3,390 are not 3.5 thousand.
+    ("text", "Categories of life problems", "Printed", 37, 35),
+    ("text", "ESC-RANK above GPT-4 in ACC (points), Chinese", "Printed", 35, 38),
+    ("text", "ESC-RANK's ACC_soft is over (per cent), Chinese", "Printed", 99, 98.93),
+    ("text", "Role-play dialogues of the domain (thousands)", "Printed", 3.5, 3.4),
+]
+
+
+@pytest.fixture(scope="module")
+def paper() -> Reported:
+    return load_reported("esc_eval")
+
+
+@pytest.fixture(scope="module")
+def checked(paper: Reported) -> Checked:
+    return check(paper)
+
+
+def rows_of(checked: Checked) -> list[tuple[Any, ...]]:
+    return [(d.table, d.row, d.column, d.printed, d.recomputed) for d in checked.disagreements]
+
+
+def listed(paper: Reported) -> list[tuple[Any, ...]]:
+    return rows_of(check(paper))
+
+
+def value(paper: Reported, table: str, **at: str) -> float | None:
+    (cell,) = paper.select(table, {name.replace("_", " "): names for name, names in at.items()}, "here")
+    return cell.value
+
+
+# --- the bundled tables ---------------------------------------------------------------------------------------------------
+
+
+def test_all_tables_are_there(paper: Reported) -> None:
+    assert list(paper.tables) == TABLES
+    assert {name: len(cells) for name, cells in paper.cells.items()} == {
+        "1": 9 * 7 * 2,
+        "2": 26 * 8,
+        "3": 8 * 6 * 2,
+        "4": 24 * 2 * 2,
+        "6": 2 * 5,
+        "9": 35 * 2,
+        "13": 8 * 6,
+        "14": 8 * 6 * 3,
+        "15": 8 * 6 * 3,
+        "text": 13,
+    }
+
+
+def test_the_disagreements_are_these(checked: Checked) -> None:
+    assert rows_of(checked) == DISAGREEMENTS
+
+
+def test_every_derived_figure_was_recomputed(paper: Reported, checked: Checked) -> None:
+    """All averages, all cells of table 4 and 6 with a rule, all numbers of the text but the one others are held against."""
+    in_rules = {
+        name: {
+            (cell.row, cell.column)
+            for rule in table.derived
+            for cell in paper.select(name, rule.cells, "here")
+            if cell.value is not None
+        }
+        for name, table in paper.tables.items()
+    }
+    assert {cell.row for cell in paper.cells["1"] if (cell.row, "Aver. ZH") in in_rules["1"]} == {
+        c.row for c in paper.cells["1"]
+    }
+    assert in_rules["2"] == {(cell.row, cell.column) for cell in paper.cells["2"]}
+    assert in_rules["4"] == {(cell.row, cell.column) for cell in paper.cells["4"]}
+    assert {column for _, column in in_rules["6"]} == {"GPT-4_F", "Human_F", "High", "Middle"}
+    assert {row for row, _ in in_rules["text"]} == {c.row for c in paper.cells["text"]} - {"Role-play dialogues of the domain"}
+    assert checked.figures == sum(map(len, in_rules.values()))
+
+
+def test_reasons_and_remarks_are_kept_together(checked: Checked) -> None:
+    by_place = {(d.table, d.row, d.column): d.notes for d in checked.disagreements}
+    middle = by_place["6", "English", "Middle"]
+    assert len(middle) == 3 and "table 9" in middle[1] and "1,377" in middle[2]  # two rules, one disagreement
+    assert by_place["2", "EN / Close / ChatGPT", "Empathy"] == ("whole multiple of 25/331; cut off, not rounded",)
+    assert "cut off" not in by_place["4", "Ove. / InternLM2", "ACC ZH"][0]
+
+
+def test_averages_by_hand(paper: Reported) -> None:
+    """Those that agree: worked out here from the printed cells, typed in again."""
+    assert value(paper, "1", Model="GPT-4 zero-shot", column="Aver.", part="EN") == 8.4
+    assert pytest.approx(8.4167, abs=1e-4) == (9.8 + 7.6 + 10 + 10 + 6.2 + 6.9) / 6
+    assert value(paper, "2", Language="ZH", Model="EmoLLM", column="Average") == 71.69
+    assert pytest.approx(71.694, abs=1e-3) == (78.09 + 71.45 + 74.77 + 73.15 + 78.63 + 68.67 + 57.10) / 7
+    assert value(paper, "4", **{"Dim.": "Avg.", "Model": "ESC-RANK", "column": "ACC_soft", "part": "EN"}) == 99.17
+    assert pytest.approx(99.167, abs=1e-3) == (99.24 + 99.67 + 98.71 + 99.46 + 99.57 + 98.17 + 99.35) / 7
+
+
+def test_totals_by_hand(paper: Reported) -> None:
+    assert (331 * 14 + 324 * 12) * 7 == 59_654 == value(paper, "text", Number="Scores by people")
+    middle = [cell.value or 0 for cell in paper.cells["9"] if cell.column == "Middle"]
+    high = [cell.value for cell in paper.cells["9"] if cell.column == "High"]
+    assert (sum(middle), sum(figure or 0 for figure in high), high.count(None)) == (2146, 374, 10)
+    assert sum(middle) + 655 == 2801 == 1708 + 1093
+
+
+def test_table_9_is_that_of_the_taxonomy(paper: Reported) -> None:
+    tree = load_yaml(CONFIGS / "taxonomy.yaml", "taxonomy")["categories"]
+    leaves = [[a["en"], b["en"], c["en"], c["high"], c["middle"]] for a in tree for b in a["children"] for c in b["children"]]
+    assert paper.tables["9"].rows == leaves
+
+
+@pytest.mark.parametrize(("n", "factor"), [(5, 0.894427), (100, 0.820569)])
+def test_what_the_swapped_heads_are_known_by(n: int, factor: float) -> None:
+    """With two values on one side and no ties on the other, Kendall's tau is a fixed share of Spearman's coefficient."""
+    generator = np.random.default_rng(n)
+    for split in {1, 2, n // 2}:
+        x, y = generator.permutation(n) ** 1.5, np.arange(n) < split
+        assert kendalltau(x, y).statistic == pytest.approx(factor * spearmanr(x, y).statistic, abs=1e-6)
+    assert factor == pytest.approx((2 * (n + 1) / (3 * n)) ** 0.5, abs=1e-6)
+
+
+def test_the_factor_fits_the_figures_under_pear_only(paper: Reported) -> None:
+    for metric in ("Bleu-2", "Distinct-1", "Rouge-L", "Meteor"):
+        tau = value(paper, "13", Metrics=metric, column="Fluency")
+        under = [value(paper, "3", Metrics=metric, column="Fluency", part=part) for part in ("Spear.", "Pear.")]
+        assert tau is not None and None not in under
+        spearman, pearson = (abs(tau - 0.894427 * (figure or 0)) for figure in under)
+        assert pearson < 0.011 < spearman
+
+
+# --- recomputation --------------------------------------------------------------------------------------------------------
+
+spreads = st.tuples(st.integers(-90, 90), st.integers(1, 9)).map(
+    lambda given: Spread(*(Fraction(given[0] * 10 + step * given[1], 100) for step in (-1, 0, 1)))
+)
+
+
+@given(st.sampled_from(["sum", "mean", "minus", "times", "ratio"]), st.lists(spreads, min_size=2, max_size=3))
+def test_a_spread_is_as_wide_as_the_inputs_allow(operation: str, inputs: list[Spread]) -> None:
+    inputs = inputs[:2] if operation in ("minus", "ratio") else inputs
+    if operation == "ratio" and inputs[1].low <= 0 <= inputs[1].high:
+        with pytest.raises(UserError, match="divisor"):
+            combine(operation, inputs, "here")
+        return
+    apply = {
+        "sum": sum,
+        "mean": lambda v: sum(v) / len(v),
+        "minus": lambda v: v[0] - v[1],
+        "times": lambda v: np.prod(np.array(v, dtype=object)),
+        "ratio": lambda v: v[0] / v[1],
+    }[operation]
+    corners = [apply(list(chosen)) for chosen in product(*((s.low, s.mid, s.high) for s in inputs))]
+    found = combine(operation, inputs, "here")
+    assert (found.low, found.high) == (min(corners), max(corners))
+    assert found.mid == apply([s.mid for s in inputs])
+
+
+SMALL: dict[str, Any] = {
+    "paper": "toy",
+    "table": "1",
+    "section": "2",
+    "title": "toy",
+    "decimals": 1,
+    "heads": ["Model"],
+    "columns": ["A", "B", "Mean"],
+    "rows": [["x", 1.0, 2.0, 1.5], ["y", 3.0, None, 3.0]],
+}
+MEAN = {"why": "mean", "cells": {"column": "Mean", "Model": "x"}, "equals": {"mean": [{"column": ["A", "B"]}]}}
+
+
+def toy(folder: Path, **changes: Any) -> Reported:
+    (folder / "toy").mkdir()
+    (folder / "toy" / "t.yaml").write_text(yaml.safe_dump(SMALL | changes))
+    return load_reported(str(folder / "toy"))
+
+
+@pytest.mark.parametrize(("printed", "wrong"), [(1.4, False), (1.6, False), (1.3, True), (1.7, True)])
+def test_rounding_explains_one_unit_of_a_mean_and_no_more(tmp_path: Path, printed: float, wrong: bool) -> None:
+    """A and B are each known to ±0.05, so is their mean, and so is what is printed."""
+    found = listed(toy(tmp_path, rows=[["x", 1.0, 2.0, printed]], derived=[MEAN]))
+    assert found == ([("1", "x", "Mean", printed, 1.5)] if wrong else [])
+
+
+def test_counts_are_exact(tmp_path: Path) -> None:
+    rule = {"why": "sum", "cells": {"column": "Mean"}, "equals": {"sum": [{"column": ["A", "B"]}]}}
+    paper = toy(tmp_path, rows=[["x", 1, 2, 3], ["y", 1, 2, 4]], exact=True, decimals=0, derived=[rule])
+    assert listed(paper) == [("1", "y", "Mean", 4, 3)]
+    assert check(paper).figures == 2
+
+
+@pytest.mark.parametrize(
+    ("relation", "bound", "wrong"),
+    [
+        ("at_most", 3, False),
+        ("at_most", {"column": "A"}, False),
+        ("at_most", 2.9, True),
+        ("at_least", 3, False),
+        ("at_least", {"sum": [{"column": "A"}, 0.2]}, True),
+        ("at_least", {"times": [2, {"count": [{"column": "A"}]}]}, False),
+    ],
+)
+def test_bounds(tmp_path: Path, relation: str, bound: Any, wrong: bool) -> None:
+    rule = {"why": "bound", "cells": {"column": "Mean", "Model": "y"}, relation: bound}
+    assert len(listed(toy(tmp_path, derived=[rule]))) == wrong
+
+
+def test_shares_of_n(tmp_path: Path) -> None:
+    rule = {"why": "n = 7", "share_of": 7}
+    rows = [["x", 14.3, 28.6, 28.5], ["y", 14.2, 57.1, 50.0]]  # 1/7 = 14.286, 2/7 = 28.571, 4/7 = 57.143
+    paper = toy(tmp_path, rows=rows, derived=[rule])
+    found = check(paper).disagreements
+    assert [(d.row, d.column, d.recomputed) for d in found] == [("x", "Mean", 28.6), ("y", "A", 14.3), ("y", "Mean", 57.1)]
+    assert [d.notes[0] for d in found] == ["n = 7; cut off, not rounded", "n = 7; cut off, not rounded", "n = 7"]
+
+
+@pytest.mark.parametrize(
+    ("row", "wrong"),
+    [
+        ([-40.0, -45.0, 37.0], True),
+        ([-40.0, -45.0, -37.0], False),
+        ([-40.0, 45.0, 37.0], False),  # the others do not agree
+        ([-4.0, -45.0, 37.0], False),  # near 0
+        ([-40.0, -45.0, 3.0], False),
+    ],
+)
+def test_signs(tmp_path: Path, row: list[float], wrong: bool) -> None:
+    rule = {"why": "sign", "cells": {"column": "Mean"}, "sign_of": [{"column": "A"}, {"column": "B"}]}
+    found = listed(toy(tmp_path, rows=[["x", *row]], derived=[rule]))
+    assert found == ([("1", "x", "Mean", 37.0, -37.0)] if wrong else [])
+
+
+def test_a_wrong_cell_is_found(tmp_path: Path) -> None:
+    folder = tmp_path / "esc_eval"
+    shutil.copytree(CONFIGS / "reported" / "esc_eval", folder)
+    path = folder / "table_2.yaml"
+    text = path.read_text(encoding="utf-8")
+    assert text.count("68.96") == 1
+    path.write_text(text.replace("68.96", "68.69"), encoding="utf-8")
+    more = set(listed(load_reported(str(folder)))) - set(DISAGREEMENTS)
+    row = "EN / Domain / EmoLLM"  # 909/331 × 25 = 68.66; the other columns sum to 365.12
+    assert more == {("2", row, "Expression", 68.69, 68.66), ("2", row, "Average", 62.01, 61.97)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rows": [["x", 1.0, 2.0]]}, r"rows.0 \(x\): 2 cells for 3 columns"),
+        ({"rows": [["x", 1.0, "2", 1.5]]}, r"rows.0 \(x\), B: '2' is not a number"),
+        ({"rows": [["x", 1.0, 2.05, 1.5]]}, "2.05 is not a number of at most 1 decimals"),
+        ({"rows": [["x", 1.0, [2.0, 3.0], 1.5]]}, "B: .* is not one number"),
+        ({"rows": [["x", [1.0], [2.0, 1.0], [1.0, 1.0]]], "parts": ["EN", "ZH"]}, r"A: \[1.0\] is not EN and ZH"),
+        ({"rows": [["x", 1.0, 2.0, 1.5]] * 2}, "rows.1 .*a row starts with its own Model"),
+        ({"rows": []}, "rows: "),
+        ({"colour": "red"}, "colour: unknown field"),
+        ({"derived": [MEAN | {"at_most": 1}]}, "derived.0: .*exactly one of equals"),
+        ({"derived": [MEAN | {"cells": {"kolumn": "A"}}]}, r"derived.0.cells: table 1 has no axis 'kolumn'.*column"),
+        ({"derived": [MEAN | {"cells": {"column": "C"}}]}, "derived.0.cells: table 1 has no column 'C'"),
+        ({"derived": [MEAN | {"cells": {"column": "Mean"}}]}, "derived.0.equals: y, B is lost; `lost: skip`"),
+        ({"derived": [MEAN | {"equals": {"table": "7", "column": "A"}}]}, "derived.0.equals: no table '7'"),
+        ({"derived": [MEAN | {"equals": {"column": ["A", "B"]}}]}, "derived.0.equals: one value is needed"),
+        ({"derived": [MEAN | {"equals": {"mean": {"column": "A"}}}]}, "derived.0.equals: .*not one operation on a list"),
+        ({"derived": [MEAN | {"equals": "A"}]}, "derived.0.equals: 'A' is not a number, a selector or one of sum"),
+        ({"derived": [MEAN | {"equals": {"minus": [1, 2, 3]}}]}, "derived.0.equals.minus: two values are needed, 3 given"),
+        (
+            {"derived": [MEAN | {"equals": None, "multiple_of": {"column": "A"}}]},
+            "derived.0.multiple_of: the step must be exact",
+        ),
+        ({"remarks": [{"cells": {"Model": "z"}, "note": "?"}]}, "remarks.0.cells: table 1 has no Model 'z'"),
+        (
+            {"beside": [{"tables": ["t"], "rows": {"m": {"x": {"Model": "z"}}}, "columns": {"a": {}}}]},
+            "beside.0: .*no Model 'z'",
+        ),
+        ({"paper": "other"}, "paper: 'other' in the folder of 'toy'"),
+    ],
+)
+def test_malformed_tables_are_refused_with_file_and_field(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=rf"toy/t\.yaml(:\d+)?: .*{message}"):
+        check(toy(tmp_path, **changes))
+
+
+def test_a_table_twice_and_an_unknown_paper(tmp_path: Path) -> None:
+    toy(tmp_path)
+    shutil.copy(tmp_path / "toy" / "t.yaml", tmp_path / "toy" / "u.yaml")
+    with pytest.raises(UserError, match=r"u\.yaml: table: '1' is also in .*t\.yaml"):
+        load_reported(str(tmp_path / "toy"))
+    with pytest.raises(UserError, match="unknown paper 'esceval': did you mean esc_eval"):
+        load_reported("esceval")
+    with pytest.raises(UserError, match="no reported tables in"):
+        load_reported(str(tmp_path))
+
+
+# --- beside ours ----------------------------------------------------------------------------------------------------------
+
+
+def leaderboard(language: str = "en", *names: str) -> Table:
+    rows = tuple((name, Estimate(70.0, 69.0, 71.0, 9), 1, 50.0) for name in names or ("gpt-4", "my-model", "emollm"))
+    columns = ("supporter", "Fluency", "rank", "Skill")
+    return Table(f"leaderboard-{language}", "L", columns, rows, ("note",), bold=((0, 1), (len(rows) - 1, 3)))
+
+
+def test_figures_stand_beside_ours(paper: Reported) -> None:
+    shown = beside(leaderboard(), paper)
+    assert shown.columns == ("supporter", "Fluency", "paper: Fluency", "rank", "Skill", "paper: Skill")
+    assert [(row[0], row[2], row[5]) for row in shown.rows] == [
+        ("gpt-4", 74.32, 74.92),
+        ("my-model", None, None),
+        ("emollm", 36.56, 74.47),
+    ]
+    assert [row[:2] for row in shown.rows] == [row[:2] for row in leaderboard().rows]
+    assert shown.bold == ((0, 1), (2, 4))  # the same cells, one column further right
+    assert shown.notes[0] == "note" and shown.notes[1].startswith("paper: ESC-Eval, table 2 (section 3.2)")
+    assert shown.notes[2] == "Not in the paper: my-model."
+
+
+def test_the_other_language_and_what_it_lacks(paper: Reported) -> None:
+    shown = beside(leaderboard("zh", "gpt-4", "llama3-8b-instruct"), paper)
+    assert [row[2] for row in shown.rows] == [71.53, None]
+    assert shown.notes[-1] == "Not in the paper: llama3-8b-instruct."
+
+
+def test_a_table_without_counterpart_is_as_it_was(paper: Reported) -> None:
+    for table in (
+        Table("costs", "C", ("item", "calls"), (("total", 3),)),
+        leaderboard("en", "my-model"),
+        Table("leaderboard-en", "L", ("model", "Fluency"), (("gpt-4", 1.0),)),
+        Table("leaderboard-en", "L", ("supporter", "Fluency"), ()),
+    ):
+        shown = beside(table, paper)
+        assert (shown.columns, shown.rows, shown.bold) == (table.columns, table.rows, table.bold)
+        assert shown.notes == (*table.notes, "ESC-Eval has no counterpart of this table.")
+
+
+def test_agreement_role_play_and_judges(paper: Reported) -> None:
+    shown = beside(
+        Table("agreement_zh", "A", ("Dimension", "ACC", "ACC_soft"), (("Fluency", 1.0, 2.0), ("average", 1.0, 2.0))), paper
+    )
+    assert [(row[2], row[4]) for row in shown.rows] == [(88.45, 99.87), (70.53, 98.93)]
+    table4 = Table(
+        "table4_en",
+        "J",
+        ("Judge", "skill ACC", "average ACC_soft"),
+        (("gpt-4 · joint", 1.0, 2.0), ("majority class", 1.0, 2.0)),
+    )
+    assert [(row[2], row[4]) for row in beside(table4, paper).rows] == [(38.83, 75.03), (None, None)]
+    seekers = ("gpt-4-zero-shot", "gpt-4-icl", "gpt-4-cot", "gpt-4-cot-icl", "baichuan-npc-icl-cot", "esc-role")
+    rows = tuple((seeker, "people", 1.0) for seeker in seekers)
+    shown = beside(Table("role_play-en", "R", ("seeker", "judged by", "Emotional congruence"), rows), paper)
+    assert [row[3] for row in shown.rows] == [6.2, 8.0, 7.8, 7.9, 5.9, 9.3]
+
+
+def test_correlations_come_from_several_tables(paper: Reported) -> None:
+    rows = (("bleu-1", "bleu_1", 1.0, 1.0), ("esc-rank", "information", 1.0, 1.0), ("esc-rank", "average", 1.0, 1.0))
+    shown = beside(Table("correlation_sample_kendall_en_held", "K", ("judge", "dimension", "skill", "average"), rows), paper)
+    assert [(row[3], row[5]) for row in shown.rows] == [(-44.40, -47.12), (43.79, 52.56), (34.87, 42.47)]
+    assert [note.split(" (")[0] for note in shown.notes] == ["paper: ESC-Eval, table 13", "paper: ESC-Eval, table 14"]
+    pairs = (("bleu-1", "bleu_1", "spearman", 1.0), ("bleu-1", "bleu_1", "kendall", 1.0), ("j", "overall", "kendall", 1.0))
+    shown = beside(Table("correlation_dataset_en_held", "D", ("judge", "dimension", "coefficient", "empathy"), pairs), paper)
+    assert [row[4] for row in shown.rows] == [-33.98, -26.71, None]
+    assert "swapped" in shown.notes[0] and shown.notes[-1] == "Not in the paper: overall kendall."
+
+
+def test_the_mappings_name_what_the_harness_prints(paper: Reported) -> None:
+    table2, table1 = paper.tables["2"].beside[0], paper.tables["1"].beside[0]
+    assert all(load_spec(name).name == name for name in table2.rows["supporter"])
+    assert {cell.at["Model"] for cell in paper.cells["2"]} == {at["Model"] for at in table2.rows["supporter"].values()}
+    for rubric, columns in (("esc_eval", table2.columns), ("role_play", table1.columns)):
+        labels = [dimension.label["en"] for dimension in load_rubric(rubric).dimensions.values()]
+        assert list(columns) == [*labels, "average"] if rubric == "role_play" else set(columns) == {*labels, "average"}
+    assert set(paper.tables["3"].beside[0].rows["dimension"]) == set(LABELS)
+    assert set(paper.tables["14"].beside[0].rows["dimension"]) == {*load_rubric("esc_eval").dimensions, "average"}
+    assert set(paper.tables["15"].beside[0].rows["coefficient"]) == set(COEFFICIENTS)
+
+
+def test_a_mapping_that_leaves_a_cell_open(tmp_path: Path) -> None:
+    entry = {"tables": ["t"], "rows": {"m": {"x": {"Model": "x"}}}, "columns": {"a": {}, "b": {"column": "B"}}}
+    paper = toy(tmp_path, beside=[entry])
+    with pytest.raises(UserError, match=r"t\.yaml: beside.0: .* names 3 cells of table 1"):
+        beside(Table("t", "T", ("m", "a"), (("x", 1.0),)), paper)
+    shown = beside(Table("t", "T", ("m", "b"), (("x", 1.0),)), paper)
+    assert shown.rows == (("x", 1.0, 2.0),) and shown.notes == ("paper: toy, table 1 (section 2).",)
+
+
+def test_against() -> None:
+    assert against([leaderboard()], None) == [leaderboard()]
+    assert "paper: Fluency" in against([leaderboard()], "paper")[0].columns
+    with pytest.raises(UserError, match="--against: unknown 'papers': did you mean paper"):
+        against([], "papers")
+
+
+# --- the verb -------------------------------------------------------------------------------------------------------------
+
+
+def test_shares_have_wilson_intervals(paper: Reported) -> None:
+    table = as_printed(paper, "4")
+    row = next(row for row in table.rows if row[:2] == ("Flu.", "ESC-RANK"))
+    cell = row[table.columns.index("ACC ZH")]
+    low, high = proportion_confint(689, 779, method="wilson")  # 0.8845 × 779 = 689.03
+    assert isinstance(cell, Estimate) and (cell.mean, cell.n) == (88.45, 779)
+    assert (cell.low, cell.high) == (pytest.approx(100 * low), pytest.approx(100 * high))
+    assert next(row for row in table.rows if row[:2] == ("Avg.", "ESC-RANK"))[2:] == (70.53, 71.27, 98.93, 99.17)
+
+
+def test_tables_are_shown_as_printed(paper: Reported) -> None:
+    first = as_printed(paper, "1")
+    assert first.columns[:3] == ("Model", "Cohe. ZH", "Cohe. EN") and first.rows[2][:3] == ("GPT-4 CoT", "10", "9.1")
+    assert as_printed(paper, "9").rows[1][-2:] == (None, 73)
+    assert any("1455, recomputed 1377" in note for note in as_printed(paper, "6").notes)
+    with pytest.raises(UserError, match="no table '5' of esc_eval"):
+        as_printed(paper, "5")
+
+
+def test_check_on_the_command_line() -> None:
+    result = CliRunner().invoke(app, ["check", "--json"])
+    assert result.exit_code == 0
+    records = orjson.loads(result.stdout)
+    assert [list(record) for record in records] == [["paper", "table", "row", "column", "printed", "recomputed"]] * len(records)
+    assert [tuple(record.values()) for record in records] == [("esc_eval", *each) for each in DISAGREEMENTS]
+    text = CliRunner().invoke(app, ["check"], env={"COLUMNS": "200"})
+    assert text.exit_code == 0 and f"{len(DISAGREEMENTS)} disagree" in " ".join(text.stdout.split())
+
+
+def test_show_on_the_command_line() -> None:
+    result = CliRunner().invoke(app, ["show", "6"])
+    assert result.exit_code == 0 and "3673" in result.stdout
+    failed = CliRunner().invoke(app, ["show", "5"])
+    assert isinstance(failed.exception, UserError)
