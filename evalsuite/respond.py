@@ -1,0 +1,171 @@
+"""Replies on real histories (ESC-Eval, figure 1, left): a supporter answers wherever the supporter of a dialogue spoke.
+
+It is told the dialogue as it really went up to there, never its own earlier replies; what the real supporter said is the
+reference. Consecutive turns of one side are one turn, and what the supporter said before the seeker's first word (a greeting)
+is neither answered nor told: chat templates want the other side to begin, and ESC-Eval's dialogues hide their greeting too.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from data_prep.records import Dialogue, Identifier, Language, Record, Role, Turn, Usage
+from evalsuite.dialogue import utterance
+from evalsuite.summary import supporter_of
+from serve.batch import Batch
+from serve.client import Message, Question, Reply
+from serve.errors import UserError
+from serve.files import check_unique, read_jsonl
+from serve.specs import ModelSpec
+
+
+class Response(Record):
+    """One reply of a supporter, with what the real supporter said there.
+
+    `turn` is the index, in the given dialogue, of the supporter turn that is answered (of several in a row, the first).
+    `termination` says why there is no proper reply (null: there is one); `text` is then what came nevertheless, mostly "".
+    """
+
+    dialogue_id: Identifier
+    language: Language
+    turn: Annotated[int, Field(ge=0)]
+    supporter: Identifier
+    text: str
+    reference: Annotated[str, Field(min_length=1)] | None = None
+    termination: Literal["refusal", "empty_reply", "context_overflow", "infrastructure"] | None = None
+    usage: Usage | None = None
+
+    @model_validator(mode="after")
+    def _said(self) -> Response:
+        if self.termination is None and not self.text.strip():
+            raise ValueError("text: a reply without text needs the termination that says why")
+        return self
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A place where the supporter spoke: its turn's index, what had been said (by the seeker first), and its text."""
+
+    turn: int
+    history: tuple[Turn, ...]
+    text: str
+
+
+def answered(turns: Sequence[Turn]) -> list[Answered]:
+    """Every place where the supporter answered a seeker. Turns without words are passed over."""
+    spoken = [(index, turn) for index, turn in enumerate(turns) if turn.text.strip()]
+    runs: list[tuple[int, Turn]] = []
+    for role, run in groupby(spoken, key=lambda pair: pair[1].role):
+        members = list(run)
+        runs.append((members[0][0], Turn(role=role, text="\n".join(turn.text.strip() for _, turn in members))))
+    runs = runs[1:] if runs and runs[0][1].role == "supporter" else runs
+    said = tuple(turn for _, turn in runs)
+    return [Answered(index, said[:place], turn.text) for place, (index, turn) in enumerate(runs) if turn.role == "supporter"]
+
+
+def respond(batch: Batch, dialogues: Iterable[Dialogue]) -> list[Response]:
+    """The replies of the batch's model at every place of the dialogues, in order; what is in its store is not asked again."""
+    spec = batch.spec
+    places = [(dialogue, place) for dialogue in dialogues for place in answered(dialogue.turns)]
+    replies = batch.ask([_question(spec, dialogue.id, place) for dialogue, place in places], "replies")
+    return [_response(spec, dialogue, place, reply) for (dialogue, place), reply in zip(places, replies, strict=True)]
+
+
+_CHAT_ROLES: dict[Role, Literal["user", "assistant"]] = {"seeker": "user", "supporter": "assistant"}
+
+
+def _question(spec: ModelSpec, dialogue: str, place: Answered) -> Question:
+    messages: list[Message] = [{"role": _CHAT_ROLES[turn.role], "content": turn.text} for turn in place.history]
+    return Question(
+        messages,
+        sample={"dialogue": dialogue, "turn": place.turn},
+        sampling=spec.sampling,
+        served_name=spec.served_name(),
+        purpose="supporter",
+        session=dialogue,
+    )
+
+
+def _response(spec: ModelSpec, dialogue: Dialogue, place: Answered, reply: Reply | None) -> Response:
+    said = utterance(reply) if reply is not None else None
+    return Response(
+        dialogue_id=dialogue.id,
+        language=dialogue.language,
+        turn=place.turn,
+        supporter=spec.name,
+        text=said.text if said else "",
+        reference=place.text,
+        termination=said.stopped if said else "infrastructure",
+        usage=_usage(reply) if reply is not None else None,
+    )
+
+
+def _usage(reply: Reply) -> Usage:
+    return Usage(
+        prompt_tokens=reply.prompt_tokens,
+        completion_tokens=reply.completion_tokens,
+        reasoning_tokens=reply.reasoning_tokens,
+        reasoning_characters=reply.reasoning_characters,
+        calls=1,
+    )
+
+
+def read_responses(paths: Sequence[Path]) -> list[Response]:
+    """Responses from JSONL files, in order; `UserError` when a supporter answers one turn twice."""
+    responses = [response for path in paths for response in read_jsonl(path, Response, "responses")]
+    places = (f"{r.supporter} on {r.dialogue_id} turn {r.turn}" for r in responses)
+    check_unique(", ".join(map(str, paths)), places, "responses")
+    return responses
+
+
+def paired(dialogues: Iterable[Dialogue], references: Iterable[Dialogue]) -> list[Response]:
+    """The supporter's replies in whole dialogues against those of reference dialogues: the k-th against the k-th.
+
+    Partners have the same id or else, in one language, the same card_id, profile_id or source_id (the first that the dialogue
+    has). A reply for which the reference has no k-th has no reference. Raises `UserError` for a dialogue without a partner, or
+    with several.
+    """
+    by_id: dict[str, Dialogue] = {}
+    by_item: dict[tuple[Language, str, str], list[Dialogue]] = defaultdict(list)
+    for reference in references:
+        by_id[reference.id] = reference
+        for name in _ITEMS:
+            if item := getattr(reference, name):
+                by_item[reference.language, name, item].append(reference)
+    found = []
+    for dialogue in dialogues:
+        partner = by_id.get(dialogue.id) or _of_item(dialogue, by_item)
+        texts = [place.text for place in answered(partner.turns)]
+        for number, place in enumerate(answered(dialogue.turns)):
+            found.append(
+                Response(
+                    dialogue_id=dialogue.id,
+                    language=dialogue.language,
+                    turn=place.turn,
+                    supporter=supporter_of(dialogue),
+                    text=place.text,
+                    reference=texts[number] if number < len(texts) else None,
+                )
+            )
+    return found
+
+
+_ITEMS = ("card_id", "profile_id", "source_id")
+
+
+def _of_item(dialogue: Dialogue, by_item: Mapping[tuple[Language, str, str], list[Dialogue]]) -> Dialogue:
+    name = next((name for name in _ITEMS if getattr(dialogue, name)), None)
+    matches = by_item.get((dialogue.language, name, getattr(dialogue, name)), []) if name else []
+    if len(matches) == 1:
+        return matches[0]
+    about = f"its {name} {getattr(dialogue, name)!r}" if name else "a card or source id (it has none)"
+    if matches:
+        raise UserError(f"dialogue {dialogue.id}: {len(matches)} references have {about}: {matches[0].id}, {matches[1].id} …")
+    raise UserError(f"dialogue {dialogue.id}: no reference dialogue has its id, or {about}")

@@ -1,0 +1,191 @@
+"""A supporter's figures on the reference metrics, with n and intervals over dialogues, as tables and as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any, Literal
+
+import numpy as np
+
+from data_prep.records import Language
+from data_prep.scores.bootstrap import LEVEL, Floats, interval, resampled_means
+from data_prep.tables import Cell, Estimate, Table
+from evalsuite.respond import Response
+from evalsuite.text_metrics import BLEU_ORDERS, DISTINCT_ORDERS, LABELS, Sample, Unit, bleu_of, signature
+
+SECTION = "Reference metrics"  # heading of the report
+
+Level = Literal["corpus", "responses"]
+CORPUS_METRICS = (*BLEU_ORDERS, *DISTINCT_ORDERS)
+# What a table's signature is about: the metrics it shows.
+_LEVELS: dict[Level, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
+    "corpus": ("over all replies at once", CORPUS_METRICS, ("bleu", "distinct")),
+    "responses": ("means over replies", tuple(LABELS), ("bleu of one reply", "rouge_l", "meteor", "distinct")),
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One metric of one supporter. `corpus`: over all replies at once; `responses`: the mean of the replies' own values.
+
+    The estimate's n counts replies, `dialogues` the dialogues they come from, which is what the interval resamples.
+    """
+
+    language: Language
+    supporter: str
+    unit: Unit
+    metric: str
+    level: Level
+    estimate: Estimate
+    dialogues: int
+
+
+def figures(samples: Iterable[Sample]) -> list[Figure]:
+    """Every metric of every supporter, language and unit, with 95 % intervals over dialogues (None with fewer than two).
+
+    Means and BLEU: percentile bootstrap; all replies of a dialogue are drawn together, and supporters that answered the same
+    dialogues get the same draws. Corpus-level Distinct: jackknife, since a drawn-twice dialogue would count as repetition.
+    """
+    groups: dict[tuple[Language, str, Unit], dict[str, list[Sample]]] = defaultdict(lambda: defaultdict(list))
+    for sample in samples:
+        key = sample.response.language, sample.response.supporter, sample.unit
+        groups[key][sample.response.dialogue_id].append(sample)
+    found = []
+    for (language, supporter, unit), by_dialogue in sorted(groups.items()):
+        dialogues = [by_dialogue[id] for id in sorted(by_dialogue)]
+        corpus = _corpus_bleu(dialogues) | {metric: _corpus_distinct(dialogues, metric) for metric in DISTINCT_ORDERS}
+        levels: tuple[tuple[Level, _Found], ...] = (("corpus", corpus), ("responses", _means(dialogues)))
+        for level, own in levels:
+            found += [Figure(language, supporter, unit, metric, level, *own[metric]) for metric in own]
+    return found
+
+
+_Found = dict[str, tuple[Estimate, int]]  # metric → its estimate, and how many dialogues that rests on
+_NOTHING = Estimate(None, None, None, 0), 0
+
+
+def _means(dialogues: Sequence[Sequence[Sample]]) -> _Found:
+    """The means over replies with a value, each reply counting once."""
+    sums, counts = np.zeros((2, len(dialogues), len(LABELS)))
+    for row, dialogue in enumerate(dialogues):
+        for column, metric in enumerate(LABELS):
+            own = [value for sample in dialogue if (value := sample.values[metric]) is not None]
+            sums[row, column], counts[row, column] = sum(own), len(own)
+    draws = resampled_means(sums, counts)
+    found: _Found = {}
+    for column, metric in enumerate(LABELS):
+        n, valued = int(counts[:, column].sum()), int((counts[:, column] > 0).sum())
+        bounds: tuple[float | None, float | None] = interval(draws[:, column]) if valued > 1 else (None, None)
+        found[metric] = (Estimate(float(sums[:, column].sum()) / n, *bounds, n), valued) if n else _NOTHING
+    return found
+
+
+def _corpus_bleu(dialogues: Sequence[Sequence[Sample]]) -> _Found:
+    """BLEU over all replies with a reference. Like sacrebleu's, it is 0 where no reply is as long as its order."""
+    stats = [own for dialogue in dialogues if (own := [sample.bleu for sample in dialogue if sample.bleu is not None])]
+    if not stats:
+        return dict.fromkeys(BLEU_ORDERS, _NOTHING)
+    sums = np.array([np.sum(own, axis=0) for own in stats], dtype=np.float64)
+    # The mean of a resample times its size is its sum, which BLEU is counted from.
+    draws = np.rint(resampled_means(sums, np.ones_like(sums)) * len(sums)).astype(np.int64).tolist()
+    found: _Found = {}
+    for metric, order in BLEU_ORDERS.items():
+        mean = bleu_of(sums.sum(axis=0).astype(np.int64).tolist(), order, effective=False)
+        bounds: tuple[float | None, float | None] = (None, None)
+        if len(sums) > 1:
+            bounds = interval(np.array([bleu_of(draw, order, effective=False) for draw in draws]))
+        found[metric] = Estimate(mean, *bounds, sum(map(len, stats))), len(sums)
+    return found
+
+
+def _corpus_distinct(dialogues: Sequence[Sequence[Sample]], metric: str) -> tuple[Estimate, int]:
+    order = DISTINCT_ORDERS[metric]
+    own = [sum((sample.ngrams[order] for sample in dialogue), Counter()) for dialogue in dialogues]
+    own = [ngrams for ngrams in own if ngrams]
+    n = sum(bool(sample.ngrams[order]) for dialogue in dialogues for sample in dialogue)
+    if not own:
+        return _NOTHING
+    spread = Counter(ngram for ngrams in own for ngram in ngrams)  # in how many dialogues each occurs
+    total = sum(ngrams.total() for ngrams in own)
+    mean = 100 * len(spread) / total
+    if len(own) < 2:
+        return Estimate(mean, None, None, n), len(own)
+    alone = np.array([sum(spread[ngram] == 1 for ngram in ngrams) for ngrams in own])
+    without: Floats = 100 * (len(spread) - alone) / (total - np.array([ngrams.total() for ngrams in own]))
+    half = NormalDist().inv_cdf(0.5 + LEVEL / 2) * math.sqrt((len(own) - 1) * without.var())
+    return Estimate(mean, max(mean - half, 0.0), min(mean + half, 100.0), n), len(own)
+
+
+def figures_json(found: Sequence[Figure]) -> dict[str, Any]:
+    """`metrics`: one object a figure; `signatures`: unit → metric → how it was counted."""
+    return {
+        "metrics": [
+            {
+                "language": f.language,
+                "supporter": f.supporter,
+                "unit": f.unit,
+                "metric": f.metric,
+                "level": f.level,
+                "value": f.estimate.mean,
+                "low": f.estimate.low,
+                "high": f.estimate.high,
+                "n": f.estimate.n,
+                "dialogues": f.dialogues,
+            }
+            for f in found
+        ],
+        "signatures": {unit: signature(unit) for unit in dict.fromkeys(f.unit for f in found)},
+    }
+
+
+def metric_tables(found: Sequence[Figure], responses: Sequence[Response]) -> list[Table]:
+    """Two tables a language, on 0–100: over all replies at once, and means over replies. `responses` are what was measured."""
+    tables = []
+    for language in dict.fromkeys(f.language for f in found):
+        own = [f for f in found if f.language == language]
+        units = list(dict.fromkeys(f.unit for f in own))
+        heads = ("supporter", "counted in") if len(units) > 1 else ("supporter",)
+        left_out = _left_out([r for r in responses if r.language == language])
+        for level, (title, metrics, signed) in _LEVELS.items():
+            rows: dict[tuple[str, Unit], dict[str, Estimate]] = defaultdict(dict)
+            for f in own:
+                if f.level == level:
+                    rows[f.supporter, f.unit][f.metric] = f.estimate
+            body: list[tuple[Cell, ...]] = [
+                (*names[: len(heads)], *(cells[metric] for metric in metrics)) for names, cells in rows.items()
+            ]
+            notes = [
+                "0–100. n counts replies; intervals: 95 % over dialogues (bootstrap; of Distinct over all replies: jackknife).",
+                *left_out,
+                *(f"{unit}: {name}: {signature(unit)[name]}" for unit in units for name in signed),
+            ]
+            tables.append(
+                Table(
+                    key=f"metrics_{level}_{language}",
+                    title=f"Replies against references, {language}: {title}",
+                    columns=(*heads, *(LABELS[metric] for metric in metrics)),
+                    rows=tuple(body),
+                    notes=tuple(notes),
+                    section=SECTION,
+                )
+            )
+    return tables
+
+
+def _left_out(responses: Sequence[Response]) -> list[str]:
+    """What the figures rest on, a note a matter: replies that never came, that are empty, that have no reference."""
+    ends = Counter(r.termination for r in responses if r.termination is not None)
+    lost = ends.pop("infrastructure", 0)
+    notes = []
+    if lost:
+        notes.append(f"{lost} of {len(responses)} replies were never given (the server was lost): they are in no figure.")
+    if ends:
+        listed = ", ".join(f"{count} {end}" for end, count in sorted(ends.items()))
+        notes.append(f"Among the {len(responses)} replies: {listed}. They count with the text there is; without any, as 0.")
+    if bare := sum(r.reference is None for r in responses if r.termination != "infrastructure"):
+        notes.append(f"{bare} replies have no reference: only Distinct counts them.")
+    return notes

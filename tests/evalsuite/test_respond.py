@@ -1,0 +1,219 @@
+"""Replies on real histories: what is asked, what is recorded, how it resumes, against a scripted endpoint."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import typer
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from data_prep.records import Dialogue, Turn
+from evalsuite.commands.respond import respond
+from evalsuite.respond import Response, answered, paired, read_responses
+from serve.errors import UserError
+from serve.files import CONFIGS, write_jsonl
+from tests.endpoint import Answer, Endpoint, echo
+
+app = typer.Typer()
+app.command()(respond)
+
+
+def dialogue(id: str, said: str, **about: object) -> Dialogue:
+    """`said`: turns parted by `|`; a supporter's begins with `*`."""
+    turns = tuple(Turn(role="supporter" if t.startswith("*") else "seeker", text=t.lstrip("*")) for t in said.split("|"))
+    return Dialogue.model_validate({"id": id, "language": "en", "source": "x", "turns": turns} | about)
+
+
+GIVEN = [
+    dialogue("d1", "*Hello!|I failed.|and I am tired|*Oh no.|*What happened?|  |The exam|*I see.|Bye"),
+    dialogue("d2", "我很难过|*怎么了？", language="zh"),
+    dialogue("d3", "*Hello?|Nobody answers me"),
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("serve.client.random.uniform", lambda low, high: 0.0)  # no waiting between attempts
+    write_jsonl(Path("d.jsonl"), GIVEN)
+    config = yaml.safe_load((CONFIGS / "eval" / "demo.yaml").read_text()) | {"supporters": ["my-model"], "out": "run"}
+    config |= {"limit": None, "concurrency": 4}
+    Path("c.yaml").write_text(yaml.safe_dump(config))
+    return tmp_path
+
+
+def call(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, [*map(str, arguments)], catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_places_histories_and_references() -> None:
+    first, second = answered(GIVEN[0].turns)
+    assert (first.turn, first.text) == (3, "Oh no.\nWhat happened?")  # the greeting is neither answered nor told
+    assert [(t.role, t.text) for t in first.history] == [("seeker", "I failed.\nand I am tired")]
+    assert (second.turn, second.text) == (7, "I see.")
+    assert [t.role for t in second.history] == ["seeker", "supporter", "seeker"]
+    assert second.history[1].text == "Oh no.\nWhat happened?"  # the real reply, not the one that was asked for
+    assert answered(GIVEN[2].turns) == [] == answered(())
+
+
+turns = st.lists(st.builds(Turn, role=st.sampled_from(["seeker", "supporter"]), text=st.sampled_from(["", " ", "a", "b"])))
+
+
+@given(turns)
+def test_every_history_begins_and_ends_with_the_seeker_and_alternates(spoken: list[Turn]) -> None:
+    for place in answered(spoken):
+        roles = [turn.role for turn in place.history]
+        assert roles[0] == roles[-1] == "seeker" and all(a != b for a, b in pairwise(roles))
+        assert spoken[place.turn].role == "supporter" and place.text.startswith(spoken[place.turn].text)
+
+
+def test_replies_are_asked_recorded_measured_and_not_asked_again(folder: Path) -> None:
+    command = ("--config", "c.yaml", "--dialogues", "d.jsonl")
+    with Endpoint() as endpoint:
+        printed = call(*command, "--base-url", endpoint.url)
+        asked = sorted([(m["role"], m["content"]) for m in body["messages"]] for body in endpoint.requests)
+        assert asked == sorted(
+            [
+                [("user", "I failed.\nand I am tired")],
+                [
+                    ("user", "I failed.\nand I am tired"),
+                    ("assistant", "Oh no.\nWhat happened?"),
+                    ("user", "The exam"),
+                ],
+                [("user", "我很难过")],
+            ]
+        )
+        before = {p.name: p.read_bytes() for p in Path("run").glob("*.json*") if p.name != "timing.json"}
+        call(*command, "--base-url", endpoint.url)
+        assert len(endpoint.requests) == 3
+    assert {p.name: p.read_bytes() for p in Path("run").glob("*.json*") if p.name != "timing.json"} == before
+    replies = read_responses([Path("run/responses.jsonl")])
+    assert [(r.dialogue_id, r.turn, r.language, r.reference) for r in replies] == [
+        ("d1", 3, "en", "Oh no.\nWhat happened?"),
+        ("d1", 7, "en", "I see."),
+        ("d2", 1, "zh", "怎么了？"),
+    ]
+    assert all(r.supporter == "my-model" and r.text.startswith("line ") and r.termination is None for r in replies)
+    assert all(r.usage is not None and r.usage.calls == 1 and r.usage.prompt_tokens == 10 for r in replies)
+    assert "METEOR" in printed
+    figures = orjson.loads(Path("run/metrics.json").read_bytes())["metrics"]
+    assert {(f["language"], f["unit"], f["n"]) for f in figures if f["metric"] == "bleu_1"} == {
+        ("en", "word", 2),
+        ("zh", "character", 1),
+        ("zh", "jieba", 1),
+    }
+
+
+def test_paper_mode_is_greedy_and_its_own_run(folder: Path) -> None:
+    spec = {"name": "warm", "about": "x", "roles": ["supporter"], "languages": ["en"], "sampling": {"temperature": 0.9}}
+    with Endpoint(models=("warm",)) as endpoint:
+        Path("warm.yaml").write_text(yaml.safe_dump(spec | {"endpoint": {"base_url": endpoint.url}}))
+        command = ("--config", "c.yaml", "--dialogues", "d.jsonl", "--supporter", "warm.yaml", "--no-metrics")
+        printed = call(*command)
+        assert "warm does not speak zh" in printed and not Path("run/metrics.json").exists()
+        assert {(body["temperature"], len(endpoint.requests)) for body in endpoint.requests} == {(0.9, 2)}
+        call(*command, "--mode", "paper", "--out", "paper", "--limit", "1", "--language", "en")
+        assert [body["temperature"] for body in endpoint.requests[2:]] == [0, 0]
+        assert [body["max_tokens"] for body in endpoint.requests[2:]] == [512, 512]
+        with pytest.raises(UserError, match=r"made with another respond config: mode: .native. → .paper."):
+            call(*command, "--mode", "paper")
+
+
+def test_what_is_no_reply_is_recorded_and_counts(folder: Path) -> None:
+    answers = {
+        1: Answer("Sorry, I", message={"refusal": "no"}),
+        3: Answer(status=400, body=b'{"error": {"message": "maximum context length is 8 tokens"}}'),
+    }
+
+    def behave(body: dict[str, Any], count: int) -> Answer:
+        last = body["messages"][-1]["content"]
+        return Answer(" ") if last == "我很难过" else answers[len(body["messages"])]
+
+    with Endpoint(behave) as endpoint:
+        printed = call("--config", "c.yaml", "--dialogues", "d.jsonl", "--endpoint", f"my-model={endpoint.url}", "--base-url",
+                       endpoint.url)  # fmt: skip
+    replies = read_responses([Path("run/responses.jsonl")])
+    assert [(r.termination, r.text) for r in replies] == [
+        ("refusal", "Sorry, I"),
+        ("context_overflow", ""),
+        ("empty_reply", ""),
+    ]
+    assert "1 context_overflow, 1 refusal" in " ".join(printed.split())
+    figures = orjson.loads(Path("run/metrics.json").read_bytes())["metrics"]
+    assert {f["value"] for f in figures if f["metric"] == "rouge_l" and f["language"] == "zh"} == {0}
+
+
+def test_a_lost_server_is_told_and_asked_again(folder: Path) -> None:
+    broken = {"now": True}
+
+    def behave(body: dict[str, Any], count: int) -> Answer:
+        return Answer(status=503) if broken["now"] and len(body["messages"]) == 3 else echo(body, count)
+
+    with Endpoint(behave) as endpoint:
+        command = ("--config", "c.yaml", "--dialogues", "d.jsonl", "--base-url", endpoint.url)
+        assert "1 of 3 replies are missing because a server was lost" in call(*command, code=1)
+        lost = read_responses([Path("run/responses.jsonl")])
+        assert [r.termination for r in lost] == [None, "infrastructure", None] and lost[1].usage is None
+        broken["now"] = False
+        asked = len(endpoint.requests)
+        call(*command)
+        assert len(endpoint.requests) == asked + 1
+    assert all(r.termination is None for r in read_responses([Path("run/responses.jsonl")]))
+
+
+def test_pairs_of_whole_dialogues() -> None:
+    mine = dialogue("a", "*hi|sad|*one|more|*two|more|*three", card_id="c", source_id="other", supporter="m")
+    real = [dialogue("r", "sad|*1|more|*2", card_id="c", source_id="7"), dialogue("s", "sad|*x", source_id="other")]
+    assert [(r.supporter, r.turn, r.text, r.reference) for r in paired([mine], real)] == [
+        ("m", 2, "one", "1"),
+        ("m", 4, "two", "2"),
+        ("m", 6, "three", None),
+    ]
+    same = real[1].model_copy(update={"id": "a"})
+    assert [r.reference for r in paired([mine], [*real, same])] == ["x", None, None]  # its own id goes before its card
+    with pytest.raises(UserError, match="dialogue a: no reference dialogue has its id, or its card_id 'c'"):
+        paired([mine], [real[0].model_copy(update={"language": "zh"}), real[1]])
+
+
+def test_a_reply_without_text_needs_its_reason() -> None:
+    about: dict[str, Any] = {"dialogue_id": "d", "language": "en", "turn": 1, "supporter": "s", "text": "  "}
+    with pytest.raises(ValueError, match="a reply without text needs the termination"):
+        Response.model_validate(about)
+    assert Response.model_validate(about | {"termination": "empty_reply"}).text == "  "
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--base-url", "nowhere"), "expected http://"),
+        (("--base-url", "http://x/v1", "--supporter", "a", "--supporter", "b"), "one supporter"),
+        (("--base-url", "http://x/v1", "--endpoint", "my-model"), "--endpoint 'my-model': expected NAME=http://"),
+        (
+            ("--base-url", "http://x/v1", "--endpoint", "mymodel=http://x/v1"),
+            "no such supporter in this run: did you mean my-model",
+        ),
+        (("--supporter", "nobody"), "unknown model 'nobody'"),
+        (("--base-url", "http://x/v1", "--dialogues", "gone.jsonl"), "dialogues not found: gone.jsonl"),
+        (("--base-url", "http://x/v1", "--dialogues", "silent.jsonl"), "there is nothing to answer"),
+        (("--base-url", "http://x/v1", "--dialogues", "zh.jsonl", "--language", "en"), "no dialogue in en"),
+        (("--base-url", "http://x/v1", "--limit", "0"), "command line: limit"),
+        (("--base-url", "http://127.0.0.1:9/v1"), "my-model at http://127.0.0.1:9/v1: cannot be reached"),
+    ],
+)
+def test_bad_input(folder: Path, arguments: tuple[str, ...], said: str) -> None:
+    write_jsonl(Path("silent.jsonl"), GIVEN[2:])
+    write_jsonl(Path("zh.jsonl"), GIVEN[1:2])
+    given = () if "--dialogues" in arguments else ("--dialogues", "d.jsonl")
+    with pytest.raises(UserError) as caught:
+        call("--config", "c.yaml", *given, *arguments)
+    assert said in str(caught.value)
+    assert Path("run").exists() == ("cannot be reached" in said), "nothing is written for what is refused"
