@@ -1,0 +1,209 @@
+"""Dialogues that people held with supporters, and the ratings they gave afterwards (ESC-Eval section 3.3: 20 situations, each
+talked over with 5 models), in a form of our own. Every row must be right: errors name file, line and column.
+
+Dialogues, as JSON lines with one dialogue a line,
+
+    {"situation": "test/17", "supporter": "model-a", "language": "en", "turns": [{"role": "seeker", "text": "…"}, …]}
+
+or as CSV with one utterance a row, in the order in which they were said:
+
+    situation,supporter,language,role,text
+    test/17,model-a,en,seeker,…
+
+Ratings, as CSV or as JSON lines with these fields, one score a row, 0 to 4 or whatever the rubric's scale is:
+
+    situation,supporter,annotator,rubric,dimension,value
+    test/17,model-a,anna,esc_eval_human,empathy,3
+
+`trial` (0 if left out) tells dialogues apart that were held on one situation with one supporter. A role is seeker or supporter;
+messages that one side sent in a row become one turn, their texts on lines of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+from pydantic import BeforeValidator, Field, StringConstraints
+
+from data_prep.ledger import Step
+from data_prep.records import Dialogue, HumanScore, Identifier, Language, Record, Role, Turn, dialogue_id
+from data_prep.scores.human import read_dialogues
+from data_prep.sources.rows import Row, Rows
+from data_prep.sources.support import merged
+from serve.errors import UserError, near
+
+SOURCE = "held"
+
+_Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+_Name = Annotated[Identifier, StringConstraints(strip_whitespace=True)]
+R = TypeVar("R", bound=Record)
+
+
+class Talk(NamedTuple):
+    """Which dialogue: what it was about, with whom, and the how manieth of those."""
+
+    situation: str
+    supporter: str
+    trial: int
+
+    def __str__(self) -> str:
+        return f"{self.situation} with {self.supporter}" + (f", trial {self.trial}" if self.trial else "")
+
+
+class _OfTalk(Record):
+    situation: _Name
+    supporter: _Name
+    trial: Annotated[int, Field(ge=0), BeforeValidator(lambda value: 0 if value == "" else value)] = 0
+
+    @property
+    def talk(self) -> Talk:
+        return Talk(self.situation, self.supporter, self.trial)
+
+
+class _Said(Record):
+    role: Role
+    text: _Text
+
+
+class _HeldDialogue(_OfTalk):
+    language: Language
+    turns: tuple[_Said, ...]
+
+
+class _Utterance(_OfTalk, _Said):
+    language: Language
+
+
+class _Rating(_OfTalk):
+    annotator: _Name
+    rubric: Identifier
+    dimension: Identifier
+    value: Any  # as HumanScore has it
+
+
+def read_held(paths: Sequence[Path]) -> dict[Talk, Dialogue]:
+    """The dialogues of `.jsonl` and `.csv` files, in order: framework null, `source_id` the situation.
+
+    Raises `UserError` with file, line and column for a malformed row, a dialogue that stands twice or in which one side says
+    nothing, and one whose language changes.
+    """
+    found: dict[Talk, Dialogue] = {}
+    for path in paths:
+        for where, held in _by_utterance(path) if _is_csv(path) else _by_dialogue(path):
+            if held.talk in found:
+                raise UserError(f"{where}: situation: the dialogue on {held.talk} stands twice (number them in trial)")
+            turns = merged(Turn(role=said.role, text=said.text) for said in held.turns)
+            for role in ("seeker", "supporter"):
+                if role not in {turn.role for turn in turns}:
+                    raise UserError(f"{where}: turns: in the dialogue on {held.talk} the {role} says nothing")
+            found[held.talk] = Dialogue(
+                id=dialogue_id(SOURCE, held.situation, held.supporter, "", held.trial),
+                language=held.language,
+                source=SOURCE,
+                source_id=held.situation,
+                supporter=held.supporter,
+                trial=held.trial,
+                turns=turns,
+            )
+    return found
+
+
+def _is_csv(path: Path) -> bool:
+    if path.suffix.lower() not in (".jsonl", ".csv"):
+        raise UserError(f"{path}: held dialogues and their ratings are read from .jsonl or .csv")
+    return path.suffix.lower() == ".csv"
+
+
+def _parsed(path: Path, model: type[R]) -> Iterator[tuple[Row, R]]:
+    """Every row as a record. Raises `UserError` with file, line and column for a malformed one, and for a file without any."""
+    rows = Rows(Step(path.name), strict=True)
+    needed = [name for name, column in model.model_fields.items() if column.is_required()]
+    for row in rows.csv(path, needed) if _is_csv(path) else rows.jsonl(path):
+        record = rows.parse(model, row)
+        assert record is not None, "strict rows raise"
+        yield row, record
+    if not rows.step.taken:
+        raise UserError(f"{path} is empty (columns: {', '.join(model.model_fields)})")
+
+
+def _by_dialogue(path: Path) -> Iterator[tuple[str, _HeldDialogue]]:
+    for row, held in _parsed(path, _HeldDialogue):
+        yield row.where, held
+
+
+def _by_utterance(path: Path) -> Iterator[tuple[str, _HeldDialogue]]:
+    first: dict[Talk, tuple[str, _Utterance]] = {}
+    said: dict[Talk, list[_Said]] = {}
+    for row, utterance in _parsed(path, _Utterance):
+        where, begun = first.setdefault(utterance.talk, (row.where, utterance))
+        if utterance.language != begun.language:
+            raise UserError(f"{row.where}: language: {utterance.language}, but {utterance.talk} began in {begun.language}")
+        said.setdefault(utterance.talk, []).append(_Said(role=utterance.role, text=utterance.text))
+    for talk, (where, begun) in first.items():
+        yield where, _HeldDialogue(**talk._asdict(), language=begun.language, turns=tuple(said[talk]))
+
+
+def read_ratings(
+    paths: Sequence[Path], held: dict[Talk, Dialogue], check: Callable[[HumanScore], None] | None = None
+) -> list[HumanScore]:
+    """The ratings of `.csv` and `.jsonl` files as scores of the held dialogues, each given to `check`.
+
+    Raises `UserError` with file, line and column for a malformed rating, one of a dialogue that is not `held`, one that an
+    annotator gave twice, and what `check` refuses (a `UserError`).
+    """
+    scores: dict[tuple[str, ...], HumanScore] = {}
+    for path in paths:
+        rows = Rows(Step(path.name), strict=True)  # counts nothing here: for its errors
+        for row, rating in _parsed(path, _Rating):
+            if rating.talk not in held:
+                raise UserError(f"{row.where}: {_unknown(rating.talk, held)}")
+            dialogue = held[rating.talk]
+            fields = rating.model_dump(exclude={"situation", "supporter", "trial"})
+            score = rows.parse(HumanScore, Row(row.where, {"dialogue_id": dialogue.id, "language": dialogue.language} | fields))
+            assert score is not None, "strict rows raise"
+            if check is not None:
+                try:
+                    check(score)
+                except UserError as error:
+                    raise UserError(f"{row.where}: {error}") from None
+            key = (score.dialogue_id, score.annotator, score.rubric, score.dimension)
+            if key in scores:
+                raise UserError(f"{row.where}: {score.annotator} rated {rating.talk} / {score.dimension} twice")
+            scores[key] = score
+    return list(scores.values())
+
+
+def _unknown(talk: Talk, held: dict[Talk, Dialogue]) -> str:
+    """Which column of a rating fits no dialogue."""
+    situations = {known.situation for known in held}
+    if talk.situation not in situations:
+        return f"situation: no dialogue on {talk.situation!r}: {near(talk.situation, situations)}"
+    supporters = {known.supporter for known in held if known.situation == talk.situation}
+    if talk.supporter not in supporters:
+        return f"supporter: no dialogue on {talk.situation!r} with {talk.supporter!r}: {near(talk.supporter, supporters)}"
+    return f"trial: no dialogue on {talk}"
+
+
+def references(paths: Sequence[Path], held: dict[Talk, Dialogue]) -> list[Dialogue]:
+    """The corpus's own dialogue of each situation: supporters can answer on its history, and its replies are the references.
+
+    `paths` hold `Dialogue` records whose `source_id` is a situation; others are passed over. In the order of the situations.
+    Raises `UserError` for a situation without one, or with two.
+    """
+    files = ", ".join(map(str, paths))
+    wanted = list(dict.fromkeys(talk.situation for talk in held))
+    found: dict[str, Dialogue] = {}
+    for dialogue in read_dialogues(paths):
+        situation = dialogue.source_id
+        if situation is None or situation not in wanted:
+            continue
+        if situation in found:
+            both = f"{found[situation].id} and {dialogue.id}"
+            raise UserError(f"{files}: source_id: {both} are both of situation {situation!r}")
+        found[situation] = dialogue
+    if missing := [situation for situation in wanted if situation not in found]:
+        listed = ", ".join(map(repr, missing[:3]))
+        raise UserError(f"{files}: source_id: no dialogue of situation {listed} ({len(missing)} of {len(wanted)} lack one)")
+    return [found[situation] for situation in wanted]
