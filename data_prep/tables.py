@@ -43,7 +43,8 @@ class Table:
     """Rows of cells under named columns.
 
     `key` is safe as a file name, `notes` are printed below the table, and `section` says under which heading of the report
-    it belongs (tables without one come last). Raises `ValueError` for a row whose length differs from `columns`.
+    it belongs (tables without one come last). `bold` names cells that stand out, as (row, column) from 0; a CSV file does not
+    show it. Raises `ValueError` for a row whose length differs from `columns` and for a bold cell that there is not.
     """
 
     key: str
@@ -52,6 +53,7 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
     section: str = ""
+    bold: tuple[tuple[int, int], ...] = ()  # a tuple and no set: it is written to JSON
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.key):
@@ -59,6 +61,9 @@ class Table:
         for number, row in enumerate(self.rows, start=1):
             if len(row) != len(self.columns):
                 raise ValueError(f"table {self.key}: row {number} has {len(row)} cells for {len(self.columns)} columns")
+        for place, column in self.bold:
+            if not (0 <= place < len(self.rows) and 0 <= column < len(self.columns)):
+                raise ValueError(f"table {self.key}: there is no cell {place}, {column} to be bold")
 
 
 def clean(text: str) -> str:
@@ -108,15 +113,16 @@ def _turned(table: Table) -> Table:
     """Rows as columns: the first column gives their names."""
     heads = [fmt(row[0]) for row in table.rows]
     rows = tuple((name, *(row[i] for row in table.rows)) for i, name in enumerate(table.columns) if i)
-    return replace(table, columns=(table.columns[0], *heads), rows=rows)
+    bold = tuple((column - 1, row + 1) for row, column in table.bold if column)  # heads are set apart as they are
+    return replace(table, columns=(table.columns[0], *heads), rows=rows, bold=bold)
 
 
 def _printed(table: Table) -> rich.table.Table:
     printed = rich.table.Table(title=Text(clean(table.title)), title_justify="left")
     for index, column in enumerate(table.columns):
         printed.add_column(Text(clean(column)), justify="right" if is_numeric(table, index) else "left")
-    for row in table.rows:
-        printed.add_row(*(Text(fmt(cell)) for cell in row))
+    for i, row in enumerate(table.rows):
+        printed.add_row(*(Text(fmt(cell), "bold" if (i, j) in table.bold else "") for j, cell in enumerate(row)))
     return printed
 
 
@@ -135,7 +141,9 @@ def to_markdown(table: Table) -> str:
 
     rules = ["---:" if is_numeric(table, index) else "---" for index in range(len(table.columns))]
     lines = [f"**{escape_markdown(table.title)}**", "", line([escape_markdown(c) for c in table.columns]), line(rules)]
-    lines += [line([escape_markdown(fmt(cell)) for cell in row]) for row in table.rows]
+    for i, row in enumerate(table.rows):
+        texts = [escape_markdown(fmt(cell)) for cell in row]
+        lines.append(line([f"**{text}**" if (i, j) in table.bold else text for j, text in enumerate(texts)]))
     lines += [part for note in table.notes for part in ("", escape_markdown(note))]
     return "\n".join(lines) + "\n"
 

@@ -1,4 +1,4 @@
-"""Agreement of a judge with gold scores, by the figures that `data_prep.scores.accuracy` defines.
+"""Agreement of one judge with gold scores, by the figures that `data_prep.scores.accuracy` defines (several: evalsuite.judges).
 
 - The judge's score is `Judgement.value`: its most probable score.
 - Several annotators of one item are averaged first.
@@ -8,90 +8,154 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from data_prep.records import HumanScore, Judgement
-from data_prep.scores.accuracy import accuracy
-from data_prep.scores.human import round_half_up
+from data_prep.scores.accuracy import accuracy, ece, quadratic_kappa, spearman
+from data_prep.scores.bootstrap import Floats, interval, resampled_means
+from data_prep.scores.human import read_scores, round_half_up
 from data_prep.tables import Cell, Estimate, Table
-from evalsuite.summary import AGREEMENT, estimates
+from evalsuite.summary import AGREEMENT, AVERAGE, scorer_of
 from serve.errors import UserError
 from serve.files import read_jsonl
 
-METRICS = ("acc", "acc_read", "acc_soft", "acc_soft_read", "parse_rate", "majority_acc", "majority_acc_soft")
-Key = tuple[str, str]  # dialogue id, dimension
+METRICS = (
+    "acc",
+    "acc_read",
+    "acc_soft",
+    "acc_soft_read",
+    "parse_rate",
+    "majority_acc",
+    "majority_acc_soft",
+    "kappa",
+    "spearman",
+    "ece",
+)
+Item = tuple[str, str, int | None]  # dialogue id, dimension, turn (None: the dialogue as a whole)
+Pair = tuple[Judgement, float]  # a verdict and its mean gold score
+Paired = dict[str, dict[str, list[Pair]]]  # language → dimension → verdicts
 
 
 def read_gold(path: Path) -> list[HumanScore]:
-    """Gold scores from JSONL; a score that one annotator gave twice is an error."""
-    scores = read_jsonl(path, HumanScore, "gold scores")
-    _refuse_doubled(str(path), [(s.dialogue_id, s.dimension, s.annotator, s.turn) for s in scores])
-    return scores
+    """Gold scores from JSONL or CSV (`data_prep.scores.human`); a score that one annotator gave twice is an error."""
+    if not path.is_file():
+        raise UserError(f"gold scores not found: {path}")
+    return read_scores(path)
 
 
 def read_judgements(path: Path) -> list[Judgement]:
-    """A judge's verdicts from JSONL; a verdict given twice is an error."""
+    """Judges' verdicts from JSONL; a verdict given twice is an error."""
     judgements = read_jsonl(path, Judgement, "judgements")
-    keys = [(j.dialogue_id, j.dimension, j.judge, j.rubric, j.method, j.turn, j.repeat) for j in judgements]
-    _refuse_doubled(str(path), keys)
+    _refuse_doubled(str(path), ((*item_of(j), j.rubric, scorer_of(j), j.repeat) for j in judgements))
     return judgements
 
 
-def _refuse_doubled(where: str, keys: Sequence[tuple[Any, ...]]) -> None:
+def _refuse_doubled(where: str, keys: Iterable[tuple[Any, ...]]) -> None:
     doubled = [key for key, count in Counter(keys).items() if count > 1]
     if doubled:
         raise UserError(f"{where}: {len(doubled)} doubled, for example dialogue {doubled[0][0]}, dimension {doubled[0][1]}")
 
 
+def item_of(record: Judgement | HumanScore) -> Item:
+    """What was scored."""
+    return record.dialogue_id, record.dimension, record.turn
+
+
+def paired(judgements: Sequence[Judgement], gold: Sequence[HumanScore]) -> Paired:
+    """One judge's verdicts with the mean gold of their items, dimensions and verdicts in their order of appearance.
+
+    Raises `UserError` when the verdicts are of several judges, for items without a partner on the other side, and for gold on
+    several rubrics or in another language.
+    """
+    sources = {(j.rubric, scorer_of(j)) for j in judgements}
+    if len(sources) > 1:
+        listed = "; ".join(f"{scorer.name} on {rubric}" for rubric, scorer in sorted(sources))
+        raise UserError(f"judgements of several judges, rubrics or methods in one file: {listed}")
+    _refuse_doubled("judgements", map(item_of, judgements))
+    golden = mean_gold(gold)
+    refuse_partnerless(map(item_of, judgements), golden)
+    languages = {item_of(score): score.language for score in gold}
+    found: Paired = defaultdict(lambda: defaultdict(list))
+    for j in judgements:
+        item = item_of(j)
+        if languages[item] != j.language:
+            raise UserError(f"dialogue {j.dialogue_id}: judged as {j.language}, its gold scores are {languages[item]}")
+        found[j.language][j.dimension].append((j, golden[item]))
+    return {language: dict(found[language]) for language in sorted(found)}
+
+
+def mean_gold(gold: Iterable[HumanScore]) -> dict[Item, float]:
+    """The mean over annotators of every item. Raises `UserError` where an item was scored on several rubrics."""
+    scores: dict[Item, list[float]] = defaultdict(list)
+    rubrics: dict[Item, str] = {}
+    for score in gold:
+        item = item_of(score)
+        if rubrics.setdefault(item, score.rubric) != score.rubric:
+            where = f"dialogue {score.dialogue_id}, dimension {score.dimension}"
+            raise UserError(f"{where}: gold on two rubrics, {rubrics[item]} and {score.rubric}: keep one (--gold-rubric)")
+        scores[item].append(score.value)
+    return {item: sum(values) / len(values) for item, values in scores.items()}
+
+
+def refuse_partnerless(judged: Iterable[Item], golden: Iterable[Item]) -> None:
+    """Raise `UserError` unless both sides hold the same items."""
+    have, want = set(judged), set(golden)
+    for alone, what in ((have - want, "judgements without gold"), (want - have, "gold without a judgement")):
+        if alone:
+            examples = ", ".join(
+                f"{dialogue}/{dimension}" + ("" if turn is None else f"/turn {turn}")
+                for dialogue, dimension, turn in sorted(alone, key=str)[:3]
+            )
+            raise UserError(f"{len(alone)} {what}, for example {examples}; both sides must hold the same items (--only-shared)")
+
+
 def agreement(judgements: Sequence[Judgement], gold: Sequence[HumanScore]) -> dict[str, Any]:
     """{language: {dimension: {metric: value}, …, "average": {…}}} for one judge.
 
-    Every dimension has `METRICS`, `n`, `gold_rounded` and 95 % intervals of the two accuracies (`acc_low`, `acc_high`,
+    Every dimension has `METRICS`, `n`, `read`, `gold_rounded` and 95 % intervals of the two accuracies (`acc_low`, `acc_high`,
     `acc_read_low`, `acc_read_high`: Wilson; for the average, percentile bootstrap over dialogues). Figures over the readable
-    verdicts are None when nothing could be read.
-    Raises `UserError` when the verdicts are of several judges, and for items without a partner on the other side.
+    verdicts (kappa, Spearman and ECE among them) are None when nothing could be read. kappa is None too where a verdict lies
+    between two scores, ECE where a readable verdict came without probabilities. Errors are those of `paired`.
     """
-    judged = _by_item(judgements)
-    golden = _mean_gold(gold)
-    _refuse_partnerless(judged, golden)
-    languages = {j.dialogue_id: j.language for j in judgements}
-    by_language: dict[str, dict[str, list[Key]]] = defaultdict(lambda: defaultdict(list))
-    for j in judgements:
-        by_language[languages[j.dialogue_id]][j.dimension].append((j.dialogue_id, j.dimension))
     result: dict[str, Any] = {}
-    for language, dimensions in sorted(by_language.items()):
-        rows = {name: accuracy([judged[k] for k in keys], [golden[k] for k in keys]) for name, keys in dimensions.items()}
-        rows["average"] = _average(rows) | _average_interval(dimensions, judged, golden)
-        result[language] = rows
+    for language, dimensions in paired(judgements, gold).items():
+        rows = {name: _figures(pairs) for name, pairs in dimensions.items()}
+        result[language] = rows | {AVERAGE: _average(rows) | _average_interval(dimensions)}
     return result
 
 
-def _by_item(judgements: Sequence[Judgement]) -> dict[Key, float | None]:
-    sources = {(j.judge, j.rubric, j.method) for j in judgements}
-    if len(sources) > 1:
-        listed = "; ".join(" ".join(source) for source in sorted(sources))
-        raise UserError(f"judgements of several judges, rubrics or methods in one file: {listed}")
-    _refuse_doubled("judgements", [(j.dialogue_id, j.dimension) for j in judgements])
-    return {(j.dialogue_id, j.dimension): j.value for j in judgements}
+def _figures(pairs: Sequence[Pair]) -> dict[str, Any]:
+    values, gold = [j.value for j, _ in pairs], [mean for _, mean in pairs]
+    read = [value for value in values if value is not None]
+    kappa = None
+    if read and all(value.is_integer() for value in read):
+        found = [*map(int, read), *map(round_half_up, gold)]
+        # Scores that never occur weigh nothing, but steps between scores must be steps of one.
+        kappa = quadratic_kappa(values, gold, range(min(found), max(found) + 1))
+    rows, labels = probabilities(pairs)
+    own = {"kappa": kappa, "spearman": spearman(values, gold), "ece": ece(rows, labels) if len(rows) == len(read) else None}
+    return accuracy(values, gold) | own
 
 
-def _mean_gold(gold: Sequence[HumanScore]) -> dict[Key, float]:
-    scores: dict[Key, list[float]] = defaultdict(list)
-    for score in gold:
-        scores[score.dialogue_id, score.dimension].append(score.value)
-    return {key: sum(values) / len(values) for key, values in scores.items()}
+def probabilities(pairs: Iterable[Pair]) -> tuple[list[list[float]], list[int]]:
+    """Distributions [n, K] of the readable verdicts that have one, and the column of each item's rounded gold [n].
 
-
-def _refuse_partnerless(judged: dict[Key, float | None], golden: dict[Key, float]) -> None:
-    for have, lack, what in ((judged, golden, "judgements without gold"), (golden, judged, "gold without a judgement")):
-        alone = sorted(set(have) - set(lack))
-        if alone:
-            examples = ", ".join(f"{dialogue}/{dimension}" for dialogue, dimension in alone[:3])
-            raise UserError(f"{len(alone)} {what}, for example {examples}; both files must hold the same items")
+    Columns are all scores that the distributions name, ascending. Raises `UserError` for gold that is none of them.
+    """
+    spread = [(j.distribution, round_half_up(gold), j) for j, gold in pairs if j.value is not None and j.distribution]
+    columns = sorted({int(score) for distribution, _, _ in spread for score in distribution})
+    for _, gold, j in spread:
+        if gold not in columns:
+            raise UserError(
+                f"dialogue {j.dialogue_id}, dimension {j.dimension}: gold {gold} is not a score that {j.judge} can give "
+                f"({columns[0]} to {columns[-1]}): another rubric, or another scale?"
+            )
+    rows = [[distribution.get(str(score), 0.0) for score in columns] for distribution, _, _ in spread]
+    return rows, [columns.index(gold) for _, gold, _ in spread]
 
 
 def _average(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -103,50 +167,76 @@ def _average(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
     return average | {key: sum(row[key] for row in rows.values()) for key in ("n", "read", "gold_rounded")}
 
 
-def _average_interval(
-    dimensions: dict[str, list[Key]], judged: dict[Key, float | None], golden: dict[Key, float]
-) -> dict[str, float | None]:
+def _average_interval(dimensions: dict[str, list[Pair]]) -> dict[str, float | None]:
     """Bootstrap intervals of both average accuracies over dialogues: a dialogue's ratings are drawn together."""
-    dialogues = sorted({dialogue for keys in dimensions.values() for dialogue, _ in keys})
-    row = {dialogue: index for index, dialogue in enumerate(dialogues)}
-    hits, rated, read = (np.zeros((len(dialogues), len(dimensions))) for _ in range(3))
-    for column, keys in enumerate(dimensions.values()):
-        for key in keys:
-            value, place = judged[key], (row[key[0]], column)
-            rated[place], read[place] = 1, value is not None
-            hits[place] = value is not None and value == round_half_up(golden[key])
+    hits, rated, read = hit_counts(dimensions, sorted({j.dialogue_id for pairs in dimensions.values() for j, _ in pairs}))
     bounds: dict[str, float | None] = {}
     for name, counted in (("acc", rated), ("acc_read", read)):
-        average = estimates(np.where(counted > 0, hits, np.nan))[-1]
-        bounds |= {f"{name}_low": average.low, f"{name}_high": average.high}
+        low, high = interval(resampled_means(hits, counted).mean(axis=1))
+        defined = counted.any(axis=1).sum() > 1 and counted.any(axis=0).all()
+        bounds |= {f"{name}_low": low if defined else None, f"{name}_high": high if defined else None}
     return bounds
 
 
-def agreement_tables(result: dict[str, Any], mode: str, labels: dict[str, str], note: str = "") -> list[Table]:
-    """One table a language, in per cent: ACC and ACC_soft of `mode` beside the majority class, with n, parse rate, interval."""
-    acc, soft = ("acc", "acc_soft") if mode == "paper" else ("acc_read", "acc_soft_read")
+def hit_counts(dimensions: dict[str, list[Pair]], dialogues: Sequence[str]) -> tuple[Floats, Floats, Floats]:
+    """Right verdicts, verdicts and readable verdicts, each [dialogues, dimensions]."""
+    row = {dialogue: index for index, dialogue in enumerate(dialogues)}
+    hits, rated, read = np.zeros((3, len(dialogues), len(dimensions)))
+    for column, pairs in enumerate(dimensions.values()):
+        for j, gold in pairs:
+            place = row[j.dialogue_id], column
+            rated[place] += 1
+            read[place] += j.value is not None
+            hits[place] += j.value is not None and j.value == round_half_up(gold)
+    return hits, rated, read
+
+
+def agreement_tables(
+    result: dict[str, Any], mode: str, labels: dict[str, str], note: str = "", key: str = "agreement"
+) -> list[Table]:
+    """One table a language: ACC and ACC_soft of `mode` beside the majority class, with n, parse rate, interval, kappa, rank
+    correlation and calibration error. Tables are named `key`_LANGUAGE."""
     tables = []
     for language, rows in result.items():
         body: list[tuple[Cell, ...]] = []
         for name, row in rows.items():
-            shown = (acc, f"{acc}_low", f"{acc}_high", soft, "majority_acc", "majority_acc_soft")
-            mean, low, high, *others = (None if row[figure] is None else 100 * row[figure] for figure in shown)
-            counted = row["n"] if mode == "paper" else row["read"]
-            body.append((labels.get(name, name), Estimate(mean, low, high, counted), *others, 100 * row["parse_rate"]))
+            acc, soft, counted = shown(row, mode)
+            shares = (soft, *(_per_cent(row[figure]) for figure in ("majority_acc", "majority_acc_soft", "parse_rate")))
+            # An agreement.json of earlier versions has none of the three.
+            own = (row.get("kappa"), row.get("spearman"), _per_cent(row.get("ece")))
+            body.append((labels.get(name, name), Estimate(*acc, counted), *shares, *own))
         notes = [
-            f"In per cent. Unreadable verdicts {'count as wrong' if mode == 'paper' else 'are left out'} ({mode} mode). "
-            "Intervals: 95 %, Wilson; of the average: bootstrap over dialogues."
+            f"In per cent, kappa (quadratic weights) and Spearman from −1 to 1. {unreadable(mode)} kappa, Spearman and ECE are "
+            "over readable verdicts. Intervals: 95 %, Wilson; of the average: bootstrap over dialogues."
         ]
-        if rounded := rows["average"]["gold_rounded"]:
-            notes.append(f"{rounded} gold scores are not whole: ACC is on the rounded gold (halves up).")
+        if rounded := rows[AVERAGE]["gold_rounded"]:
+            notes.append(f"{rounded} gold scores are not whole: ACC and kappa are on the rounded gold (halves up).")
+        heads = ("Dimension", "ACC", "ACC_soft", "Majority ACC", "Majority ACC_soft", "Read %", "kappa", "Spearman", "ECE")
         tables.append(
             Table(
-                key=f"agreement_{language}",
+                key=f"{key}_{language}",
                 title=f"Agreement with gold, {language}" + (f" ({note})" if note else ""),
-                columns=("Dimension", "ACC", "ACC_soft", "Majority ACC", "Majority ACC_soft", "Read %"),
+                columns=heads,
                 rows=tuple(body),
                 notes=tuple(notes),
                 section=AGREEMENT,
             )
         )
     return tables
+
+
+def shown(row: dict[str, Any], mode: str) -> tuple[tuple[float | None, float | None, float | None], float | None, int]:
+    """ACC with its bounds and ACC_soft of a mode, in per cent, and the number of verdicts that they are over."""
+    read = "" if mode == "paper" else "_read"
+    low, high = (_per_cent(row[f"acc{read}_{end}"]) for end in ("low", "high"))
+    counted = row["n"] if mode == "paper" else row["read"]
+    return (_per_cent(row[f"acc{read}"]), low, high), _per_cent(row[f"acc_soft{read}"]), counted
+
+
+def unreadable(mode: str) -> str:
+    """What a mode does with unreadable verdicts, for people."""
+    return f"Unreadable verdicts {'count as wrong' if mode == 'paper' else 'are left out'} ({mode} mode)."
+
+
+def _per_cent(share: float | None) -> float | None:
+    return None if share is None else 100 * share

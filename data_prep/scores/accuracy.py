@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.stats import binomtest, spearmanr
+from statsmodels.stats.inter_rater import cohens_kappa
 
 from data_prep.scores.human import majority, round_half_up
-from serve.embedded import need_modules
 from serve.errors import UserError
 
 Verdicts = Sequence[float | None]
@@ -79,11 +79,10 @@ def quadratic_kappa(values: Verdicts, gold: Sequence[float], scores: Sequence[in
         raise UserError(f"kappa: {off[0]:g} is not among the scores {min(scores)} to {max(scores)}")
     if len(found) < 2:
         return None
-    need_modules("sklearn", purpose="kappa")
-    from sklearn.metrics import cohen_kappa_score
-
-    given, wanted = zip(*((int(value), g) for value, g in pairs), strict=True)
-    return float(cohen_kappa_score(given, wanted, labels=list(scores), weights="quadratic"))
+    table = np.zeros((len(scores), len(scores)))
+    for value, g in pairs:
+        table[list(scores).index(int(value)), list(scores).index(g)] += 1
+    return float(cohens_kappa(table, wt="quadratic", return_results=False))
 
 
 def spearman(values: Verdicts, gold: Sequence[float]) -> float | None:

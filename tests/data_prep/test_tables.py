@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import re
+from dataclasses import asdict, replace
 
+import orjson
 import pytest
 from rich.console import Console
 
@@ -95,6 +98,36 @@ A note.
 )
 def test_markdown_escapes(text: str, expected: str) -> None:
     assert escape_markdown(text) == expected
+
+
+def bold_table() -> Table:
+    return replace(table(("a", 1.5), ("b", 2.5)), bold=((1, 1),))
+
+
+def test_bold_cells_stand_out_where_type_can() -> None:
+    shown = bold_table()
+    assert "| a | 1.50 |\n| b | **2.50** |" in to_markdown(shown)
+    assert "*" not in to_csv(shown)
+    assert "*" not in printed(shown)
+
+
+@pytest.mark.parametrize("width", [60, 20])
+def test_bold_follows_its_cell_when_the_table_is_turned(width: int) -> None:
+    shown = Table("t", "t", ("n", *"abcdef"), (("x", *range(10, 16)), ("y", *range(20, 26))), bold=((1, 5),))
+    buffer = io.StringIO()
+    to_console(shown, Console(file=buffer, width=width, force_terminal=True, color_system="standard"))
+    codes = re.findall(r"\x1b\[1m\s*(\d+)", buffer.getvalue())
+    assert codes == ["24"]
+
+
+@pytest.mark.parametrize("place", [(2, 0), (0, 2), (-1, 0)])
+def test_a_bold_cell_must_be_there(place: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="to be bold"):
+        replace(bold_table(), bold=(place,))
+
+
+def test_bold_survives_json() -> None:
+    assert orjson.loads(orjson.dumps(asdict(bold_table())))["bold"] == [[1, 1]]
 
 
 def read(text: str) -> list[list[str]]:

@@ -7,14 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import bootstrap
 from sklearn.dummy import DummyClassifier
-from sklearn.metrics import accuracy_score
+from sklearn.metrics import accuracy_score, cohen_kappa_score
 
 from data_prep.records import HumanScore, Judgement
-from evalsuite.agreement import METRICS, agreement, agreement_tables, read_gold, read_judgements, round_half_up
+from data_prep.scores.human import round_half_up
+from data_prep.tables import fmt
+from evalsuite.agreement import METRICS, agreement, agreement_tables, read_gold, read_judgements
 from serve.errors import UserError
 from serve.files import write_jsonl
 
@@ -32,11 +36,9 @@ def judged(values: Values, dimension: str = "fluency", **changes: Any) -> list[J
     return [Judgement(dialogue_id=f"d{i}", dimension=dimension, value=v, **given_fields) for i, v in enumerate(values)]
 
 
-def golden(values: list[float], dimension: str = "fluency", annotator: str = "a", language: Any = "en") -> list[HumanScore]:
-    return [
-        HumanScore(dialogue_id=f"d{i}", language=language, annotator=annotator, rubric="g", dimension=dimension, value=v)
-        for i, v in enumerate(values)
-    ]
+def golden(values: Sequence[float], dimension: str = "fluency", annotator: str = "a", **changes: Any) -> list[HumanScore]:
+    fields: dict[str, Any] = {"language": "en", "rubric": "g", "annotator": annotator, "dimension": dimension} | changes
+    return [HumanScore(dialogue_id=f"d{i}", value=v, **fields) for i, v in enumerate(values)]
 
 
 def test_a_worked_example() -> None:
@@ -107,6 +109,65 @@ def test_the_average_is_the_unweighted_mean_over_dimensions_and_languages_stay_a
 def test_nothing_readable_is_undefined_not_zero() -> None:
     row = agreement(judged([None, None]), golden([1, 2]))["en"]["fluency"]
     assert row["acc"] == 0 and row["acc_read"] is None and row["parse_rate"] == 0
+    assert row["kappa"] is None and row["spearman"] is None and row["ece"] is None
+    (table,) = agreement_tables(agreement(judged([None, None]), golden([1, 2])), "native", {})
+    assert fmt(table.rows[0][1]) == "– n=0"
+
+
+@given(st.lists(st.tuples(st.integers(0, 4) | st.none(), st.integers(0, 4)), min_size=2, max_size=30))
+def test_kappa_against_scikit_learn(pairs: list[tuple[int | None, int]]) -> None:
+    row = agreement(judged([v for v, _ in pairs]), golden([g for _, g in pairs]))["en"]["fluency"]
+    read = [(v, g) for v, g in pairs if v is not None]
+    if len({score for pair in read for score in pair}) < 2:
+        assert row["kappa"] is None
+    else:
+        values, gold = zip(*read, strict=True)
+        assert row["kappa"] == pytest.approx(cohen_kappa_score(gold, values, labels=range(5), weights="quadratic"))
+
+
+def test_verdicts_between_scores_have_no_kappa_but_a_rank() -> None:
+    row = agreement(judged([2.5, 1, 3]), golden([3, 1, 4]))["en"]["fluency"]
+    assert row["kappa"] is None and row["spearman"] == pytest.approx(1)
+
+
+def test_ece_by_hand() -> None:
+    sure, unsure = {"0": 0.1, "1": 0.9}, {"0": 0.6, "1": 0.4}
+    verdicts = [
+        j.model_copy(update={"distribution": d})
+        for j, d in zip(judged([1, 1, 0, None]), (sure, sure, unsure, None), strict=True)
+    ]
+    row = agreement(verdicts, golden([1, 0, 0, 1]))["en"]["fluency"]
+    assert row["ece"] == pytest.approx((2 * abs(0.5 - 0.9) + abs(1 - 0.6)) / 3)
+    assert agreement(judged([1.0]) + judged([1.0], "skill"), golden([1]) + golden([1], "skill"))["en"]["average"]["ece"] is None
+
+
+def test_calibration_is_not_claimed_where_some_verdicts_came_without_probabilities() -> None:
+    with_and_without = [judged([1, 1])[0], judged([1, 1])[1].model_copy(update={"distribution": {"0": 0.0, "1": 1.0}})]
+    assert agreement(with_and_without, golden([1, 1]))["en"]["fluency"]["ece"] is None
+
+
+def test_turns_are_items_of_their_own() -> None:
+    turns = [j.model_copy(update={"dialogue_id": "d", "turn": i}) for i, j in enumerate(judged([3, 2]))]
+    gold = [g.model_copy(update={"dialogue_id": "d", "turn": i}) for i, g in enumerate(golden([3, 1]))]
+    result = agreement(turns, gold)["en"]
+    assert result["fluency"]["acc"] == 0.5 and result["fluency"]["n"] == 2
+    assert result["average"]["acc_low"] is None  # one dialogue
+
+
+@pytest.mark.parametrize("values", [[3], [3, None]])
+def test_one_dialogue_has_no_interval_of_the_average(values: list[float | None]) -> None:
+    average = agreement(judged(values), golden([3.0] * len(values)))["en"]["average"]
+    assert average["acc_read_low"] is None and average["acc_read"] == 1
+
+
+def test_the_interval_of_the_average_is_the_percentile_bootstrap_over_dialogues() -> None:
+    hits = np.array([[1, 0], [1, 1], [0, 0], [1, 0], [1, 1], [0, 1], [1, 1], [0, 0]] * 3)
+    columns = {name: [3.0 if hit else 1.0 for hit in hits[:, i]] for i, name in enumerate(("fluency", "skill"))}
+    verdicts = [j for name, values in columns.items() for j in judged(values, name)]
+    average = agreement(verdicts, [g for name in columns for g in golden([3.0] * len(hits), name)])["en"]["average"]
+    expected = bootstrap((hits.mean(1),), np.mean, method="percentile", n_resamples=4000, rng=1).confidence_interval
+    assert average["acc_low"] == pytest.approx(expected.low, abs=0.03)
+    assert average["acc_high"] == pytest.approx(expected.high, abs=0.03)
 
 
 @pytest.mark.parametrize(
@@ -118,6 +179,11 @@ def test_nothing_readable_is_undefined_not_zero() -> None:
         (judged([1]) + judged([1]), golden([1]), "doubled.*d0.*fluency"),
         (judged([1]) + judged([1], judge="k"), golden([1]), "several judges"),
         (judged([1]) + judged([1], method="paper"), golden([1]), "several judges, rubrics or methods"),
+        (judged([1]) + judged([1], condition={"order": "b"}), golden([1]), "j · joint · order=b on esc_eval"),
+        (judged([1], turn=1), golden([1]), "judgements without gold.*d0/fluency/turn 1"),
+        (judged([1]), golden([1], language="zh"), "d0: judged as en, its gold scores are zh"),
+        (judged([1]), golden([1]) + golden([1], annotator="b", rubric="h"), "gold on two rubrics, g and h"),
+        (judged([1], distribution={"0": 0.5, "1": 0.5}), golden([4]), "d0.*gold 4 is not a score that j can give"),
     ],
 )
 def test_items_without_exactly_one_partner_are_errors(verdicts: list[Judgement], gold: list[HumanScore], problem: str) -> None:
@@ -130,8 +196,20 @@ def test_doubled_lines_in_files_are_errors(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "g.jsonl", golden([1]) * 2)
     with pytest.raises(UserError, match=r"j\.jsonl.*doubled"):
         read_judgements(tmp_path / "j.jsonl")
-    with pytest.raises(UserError, match=r"g\.jsonl.*doubled"):
+    with pytest.raises(UserError, match=r"g\.jsonl:2: a gave d0 / fluency twice"):
         read_gold(tmp_path / "g.jsonl")
+
+
+def test_a_judge_may_be_asked_twice_in_one_file_under_two_conditions(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "j.jsonl", judged([1], condition={"order": "a"}) + judged([1], condition={"order": "b"}))
+    assert len(read_judgements(tmp_path / "j.jsonl")) == 2
+
+
+def test_gold_is_read_from_csv_too(tmp_path: Path) -> None:
+    (tmp_path / "g.csv").write_text("dialogue_id,language,annotator,rubric,dimension,value\nd0,en,a,g,fluency,3\n")
+    assert read_gold(tmp_path / "g.csv") == golden([3])
+    with pytest.raises(UserError, match=r"gold scores not found: .*none\.csv"):
+        read_gold(tmp_path / "none.csv")
 
 
 def test_tables_follow_the_mode() -> None:
@@ -141,3 +219,17 @@ def test_tables_follow_the_mode() -> None:
     assert paper.rows[0][1].mean == 50 and native.rows[0][1].mean == 100  # type: ignore[union-attr]
     assert "count as wrong" in paper.notes[0] and "left out" in native.notes[0]
     assert "1 gold scores are not whole" in native.notes[1]
+    result["en"]["fluency"] |= {"kappa": None, "spearman": 0.25, "ece": 0.125}
+    (table,) = agreement_tables(result, "paper", {}, "made up", "agreement_x")
+    assert table.key == "agreement_x_en" and table.title.endswith("(made up)")
+    assert dict(zip(table.columns, table.rows[0], strict=True)) | {"ACC": None} == {
+        "Dimension": "fluency",
+        "ACC": None,
+        "ACC_soft": 50,
+        "Majority ACC": 100,
+        "Majority ACC_soft": 100,
+        "Read %": 50,
+        "kappa": None,
+        "Spearman": 0.25,
+        "ECE": 12.5,
+    }

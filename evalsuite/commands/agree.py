@@ -1,0 +1,205 @@
+"""`esc-eval agree`: judges against human (or synthetic) scores, and against each other: table 4 of ESC-Eval."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import orjson
+import typer
+from rich.console import Console
+
+from data_prep.records import HumanScore, Judgement
+from data_prep.rubrics import Rubric, load_rubric
+from data_prep.tables import Table, to_console, to_csv, to_markdown
+from evalsuite.against import against
+from evalsuite.agreement import agreement_tables, item_of, read_gold, read_judgements
+from evalsuite.judge_tests import compare, comparison_tables
+from evalsuite.judges import (
+    Judges,
+    against_gold,
+    by_judge,
+    calibration,
+    confusion,
+    confusion_tables,
+    file_keys,
+    gold_of,
+    table4,
+)
+from evalsuite.summary import checked, dimension_label, scorer_of
+from serve.errors import UserError, near
+from serve.files import CONFIGS, write_json, write_text
+
+console = Console()
+SYNTHETIC = "construction"  # who `python -m data_prep score-set` says gave its scores
+R = TypeVar("R", Judgement, HumanScore)
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """What is shown: `first`: table 4, `tests`: between judges, `own`: each judge's figures, `counts`: the matrices."""
+
+    first: list[Table]
+    tests: list[Table]
+    own: list[Table]
+    counts: list[Table]
+
+    def all(self) -> list[Table]:
+        return [*self.first, *self.tests, *self.own, *self.counts]
+
+    def noted(self, note: str) -> _Tables:
+        """With one note more under each."""
+        parts = (self.first, self.tests, self.own, self.counts)
+        return _Tables(*([replace(table, notes=(*table.notes, note)) for table in part] for part in parts))
+
+
+def agree(
+    judgements: Annotated[
+        list[Path], typer.Option(help="Judgement records (JSONL); a file may hold several judges. Repeat for more files.")
+    ],
+    gold: Annotated[
+        list[Path],
+        typer.Option(help="HumanScore records (JSONL, or CSV with its columns). Annotators are averaged. Repeat for more."),
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON (shares 0-1).")] = False,
+    mode: Annotated[
+        str,
+        typer.Option(help="What becomes of unreadable verdicts. paper: they count as wrong. native: they are left out."),
+    ] = "native",
+    rubric: Annotated[
+        str | None, typer.Option(help="Only verdicts, and gold, on this rubric: a name, or the file of one of your own.")
+    ] = None,
+    gold_rubric: Annotated[
+        str | None, typer.Option("--gold-rubric", help="The rubric that gold is on, where it is not that of the verdicts.")
+    ] = None,
+    annotator: Annotated[
+        list[str] | None, typer.Option(help="Only the gold scores that this annotator gave. Repeat for more.")
+    ] = None,
+    only_shared: Annotated[
+        bool,
+        typer.Option("--only-shared", help="Leave out what only one side has, and say how much; without it, that is an error."),
+    ] = False,
+    versus: Annotated[str | None, typer.Option("--against", help="paper: ESC-Eval's table 4 beside ours.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for agreement.json, table4.md and every table as CSV (matrices included).")
+    ] = None,
+) -> None:
+    """Judges against gold, per language and dimension: ACC, ACC_soft, n, parse rate, intervals, kappa, Spearman, ECE, majority.
+
+    A judge is one judge asked on one rubric, by one method, under one condition. Several are set side by side as in table 4 of
+    ESC-Eval, the best in bold, and tested against each other on the items that both judged: McNemar a dimension, a paired
+    bootstrap over dialogues for the average, Holm's correction.
+    """
+    if mode not in ("paper", "native"):
+        raise UserError(f"--mode: unknown mode {mode!r}: paper or native")
+    verdicts = [verdict for path in judgements for verdict in read_judgements(path)]
+    scores = [score for path in gold for score in read_gold(path)]
+    known = _rubric(rubric, verdicts)
+    if rubric is not None:
+        name = known.name if known else rubric
+        verdicts = _only(verdicts, name, "--rubric", "verdict")
+        scores = _only(scores, gold_rubric or name, "--gold-rubric", "gold score")
+    elif gold_rubric is not None:
+        scores = _only(scores, gold_rubric, "--gold-rubric", "gold score")
+    scores = _by_annotators(scores, annotator or [])
+    if known is not None:
+        verdicts = list(checked(verdicts, known))
+    left_out = ""
+    if only_shared:
+        verdicts, scores, left_out = _shared(verdicts, scores)
+    judges = by_judge(verdicts)
+    result, tables = _measured(judges, scores, mode, known, left_out)
+    tables = replace(tables, first=against(tables.first, versus), own=against(tables.own, versus))
+    if out is not None:
+        _write(out, result, tables)
+    if as_json:
+        sys.stdout.write(orjson.dumps(result, option=orjson.OPT_INDENT_2).decode() + "\n")
+        return
+    for table in (*(tables.first if len(judges) > 1 else ()), *tables.tests, *tables.own):
+        to_console(table, console)
+
+
+def _rubric(given: str | None, verdicts: Sequence[Judgement]) -> Rubric | None:
+    """The rubric's file, for labels and scale: of the one given, or of the only one that the verdicts name; None where there is
+    no such file."""
+    names = {verdict.rubric for verdict in verdicts}
+    name = given if given is not None else names.pop() if len(names) == 1 else None
+    if name is None:
+        return None
+    bundled = (CONFIGS / "rubrics" / f"{name}.yaml").is_file()
+    return load_rubric(name) if bundled or name.endswith((".yaml", ".yml")) else None
+
+
+def _only(records: Sequence[R], rubric: str, option: str, what: str) -> list[R]:
+    kept = [record for record in records if record.rubric == rubric]
+    if not kept:
+        raise UserError(f"{option}: no {what} is on rubric {rubric}: {near(rubric, {record.rubric for record in records})}")
+    return kept
+
+
+def _by_annotators(scores: Sequence[HumanScore], annotators: Sequence[str]) -> list[HumanScore]:
+    known = {score.annotator for score in scores}
+    for name in annotators:
+        if name not in known:
+            raise UserError(f"--annotator {name}: gave none of the gold scores: {near(name, known)}")
+    return [score for score in scores if not annotators or score.annotator in annotators]
+
+
+def _shared(verdicts: Sequence[Judgement], scores: Sequence[HumanScore]) -> tuple[list[Judgement], list[HumanScore], str]:
+    """Both sides on the items that both have, and what was left out in words."""
+    wanted = {item_of(score) for score in scores}
+    kept = [verdict for verdict in verdicts if item_of(verdict) in wanted]
+    if not kept:
+        raise UserError("--only-shared: no verdict and no gold score are on the same dialogue, dimension and turn")
+    golden = gold_of(kept, scores)
+    alone = len(verdicts) - len(kept), len(scores) - len(golden)
+    return kept, golden, f"Left out: {alone[0]} verdicts without gold, {alone[1]} gold scores without a verdict."
+
+
+def _measured(
+    judges: Judges, scores: Sequence[HumanScore], mode: str, rubric: Rubric | None, left_out: str
+) -> tuple[dict[str, Any], _Tables]:
+    """The figures as JSON, and as tables."""
+    labels = {key: dimension_label(rubric, key) for key in rubric.dimensions} if rubric else {}
+    scale = rubric.scale.scores if rubric else None
+    is_synthetic = {score.annotator for score in scores} == {SYNTHETIC}
+    note = "synthetic gold, scores hold by construction" if is_synthetic else ""
+    figures = against_gold(judges, scores)
+    tests, average = compare(judges, scores, mode)
+    tables = _Tables(
+        table4(figures, scores, mode, labels, note), comparison_tables(tests, average, mode, labels), own=[], counts=[]
+    )
+    described: dict[str, Any] = {}
+    keys = file_keys(judges)
+    for name, own in judges.items():
+        golden = gold_of(own, scores)
+        matrices = confusion(own, golden, scale)
+        tail = f"_{keys[name]}" if len(judges) > 1 else ""
+        about = "; ".join(part for part in (name if tail else "", note) if part)
+        tables.own.extend(agreement_tables(figures[name], mode, labels, about, f"agreement{tail}"))
+        tables.counts.extend(confusion_tables(matrices, labels, about, f"confusion{tail}"))
+        described[name] = {
+            **{"judge": own[0].judge, "rubric": own[0].rubric, "method": own[0].method},
+            "condition": dict(scorer_of(own[0]).condition),
+            "agreement": figures[name],
+            "confusion": {language: {d: m._asdict() for d, m in of.items()} for language, of in matrices.items()},
+            "calibration": [each._asdict() for each in calibration(own, golden)],
+        }
+    result: dict[str, Any] = {"mode": mode, "synthetic_gold": is_synthetic}
+    if len(figures) == 1:
+        result["agreement"] = next(iter(figures.values()))
+    result |= {"judges": described, "mcnemar": [asdict(t) for t in tests], "differences": [asdict(d) for d in average]}
+    if left_out:
+        result["left_out"] = left_out
+        tables = tables.noted(left_out)
+    return result, tables
+
+
+def _write(out: Path, result: dict[str, Any], tables: _Tables) -> None:
+    write_json(out / "agreement.json", result)
+    for table in tables.all():
+        write_text(out / f"{table.key}.csv", to_csv(table))
+    write_text(out / "table4.md", "\n".join(map(to_markdown, (*tables.first, *tables.tests, *tables.own))))

@@ -1,0 +1,202 @@
+"""Tests between judges on the items that both saw: McNemar a dimension, the paired bootstrap over dialogues for the average."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import TypeVar
+
+import numpy as np
+
+from data_prep.records import HumanScore, Judgement
+from data_prep.scores.human import round_half_up
+from data_prep.tables import Cell, Estimate, Table
+from evalsuite.agreement import Item, Paired, hit_counts, item_of, mean_gold, paired, unreadable
+from evalsuite.judges import Judges, gold_of
+from evalsuite.paired import ALPHA, differences, holm
+from evalsuite.summary import AGREEMENT
+from serve.errors import UserError
+
+
+@dataclass(frozen=True)
+class Mcnemar:
+    """Two judges on one dimension: `n` shared items, of which `only_a` only the first judge got right, `only_b` only the
+    second. `p` is exact and two-sided, `p_holm` corrected over all tests of the language. With n = 0 figures are None."""
+
+    language: str
+    dimension: str
+    a: str
+    b: str
+    n: int
+    acc_a: float | None
+    acc_b: float | None
+    only_a: int
+    only_b: int
+    p: float | None
+    p_holm: float | None = None
+
+
+@dataclass(frozen=True)
+class AverageDifference:
+    """ACC of `a` minus ACC of `b` (−1 to 1), averaged over dimensions, on shared items; `n` dialogues, drawn whole.
+
+    Figures are None where some dimension has no shared item, the interval is None with one dialogue. `p` is of a sign-flip test
+    over dialogues (`evalsuite.paired.sign_flip_p`), `p_holm` corrected over all pairs of the language.
+    """
+
+    language: str
+    a: str
+    b: str
+    n: int
+    difference: float | None
+    low: float | None
+    high: float | None
+    p: float | None
+    p_holm: float | None = None
+
+
+Tested = TypeVar("Tested", Mcnemar, AverageDifference)
+
+
+def compare(judges: Judges, gold: Sequence[HumanScore], mode: str) -> tuple[list[Mcnemar], list[AverageDifference]]:
+    """Every two judges, by language and pair. In native mode, items that either judge left unreadable are not compared.
+
+    Raises `UserError` for two judges that share no item.
+    """
+    golden = mean_gold(gold)
+    tests: list[Mcnemar] = []
+    average: list[AverageDifference] = []
+    for a, b in combinations(judges, 2):
+        shared = {item_of(j) for j in judges[a]} & {item_of(j) for j in judges[b]}
+        if not shared:
+            raise UserError(
+                f"judges {a} and {b} have no item in common: give judgements of the same dialogues and dimensions "
+                "(where they are on several rubrics, choose one with --rubric)"
+            )
+        first, second = _both(judges[a], judges[b], gold, shared, mode)
+        for language in first:
+            tests += (
+                _mcnemar(language, dimension, a, b, first[language][dimension], second[language][dimension], golden)
+                for dimension in first[language]
+            )
+            average.append(_average(language, a, b, first, second))
+    return list(_holm(tests)), list(_holm(average))
+
+
+def _both(
+    a: Sequence[Judgement], b: Sequence[Judgement], gold: Sequence[HumanScore], shared: set[Item], mode: str
+) -> tuple[Paired, Paired]:
+    """Both judges' verdicts on shared items, of the same languages, dimensions and items in the same order."""
+    unread = {item_of(j) for j in (*a, *b) if j.value is None} if mode == "native" else set()
+    order = {item: place for place, item in enumerate(item_of(j) for j in a)}
+    sides = []
+    for own in (a, b):
+        kept = sorted((j for j in own if item_of(j) in shared), key=lambda j: order[item_of(j)])
+        found = paired(kept, gold_of(kept, gold))
+        sides.append(
+            {
+                language: {name: [p for p in pairs if item_of(p[0]) not in unread] for name, pairs in dimensions.items()}
+                for language, dimensions in found.items()
+            }
+        )
+    return sides[0], sides[1]
+
+
+def _right(judgement: Judgement, golden: Mapping[Item, float]) -> bool:
+    return judgement.value is not None and judgement.value == round_half_up(golden[item_of(judgement)])
+
+
+def _mcnemar(
+    language: str,
+    dimension: str,
+    a: str,
+    b: str,
+    first: Sequence[tuple[Judgement, float]],
+    second: Sequence[tuple[Judgement, float]],
+    golden: Mapping[Item, float],
+) -> Mcnemar:
+    n = len(first)
+    if not n:
+        return Mcnemar(language, dimension, a, b, 0, None, None, 0, 0, None)
+    from statsmodels.stats.contingency_tables import mcnemar
+
+    table = np.zeros((2, 2), dtype=int)
+    for (one, _), (other, _) in zip(first, second, strict=True):
+        table[int(not _right(one, golden)), int(not _right(other, golden))] += 1
+    (both, only_a), (only_b, _) = table.tolist()
+    p = float(mcnemar(table, exact=True).pvalue)
+    return Mcnemar(language, dimension, a, b, n, (both + only_a) / n, (both + only_b) / n, only_a, only_b, p)
+
+
+def _average(language: str, a: str, b: str, first: Paired, second: Paired) -> AverageDifference:
+    dialogues = sorted({j.dialogue_id for pairs in first[language].values() for j, _ in pairs})
+    if not all(first[language].values()):
+        return AverageDifference(language, a, b, len(dialogues), None, None, None, None)
+    hits, counts = zip(*(hit_counts(side[language], dialogues)[:2] for side in (first, second)), strict=True)
+    (found,) = differences(np.stack(hits, axis=1), np.stack(counts, axis=1), [(0, 1)], average_only=True)
+    estimate = found.estimate
+    return AverageDifference(language, a, b, estimate.n, estimate.mean, estimate.low, estimate.high, found.p)
+
+
+def _holm(tests: Sequence[Tested]) -> Iterator[Tested]:
+    """The tests by language, corrected within each."""
+    for language in sorted({test.language for test in tests}):
+        own = [test for test in tests if test.language == language]
+        corrected = holm(np.array([np.nan if test.p is None else test.p for test in own]))
+        yield from (replace(test, p_holm=None if np.isnan(p) else float(p)) for test, p in zip(own, corrected, strict=True))
+
+
+def comparison_tables(
+    tests: Sequence[Mcnemar], average: Sequence[AverageDifference], mode: str, labels: Mapping[str, str]
+) -> list[Table]:
+    """A table of the average's differences and one of McNemar's tests, in per cent and points; none without two judges."""
+    if not tests:
+        return []
+    of_average = Table(
+        key="judge_differences",
+        title="Differences between judges in average ACC",
+        columns=("Language", "Judge", "minus", "Points", "p", "p (Holm)", "Holds"),
+        rows=tuple((d.language, d.a, d.b, _points(d), _p(d.p), _p(d.p_holm), _holds(d.p_holm)) for d in average),
+        notes=(
+            "Mean over dimensions, on items that both judged. Ratings of one dialogue hang together, so dialogues (n) are "
+            "drawn whole: [95 %, paired bootstrap], p of a sign-flip test, Holm's correction over the pairs of a language.",
+            unreadable(mode),
+        ),
+        section=AGREEMENT,
+    )
+    of_dimensions = Table(
+        key="judge_mcnemar",
+        title="McNemar's test between judges",
+        columns=(
+            *("Language", "Dimension", "Judge", "Other judge", "n", "ACC", "Other's ACC", "Only judge right"),
+            *("Only other right", "p", "p (Holm)", "Holds"),
+        ),
+        rows=tuple(
+            (
+                *(t.language, labels.get(t.dimension, t.dimension), t.a, t.b, t.n),
+                *(None if acc is None else 100 * acc for acc in (t.acc_a, t.acc_b)),
+                *(t.only_a, t.only_b, _p(t.p), _p(t.p_holm), _holds(t.p_holm)),
+            )
+            for t in tests
+        ),
+        notes=(
+            "Exact, two-sided, on items (n) that both judged; Holm's correction over all tests of a language. Gold that is not "
+            f"whole is rounded, halves up. {unreadable(mode)}",
+        ),
+        section=AGREEMENT,
+    )
+    return [of_average, of_dimensions]
+
+
+def _points(d: AverageDifference) -> Cell:
+    mean, low, high = (None if share is None else 100 * share for share in (d.difference, d.low, d.high))
+    return Estimate(mean, low, high, d.n)
+
+
+def _p(p: float | None) -> str | None:
+    return None if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def _holds(p: float | None) -> str | None:
+    return None if p is None else "yes" if p <= ALPHA else "no"

@@ -1,0 +1,265 @@
+"""Several judges on the same items: table 4 of ESC-Eval, confusion matrices, calibration (tests: evalsuite.judge_tests).
+
+A judge is what gave verdicts in one way: judge, rubric, method and condition. One file may hold several.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from data_prep.records import HumanScore, Judgement
+from data_prep.scores.accuracy import wilson
+from data_prep.scores.human import majority, round_half_up
+from data_prep.tables import Cell, Estimate, Table
+from evalsuite.agreement import agreement, item_of, mean_gold, paired, probabilities, refuse_partnerless, shown, unreadable
+from evalsuite.summary import AGREEMENT, AVERAGE, scorer_of
+from serve.errors import UserError
+
+Judges = dict[str, list[Judgement]]  # name → verdicts
+Figures = Mapping[str, Any]  # what `agreement` gives for one judge
+POOLED = "all dimensions"
+
+
+def by_judge(judgements: Iterable[Judgement]) -> Judges:
+    """Verdicts by judge, in order of appearance. A judge's name stands alone where that is clear; judges that share it are told
+    apart by whichever of rubric, method and condition differs. Raises `UserError` when two would still be called the same."""
+    groups: dict[tuple[str, ...], list[Judgement]] = defaultdict(list)
+    for j in judgements:
+        condition = ", ".join(f"{key}={value}" for key, value in scorer_of(j).condition)
+        groups[j.judge, j.rubric, j.method, condition].append(j)
+    found: Judges = {}
+    for source, own in groups.items():
+        namesakes = [other for other in groups if other[0] == source[0]]
+        parts = [part for place, part in enumerate(source) if place and len({other[place] for other in namesakes}) > 1 and part]
+        name = " · ".join([source[0], *parts])
+        if name in found:
+            raise UserError(f"two judges would be called {name!r}: rename one in its file (field judge)")
+        found[name] = own
+    return found
+
+
+def against_gold(judges: Judges, gold: Sequence[HumanScore]) -> dict[str, dict[str, Any]]:
+    """What `agreement` gives for every judge on the items that it saw.
+
+    Raises `UserError` for a verdict without gold, and for gold that no judge saw.
+    """
+    items = {item_of(j) for own in judges.values() for j in own}
+    refuse_partnerless(items, map(item_of, gold))
+    return {name: agreement(own, gold_of(own, gold)) for name, own in judges.items()}
+
+
+def gold_of(judgements: Iterable[Judgement], gold: Iterable[HumanScore]) -> list[HumanScore]:
+    """The gold scores of the items that were judged."""
+    items = {item_of(j) for j in judgements}
+    return [score for score in gold if item_of(score) in items]
+
+
+def dimensions_of(figures: Mapping[str, Figures], language: str) -> list[str]:
+    """All dimensions of a language, in order of appearance."""
+    found = dict.fromkeys(name for each in figures.values() for name in each.get(language, {}))
+    return [name for name in found if name != AVERAGE]
+
+
+def table4(
+    figures: Mapping[str, Figures], gold: Sequence[HumanScore], mode: str, labels: Mapping[str, str], note: str = ""
+) -> list[Table]:
+    """Table 4 of ESC-Eval, one a language: judges × dimensions and their average, ACC (with interval and n) and ACC_soft in per
+    cent, the majority class last. The best judge of a column is bold, and so are all that equal it; one judge alone is not.
+
+    A judge without some dimension has no average: averages over different dimensions do not compare.
+    """
+    tables = []
+    for language in sorted({language for each in figures.values() for language in each}):
+        dimensions = dimensions_of(figures, language)
+        body: list[tuple[Cell, ...]] = []
+        ranked: list[list[float | None]] = []
+        sizes = set()
+        for name, each in figures.items():
+            rows = each.get(language)
+            if rows is None:
+                continue
+            cells: list[Cell] = []
+            for column in (*dimensions, AVERAGE):
+                lacking = column not in rows or (column == AVERAGE and len(rows) <= len(dimensions))
+                (acc, low, high), soft, n = ((None,) * 3, None, 0) if lacking else shown(rows[column], mode)
+                cells += [Estimate(acc, low, high, n), soft]
+            ranked.append([cell.mean if isinstance(cell, Estimate) else cell for cell in cells])  # type: ignore[misc]
+            sizes.add(rows[AVERAGE]["n"])
+            body.append((name, *cells, 100 * rows[AVERAGE]["parse_rate"]))
+        body.append(("majority class", *_majority_row(gold, language, dimensions), None))
+        notes = [
+            f"In per cent. {unreadable(mode)} Intervals: 95 %, Wilson; of the average: bootstrap over dialogues. n: ratings. "
+            "Majority class: always the most frequent gold score. Bold: the best of the judges."
+        ]
+        if len(sizes) > 1:
+            notes.append("The judges saw different items (n): compare them by the tests below, which are on shared items.")
+        heads = [f"{labels.get(name, name)} {what}" for name in (*dimensions, AVERAGE) for what in ("ACC", "ACC_soft")]
+        tables.append(
+            Table(
+                key=f"table4_{language}",
+                title=f"Judges against gold, {language}" + (f" ({note})" if note else ""),
+                columns=("Judge", *heads, "Read %"),
+                rows=tuple(body),
+                notes=tuple(notes),
+                section=AGREEMENT,
+                bold=_best(ranked) if len(ranked) > 1 else (),
+            )
+        )
+    return tables
+
+
+def _majority_row(gold: Sequence[HumanScore], language: str, dimensions: Sequence[str]) -> list[Cell]:
+    golden = mean_gold(score for score in gold if score.language == language)
+    cells: list[Cell] = []
+    figures = [majority([mean for (_, own, _), mean in golden.items() if own == name]) for name in dimensions]
+    for each in figures:
+        cells += [Estimate(100 * each["majority_acc"], None, None, each["n"]), 100 * each["majority_acc_soft"]]
+    acc, soft = (sum(each[name] for each in figures) / len(figures) for name in ("majority_acc", "majority_acc_soft"))
+    return [*cells, Estimate(100 * acc, None, None, sum(each["n"] for each in figures)), 100 * soft]
+
+
+def _best(rows: Sequence[Sequence[float | None]]) -> tuple[tuple[int, int], ...]:
+    """The places of every column's highest figures; column 0 holds names. Equal but for rounding is equal."""
+    found = []
+    for column, figures in enumerate(zip(*rows, strict=True), start=1):
+        best = max((figure for figure in figures if figure is not None), default=None)
+        if best is not None:
+            found += [(r, column) for r, f in enumerate(figures) if f is not None and math.isclose(f, best, abs_tol=1e-9)]
+    return tuple(found)
+
+
+# --- confusion ------------------------------------------------------------------------------------------------------------
+
+
+class Confusion(NamedTuple):
+    """How verdicts fall on gold: `counts[i][j]` items of gold `scores[i]` got `scores[j]`, `unread[i]` no readable verdict.
+
+    Gold and verdicts that are not whole count as the nearest score, halves up.
+    """
+
+    scores: list[int]
+    counts: list[list[int]]
+    unread: list[int]
+
+
+def confusion(
+    judgements: Sequence[Judgement], gold: Sequence[HumanScore], scores: Sequence[int] | None = None
+) -> dict[str, dict[str, Confusion]]:
+    """{language: {dimension, and `POOLED`: its matrix}} of one judge.
+
+    `scores` are rows and columns; without it, from the lowest to the highest score that occurs anywhere. Errors are those of
+    `evalsuite.agreement.paired`, and `UserError` for a score that is not among `scores`.
+    """
+    found: dict[str, dict[str, Confusion]] = {}
+    pairs_of = paired(judgements, gold)
+    cells = {
+        (language, dimension): Counter((round_half_up(mean), _nearest(j.value)) for j, mean in pairs)
+        for language, own in pairs_of.items()
+        for dimension, pairs in own.items()
+    }
+    occurring = {score for counts in cells.values() for pair in counts for score in pair if score is not None}
+    axis = list(scores) if scores is not None else list(range(min(occurring), max(occurring) + 1)) if occurring else []
+    if off := sorted(occurring - set(axis)):
+        raise UserError(f"confusion: {off[0]} is not among the scores {axis[0]} to {axis[-1]}")
+    for language, own in pairs_of.items():
+        counted = {dimension: cells[language, dimension] for dimension in own}
+        counted[POOLED] = sum(counted.values(), Counter())
+        found[language] = {
+            dimension: Confusion(axis, [[of[g, v] for v in axis] for g in axis], [of[g, None] for g in axis])
+            for dimension, of in counted.items()
+        }
+    return found
+
+
+def _nearest(value: float | None) -> int | None:
+    return None if value is None else round_half_up(value)
+
+
+def confusion_tables(
+    matrices: Mapping[str, Mapping[str, Confusion]], labels: Mapping[str, str], note: str = "", key: str = "confusion"
+) -> list[Table]:
+    """One table a language: a row a dimension and gold score, a column a verdict, unreadable ones in their own."""
+    tables = []
+    for language, own in matrices.items():
+        rows: list[tuple[Cell, ...]] = []
+        axis = next(iter(own.values())).scores
+        for dimension, matrix in own.items():
+            for score, counts, unread in zip(*matrix, strict=True):
+                rows.append((labels.get(dimension, dimension), str(score), *counts, unread, sum(counts) + unread))
+        tables.append(
+            Table(
+                key=f"{key}_{language}",
+                title=f"Verdicts by gold score, {language}" + (f" ({note})" if note else ""),
+                columns=("Dimension", "Gold", *map(str, axis), "unreadable", "n"),
+                rows=tuple(rows),
+                notes=("Counts. Columns are the judge's verdicts. What is not whole counts as the nearest score, halves up.",),
+                section=AGREEMENT,
+            )
+        )
+    return tables
+
+
+# --- calibration ----------------------------------------------------------------------------------------------------------
+
+
+class Bin(NamedTuple):
+    """Verdicts whose most probable score has a probability in (low, high]: its mean (`confidence`) and how often that score is
+    the gold (`hit_rate`, with Wilson's 95 % interval). All but n are 0–1."""
+
+    language: str
+    dimension: str  # or POOLED
+    low: float
+    high: float
+    n: int
+    confidence: float
+    hit_rate: float
+    hit_low: float
+    hit_high: float
+
+
+def calibration(judgements: Sequence[Judgement], gold: Sequence[HumanScore], bins: int = 10) -> list[Bin]:
+    """The bins that hold anything, by language, dimension (`POOLED` last) and probability, of one judge.
+
+    The bins are those of `data_prep.scores.accuracy.ece`, which is the mean over items of |hit rate − confidence| in their bin.
+    Verdicts without probabilities are left out. Errors are those of `evalsuite.agreement.paired`.
+    """
+    found: list[Bin] = []
+    edges = np.linspace(0, 1, bins + 1)
+    for language, own in paired(judgements, gold).items():
+        points: dict[str, list[tuple[float, bool]]] = {}
+        for dimension, pairs in own.items():
+            rows, labels = probabilities(pairs)
+            points[dimension] = [(max(row), row.index(max(row)) == label) for row, label in zip(rows, labels, strict=True)]
+        points[POOLED] = [point for each in points.values() for point in each]
+        for dimension, each in points.items():
+            inside: dict[int, list[tuple[float, bool]]] = defaultdict(list)
+            for point in each:
+                inside[int(np.searchsorted(edges[1:-1], point[0], side="left"))].append(point)
+            for place, held in sorted(inside.items()):
+                n, hits = len(held), sum(hit for _, hit in held)
+                low, high = wilson(hits, n)
+                assert low is not None and high is not None, "a bin that holds anything"
+                mean = sum(confidence for confidence, _ in held) / n
+                ends = (float(edges[place]), float(edges[place + 1]))
+                found.append(Bin(language, dimension, *ends, n, mean, hits / n, low, high))
+    return found
+
+
+def file_keys(names: Iterable[str]) -> dict[str, str]:
+    """Names as parts of file names: what is not a letter, digit, point, hyphen or underscore becomes a hyphen. Where two would
+    be the same, or nothing is left, a number is added."""
+    keys: dict[str, str] = {}
+    for name in names:
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._") or "judge"
+        key, number = plain, 1
+        while key in keys.values():
+            number += 1
+            key = f"{plain}-{number}"
+        keys[name] = key
+    return keys
