@@ -20,11 +20,19 @@ RANK        := configs/train/esc_rank_embedded.yaml
 # For the training targets: ESConv's folder (train.jsonl, valid.jsonl or .json), seeds of the ranker's runs.
 ESCONV      ?=
 SEEDS       ?= 0 1 2
-.PHONY: help setup setup-browser demo demo-data demo-cards train-role-cpu train-rank-cpu train-survey-cpu
+# For reproduce-table4: people's scores and their dialogues, the ranker's spec, further judges.
+SCORES      ?=
+DIALOGUES   ?=
+RANKER      ?=
+JUDGES      ?=
+MODE        ?= native
+PROMPTS     ?= esc_rank
+TABLE4      ?= runs/table4
+.PHONY: help setup setup-browser demo demo-data demo-cards train-role-cpu train-rank-cpu train-survey-cpu reproduce-table4
 .PHONY: test test-fast lint format bench clean
 
 help:  ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.ready  ## Make .venv (CPU) and the embedded model; done once, again when pyproject or constraints change
 
@@ -62,12 +70,13 @@ demo-cards:  ## The part of demo-data that asks a model, which is already served
 	$(PREP) cards categorise --cards $(DATA)/filter/cards.jsonl $(ASK) --out $(DATA)/categorise
 	$(PREP) cards stats --cards $(DATA)/categorise/cards.jsonl --html $(DATA)/cards.html
 
-train-role-cpu: setup  ## Train the embedded seeker on ESConv (ESCONV=its folder) and compare it with its base: about 40 minutes
+train-role-cpu: setup  ## Train the embedded seeker on ESConv (ESCONV=its folder) and compare it with its base: about 35 minutes
 	@test -d "$(ESCONV)" || { echo "error: give ESConv's folder: make train-role-cpu ESCONV=DIR (train.jsonl, valid.jsonl)" >&2; exit 2; }
 	$(PREP) role-sft --config configs/data/role_esconv.yaml --source esconv=$(ESCONV)/train.jsonl \
 	  --valid-source esconv=$(ESCONV)/valid.jsonl --out runs/train/role_data
 	$(TRAIN) train/esc_role.py --config configs/train/esc_role_embedded.yaml
-	$(BIN)/python -m train compare configs/train/esc_role_embedded.yaml --adapter runs/train/role/adapter --out runs/train/role_compare
+	$(BIN)/python -m train compare configs/train/esc_role_embedded.yaml --adapter runs/train/role/adapter --max-length 512 \
+	  --out runs/train/role_compare
 
 train-rank-cpu: setup  ## Train the embedded ranker on the synthetic set (SEEDS) and test it; with ESCONV=its folder on its survey too
 	$(PREP) score-set --out runs/train/scores
@@ -110,6 +119,17 @@ lint: setup  ## ruff and mypy over the whole tree
 format: setup  ## Let ruff mend what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+reproduce-table4: setup  ## Table 4 from people's scores: SCORES= DIALOGUES= RANKER= (JUDGES= beside it, MODE=, PROMPTS= the ranker learnt)
+	@test -n "$(SCORES)" -a -n "$(DIALOGUES)" -a -n "$(RANKER)" || \
+	  { echo "error: give SCORES=FILE DIALOGUES=FILE RANKER=SPEC (README, Judges and people)" >&2; exit 2; }
+	$(PREP) import-scores --scores $(SCORES) --dialogues $(DIALOGUES) --out $(TABLE4)/gold
+	$(BIN)/esc-eval score --config configs/eval/table4.yaml --judge $(RANKER) --mode $(MODE) --judge-prompts $(PROMPTS) \
+	  --dialogues $(TABLE4)/gold/dialogues.jsonl --out $(TABLE4)/$(basename $(notdir $(RANKER)))
+	for judge in $(JUDGES); do $(BIN)/esc-eval score --config configs/eval/table4.yaml --judge $$judge --mode $(MODE) \
+	  --dialogues $(TABLE4)/gold/dialogues.jsonl --out $(TABLE4)/$$(basename $$judge .yaml) || exit $$?; done
+	$(BIN)/esc-eval agree $(foreach judge,$(RANKER) $(JUDGES),--judgements $(TABLE4)/$(basename $(notdir $(judge)))/judgements.jsonl) \
+	  --gold $(TABLE4)/gold/scores.jsonl --mode $(MODE) --against paper --out $(TABLE4)
 
 bench: setup  ## Speed of client and engine against a local endpoint, and of building training sets (runs/bench/)
 	$(BIN)/python -m tests.bench

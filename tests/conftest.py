@@ -9,12 +9,17 @@ from typing import Protocol
 
 import pytest
 import yaml
+from hypothesis import settings
 
 from evalsuite import cli
 from serve.files import CONFIGS
 from serve.launch import Servers
 from serve.plan import plan_servers
 from serve.specs import ModelSpec, load_spec
+
+# How long one example takes says how busy the machine is, not whether the code is right.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 
 class EscEval(Protocol):

@@ -64,7 +64,8 @@ def test_constraints_satisfy_the_project() -> None:
     lines = (ROOT / "configs" / "constraints-cpu.txt").read_text().splitlines()
     pinned = dict(line.split("==") for line in lines if line and not line.startswith("#"))
     versions = {canonicalize_name(name): Version(version) for name, version in pinned.items()}
-    for requirement in [*map(Requirement, PROJECT["dependencies"]), *EXTRAS["cpu"], *EXTRAS["data"], *EXTRAS["dev"]]:
+    installed = [*map(Requirement, PROJECT["dependencies"]), *(r for e in ("cpu", "data", "metrics", "dev") for r in EXTRAS[e])]
+    for requirement in installed:
         name = canonicalize_name(requirement.name)
         assert name in versions, f"{name} is not pinned"
         assert versions[name] in requirement.specifier, f"{name} {versions[name]} does not satisfy {requirement}"

@@ -1,0 +1,75 @@
+"""Options that several verbs share, and what becomes of them: a config file with overrides, resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from evalsuite.config import Resolved, load_config
+from serve.errors import UserError
+
+ConfigOption = Annotated[Path, typer.Option("--config", help="What to run; see configs/eval. Options below override it.")]
+OutOption = Annotated[str | None, typer.Option("--out", help="Run folder. The same folder and command resume.")]
+SupporterOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--supporter", help="Model under test: a name in configs/models, a spec file, or with --base-url any served name."
+    ),
+]
+BaseUrlOption = Annotated[str | None, typer.Option(help="OpenAI-compatible URL at which the supporter answers.")]
+KeyOption = Annotated[str | None, typer.Option(help="Environment variable with the key for --base-url.")]
+SeekerOption = Annotated[str | None, typer.Option("--seeker", help="Model that plays the seeker.")]
+JudgeOption = Annotated[str | None, typer.Option("--judge", help="Model that scores.")]
+JudgePromptsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--judge-prompts",
+        help="Prompt pack that the judge is asked in, by name (configs/prompts) or folder: for a ranker, the one it learnt.",
+    ),
+]
+CardsOption = Annotated[
+    list[Path] | None, typer.Option("--cards", help="Role cards: our JSONL, or ESC-Eval's published card_high_*.json.")
+]
+LimitOption = Annotated[int | None, typer.Option("--limit", help="At most this many cards a language.")]
+LanguageOption = Annotated[str | None, typer.Option("--language", help="en or zh; without it, those of the config.")]
+ModeOption = Annotated[
+    str | None, typer.Option("--mode", help="paper: as published, odd parts included. native: as we would do it.")
+]
+WandbOption = Annotated[
+    bool, typer.Option("--wandb", help="Log the report's tables and plots to Weights & Biases (offline without a key).")
+]
+AgainstOption = Annotated[str | None, typer.Option("--against", metavar="paper", help="The paper's figures beside ours.")]
+EndpointOption = Annotated[
+    list[str] | None, typer.Option("--endpoint", metavar="NAME=URL", help="A server that is already up for a model.")
+]
+
+
+def resolve(
+    config: Path,
+    endpoints: Sequence[str] | None = None,
+    base_url: str | None = None,
+    api_key_env: str | None = None,
+    *,
+    cards: Sequence[Path] | None = None,
+    language: str | None = None,
+    **overrides: Any,
+) -> Resolved:
+    """The config with what the command line overrides (None: not given); errors name the option."""
+    overrides |= {
+        "cards": [str(path) for path in cards] if cards else None,
+        "languages": [language] if language else None,
+    }
+    loaded = load_config(config, overrides)
+    for pair in endpoints or []:
+        name, _, url = pair.partition("=")
+        if not url.startswith(("http://", "https://")):
+            raise UserError(f"--endpoint {pair!r}: expected NAME=http://HOST:PORT/v1")
+        loaded.endpoints[name] = url
+    if base_url is not None and not base_url.startswith(("http://", "https://")):
+        raise UserError(f"--base-url {base_url!r}: expected http://HOST:PORT/v1")
+    if base_url is not None and len(loaded.supporters) != 1:
+        raise UserError("--base-url is the address of one supporter: name it with one --supporter")
+    return Resolved(loaded, base_url, api_key_env)

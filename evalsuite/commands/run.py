@@ -1,0 +1,169 @@
+"""The main job: run | simulate | score | report."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from data_prep.scores.human import read_dialogues
+from evalsuite import pipeline
+from evalsuite.commands.options import (
+    BaseUrlOption,
+    CardsOption,
+    ConfigOption,
+    EndpointOption,
+    JudgeOption,
+    JudgePromptsOption,
+    KeyOption,
+    LanguageOption,
+    LimitOption,
+    ModeOption,
+    OutOption,
+    SeekerOption,
+    SupporterOption,
+    WandbOption,
+    resolve,
+)
+from evalsuite.config import Resolved
+from evalsuite.content import report_run
+from evalsuite.pipeline import Outcome
+from evalsuite.runs import open_run
+from serve.errors import UserError
+
+console = Console()
+
+
+def run(
+    config: ConfigOption,
+    supporter: SupporterOption = None,
+    base_url: BaseUrlOption = None,
+    api_key_env: KeyOption = None,
+    seeker: SeekerOption = None,
+    judge: JudgeOption = None,
+    judge_prompts: JudgePromptsOption = None,
+    cards: CardsOption = None,
+    limit: LimitOption = None,
+    language: LanguageOption = None,
+    mode: ModeOption = None,
+    endpoint: EndpointOption = None,
+    out: OutOption = None,
+    wandb: WandbOption = False,
+) -> None:
+    """Simulate, score, measure agreement on the gold set (if the config has one) and write the report."""
+    resolved = resolve(
+        config,
+        endpoint,
+        base_url,
+        api_key_env,
+        supporters=supporter,
+        seeker=seeker,
+        judge=judge,
+        judge_prompts=judge_prompts,
+        cards=cards,
+        limit=limit,
+        language=language,
+        mode=mode,
+        out=out,
+    )
+    _check_all(resolved, simulate=True, score=True)
+    with open_run(Path(resolved.config.out)) as opened:
+        with pipeline.Fleet(opened, resolved) as fleet:
+            outcome = pipeline.simulate(opened, resolved, fleet, console, score=True)
+            if resolved.config.gold is not None:
+                pipeline.score_gold(opened, resolved, fleet, console)
+        report_run(opened, console, wandb)
+    _finish(outcome)
+
+
+def simulate(
+    config: ConfigOption,
+    supporter: SupporterOption = None,
+    base_url: BaseUrlOption = None,
+    api_key_env: KeyOption = None,
+    seeker: SeekerOption = None,
+    cards: CardsOption = None,
+    limit: LimitOption = None,
+    language: LanguageOption = None,
+    mode: ModeOption = None,
+    endpoint: EndpointOption = None,
+    out: OutOption = None,
+) -> None:
+    """Only hold the dialogues: writes OUT/dialogues.jsonl."""
+    resolved = resolve(
+        config,
+        endpoint,
+        base_url,
+        api_key_env,
+        supporters=supporter,
+        seeker=seeker,
+        cards=cards,
+        limit=limit,
+        language=language,
+        mode=mode,
+        out=out,
+    )
+    _check_all(resolved, simulate=True, score=False)
+    with open_run(Path(resolved.config.out)) as opened, pipeline.Fleet(opened, resolved) as fleet:
+        outcome = pipeline.simulate(opened, resolved, fleet, console, score=False)
+    _finish(outcome)
+
+
+def score(
+    config: ConfigOption,
+    dialogues: Annotated[Path | None, typer.Option(help="Dialogue records (JSONL). Default: OUT/dialogues.jsonl.")] = None,
+    judge: JudgeOption = None,
+    judge_prompts: JudgePromptsOption = None,
+    language: LanguageOption = None,
+    mode: ModeOption = None,
+    endpoint: EndpointOption = None,
+    out: OutOption = None,
+) -> None:
+    """Only score dialogues: writes OUT/judgements.jsonl, and the gold set's agreement if the config has one."""
+    resolved = resolve(config, endpoint, judge=judge, judge_prompts=judge_prompts, language=language, mode=mode, out=out)
+    _check_all(resolved, simulate=False, score=True)
+    given = dialogues or Path(resolved.config.out) / "dialogues.jsonl"
+    read_dialogues([given])  # a bad file is refused before the run folder is touched
+    with open_run(Path(resolved.config.out)) as opened, pipeline.Fleet(opened, resolved) as fleet:
+        outcome = pipeline.score(opened, resolved, fleet, console, given)
+        if resolved.config.gold is not None:
+            pipeline.score_gold(opened, resolved, fleet, console)
+    _finish(outcome)
+
+
+def report(
+    folder: Annotated[Path, typer.Option("--run", help="A run folder.")],
+    wandb: WandbOption = False,
+) -> None:
+    """Write report.html, report.json, report.md and every table as CSV (tables/) of a run folder again, from its records."""
+    if not (folder / "config.json").exists():
+        raise UserError(f"not a run folder (no config.json): {folder}")
+    with open_run(folder) as opened:
+        report_run(opened, console, wandb)
+
+
+def _check_all(resolved: Resolved, simulate: bool, score: bool) -> None:
+    """Load and check everything that the stages will use, before anything is written or started."""
+    if simulate:
+        resolved.simulate_config()
+    if score:
+        resolved.score_config()
+        if resolved.config.gold is not None:
+            resolved.gold_config()
+
+
+def _finish(outcome: Outcome) -> None:
+    """Exit code 1 when something is missing because a server was lost; running again asks only for what is missing."""
+    lost = sum(d.termination == "infrastructure" for d in outcome.dialogues)
+    unscored = len({j.dialogue_id for j in outcome.judgements if j.condition.get("failure") == "infrastructure"}) - lost
+    if lost or unscored > 0:
+        reason = next(iter(outcome.failures.reasons.values()), "the judge's server was lost")
+        print(
+            f"error: {lost} dialogues and {max(unscored, 0)} judgements are missing because a server was lost: {reason}. "
+            "Run the same command again to ask only for those",
+            file=sys.stderr,
+        )
+        sys.exit(1)
