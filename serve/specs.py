@@ -13,6 +13,7 @@ from serve.files import CONFIGS, digest, read_named, sha256_file
 
 Language = Literal["en", "zh"]
 PlayRole = Literal["seeker", "supporter", "judge"]
+Group = Literal["closed", "open", "domain"]
 EMBEDDED_PREFIX = "embedded:"
 BUNDLED_PREFIX = "bundled:"
 BUNDLED_ADAPTERS = Path(__file__).parent / "adapters"
@@ -65,7 +66,7 @@ class ModelSpec(_Part):
     `checkpoint` is a hub id, a path, or `embedded:NAME` (materialised by `serve.embedded`); null for a model that exists only
     behind an endpoint. `adapter` is one LoRA adapter on it (hub id, path, or `bundled:NAME` for one that comes with this
     package); `adapters` instead maps language → dimension → adapter (the published ESC-RANK: 7 × 2). The two exclude each
-    other.
+    other. `group` is the supporter group of ESC-Eval's table 2, by which leaderboards are ordered.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -85,6 +86,8 @@ class ModelSpec(_Part):
     think_in_prompt: bool = False  # the chat template opens the block itself: a reply without the closing tag is all reasoning
     serve: ServeOptions = ServeOptions()
     licence: str | None = None
+    # Left out of dumps where there is none: a run folder's config stays as it was before there were groups.
+    group: Group | None = Field(default=None, exclude_if=lambda group: group is None)
 
     @model_validator(mode="after")
     def _consistent(self) -> ModelSpec:

@@ -1,0 +1,57 @@
+"""`esc-eval compare`: run folders side by side."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, cast, get_args
+
+import orjson
+import typer
+from rich.console import Console
+
+from data_prep.tables import to_console, to_csv, to_markdown
+from evalsuite.comparison import compare as compare_runs
+from evalsuite.comparison import read_runs
+from evalsuite.comparison_tables import as_json as figures_of
+from evalsuite.comparison_tables import tables as tables_of
+from evalsuite.summary import Value
+from serve.errors import UserError
+from serve.files import write_json, write_text
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN…", help="Scored run folders, the one to compare with first.")],
+    value: Annotated[
+        str, typer.Option(help="value: the verdicts. expected: their means by the judge's token probabilities.")
+    ] = "value",
+    as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON, and nothing else.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Also write compare.json, compare.md and a CSV file of every table into this folder.")
+    ] = None,
+) -> None:
+    """Runs side by side: scores, paired differences with tests, and what else changed between their configs.
+
+    A supporter that two runs have is compared with itself (another prompt, another judge, another seeker); supporters that only
+    one of them has are compared with those that only the other has. Differences are taken card by card, over the cards that
+    both sides have; the runs must be scored on the same rubric.
+
+    Example: esc-eval compare runs/before runs/after --out runs/before-after
+    """
+    if value not in get_args(Value):
+        raise UserError(f"--value: unknown value {value!r}: value or expected")
+    found = compare_runs(read_runs(runs), cast(Value, value))
+    tables, figures = tables_of(found), figures_of(found)
+    if out is not None:
+        write_json(out / "compare.json", figures)
+        write_text(out / "compare.md", "\n".join(to_markdown(table) for table in tables))
+        for table in tables:
+            write_text(out / f"{table.key}.csv", to_csv(table))
+    if as_json:
+        sys.stdout.write(orjson.dumps(figures, option=orjson.OPT_INDENT_2).decode() + "\n")
+        return
+    console = Console()
+    for table in tables:
+        to_console(table, console)
+    if out is not None:
+        console.print(f"written: {out}", soft_wrap=True, highlight=False, markup=False)

@@ -1,0 +1,226 @@
+"""Runs side by side: scores of several run folders on one rubric, paired differences, and what else changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import orjson
+from pydantic import ValidationError
+
+from data_prep.records import Dialogue, Judgement, Language, RoleCard
+from data_prep.rubrics import Rubric
+from evalsuite import paired
+from evalsuite.leaderboard import Contestant, Score, card_of, cells_of, stack, tally
+from evalsuite.paired import Difference
+from evalsuite.runs import differences as config_differences
+from evalsuite.summary import Value, languages_of
+from serve.errors import UserError
+from serve.files import digest, explain, read_bytes, read_jsonl
+
+
+@dataclass(frozen=True)
+class RunRecords:
+    """A run folder's records; `cards` maps card id → hash of the card, as far as the folder has them."""
+
+    name: str
+    folder: Path
+    config: dict[str, Any]
+    rubric: Rubric
+    dialogues: list[Dialogue]
+    judgements: list[Judgement]
+    cards: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A contestant of one run under the name that the comparison gives it."""
+
+    run: str
+    name: str
+    contestant: Contestant
+    scores: list[Score]
+
+
+@dataclass(frozen=True)
+class LanguageComparison:
+    """One language: the contestants of all runs, and the differences of those that belong together (places in `entries`).
+
+    `cards` maps run → how many cards or dialogues it has verdicts on; `shared` is how many of them all runs have.
+    """
+
+    language: Language
+    entries: list[Entry]
+    differences: list[Difference]
+    cards: dict[str, int]
+    shared: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs side by side. `changed` holds (first run, other run, differences of their resolved configs)."""
+
+    runs: list[RunRecords]
+    value: Value
+    languages: list[LanguageComparison]
+    changed: list[tuple[str, str, list[str]]]
+
+    @property
+    def rubric(self) -> Rubric:
+        return self.runs[0].rubric
+
+
+def read_runs(folders: Sequence[Path]) -> list[RunRecords]:
+    """The records of at least two scored run folders, named by their folders (by whole paths where those are alike).
+
+    Raises `UserError` for a folder that is given twice, is no scored run or holds malformed records.
+    """
+    resolved = [folder.resolve() for folder in folders]
+    for place, folder in enumerate(folders):
+        if resolved[place] in resolved[:place]:
+            raise UserError(f"{folder} is given twice: name each run once")
+    if len(folders) < 2:
+        raise UserError("one run is nothing to compare: name two run folders or more")
+    short = [folder.name for folder in resolved]
+    names = [name if short.count(name) == 1 else str(folder) for name, folder in zip(short, folders, strict=True)]
+    return [_read(name, folder) for name, folder in zip(names, folders, strict=True)]
+
+
+def _read(name: str, folder: Path) -> RunRecords:
+    path = folder / "config.json"
+    if not path.exists():
+        raise UserError(f"not a run folder (no config.json): {folder}")
+    try:
+        config = orjson.loads(read_bytes(path, "run config"))
+    except orjson.JSONDecodeError as error:
+        raise UserError(f"{path}:{error.lineno}: malformed JSON: {error.msg}") from None
+    if not isinstance(config, dict) or "score" not in config:
+        raise UserError(f"{folder} has no judgements yet: run `esc-eval score --out {folder} …` first")
+    try:
+        rubric = Rubric.model_validate(config["score"]["rubric"])
+    except (ValidationError, KeyError, TypeError) as error:
+        detail = explain(error) if isinstance(error, ValidationError) else "missing"
+        raise UserError(f"{path}: score.rubric: {detail}; score the run again into a new folder") from None
+    cards = folder / "cards.jsonl"
+    return RunRecords(
+        name=name,
+        folder=folder,
+        config=config,
+        rubric=rubric,
+        dialogues=read_jsonl(folder / "dialogues.jsonl", Dialogue, "dialogues"),
+        judgements=read_jsonl(folder / "judgements.jsonl", Judgement, "judgements"),
+        cards={card.id: digest(card.model_dump(mode="json")) for card in read_jsonl(cards, RoleCard, "cards")}
+        if cards.exists()
+        else {},
+    )
+
+
+def compare(runs: Sequence[RunRecords], value: Value = "value") -> Comparison:
+    """Every language's contestants with their scores, and paired tests of those that belong together.
+
+    Two contestants of different runs belong together when they have the same supporter, or when neither's supporter is in the
+    other's run; the same holds for their scorers (so the same supporter under two judges is compared). The later run's comes
+    first: a difference says what it gained. Holm's correction runs over all dimensions and pairs of a language.
+    Raises `UserError` when the runs' rubrics differ.
+    """
+    first = runs[0]
+    for run in runs[1:]:
+        if run.rubric != first.rubric:
+            old, new = (each.rubric.model_dump(mode="json") for each in (first, run))
+            raise UserError(
+                f"{first.name} and {run.name} were scored on different rubrics "
+                f"({'; '.join(config_differences(old, new)[:3])}): score one of them again into a new folder"
+            )
+    ambiguous = ambiguous_cards(runs)
+    languages = []
+    for language in languages_of(dialogue for run in runs for dialogue in run.dialogues):
+        rivals: list[tuple[str, Contestant]] = []
+        for run in runs:
+
+            def unit(dialogue: Dialogue, run: RunRecords = run) -> str:
+                card = dialogue.card_id
+                return card_of(dialogue) + (f" {run.cards.get(card, '')}" if card and card in ambiguous else "")
+
+            own = tally(run.dialogues, run.judgements, run.rubric, value, unit)
+            rivals += [(run.name, one) for one in own if one.language == language]
+        if rivals:
+            languages.append(_language(language, rivals, [run.name for run in runs], first.rubric))
+    plain = [_by_name(run.config) for run in runs]
+    changed = [
+        (first.name, run.name, config_differences(plain[0], config)) for run, config in zip(runs[1:], plain[1:], strict=True)
+    ]
+    return Comparison(list(runs), value, languages, changed)
+
+
+def _language(
+    language: Language, found: list[tuple[str, Contestant]], runs: Sequence[str], rubric: Rubric
+) -> LanguageComparison:
+    contestants = [one for _, one in found]
+    names = _names(found)
+    entries = [
+        Entry(run, name, one, cells)
+        for (run, one), name, cells in zip(found, names, cells_of(contestants, rubric), strict=True)
+    ]
+    cards: dict[str, set[str]] = {run: set() for run in runs}
+    for run, one in found:
+        cards[run].update(one.cards)
+    differences = paired.differences(*stack(contestants), _partners(found))
+    shared = set.intersection(*cards.values())
+    return LanguageComparison(language, entries, differences, {run: len(own) for run, own in cards.items()}, len(shared))
+
+
+def _partners(found: Sequence[tuple[str, Contestant]]) -> list[tuple[int, int]]:
+    """Places of contestants that belong together, the later run's first."""
+    supporters: dict[str, set[Any]] = {}
+    scorers: dict[str, set[Any]] = {}
+    for run, one in found:
+        supporters.setdefault(run, set()).add(one.supporter)
+        scorers.setdefault(run, set()).add(one.scorer)
+
+    def together(left: tuple[str, Any], right: tuple[str, Any], known: dict[str, set[Any]]) -> bool:
+        (run, own), (other_run, other) = left, right
+        return own == other or (own not in known[other_run] and other not in known[run])
+
+    return [
+        (late, early)
+        for early, late in combinations(range(len(found)), 2)
+        for (run, one), (other_run, other) in [(found[early], found[late])]
+        if run != other_run
+        and together((run, one.supporter), (other_run, other.supporter), supporters)
+        and together((run, one.scorer), (other_run, other.scorer), scorers)
+    ]
+
+
+def _names(found: Sequence[tuple[str, Contestant]]) -> list[str]:
+    """`supporter`, or `run/supporter` where several have it, or that with the scorer where the run has several."""
+    plain = [one.supporter for _, one in found]
+    with_run = [f"{run}/{one.supporter}" for run, one in found]
+    names = []
+    for place, (_, one) in enumerate(found):
+        if plain.count(plain[place]) == 1:
+            names.append(plain[place])
+        elif with_run.count(with_run[place]) == 1:
+            names.append(with_run[place])
+        else:
+            names.append(f"{with_run[place]} ({one.scorer.name})")
+    return names
+
+
+def ambiguous_cards(runs: Sequence[RunRecords]) -> set[str]:
+    """Ids under which the runs have different cards: these must not be paired."""
+    texts: dict[str, set[str]] = {}
+    for run in runs:
+        for card, text in run.cards.items():
+            texts.setdefault(card, set()).add(text)
+    return {card for card, found in texts.items() if len(found) > 1}
+
+
+def _by_name(config: dict[str, Any]) -> dict[str, Any]:
+    """A config whose list of supporters is keyed by their names, so that a difference names the supporter and the field."""
+    simulated = config.get("simulate")
+    if not simulated:
+        return config
+    return config | {"simulate": simulated | {"supporters": {spec["name"]: spec for spec in simulated["supporters"]}}}

@@ -1,0 +1,300 @@
+"""Leaderboards (table 2 of ESC-Eval): supporters × dimensions on 0–100, with ranks that say which differences hold."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, groupby
+from typing import Any, get_args
+
+import numpy as np
+
+from data_prep.records import Dialogue, Judgement, Language
+from data_prep.rubrics import Rubric
+from data_prep.scores.bootstrap import RESAMPLES, Floats
+from data_prep.tables import Cell, Estimate, Table
+from evalsuite import paired
+from evalsuite.summary import AVERAGE, SCORES, Scorer, Value, checked, dimension_label, scorer_of, supporter_of
+from serve.errors import UserError
+from serve.specs import Group
+
+OTHER = "other"  # supporters whose spec names no group
+RANK_NOTE = (
+    "Rank: 1 + the number of supporters whose average is better by a difference that holds (table of differences). Supporters "
+    "with the same rank are tied; a dash has no card in common with any other, or no average."
+)
+
+
+@dataclass(frozen=True)
+class Score:
+    """One cell of a leaderboard: a supporter on a dimension (or `average`), 0–100, as one scorer sees it.
+
+    `asked` counts verdicts and `read` the readable ones among them, repeats and turns included.
+    """
+
+    language: Language
+    scorer: Scorer
+    supporter: str
+    dimension: str
+    estimate: Estimate
+    asked: int
+    read: int
+
+
+@dataclass
+class Contestant:
+    """One supporter in one language as one scorer sees it: its scores (0–100) card by card.
+
+    `cards` maps card → two rows [2, dimensions]: the sum of its dialogues' means, and how many dialogues have one. `readable`
+    counts dialogues with any readable verdict; `asked` and `read` count verdicts by dimension, and under `average` all.
+    """
+
+    language: Language
+    scorer: Scorer
+    supporter: str
+    cards: dict[str, Floats] = field(default_factory=dict)
+    readable: int = 0
+    asked: Counter[str] = field(default_factory=Counter)
+    read: Counter[str] = field(default_factory=Counter)
+
+
+def card_of(dialogue: Dialogue) -> str:
+    """What dialogues are paired by: the card or profile, else the corpus item that the dialogue came from, else itself."""
+    if dialogue.card_id or dialogue.profile_id:
+        return f"card {dialogue.card_id or dialogue.profile_id}"
+    return f"item {dialogue.source} {dialogue.source_id}" if dialogue.source_id else f"dialogue {dialogue.id}"
+
+
+def tally(
+    dialogues: Sequence[Dialogue],
+    judgements: Sequence[Judgement],
+    rubric: Rubric,
+    value: Value = "value",
+    card_of: Callable[[Dialogue], str] = card_of,
+) -> list[Contestant]:
+    """Every language × scorer × supporter with its scores, sorted by them (English first).
+
+    A dialogue's repeats and turns are averaged first, so that each dialogue counts once. A score s becomes
+    (s − min) / (max − min) × 100. `value` says whether verdicts or their expectations (from token probabilities) are taken.
+    Raises `UserError` for a judgement of a dialogue that is not among `dialogues`, or one that does not fit the rubric.
+    """
+    known = {dialogue.id: dialogue for dialogue in dialogues}
+    columns = {name: index for index, name in enumerate(rubric.dimensions)}
+    found: dict[tuple[Language, Scorer, str], Contestant] = {}
+    verdicts: dict[tuple[Language, Scorer, str], dict[str, list[list[float]]]] = {}
+    for judgement in checked(judgements, rubric):
+        dialogue = known.get(judgement.dialogue_id)
+        if dialogue is None:
+            raise UserError(f"judgement by {judgement.judge}: dialogue_id: no dialogue {judgement.dialogue_id!r} in this run")
+        key = dialogue.language, scorer_of(judgement), supporter_of(dialogue)
+        contestant = found.setdefault(key, Contestant(*key))
+        contestant.asked.update((judgement.dimension, AVERAGE))
+        own = verdicts.setdefault(key, {}).setdefault(dialogue.id, [[] for _ in columns])
+        if judgement.value is None:
+            continue
+        contestant.read.update((judgement.dimension, AVERAGE))
+        figure = judgement.value if value == "value" else judgement.expected
+        if figure is not None:
+            own[columns[judgement.dimension]].append(figure)
+    low, span = rubric.scale.min, rubric.scale.max - rubric.scale.min
+    for key, contestant in found.items():
+        # Sorted, so that no figure depends on the order in which records came in.
+        for id, figures in sorted(verdicts[key].items()):
+            row = contestant.cards.setdefault(card_of(known[id]), np.zeros((2, len(columns))))
+            for column, given in enumerate(figures):
+                if given:
+                    row[:, column] += (sum(sorted(given)) / len(given) - low) * 100 / span, 1
+            contestant.readable += any(figures)
+    order = list(get_args(Language))
+    return sorted(found.values(), key=lambda one: (order.index(one.language), one.scorer, one.supporter))
+
+
+def stack(contestants: Sequence[Contestant]) -> tuple[Floats, Floats]:
+    """The contestants' sums and counts on all their cards together, each [cards, contestants, dimensions]."""
+    cards = {name: row for row, name in enumerate(sorted({card for one in contestants for card in one.cards}))}
+    width = next(iter(contestants[0].cards.values())).shape[1]
+    sums, counts = np.zeros((2, len(cards), len(contestants), width))
+    for place, one in enumerate(contestants):
+        for card, row in one.cards.items():
+            sums[cards[card], place], counts[cards[card], place] = row
+    return sums, counts
+
+
+def cells_of(contestants: Sequence[Contestant], rubric: Rubric) -> list[list[Score]]:
+    """Each contestant's scores on every dimension and then on the average; intervals by bootstrap over all their cards."""
+    names = [*rubric.dimensions, AVERAGE]
+    rows = paired.card_estimates(*stack(contestants), [one.readable for one in contestants])
+    return [
+        [
+            Score(one.language, one.scorer, one.supporter, name, cell, one.asked[name], one.read[name])
+            for name, cell in zip(names, row, strict=True)
+        ]
+        for one, row in zip(contestants, rows, strict=True)
+    ]
+
+
+def scores(
+    dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], rubric: Rubric, value: Value = "value"
+) -> list[Score]:
+    """Every leaderboard cell: language × scorer × supporter × dimension, and `average` after the dimensions.
+
+    Supporters come by falling average. See `tally` for how scores are counted and what is refused.
+    """
+    found = []
+    for _, rivals in _fields(tally(dialogues, judgements, rubric, value)):
+        blocks = cells_of(rivals, rubric)
+        blocks.sort(key=lambda block: -_average(block))
+        found += [cell for block in blocks for cell in block]
+    return found
+
+
+def ranks(contestants: Sequence[Contestant]) -> list[int | None]:
+    """Ranks with ties, of rivals in one language by one scorer: 1 + the number of those that are better and hold.
+
+    "Better" is by the average on shared cards, "hold" by `evalsuite.paired.differences` over all pairs. None for a contestant
+    that could be compared with no other.
+    """
+    found: list[int | None] = [None] * len(contestants)
+    for difference in _all_pairs(contestants):
+        if difference.estimate.mean is None:
+            continue
+        worse = difference.second if difference.estimate.mean > 0 else difference.first
+        for place in (difference.first, difference.second):
+            found[place] = (found[place] or 1) + bool(difference.holds and place == worse)
+    return found
+
+
+def leaderboard(
+    dialogues: Sequence[Dialogue],
+    judgements: Sequence[Judgement],
+    rubric: Rubric,
+    value: Value = "value",
+    groups: Mapping[str, str] | None = None,
+) -> list[Table]:
+    """One table a language: supporters × dimensions on 0–100 with 95 % intervals and n, their average, and the parse rate.
+
+    On 0–4 a figure is the mean × 25 of ESC-Eval's table 2. Several judges, methods or conditions are separate rows. With
+    several supporters there is a rank with ties (`ranks`). `groups` maps supporter → group (`groups_of`): rows then come by
+    group, in the paper's order, those without one last as `other`. See `tally` and `evalsuite.paired.card_estimates`.
+    """
+    tables = []
+    for language, own in groupby(tally(dialogues, judgements, rubric, value), key=lambda one: one.language):
+        contestants = list(own)
+        scorers = sorted({one.scorer for one in contestants})
+        ranked = False
+        lines: list[tuple[tuple[Any, ...], list[Score], str, int | None]] = []
+        for place, (_, rivals) in enumerate(_fields(contestants)):
+            ranked |= len(rivals) > 1
+            for block, rank in zip(cells_of(rivals, rubric), ranks(rivals), strict=True):
+                group = (groups or {}).get(block[0].supporter, OTHER)
+                lines.append(((place, _group_order(group), -_average(block), block[0].supporter), block, group, rank))
+        lines.sort(key=lambda line: line[0])
+        grouped = any(group != OTHER for _, _, group, _ in lines)
+        heads = ["supporter", *["group"] * grouped, *["judged by"] * (len(scorers) > 1), *["rank"] * ranked]
+        rows: list[tuple[Cell, ...]] = []
+        for _, block, group, rank in lines:
+            given = {"supporter": block[0].supporter, "group": group, "judged by": block[0].scorer.name, "rank": rank}
+            rows.append((*(given[head] for head in heads), *score_cells(block)))
+        cells = [cell for _, block, _, _ in lines for cell in block]
+        tables.append(
+            Table(
+                key=f"leaderboard-{language}",
+                title=f"Leaderboard, {language}" + (" (expected scores)" if value == "expected" else ""),
+                columns=(*heads, *score_columns(rubric)),
+                rows=tuple(rows),
+                notes=(*score_notes(cells, rubric, value), *[RANK_NOTE] * ranked),
+                section=SCORES,
+            )
+        )
+    return tables
+
+
+def pairwise_differences(
+    dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], rubric: Rubric, value: Value = "value"
+) -> list[Table]:
+    """One table a language with several supporters: the difference of every two in their average, and whether it holds.
+
+    The better of two (by the leaderboard) comes first. Intervals, tests and Holm's correction: `evalsuite.paired.differences`,
+    the correction over all pairs of one scorer.
+    """
+    tables = []
+    for language, own in groupby(tally(dialogues, judgements, rubric, value), key=lambda one: one.language):
+        contestants = list(own)
+        several = len({one.scorer for one in contestants}) > 1
+        rows: list[tuple[Cell, ...]] = []
+        for scorer, rivals in _fields(contestants):
+            by_average = sorted(zip(cells_of(rivals, rubric), rivals, strict=True), key=lambda pair: -_average(pair[0]))
+            ordered = [one for _, one in by_average]
+            for each in _all_pairs(ordered):
+                names = ordered[each.first].supporter, ordered[each.second].supporter
+                rows.append((*names, *[scorer.name] * several, *paired.cells(each)))
+        if rows:
+            tables.append(
+                Table(
+                    key=f"differences-{language}",
+                    title=f"Differences between supporters in the average, {language}",
+                    columns=("supporter", "against", *["judged by"] * several, *paired.COLUMNS),
+                    rows=tuple(rows),
+                    notes=(paired.NOTE, *["Holm's correction runs over the pairs of one judge."] * several),
+                    section=SCORES,
+                )
+            )
+    return tables
+
+
+def groups_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """Supporter → group of table 2, from a run folder's config; supporters whose spec names none are left out."""
+    specs = config.get("simulate", {}).get("supporters", [])
+    return {spec["name"]: spec["group"] for spec in specs if spec.get("group")}
+
+
+def score_columns(rubric: Rubric) -> tuple[str, ...]:
+    """Column heads of `score_cells`."""
+    return (*(dimension_label(rubric, dimension) for dimension in rubric.dimensions), AVERAGE, "parse rate %")
+
+
+def score_cells(block: Sequence[Score]) -> tuple[Cell, ...]:
+    """One contestant's table cells: every dimension, the average, and the parse rate in per cent."""
+    return (*(cell.estimate for cell in block), 100 * block[-1].read / block[-1].asked)
+
+
+def score_notes(cells: Sequence[Score], rubric: Rubric, value: Value) -> Iterator[str]:
+    """What a reader of a table of scores must know."""
+    scale = rubric.scale
+    scorers = {cell.scorer for cell in cells}
+    if len(scorers) == 1:
+        yield f"Judged by {scorers.pop().name} on rubric {rubric.name}."
+    yield (
+        f"Mean score on 0–100 ({scale.min} → 0, {scale.max} → 100), [95 % bootstrap percentile interval over cards (dialogues "
+        f"without a card: themselves), {RESAMPLES:,} resamples], n = dialogues with a readable verdict."
+    )
+    yield f"{AVERAGE}: unweighted mean of the dimensions; its n counts dialogues with any readable verdict."
+    if any(cell.estimate.mean is not None and cell.estimate.low is None for cell in cells):
+        yield "No interval is given at n = 1, or where all dialogues are on one card. Equal scores give one without width."
+    if any(cell.read < cell.asked for cell in cells):
+        yield "Unreadable verdicts are in no mean; they lower the parse rate."
+    if value == "expected":
+        yield "Expected scores are means of the judge's token probabilities; verdicts without probabilities are left out."
+
+
+def _fields(contestants: Sequence[Contestant]) -> Iterator[tuple[Scorer, list[Contestant]]]:
+    """Rivals: contestants of one language and scorer."""
+    for (_, scorer), rivals in groupby(contestants, key=lambda one: (one.language, one.scorer)):
+        yield scorer, list(rivals)
+
+
+def _all_pairs(contestants: Sequence[Contestant]) -> list[paired.Difference]:
+    if len(contestants) < 2:
+        return []
+    return paired.differences(*stack(contestants), list(combinations(range(len(contestants)), 2)), average_only=True)
+
+
+def _average(block: Sequence[Score]) -> float:
+    mean = block[-1].estimate.mean
+    return -1.0 if mean is None else mean
+
+
+def _group_order(group: str) -> int:
+    known = [*get_args(Group), OTHER]
+    return known.index(group) if group in known else len(known)

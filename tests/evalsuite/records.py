@@ -1,0 +1,25 @@
+"""Small records for tests of statistics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from data_prep.records import Dialogue, Judgement, Language, Turn
+from data_prep.rubrics import Dimension, Rubric, Scale
+
+
+def make_rubric(*names: str, low: int = 0, high: int = 4) -> Rubric:
+    levels = {score: f"level {score}" for score in range(low, high + 1)}
+    dimensions = {n: Dimension(label={"en": n.title()}, about={"en": n}, levels={"en": levels}) for n in names}
+    scale = Scale(min=low, max=high)
+    return Rubric(name="test", source="made up", languages=("en",), scale=scale, dimensions=dimensions)
+
+
+def make_dialogue(name: str, supporter: str | None = "m", language: Language = "en", **more: Any) -> Dialogue:
+    turns = more.pop("turns", None) or (Turn(role="seeker", text="a"), Turn(role="supporter", text="b"))
+    return Dialogue(id=name, language=language, source="corpus", supporter=supporter, turns=turns, **more)
+
+
+def make_judgement(dialogue: str, dimension: str, value: float | None, **more: Any) -> Judgement:
+    base = {"language": "en", "judge": "j", "rubric": "test", "method": "joint", "raw": "raw"}
+    return Judgement.model_validate(base | {"dialogue_id": dialogue, "dimension": dimension, "value": value} | more)

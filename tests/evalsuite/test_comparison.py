@@ -1,0 +1,216 @@
+"""Runs side by side: what is compared with what, the figures, and the command."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from data_prep.records import Judgement, RoleCard
+from evalsuite.commands import compare as command
+from evalsuite.comparison import compare, read_runs
+from evalsuite.comparison_tables import as_json, tables
+from serve.errors import UserError, run_cli
+from serve.files import write_json, write_jsonl
+from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
+
+RUBRIC = make_rubric("fluency", "empathy")
+Scores = Mapping[str, list[int | None]]  # supporter → score on each card
+
+
+def make_run(folder: Path, scores: Scores, judge: str = "j", rubric: Any = RUBRIC, **config: Any) -> Path:
+    """A scored run folder: each supporter's dialogue on card `c0`, `c1`, … has one score on all dimensions."""
+    dialogues, judgements = [], []
+    for supporter, given in scores.items():
+        for card, score in enumerate(given):
+            dialogues.append(make_dialogue(f"{supporter}-{card}", supporter, card_id=f"c{card}"))
+            judgements += [make_judgement(dialogues[-1].id, name, score, judge=judge) for name in RUBRIC.dimensions]
+    folder.mkdir(parents=True)
+    write_jsonl(folder / "dialogues.jsonl", dialogues)
+    write_jsonl(folder / "judgements.jsonl", judgements)
+    supporters = [{"name": name, "checkpoint": f"weights/{name}"} for name in scores]
+    simulate = {"exchanges": 5, "supporters": supporters} | config
+    write_json(
+        folder / "config.json",
+        {"simulate": simulate, "score": {"judge": {"name": judge}, "rubric": rubric.model_dump(mode="json")}},
+    )
+    return folder
+
+
+def pairs(*folders: Path) -> list[tuple[str, str]]:
+    (each,) = compare(read_runs(folders)).languages
+    found = [(each.entries[one.first].name, each.entries[one.second].name) for one in each.differences]
+    return list(dict.fromkeys(found))
+
+
+def test_a_supporter_in_both_runs_by_hand(tmp_path: Path) -> None:
+    old = make_run(tmp_path / "old", {"m": [1, 2, 3, 2, 1, 0, 2, 1, 3, 2, None]})
+    new = make_run(tmp_path / "new", {"m": [2, 3, 4, 3, 2, 1, 3, 2, 4, 3, 4]}, exchanges=6)
+    found = as_json(compare(read_runs([old, new])))
+    english = found["languages"]["en"]
+    assert english["cards"] == {"old": 11, "new": 11, "shared": 11}
+    assert [one["dimension"] for one in english["differences"]] == ["fluency", "empathy", "average"]
+    for one in english["differences"]:
+        assert (one["name"], one["against"]) == ("new/m", "old/m"), "the later run's comes first"
+        assert (one["mean_first"], one["mean_against"]) == (pytest.approx(67.5), pytest.approx(42.5))
+        assert (one["difference"], one["low"], one["high"]) == (pytest.approx(25),) * 3
+        # Ten shared cards, all better by one: 2 of the 2^10 sign patterns; three comparisons.
+        assert (one["cards"], one["p"], one["p_holm"], one["holds"]) == (10, 2 / 1024, pytest.approx(6 / 1024), True)
+    assert [(s["name"], s["dimension"], s["n"]) for s in english["scores"]][::3] == [
+        ("old/m", "fluency", 10),
+        ("new/m", "fluency", 11),
+    ]
+    assert found["config_differences"] == [{"run": "old", "compared_with": "new", "differences": ["simulate.exchanges: 5 → 6"]}]
+
+
+def test_identical_runs_never_differ(tmp_path: Path) -> None:
+    scores: Scores = {"m": [1, 2, 3, None, 0, 4, 2, 2, 1, 3, 3, 4], "k": [0] * 12}
+    found = compare(read_runs([make_run(tmp_path / name, scores) for name in "ab"]))
+    (each,) = found.languages
+    assert len(each.differences) == 2 * 3
+    for one in each.differences:
+        assert (one.estimate.mean, one.estimate.low, one.estimate.high) == (0, 0, 0)
+        assert (one.p, one.holm, one.holds) == (1, 1, False)
+    assert tables(found)[-1].rows == (("a", "b", "no difference"),)
+
+
+def test_what_is_compared_with_what(tmp_path: Path) -> None:
+    both = make_run(tmp_path / "one", {"base": [1, 2], "mine-1": [2, 2]})
+    other = make_run(tmp_path / "two", {"base": [1, 2], "mine-2": [3, 3]})
+    assert pairs(both, other) == [("two/base", "one/base"), ("mine-2", "mine-1")]
+    alone = make_run(tmp_path / "three", {"gpt": [1, 2]})
+    assert pairs(alone, other) == [("base", "gpt"), ("mine-2", "gpt")]
+    assert pairs(make_run(tmp_path / "four", {"base": [0, 0]}), other) == [("two/base", "four/base")]
+
+
+def test_two_judges_on_the_same_dialogues(tmp_path: Path) -> None:
+    first = make_run(tmp_path / "j", {"m": [1] * 8, "k": [2] * 8})
+    second = make_run(tmp_path / "k", {"m": [2] * 8, "k": [2] * 8}, judge="k")
+    found = compare(read_runs([first, second]))
+    (each,) = found.languages
+    averages = [one for one in each.differences if one.dimension is None]
+    named = {each.entries[one.first].name: (one.estimate.mean, one.holds) for one in averages}
+    assert named == {"k/k": (0, False), "k/m": (25, True)}
+    shown = {table.key: table for table in tables(found)}
+    assert shown["compare-scores-en"].columns[:3] == ("supporter", "run", "judged by")
+    assert any("judges differ" in note for note in shown["compare-differences-en"].notes)
+    assert ("j", "k", 'score.judge.name: "j" → "k"') in shown["compare-config"].rows
+
+
+def test_several_judges_in_a_run_are_told_apart(tmp_path: Path) -> None:
+    folders = [make_run(tmp_path / name, {"m": [1, 2]}) for name in "ab"]
+    for folder in folders:
+        own = [Judgement.model_validate_json(line) for line in (folder / "judgements.jsonl").read_text().splitlines()]
+        write_jsonl(folder / "judgements.jsonl", own + [j.model_copy(update={"judge": "other"}) for j in own])
+    assert pairs(*folders) == [("b/m (j · joint)", "a/m (j · joint)"), ("b/m (other · joint)", "a/m (other · joint)")]
+
+
+def test_cards_that_only_share_their_id_are_not_paired(tmp_path: Path) -> None:
+    folders = [make_run(tmp_path / name, {"m": [1, 2, 3]}) for name in "ab"]
+    for text, folder in zip(("a lost job", "a lost dog"), folders, strict=True):
+        card = {"language": "en", "source": "s", "card_method": "written"}
+        problems = [text, "same", "same"]
+        cards = [RoleCard.model_validate(card | {"id": f"c{n}", "problem": p}) for n, p in enumerate(problems)]
+        write_jsonl(folder / "cards.jsonl", cards)
+    found = compare(read_runs(folders))
+    (each,) = found.languages
+    assert each.shared == 2 and {one.estimate.n for one in each.differences} == {2}
+    assert any("counted as different cards: 1." in note for note in tables(found)[0].notes)
+
+
+def test_runs_without_shared_cards_stand_side_by_side_only(tmp_path: Path) -> None:
+    first = make_run(tmp_path / "a", {"m": [1, None]})
+    second = make_run(tmp_path / "b", {"m": [None, 2]})
+    found = compare(read_runs([first, second]))
+    shown = {table.key: table for table in tables(found)}
+    assert shown["compare-differences-en"].rows == ()
+    assert "Not compared, since they share no cards: b/m with a/m." in shown["compare-differences-en"].notes
+    assert [row[0] for row in shown["compare-scores-en"].rows] == ["a/m", "b/m"]
+    assert {one["p"] for one in as_json(found)["languages"]["en"]["differences"]} == {None}
+
+
+def test_runs_of_one_name_are_told_apart_by_their_paths(tmp_path: Path) -> None:
+    folders = [make_run(tmp_path / name / "run", {"m": [1]}) for name in "ab"]
+    assert [run.name for run in read_runs(folders)] == [str(folder) for folder in folders]
+
+
+def test_a_run_that_was_only_scored_has_no_simulate_config(tmp_path: Path) -> None:
+    first, second = (make_run(tmp_path / name, {"m": [1, 2]}) for name in "ab")
+    config = orjson.loads((second / "config.json").read_bytes())
+    write_json(second / "config.json", {"score": config["score"]})
+    assert compare(read_runs([first, second])).changed[0][2][0].startswith("simulate: ")
+
+
+def test_plumbing_is_named(tmp_path: Path) -> None:
+    first, second = (
+        make_run(tmp_path / "a", {"m": [1]}),
+        make_run(tmp_path / "b", {"m": [1]}, seeker={"checkpoint": "embedded:x"}),
+    )
+    assert any(note.startswith("Plumbing") and "(b)" in note for note in tables(compare(read_runs([first, second])))[0].notes)
+
+
+# --- the command ----------------------------------------------------------------------------------------------------------
+
+app = typer.Typer(pretty_exceptions_enable=False)
+app.command()(command.compare)
+
+
+def test_command_prints_json_alone_and_writes_every_table(tmp_path: Path) -> None:
+    folders = [make_run(tmp_path / name, {"m": [1, 2, 3]}) for name in "ab"]
+    out = tmp_path / "out"
+    result = CliRunner().invoke(app, [*map(str, folders), "--json", "--out", str(out)])
+    assert result.exit_code == 0
+    assert orjson.loads(result.stdout) == orjson.loads((out / "compare.json").read_bytes())
+    names = {"compare-runs", "compare-scores-en", "compare-differences-en", "compare-config"}
+    assert {path.stem for path in out.glob("*.csv")} == names
+    with (out / "compare-differences-en.csv").open() as handle:
+        rows = list(csv.DictReader(handle))
+    assert [row["dimension"] for row in rows] == ["Fluency", "Empathy", "average"]
+    assert (rows[0]["difference"], rows[0]["difference n"], rows[0]["p (Holm)"]) == ("0.00", "3", "1.0000")
+    assert (out / "compare.md").read_text().count("\n| --- ") == 4
+
+
+def test_command_prints_tables(tmp_path: Path) -> None:
+    folders = [make_run(tmp_path / name, {"m": [1, 2, 3]}) for name in "ab"]
+    result = CliRunner().invoke(app, [*map(str, folders)])
+    assert result.exit_code == 0 and "Differences between runs, en" in result.stdout and "b/m" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda a, b: [a], "one run is nothing to compare"),
+        (lambda a, b: [a, a / ".." / "a"], "is given twice"),
+        (lambda a, b: [a, b, "--value", "mean"], "--value: unknown value 'mean': value or expected"),
+        (lambda a, b: [a, a.parent], "not a run folder"),
+        (lambda a, b: ((b / "config.json").write_text('{"simulate": {}}'), [a, b])[1], "b has no judgements yet"),
+        (lambda a, b: ((b / "config.json").write_text("{"), [a, b])[1], "config.json:1: malformed JSON"),
+        (
+            lambda a, b: ((b / "config.json").write_text('{"score": {"rubric": {}}}'), [a, b])[1],
+            "score.rubric: name",
+        ),
+        (lambda a, b: ((b / "dialogues.jsonl").write_text("{}\n"), [a, b])[1], "dialogues.jsonl:1: id"),
+    ],
+)
+def test_bad_input_is_one_line(
+    tmp_path: Path, spoil: Any, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = spoil(*(make_run(tmp_path / name, {"m": [1]}) for name in "ab"))
+    monkeypatch.setattr("sys.argv", ["compare", *map(str, given)])
+    with pytest.raises(SystemExit) as stopped:
+        run_cli(app)
+    error = capsys.readouterr().err
+    assert stopped.value.code == 2 and message in error and error.count("\n") == 1
+
+
+def test_other_rubrics_are_refused(tmp_path: Path) -> None:
+    first = make_run(tmp_path / "a", {"m": [1]})
+    second = make_run(tmp_path / "b", {"m": [1]}, rubric=make_rubric("fluency", "empathy", high=5))
+    with pytest.raises(UserError, match=r"a and b were scored on different rubrics \(.*scale.max: 4 → 5"):
+        compare(read_runs([first, second]))

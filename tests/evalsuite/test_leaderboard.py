@@ -1,0 +1,259 @@
+"""Leaderboards, their ranks and groups against hand-worked examples."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from data_prep.records import Dialogue, Judgement
+from data_prep.rubrics import Rubric
+from data_prep.tables import Estimate, Table
+from evalsuite.leaderboard import groups_of, leaderboard, pairwise_differences, ranks, scores, tally
+from evalsuite.summary import AVERAGE, Value, distributions
+from serve.errors import UserError
+from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
+
+RUBRIC = make_rubric("fluency", "empathy")
+
+
+def board(dialogues: list[Dialogue], judgements: list[Judgement], rubric: Rubric = RUBRIC, value: Value = "value") -> Table:
+    (table,) = leaderboard(dialogues, judgements, rubric, value)
+    return table
+
+
+def cell(table: Table, row: int, column: str) -> Estimate:
+    return cast(Estimate, table.rows[row][table.columns.index(column)])
+
+
+def test_by_hand() -> None:
+    dialogues = [make_dialogue(name) for name in "abcd"]
+    judgements = [make_judgement(name, "fluency", score) for name, score in zip("abcd", (4, 3, 2, 3), strict=True)]
+    judgements += [make_judgement(name, "empathy", score) for name, score in zip("abcd", (1, None, 0, 1), strict=True)]
+    table = board(dialogues, judgements)
+    assert table.columns == ("supporter", "Fluency", "Empathy", "average", "parse rate %")
+    assert (table.key, table.rows[0][0]) == ("leaderboard-en", "m")
+    fluency, empathy, average = (cell(table, 0, name) for name in ("Fluency", "Empathy", AVERAGE))
+    assert (fluency.mean, fluency.n) == (75, 4)  # 12 / 4 × 25
+    assert empathy.mean == pytest.approx(100 / 6) and empathy.n == 3  # 2 / 3 × 25: the unreadable one is no zero
+    assert average.mean == pytest.approx((75 + 100 / 6) / 2) and average.n == 4
+    assert table.rows[0][-1] == pytest.approx(100 * 7 / 8)
+
+
+def test_average_as_in_the_papers_table_2() -> None:
+    """GPT-4, English: the seven printed means average to the printed 63.78."""
+    printed = (74.32, 71.68, 71.22, 73.72, 74.92, 36.40, 44.18)
+    rubric = make_rubric(*"abcdefg")
+    judgements = [make_judgement("x", name, mean / 25) for name, mean in zip("abcdefg", printed, strict=True)]
+    assert cell(board([make_dialogue("x")], judgements, rubric), 0, AVERAGE).mean == pytest.approx(63.78, abs=0.005)
+
+
+def test_other_scales_also_run_from_0_to_100() -> None:
+    rubric = make_rubric("empathy", low=1, high=5)
+    judgements = [make_judgement("a", "empathy", 1), make_judgement("b", "empathy", 4)]
+    assert cell(board([make_dialogue("a"), make_dialogue("b")], judgements, rubric), 0, "Empathy").mean == 37.5
+
+
+def test_nothing_readable() -> None:
+    judgements = [make_judgement("a", "fluency", 2), make_judgement("a", "empathy", None), make_judgement("b", "fluency", 4)]
+    table = board([make_dialogue("a"), make_dialogue("b")], judgements)
+    assert cell(table, 0, "Empathy") == Estimate(None, None, None, 0)
+    assert cell(table, 0, AVERAGE).mean is None  # an average over fewer dimensions would not compare
+    assert table.rows[0][-1] == pytest.approx(100 * 2 / 3)
+    assert board([make_dialogue("a")], [make_judgement("a", "fluency", None)]).rows[0][-1] == 0
+
+
+def test_intervals_do_not_depend_on_the_order_of_records() -> None:
+    dialogues = [make_dialogue(f"d{number:02d}") for number in range(30)]
+    values = np.random.default_rng(3).uniform(0, 4, 30).tolist()
+    judgements = [make_judgement(d.id, "fluency", value) for d, value in zip(dialogues, values, strict=True)]
+    rubric = make_rubric("fluency")
+    here, there = (board(dialogues, own, rubric) for own in (judgements, judgements[::-1]))
+    assert cell(here, 0, "Fluency").low == pytest.approx(cell(there, 0, "Fluency").low, rel=1e-12)
+
+
+def test_repeats_and_turns_count_once_per_dialogue() -> None:
+    rubric = make_rubric("fluency")
+    judgements = [make_judgement("a", "fluency", 4, repeat=n) for n in range(9)] + [make_judgement("b", "fluency", 0)]
+    estimate = cell(board([make_dialogue("a"), make_dialogue("b")], judgements, rubric), 0, "Fluency")
+    assert (estimate.mean, estimate.n) == (50, 2)
+
+
+def test_expected_scores() -> None:
+    rubric = make_rubric("fluency")
+    judgements = [
+        make_judgement("a", "fluency", 3, expected=2.6),
+        make_judgement("b", "fluency", 3, expected=3.0),
+        make_judgement("c", "fluency", 3),  # a judge without token probabilities
+        make_judgement("d", "fluency", None, expected=1.0),  # unreadable: left out here too
+    ]
+    table = board([make_dialogue(name) for name in "abcd"], judgements, rubric, "expected")
+    estimate = cell(table, 0, "Fluency")
+    assert estimate.mean == pytest.approx(70) and estimate.n == 2
+    assert "expected" in table.title and table.rows[0][-1] == 75
+
+
+def test_languages_have_their_own_tables() -> None:
+    dialogues = [make_dialogue("a", language="zh"), make_dialogue("b")]
+    judgements = [make_judgement("a", "fluency", 4, language="zh"), make_judgement("b", "fluency", 0)]
+    tables = leaderboard(dialogues, judgements, make_rubric("fluency"))
+    assert [(t.key, cell(t, 0, "Fluency").mean) for t in tables] == [("leaderboard-en", 0), ("leaderboard-zh", 100)]
+    assert [t.key for t in leaderboard(dialogues, judgements[:1], make_rubric("fluency"))] == ["leaderboard-zh"]
+    assert leaderboard([], [], RUBRIC) == []
+
+
+def test_best_average_first_and_corpora_under_their_source() -> None:
+    dialogues = [make_dialogue("a", "low"), make_dialogue("b", "high"), make_dialogue("c", None)]
+    judgements = [make_judgement(name, "fluency", score) for name, score in (("a", 1), ("b", 3), ("c", 2))]
+    table = board(dialogues, judgements, make_rubric("fluency"))
+    assert [row[0] for row in table.rows] == ["high", "corpus", "low"]
+
+
+def test_other_rubrics_are_passed_over() -> None:
+    judgements = [make_judgement("a", "fluency", 1), make_judgement("a", "warmth", 99, rubric="other")]
+    assert cell(board([make_dialogue("a")], judgements, make_rubric("fluency")), 0, "Fluency").mean == 25
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"dimension": "warmth"}, "dialogue a by j: dimension: 'warmth' is not in rubric test"),
+        ({"value": 5}, "value: 5 is off the scale 0 to 4"),
+        ({"value": -1}, "value: -1 is off the scale"),
+        ({"expected": 4.5}, "expected: 4.5 is off the scale"),
+        ({"dialogue_id": "z"}, "dialogue_id: no dialogue 'z' in this run"),
+    ],
+)
+def test_records_that_do_not_fit_are_refused(changed: dict[str, Any], message: str) -> None:
+    judgement = make_judgement("a", "fluency", 1).model_copy(update=changed)
+    with pytest.raises(UserError, match=message):
+        scores([make_dialogue("a")], [judgement], RUBRIC)
+
+
+def test_judges_methods_and_conditions_are_never_mixed() -> None:
+    rubric = make_rubric("fluency")
+    variants: list[dict[str, Any]] = [{}, {"judge": "k"}, {"method": "paper"}, {"condition": {"order": "ba"}}]
+    judgements = [make_judgement("a", "fluency", score, **variant) for score, variant in enumerate(variants)]
+    table = board([make_dialogue("a")], judgements, rubric)
+    found = {row[1]: cell(table, number, "Fluency").mean for number, row in enumerate(table.rows)}
+    assert found == {"j · joint": 0, "k · joint": 25, "j · paper": 50, "j · joint · order=ba": 75}
+    given = distributions(judgements, rubric)
+    assert given.columns[:3] == ("language", "judged by", "dimension") and [row[-1] for row in given.rows] == [1, 1, 1, 1]
+
+
+def field(figures: dict[str, list[list[float | None]]], **more: Any) -> tuple[list[Dialogue], list[Judgement]]:
+    """Dialogues and verdicts of supporters on shared cards: supporter → card → score on each dimension of `RUBRIC`."""
+    dialogues, judgements = [], []
+    for supporter, cards in figures.items():
+        for card, verdicts in enumerate(cards):
+            dialogue = make_dialogue(f"{supporter}-{card}", supporter, card_id=f"c{card}")
+            dialogues.append(dialogue)
+            for name, value in zip(RUBRIC.dimensions, verdicts, strict=True):
+                judgements.append(make_judgement(dialogue.id, name, value, **more))
+    return dialogues, judgements
+
+
+def test_ranks_have_ties_where_a_difference_does_not_hold() -> None:
+    figures: dict[str, list[list[float | None]]] = {
+        "a": [[2 + card % 2, 2] for card in range(12)],
+        "b": [[3 - card % 2, 2] for card in range(12)],  # the same mean: +1 and −1 by turns
+        "c": [[1, 2] for _ in range(12)],  # worse on every card
+    }
+    contestants = tally(*field(figures), RUBRIC)
+    assert [one.supporter for one in contestants] == ["a", "b", "c"]
+    assert ranks(contestants) == [1, 1, 3]
+    (table,) = leaderboard(*field(figures), RUBRIC)
+    assert table.columns[:2] == ("supporter", "rank") and [row[:2] for row in table.rows] == [("a", 1), ("b", 1), ("c", 3)]
+    (pairs,) = pairwise_differences(*field(figures), RUBRIC)
+    assert pairs.columns == ("supporter", "against", "difference", "p", "p (Holm)", "holds")
+    assert [(*row[:2], row[-1]) for row in pairs.rows] == [("a", "b", "no"), ("a", "c", "yes"), ("b", "c", "yes")]
+    # a − c is (1 or 2 on fluency, 0 on empathy) × 25 / 2; p by hand: 2 of 2^12 sign patterns reach the sum, Holm × 3.
+    assert pairs.rows[1][2:5] == (Estimate(18.75, *_bounds(pairs.rows[1][2]), 12), f"{2 / 4096:.4f}", f"{6 / 4096:.4f}")
+    assert pairs.rows[0][2:5] == (Estimate(0.0, *_bounds(pairs.rows[0][2]), 12), "1.0000", "1.0000")
+
+
+def _bounds(estimate: Any) -> tuple[float, float]:
+    return estimate.low, estimate.high
+
+
+def test_few_cards_never_hold() -> None:
+    """Four cards: 2 of 16 sign patterns are as extreme, p = 0.125, however large the difference."""
+    contestants = tally(*field({"a": [[4, 4]] * 4, "b": [[0, 0]] * 4}), RUBRIC)
+    assert ranks(contestants) == [1, 1]
+
+
+def test_ranks_of_the_incomparable_are_undefined() -> None:
+    dialogues, judgements = field({"a": [[4, 4]] * 12, "b": [[0, 0]] * 12, "unread": [[4, None]] * 12})
+    alone = make_dialogue("x", "alone", card_id="another")
+    judgements += [make_judgement("x", name, 4) for name in RUBRIC.dimensions]
+    contestants = tally([*dialogues, alone], judgements, RUBRIC)
+    found = dict(zip([one.supporter for one in contestants], ranks(contestants), strict=True))
+    assert found == {"a": 1, "alone": None, "b": 2, "unread": None}
+
+
+def test_a_single_supporter_has_no_rank_and_no_pairs() -> None:
+    records = field({"a": [[4, 4]] * 3})
+    assert board(*records).columns[0:2] == ("supporter", "Fluency")
+    assert pairwise_differences(*records, RUBRIC) == []
+
+
+def test_groups_in_the_papers_order() -> None:
+    names = ("x", "tuned", "weights", "api", "api2")
+    records = field({name: [[place % 5, 2]] * 2 for place, name in enumerate(names)})
+    groups = {"tuned": "domain", "weights": "open", "api": "closed", "api2": "closed"}
+    (table,) = leaderboard(*records, RUBRIC, groups=groups)
+    assert table.columns[:3] == ("supporter", "group", "rank")
+    listed = [row[:2] for row in table.rows]
+    assert listed == [("api2", "closed"), ("api", "closed"), ("weights", "open"), ("tuned", "domain"), ("x", "other")]
+    assert leaderboard(*records, RUBRIC, groups={"nobody": "open"})[0].columns[:2] == ("supporter", "rank")
+
+
+def test_groups_come_from_the_runs_config() -> None:
+    specs = [{"name": "a", "group": "open"}, {"name": "b", "group": None}, {"name": "c"}]
+    assert groups_of({"simulate": {"supporters": specs}}) == {"a": "open"}
+    assert groups_of({"score": {}}) == {}
+
+
+def test_trials_of_a_card_are_drawn_together() -> None:
+    """Two cards with ten equal trials each: the mean of a resample is 0, 50 or 100 and nothing between."""
+    dialogues = [make_dialogue(f"{card}-{n}", card_id=f"c{card}", trial=n) for card in (0, 1) for n in range(10)]
+    judgements = [make_judgement(d.id, "fluency", 4 * (d.card_id == "c1")) for d in dialogues]
+    rubric = make_rubric("fluency")
+    assert cell(board(dialogues, judgements, rubric), 0, "Fluency") == Estimate(50, 0, 100, 20)
+    one_card = board(dialogues[:10], judgements[:10], rubric)
+    assert cell(one_card, 0, "Fluency") == Estimate(0, None, None, 10)
+    assert any("all dialogues are on one card" in note for note in one_card.notes)
+
+
+def test_items_of_a_corpus_pair_as_cards_do() -> None:
+    dialogues = [make_dialogue(f"{s}{n}", s, source_id=str(n)) for s in "ab" for n in range(12)]
+    judgements = [make_judgement(d.id, name, 3 if d.supporter == "a" else 1) for d in dialogues for name in RUBRIC.dimensions]
+    (table,) = pairwise_differences(dialogues, judgements, RUBRIC)
+    assert table.rows[0][2] == Estimate(50, 50, 50, 12) and table.rows[0][-1] == "yes"
+
+
+def test_the_order_of_records_changes_nothing() -> None:
+    rng = np.random.default_rng(1)
+    figures = {s: rng.integers(0, 5, (20, 2)).tolist() for s in "abc"}
+    dialogues, judgements = field(figures)
+    groups = {"a": "open"}
+    here = leaderboard(dialogues, judgements, RUBRIC, groups=groups) + pairwise_differences(dialogues, judgements, RUBRIC)
+    judgements = [judgements[place] for place in rng.permutation(len(judgements))]
+    there = leaderboard(dialogues[::-1], judgements, RUBRIC, groups=groups)
+    assert here == there + pairwise_differences(dialogues[::-1], judgements, RUBRIC)
+
+
+def test_ranks_are_within_one_judge() -> None:
+    figures: dict[str, list[list[float | None]]] = {"a": [[4, 4]] * 12, "b": [[0, 0]] * 12}
+    dialogues, judgements = field(figures)
+    judgements += [j.model_copy(update={"judge": "k", "value": 4 - (j.value or 0)}) for j in judgements]
+    (table,) = leaderboard(dialogues, judgements, RUBRIC)
+    assert [row[:3] for row in table.rows] == [
+        ("a", "j · joint", 1),
+        ("b", "j · joint", 2),
+        ("b", "k · joint", 1),
+        ("a", "k · joint", 2),
+    ]
+    (pairs,) = pairwise_differences(dialogues, judgements, RUBRIC)
+    assert [row[:3] for row in pairs.rows] == [("a", "b", "j · joint"), ("b", "a", "k · joint")]
