@@ -17,6 +17,7 @@ import numpy as np
 import typer
 from rich.console import Console
 
+from data_prep.line_checks import MACHINE, SUPPORTER, distinct, says, units
 from data_prep.records import Language, Record
 from data_prep.role_play.examples import RoleExample
 from data_prep.scores.accuracy import wilson
@@ -28,7 +29,6 @@ from serve.merge import WEIGHTS, adapter_rank
 from train.base_and_adapter import NEW_TOKENS, BaseAndAdapter, Floats, load_adapter, stock_rows
 from train.chat_templates import IGNORED, chatml, encode_prompt
 from train.examples import Prepared, prepare_role, read_role
-from train.line_checks import MACHINE, SUPPORTER, distinct, says, units
 
 if TYPE_CHECKING:
     from train.recipes import Recipe
@@ -197,7 +197,7 @@ def tables(found: dict[str, Any]) -> list[Table]:
             f"bootstrap interval; base and adapter are cut off at {NEW_TOKENS} tokens. Shares with Wilson's 95 % interval. "
             "distinct-n falls as text grows: compare it only between lines of like length.",
             "Giving the machine away and speaking as the supporter are found by fixed phrases (MACHINE and SUPPORTER in "
-            "train/line_checks.py): they miss what is put otherwise; the real lines' share is their false alarms.",
+            "data_prep/line_checks.py): they miss what is put otherwise; the real lines' share is their false alarms.",
         ),
     )
     return [perplexities, lines]

@@ -22,6 +22,10 @@ SupporterOption = Annotated[
 BaseUrlOption = Annotated[str | None, typer.Option(help="OpenAI-compatible URL at which the supporter answers.")]
 KeyOption = Annotated[str | None, typer.Option(help="Environment variable with the key for --base-url.")]
 SeekerOption = Annotated[str | None, typer.Option("--seeker", help="Model that plays the seeker.")]
+PromptsOption = Annotated[
+    str | None,
+    typer.Option("--prompts", help="Prompt pack that seekers are told from: a strategy, by name (configs/prompts) or folder."),
+]
 JudgeOption = Annotated[str | None, typer.Option("--judge", help="Model that scores.")]
 JudgePromptsOption = Annotated[
     str | None,

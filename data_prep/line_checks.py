@@ -51,10 +51,19 @@ SUPPORTER = (
 )
 
 
-def says(patterns: Iterable[str], line: str) -> bool:
-    """Whether a line holds one of the phrases (`MACHINE`, `SUPPORTER`); case and the form of apostrophes do not matter."""
+def phrase(patterns: Iterable[str], line: str) -> str | None:
+    """What the first of the phrases (`MACHINE`, `SUPPORTER`) that occurs takes of a line, None if none does.
+
+    Case and the form of apostrophes do not matter.
+    """
     plain = line.replace("’", "'")
-    return any(re.search(pattern, plain, re.IGNORECASE | re.ASCII) for pattern in patterns)
+    matches = (re.search(pattern, plain, re.IGNORECASE | re.ASCII) for pattern in patterns)
+    return next((match[0] for match in matches if match), None)
+
+
+def says(patterns: Iterable[str], line: str) -> bool:
+    """Whether a line holds one of the phrases."""
+    return phrase(patterns, line) is not None
 
 
 def units(line: str, language: Language) -> list[str]:

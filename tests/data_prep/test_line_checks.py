@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from train.line_checks import MACHINE, SUPPORTER, distinct, says, units
+from data_prep.line_checks import MACHINE, SUPPORTER, distinct, says, units
 
 
 @pytest.mark.parametrize(

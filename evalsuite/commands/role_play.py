@@ -1,0 +1,281 @@
+"""`esc-eval role-play …`: which seeker plays its cards best (table 1, figure 3); `audit-simulator`: what gives it away."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import orjson
+import typer
+from rich.console import Console
+
+from data_prep.cards import load_cards
+from data_prep.prompts import load_pack
+from data_prep.records import Dialogue, Preference, RoleCard
+from data_prep.rubrics import load_rubric
+from data_prep.scores.human import Check, read_dialogues, read_scores
+from data_prep.tables import Table, to_console, to_csv
+from evalsuite.agreement import read_judgements
+from evalsuite.config import Resolved, load_config
+from evalsuite.pairwise import PairAnswer, compare_seekers, given_answers, pairs_of
+from evalsuite.pipeline import Fleet
+from evalsuite.role_play import Cards, Field, given_dialogues, read_field, role_play_tables, score_seekers
+from evalsuite.runs import open_run
+from evalsuite.simulator_audit import audit, audit_tables, judge_cards
+from evalsuite.win_rates import pairwise_tables
+from serve.batch import Batch
+from serve.errors import UserError
+from serve.files import check_unique, read_jsonl, write_jsonl, write_text
+from serve.specs import load_spec
+
+PACK = "role_play_judge"
+app = typer.Typer(
+    no_args_is_help=True, help="Which model plays the seeker best: scores and pairwise choices, by a judge or people."
+)
+console = Console()
+_PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True}
+
+ConfigOption = Annotated[Path, typer.Option("--config", help="Judge, rubric and prompts; see configs/eval/role_play.yaml.")]
+SeekersOption = Annotated[
+    list[str],
+    typer.Option(
+        "--seeker",
+        metavar="NAME=PLACE",
+        help="A seeker and its dialogues: a run folder, or a JSONL file (a corpus of people's dialogues: source=FILE). Repeat.",
+    ),
+]
+CardsOption = Annotated[
+    list[Path] | None, typer.Option("--cards", help="Role cards beside those of the run folders; needed for corpora. Repeat.")
+]
+JudgeOption = Annotated[str | None, typer.Option("--judge", help="Model that is asked; without it, the config's.")]
+EndpointOption = Annotated[
+    list[str] | None, typer.Option("--endpoint", metavar="NAME=URL", help="A server that is already up for a model.")
+]
+LanguageOption = Annotated[str | None, typer.Option("--language", help="en or zh; without it, those of the config.")]
+LimitOption = Annotated[int | None, typer.Option("--limit", min=1, help="At most this many cards a language.")]
+ModeOption = Annotated[
+    str | None, typer.Option("--mode", help="native: answers that change with the order are a tie. paper: no.")
+]
+OutOption = Annotated[str, typer.Option("--out", help="Folder for records and tables. The same folder and command resume.")]
+TablesOption = Annotated[Path | None, typer.Option("--out", help="Folder for the tables as CSV.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the tables as JSON.")]
+
+
+@app.command("score")
+def score(
+    config: ConfigOption,
+    seeker: SeekersOption,
+    out: OutOption,
+    cards: CardsOption = None,
+    judge: JudgeOption = None,
+    endpoint: EndpointOption = None,
+    language: LanguageOption = None,
+    limit: LimitOption = None,
+) -> None:
+    """Table 1 by a judge: every dialogue rated on six metrics, with the role card in sight. Writes OUT/judgements.jsonl."""
+    resolved = _resolve(config, judge, endpoint, language, None, out)
+    if resolved.method != "paper":  # which score_seekers refuses
+        resolved.score_config()
+    seekers = _field(seeker, cards, resolved, limit, console)
+    with open_run(Path(out)) as run, Fleet(run, resolved) as fleet:
+        judgements = score_seekers(run, resolved, fleet, console, seekers)
+        _write_field(run.folder, seekers)
+        write_jsonl(run.folder / "judgements.jsonl", judgements)
+        _show(role_play_tables(seekers.dialogues, resolved.rubric, judgements), run.folder / "tables")
+    _exit_if_lost(sum(judgement.condition.get("failure") == "infrastructure" for judgement in judgements))
+
+
+@app.command("table")
+def table(
+    dialogues: Annotated[Path, typer.Option(help="Dialogue records (JSONL), as `role-play score` and runs write them.")],
+    judgements: Annotated[list[Path] | None, typer.Option(help="Judgement records (JSONL) on the rubric. Repeat.")] = None,
+    scores: Annotated[list[Path] | None, typer.Option(help="People's scores, CSV or JSONL (HumanScore). Repeat.")] = None,
+    rubric: Annotated[str, typer.Option(help="Rubric by name or file.")] = "role_play",
+    out: TablesOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Table 1 from scores that are there already: any judge's, people's, or both side by side."""
+    if not judgements and not scores:
+        raise UserError("nothing to show: give --judgements FILE or --scores FILE")
+    known = read_dialogues([dialogues])
+    rules = load_rubric(rubric)
+    check = Check([Path(rubric)] if rubric.endswith((".yaml", ".yml")) else [], known)
+    verdicts = [judgement for path in judgements or [] for judgement in read_judgements(path)]
+    people = [human for path in scores or [] for human in read_scores(path, check)]
+    _show(role_play_tables(known, rules, verdicts, people), out, as_json)
+
+
+@app.command("pairwise")
+def pairwise(
+    out: OutOption,
+    config: Annotated[Path | None, typer.Option("--config", help="Judge and prompts; see configs/eval/role_play.yaml.")] = None,
+    seeker: Annotated[
+        list[str] | None,
+        typer.Option("--seeker", metavar="NAME=PLACE", help="A seeker and its run folder or JSONL file. Twice or more."),
+    ] = None,
+    cards: CardsOption = None,
+    preferences: Annotated[
+        Path | None, typer.Option(help="People's choices (Preference records, JSONL) instead of a judge's.")
+    ] = None,
+    dialogues: Annotated[
+        Path | None, typer.Option(help="With --preferences: the dialogues they are about. Default: OUT/dialogues.jsonl.")
+    ] = None,
+    judge: JudgeOption = None,
+    endpoint: EndpointOption = None,
+    language: LanguageOption = None,
+    limit: LimitOption = None,
+    mode: ModeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Figure 3: which of two seekers on one card is closer to a human. A judge sees every pair in both orders.
+
+    Writes OUT/answers.jsonl (all answers) and OUT/preferences.jsonl (the readable ones). With --preferences nothing is asked.
+    """
+    if preferences is not None:
+        if seeker or config or judge:
+            raise UserError("--preferences: people's choices are read, nothing is asked: leave out --seeker, --config, --judge")
+        given = read_dialogues([dialogues or Path(out) / "dialogues.jsonl"])
+        answers = given_answers(read_jsonl(preferences, Preference, "preferences"))
+        _show(pairwise_tables(answers, given, _mode(mode)), Path(out) / "tables", as_json)
+        return
+    if config is None or not seeker:
+        raise UserError("give --config and two or more --seeker NAME=PLACE to ask a judge, or --preferences FILE")
+    resolved = _resolve(config, judge, endpoint, language, mode, out)
+    seekers = _field(seeker, cards, resolved, limit, _talk(as_json))
+    pairs, left_out = pairs_of(seekers)
+    talk = _talk(as_json)
+    for name, count in sorted(left_out.items()):
+        talk.print(f"{name}: {count} dialogues without an answered line, or cut off by a lost server, are in no pair", **_PLAIN)
+    with open_run(Path(out)) as run, Fleet(run, resolved) as fleet:
+        answers = compare_seekers(run, resolved, fleet, talk, pairs)
+        _write_field(run.folder, seekers)
+        write_jsonl(run.folder / "answers.jsonl", answers)
+        write_jsonl(run.folder / "preferences.jsonl", _readable(answers))
+        _show(pairwise_tables(answers, seekers.dialogues, resolved.config.mode), run.folder / "tables", as_json)
+    _exit_if_lost(sum(answer.failure == "infrastructure" for answer in answers))
+
+
+def audit_simulator(
+    run: Annotated[list[Path] | None, typer.Option("--run", help="A run folder: its dialogues and cards. Repeat.")] = None,
+    dialogues: Annotated[list[Path] | None, typer.Option(help="Dialogue records (JSONL). Repeat.")] = None,
+    cards: CardsOption = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for findings.jsonl and the tables as CSV.")] = None,
+    judge: Annotated[
+        str | None, typer.Option("--judge", help="Also ask a model whether the seeker leaves its card. Needs --out.")
+    ] = None,
+    base_url: Annotated[str | None, typer.Option("--base-url", help="Where the judge already answers (…/v1).")] = None,
+    examples: Annotated[int, typer.Option("--examples", min=0, help="Examples a check and seeker.")] = 3,
+    as_json: JsonOption = False,
+) -> None:
+    """What a simulator does that people do not: leaves its card, reveals a model, cheers up too soon, says all at once,
+    repeats itself, plays the supporter. Rates per seeker and supporter, with examples."""
+    if judge and out is None:
+        raise UserError("--judge needs --out: its answers are kept there, so that nothing is asked twice")
+    given, held = _audit_input(run or [], dialogues or [], cards or [])
+    judged = None
+    if judge and out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        with Batch(load_spec(judge), out / "calls.sqlite", _talk(as_json), base_url) as batch:
+            judged = judge_cards(batch, load_pack(PACK), given, held)
+    audited = audit(given, held, judged)
+    if not audited:
+        raise UserError("no dialogue has a seeker line: nothing to audit")
+    if out is not None:
+        findings = [finding for one in audited for found in one.findings.values() for finding in found or []]
+        write_jsonl(out / "findings.jsonl", findings)
+    _show(audit_tables(audited, examples), out, as_json)
+
+
+def _audit_input(
+    runs: Sequence[Path], files: Sequence[Path], card_files: Sequence[Path]
+) -> tuple[list[Dialogue], dict[str, RoleCard]]:
+    """The dialogues, and the card of each that has one, by dialogue id."""
+    if not runs and not files:
+        raise UserError("nothing to audit: give --run FOLDER or --dialogues FILE")
+    cards = Cards()
+    for path in (*(run / "cards.jsonl" for run in runs if (run / "cards.jsonl").exists()), *card_files):
+        cards.add(load_cards(path))
+    given: list[Dialogue] = []
+    held: dict[str, RoleCard] = {}
+    for path in (*(run / "dialogues.jsonl" for run in runs), *files):
+        for dialogue in given_dialogues(path):
+            given.append(dialogue)
+            if dialogue.card_id is None or dialogue.card_id in cards.by_id:  # without its card, some checks do not apply
+                card = cards.of(dialogue, str(path))
+                held |= {dialogue.id: card} if card else {}
+    check_unique(", ".join(map(str, (*runs, *files))), (dialogue.id for dialogue in given), "dialogue ids")
+    return given, held
+
+
+def _resolve(
+    config: Path, judge: str | None, endpoints: list[str] | None, language: str | None, mode: str | None, out: str
+) -> Resolved:
+    overrides: dict[str, Any] = {"judge": judge, "languages": [language] if language else None, "mode": mode, "out": out}
+    loaded = load_config(config, overrides)
+    for pair in endpoints or []:
+        name, found, url = pair.partition("=")
+        if not found or not url.startswith(("http://", "https://")):
+            raise UserError(f"--endpoint {pair!r}: expected NAME=http://HOST:PORT/v1")
+        loaded.endpoints[name] = url
+    return Resolved(loaded)
+
+
+def _field(seekers: list[str], cards: list[Path] | None, resolved: Resolved, limit: int | None, talk: Console) -> Field:
+    found = read_field(seekers, cards or [], resolved.config.languages, limit or resolved.config.limit)
+    for name, count in sorted(found.unplaced.items()):
+        talk.print(f"{name}: {count} dialogues belong to none of the cards given and are left out", **_PLAIN)
+    return found
+
+
+def _write_field(folder: Path, seekers: Field) -> None:
+    write_jsonl(folder / "dialogues.jsonl", seekers.dialogues)
+    write_jsonl(folder / "cards.jsonl", {card.id: card for card in seekers.cards.values()}.values())
+
+
+def _readable(answers: Sequence[PairAnswer]) -> list[Preference]:
+    return [preference for answer in answers if (preference := answer.preference()) is not None]
+
+
+def _mode(mode: str | None) -> Literal["paper", "native"]:
+    if mode in (None, "native"):
+        return "native"
+    if mode == "paper":
+        return "paper"
+    raise UserError(f"--mode: unknown mode {mode!r}: paper or native")
+
+
+def _show(tables: Sequence[Table], out: Path | None, as_json: bool = False) -> None:
+    """Print the tables, and write each to OUT/KEY.csv."""
+    if out is not None:
+        for each in tables:
+            write_text(out / f"{each.key}.csv", to_csv(each))
+    if as_json:
+        plain = [
+            {"key": t.key, "columns": t.columns, "rows": [[_plain(cell) for cell in row] for row in t.rows]} for t in tables
+        ]
+        sys.stdout.write(orjson.dumps({"tables": plain}, option=orjson.OPT_INDENT_2).decode() + "\n")
+        return
+    for each in tables:
+        to_console(each, console)
+
+
+def _plain(cell: Any) -> Any:
+    return dataclasses.asdict(cell) if dataclasses.is_dataclass(cell) and not isinstance(cell, type) else cell
+
+
+def _talk(as_json: bool) -> Console:
+    """Where progress and remarks go: with --json, standard output is for the JSON alone."""
+    return Console(stderr=True) if as_json else console
+
+
+def _exit_if_lost(lost: int) -> None:
+    if lost:
+        print(
+            f"error: {lost} answers are missing because the judge's server was lost. Run the same command again to ask only "
+            "for those",
+            file=sys.stderr,
+        )
+        raise typer.Exit(1)

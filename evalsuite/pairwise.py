@@ -1,0 +1,194 @@
+"""Which of two seekers is closer to a human being (ESC-Eval section 2.3.2, figure 3), asked of a judge or answered by people.
+
+A judge sees every pair in both orders. What the answers come to is in `evalsuite.win_rates`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Literal
+
+from rich.console import Console
+
+from data_prep.judge_prompts import transcript
+from data_prep.prompts import PromptPack, load_pack
+from data_prep.records import Dialogue, Identifier, Preference, Record
+from evalsuite.config import Resolved, identity
+from evalsuite.pipeline import Fleet
+from evalsuite.role_play import Field, ask_all, seeker_of
+from evalsuite.runs import Run
+from serve.client import ChatClient, Message, Question, ServerLost
+from serve.errors import UserError
+
+QUESTION = "closer_to_human"
+CHOICES = ("1", "2", "tie")
+TEMPLATES = ("pairwise_system.j2", "pairwise.j2")
+Order = Literal["ab", "ba"]
+Verdict = Literal["a", "b", "tie"]
+Mode = Literal["paper", "native"]
+
+
+class PairAnswer(Record):
+    """One answer on two dialogues shown in one order; `verdict` is null where it could not be read or was not given."""
+
+    dialogue_a: Identifier
+    dialogue_b: Identifier
+    annotator: Identifier
+    question: str
+    verdict: Verdict | None
+    order: Order
+    raw: str = ""
+    failure: str | None = None
+
+    def preference(self) -> Preference | None:
+        """The answer as the record that people's answers have too; None without a verdict."""
+        if self.verdict is None:
+            return None
+        return Preference.model_validate(self.model_dump(exclude={"raw", "failure"}))
+
+
+def given_answers(preferences: Sequence[Preference]) -> list[PairAnswer]:
+    """Preferences from elsewhere as answers. Raises `UserError` for one given twice and for answers on several questions."""
+    questions = sorted({preference.question for preference in preferences})
+    if len(questions) > 1:
+        raise UserError(f"preferences on several questions: {', '.join(questions[:5])}; give one file a question")
+    seen: set[tuple[str, ...]] = set()
+    for preference in preferences:
+        pair = sorted((preference.dialogue_a, preference.dialogue_b))
+        shown = preference.dialogue_a if preference.order == "ab" else preference.dialogue_b
+        key = (preference.annotator, *pair, shown)
+        if key in seen:
+            raise UserError(f"{preference.annotator} answered on {pair[0]} and {pair[1]} twice in the same order")
+        seen.add(key)
+    return [PairAnswer.model_validate(preference.model_dump()) for preference in preferences]
+
+
+# --- which pairs ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two dialogues on one card, of two seekers; simulated ones were held with the same supporter in the same trial."""
+
+    a: Dialogue
+    b: Dialogue
+
+
+def pairs_of(seekers: Field) -> tuple[list[Pair], Counter[str]]:
+    """Every pair, card by card, and how many dialogues of each seeker are in none because nobody answered them or a server
+    was lost. Raises `UserError` when there is no pair at all."""
+    by_card: dict[str, list[Dialogue]] = defaultdict(list)
+    left_out: Counter[str] = Counter()
+    for dialogue in seekers.dialogues:
+        if dialogue.termination == "infrastructure" or not dialogue.exchanges:
+            left_out[seeker_of(dialogue)] += 1
+        else:
+            by_card[seekers.cards[dialogue.id].id].append(dialogue)
+    pairs = [
+        Pair(a, b)
+        for own in by_card.values()
+        for a, b in combinations(own, 2)
+        if seeker_of(a) != seeker_of(b) and a.language == b.language and _alike(a, b)
+    ]
+    if not pairs:
+        raise UserError("no card has dialogues of two seekers (with the same supporter and trial): nothing to compare")
+    return pairs, left_out
+
+
+def _alike(a: Dialogue, b: Dialogue) -> bool:
+    return a.supporter is None or b.supporter is None or (a.supporter, a.trial) == (b.supporter, b.trial)
+
+
+def shown(pair: Pair, mode: Mode) -> tuple[str, str]:
+    """Both transcripts as a judge reads them.
+
+    What the supporter says before the seeker's first line is left out: it is fixed in simulations and absent in corpora. In
+    native mode the longer chat is cut to the turns of the shorter one, so that length does not tell them apart.
+    """
+    turns = []
+    for dialogue in (pair.a, pair.b):
+        first = next(place for place, turn in enumerate(dialogue.turns) if turn.role == "seeker")
+        turns.append(dialogue.turns[first:])
+    length = min(map(len, turns)) if mode == "native" else None
+    a, b = (
+        transcript(dialogue.model_copy(update={"turns": own[:length]}))
+        for dialogue, own in zip((pair.a, pair.b), turns, strict=True)
+    )
+    return a, b
+
+
+def messages(prompts: PromptPack, pair: Pair, order: Order, mode: Mode) -> list[Message]:
+    """What a judge is asked about a pair in one order."""
+    a, b = shown(pair, mode)
+    language = pair.a.language
+    first, second = (a, b) if order == "ab" else (b, a)
+    return [
+        {"role": "system", "content": prompts.render(language, TEMPLATES[0])},
+        {"role": "user", "content": prompts.render(language, TEMPLATES[1], first=first, second=second)},
+    ]
+
+
+# --- asking -----------------------------------------------------------------------------------------------------------------
+
+
+def read_answer(text: str, order: Order) -> Verdict | None:
+    """The verdict of "1", "2" or "tie" on the chats as shown (case, quotes and a full stop do not matter); None for others."""
+    said = text.strip().strip("\"'“”.。").strip().lower()
+    if said not in CHOICES:
+        return None
+    if said == "tie":
+        return "tie"
+    return "a" if (said == "1") == (order == "ab") else "b"
+
+
+def compare_seekers(run: Run, resolved: Resolved, fleet: Fleet, console: Console, pairs: Sequence[Pair]) -> list[PairAnswer]:
+    """Both orders of every pair, asked of the judge. A lost server or an overflow is a null verdict with its `failure`."""
+    spec, mode = resolved.judge, resolved.config.mode
+    pack = resolved.config.judge_prompts or resolved.config.prompts
+    prompts = load_pack(pack)  # it need not hold a judge's prompts for scores
+    prompts.require({pair.a.language for pair in pairs}, TEMPLATES)
+    run.claim(
+        "pairwise",
+        {
+            "mode": mode,
+            "judge": identity(spec),
+            "question": QUESTION,
+            "prompts": {"pack": pack, "fingerprint": prompts.fingerprint()},
+        },
+    )
+    sampling = spec.sampling.model_copy(update={"max_tokens": 4} if spec.endpoint.constrained else {})
+
+    async def answer(client: ChatClient, job: tuple[Pair, Order]) -> PairAnswer:
+        pair, order = job
+        question = Question(
+            messages(prompts, pair, order, mode),
+            sample={"dialogue_a": pair.a.id, "dialogue_b": pair.b.id, "order": order, "question": QUESTION},
+            sampling=sampling,
+            served_name=spec.served_name(),
+            purpose="judge",
+            choices=CHOICES,
+        )
+        text, failure = "", None
+        try:
+            reply = await client.ask(spec, question)
+            text = reply.text
+            failure = "context_overflow" if reply.finish_reason == "context_overflow" else None
+        except ServerLost:
+            failure = "infrastructure"
+        return PairAnswer(
+            dialogue_a=pair.a.id,
+            dialogue_b=pair.b.id,
+            annotator=spec.name,
+            question=QUESTION,
+            verdict=None if failure else read_answer(text, order),
+            order=order,
+            raw=text,
+            failure=failure,
+        )
+
+    orders: tuple[Order, ...] = ("ab", "ba")
+    jobs = [(pair, order) for pair in pairs for order in orders]
+    return ask_all(run, resolved, fleet, console, jobs, answer, "role-play pairwise", "answers")

@@ -1,0 +1,323 @@
+"""Role-play evaluation (ESC-Eval sections 2.3.2 and B.2, tables 1 and 10): how well models play the seeker.
+
+Here are the seekers that are compared, their scores by a judge who knows the role card, and table 1 from any judge's or
+people's scores. Which of two is closer to a human (figure 3) is in `evalsuite.pairwise`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import orjson
+from rich.console import Console
+
+from data_prep.cards import load_cards
+from data_prep.prompts import PromptPack
+from data_prep.records import Dialogue, HumanScore, Judgement, Language, RoleCard, SupportDialogue
+from data_prep.rubrics import Rubric
+from data_prep.scores.human import check_scale, read_dialogues
+from data_prep.tables import Cell, Estimate, Table
+from evalsuite.config import Resolved
+from evalsuite.judge import Judge
+from evalsuite.pipeline import Fleet
+from evalsuite.runs import Run
+from evalsuite.summary import AVERAGE, checked, dimension_label, estimates, languages_of, scorer_of
+from serve.batch import in_flight
+from serve.client import ChatClient, NotStored
+from serve.errors import UserError
+from serve.files import check_unique, read_bytes, read_jsonl
+from serve.progress import CallProgress
+
+ROLE_PLAY = "Role play"  # heading of the report
+PRINTED = 10  # table 1 prints a mean on 0–2 as one on 0–10
+_NAME = re.compile(r"[^\s:=/][^:=/]{0,59}")
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+# --- the seekers ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Field:
+    """The seekers that are compared, their dialogues, and the card of each dialogue (by dialogue id).
+
+    Every dialogue carries its seeker's name as `simulator` and in its id, `SEEKER:ID`: one model under two prompting strategies
+    holds dialogues of the same id. `unplaced` counts, for each seeker, imported dialogues that belong to none of the cards.
+    """
+
+    dialogues: list[Dialogue] = field(default_factory=list)
+    cards: dict[str, RoleCard] = field(default_factory=dict)
+    unplaced: Counter[str] = field(default_factory=Counter)
+
+
+def seeker_of(dialogue: Dialogue) -> str:
+    """The seeker's name; people in an imported corpus, which names no simulator, go by the name of their source."""
+    return dialogue.simulator or dialogue.source
+
+
+def read_field(
+    places: Sequence[str], card_files: Sequence[Path], languages: Sequence[Language], limit: int | None = None
+) -> Field:
+    """Seekers from `NAME=PLACE`, a run folder or a JSONL file of dialogues each (`SupportDialogue` records are taken as well).
+
+    Cards come from the run folders and from `card_files`. An imported dialogue without `card_id` belongs to the card that was
+    made from it: the one of the same `source` and `source_id`. With `limit`, that many cards a language stay, those that most
+    seekers have first. Raises `UserError` for a name given twice, a simulated dialogue whose card is not there, two cards made
+    from one dialogue, and a seeker without any dialogue.
+    """
+    given = [card for path in card_files for card in load_cards(path)]
+    found, names = Field(), []
+    for place in places:
+        name, parted, where = place.partition("=")
+        if not parted or not where or not _NAME.fullmatch(name):
+            raise UserError(f"--seeker {place!r}: expected NAME=RUN_FOLDER or NAME=FILE.jsonl; no colon or slash in NAME")
+        names.append(name)
+        folder = Path(where)
+        cards = Cards(given)
+        if folder.is_dir():
+            if (folder / "cards.jsonl").exists():
+                cards.add(read_jsonl(folder / "cards.jsonl", RoleCard, "cards"))
+            dialogues = read_dialogues([folder / "dialogues.jsonl"])
+        else:
+            dialogues = given_dialogues(folder)
+        _place(found, name, where, [d for d in dialogues if d.language in languages], cards)
+    check_unique("--seeker", names, "seeker names")
+    if limit is not None:
+        _limit(found, limit)
+    return found
+
+
+class Cards:
+    """Cards by id, and by the dialogue that they were made from. Raises `UserError` for an id with two different contents."""
+
+    def __init__(self, cards: Iterable[RoleCard] = ()) -> None:
+        self.by_id: dict[str, RoleCard] = {}
+        self.by_source: dict[tuple[str, str], list[RoleCard]] = defaultdict(list)
+        self.add(cards)
+
+    def add(self, cards: Iterable[RoleCard]) -> None:
+        for card in cards:
+            if self.by_id.setdefault(card.id, card) != card:
+                raise UserError(f"role card {card.id} is given twice with other contents")
+            if card.source_id is not None and card not in self.by_source[card.source, card.source_id]:
+                self.by_source[card.source, card.source_id].append(card)
+
+    def of(self, dialogue: Dialogue, where: str) -> RoleCard | None:
+        """A dialogue's card; None for an imported one that no card was made from. See `read_field` for what it raises."""
+        if dialogue.card_id is not None:
+            if dialogue.card_id not in self.by_id:
+                raise UserError(
+                    f"{where}: dialogue {dialogue.id}: no role card {dialogue.card_id!r}; give its file with --cards"
+                )
+            return self.by_id[dialogue.card_id]
+        made = self.by_source.get((dialogue.source, dialogue.source_id or ""), [])
+        if len(made) > 1:
+            listed = ", ".join(card.id for card in made[:3])
+            raise UserError(f"{where}: dialogue {dialogue.id}: several cards were made from it ({listed}); set its card_id")
+        return made[0] if made else None
+
+
+def given_dialogues(path: Path) -> list[Dialogue]:
+    """Dialogues of a file, in our plain form or as `python -m data_prep read` writes support corpora."""
+    first = read_bytes(path, "dialogues").lstrip().split(b"\n", 1)[0]
+    try:
+        nested = "dialogue" in orjson.loads(first)
+    except (orjson.JSONDecodeError, TypeError):
+        nested = False  # the reader says what is wrong
+    if not nested:
+        return read_dialogues([path])
+    dialogues = [item.dialogue for item in read_jsonl(path, SupportDialogue, "dialogues")]
+    check_unique(path, (dialogue.id for dialogue in dialogues), "dialogue ids")
+    return dialogues
+
+
+def _place(found: Field, name: str, where: str, dialogues: Sequence[Dialogue], cards: Cards) -> None:
+    before = len(found.dialogues)
+    for dialogue in dialogues:
+        card = cards.of(dialogue, where)
+        if card is None:
+            found.unplaced[name] += 1
+            continue
+        ours = dialogue.model_copy(update={"id": f"{name}:{dialogue.id}", "simulator": name, "card_id": card.id})
+        found.dialogues.append(ours)
+        found.cards[ours.id] = card
+    if len(found.dialogues) == before:
+        what = "none of its dialogues belongs to a role card given" if dialogues else "no dialogue in the languages asked for"
+        raise UserError(f"seeker {name} ({where}): {what}")
+
+
+def _limit(found: Field, limit: int) -> None:
+    seekers: dict[tuple[Language, str], set[str]] = defaultdict(set)  # in order of first appearance
+    for dialogue in found.dialogues:
+        seekers[dialogue.language, found.cards[dialogue.id].id].add(seeker_of(dialogue))
+    kept: set[tuple[Language, str]] = set()
+    for language in {language for language, _ in seekers}:
+        own = sorted((key for key in seekers if key[0] == language), key=lambda key: -len(seekers[key]))  # stable
+        kept |= set(own[:limit])
+    found.dialogues = [d for d in found.dialogues if (d.language, found.cards[d.id].id) in kept]
+    found.cards = {dialogue.id: found.cards[dialogue.id] for dialogue in found.dialogues}
+
+
+# --- asking a judge ---------------------------------------------------------------------------------------------------------
+
+
+def ask_all(
+    run: Run,
+    resolved: Resolved,
+    fleet: Fleet,
+    console: Console,
+    jobs: Sequence[T],
+    work: Callable[[ChatClient, T], Awaitable[R]],
+    stage: str,
+    unit: str,
+) -> list[R]:
+    """What `work` makes of every job, in order: from the run's store where it holds all answers, else the judge is asked."""
+
+    async def everything(endpoints: Mapping[str, str], offline: bool) -> list[R]:
+        async with ChatClient(run.store, endpoints, resolved.config.concurrency, offline=offline) as client:
+            if not offline:
+                await client.check(resolved.judge, [resolved.judge.served_name()])
+            results: dict[int, R] = {}
+            quiet = Console(quiet=True) if offline else console
+            with CallProgress(len(jobs), client, quiet, resolved.judge.name, unit) as progress:
+
+                async def one(index: int) -> None:
+                    results[index] = await work(client, jobs[index])
+                    progress.step()
+
+                await in_flight(range(len(jobs)), one, resolved.config.concurrency)
+            return [results[index] for index in range(len(jobs))]
+
+    try:
+        return asyncio.run(everything({}, offline=True))
+    except NotStored:
+        endpoints = fleet.up([resolved.judge])
+        with run.timed(stage):
+            return asyncio.run(everything(endpoints, offline=False))
+
+
+class CardPack(PromptPack):
+    """A prompt pack whose templates also know one role card, as `card`: a seeker cannot be rated without it."""
+
+    def __init__(self, pack: PromptPack, card: RoleCard) -> None:
+        self.__dict__.update(pack.__dict__)
+        self._card = card
+
+    def render(self, language: Language, template: str, **values: object) -> str:
+        return super().render(language, template, **({"card": self._card} | values))
+
+
+def score_seekers(run: Run, resolved: Resolved, fleet: Fleet, console: Console, seekers: Field) -> list[Judgement]:
+    """A judgement of every dialogue on every dimension of the rubric, by a judge who sees the role card. Native mode only."""
+    if resolved.method == "paper":
+        raise UserError("--mode paper: people rated the seekers in the paper; give their scores to `role-play table --scores`")
+
+    async def judged(client: ChatClient, dialogue: Dialogue) -> list[Judgement]:
+        pack = CardPack(resolved.judge_prompts, seekers.cards[dialogue.id])
+        return await Judge(client, resolved.judge, resolved.rubric, pack, resolved.method).score(dialogue)
+
+    run.claim("score", resolved.score_config())
+    found = ask_all(run, resolved, fleet, console, seekers.dialogues, judged, "role-play score", "dialogues")
+    return [judgement for of_one in found for judgement in of_one]
+
+
+# --- table 1 ----------------------------------------------------------------------------------------------------------------
+
+
+class _Rating(NamedTuple):
+    scorer: str
+    dialogue: str
+    dimension: str
+    value: float | None
+
+
+def _ratings(judgements: Sequence[Judgement], scores: Sequence[HumanScore], rubric: Rubric) -> Iterator[_Rating]:
+    for judgement in checked(judgements, rubric):
+        yield _Rating(scorer_of(judgement).name, judgement.dialogue_id, judgement.dimension, judgement.value)
+    own = [score for score in scores if score.rubric == rubric.name]
+    count = len({score.annotator for score in own})
+    people = f"people ({count} {'annotator' if count == 1 else 'annotators'})"
+    for score in own:
+        where = f"score of dialogue {score.dialogue_id} by {score.annotator}"
+        if score.dimension not in rubric.dimensions:
+            raise UserError(f"{where}: dimension: {score.dimension!r} is not in rubric {rubric.name}")
+        check_scale(score, rubric)
+        yield _Rating(people, score.dialogue_id, score.dimension, score.value)
+
+
+def role_play_tables(
+    dialogues: Sequence[Dialogue], rubric: Rubric, judgements: Sequence[Judgement] = (), scores: Sequence[HumanScore] = ()
+) -> list[Table]:
+    """Table 1, one a language: seekers × metrics on 0–10 with 95 % intervals and n, their average on both scales, parse rate.
+
+    A score s counts (s − min) / (max − min) × 10, on 0–2 the mean × 5. A dialogue's annotators, repeats and turns are averaged
+    first; several judges are separate rows, people are one. Records on other rubrics are passed over. Raises `UserError` for a
+    score off the rubric or of a dialogue that is not given, and where nothing is on this rubric.
+    """
+    known = {dialogue.id: dialogue for dialogue in dialogues}
+    groups: dict[tuple[Language, str, str], list[_Rating]] = defaultdict(list)
+    for rating in _ratings(judgements, scores, rubric):
+        if rating.dialogue not in known:
+            raise UserError(f"score by {rating.scorer}: dialogue_id: no dialogue {rating.dialogue!r} among those given")
+        dialogue = known[rating.dialogue]
+        groups[dialogue.language, rating.scorer, seeker_of(dialogue)].append(rating)
+    if not groups:
+        raise UserError(f"nothing is rated on rubric {rubric.name}")
+    labels = [dimension_label(rubric, dimension) for dimension in rubric.dimensions]
+    columns = ("seeker", "judged by", *labels, AVERAGE, f"{AVERAGE} on {rubric.scale.min}–{rubric.scale.max}", "parse rate %")
+    tables = []
+    for language in languages_of(dialogues):
+        rows = [_row(key[2], key[1], members, rubric) for key, members in groups.items() if key[0] == language]
+        rows.sort(key=lambda row: (str(row[1]), *_falling(row[-3]), str(row[0])))
+        if rows:
+            table = Table(
+                key=f"role_play-{language}",
+                title=f"How well seekers are played, {language}",
+                columns=columns,
+                rows=tuple(rows),
+                notes=tuple(_notes(rubric)),
+                section=ROLE_PLAY,
+            )
+            tables.append(table)
+    return tables
+
+
+def _falling(cell: Cell) -> tuple[bool, float]:
+    mean = cell.mean if isinstance(cell, Estimate) else None
+    return mean is None, -(mean or 0.0)
+
+
+def _row(seeker: str, scorer: str, ratings: Sequence[_Rating], rubric: Rubric) -> tuple[Cell, ...]:
+    places = {name: place for place, name in enumerate(sorted({rating.dialogue for rating in ratings}))}
+    columns = {name: place for place, name in enumerate(rubric.dimensions)}
+    sums, counts = np.zeros((2, len(places), len(columns)))
+    for rating in ratings:
+        if rating.value is not None:
+            sums[places[rating.dialogue], columns[rating.dimension]] += rating.value
+            counts[places[rating.dialogue], columns[rating.dimension]] += 1
+    means = np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
+    low, span = rubric.scale.min, rubric.scale.max - rubric.scale.min
+    cells = estimates((means - low) * PRINTED / span)
+    average = cells[-1]
+    mean, least, most = (None if x is None else low + x * span / PRINTED for x in (average.mean, average.low, average.high))
+    read = sum(rating.value is not None for rating in ratings)
+    return seeker, scorer, *cells, Estimate(mean, least, most, average.n), 100 * read / len(ratings)
+
+
+def _notes(rubric: Rubric) -> Iterator[str]:
+    scale = rubric.scale
+    yield (
+        f"Mean score on 0–{PRINTED} as the paper prints it ({scale.min} → 0, {scale.max} → {PRINTED}; on 0–2 the mean × 5), "
+        "[95 % bootstrap percentile interval over dialogues], n = dialogues with a readable score."
+    )
+    yield f"{AVERAGE}: unweighted mean of the metrics; its n counts dialogues with any readable score. Rubric {rubric.name}."
+    yield "Unreadable verdicts are in no mean; they lower the parse rate."

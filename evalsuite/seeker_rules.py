@@ -1,0 +1,214 @@
+"""The rules of the simulator audit: what a simulator does in a dialogue that a person with a trouble does not.
+
+Every rule is one that anyone can follow: fixed phrases, counted words. It misses what is put otherwise, and is wrong now and
+then about real people. Findings come with the line that they are about.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+from data_prep.cards.heuristic import stated_age, stated_gender
+from data_prep.line_checks import MACHINE, SUPPORTER, phrase, units
+from data_prep.records import Dialogue, Identifier, Language, Record, RoleCard
+from data_prep.role_play.contamination import terms
+
+EVERYTHING = 0.5  # share of the card's words in the first line from which it counts as all at once
+REPEATED = 0.6  # share of a line's three-word runs that an earlier line of the same seeker has
+_SHORT = 4  # words or characters: shorter lines ("thanks", "I don't know") may come twice
+EARLY = 2  # exchanges in which it is too soon to thank or to close
+
+# Thanks, relief and farewell. "No thanks" and "thanks to him" are none. Both languages' lists are tried on every line.
+CHEERFUL = (
+    r"(?<!no )\b(?:thanks|thank you|thx)\b(?! to\b(?! you\b))",
+    r"\bi(?:'m| am)? (?:already |actually )?(?:feel(?:ing)?|am feeling) (?:so |much |a lot |a bit |a little |already )*"
+    r"(?:better|relieved|lighter|hopeful|calmer|grateful)\b",
+    r"\byou(?:'ve| have)? (?:really |already )?(?:helped|made my day|cheered me up)\b",
+    r"\b(?:that|this|it)(?:'s| is| was|'s been| has been) (?:really |very |so |such )*"
+    r"(?:helpful|great advice|good advice|comforting)\b",
+    r"\bi(?:'ll| will) (?:definitely |certainly )?(?:try (?:that|it|this|your)|give (?:that|it) a (?:try|go))\b",
+    r"\b(?:good ?bye|bye(?: bye)?|take care|have a (?:nice|great|good) (?:day|evening|night))\b",
+    r"(?:谢谢|感谢|多谢)(?!不)",
+    r"(?:好受|好|舒服|轻松|开心|放心|安心)(?:了)?(?:很)?多了|心情好(?:了|多)|豁然开朗|茅塞顿开",
+    r"(?:很|非常|太|真)?(?:有帮助|受用)|我会(?:去)?(?:试试|试一试|尝试)|再见|拜拜",
+)
+_LEAKED = r"</?think(?:ing)?>"
+# An answer to "how are you?" is no thanks for help.
+_POLITE = re.compile(r"\b(?:fine|ok(?:ay)?|good|well|alright)[,.]? ?(?:thanks|thank you)(?: for asking)?\b", re.I)
+
+# (what a seeker says it is, what its card says when that is right); only trades that are named in one plain word.
+_TRADES: dict[Language, tuple[tuple[str, str], ...]] = {
+    "en": (
+        (r"student", r"student|pupil|school|college|universit|degree|exam|graduat|phd|master"),
+        (r"teacher", r"teach|tutor|school|professor|educat|lectur"),
+        (r"nurse", r"nurs|hospital|health|medic"),
+        (r"doctor|physician", r"doctor|physician|surgeon|medic|hospital|resident|gp\b"),
+        (r"lawyer|attorney", r"law|attorney|solicitor|barrister|legal"),
+        (r"(?:software )?(?:engineer|developer)|programmer", r"engineer|develop|program|software|\bit\b|tech|cod"),
+        (r"accountant", r"account|financ|bookkeep|audit"),
+        (r"(?:taxi |truck |bus |lorry )?driver", r"driv|taxi|truck|bus|lorry|haul|deliver"),
+        (r"waiter|waitress|chef|cook", r"wait|chef|cook|restaurant|kitchen|caf|baker"),
+        (r"stay[- ]at[- ]home (?:mom|mum|dad|mother|father)|housewife", r"home|house|mother|father|mom|mum|dad|parent"),
+    ),
+    "zh": (
+        (r"(?:大|高中|初中|中|小)?学生|研究生|博士生", r"学|生|考研|复读|高三|高考|博士|硕士"),
+        (r"(?:小学|中学|高中|大学|幼儿园)?(?:老师|教师)", r"老师|教师|教|幼师|学校"),
+        (r"护士|医生", r"护|医|药"),
+        (r"律师", r"律|法"),
+        (r"程序员|工程师|码农", r"程序|工程|开发|软件|互联网|技术|IT"),
+        (r"会计", r"会计|财|审计|出纳"),
+        (r"(?:出租车|货车|公交)?司机", r"司机|车|运输|快递|外卖"),
+        (r"公务员", r"公务|政府|机关|体制|事业"),
+        (r"家庭主妇|全职(?:妈妈|太太)", r"主妇|全职|妈妈|母亲|家长|无业"),
+    ),
+}
+_SELF: dict[Language, str] = {
+    "en": r"\bI(?:'m| am| work as| am working as|'m working as)(?: just| only| still| currently)? an? (?:\w+ ){0,2}?"
+    r"(?P<trade>%s)\b(?!'s)",
+    "zh": r"(?<![和跟像])我(?:现在|目前|就|只)?是(?:一[名位个])?(?P<trade>%s)(?=[,，。.!！;；\s]|$)",
+}
+_AGES = (  # words of cards and the ages they may mean, generously
+    (r"teen|adolescent|少年", 10, 19),
+    (r"young|青年|青壮年|年轻", 15, 44),
+    (r"middle|中年|中老年", 35, 65),
+    (r"\bold\b|elder|senior|老", 55, 120),
+)
+_GENDERS = {"female": r"\b(?:female|wom[ae]n|girl)\b|女", "male": r"\b(?:male|m[ae]n|boy)\b|男"}
+
+
+class Finding(Record):
+    """One thing that a check found. `turn` counts all turns from 0; null for a judge's verdict on the whole dialogue."""
+
+    check: Identifier
+    dialogue_id: Identifier
+    turn: int | None
+    text: str
+    detail: str
+
+
+# --- a dialogue and its card in, findings out; None where the rule does not apply ---------------------------------------
+
+
+def lines_of(dialogue: Dialogue) -> list[tuple[int, str]]:
+    """The seeker's lines that say something, with their place among all turns."""
+    return [(place, turn.text) for place, turn in enumerate(dialogue.turns) if turn.role == "seeker" and turn.text.strip()]
+
+
+def _found(check: str, dialogue: Dialogue, place: int, detail: str) -> Finding:
+    text = dialogue.turns[place].text
+    return Finding(check=check, dialogue_id=dialogue.id, turn=place, text=text, detail=detail)
+
+
+def leaves_card(dialogue: Dialogue, card: RoleCard | None) -> list[Finding] | None:
+    """Lines that state another age, gender or trade than the card, in plain words about oneself. None if the card has none."""
+    if card is None or not (card.age or card.gender or card.occupation):
+        return None
+    findings = []
+    for place, text in lines_of(dialogue):
+        for detail in _contradictions(text.replace("’", "'"), card):
+            findings.append(_found("leaves_card", dialogue, place, detail))
+    return findings
+
+
+def _contradictions(text: str, card: RoleCard) -> Iterator[str]:
+    ages, age = age_range(card.age), stated_age(text, card.language)
+    if ages and age and not ages[0] <= int(age) <= ages[1]:
+        yield f"age {age}, card: {card.age}"
+    gender, said = _gender(card.gender), _gender(stated_gender(text, card.language))
+    if gender and said and gender != said:
+        yield f"gender {said}, card: {card.gender}"
+    if card.occupation:
+        for trade, fits in _TRADES[card.language]:
+            match = re.search(_SELF[card.language] % trade, text, re.I)
+            if match and not re.search(fits, f"{card.occupation} {card.problem}", re.I):
+                yield f"occupation {match['trade']}, card: {card.occupation}"
+
+
+def age_range(text: str) -> tuple[int, int] | None:
+    """Ages that a card's age may mean: a number ± 1, the decade of "30s", the years of a word like teenage; else None."""
+    decades = [int(number) for number in re.findall(r"\b(\d0)(?:'?s\b|多)", text)]
+    if decades:
+        return min(decades), max(decades) + 9
+    numbers = [int(number) for number in re.findall(r"\d{1,3}", text)]
+    if numbers:
+        return min(numbers) - 1, max(numbers) + 1
+    spans = [(low, high) for pattern, low, high in _AGES if re.search(pattern, text, re.I)]
+    return (min(low for low, _ in spans), max(high for _, high in spans)) if spans else None
+
+
+def _gender(text: str) -> str | None:
+    found = {name for name, pattern in _GENDERS.items() if re.search(pattern, text, re.I)}
+    return found.pop() if len(found) == 1 else None
+
+
+def reveals_model(dialogue: Dialogue, card: RoleCard | None) -> list[Finding]:
+    """Lines with a phrase of `MACHINE`, or with think tags: reasoning that should never have left the simulator."""
+    findings = []
+    for place, text in lines_of(dialogue):
+        if words := phrase((_LEAKED, *MACHINE), text):
+            findings.append(_found("reveals_model", dialogue, place, words))
+    return findings
+
+
+def cheers_up_early(dialogue: Dialogue, card: RoleCard | None) -> list[Finding]:
+    """Thanks, relief or a farewell in the seeker's first `EARLY` lines."""
+    return [
+        _found("cheers_up_early", dialogue, place, words)
+        for place, text in lines_of(dialogue)[:EARLY]
+        if (words := phrase(CHEERFUL, _POLITE.sub("", text)))
+    ]
+
+
+def told_at_once(dialogue: Dialogue, card: RoleCard | None) -> float | None:
+    """The share (0–1) of the content words (zh: character pairs) of the card's problem that the seeker's first line has."""
+    wanted = set(terms(card.problem, card.language)) if card else set()
+    first = next(iter(lines_of(dialogue)), None)
+    if not wanted or first is None or card is None:
+        return None
+    return len(wanted & set(terms(first[1], card.language))) / len(wanted)
+
+
+def says_everything(dialogue: Dialogue, card: RoleCard | None) -> list[Finding] | None:
+    """A first line with `EVERYTHING` or more of the card's words. None without a card."""
+    told = told_at_once(dialogue, card)
+    if told is None:
+        return None
+    place = lines_of(dialogue)[0][0]
+    return [_found("says_everything", dialogue, place, f"{100 * told:.0f} % of the card's words")] if told >= EVERYTHING else []
+
+
+def repeats_itself(dialogue: Dialogue, card: RoleCard | None) -> list[Finding]:
+    """Lines that say an earlier one again: `REPEATED` or more of their runs of three words (zh: characters) stand in it."""
+    findings: list[Finding] = []
+    earlier: list[set[tuple[str, str, str]]] = []
+    for place, text in lines_of(dialogue):
+        words = units(text, dialogue.language)
+        if len(words) < _SHORT:
+            continue
+        runs = set(zip(words, islice(words, 1, None), islice(words, 2, None), strict=False))
+        if any(len(runs & before) >= REPEATED * len(runs) for before in earlier):
+            findings.append(_found("repeats_itself", dialogue, place, "an earlier line again"))
+        earlier.append(runs)
+    return findings
+
+
+def plays_supporter(dialogue: Dialogue, card: RoleCard | None) -> list[Finding]:
+    """Lines with a phrase of `SUPPORTER`: the seeker gives advice or comfort."""
+    return [
+        _found("plays_supporter", dialogue, place, words)
+        for place, text in lines_of(dialogue)
+        if (words := phrase(SUPPORTER, text))
+    ]
+
+
+Check = Callable[[Dialogue, RoleCard | None], list[Finding] | None]
+CHECKS: dict[str, tuple[str, Check]] = {
+    "leaves_card": ("leaves the card %", leaves_card),
+    "reveals_model": ("reveals a model %", reveals_model),
+    "cheers_up_early": ("cheers up too soon %", cheers_up_early),
+    "says_everything": ("says all at once %", says_everything),
+    "repeats_itself": ("repeats itself %", repeats_itself),
+    "plays_supporter": ("plays the supporter %", plays_supporter),
+}

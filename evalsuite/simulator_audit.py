@@ -1,0 +1,160 @@
+"""What simulators do that people with a trouble do not: rates of an audit beyond the paper (which names some of it in B.3).
+
+The rules are in `evalsuite.seeker_rules`. A rate means something only beside that of human seekers.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from data_prep.judge_prompts import transcript
+from data_prep.prompts import PromptPack
+from data_prep.records import Dialogue, Language, RoleCard
+from data_prep.tables import Cell, Estimate, Table
+from evalsuite.role_play import seeker_of
+from evalsuite.seeker_rules import CHECKS, EARLY, EVERYTHING, REPEATED, Finding, lines_of, told_at_once
+from evalsuite.summary import estimates, supporter_of
+from evalsuite.win_rates import share
+from serve.batch import Batch
+from serve.client import Message, Question, Reply
+
+SECTION = "Simulator audit"
+JUDGED = "leaves_card_judged"
+_JUDGED_LABEL = "leaves the card, judged %"
+
+
+@dataclass(frozen=True)
+class Audited:
+    """One dialogue's findings by check (None: the check does not apply), and the share of the card told in the first line."""
+
+    dialogue: Dialogue
+    findings: Mapping[str, list[Finding] | None]
+    told: float | None
+
+
+def audit(
+    dialogues: Sequence[Dialogue], cards: Mapping[str, RoleCard], judged: Mapping[str, bool | None] | None = None
+) -> list[Audited]:
+    """Every check on every dialogue with at least one seeker line; the others are left out.
+
+    `cards` maps dialogue id → its card. `judged` maps dialogue id → whether a judge found a contradiction to the card (None:
+    unreadable); it becomes a check of its own.
+    """
+    audited = []
+    for dialogue in dialogues:
+        if not lines_of(dialogue):
+            continue
+        card = cards.get(dialogue.id)
+        findings = {name: check(dialogue, card) for name, (_, check) in CHECKS.items()}
+        if judged is not None:
+            verdict = judged.get(dialogue.id)
+            said = Finding(check=JUDGED, dialogue_id=dialogue.id, turn=None, text="", detail="a judge found a contradiction")
+            findings[JUDGED] = None if verdict is None else [said] if verdict else []
+        audited.append(Audited(dialogue, findings, told_at_once(dialogue, card)))
+    return audited
+
+
+def judge_cards(
+    batch: Batch, prompts: PromptPack, dialogues: Sequence[Dialogue], cards: Mapping[str, RoleCard]
+) -> dict[str, bool | None]:
+    """Whether a judge finds a contradiction between seeker and card, by dialogue id; None where the answer is unreadable or the
+    server was lost. Only dialogues with a card are asked about."""
+    asked = [dialogue for dialogue in dialogues if dialogue.id in cards and lines_of(dialogue)]
+    spec = batch.spec
+    questions = []
+    for dialogue in asked:
+        language, values = dialogue.language, {"card": cards[dialogue.id], "transcript": transcript(dialogue)}
+        messages: list[Message] = [
+            {"role": "system", "content": prompts.render(language, "audit_system.j2")},
+            {"role": "user", "content": prompts.render(language, "audit_card.j2", **values)},
+        ]
+        question = Question(
+            messages,
+            sample={"dialogue": dialogue.id, "check": JUDGED},
+            sampling=spec.sampling.model_copy(update={"max_tokens": 2} if spec.endpoint.constrained else {}),
+            served_name=spec.served_name(),
+            purpose="judge",
+            choices=("0", "1"),
+        )
+        questions.append(question)
+    replies = batch.ask(questions, "dialogues")
+    return {dialogue.id: _yes(reply) for dialogue, reply in zip(asked, replies, strict=True)}
+
+
+def _yes(reply: Reply | None) -> bool | None:
+    said = reply.text.strip().rstrip(".。") if reply else ""
+    return {"0": False, "1": True}.get(said)
+
+
+def audit_tables(audited: Sequence[Audited], examples: int = 3) -> list[Table]:
+    """Per seeker, supporter and language the share of dialogues with a finding, by check, and up to `examples` of each check
+    and seeker (the first ones, in the order of the dialogues)."""
+    groups: dict[tuple[str, str, Language], list[Audited]] = defaultdict(list)
+    for one in audited:
+        groups[seeker_of(one.dialogue), supporter_of(one.dialogue), one.dialogue.language].append(one)
+    labels = {name: label for name, (label, _) in CHECKS.items()}
+    if any(JUDGED in one.findings for one in audited):
+        labels[JUDGED] = _JUDGED_LABEL
+    rows: list[tuple[Cell, ...]] = []
+    for (seeker, supporter, language), own in sorted(groups.items()):
+        cells = []
+        for name in labels:
+            applied = [one.findings[name] for one in own if one.findings.get(name) is not None]
+            cells.append(share(sum(bool(found) for found in applied), len(applied)))
+        rows.append((seeker, supporter, language, *cells, _told(own)))
+    return [
+        Table(
+            key="simulator_audit",
+            title="What seekers do that people do not",
+            columns=("seeker", "supporter", "language", *labels.values(), "card told in first line %"),
+            rows=tuple(rows),
+            notes=tuple(_notes()),
+            section=SECTION,
+        ),
+        _examples(audited, labels, examples),
+    ]
+
+
+def _told(own: Sequence[Audited]) -> Estimate:
+    told = [100 * one.told for one in own if one.told is not None]
+    return estimates(np.array(told)[:, None])[0] if told else Estimate(None, None, None, 0)
+
+
+def _examples(audited: Sequence[Audited], labels: Mapping[str, str], count: int) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for name, label in labels.items():
+        taken: dict[str, int] = defaultdict(int)
+        for one in audited:
+            seeker = seeker_of(one.dialogue)
+            for finding in (one.findings.get(name) or [])[:1]:
+                if taken[seeker] < count:
+                    taken[seeker] += 1
+                    text = finding.text if len(finding.text) <= 200 else finding.text[:199] + "…"
+                    rows.append((label.removesuffix(" %"), seeker, finding.dialogue_id, finding.turn, finding.detail, text))
+    return Table(
+        key="simulator_audit-examples",
+        title="Examples",
+        columns=("check", "seeker", "dialogue", "turn", "why", "text"),
+        rows=tuple(rows),
+        notes=(f"The first finding of up to {count} dialogues a check and seeker; turns count from 0.",),
+        section=SECTION,
+    )
+
+
+def _notes() -> Iterator[str]:
+    yield (
+        "Share of dialogues with at least one finding, Wilson's 95 % interval, n = dialogues that the check applies to. The "
+        "checks are fixed phrases and counted words: they miss what is put otherwise, and their share among human seekers is "
+        "their rate of false alarms."
+    )
+    yield "Leaves the card: states another age, gender or trade than the card. Applies where the card has one of them."
+    yield f"Cheers up too soon: thanks, relief or a farewell in the first {EARLY} lines."
+    yield (
+        f"Says all at once: the first line has {EVERYTHING:.0%} or more of the content words (zh: pairs of characters) of the "
+        "card's problem. The last column is the mean share, with a bootstrap interval."
+    )
+    yield f"Repeats itself: {REPEATED:.0%} or more of a line's runs of three words (zh: characters) stand in one earlier line."

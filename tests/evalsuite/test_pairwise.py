@@ -1,0 +1,273 @@
+"""Which seeker is closer to a human: both orders, ties, place, unreadable answers; win rates against hand and scipy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binomtest, bootstrap
+
+from data_prep.records import Dialogue, Preference
+from data_prep.tables import Estimate, Table
+from evalsuite.pairwise import Order, Pair, PairAnswer, Verdict, given_answers, pairs_of, read_answer, shown
+from evalsuite.role_play import Field
+from evalsuite.win_rates import Vote, pairwise_tables, rate, share, votes_of
+from serve.errors import UserError
+from tests.endpoint import Answer, Endpoint
+from tests.evalsuite.test_role_play import Call, call, card, config, dialogue, run_folder
+
+__all__ = ["call"]
+HUMAN = "honestly I dunno"
+
+
+def field(count: int = 2, trials: int = 1) -> list[Dialogue]:
+    """Dialogues of the seekers bot and source on `count` cards."""
+    cards = [f"c{number}" for number in range(count)]
+    bots = [dialogue(f"bot:{c}{t}", card_id=c, simulator="bot", trial=t) for c in cards for t in range(trials)]
+    return bots + [dialogue(f"source:{c}", card_id=c, simulator="source", supporter=None) for c in cards]
+
+
+def answer(
+    verdict: Verdict | None, order: Order = "ab", a: str = "bot:c00", b: str = "source:c0", who: str = "j"
+) -> PairAnswer:
+    return PairAnswer(dialogue_a=a, dialogue_b=b, annotator=who, question="q", verdict=verdict, order=order)
+
+
+def row(table: Table, *start: str) -> dict[str, Any]:
+    (found,) = (row for row in table.rows if row[: len(start)] == start)
+    return dict(zip(table.columns, found, strict=True))
+
+
+# --- asking -----------------------------------------------------------------------------------------------------------------
+
+
+def asked(call: Call, folder: Path, judge: Callable[[str], str], *more: object) -> tuple[Endpoint, dict[str, Table], str]:
+    """Bot against people on two cards, before a judge who answers what `judge` makes of the prompt."""
+    cards = [card("c0", source_id="0"), card("c1", source_id="1")]
+    greeted = [
+        dialogue(f"d{n}", "I am distressed.", "Why?", "Because.", "Oh.", card_id=f"c{n}").model_copy(
+            update={
+                "turns": (
+                    dialogue("x", "a", "GREETING").turns[1],
+                    *dialogue("x", "I am distressed.", "Why?", "No.", "Oh.").turns,
+                )
+            }
+        )
+        for n in range(2)
+    ]
+    run_folder(folder / "run", greeted, cards)
+    people = [
+        dialogue(f"p{n}", HUMAN, "ok?", "nah", "hm", "LATE WORDS", "bye", source_id=str(n), card_id=None, supporter=None)
+        for n in range(2)
+    ]
+    run_folder(folder / "people", people, cards)
+    with Endpoint(lambda body, count: Answer(judge(body["messages"][1]["content"])), models=("embedded",)) as endpoint:
+        seekers = ("--seeker", "bot=run", "--seeker", "source=people/dialogues.jsonl", "--cards", "people/cards.jsonl")
+        given = ("role-play", "pairwise", "--config", config(folder), *seekers, "--out", "out", "--json", *more)
+        given = (*given, "--endpoint", f"embedded={endpoint.url}")
+        code, out, error = call(*given)
+        assert code == 0, error
+        before = len(endpoint.requests)
+        assert call(*given)[:2] == (0, out) and len(endpoint.requests) == before, "a finished comparison asks nothing"
+    found = orjson.loads(out)["tables"]
+    tables = {t["key"]: Table(t["key"], "t", tuple(t["columns"]), tuple(map(tuple, t["rows"]))) for t in found}
+    return endpoint, tables, out
+
+
+def test_both_orders_of_every_pair_are_asked_and_a_judge_who_knows_wins_always(call: Call, tmp_path: Path) -> None:
+    endpoint, tables, _ = asked(call, tmp_path, lambda text: "1" if text.index(HUMAN) < text.index("distressed") else "2")
+    assert len(endpoint.requests) == 4
+    assert endpoint.requests[0]["structured_outputs"] == {"choice": ["1", "2", "tie"]}
+    prompts = [body["messages"][1]["content"] for body in endpoint.requests]
+    assert sum(text.index(HUMAN) < text.index("distressed") for text in prompts) == 2
+    assert row(tables["role_play-win_rates"], "en", "source")["win rate %"]["mean"] == 100
+    pair = row(tables["role_play-pairs"], "en", "bot", "source")
+    assert (pair["won"], pair["ties"], pair["lost"], pair["unread"], pair["cards"]) == (0, 0, 2, 0, 2)
+    position = row(tables["role_play-position"], "embedded")
+    assert position["first shown picked %"]["mean"] == 50 and position["same in both orders %"]["mean"] == 100
+    kept = [Preference.model_validate_json(line) for line in (tmp_path / "out" / "preferences.jsonl").read_bytes().splitlines()]
+    assert [(p.order, p.verdict) for p in kept] == [("ab", "b"), ("ba", "b")] * 2
+    again = call("role-play", "pairwise", "--preferences", "out/preferences.jsonl", "--out", "out", "--json")
+    figures = [[list(found) for found in table.rows] for table in tables.values()]
+    assert [table["rows"] for table in orjson.loads(again[1])["tables"]] == figures, "read back, they come to the same"
+
+
+def test_a_judge_who_always_says_1_gives_half_and_a_bias_of_one(call: Call, tmp_path: Path) -> None:
+    _, tables, _ = asked(call, tmp_path, lambda text: "1")
+    for seeker in ("bot", "source"):
+        figures = row(tables["role_play-win_rates"], "en", seeker)
+        assert figures["win rate %"]["mean"] == 50 and figures["ties"] == 2 and figures["of decided %"]["mean"] is None
+    position = row(tables["role_play-position"], "embedded")
+    assert position["first shown picked %"]["mean"] == 100 and position["same in both orders %"]["mean"] == 0
+
+
+def test_in_paper_mode_every_answer_is_a_vote_and_chats_are_whole(call: Call, tmp_path: Path) -> None:
+    endpoint, tables, _ = asked(call, tmp_path, lambda text: "1", "--mode", "paper")
+    figures = row(tables["role_play-win_rates"], "en", "bot")
+    assert (figures["won"], figures["ties"], figures["lost"]) == (2, 0, 2) and figures["win rate %"]["mean"] == 50
+    assert all("LATE WORDS" in body["messages"][1]["content"] for body in endpoint.requests)
+
+
+def test_neither_greeting_nor_length_tells_the_chats_apart(call: Call, tmp_path: Path) -> None:
+    endpoint, _, _ = asked(call, tmp_path, lambda text: "tie")
+    for body in endpoint.requests:
+        text = body["messages"][1]["content"]
+        assert "GREETING" not in text and "LATE WORDS" not in text
+        assert [text.count(f"[{number}] ") for number in (1, 4, 5)] == [2, 2, 0]
+        assert not any(name in text for name in ("bot", "source", "embedded"))
+
+
+def test_unreadable_answers_are_kept_and_are_in_no_rate(call: Call, tmp_path: Path) -> None:
+    _, tables, _ = asked(call, tmp_path, lambda text: "the first" if text.index(HUMAN) < text.index("distressed") else "1")
+    figures = row(tables["role_play-win_rates"], "en", "bot")
+    assert figures["unread"] == 2 and figures["win rate %"] == {"mean": None, "low": None, "high": None, "n": 0}
+    assert row(tables["role_play-position"], "embedded")["parse rate %"] == 50
+    kept = [orjson.loads(line) for line in (tmp_path / "out" / "answers.jsonl").read_bytes().splitlines()]
+    assert len(kept) == 4 and {one["raw"] for one in kept if one["verdict"] is None} == {"the first"}
+
+
+@pytest.mark.parametrize(
+    ("text", "order", "verdict"),
+    [("1", "ab", "a"), ("1", "ba", "b"), ("2", "ab", "b"), ("2.", "ba", "a"), (" Tie\n", "ba", "tie"), ('"1"', "ab", "a"),
+     ("12", "ab", None), ("1 or 2", "ab", None), ("", "ab", None), ("0", "ab", None)],
+)  # fmt: skip
+def test_an_answer_is_one_of_three_words_or_unread(text: str, order: Order, verdict: str | None) -> None:
+    assert read_answer(text, order) == verdict
+
+
+def test_chats_are_cut_to_the_shorter_and_a_marker_inside_stays_inside() -> None:
+    pair = Pair(dialogue("a", "one", "two", "three", "four"), dialogue("b", "uno", "due"))
+    assert shown(pair, "native") == ("[1] Seeker: one\n[2] Supporter: two", "[1] Seeker: uno\n[2] Supporter: due")
+    assert shown(pair, "paper")[0].endswith("[4] Supporter: four")
+
+
+def test_nothing_to_compare_and_half_given_options_are_clear(call: Call, tmp_path: Path) -> None:
+    run_folder(tmp_path / "run", [dialogue("d")], [card()])
+    given = ("role-play", "pairwise", "--config", config(tmp_path), "--out", "x")
+    assert "nothing to compare" in call(*given, "--seeker", "a=run")[2]
+    assert "two or more --seeker" in call("role-play", "pairwise", "--out", "x")[2]
+    assert "leave out" in call("role-play", "pairwise", "--out", "x", "--preferences", "p.jsonl", "--seeker", "a=run")[2]
+
+
+# --- votes ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "vote"),
+    [
+        (("a", "a"), "a"),
+        (("a", "b"), "tie"),
+        (("a", "tie"), "tie"),
+        (("tie", "tie"), "tie"),
+        (("b", None), None),
+        (("b",), "b"),
+    ],
+)
+def test_two_orders_are_one_vote(verdicts: tuple[Verdict | None, ...], vote: str | None) -> None:
+    answers = [answer(verdict, order) for verdict, order in zip(verdicts, get_args(Order), strict=False)]
+    assert [one.verdict for one in votes_of(answers, field(), "native")] == [vote]
+    assert [one.verdict for one in votes_of(answers, field(), "paper")] == list(verdicts)
+
+
+def test_sides_may_be_given_either_way_round() -> None:
+    plain, swapped = answer("a"), answer("b", a="source:c0", b="bot:c00")
+    assert (
+        votes_of([plain], field(), "native")
+        == votes_of([swapped], field(), "native")
+        == [Vote("en", "c0", "bot", "source", "a")]
+    )
+    assert len(votes_of([plain, swapped], field(), "native")) == 1, "the same pair"
+
+
+def test_answers_that_fit_nothing_are_refused() -> None:
+    with pytest.raises(UserError, match="no dialogue 'zz'"):
+        votes_of([answer("a", a="zz")], field(), "native")
+    with pytest.raises(UserError, match="both are of seeker bot"):
+        votes_of([answer("a", b="bot:c10")], field(), "native")
+    with pytest.raises(UserError, match="c0 and c1"):
+        votes_of([answer("a", b="source:c1")], field(), "native")
+    twice = answer("a").preference()
+    assert twice is not None and answer(None).preference() is None
+    with pytest.raises(UserError, match="twice in the same order"):
+        given_answers([twice, twice])
+    with pytest.raises(UserError, match="several questions"):
+        given_answers([twice, twice.model_copy(update={"question": "nicer"})])
+
+
+# --- rates ------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_rate_is_the_mean_over_votes_with_cards_drawn_whole() -> None:
+    votes = [Vote("en", f"c{n % 12}", "x", "y", "a" if n % 5 else "b") for n in range(30)]
+    found = rate(votes, lambda vote: float(vote.verdict == "a"))
+    assert found.mean == pytest.approx(80) and found.n == 30
+    sums, counts = np.zeros(12), np.zeros(12)
+    for vote in votes:
+        sums[int(vote.card[1:])] += 100 * (vote.verdict == "a")
+        counts[int(vote.card[1:])] += 1
+    drawn = bootstrap(
+        (sums, counts),
+        lambda s, c, axis=-1: s.sum(axis) / c.sum(axis),
+        paired=True,
+        method="percentile",
+        rng=np.random.default_rng(1),
+    )
+    oracle = drawn.confidence_interval
+    assert found.low == pytest.approx(oracle.low, abs=2) and found.high == pytest.approx(oracle.high, abs=2)
+
+
+def test_one_card_has_no_interval_and_no_votes_no_rate() -> None:
+    assert rate([Vote("en", "c", "x", "y", "a")] * 3, lambda vote: 1.0) == Estimate(100.0, None, None, 3)
+    assert rate([Vote("en", "c", "x", "y", None)], lambda vote: 1.0) == Estimate(None, None, None, 0)
+    assert share(0, 0) == Estimate(None, None, None, 0)
+    wilson = binomtest(3, 4).proportion_ci(method="wilson")
+    assert share(3, 4) == Estimate(75.0, 100 * wilson.low, 100 * wilson.high, 4)
+
+
+VERDICTS = st.lists(
+    st.tuples(st.integers(0, 3), st.sampled_from(["a", "b", "tie", None]), st.sampled_from(["ab", "ba"])),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(max_examples=10, deadline=None)
+@given(VERDICTS)
+def test_what_one_wins_the_other_loses(drawn: list[tuple[int, Verdict | None, Order]]) -> None:
+    answers = [answer(v, o, f"bot:c{n}0", f"source:c{n}", f"person {i}") for i, (n, v, o) in enumerate(drawn)]
+    overall, pairs, position = pairwise_tables(answers, field(4), "native")
+    bot, source = row(overall, "en", "bot"), row(overall, "en", "source")
+    assert (bot["won"], bot["ties"], bot["lost"]) == (source["lost"], source["ties"], source["won"])
+    assert bot["won"] + bot["ties"] + bot["lost"] + bot["unread"] == len(answers)
+    if bot["win rate %"].mean is not None:
+        assert bot["win rate %"].mean + source["win rate %"].mean == pytest.approx(100)
+        ties, n = bot["ties"], bot["win rate %"].n
+        assert bot["win rate %"].mean == pytest.approx(100 * (bot["won"] + ties / 2) / n)
+    assert row(pairs, "en", "bot", "source")["won"] == bot["won"]
+    assert pairwise_tables(answers[::-1], field(4), "native")[0] == overall, "the order of the records changes nothing"
+    assert len(position.rows) == len(answers)
+
+
+def test_simulated_pairs_share_supporter_and_trial_and_people_meet_every_trial() -> None:
+    held = [
+        *field(1, trials=2),
+        dialogue("other:0", card_id="c0", simulator="other", trial=0),
+        dialogue("other:1", card_id="c0", simulator="other", trial=0, supporter="someone else"),
+        dialogue("lost", card_id="c0", simulator="lost", termination="infrastructure"),
+        Dialogue.model_validate(dialogue("mute").model_dump() | {"turns": [], "termination": "refusal", "simulator": "mute"}),
+    ]
+    pairs, left_out = pairs_of(Field(held, {d.id: card("c0") for d in held}))
+    assert {(pair.a.id, pair.b.id) for pair in pairs} == {
+        ("bot:c00", "source:c0"),
+        ("bot:c01", "source:c0"),
+        ("bot:c00", "other:0"),
+        ("source:c0", "other:0"),
+        ("source:c0", "other:1"),
+    }
+    assert left_out == {"lost": 1, "mute": 1}

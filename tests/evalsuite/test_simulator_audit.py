@@ -1,0 +1,234 @@
+"""The simulator audit: lines that each rule must find and lines that it must not, rates by hand, the optional judge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from scipy.stats import binomtest
+
+from data_prep.records import Dialogue, RoleCard
+from data_prep.tables import Estimate
+from evalsuite.seeker_rules import (
+    CHECKS,
+    age_range,
+    cheers_up_early,
+    leaves_card,
+    plays_supporter,
+    repeats_itself,
+    reveals_model,
+    says_everything,
+    told_at_once,
+)
+from evalsuite.simulator_audit import audit, audit_tables
+from serve.files import write_jsonl
+from tests.endpoint import Answer, Endpoint
+from tests.evalsuite.test_role_play import Call, call, card, dialogue, run_folder
+
+__all__ = ["call"]
+CHINESE = "[一-鿿]"
+
+
+def lines(*texts: str, language: str = "en") -> Dialogue:
+    """A dialogue with these seeker lines, a greeting before and an answer after each."""
+    turns = [{"role": "supporter", "text": "Hello."}]
+    for text in texts:
+        turns += [{"role": "seeker", "text": text}, {"role": "supporter", "text": "Go on."}]
+    return dialogue("d", language=language, turns=turns)
+
+
+def of(language: str, **fields: Any) -> RoleCard:
+    return card(language=language, **fields)
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "detail"),
+    [
+        ("I'm 52 years old and tired.", {"age": "29"}, "age 52, card: 29"),
+        ("I’m 45, and nobody cares", {"age": "teenage"}, "age 45, card: teenage"),
+        ("I am a man, so they laugh.", {"gender": "Female"}, "gender male, card: Female"),
+        ("I'm a nurse on nights", {"occupation": "line cook"}, "occupation nurse, card: line cook"),
+        ("I work as a software engineer.", {"occupation": "teacher"}, "occupation software engineer, card: teacher"),
+        ("我今年45岁了。", {"age": "青年"}, "age 45, card: 青年"),
+        ("我是个女生，不好意思说。", {"gender": "男"}, "gender 女, card: 男"),
+        ("我是一名护士，天天夜班。", {"occupation": "出租车司机"}, "occupation 护士, card: 出租车司机"),
+    ],
+)  # fmt: skip
+def test_who_leaves_the_card(text: str, fields: dict[str, str], detail: str) -> None:
+    language = "zh" if "\u4e00" <= text[0] <= "\u9fff" else "en"
+    findings = leaves_card(lines("hm", text, language=language), of(language, **fields))
+    assert findings is not None
+    assert [(finding.turn, finding.detail.replace("female", "女")) for finding in findings] == [(3, detail)]
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        ("I'm 29 years old.", {"age": "29"}),
+        ("I'm 30, and tired.", {"age": "29"}),
+        ("I'm 19, and tired.", {"age": "teenage or young"}),
+        ("My mother is 61 years old.", {"age": "29"}),
+        ("I'm 61 years old.", {"gender": "male"}),
+        ("I am a woman.", {"gender": "not said"}),
+        ("I'm a student.", {"occupation": "dance major at university"}),
+        ("I'm a student", {"age": "20"}),
+        ("My sister is a nurse.", {"occupation": "line cook"}),
+        ("I'm a nurse's son.", {"occupation": "line cook"}),
+        ("I'm not a doctor, I know.", {"occupation": "line cook"}),
+        ("我是学生。", {"occupation": "高三毕业生"}),
+        ("我妈妈是老师。", {"occupation": "出租车司机"}),
+        ("我是老师的女儿", {"occupation": "出租车司机"}),
+        ("我22岁的时候", {"age": "45"}),
+    ],
+)
+def test_who_keeps_to_the_card(text: str, fields: dict[str, str]) -> None:
+    language = "zh" if "\u4e00" <= text[0] <= "\u9fff" else "en"
+    assert leaves_card(lines(text, language=language), of(language, **fields)) == []
+
+
+def test_a_card_that_says_nothing_cannot_be_left() -> None:
+    assert leaves_card(lines("I'm 52 years old."), of("en")) is None
+    assert leaves_card(lines("I'm 52 years old."), None) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "ages"),
+    [("29", (28, 30)), ("22岁", (21, 23)), ("30s", (30, 39)), ("20多岁", (20, 29)), ("25-30", (24, 31)),
+     ("Old (90 years old)", (89, 91)), ("teenage or young", (10, 44)), ("青少年", (10, 19)), ("中老年", (35, 120)),
+     ("Middle-aged", (35, 65)), ("", None), ("adult", None)],
+)  # fmt: skip
+def test_ages_that_a_card_may_mean(text: str, ages: tuple[int, int] | None) -> None:
+    assert age_range(text) == ages
+
+
+@pytest.mark.parametrize(
+    "text", ["As an AI language model I cannot cry.", "plan: sob </think> hello", "作为一个AI，我没有感情。"]
+)
+def test_who_reveals_a_model(text: str) -> None:
+    assert [finding.turn for finding in reveals_model(lines("hm", "hm", text), None)] == [5]
+
+
+def test_who_does_not_reveal_a_model() -> None:
+    assert reveals_model(lines("They replaced me with an AI.", "I think I'm done"), None) == []
+    supporter = dialogue("d", "hm", "As an AI language model I cannot cry.")
+    assert reveals_model(supporter, None) == [], "only the seeker is audited"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Thank you so much!", "thanks, that’s really helpful", "I feel much better now", "I'll definitely try that.", "ok bye",
+     "谢谢你的建议。", "好多了", "我会试试的"],
+)  # fmt: skip
+def test_cheering_up_counts_before_the_third_line_only(text: str) -> None:
+    assert [finding.turn for finding in cheers_up_early(lines(text, "hm"), None)] == [1]
+    assert [finding.turn for finding in cheers_up_early(lines("hm", text), None)] == [3]
+    assert cheers_up_early(lines("hm", "hm", text), None) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["I'm fine, thank you. How are you?", "no thanks", "Thanks to him I lost my job.", "I never feel better",
+     "I tried that already.", "nobody takes care of me", "一点也不好"],
+)  # fmt: skip
+def test_what_is_no_cheer(text: str) -> None:
+    assert cheers_up_early(lines(text), None) == []
+
+
+def test_how_much_of_the_card_the_first_line_tells() -> None:
+    own = of("en", problem="Her dog Biscuit died and her landlord evicted her.")  # dog, biscuit, died, landlord, evicted
+    assert told_at_once(lines("My dog died.", "Biscuit. And my landlord evicted me."), own) == pytest.approx(2 / 5)
+    assert says_everything(lines("My dog died."), own) == []
+    (finding,) = says_everything(lines("My dog Biscuit died, the landlord is a pig."), own) or []
+    assert (finding.turn, finding.detail) == (1, "80 % of the card's words")
+    zh = of("zh", problem="丈夫炒币亏钱")  # 丈夫 夫炒 炒币 币亏 亏钱
+    assert told_at_once(lines("我丈夫最近炒币", language="zh"), zh) == pytest.approx(2 / 5)
+    assert (
+        says_everything(lines("My dog died."), None) is None and told_at_once(dialogue("d", turns=lines().turns), own) is None
+    )
+
+
+def test_who_repeats_itself() -> None:
+    said = "I just feel so lost without her"
+    assert [f.turn for f in repeats_itself(lines(said, "Yes.", f"{said}!", "I feel lost at work"), None)] == [5]
+    assert repeats_itself(lines("I don't know", "I don't know", "yes", "yes"), None) == [], "short lines may come twice"
+    assert [f.turn for f in repeats_itself(lines("我真的很想离开这里", "嗯", "我真的很想离开这里啊", language="zh"), None)] == [
+        5
+    ]
+
+
+def test_who_plays_the_supporter() -> None:
+    (finding,) = plays_supporter(lines("hm", "It sounds like you had a hard day. Have you tried tea?"), None)
+    assert (finding.turn, finding.detail) == (3, "It sounds like you")
+
+
+# --- rates ------------------------------------------------------------------------------------------------------------------
+
+
+def test_rates_are_per_seeker_and_supporter_with_wilsons_interval() -> None:
+    held = [
+        lines("thanks a lot").model_copy(update={"id": f"d{n}", "simulator": "bot", "supporter": "s1"}) if n == 0 else
+        lines("hm").model_copy(update={"id": f"d{n}", "simulator": "bot", "supporter": "s1" if n < 4 else "s2"})
+        for n in range(6)
+    ]  # fmt: skip
+    held.append(dialogue("mute", turns=[], termination="refusal"))
+    table, examples = audit_tables(audit(held, {}))
+    wilson = binomtest(1, 4).proportion_ci(method="wilson")
+    first = dict(zip(table.columns, table.rows[0], strict=True))
+    assert [row[:3] for row in table.rows] == [("bot", "s1", "en"), ("bot", "s2", "en")]
+    assert first["cheers up too soon %"] == Estimate(25.0, 100 * wilson.low, 100 * wilson.high, 4)
+    assert first["leaves the card %"] == Estimate(None, None, None, 0), "no card: undefined, not 0"
+    assert first["card told in first line %"] == Estimate(None, None, None, 0)
+    assert [row[:5] for row in examples.rows] == [("cheers up too soon", "bot", "d0", 1, "thanks")]
+
+
+def test_examples_are_bounded_and_shortened() -> None:
+    held = [lines("thanks " + "x" * 300).model_copy(update={"id": f"d{n}"}) for n in range(5)]
+    _, examples = audit_tables(audit(held, {}), examples=2)
+    assert [row[2] for row in examples.rows] == ["d0", "d1"] and all(len(str(row[5])) == 200 for row in examples.rows)
+    assert audit_tables(audit(held, {}), examples=0)[1].rows == ()
+
+
+def test_the_verb_audits_runs_and_corpora_and_asks_a_judge_once(call: Call, tmp_path: Path) -> None:
+    own = card("c1", occupation="baker", problem="lost the keys")
+    run_folder(tmp_path / "run", [dialogue("a", "I'm a lawyer.", "ok"), dialogue("b", "hm", "ok")], [own])
+    corpus = dialogue("p", "thank you", "ok", card_id=None, simulator=None, supporter=None, source="people")
+    (tmp_path / "people.jsonl").write_bytes(orjson.dumps({"dialogue": corpus.model_dump()}) + b"\n")
+    replies = {"I'm a lawyer.": "1", "hm": "maybe"}
+
+    def behave(body: dict[str, Any], count: int) -> Answer:
+        text = body["messages"][1]["content"]
+        assert "lost the keys" in text
+        return Answer(next(reply for line, reply in replies.items() if f"Seeker: {line}" in text))
+
+    with Endpoint(behave, models=("embedded",)) as endpoint:
+        given = ("audit-simulator", "--run", "run", "--dialogues", "people.jsonl", "--out", "out", "--json")
+        judged = (*given, "--judge", "embedded", "--base-url", endpoint.url)
+        code, out, error = call(*judged)
+        assert code == 0, error
+        assert call(*judged)[0] == 0 and len(endpoint.requests) == 2
+        assert endpoint.requests[0]["structured_outputs"] == {"choice": ["0", "1"]}
+    table = orjson.loads(out)["tables"][0]
+    rows = {row[0]: dict(zip(table["columns"], row, strict=True)) for row in table["rows"]}
+    assert rows["model"]["leaves the card %"]["mean"] == 50 and rows["model"]["leaves the card %"]["n"] == 2
+    assert rows["model"]["leaves the card, judged %"]["mean"] == 100 and rows["model"]["leaves the card, judged %"]["n"] == 1
+    assert rows["people"]["cheers up too soon %"]["mean"] == 100 and rows["people"]["leaves the card %"]["n"] == 0
+    found = [orjson.loads(line) for line in (tmp_path / "out" / "findings.jsonl").read_bytes().splitlines()]
+    assert {(f["check"], f["dialogue_id"], f["turn"]) for f in found} == {
+        ("leaves_card", "a", 0),
+        ("leaves_card_judged", "a", None),
+        ("cheers_up_early", "p", 0),
+    }
+    assert (tmp_path / "out" / "simulator_audit.csv").read_text().startswith("seeker,supporter,language,leaves the card %")
+
+
+def test_bad_input_is_one_line(call: Call, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "d.jsonl", [dialogue("mute", turns=[], termination="refusal")])
+    assert call("audit-simulator")[0] == 2
+    assert "needs --out" in call("audit-simulator", "--dialogues", "d.jsonl", "--judge", "embedded")[2]
+    assert "nothing to audit" in call("audit-simulator", "--dialogues", "d.jsonl")[2]
+
+
+def test_every_check_has_a_column() -> None:
+    assert all(label.endswith(" %") for label, _ in CHECKS.values())
