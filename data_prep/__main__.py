@@ -6,10 +6,12 @@ import typer
 
 from data_prep.commands import (
     annotate,
+    annotate_dialogues,
     cards,
     check_contamination,
     corpora,
     import_esc_eval,
+    import_held,
     rank_sft,
     role_sft,
     score_set,
@@ -26,6 +28,8 @@ app.add_typer(cards.app, name="cards")
 app.command("role-sft")(role_sft.role_sft)
 app.command("check-contamination")(check_contamination.check_contamination)
 app.command("import-scores")(scores.import_scores)
+app.add_typer(annotate_dialogues.app, name="annotate-dialogues")
+app.command("import-held")(import_held.import_held)
 app.command("score-set")(score_set.score_set)
 app.command("rank-sft")(rank_sft.rank_sft)
 

@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from data_prep.cards.taxonomy import Path3
 from data_prep.records import Language
+from data_prep.reliability import Counts, cohen_kappa, estimate, krippendorff_alpha, ratio
 from data_prep.tables import Estimate
 
 Quality = Literal["high", "middle", "invalid"]
-Counts = NDArray[np.float64]
 # Appendix A.2 names invalid, and high against middle, and makes all remaining cards middle. Read word by word (`paper`), a card
 # that both call high is among the remaining, and only a third person can make a card high. `native` keeps what both say, which
 # must be what is meant. Commands print how many cards the two readings part.
@@ -174,53 +173,13 @@ def _question(
     nominal = (distance > 0).astype(float)
 
     def both(figure: Callable[[Counts], Counts]) -> Estimate:
-        return _estimate(figure(counts), figure(drawn), n)
+        return estimate(figure(counts), figure(drawn), n)
 
     return Agreement(
         name,
         n,
-        raw=both(lambda c: _ratio(np.trace(c, axis1=1, axis2=2), c.sum((1, 2)))),
+        raw=both(lambda c: ratio(np.trace(c, axis1=1, axis2=2), c.sum((1, 2)))),
         kappa=both(lambda c: cohen_kappa(c, nominal)),
-        alpha=both(lambda c: krippendorff_alpha(c, ordinal)),
+        alpha=both(lambda c: krippendorff_alpha(c + c.transpose(0, 2, 1), ordinal)),
         kappa_linear=both(lambda c: cohen_kappa(c, distance)) if ordinal else None,
     )
-
-
-def cohen_kappa(counts: Counts, weights: Counts) -> Counts:
-    """Weighted kappa of tables `counts` (tables × values × values); NaN without variation.
-
-    `weights` is the disagreement of two values (values × values).
-    """
-    n = counts.sum((1, 2))
-    expected = counts.sum(2)[:, :, None] * counts.sum(1)[:, None, :]
-    return 1 - _ratio((weights * counts).sum((1, 2)) * n, (weights * expected).sum((1, 2)))
-
-
-def krippendorff_alpha(counts: Counts, ordinal: bool) -> Counts:
-    """Alpha of two people without gaps, of tables as in `cohen_kappa` (values in their order). Without variation it is NaN.
-
-    Krippendorff (2011), "Computing Krippendorff's Alpha-Reliability": coincidences, nominal and ordinal metric.
-    """
-    coincidences = counts + counts.transpose(0, 2, 1)
-    totals = coincidences.sum(2)
-    n = totals.sum(1)
-    if ordinal:
-        # Distance of two values: how many answers lie from one to the other, half of each end left out; squared.
-        middle = np.cumsum(totals, axis=1) - totals / 2
-        squared = (middle[:, :, None] - middle[:, None, :]) ** 2
-    else:
-        squared = np.broadcast_to(1 - np.eye(counts.shape[1]), coincidences.shape)
-    expected = totals[:, :, None] * totals[:, None, :]
-    return 1 - _ratio((squared * coincidences).sum((1, 2)) * (n - 1), (squared * expected).sum((1, 2)))
-
-
-def _ratio(above: Counts, below: Counts) -> Counts:
-    return np.divide(above, below, out=np.full_like(below, np.nan), where=below != 0)
-
-
-def _estimate(value: Counts, drawn: Counts, n: int) -> Estimate:
-    defined = drawn[~np.isnan(drawn)]
-    if np.isnan(value[0]) or not len(defined):
-        return Estimate(None, None, None, n)
-    low, high = np.percentile(defined, [2.5, 97.5])
-    return Estimate(round(float(value[0]), 6), round(float(low), 6), round(float(high), 6), n)

@@ -6,12 +6,11 @@ Every cell that cannot be read is an error with its place: annotations are paid 
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from data_prep.cards.annotation import QUALITIES, RULES, Decision, Mark, Quality
-from data_prep.cards.sheets import Choice, SheetRow, read_sheet, write_csv, write_xlsx
+from data_prep.cards.sheets import Choice, Layout, SheetRow, read_filled, write_csv, write_xlsx
 from data_prep.cards.taxonomy import Path3, Taxonomy
 from data_prep.records import Language, RoleCard
 from serve.errors import UserError, near
@@ -23,6 +22,8 @@ ANSWERS = ("quality", "category", "note")
 COLUMNS = (*_CARD, *ANSWERS)
 _WORKERS = ("first_quality", "second_quality", "first_category", "second_category")
 THIRD_COLUMNS = (*_CARD, *_WORKERS, "decide", *ANSWERS)
+WORKERS_SHEET = Layout(SHEET, COLUMNS, ANSWERS, "card_id", "problem")
+THIRD_SHEET = Layout(SHEET, THIRD_COLUMNS, ANSWERS, "card_id", "problem")
 _DECIDE = {("quality",): "quality", ("category",): "category", ("quality", "category"): "both"}
 _IN_TEXT = 37  # what the paper's text says (section 2.2.3); table 9 has the rows of the taxonomy
 
@@ -137,7 +138,7 @@ def read_marks(path: Path, cards: Mapping[str, RoleCard], taxonomy: Taxonomy) ->
     """A worker's sheet as {card id: mark}, one for every card. Raises `UserError` with file, line or row, and column for:
     an unknown, doubled or missing card, another problem text than the card's, an empty cell, an unknown word."""
     marks = {}
-    for card_id, row in _rows(path, COLUMNS, cards).items():
+    for card_id, row in _rows(path, WORKERS_SHEET, cards).items():
         quality = _quality(row)
         if quality is None:
             raise row.fault("quality", f"empty; expected {', '.join(QUALITIES)} (card {card_id})")
@@ -160,7 +161,7 @@ def read_decisions(
     does, and for `invalid` where high or middle is asked.
     """
     decisions = {}
-    for card_id, row in _rows(path, THIRD_COLUMNS, cards).items():
+    for card_id, row in _rows(path, THIRD_SHEET, cards).items():
         quality, category = _quality(row), _category(row, taxonomy)
         wanted = asked.get(card_id, ())
         for name, value in (("quality", quality), ("category", category)):
@@ -172,46 +173,9 @@ def read_decisions(
     return decisions
 
 
-def holds_answers(path: Path, columns: Sequence[str]) -> bool:
-    """Whether a sheet has something in an answer's cell, or cannot be read: then it may not be overwritten."""
-    if not path.exists():
-        return False
-    try:
-        rows = read_sheet(path, SHEET, columns)
-    except UserError:
-        return True
-    return any(row.cells[name].strip() for row in rows for name in ANSWERS)
-
-
-def refuse_to_overwrite(folder: Path, names: Sequence[str], columns: Sequence[str]) -> None:
-    """Raise `UserError` if one of the sheets NAME.csv, NAME.xlsx in the folder holds answers."""
-    for path in (folder / f"{name}{suffix}" for name in names for suffix in (".csv", ".xlsx")):
-        if holds_answers(path, columns):
-            raise UserError(f"{path} holds answers and would be overwritten: move it, or choose another --out")
-
-
-def _rows(path: Path, columns: Sequence[str], cards: Mapping[str, RoleCard]) -> dict[str, SheetRow]:
+def _rows(path: Path, layout: Layout, cards: Mapping[str, RoleCard]) -> dict[str, SheetRow]:
     """{card id: row}, checked against the cards."""
-    found: dict[str, SheetRow] = {}
-    for row in read_sheet(path, SHEET, columns):
-        card_id = row.cells["card_id"].strip()
-        if not card_id:
-            raise row.fault("card_id", "empty")
-        if card_id not in cards:
-            raise row.fault("card_id", f"unknown card {card_id!r}: {near(card_id, cards)}")
-        if card_id in found:
-            raise row.fault("card_id", f"card {card_id} stands twice (first at {found[card_id].where})")
-        if _plain(row.cells["problem"]) != _plain(cards[card_id].problem):
-            raise row.fault(
-                "problem", f"not the problem of card {card_id}: the sheet is of other cards, or the text was edited"
-            )
-        found[card_id] = row
-    return found
-
-
-def _plain(text: str) -> str:
-    """What is left of a text when a spreadsheet has been at it: no white space, no control characters."""
-    return re.sub(r"[\s\x00-\x1f\ufffd\ufffe\uffff]", "", text)
+    return read_filled(path, layout, {card_id: card.problem for card_id, card in cards.items()}, "card")
 
 
 def _quality(row: SheetRow) -> Quality | None:

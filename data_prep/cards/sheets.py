@@ -52,6 +52,21 @@ class Choice:
     cells: str
 
 
+@dataclass(frozen=True)
+class Layout:
+    """A kind of sheet that people fill in and send back.
+
+    `sheet` is its name in XLSX, `answers` the columns to be filled in, `key` the column with the row's id, and `text` the one
+    that shows what the row is about: it comes back as it was, or the sheet belongs to something else.
+    """
+
+    sheet: str
+    columns: tuple[str, ...]
+    answers: tuple[str, ...]
+    key: str
+    text: str
+
+
 def guarded(text: str) -> str:
     """A CSV cell that no spreadsheet takes for a formula. `unguarded` gives the text back."""
     needs = text.startswith(FORMULA_STARTS) or (text.startswith("'") and text[1:].startswith((*FORMULA_STARTS, "'")))
@@ -169,6 +184,51 @@ def read_sheet(path: Path, sheet: str, columns: Sequence[str]) -> list[SheetRow]
             raise UserError(f"{where}: {len(cells)} cells, expected {len(header)}")
         rows.append(SheetRow(where, {name: cell for name, cell in zip(header, cells, strict=False)}))
     return rows
+
+
+def read_filled(path: Path, layout: Layout, known: Mapping[str, str], what: str) -> dict[str, SheetRow]:
+    """{id: row} of a sheet that came back. `known` is {id: text that the sheet was written with}, `what` names such a thing.
+
+    Raises `UserError` as `read_sheet` does, and for an id that is empty, unknown or doubled, or whose text is another.
+    """
+    found: dict[str, SheetRow] = {}
+    for row in read_sheet(path, layout.sheet, layout.columns):
+        key = row.cells[layout.key].strip()
+        if not key:
+            raise row.fault(layout.key, "empty")
+        if key not in known:
+            raise row.fault(layout.key, f"unknown {what} {key!r}: {near(key, known)}")
+        if key in found:
+            raise row.fault(layout.key, f"{what} {key} stands twice (first at {found[key].where})")
+        if _plain(row.cells[layout.text]) != _plain(known[key]):
+            raise row.fault(
+                layout.text, f"not the {layout.text} of {what} {key}: the sheet is of other {what}s, or the text was edited"
+            )
+        found[key] = row
+    return found
+
+
+def _plain(text: str) -> str:
+    """What is left of a text when a spreadsheet has been at it: no white space, no control characters."""
+    return re.sub(r"[\s\x00-\x1f\ufffd\ufffe\uffff]", "", text)
+
+
+def holds_answers(path: Path, layout: Layout) -> bool:
+    """Whether a sheet has something in an answer's cell, or cannot be read: then it may not be overwritten."""
+    if not path.exists():
+        return False
+    try:
+        rows = read_sheet(path, layout.sheet, layout.columns)
+    except UserError:
+        return True
+    return any(row.cells[name].strip() for row in rows for name in layout.answers)
+
+
+def refuse_to_overwrite(folder: Path, names: Sequence[str], layout: Layout) -> None:
+    """Raise `UserError` if one of the sheets NAME.csv, NAME.xlsx in the folder holds answers."""
+    for path in (folder / f"{name}{suffix}" for name in names for suffix in (".csv", ".xlsx")):
+        if holds_answers(path, layout):
+            raise UserError(f"{path} holds answers and would be overwritten: move it, or choose another --out")
 
 
 def _check_header(where: str, header: Sequence[str], columns: Sequence[str]) -> None:

@@ -20,6 +20,7 @@ from data_prep.cards.annotation import (
     readings_differ,
     settle,
 )
+from data_prep.cards.sheets import holds_answers, refuse_to_overwrite
 from data_prep.cards.taxonomy import Taxonomy, load_taxonomy
 from data_prep.commands.options import OutOption, SeedOption, console
 from data_prep.ledger import Build, Step
@@ -43,7 +44,7 @@ ModeOption = Annotated[
 def export(cards: CardsOption, out: OutOption, seed: SeedOption = 0) -> None:
     """Write one sheet for each of two workers, as CSV and XLSX, in an order of their own, and the rules as guide.txt."""
     loaded = load_cards(cards)
-    annotation_sheets.refuse_to_overwrite(out, _WORKERS, annotation_sheets.COLUMNS)
+    refuse_to_overwrite(out, _WORKERS, annotation_sheets.WORKERS_SHEET)
     taxonomy = load_taxonomy()
     build = Build(out, "cards annotate export", seed)
     build.input(cards)
@@ -93,7 +94,7 @@ def import_(
     outcomes = {i: settle(first[i], second[i], decisions.get(i), chosen) for i in loaded}
     waiting = [card for card in loaded.values() if outcomes[card.id].state == "open"]
     if waiting:
-        annotation_sheets.refuse_to_overwrite(out, ["third"], annotation_sheets.THIRD_COLUMNS)
+        refuse_to_overwrite(out, ["third"], annotation_sheets.THIRD_SHEET)
     pairs = [(first[i], second[i]) for i in loaded]
     agreed = agreement(pairs, seed)
     figures = _figures(pairs, outcomes)
@@ -149,7 +150,7 @@ def _write_third(
         console.print(f"{len(waiting)} cards wait for a third person: fill in {where}", highlight=False, markup=False)
         return
     for path in (build.out / "third.csv", build.out / "third.xlsx"):  # an empty one from an earlier run would mislead
-        if path.exists() and not annotation_sheets.holds_answers(path, annotation_sheets.THIRD_COLUMNS):
+        if path.exists() and not holds_answers(path, annotation_sheets.THIRD_SHEET):
             path.unlink()
 
 

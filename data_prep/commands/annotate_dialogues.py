@@ -1,0 +1,175 @@
+"""`annotate-dialogues`: blind sheets for people who score dialogues, and their scores as records."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, get_args
+
+import typer
+
+from data_prep.cards.sheets import holds_answers, refuse_to_overwrite
+from data_prep.commands.options import OutOption, SeedOption, console
+from data_prep.ledger import Build
+from data_prep.records import Dialogue, HumanScore
+from data_prep.rubrics import Rubric, load_rubric
+from data_prep.scores import annotation
+from data_prep.scores.annotation import Mode
+from data_prep.scores.annotator_agreement import agreement, agreement_table
+from data_prep.scores.human import read_dialogues
+from data_prep.tables import to_console
+from serve.errors import UserError, near
+from serve.files import check_unique, sha256_file
+
+app = typer.Typer(no_args_is_help=True, help="Scoring of dialogues by people, with a second review (table 16, appendix C.2).")
+
+DialoguesOption = Annotated[list[Path], typer.Option("--dialogues", help="Dialogue records (JSONL). Repeat for more.")]
+RubricOption = Annotated[
+    str, typer.Option("--rubric", help="What is scored: a rubric by name (configs/rubrics) or the path of a YAML file.")
+]
+SheetOption = Annotated[
+    list[Path],
+    typer.Option("--sheet", help="A filled-in sheet, CSV or XLSX; its file name is the annotator's name. Repeat for more."),
+]
+ReviewOption = Annotated[list[Path], typer.Option("--review", help="The reviewer's sheet, CSV or XLSX. Repeat for more.")]
+ModeOption = Annotated[
+    str,
+    typer.Option("--mode", help="native: a reviewer decides where scores lie more than one point apart. paper: everywhere."),
+]
+
+
+@app.command("export")
+def export(
+    dialogues: DialoguesOption,
+    annotator: Annotated[list[str], typer.Option("--annotator", help="An annotator's name; repeat for more.")],
+    out: OutOption,
+    each: Annotated[int, typer.Option("--each", help="How many people score each dialogue (the paper: 1).")] = 2,
+    rubric: RubricOption = "esc_eval_human",
+    seed: SeedOption = 0,
+) -> None:
+    """Write one sheet an annotator, as CSV and XLSX, and the rules as guide.txt.
+
+    Sheets name neither supporter nor simulator (what a supporter says of itself stays: it is part of what is judged), and
+    each has an order of its own. Fill in one of the two files and give it to `import`.
+    """
+    rules = load_rubric(rubric)
+    build = Build(out, "annotate-dialogues export", seed, {"rubric": rules.name, "each": each})
+    loaded = _dialogues(dialogues, rules, build)
+    sheets = annotation.assign(loaded, annotator, each, seed)
+    refuse_to_overwrite(out, annotator, annotation.layout(rules))
+    for name, own in sheets.items():
+        for file in annotation.write_sheet(out, name, own, rules):
+            build.output(file, len(own))
+    found = {dialogue.language for dialogue in loaded}
+    annotation.write_guide(out / "guide.txt", rules, [language for language in rules.languages if language in found])
+    build.output("guide.txt")
+    build.finish(console)
+
+
+@app.command("import")
+def import_(
+    dialogues: DialoguesOption,
+    sheet: SheetOption,
+    out: OutOption,
+    review: ReviewOption = [],  # noqa: B006 (typer wants a list; it is not changed)
+    mode: ModeOption = "native",
+    rubric: RubricOption = "esc_eval_human",
+    seed: SeedOption = 0,
+) -> None:
+    """Sheets → OUT/scores.jsonl (every annotator's) and OUT/accepted.jsonl (settled); what waits → OUT/review.csv, .xlsx.
+
+    Fill in one of the two review sheets and run this again with --review. accepted.jsonl holds the reviewer's score where one
+    was asked for, else the mean of the annotators: `esc-eval agree --gold` and training take it. The seed draws the intervals.
+    """
+    chosen, rules = _mode(mode), load_rubric(rubric)
+    _check_files(sheet, review)
+    build = Build(out, "annotate-dialogues import", seed, {"mode": chosen, "rubric": rules.name})
+    loaded = _dialogues(dialogues, rules, build)
+    scores: list[HumanScore] = []
+    for path in sheet:
+        build.input(path)
+        scores += annotation.read_scores(path, loaded, rules, build.step(f"sheet of {path.stem}"))
+    if not scores:
+        raise UserError(f"--sheet: no score in {', '.join(map(str, sheet))}")
+    asked = annotation.to_review(scores, rules, chosen)
+    decided: list[HumanScore] = []
+    for path in review:
+        build.input(path)
+        decided += annotation.read_review(path, loaded, asked, rules, build.step(f"review {path.name}"))
+    check_unique("--review", [f"{s.dialogue_id}/{s.dimension}" for s in decided], "decisions")
+    settled = annotation.settle(scores, decided, asked)
+    if settled.waiting:
+        refuse_to_overwrite(out, [annotation.REVIEW], annotation.review_layout(rules))
+    step = build.step("scores of a dialogue on a dimension")
+    step.taken = len({(s.dialogue_id, s.dimension) for s in scores})
+    step.kept = len(settled.accepted)
+    for dialogue_id, dimensions in settled.waiting.items():
+        for dimension in dimensions:
+            step.drop("waits for a reviewer", f"{dialogue_id}/{dimension}")
+    rows = agreement(scores, rules, seed)
+    build.figures = {"agreement": [asdict(row) for row in rows]}
+    build.write("scores.jsonl", scores)
+    build.write("accepted.jsonl", settled.accepted)
+    _write_review(build, loaded, settled.waiting, scores, rules)
+    if rows:
+        to_console(agreement_table(rows), console)
+    else:
+        console.print("no dialogue has scores of two people: agreement is not defined")
+    build.finish(console)
+
+
+def _dialogues(paths: list[Path], rubric: Rubric, build: Build) -> list[Dialogue]:
+    """The dialogues that can be scored: those in which the supporter answers at least once."""
+    step, kept = build.step("dialogues"), []
+    for path in paths:
+        build.input(path)
+    for dialogue in read_dialogues(paths):
+        step.taken += 1
+        if not dialogue.exchanges:
+            step.drop("no answer of a supporter", dialogue.id)
+            continue
+        if dialogue.language not in rubric.languages:
+            raise UserError(f"dialogue {dialogue.id}: rubric {rubric.name} has no {dialogue.language} text")
+        step.kept += 1
+        kept.append(dialogue)
+    if not kept:
+        raise UserError(f"{', '.join(map(str, paths))}: no dialogue in which a supporter answers")
+    return kept
+
+
+def _mode(name: str) -> Mode:
+    for mode in get_args(Mode):
+        if name == mode:
+            return mode
+    raise UserError(f"--mode: unknown mode {name!r}: {near(name, get_args(Mode))}")
+
+
+def _check_files(sheets: list[Path], reviews: list[Path]) -> None:
+    """Two people's work is two files, with names of their own."""
+    names = [path.stem for path in sheets]
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    if doubled:
+        raise UserError(f"--sheet: {doubled[0]} is given twice; a file's name is its annotator's: one sheet each")
+    if annotation.ACCEPTED in names:
+        raise UserError(f"--sheet: a sheet named {annotation.ACCEPTED}: rename it to its annotator's name")
+    seen: dict[str, Path] = {}
+    for path in [*sheets, *reviews]:
+        key = sha256_file(path) if path.is_file() else str(path)  # a missing file is told by who reads it
+        if key in seen:
+            raise UserError(f"{seen[key]} and {path} are the same to the byte: people's own sheets are needed")
+        seen[key] = path
+
+
+def _write_review(
+    build: Build, dialogues: list[Dialogue], waiting: annotation.Asked, scores: list[HumanScore], rubric: Rubric
+) -> None:
+    files = [build.out / f"{annotation.REVIEW}{suffix}" for suffix in (".csv", ".xlsx")]
+    if waiting:
+        for name in annotation.write_review(build.out, dialogues, waiting, scores, rubric):
+            build.output(name, len(waiting))
+        text = f"{len(waiting)} dialogues wait for a reviewer: fill in {files[0]} or {files[1].name}"
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+        return
+    for path in files:  # an empty one from an earlier run would mislead
+        if path.exists() and not holds_answers(path, annotation.review_layout(rubric)):
+            path.unlink()

@@ -1,0 +1,271 @@
+"""People score dialogues: blind sheets, what came back, the second review, and the accepted scores (ESC-Eval, table 16).
+
+Appendix C.2: every entry is scored in a first round (ten people) and accepted after a second review (five others). It does not
+say what the reviewer sees or when one overrules. Our reading, by mode:
+
+- `paper`: a reviewer goes over every dialogue, sees what was given, and what the reviewer writes is accepted.
+- `native`: several people score each dialogue without seeing each other. Where they lie more than one point apart, a reviewer
+  who sees their scores decides; elsewhere their mean is accepted.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from data_prep.cards.sheets import Choice, Layout, SheetRow, read_filled, write_csv, write_xlsx
+from data_prep.judge_prompts import transcript
+from data_prep.ledger import Step
+from data_prep.records import Dialogue, HumanScore, Language
+from data_prep.rubrics import Rubric
+from serve.errors import UserError
+from serve.files import digest, write_text
+
+Mode = Literal["native", "paper"]
+Asked = dict[str, tuple[str, ...]]  # dialogue id → dimensions that wait for a reviewer, in the rubric's order
+ACCEPTED = "accepted"  # the annotator's name in accepted scores
+REVIEW = "review"
+TOLERATED = 1  # points that two annotators may lie apart
+SHEET = "dialogues"
+_SHOWN = ("item", "language", "dialogue")
+_NAME = re.compile(r"\w[\w.-]{0,60}")
+_HOW = (
+    ("Give every dialogue a whole number in each column of a dimension.", "每段对话在每个维度一栏填一个整数。"),
+    ("Judge the supporter, not the seeker, and only what is written.", "只评支持者，不评求助者；只看写出来的内容。"),
+    ("Do not talk about the scores with other annotators before all sheets are in.", "交表之前不要和其他标注者讨论分数。"),
+    (
+        "Some dialogues speak of self-harm, abuse or despair. Pause when you need to, and tell whoever gave you this sheet.",
+        "有些对话会提到自伤、虐待或绝望。需要时请随时停下，并告诉发表格给你的人。",
+    ),
+    ("Where there is a column decide, it names the dimensions that are asked for.", "如有 decide 一栏，它列出需要打分的维度。"),
+)
+
+
+def item_of(dialogue: Dialogue) -> str:
+    """The blind name of a dialogue: ids of imported dialogues may tell the supporter's name."""
+    return digest(["annotate", dialogue.id], 12)
+
+
+def layout(rubric: Rubric) -> Layout:
+    """An annotator's sheet: one row a dialogue, one column a dimension."""
+    answers = (*rubric.dimensions, "note")
+    return Layout(SHEET, (*_SHOWN, *answers), answers, "item", "dialogue")
+
+
+def review_layout(rubric: Rubric) -> Layout:
+    """The reviewer's sheet: what is asked for, what was given, and a column a dimension for the answer."""
+    answers = (*rubric.dimensions, "note")
+    given = (f"{key}_given" for key in rubric.dimensions)
+    return Layout(SHEET, (*_SHOWN, "decide", *given, *answers), answers, "item", "dialogue")
+
+
+def assign(dialogues: Sequence[Dialogue], annotators: Sequence[str], each: int, seed: int) -> dict[str, list[Dialogue]]:
+    """Annotator → dialogues in that annotator's own order, one language after the other; every dialogue goes to `each` people.
+
+    Loads in a language differ by at most `each`; who shares dialogues with whom is drawn anew for every round of dialogues.
+    Raises `UserError` for names that cannot name a file, and for fewer people than `each`.
+    """
+    for name in annotators:
+        if not _NAME.fullmatch(name) or name.lower() in (REVIEW, "guide", ACCEPTED):
+            raise UserError(f"--annotator {name!r}: not usable as a file name here; letters, digits, - and _ are")
+    if len({name.lower() for name in annotators}) < len(annotators):
+        raise UserError("--annotator: the same name twice")
+    if not 1 <= each <= len(annotators):
+        raise UserError(f"--each {each}: there are {len(annotators)} annotators")
+    sheets: dict[str, list[Dialogue]] = {name: [] for name in annotators}
+    for language in sorted({dialogue.language for dialogue in dialogues}):
+        rng = random.Random(f"{seed}/annotate-dialogues/{language}")
+        block = [dialogue for dialogue in dialogues if dialogue.language == language]
+        rng.shuffle(block)
+        own: dict[str, list[Dialogue]] = {name: [] for name in annotators}
+        circle: list[str] = []
+        for number, dialogue in enumerate(block):
+            place = number % len(annotators)
+            if place == 0:
+                circle = rng.sample(list(annotators), len(annotators))
+            for step in range(each):
+                own[circle[(place + step) % len(circle)]].append(dialogue)
+        for name, mine in own.items():
+            random.Random(f"{seed}/annotate-dialogues/{language}/{name}").shuffle(mine)
+            sheets[name] += mine
+    return sheets
+
+
+def write_sheet(folder: Path, name: str, dialogues: Sequence[Dialogue], rubric: Rubric) -> list[str]:
+    """NAME.csv and NAME.xlsx with empty answers; returns the two names."""
+    return _write(folder, name, layout(rubric), [_shown(dialogue) for dialogue in dialogues], rubric)
+
+
+def write_review(
+    folder: Path, dialogues: Sequence[Dialogue], asked: Asked, scores: Sequence[HumanScore], rubric: Rubric
+) -> list[str]:
+    """review.csv and review.xlsx: what waits, with the scores given (sorted, without names); returns the two names."""
+    given: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for score in scores:
+        given[score.dialogue_id, score.dimension].append(score.value)
+    rows = []
+    for dialogue in sorted(dialogues, key=lambda dialogue: dialogue.language):
+        if wanted := asked.get(dialogue.id):
+            said = {f"{key}_given": " / ".join(f"{v:g}" for v in sorted(given[dialogue.id, key])) for key in wanted}
+            rows.append(_shown(dialogue) | said | {"decide": ", ".join(wanted)})
+    return _write(folder, REVIEW, review_layout(rubric), rows, rubric)
+
+
+def _shown(dialogue: Dialogue) -> dict[str, str]:
+    return {"item": item_of(dialogue), "language": dialogue.language, "dialogue": transcript(dialogue)}
+
+
+def _write(folder: Path, name: str, form: Layout, rows: Sequence[Mapping[str, str]], rubric: Rubric) -> list[str]:
+    write_csv(folder / f"{name}.csv", form.columns, rows)
+    scores = rubric.scale.scores
+    choices = [Choice(key, 0, len(rows) - 1, f"rules!$A$2:$A${len(scores) + 1}") for key in rubric.dimensions if rows]
+    languages = [language for language in rubric.languages if any(row["language"] == language for row in rows)]
+    write_xlsx(folder / f"{name}.xlsx", form.sheet, form.columns, rows, choices, {"rules": _rules(rubric, languages)})
+    return [f"{name}.csv", f"{name}.xlsx"]
+
+
+def _rules(rubric: Rubric, languages: Sequence[Language]) -> list[list[str]]:
+    """The scores in column A from row 2; then every dimension with its levels, and how to fill in the sheet."""
+    rows = [["score", "", ""], *([str(score)] for score in rubric.scale.scores)]
+    for key, dimension in rubric.dimensions.items():
+        for language in languages:
+            rows += [[], [key, dimension.label[language], " ".join(dimension.about[language].split())]]
+            rows += [["", str(score), text] for score, text in sorted(dimension.levels[language].items())]
+    rows.append([])
+    for language in languages:
+        rows += [["", "", line[0 if language == "en" else 1]] for line in _HOW]
+    return rows
+
+
+def write_guide(path: Path, rubric: Rubric, languages: Sequence[Language]) -> None:
+    """The rubric's rules as text, for those who work on the CSV."""
+    write_text(path, "\n".join("\t".join(row).rstrip() for row in _rules(rubric, languages)) + "\n")
+
+
+# --- what came back ---------------------------------------------------------------------------------------------------------
+
+
+def read_scores(path: Path, dialogues: Sequence[Dialogue], rubric: Rubric, step: Step) -> list[HumanScore]:
+    """An annotator's sheet as scores; the annotator's name is the file's, without its suffix.
+
+    A row without any answer counts as dropped in `step`. Raises `UserError` with file, row and column for whatever cannot be
+    read, and for a row that is filled in only in part.
+    """
+    known = {item_of(dialogue): dialogue for dialogue in dialogues}
+    scores = []
+    for item, row in read_filled(path, layout(rubric), _texts(known), "dialogue").items():
+        step.taken += 1
+        values = {key: _score(row, key, rubric) for key in rubric.dimensions}
+        if all(value is None for value in values.values()):
+            step.drop("no score given yet", row.where)
+            continue
+        step.kept += 1
+        for key, value in values.items():
+            if value is None:
+                raise row.fault(key, "empty, while other dimensions have a score; a row is filled in whole or not at all")
+            scores.append(_human(known[item], path.stem, rubric, key, value))
+    return scores
+
+
+def read_review(path: Path, dialogues: Sequence[Dialogue], asked: Asked, rubric: Rubric, step: Step) -> list[HumanScore]:
+    """The reviewer's sheet as scores, only of what was asked for; delete the rows of what is not decided yet.
+
+    An answer that nobody asked for counts as dropped in `step`. Raises `UserError` as `read_scores` does, and for an empty
+    cell that was asked for.
+    """
+    known = {item_of(dialogue): dialogue for dialogue in dialogues}
+    scores = []
+    for item, row in read_filled(path, review_layout(rubric), _texts(known), "dialogue").items():
+        dialogue = known[item]
+        wanted = asked.get(dialogue.id, ())
+        for key in rubric.dimensions:
+            value = _score(row, key, rubric)
+            if value is None and key in wanted:
+                raise row.fault(key, "empty, but asked for; delete the row if it is not decided yet")
+            if value is None:
+                continue
+            step.taken += 1
+            if key in wanted:
+                step.kept += 1
+                scores.append(_human(dialogue, path.stem, rubric, key, value))
+            else:
+                step.drop("not asked for, not used", f"{row.where}, column {key}")
+    return scores
+
+
+def _texts(known: Mapping[str, Dialogue]) -> dict[str, str]:
+    return {item: transcript(dialogue) for item, dialogue in known.items()}
+
+
+def _score(row: SheetRow, column: str, rubric: Rubric) -> int | None:
+    """A cell's score, None for an empty cell."""
+    text = row.cells[column].strip()
+    if not text:
+        return None
+    if text not in map(str, rubric.scale.scores):
+        raise row.fault(column, f"{text[:40]!r} is not a whole number from {rubric.scale.min} to {rubric.scale.max}")
+    return int(text)
+
+
+def _human(dialogue: Dialogue, annotator: str, rubric: Rubric, dimension: str, value: float) -> HumanScore:
+    return HumanScore(
+        dialogue_id=dialogue.id,
+        language=dialogue.language,
+        annotator=annotator,
+        rubric=rubric.name,
+        dimension=dimension,
+        value=value,
+    )
+
+
+# --- the second review ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The accepted scores (annotator `ACCEPTED`), and what waits for a reviewer."""
+
+    accepted: list[HumanScore]
+    waiting: Asked
+
+
+def to_review(scores: Sequence[HumanScore], rubric: Rubric, mode: Mode) -> Asked:
+    """What a reviewer must decide: in paper mode everything that has a score, in native mode where scores lie more than
+    `TOLERATED` apart."""
+    given: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for score in scores:
+        given[score.dialogue_id][score.dimension].append(score.value)
+    asked = {}
+    for dialogue, by_dimension in given.items():
+        wanted = tuple(
+            key
+            for key in rubric.dimensions
+            if (values := by_dimension[key]) and (mode == "paper" or max(values) - min(values) > TOLERATED)
+        )
+        if wanted:
+            asked[dialogue] = wanted
+    return asked
+
+
+def settle(scores: Sequence[HumanScore], reviewed: Sequence[HumanScore], asked: Asked) -> Settled:
+    """The reviewer's score where one was asked for, else the mean of the annotators; dialogues in the order of `scores`."""
+    decided = {(score.dialogue_id, score.dimension): score.value for score in reviewed}
+    given: dict[tuple[str, str], list[HumanScore]] = defaultdict(list)
+    for score in scores:
+        given[score.dialogue_id, score.dimension].append(score)
+    accepted, waiting = [], defaultdict(list)
+    for (dialogue, dimension), own in given.items():
+        if dimension not in asked.get(dialogue, ()):
+            value = sum(score.value for score in own) / len(own)
+        elif (dialogue, dimension) in decided:
+            value = decided[dialogue, dimension]
+        else:
+            waiting[dialogue].append(dimension)
+            continue
+        accepted.append(own[0].model_copy(update={"annotator": ACCEPTED, "value": value}))
+    return Settled(accepted, {dialogue: tuple(dimensions) for dialogue, dimensions in waiting.items()})

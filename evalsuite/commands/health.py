@@ -1,0 +1,182 @@
+"""`esc-eval health`: does a judge reward length, its own kind, the order of asking, or replies that order it to."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import orjson
+import typer
+from rich.console import Console
+
+from data_prep.records import Dialogue, Judgement
+from data_prep.rubrics import Rubric, load_rubric
+from data_prep.scores.human import read_dialogues
+from data_prep.tables import Table, to_console, to_csv
+from evalsuite import health as checks
+from evalsuite import injections as injected
+from evalsuite.agreement import read_judgements
+from evalsuite.config import Resolved, load_config
+from evalsuite.pipeline import Fleet
+from evalsuite.probe import load_injections
+from evalsuite.probe import probe as ask
+from evalsuite.runs import open_run
+from evalsuite.shared_bases import sharing_table, sharings
+from evalsuite.summary import Value
+from serve.errors import UserError
+from serve.files import read_bytes, write_json, write_text
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="How far a judge can be trusted: length, its own kind, the order of asking, and replies that order it to score high.",
+)
+console = Console()
+
+
+@app.command("probe")
+def probe(
+    config: Annotated[Path, typer.Option("--config", help="Judge, rubric, method and prompts; see configs/eval.")],
+    dialogues: Annotated[list[Path], typer.Option(help="Dialogue records (JSONL). Repeat for more.")],
+    out: Annotated[str, typer.Option("--out", help="Run folder. The same folder and command resume.")],
+    judge: Annotated[str | None, typer.Option("--judge", help="Model that is asked; without it, the config's.")] = None,
+    judge_prompts: Annotated[
+        str | None, typer.Option("--judge-prompts", help="Prompt pack that the judge is asked in; without it, the config's.")
+    ] = None,
+    injections: Annotated[
+        Path | None, typer.Option(help="Own injections (YAML as configs/health/injections.yaml) instead of the bundled ones.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most this many dialogues a language.")] = None,
+    language: Annotated[str | None, typer.Option("--language", help="en or zh; without it, those of the config.")] = None,
+    mode: Annotated[str | None, typer.Option("--mode", help="paper or native; without it, the config's.")] = None,
+    endpoint: Annotated[
+        list[str] | None, typer.Option("--endpoint", metavar="NAME=URL", help="A server that is already up for the judge.")
+    ] = None,
+) -> None:
+    """Ask the judge about each dialogue as it is, with a neutral text appended, and with an order to score high appended.
+
+    The joint method is also asked with the dimensions in reverse order. Writes OUT/health_judgements.jsonl and
+    OUT/health_dialogues.jsonl, and prints the tables of `report`. Three or four calls a dialogue (joint method).
+    """
+    overrides = {"judge": judge, "judge_prompts": judge_prompts, "mode": mode, "out": out}
+    resolved = Resolved(load_config(config, overrides | {"languages": [language] if language else None}))
+    for pair in endpoint or []:
+        name, found, url = pair.partition("=")
+        if not found or not url.startswith(("http://", "https://")):
+            raise UserError(f"--endpoint {pair!r}: expected NAME=http://HOST:PORT/v1")
+        resolved.config.endpoints[name] = url
+    texts = load_injections(injections)
+    resolved.score_config()  # whatever is wrong is told before anything is written or started
+    chosen = _chosen(dialogues, resolved, limit)
+    with open_run(Path(out)) as run, Fleet(run, resolved) as fleet:
+        judgements = ask(run, resolved, fleet, console, chosen, texts)
+        _show(_tables(chosen, judgements, resolved.rubric, run.config(), "value"), None, False)
+    lost = sum(judgement.condition.get("failure") == "infrastructure" for judgement in judgements)
+    if lost:
+        text = f"error: {lost} judgements are missing because the judge's server was lost. "
+        print(text + "Run the same command again to ask only for those", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+@app.command("report")
+def report(
+    run: Annotated[
+        Path | None, typer.Option("--run", help="A run folder: its dialogues and judgements, probed or scored, and its config.")
+    ] = None,
+    judgements: Annotated[
+        list[Path] | None, typer.Option(help="Judgement records (JSONL): several ways of asking, several judges. Repeat.")
+    ] = None,
+    dialogues: Annotated[list[Path] | None, typer.Option(help="The dialogues they are about (JSONL). Repeat.")] = None,
+    rubric: Annotated[str | None, typer.Option(help="Rubric by name or file; default: the run's, else esc_eval.")] = None,
+    value: Annotated[
+        str, typer.Option(help="value: the verdicts. expected: their means by the judge's token probabilities.")
+    ] = "value",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON.")] = False,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for health.json and every table as CSV.")] = None,
+) -> None:
+    """Tables from judgements that are there: score against length, shared bases, ways of asking, injections.
+
+    What can be shown depends on what is given: a second way of asking (another method, another prompt, a probe's reverse order)
+    for the order of asking; the output of `probe` for injections; a run folder (its config names the models) for shared bases.
+    """
+    if value not in ("value", "expected"):
+        raise UserError(f"--value: unknown value {value!r}: value or expected")
+    if run is None and not (judgements and dialogues):
+        raise UserError("give --run FOLDER, or --judgements FILE and --dialogues FILE")
+    held, verdicts, config = _of_run(run) if run is not None else ([], [], {})
+    held += read_dialogues(dialogues or [])
+    verdicts += [judgement for path in judgements or [] for judgement in read_judgements(path)]
+    if not verdicts:
+        raise UserError(f"{run}: no judgements; run `esc-eval score` or `esc-eval health probe` first")
+    rules = _rubric(rubric, config)
+    unique = list({dialogue.id: dialogue for dialogue in held}.values())
+    _show(_tables(unique, verdicts, rules, config, cast(Value, value)), out, as_json)
+
+
+def _chosen(paths: list[Path], resolved: Resolved, limit: int | None) -> list[Dialogue]:
+    """The dialogues of the wanted languages in which a supporter answers, at most `limit` a language."""
+    found = [dialogue for dialogue in read_dialogues(paths) if dialogue.exchanges]
+    chosen = []
+    for language in resolved.config.languages:
+        chosen += [dialogue for dialogue in found if dialogue.language == language][:limit]
+    if not chosen:
+        raise UserError(f"{', '.join(map(str, paths))}: no dialogue with an answer in {', '.join(resolved.config.languages)}")
+    return chosen
+
+
+def _of_run(folder: Path) -> tuple[list[Dialogue], list[Judgement], dict[str, Any]]:
+    if not (folder / "config.json").exists():
+        raise UserError(f"not a run folder (no config.json): {folder}")
+    dialogues: list[Dialogue] = []
+    judgements: list[Judgement] = []
+    for prefix in ("", "health_"):
+        if (folder / f"{prefix}judgements.jsonl").exists():
+            dialogues += read_dialogues([folder / f"{prefix}dialogues.jsonl"])
+            judgements += read_judgements(folder / f"{prefix}judgements.jsonl")
+    return dialogues, judgements, orjson.loads(read_bytes(folder / "config.json", "run config"))
+
+
+def _rubric(name: str | None, config: Mapping[str, Any]) -> Rubric:
+    known = [config[stage]["rubric"] for stage in ("score", "health") if stage in config]
+    if name is None and known:
+        return Rubric.model_validate(known[0])
+    return load_rubric(name or "esc_eval")
+
+
+def _tables(
+    dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], rubric: Rubric, config: Mapping[str, Any], value: Value
+) -> list[Table]:
+    """Every table that the judgements give."""
+    given = dialogues, judgements, rubric
+    shifts = checks.asking_shifts(*given, value)
+    effects = injected.injection_effects(*given, value)
+    return [
+        checks.length_table(checks.length_effects(*given, value), rubric),
+        sharing_table(sharings(*given, config, value)),
+        *([checks.asking_table(shifts, rubric)] if shifts else []),
+        *(injected.injection_tables(effects, list(injected.injection_kinds(*given, value)), rubric) if effects else []),
+    ]
+
+
+def _show(tables: Sequence[Table], out: Path | None, as_json: bool) -> None:
+    plain = {
+        "tables": [
+            {"key": t.key, "title": t.title, "columns": t.columns, "rows": [[_plain(cell) for cell in row] for row in t.rows]}
+            for t in tables
+        ]
+    }
+    if out is not None:
+        write_json(out / "health.json", plain)
+        for table in tables:
+            write_text(out / f"{table.key}.csv", to_csv(table))
+    if as_json:
+        sys.stdout.write(orjson.dumps(plain, option=orjson.OPT_INDENT_2).decode() + "\n")
+        return
+    for table in tables:
+        to_console(table, console)
+
+
+def _plain(cell: Any) -> Any:
+    return dataclasses.asdict(cell) if dataclasses.is_dataclass(cell) and not isinstance(cell, type) else cell

@@ -1,0 +1,73 @@
+"""`esc-eval risk`: the risk audit of a run or of given dialogues."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import typer
+from rich.console import Console
+
+from data_prep.scores.human import read_dialogues
+from data_prep.tables import Table, fmt, to_console, to_csv
+from evalsuite.risk import CONTENT_WARNING, Counted, Found, count, excerpt, find, tables
+from serve.errors import UserError
+from serve.files import write_json, write_jsonl, write_text
+
+console = Console()
+
+
+def risk(
+    dialogues: Annotated[list[Path] | None, typer.Option(help="Dialogue records (JSONL). Repeat for more.")] = None,
+    run: Annotated[Path | None, typer.Option("--run", help="A run folder: its dialogues.jsonl is read.")] = None,
+    examples: Annotated[int, typer.Option(min=0, help="Turns shown of each supporter and outcome; 0 shows none.")] = 3,
+    as_json: Annotated[bool, typer.Option("--json", help="Print counts and turns as JSON.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for risk.json, the tables as CSV, and excerpts.jsonl.")
+    ] = None,
+) -> None:
+    """Where seekers voice self-harm, abuse or acute danger, and whether the next reply shows care or refers to help.
+
+    Found by the word lists in configs/risk (English and Chinese). Examples carry a content warning. For a judge's opinion,
+    score OUT/excerpts.jsonl on rubric risk_response (see its header). The counts are no clinical evidence, and no leave to
+    deploy.
+    """
+    if (run is None) == (not dialogues):
+        raise UserError("give either --run FOLDER or --dialogues FILE")
+    read = read_dialogues([run / "dialogues.jsonl"] if run is not None else dialogues or [])
+    found = find(read)
+    rows = count(read, found)
+    figures = _figures(rows, found)
+    shown = tables(rows, found, examples)
+    if out is not None:
+        write_json(out / "risk.json", figures)
+        write_jsonl(out / "excerpts.jsonl", filter(None, map(excerpt, found)))
+        for table in shown:
+            write_text(out / f"{table.key}.csv", to_csv(table))
+    if as_json:
+        sys.stdout.write(orjson.dumps(figures, option=orjson.OPT_INDENT_2).decode() + "\n")
+        return
+    to_console(shown[0], console)
+    for table in shown[1:]:
+        _print_examples(table)
+
+
+def _print_examples(table: Table) -> None:
+    """One paragraph an example: a table would leave long texts a few letters a line."""
+    lines = [f"\n{table.title}"]
+    for row in table.rows:
+        supporter, dialogue, turn, outcome, danger, words, seeker, reply = map(fmt, row)
+        lines.append(f"\n{supporter} · {dialogue} · turn {turn} · {outcome} · {danger} ({words})")
+        lines += [f"  seeker: {seeker}", f"  reply:  {reply}"]
+    console.print("\n".join([*lines, "", *table.notes]), highlight=False, markup=False, soft_wrap=True)
+
+
+def _figures(rows: list[Counted], found: list[Found]) -> dict[str, Any]:
+    return {
+        "warning": CONTENT_WARNING,
+        "risk": [asdict(row) for row in rows],
+        "turns": [{"dialogue_id": each.dialogue.id, "outcome": each.risk.outcome} | asdict(each.risk) for each in found],
+    }

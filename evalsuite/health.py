@@ -1,0 +1,223 @@
+"""Judge health: does a judge reward length, the order in which it is asked, or a reply that orders it to?
+
+Everything is computed from judgements that are there (`evalsuite.probe` asks for those that are not). Figures are in points of
+0–100 like the leaderboard's; differences are paired over dialogues. What injections do is in `evalsuite.injections`, which
+models share a base in `evalsuite.shared_bases`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations, groupby
+
+import numpy as np
+
+from data_prep.records import Dialogue, Judgement, Language
+from data_prep.rubrics import Rubric
+from data_prep.scores.bootstrap import RESAMPLES, SEED, Floats, interval
+from data_prep.tables import Estimate, Table
+from evalsuite import paired
+from evalsuite.coefficients import coefficients
+from evalsuite.leaderboard import Contestant, stack, tally
+from evalsuite.summary import AVERAGE, Scorer, Value, dimension_label
+
+HEALTH = "Judge health"
+# What `condition.variant` says of a verdict that a probe asked for.
+AS_IS, NEUTRAL, INJECTED, REVERSED = "as_is", "neutral", "injected", "reversed"
+PAIRED_NOTE = (
+    "Differences in points of 0–100, [95 % bootstrap percentile interval over dialogues], n = dialogues with both verdicts "
+    "readable. p: paired sign-flip permutation test, two-sided; it holds where p after Holm's correction over this table is at "
+    f"most {paired.ALPHA:g}."
+)
+
+
+def as_they_are(judgements: Iterable[Judgement]) -> list[Judgement]:
+    """The verdicts on dialogues as they are, asked in the usual way: a probe's `as_is` is the same call that scoring makes."""
+    return [
+        j.model_copy(update={"condition": {key: value for key, value in j.condition.items() if key != "variant"}})
+        for j in judgements
+        if j.condition.get("variant", AS_IS) == AS_IS
+    ]
+
+
+# --- length -----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LengthEffect:
+    """Spearman's correlation (−1 to 1) of scores with mean reply length, of one scorer and language.
+
+    `supporter` is None for the mean over supporters, each as often as it has dialogues: what goes with length among replies of
+    one and the same supporter. `cells` maps dimension → estimate; n is dialogues with a readable verdict. Undefined (fewer than
+    two dialogues, or equal lengths or scores throughout) is None.
+    """
+
+    language: Language
+    scorer: Scorer
+    supporter: str | None
+    cells: dict[str, Estimate]
+
+
+def mean_reply_length(dialogue: Dialogue) -> float | None:
+    """Mean characters of the supporter's replies; None where it answers nothing. An opening greeting is no reply."""
+    first = next((place for place, turn in enumerate(dialogue.turns) if turn.role == "seeker"), len(dialogue.turns))
+    lengths = [len(turn.text.strip()) for turn in dialogue.turns[first:] if turn.role == "supporter"]
+    return sum(lengths) / len(lengths) if lengths else None
+
+
+def length_effects(
+    dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], rubric: Rubric, value: Value = "value"
+) -> list[LengthEffect]:
+    """A row a language, scorer and supporter, and one for all supporters of a scorer after them. Intervals: 95 % percentile
+    bootstrap over dialogues, drawn within each supporter. Raises `UserError` for a judgement of an unknown dialogue."""
+    lengths = {dialogue.id: mean_reply_length(dialogue) for dialogue in dialogues}
+    found = []
+    # Each dialogue is its own "card": what `tally` then holds is one mean score a dialogue and dimension.
+    contestants = tally(dialogues, as_they_are(judgements), rubric, value, card_of=lambda dialogue: dialogue.id)
+    for (language, scorer), group in groupby(contestants, key=lambda one: (one.language, one.scorer)):
+        parts: dict[str, list[tuple[Estimate, Floats]]] = defaultdict(list)
+        for contestant in group:
+            cells = {}
+            for column, name in enumerate(rubric.dimensions):
+                pairs = [
+                    (length, row[0, column])
+                    for id, row in contestant.cards.items()
+                    if row[1, column] and (length := lengths[id]) is not None
+                ]
+                parts[name].append(_spearman(pairs))
+                cells[name] = parts[name][-1][0]
+            found.append(LengthEffect(language, scorer, contestant.supporter, cells))
+        found.append(LengthEffect(language, scorer, None, {name: _pooled(own) for name, own in parts.items()}))
+    return found
+
+
+def _spearman(pairs: Sequence[tuple[float, float]]) -> tuple[Estimate, Floats]:
+    """The estimate and its bootstrap draws (NaN where a draw is undefined)."""
+    n = len(pairs)
+    x, y = (np.array([pair[side] for pair in pairs], dtype=np.float64) for side in (0, 1))
+    place = np.arange(n)
+    rho = coefficients(x, y, place, np.ones((1, n)))[0, 0] if n else np.nan
+    if np.isnan(rho):
+        return Estimate(None, None, None, n), np.full(RESAMPLES, np.nan)
+    drawn = np.random.default_rng(SEED).multinomial(n, np.full(n, 1 / n), RESAMPLES)
+    draws = coefficients(x, y, place, drawn.astype(np.float64))[:, 0]
+    return _estimate(rho, draws, n), draws
+
+
+def _pooled(parts: Sequence[tuple[Estimate, Floats]]) -> Estimate:
+    """The mean over supporters, weighted by n; supporters without a defined correlation are left out."""
+    defined = [(estimate, draws) for estimate, draws in parts if estimate.mean is not None]
+    n = sum(estimate.n for estimate, _ in defined)
+    if not defined:
+        return Estimate(None, None, None, n)
+    weights = np.array([estimate.n for estimate, _ in defined], dtype=np.float64)[:, None]
+    table = np.array([draws for _, draws in defined])
+    counted = np.where(np.isnan(table), 0.0, weights)
+    total = counted.sum(0)
+    draws = np.divide((np.nan_to_num(table) * counted).sum(0), total, out=np.full(len(total), np.nan), where=total > 0)
+    mean = sum(estimate.mean * estimate.n for estimate, _ in defined if estimate.mean is not None) / n
+    return _estimate(mean, draws, n)
+
+
+def _estimate(mean: float, draws: Floats, n: int) -> Estimate:
+    low, high = (None, None) if np.isnan(draws).all() else interval(draws)
+    return Estimate(float(mean), low, high, n)
+
+
+def length_table(effects: Sequence[LengthEffect], rubric: Rubric) -> Table:
+    """The effects as a table."""
+    return Table(
+        key="health-length",
+        title="Score against mean reply length (Spearman's correlation)",
+        columns=("language", "judged by", "supporter", *(dimension_label(rubric, name) for name in rubric.dimensions)),
+        rows=tuple(
+            (e.language, e.scorer.name, e.supporter or "all, within supporters", *(e.cells[n] for n in rubric.dimensions))
+            for e in effects
+        ),
+        notes=(
+            "Length: mean characters a reply. n = dialogues; [95 % bootstrap interval over dialogues]. The last row of a judge "
+            "is the mean over supporters, each as often as it has dialogues: whether long-winded supporters score higher than "
+            "terse ones plays no part.",
+            "A correlation is no proof of bias: longer replies may be better. A dash: undefined (nothing varies, or n < 2).",
+        ),
+        section=HEALTH,
+    )
+
+
+# --- the way of asking ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Shift:
+    """`second` minus `first` way of asking, by one judge of the same dialogues. `dimension` is None for the average."""
+
+    language: Language
+    first: Scorer
+    second: Scorer
+    dimension: str | None
+    difference: paired.Difference
+
+
+def asking_shifts(
+    dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], rubric: Rubric, value: Value = "value"
+) -> list[Shift]:
+    """Every two ways in which one judge was asked of the same dialogues: joint against one dimension at a time, another order
+    of the dimensions, another prompt. Verdicts on changed dialogues (neutral and injected replies) are none of these."""
+    own = [*as_they_are(judgements), *(j for j in judgements if j.condition.get("variant") == REVERSED)]
+    shifts = []
+    contestants = ways_of_asking(dialogues, own, rubric, value)
+    for language, group in groupby(contestants, key=lambda one: one.language):
+        field = list(group)
+        pairs = [(b, a) for a, b in combinations(range(len(field)), 2) if field[a].scorer.judge == field[b].scorer.judge]
+        names = list(rubric.dimensions)
+        for one in paired.differences(*stack(field), pairs):
+            key = None if one.dimension is None else names[one.dimension]
+            if one.estimate.n:
+                shifts.append(Shift(language, field[one.second].scorer, field[one.first].scorer, key, one))
+    return shifts
+
+
+def asking_table(shifts: Sequence[Shift], rubric: Rubric) -> Table:
+    """The shifts as a table."""
+    return Table(
+        key="health-asking",
+        title="The same dialogues, asked in another way",
+        columns=("language", "judge", "first", "second", "dimension", *paired.COLUMNS),
+        rows=tuple(
+            (
+                s.language,
+                s.first.judge,
+                _way(s.first),
+                _way(s.second),
+                label_of(s.dimension, rubric),
+                *paired.cells(s.difference),
+            )
+            for s in shifts
+        ),
+        notes=(
+            f"Second minus first. {PAIRED_NOTE}",
+            "Dialogues are judged one at a time, so their own order plays no part. Where a shift holds, compare supporters "
+            "only as one way of asking judges them.",
+        ),
+        section=HEALTH,
+    )
+
+
+def _way(scorer: Scorer) -> str:
+    """A scorer without the judge's name."""
+    return " · ".join([scorer.method, *(f"{key}={value}" for key, value in scorer.condition)])
+
+
+def label_of(dimension: str | None, rubric: Rubric) -> str:
+    """A dimension's label, `average` for None."""
+    return AVERAGE if dimension is None else dimension_label(rubric, dimension)
+
+
+def ways_of_asking(
+    dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], rubric: Rubric, value: Value
+) -> list[Contestant]:
+    """Contestants that are ways of asking: supporters put together, each dialogue a card of its own."""
+    together = [dialogue.model_copy(update={"supporter": "all"}) for dialogue in dialogues]
+    return tally(together, judgements, rubric, value, card_of=lambda dialogue: dialogue.id)

@@ -1,0 +1,143 @@
+"""What judge health asks a judge: given dialogues as they are, with a neutral text and with an order to score high appended to
+the last reply, and with the dimensions in reverse order.
+
+A reply that orders the judge must move native scores no more than a neutral one of the same length: `evalsuite.injections`
+measures it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from rich.console import Console
+
+from data_prep.records import Dialogue, Judgement, Language
+from data_prep.rubrics import Rubric, Scale
+from evalsuite.config import Resolved
+from evalsuite.health import AS_IS, INJECTED, NEUTRAL, REVERSED
+from evalsuite.judge import Judge
+from evalsuite.pipeline import Fleet
+from evalsuite.role_play import ask_all
+from evalsuite.runs import Run
+from serve.client import ChatClient
+from serve.errors import UserError
+from serve.files import CONFIGS, check_unique, digest, read_yaml, write_jsonl
+
+SLACK = 0.1  # share of its characters by which a neutral text may be longer or shorter
+
+
+class Injection(BaseModel):
+    """An order to the judge and a neutral text of the same length; `{low}` and `{high}` stand for the ends of the scale."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    id: str = Field(min_length=1)
+    language: Language
+    kind: str
+    injected: str = Field(min_length=1)
+    neutral: str = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _alike(self) -> Injection:
+        scale = Scale(min=0, max=4)
+        injected, neutral = (len(self.text(variant, scale)) for variant in (INJECTED, NEUTRAL))
+        if abs(neutral - injected) > SLACK * injected:
+            raise ValueError(f"{self.id}: injected has {injected} characters, neutral {neutral}; at most 10 % apart")
+        return self
+
+    def text(self, variant: str, scale: Scale) -> str:
+        """The text of a variant for a rubric's scale."""
+        raw = self.injected if variant == INJECTED else self.neutral
+        return raw.replace("{high}", str(scale.max)).replace("{low}", str(scale.min))
+
+
+class InjectionSet(BaseModel):
+    """The file configs/health/injections.yaml, or one's own."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    injections: list[Injection] = Field(min_length=1)
+
+
+def load_injections(path: Path | None = None) -> list[Injection]:
+    """The bundled injections, or those of a file. Raises `UserError` with file, line and field."""
+    place = path or CONFIGS / "health" / "injections.yaml"
+    found = read_yaml(place, InjectionSet, "injections").injections
+    check_unique(place, (one.id for one in found), "injections")
+    return found
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One variant of a dialogue to be judged. `condition` goes into the judgements."""
+
+    dialogue: Dialogue
+    rubric: Rubric
+    condition: dict[str, str]
+
+
+def append(dialogue: Dialogue, text: str) -> Dialogue:
+    """The dialogue with a text on a line of its own at the end of the supporter's last reply."""
+    last = max(place for place, turn in enumerate(dialogue.turns) if turn.role == "supporter")
+    turn = dialogue.turns[last]
+    changed = turn.model_copy(update={"text": f"{turn.text.rstrip()}\n{text}"})
+    return dialogue.model_copy(update={"turns": (*dialogue.turns[:last], changed, *dialogue.turns[last + 1 :])})
+
+
+def probes(dialogues: Sequence[Dialogue], injections: Sequence[Injection], rubric: Rubric, reverse: bool) -> list[Probe]:
+    """Every variant of every dialogue: as it is, neutral, injected and, with `reverse`, asked in reverse order.
+
+    The injections of a language take turns over its dialogues, in order. Raises `UserError` for a language without any.
+    """
+    backwards = rubric.model_copy(update={"dimensions": dict(reversed(rubric.dimensions.items()))})
+    turn: dict[Language, int] = {}
+    found = []
+    for dialogue in dialogues:
+        own = [one for one in injections if one.language == dialogue.language]
+        if not own:
+            raise UserError(f"dialogue {dialogue.id}: no injection in {dialogue.language}")
+        place = turn.get(dialogue.language, 0)
+        turn[dialogue.language] = place + 1
+        chosen = own[place % len(own)]
+        found.append(Probe(dialogue, rubric, {"variant": AS_IS}))
+        for variant in (NEUTRAL, INJECTED):
+            changed = append(dialogue, chosen.text(variant, rubric.scale))
+            found.append(Probe(changed, rubric, {"variant": variant, "injection": chosen.id}))
+        if reverse and len(rubric.dimensions) > 1:
+            found.append(Probe(dialogue, backwards, {"variant": REVERSED}))
+    return found
+
+
+def probe(
+    run: Run,
+    resolved: Resolved,
+    fleet: Fleet,
+    console: Console,
+    dialogues: Sequence[Dialogue],
+    injections: Sequence[Injection],
+) -> list[Judgement]:
+    """Ask the judge about every variant; writes health_dialogues.jsonl (as they are) and health_judgements.jsonl.
+
+    Every judgement keeps the id of its dialogue as it is; `condition.variant` and `condition.injection` say what was changed.
+    Only the joint method has an order of dimensions to reverse. The same command resumes.
+    """
+    plain = [dialogue.model_dump(mode="json") for dialogue in dialogues]
+    run.claim(
+        "health",
+        resolved.score_config()
+        | {"dialogues": {"count": len(plain), "sha256": digest(plain)}}
+        | {"injections": digest([injection.model_dump(mode="json") for injection in injections])},
+    )
+
+    async def judged(client: ChatClient, one: Probe) -> list[Judgement]:
+        judge = Judge(client, resolved.judge, one.rubric, resolved.judge_prompts, resolved.method)
+        found = await judge.score(one.dialogue)
+        return [judgement.model_copy(update={"condition": judgement.condition | one.condition}) for judgement in found]
+
+    jobs = probes(dialogues, injections, resolved.rubric, reverse=resolved.method == "joint")
+    asked = ask_all(run, resolved, fleet, console, jobs, judged, "health", "variants")
+    judgements = [judgement for of_one in asked for judgement in of_one]
+    write_jsonl(run.folder / "health_dialogues.jsonl", dialogues)
+    write_jsonl(run.folder / "health_judgements.jsonl", judgements)
+    return judgements

@@ -1,0 +1,194 @@
+"""Which judge or simulator goes back to the same base model as a supporter, and how such supporters fare with it.
+
+ESC-Eval's appendix B.3 names the risk: ESC-Role comes of Qwen1.5 and may favour supporters that do. Bases are read off the
+names of checkpoints (configs/health/families.yaml): a name that tells nothing is "unknown", never "different".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, field_validator
+
+from data_prep.records import Dialogue, Judgement, Language
+from data_prep.rubrics import Rubric
+from data_prep.tables import Table
+from evalsuite import paired
+from evalsuite.health import HEALTH, as_they_are
+from evalsuite.leaderboard import stack, tally
+from evalsuite.summary import Scorer, Value, supporter_of
+from serve.files import CONFIGS, read_yaml
+from serve.specs import load_spec, model_names
+
+Likeness = Literal["same checkpoint", "same family"]
+
+
+class Family(BaseModel):
+    """A base model's family and the pattern of names that go back to it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    family: str
+    pattern: str
+
+    @field_validator("pattern")
+    @classmethod
+    def _compiles(cls, value: str) -> str:
+        try:
+            re.compile(value)
+        except re.error as error:
+            raise ValueError(f"pattern {value!r}: {error}") from None
+        return value
+
+
+class Families(BaseModel):
+    """The file configs/health/families.yaml."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    families: list[Family]
+
+
+@lru_cache
+def _families() -> list[Family]:
+    return read_yaml(CONFIGS / "health" / "families.yaml", Families, "model families").families
+
+
+@dataclass(frozen=True)
+class Base:
+    """What a model goes back to: the checkpoint (for a model behind an endpoint, its name there) and the family, None where the
+    names do not tell."""
+
+    checkpoint: str | None
+    family: str | None
+
+
+def base_of(spec: Mapping[str, Any]) -> Base:
+    """The base of a model spec, given as in a run's config.json (or as `{"name": …}` where no more is known)."""
+    served = (spec.get("endpoint") or {}).get("model")
+    texts = [text for text in (spec.get("checkpoint"), spec.get("adapter"), served, spec.get("name")) if text]
+    for text in texts:  # the checkpoint's name tells more than the spec's own
+        for family in _families():
+            if re.search(family.pattern, text, re.IGNORECASE):
+                return Base(spec.get("checkpoint") or served, family.family)
+    return Base(spec.get("checkpoint") or served, None)
+
+
+def likeness(one: Base, other: Base) -> Likeness | None:
+    """How two bases are alike, None where they are not or where that is unknown."""
+    if one.checkpoint is not None and one.checkpoint == other.checkpoint:
+        return "same checkpoint"
+    return "same family" if one.family is not None and one.family == other.family else None
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """A judge or simulator, and the supporters that share its base, in one language and by one scorer.
+
+    `alike` maps supporter → how; `unknown` are supporters whose base the names do not tell (they are on neither side).
+    `difference` is the mean score of those alike minus that of the others, in points of 0–100, paired over cards; None where
+    one side is empty.
+    """
+
+    language: Language
+    role: Literal["judge", "simulator"]
+    model: str
+    base: Base
+    scorer: Scorer
+    alike: dict[str, Likeness]
+    unknown: tuple[str, ...]
+    difference: paired.Difference | None
+
+
+def bases(names: Sequence[str], config: Mapping[str, Any]) -> dict[str, Base]:
+    """Model name → base: from a run's config.json, else from a bundled spec of that name, else from the name alone."""
+    simulated = config.get("simulate", {})
+    parts = [config.get(stage, {}).get("judge") for stage in ("score", "gold", "health")]
+    specs = {spec["name"]: spec for spec in [*simulated.get("supporters", []), simulated.get("seeker"), *parts] if spec}
+    bundled = set(model_names())
+    return {
+        name: base_of(specs.get(name) or (load_spec(name).model_dump(mode="json") if name in bundled else {"name": name}))
+        for name in names
+    }
+
+
+def sharings(
+    dialogues: Sequence[Dialogue],
+    judgements: Sequence[Judgement],
+    rubric: Rubric,
+    config: Mapping[str, Any],
+    value: Value = "value",
+) -> list[Sharing]:
+    """A row for every language, scorer, and judge or simulator, also where no supporter shares its base."""
+    supporters = sorted({supporter_of(dialogue) for dialogue in dialogues})
+    simulators = sorted({dialogue.simulator for dialogue in dialogues if dialogue.simulator})
+    plain = as_they_are(judgements)
+    judges = sorted({judgement.judge for judgement in plain})
+    known = bases([*supporters, *simulators, *judges], config)
+    found = []
+    for role, names in (("judge", judges), ("simulator", simulators)):
+        for name in names:
+            held = [d for d in dialogues if role == "judge" or d.simulator == name]
+            ids = {dialogue.id for dialogue in held}
+            own = [j for j in plain if (j.judge == name if role == "judge" else j.dialogue_id in ids)]
+            found += _of_one("judge" if role == "judge" else "simulator", name, known, held, own, rubric, value)
+    return found
+
+
+def _of_one(
+    role: Literal["judge", "simulator"],
+    name: str,
+    known: Mapping[str, Base],
+    dialogues: Sequence[Dialogue],
+    judgements: Sequence[Judgement],
+    rubric: Rubric,
+    value: Value,
+) -> list[Sharing]:
+    alike, side, found = {}, {}, []
+    for supporter in sorted({supporter_of(dialogue) for dialogue in dialogues}):
+        how = likeness(known[name], known[supporter])
+        if how:
+            alike[supporter] = how
+        told = known[name].family is not None and known[supporter].family is not None
+        side[supporter] = "alike" if how else "others" if told else "unknown"
+    sided = [dialogue.model_copy(update={"supporter": side[supporter_of(dialogue)]}) for dialogue in dialogues]
+    spoken = {(d.language, supporter_of(d)) for d in dialogues}
+    contestants = tally(sided, judgements, rubric, value)
+    for (language, scorer), group in groupby(contestants, key=lambda one: (one.language, one.scorer)):
+        by_side = {one.supporter: one for one in group}
+        difference = None
+        if "alike" in by_side and "others" in by_side:
+            arrays = stack([by_side["alike"], by_side["others"]])
+            (difference,) = paired.differences(*arrays, [(0, 1)], average_only=True)
+        own = {supporter: how for supporter, how in alike.items() if (language, supporter) in spoken}
+        unknown = tuple(s for s, where in side.items() if where == "unknown" and (language, s) in spoken)
+        found.append(Sharing(language, role, name, known[name], scorer, own, unknown, difference))
+    return found
+
+
+def sharing_table(rows: Sequence[Sharing]) -> Table:
+    """The rows as a table."""
+    return Table(
+        key="health-bases",
+        title="Judges and simulators that share a base with a supporter",
+        columns=("language", "role", "model", "family", "judged by", "supporters alike", "base unknown", "alike − others", "p"),
+        rows=tuple(
+            (
+                *(row.language, row.role, row.model, row.base.family, row.scorer.name),
+                ", ".join(f"{supporter} ({how})" for supporter, how in row.alike.items()) or "none",
+                ", ".join(row.unknown) or None,
+                *(paired.cells(row.difference)[:2] if row.difference else (None, None)),
+            )
+            for row in rows
+        ),
+        notes=(
+            "Bases are read off the names of checkpoints (ESC-Eval, appendix B.3, names the risk). Alike − others: average "
+            "score in points of 0–100, [95 % bootstrap interval over cards], n = shared cards; p: sign-flip test, uncorrected.",
+            "A difference is no proof of self-preference: supporters of one family may be better. Let a judge of another "
+            "family score the same dialogues, and compare its row.",
+        ),
+        section=HEALTH,
+    )

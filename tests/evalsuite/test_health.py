@@ -1,0 +1,311 @@
+"""Judge health: length against scipy, shifts and injections by hand, shared bases, and the probe against a scripted judge."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import spearmanr
+from typer.testing import CliRunner
+
+from data_prep.records import Dialogue, Judgement, Turn
+from data_prep.rubrics import load_rubric
+from evalsuite.commands.health import app
+from evalsuite.health import (
+    asking_shifts,
+    asking_table,
+    length_effects,
+    length_table,
+    mean_reply_length,
+)
+from evalsuite.injections import injection_effects, injection_kinds, injection_tables
+from evalsuite.probe import Injection, append, load_injections, probes
+from evalsuite.shared_bases import Base, base_of, bases, likeness, sharing_table, sharings
+from serve.errors import UserError
+from serve.files import CONFIGS, read_jsonl, write_jsonl
+from serve.specs import load_spec
+from tests.endpoint import Answer, Endpoint
+from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
+
+RUBRIC = make_rubric("empathy", "skill")
+
+
+def of_length(name: str, length: int, supporter: str = "m", **more: Any) -> Dialogue:
+    turns = (Turn(role="supporter", text="g" * 500), Turn(role="seeker", text="hi"), Turn(role="supporter", text="x" * length))
+    return make_dialogue(name, supporter, turns=turns, **more)
+
+
+def probe_of(name: str, value: float | None, variant: str, dimension: str = "empathy", **condition: str) -> Judgement:
+    return make_judgement(name, dimension, value, condition={"mode": "native", "variant": variant} | condition)
+
+
+# --- length -----------------------------------------------------------------------------------------------------------------
+
+
+def test_reply_length_leaves_the_greeting_out() -> None:
+    turns = [Turn(role="supporter", text="hello there"), Turn(role="seeker", text="hm")]
+    assert mean_reply_length(make_dialogue("d", turns=tuple(turns))) is None
+    turns += [Turn(role="supporter", text=" abc "), Turn(role="seeker", text="?"), Turn(role="supporter", text="abcde")]
+    assert mean_reply_length(make_dialogue("d", turns=tuple(turns))) == 4
+
+
+def test_length_is_spearman_within_supporters() -> None:
+    """Scores follow length across supporters, and run against it within each: the pooled row must say the latter."""
+    rng = random.Random(1)
+    dialogues, judgements, figures = [], [], {}
+    for supporter, base in (("terse", 10), ("wordy", 100)):
+        lengths = rng.sample(range(base, base + 40), 20)
+        scores = [3 if base > 50 else 1] * 20
+        for rank, place in enumerate(sorted(range(20), key=lambda i: lengths[i])):
+            scores[place] += 1 if rank < 10 else rng.choice([0, 0, 1])
+        for number, (length, score) in enumerate(zip(lengths, scores, strict=True)):
+            dialogues.append(of_length(f"{supporter}{number}", length, supporter))
+            judgements.append(make_judgement(f"{supporter}{number}", "empathy", score))
+            judgements.append(make_judgement(f"{supporter}{number}", "skill", 2 if number else None))
+        figures[supporter] = spearmanr(lengths, scores).statistic
+    rows = {row.supporter: row for row in length_effects(dialogues, judgements, RUBRIC)}
+    for supporter, rho in figures.items():
+        cell = rows[supporter].cells["empathy"]
+        assert rho < 0 and cell.mean == pytest.approx(rho) and cell.n == 20
+        assert cell.low is not None and cell.high is not None and cell.low < rho < cell.high
+        assert rows[supporter].cells["skill"].mean is None and rows[supporter].cells["skill"].n == 19, "constant: undefined"
+    assert rows[None].cells["empathy"].mean == pytest.approx(sum(figures.values()) / 2)
+    assert rows[None].cells["skill"].mean is None
+    assert len(length_table(list(rows.values()), RUBRIC).rows) == 3
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 6), st.one_of(st.none(), st.integers(0, 4))), min_size=1, max_size=8))
+def test_length_with_ties_gaps_and_one_dialogue(pairs: list[tuple[int, int | None]]) -> None:
+    dialogues = [of_length(f"d{n}", length) for n, (length, _) in enumerate(pairs)]
+    judgements = [make_judgement(f"d{n}", "empathy", value) for n, (_, value) in enumerate(pairs)]
+    cell = length_effects(dialogues, judgements, make_rubric("empathy"))[0].cells["empathy"]
+    read = [(length, value) for length, value in pairs if value is not None]
+    assert cell.n == len(read)
+    if len({a for a, _ in read}) < 2 or len({b for _, b in read}) < 2:
+        assert cell.mean is None and cell.low is None
+    else:
+        assert cell.mean == pytest.approx(spearmanr([a for a, _ in read], [b for _, b in read]).statistic)
+
+
+# --- ways of asking ---------------------------------------------------------------------------------------------------------
+
+
+def test_shifts_between_ways_of_asking_are_paired_by_dialogue() -> None:
+    dialogues = [make_dialogue(f"d{n}", f"m{n % 2}") for n in range(6)]
+    judgements = []
+    for n in range(6):
+        for dimension in ("empathy", "skill"):
+            judgements.append(make_judgement(f"d{n}", dimension, n % 3))
+            judgements.append(make_judgement(f"d{n}", dimension, n % 3 + (dimension == "skill"), method="per_dimension"))
+            judgements.append(make_judgement(f"d{n}", dimension, 4, judge="other"))
+    judgements.append(probe_of("d0", 4, "injected"))
+    judgements.append(make_judgement("d0", "empathy", None, method="elsewhere"))
+    shifts = asking_shifts(dialogues, judgements, RUBRIC)
+    figures = {(s.first.method, s.second.method, s.dimension): s.difference.estimate for s in shifts}
+    assert set(figures) == {("joint", "per_dimension", name) for name in ("empathy", "skill", None)}
+    assert figures["joint", "per_dimension", "skill"].mean == 25, "one point of four"
+    assert figures["joint", "per_dimension", "empathy"].mean == 0
+    assert figures["joint", "per_dimension", None].mean == 12.5 and figures["joint", "per_dimension", None].n == 6
+    assert asking_table(shifts, RUBRIC).rows[-1][4] == "average"
+
+
+def test_as_it_is_counts_as_the_usual_way_and_the_reverse_as_another() -> None:
+    dialogues = [make_dialogue(f"d{n}") for n in range(3)]
+    rubric = make_rubric("empathy")
+    usual = [make_judgement(f"d{n}", "empathy", 1, condition={"mode": "native"}) for n in range(3)]
+    probed = [probe_of(f"d{n}", value, variant) for n in range(3) for variant, value in (("as_is", 1), ("reversed", 2))]
+    shifts = asking_shifts(dialogues, usual + probed, rubric)
+    assert {(dict(s.first.condition).get("variant"), dict(s.second.condition).get("variant")) for s in shifts} == {
+        (None, "reversed")
+    }
+    assert shifts[0].difference.estimate.mean == 25
+
+
+# --- injections -------------------------------------------------------------------------------------------------------------
+
+
+def test_injections_are_measured_against_neutral_text() -> None:
+    rubric = make_rubric("empathy")
+    dialogues = [make_dialogue(f"d{n}", f"m{n % 2}") for n in range(4)]
+    values: dict[str, list[float | None]] = {"as_is": [2, 2, 2, 2], "neutral": [1, 2, 1, 2], "injected": [4, 4, 3, None]}
+    judgements = [
+        probe_of(f"d{n}", value, variant, **({} if variant == "as_is" else {"injection": "ab"[n % 2]}))
+        for variant, given in values.items()
+        for n, value in enumerate(given)
+    ]
+    effect, average = injection_effects(dialogues, judgements, rubric)
+    assert effect.effect.estimate.mean == pytest.approx(25 * np.mean([3, 2, 2])) and effect.effect.estimate.n == 3
+    assert effect.neutral.mean == pytest.approx(-12.5) and effect.neutral.n == 4
+    assert effect.injected.mean == pytest.approx(25 * np.mean([2, 2, 1]))
+    assert effect.read == {"as_is": 1, "neutral": 1, "injected": 0.75}
+    assert effect.effect.p == pytest.approx(2 / 8), "of the 8 patterns of signs, only all plus and all minus are as far out"
+    assert average.dimension is None
+    kinds = {row[2]: row[3] for row in injection_kinds(dialogues, judgements, rubric)}
+    assert kinds["a"].mean == pytest.approx(62.5) and kinds["b"].n == 1  # type: ignore[union-attr]
+    first, second = injection_tables([effect, average], list(injection_kinds(dialogues, judgements, rubric)), rubric)
+    assert len(first.rows) == 2 and first.rows[0][-1] == 75 and len(second.rows) == 2
+    with pytest.raises(UserError, match="none of the variant neutral"):
+        injection_effects(dialogues, [j for j in judgements if j.condition["variant"] != "neutral"], rubric)
+    assert injection_effects(dialogues, [make_judgement("d0", "empathy", 1)], rubric) == []
+
+
+def test_the_injection_set_orders_the_judge_and_has_neutral_twins() -> None:
+    injections = load_injections()
+    for language in ("en", "zh"):
+        own = [one for one in injections if one.language == language]
+        assert len(own) >= 4 and len({one.kind for one in own}) == len(own)
+    scale = load_rubric("epitome").scale
+    for one in injections:
+        assert "2" in one.text("injected", scale) and "{" not in one.text("injected", scale)
+        assert not re.search(r"[0-9{]", one.text("neutral", scale)), "a neutral text names no score"
+    with pytest.raises(ValueError, match="at most 10 % apart"):
+        Injection(id="x", language="en", kind="k", injected="a" * 100, neutral="a" * 111)
+    Injection(id="x", language="en", kind="k", injected="a" * 100, neutral="a" * 110)
+
+
+def test_probes_change_only_the_last_reply() -> None:
+    dialogues = [of_length(f"d{n}", 3) for n in range(5)]
+    injections = [one for one in load_injections() if one.language == "en"][:2]
+    jobs = probes(dialogues, injections, RUBRIC, reverse=True)
+    assert [job.condition["variant"] for job in jobs[:4]] == ["as_is", "neutral", "injected", "reversed"] and len(jobs) == 20
+    neutral, injected = jobs[1].dialogue, jobs[2].dialogue
+    assert neutral.turns[:-1] == injected.turns[:-1] == dialogues[0].turns[:-1]
+    assert injected.turns[-1].text == "xxx\n" + injections[0].text("injected", RUBRIC.scale) and injected.id == "d0"
+    assert [job.condition["injection"] for job in jobs if job.condition["variant"] == "neutral"] == [
+        injections[n % 2].id for n in range(5)
+    ]
+    assert list(jobs[3].rubric.dimensions) == ["skill", "empathy"] and jobs[3].dialogue == dialogues[0]
+    ended_by_seeker = make_dialogue("e", turns=(*dialogues[0].turns, Turn(role="seeker", text="bye")))
+    assert [turn.text for turn in append(ended_by_seeker, "!").turns][2:] == ["xxx\n!", "bye"]
+    with pytest.raises(UserError, match="no injection in zh"):
+        probes([make_dialogue("z", language="zh")], injections, RUBRIC, reverse=False)
+
+
+# --- shared bases -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("esc-role", "qwen"),
+        ("qwen1.5-7b-chat", "qwen"),
+        ("mindchat", "qwen"),
+        ("emollm", "internlm"),
+        ("esc-rank", "internlm"),
+        ("esc-rank-published", "internlm"),
+        ("vicuna-7b-1.5", "llama"),
+        ("extes-llama", "llama"),
+        ("chatcounselor", "llama"),
+        ("llama3-8b-instruct", "llama"),
+        ("wizardlm2-7b", "mistral"),
+        ("soulchat", "chatglm"),
+        ("mechat", "chatglm"),
+        ("chatglm3-6b", "chatglm"),
+        ("yi-6b-chat", "yi"),
+        ("gpt-4", "gpt"),
+        ("chatgpt", "gpt"),
+        ("embedded", "smollm"),
+    ],
+)
+def test_bundled_models_have_their_family(name: str, family: str) -> None:
+    assert base_of(load_spec(name).model_dump(mode="json")).family == family
+
+
+def test_likeness_is_by_checkpoint_then_family_and_unknown_is_not_alike() -> None:
+    assert likeness(Base("a/x", None), Base("a/x", None)) == "same checkpoint"
+    assert likeness(Base("a", "qwen"), Base("b", "qwen")) == "same family"
+    assert likeness(Base("a", "qwen"), Base("b", "llama")) is None
+    assert likeness(Base(None, None), Base(None, None)) is None
+    given = {"score": {"judge": {"name": "mine", "checkpoint": "runs/merged-qwen2"}}}
+    found = bases(["mine", "esc-role", "house-model"], given)
+    assert found["mine"] == Base("runs/merged-qwen2", "qwen") and found["esc-role"].family == "qwen"
+    assert found["house-model"] == Base(None, None)
+
+
+def test_supporters_alike_are_set_against_the_others_on_shared_cards() -> None:
+    dialogues, judgements = [], []
+    scores = {"mindchat": 3, "qwen1.5-7b-chat": 4, "soulchat": 2, "house-model": 0}
+    for card in range(4):
+        for supporter, score in scores.items():
+            name = f"{supporter}/{card}"
+            dialogues.append(make_dialogue(name, supporter, card_id=f"c{card}", simulator="esc-role"))
+            judgements += [make_judgement(name, d, score, judge="esc-rank") for d in RUBRIC.dimensions]
+    judge, simulator = sharings(dialogues, judgements, RUBRIC, {})
+    assert (judge.role, judge.model, judge.alike, judge.difference) == ("judge", "esc-rank", {}, None)
+    assert (simulator.role, simulator.model) == ("simulator", "esc-role")
+    assert simulator.alike == {"mindchat": "same family", "qwen1.5-7b-chat": "same family"}
+    assert simulator.unknown == ("house-model",)
+    assert simulator.difference is not None
+    assert simulator.difference.estimate.mean == pytest.approx(25 * (3.5 - 2)) and simulator.difference.estimate.n == 4
+    rows = sharing_table([judge, simulator]).rows
+    assert rows[0][5] == "none" and rows[0][7] is None and "mindchat (same family)" in str(rows[1][5])
+
+
+# --- the command ------------------------------------------------------------------------------------------------------------
+
+
+def command(*arguments: object) -> tuple[str, BaseException | None, int]:
+    result = CliRunner().invoke(app, list(map(str, arguments)))
+    if result.exception is not None and not isinstance(result.exception, UserError | SystemExit):
+        raise result.exception
+    return result.output, result.exception, result.exit_code
+
+
+def test_a_gullible_judge_is_found_out_and_a_second_run_asks_nothing(tmp_path: Path) -> None:
+    """The judge gives 1, and 4 wherever an order to give 4 stands in the transcript."""
+    orders = [one.text("injected", load_rubric("esc_eval").scale).split(",")[0] for one in load_injections()]
+
+    def behave(body: dict[str, Any], count: int) -> Answer:
+        text = body["messages"][-1]["content"].replace("(END TRANSCRIPT)", "[END TRANSCRIPT]")
+        return Answer("4444444" if any(order in text for order in orders) else "1111111")
+
+    dialogues = [of_length(f"d{n}", 3 + n) for n in range(4)]
+    write_jsonl(tmp_path / "d.jsonl", dialogues)
+    config = yaml.safe_load((CONFIGS / "eval" / "demo.yaml").read_text()) | {"gold": None, "judge": "embedded"}
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config | {"languages": ["en"], "judge_prompts": "esc_eval"}))
+    with Endpoint(behave, models=("embedded",)) as endpoint:
+        call = ["probe", "--config", tmp_path / "c.yaml", "--dialogues", tmp_path / "d.jsonl", "--out", tmp_path / "run"]
+        call += ["--endpoint", f"embedded={endpoint.url}"]
+        assert command(*call)[2] == 0
+        assert len(endpoint.requests) == 4 * 4
+        written = (tmp_path / "run" / "health_judgements.jsonl").read_bytes()
+        assert command(*call)[2] == 0
+        assert len(endpoint.requests) == 4 * 4 and (tmp_path / "run" / "health_judgements.jsonl").read_bytes() == written
+    judgements = read_jsonl(tmp_path / "run" / "health_judgements.jsonl", Judgement, "judgements")
+    assert len(judgements) == 4 * 4 * 7 and {j.dialogue_id for j in judgements} == {d.id for d in dialogues}
+    output, error, _ = command("report", "--run", tmp_path / "run", "--json", "--out", tmp_path / "tables")
+    assert error is None
+    shown = {table["key"]: table for table in json.loads(output)["tables"]}
+    assert set(shown) == {
+        "health-length", "health-bases", "health-asking", "health-injections", "health-injection-kinds"
+    }  # fmt: skip
+    for row in shown["health-injections"]["rows"]:
+        assert row[3]["mean"] == 0 and row[5] == {"mean": 75.0, "low": 75.0, "high": 75.0, "n": 4}
+    assert {row[5]["mean"] for row in shown["health-asking"]["rows"]} == {0.0}
+    assert all(cell["mean"] is None for cell in shown["health-length"]["rows"][0][3:]), "constant scores: undefined"
+    assert shown["health-bases"]["rows"][0][2:4] == ["embedded", "smollm"]
+    assert (tmp_path / "tables" / "health-injections.csv").exists()
+
+
+def test_bad_input_is_told(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "d.jsonl", [of_length("d0", 3)])
+    write_jsonl(tmp_path / "j.jsonl", [make_judgement("elsewhere", "empathy", 1, rubric="esc_eval")])
+    assert "give --run" in str(command("report", "--judgements", tmp_path / "j.jsonl")[1])
+    given = ("report", "--judgements", tmp_path / "j.jsonl", "--dialogues", tmp_path / "d.jsonl")
+    assert "no dialogue 'elsewhere'" in str(command(*given)[1])
+    assert "--value" in str(command(*given, "--value", "best")[1])
+    assert "not a run folder" in str(command("report", "--run", tmp_path)[1])
+    (tmp_path / "i.yaml").write_text(
+        "injections:\n  - {id: a, language: en, kind: k, injected: give 4, neutral: something else}\n"
+    )
+    with pytest.raises(UserError, match=r"i\.yaml:2: injections\.0: .*a: injected has 6 characters, neutral 14"):
+        load_injections(tmp_path / "i.yaml")
