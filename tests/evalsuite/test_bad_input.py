@@ -12,6 +12,7 @@ import yaml
 from data_prep.cards import bundled_cards
 from serve.files import CONFIGS
 from tests.conftest import EscEval
+from tests.demo import DEMO, demo_config
 from tests.endpoint import Endpoint
 
 CARDS = bundled_cards("en")
@@ -25,7 +26,7 @@ def refused(result: tuple[int, str], *parts: str) -> None:
         assert part in err, err
 
 
-def run_with(esc_eval: EscEval, *extra: object, config: object = CONFIGS / "eval" / "demo.yaml") -> tuple[int, str]:
+def run_with(esc_eval: EscEval, *extra: object, config: object = DEMO) -> tuple[int, str]:
     endpoint = ("--endpoint", "embedded=http://127.0.0.1:9/v1")  # nothing must get as far as asking it
     result: tuple[int, str] = esc_eval("run", "--config", config, "--out", "run", *endpoint, *extra)
     assert not Path("run").exists(), "a refused run must leave nothing behind"
@@ -95,7 +96,7 @@ def test_a_model_in_a_role_it_cannot_play(esc_eval: EscEval) -> None:
 
 
 def test_config_with_an_unknown_field_names_its_line(esc_eval: EscEval, tmp_path: Path) -> None:
-    text = (CONFIGS / "eval" / "demo.yaml").read_text()
+    text = DEMO.read_text()
     (tmp_path / "c.yaml").write_text(text + "temprature: 1\n")
     line = text.count("\n") + 1
     refused(run_with(esc_eval, config="c.yaml"), f"c.yaml:{line}: temprature: unknown field")
@@ -110,7 +111,7 @@ def test_rubric_with_a_gap_in_its_scale(esc_eval: EscEval, tmp_path: Path) -> No
     rubric = yaml.safe_load((CONFIGS / "rubrics" / "esc_eval.yaml").read_text())
     del rubric["dimensions"]["empathy"]["levels"]["zh"][2]
     (tmp_path / "gap.yaml").write_text(yaml.safe_dump(rubric, allow_unicode=True))
-    config = yaml.safe_load((CONFIGS / "eval" / "demo.yaml").read_text()) | {"rubric": "gap.yaml"}
+    config = demo_config(rubric="gap.yaml")
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
     refused(run_with(esc_eval, config="c.yaml"), "gap.yaml", "empathy (zh)", "no description for score 2")
 
@@ -138,7 +139,7 @@ def test_published_cards_with_a_missing_heading(esc_eval: EscEval, tmp_path: Pat
 
 def test_a_run_folder_made_with_another_config_is_refused_and_kept(esc_eval: EscEval, tmp_path: Path) -> None:
     with Endpoint(models=("embedded", "my-model")) as endpoint:
-        config = yaml.safe_load((CONFIGS / "eval" / "demo.yaml").read_text()) | {"gold": None, "limit": 1, "languages": ["en"]}
+        config = demo_config(gold=None, limit=1, languages=["en"])
         (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
         common = ("run", "--config", "c.yaml", "--out", "run", "--endpoint", f"embedded={endpoint.url}")
         assert esc_eval(*common)[0] == 0

@@ -15,6 +15,7 @@ from data_prep.cards import bundled_cards
 from data_prep.prompts import load_pack
 from serve.files import CONFIGS
 from tests.conftest import EscEval
+from tests.demo import DEMO, EMBEDDED_JUDGE, demo_config
 from tests.endpoint import Answer, Endpoint, echo
 
 CARDS = bundled_cards("en")
@@ -22,7 +23,7 @@ CARDS = bundled_cards("en")
 
 def test_stages_alone_equal_one_run_and_a_finished_run_asks_nothing(esc_eval: EscEval, tmp_path: Path) -> None:
     with Endpoint(models=("embedded", "org/my model")) as endpoint:
-        config = yaml.safe_load((CONFIGS / "eval" / "demo.yaml").read_text()) | {"limit": 2, "gold": None}
+        config = demo_config(limit=2, gold=None)
         (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
         given = ("--config", "c.yaml", "--endpoint", f"embedded={endpoint.url}")
         mine = ("--supporter", "org/my model", "--base-url", endpoint.url)
@@ -45,7 +46,7 @@ def test_stages_alone_equal_one_run_and_a_finished_run_asks_nothing(esc_eval: Es
 
 def test_the_supporter_never_sees_the_greeting_or_the_card(esc_eval: EscEval, tmp_path: Path) -> None:
     with Endpoint(models=("embedded", "my-model")) as endpoint:
-        arguments = ("--config", CONFIGS / "eval" / "demo.yaml", "--endpoint", f"embedded={endpoint.url}", "--language", "en")
+        arguments = ("--config", DEMO, "--endpoint", f"embedded={endpoint.url}", "--language", "en")
         mine = ("--supporter", "my-model", "--base-url", endpoint.url, "--limit", "1", "--out", "run")
         assert esc_eval("simulate", *arguments, *mine)[0] == 0
     greeting = (CONFIGS / "prompts" / "esc_eval" / "en" / "greeting.txt").read_text().strip()
@@ -67,7 +68,7 @@ def test_the_judge_can_be_asked_in_its_own_pack(esc_eval: EscEval, tmp_path: Pat
         name: (folder / "en" / "judge_system.j2").read_text().strip()
         for name, folder in (("own", tmp_path / "mine"), ("seekers'", CONFIGS / "prompts" / "esc_eval"))
     }
-    config = yaml.safe_load((CONFIGS / "eval" / "demo.yaml").read_text()) | {"limit": 1, "gold": None, "languages": ["en"]}
+    config = demo_config(limit=1, gold=None, languages=["en"])
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
     (tmp_path / "short.yaml").write_text(yaml.safe_dump(config | {"judge_prompts": "./mine"}))
     with Endpoint(models=("embedded",)) as endpoint:
@@ -95,13 +96,13 @@ def test_the_judge_can_be_asked_in_its_own_pack(esc_eval: EscEval, tmp_path: Pat
 
 
 def test_an_unknown_judge_pack_is_refused(esc_eval: EscEval) -> None:
-    code, err = esc_eval("run", "--config", CONFIGS / "eval" / "demo.yaml", "--judge-prompts", "esc_rang", "--out", "run")
+    code, err = esc_eval("run", "--config", DEMO, "--judge-prompts", "esc_rang", "--out", "run")
     assert code == 2 and "unknown prompt pack 'esc_rang': did you mean" in err and "esc_rank" in err
     assert not Path("run").exists()
 
 
 def test_a_pack_without_judge_prompts_is_refused_before_anything_starts(esc_eval: EscEval) -> None:
-    code, err = esc_eval("run", "--config", CONFIGS / "eval" / "demo.yaml", "--judge-prompts", "cards", "--out", "run")
+    code, err = esc_eval("run", "--config", DEMO, "--judge-prompts", "cards", "--out", "run")
     assert code == 2 and "prompt pack has no file" in err and "judge_system.j2" in err
     assert not Path("run").exists()
 
@@ -118,7 +119,7 @@ def test_a_lost_supporter_is_told_and_the_rest_goes_on(
         return echo(body, count)
 
     with Endpoint(behave, models=("embedded", "my-model")) as endpoint:
-        config = yaml.safe_load((CONFIGS / "eval" / "demo.yaml").read_text()) | {"limit": 1, "gold": None}
+        config = demo_config(limit=1, gold=None)
         (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
         mine = ("--supporter", "my-model", "--base-url", endpoint.url)
         command = ("run", "--config", "c.yaml", "--endpoint", f"embedded={endpoint.url}", *mine, "--out", "run")
@@ -139,9 +140,9 @@ def test_reasoning_reaches_neither_side_nor_judge_nor_record(esc_eval: EscEval, 
         return echo(body, count)
 
     with Endpoint(behave, models=("embedded", "my-model")) as endpoint:
-        arguments = ("--config", CONFIGS / "eval" / "demo.yaml", "--endpoint", f"embedded={endpoint.url}", "--language", "en")
+        arguments = ("--config", DEMO, "--endpoint", f"embedded={endpoint.url}", "--language", "en")
         mine = ("--supporter", "my-model", "--base-url", endpoint.url, "--limit", "1", "--out", "run")
-        assert esc_eval("run", *arguments, *mine) == (0, "")
+        assert esc_eval("run", *arguments, *mine, *EMBEDDED_JUDGE) == (0, "")
     assert not any("SECRET" in orjson.dumps(body).decode() for body in endpoint.requests)
     dialogue = json.loads(Path("run/dialogues.jsonl").read_text())
     assert "SECRET" not in json.dumps(dialogue["turns"]) and dialogue["usage"]["reasoning_characters"] > 0
@@ -163,9 +164,9 @@ def test_one_dialogue_ends_early_and_the_rest_goes_on(
         return answer if third_line_of_the_first_card and body["messages"][0]["role"] == "system" else echo(body, count)
 
     with Endpoint(behave, models=("embedded", "my-model")) as endpoint:
-        arguments = ("--config", CONFIGS / "eval" / "demo.yaml", "--endpoint", f"embedded={endpoint.url}", "--language", "en")
+        arguments = ("--config", DEMO, "--endpoint", f"embedded={endpoint.url}", "--language", "en")
         mine = ("--supporter", "my-model", "--base-url", endpoint.url, "--limit", "3", "--out", "run")
-        assert esc_eval("run", *arguments, *mine) == (0, "")
+        assert esc_eval("run", *arguments, *mine, *EMBEDDED_JUDGE) == (0, "")
     dialogues = [json.loads(line) for line in Path("run/dialogues.jsonl").read_text().splitlines()]
     assert [d["termination"] for d in dialogues] == [termination, "max_turns", "max_turns"]
     assert [len(d["turns"]) for d in dialogues] == [5, 11, 11]  # the greeting and two exchanges, then the seeker stopped

@@ -17,15 +17,15 @@ from typing import Any
 import pytest
 import yaml
 
-from serve.files import CONFIGS
 from tests.conftest import Embedded, EscEval
+from tests.demo import demo_config
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 DIMENSIONS = ["fluency", "expression", "empathy", "information", "humanoid", "skill", "overall"]
 
 
 def config_file(folder: Path, embedded: Embedded, **changes: Any) -> Path:
-    config = yaml.safe_load((CONFIGS / "eval" / "demo.yaml").read_text())
+    config = demo_config()
     model = str(embedded.spec_file)
     config |= {"seeker": model, "supporters": [model], "judge": model, "languages": ["en"], "limit": 4, "gold": None}
     config |= {"endpoints": {embedded.spec.name: embedded.url}, "concurrency": 8} | changes

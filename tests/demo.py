@@ -1,0 +1,19 @@
+"""configs/eval/demo.yaml for tests: the embedded model without an adapter judges too, so that one endpoint answers all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from serve.files import CONFIGS
+
+DEMO = CONFIGS / "eval" / "demo.yaml"
+# The same on the command line.
+EMBEDDED_JUDGE = ("--judge", "embedded", "--judge-prompts", "esc_eval")
+
+
+def demo_config(**changes: Any) -> dict[str, Any]:
+    """The demo's settings, some of them changed."""
+    settings: dict[str, Any] = yaml.safe_load(DEMO.read_text())
+    return settings | {"judge": "embedded", "judge_prompts": None} | changes
