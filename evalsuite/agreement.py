@@ -20,7 +20,7 @@ from data_prep.scores.bootstrap import Floats, interval, resampled_means
 from data_prep.scores.human import read_scores, round_half_up
 from data_prep.tables import Cell, Estimate, Table
 from evalsuite.summary import AGREEMENT, AVERAGE, scorer_of
-from serve.errors import UserError
+from serve.errors import UserError, near
 from serve.files import read_jsonl
 
 METRICS = (
@@ -52,6 +52,15 @@ def read_judgements(path: Path) -> list[Judgement]:
     judgements = read_jsonl(path, Judgement, "judgements")
     _refuse_doubled(str(path), ((*item_of(j), j.rubric, scorer_of(j), j.repeat) for j in judgements))
     return judgements
+
+
+def of_annotators(scores: Sequence[HumanScore], annotators: Sequence[str]) -> list[HumanScore]:
+    """The scores that these annotators gave (all scores when none is named); `UserError` for one who gave none."""
+    known = {score.annotator for score in scores}
+    for name in annotators:
+        if name not in known:
+            raise UserError(f"--annotator {name}: gave none of the gold scores: {near(name, known)}")
+    return [score for score in scores if not annotators or score.annotator in annotators]
 
 
 def _refuse_doubled(where: str, keys: Iterable[tuple[Any, ...]]) -> None:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-import orjson
 import typer
 from rich.console import Console
 
 from data_prep.records import HumanScore, Judgement
 from data_prep.rubrics import Rubric, load_rubric
-from data_prep.tables import Table, to_console, to_csv, to_markdown
+from data_prep.tables import Table, to_markdown
 from evalsuite.against import against
-from evalsuite.agreement import agreement_tables, item_of, read_gold, read_judgements
+from evalsuite.agreement import agreement_tables, item_of, of_annotators, read_gold, read_judgements
+from evalsuite.commands.output import deliver
 from evalsuite.judge_tests import compare, comparison_tables
 from evalsuite.judges import (
     Judges,
@@ -31,7 +30,7 @@ from evalsuite.judges import (
 )
 from evalsuite.summary import checked, dimension_label, scorer_of
 from serve.errors import UserError, near
-from serve.files import CONFIGS, write_json, write_text
+from serve.files import CONFIGS, write_text
 
 console = Console()
 SYNTHETIC = "construction"  # who `python -m data_prep score-set` says gave its scores
@@ -104,7 +103,7 @@ def agree(
         scores = _only(scores, gold_rubric or name, "--gold-rubric", "gold score")
     elif gold_rubric is not None:
         scores = _only(scores, gold_rubric, "--gold-rubric", "gold score")
-    scores = _by_annotators(scores, annotator or [])
+    scores = of_annotators(scores, annotator or [])
     if known is not None:
         verdicts = list(checked(verdicts, known))
     left_out = ""
@@ -114,12 +113,9 @@ def agree(
     result, tables = _measured(judges, scores, mode, known, left_out)
     tables = replace(tables, first=against(tables.first, versus), own=against(tables.own, versus))
     if out is not None:
-        _write(out, result, tables)
-    if as_json:
-        sys.stdout.write(orjson.dumps(result, option=orjson.OPT_INDENT_2).decode() + "\n")
-        return
-    for table in (*(tables.first if len(judges) > 1 else ()), *tables.tests, *tables.own):
-        to_console(table, console)
+        write_text(out / "table4.md", "\n".join(map(to_markdown, (*tables.first, *tables.tests, *tables.own))))
+    printed = [*(tables.first if len(judges) > 1 else ()), *tables.tests, *tables.own]
+    deliver("agreement", result, tables.all(), out, as_json, printed)
 
 
 def _rubric(given: str | None, verdicts: Sequence[Judgement]) -> Rubric | None:
@@ -138,14 +134,6 @@ def _only(records: Sequence[R], rubric: str, option: str, what: str) -> list[R]:
     if not kept:
         raise UserError(f"{option}: no {what} is on rubric {rubric}: {near(rubric, {record.rubric for record in records})}")
     return kept
-
-
-def _by_annotators(scores: Sequence[HumanScore], annotators: Sequence[str]) -> list[HumanScore]:
-    known = {score.annotator for score in scores}
-    for name in annotators:
-        if name not in known:
-            raise UserError(f"--annotator {name}: gave none of the gold scores: {near(name, known)}")
-    return [score for score in scores if not annotators or score.annotator in annotators]
 
 
 def _shared(verdicts: Sequence[Judgement], scores: Sequence[HumanScore]) -> tuple[list[Judgement], list[HumanScore], str]:
@@ -196,10 +184,3 @@ def _measured(
         result["left_out"] = left_out
         tables = tables.noted(left_out)
     return result, tables
-
-
-def _write(out: Path, result: dict[str, Any], tables: _Tables) -> None:
-    write_json(out / "agreement.json", result)
-    for table in tables.all():
-        write_text(out / f"{table.key}.csv", to_csv(table))
-    write_text(out / "table4.md", "\n".join(map(to_markdown, (*tables.first, *tables.tests, *tables.own))))

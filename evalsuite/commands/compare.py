@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, cast, get_args
 
-import orjson
 import typer
-from rich.console import Console
 
-from data_prep.tables import to_console, to_csv, to_markdown
+from data_prep.tables import to_markdown
+from evalsuite.commands.output import deliver
 from evalsuite.comparison import compare as compare_runs
 from evalsuite.comparison import read_runs
 from evalsuite.comparison_tables import as_json as figures_of
 from evalsuite.comparison_tables import tables as tables_of
 from evalsuite.summary import Value
 from serve.errors import UserError
-from serve.files import write_json, write_text
+from serve.files import write_text
 
 
 def compare(
@@ -43,15 +41,5 @@ def compare(
     found = compare_runs(read_runs(runs), cast(Value, value))
     tables, figures = tables_of(found), figures_of(found)
     if out is not None:
-        write_json(out / "compare.json", figures)
         write_text(out / "compare.md", "\n".join(to_markdown(table) for table in tables))
-        for table in tables:
-            write_text(out / f"{table.key}.csv", to_csv(table))
-    if as_json:
-        sys.stdout.write(orjson.dumps(figures, option=orjson.OPT_INDENT_2).decode() + "\n")
-        return
-    console = Console()
-    for table in tables:
-        to_console(table, console)
-    if out is not None:
-        console.print(f"written: {out}", soft_wrap=True, highlight=False, markup=False)
+    deliver("compare", figures, tables, out, as_json)

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
-import orjson
 import typer
 from rich.console import Console
 
 from data_prep.records import HumanScore, Judgement
 from data_prep.scores.human import read_dialogues
-from data_prep.tables import to_console, to_csv
-from evalsuite.agreement import read_gold, read_judgements
+from evalsuite.agreement import of_annotators, read_gold, read_judgements
 from evalsuite.coefficients import LEVELS
+from evalsuite.commands.output import deliver
 from evalsuite.correlation import PairBy, Pairing, SampleBy, correlation_tables, correlations
 from evalsuite.summary import Value, scorer_of
 from serve.errors import UserError, near
-from serve.files import write_json, write_text
 
 console = Console()
 T = TypeVar("T", bound=str)
@@ -81,16 +78,7 @@ def correlate(
     verdicts, scores = _read_judgements(judgements), _read_gold(gold, annotator or [])
     found = correlations(verdicts, scores, read_dialogues(dialogues), figure, Pairing(by, kind), levels)
     tables = correlation_tables(found)
-    result = {"correlation": [each.row() for each in found]}
-    if out is not None:
-        write_json(out / "correlation.json", result)
-        for table in tables:
-            write_text(out / f"{table.key}.csv", to_csv(table))
-    if as_json:
-        sys.stdout.write(orjson.dumps(result, option=orjson.OPT_INDENT_2).decode() + "\n")
-        return
-    for table in tables:
-        to_console(table, console)
+    deliver("correlation", {"correlation": [each.row() for each in found]}, tables, out, as_json)
 
 
 def _choice(option: str, given: str, known: tuple[T, ...]) -> T:
@@ -109,11 +97,7 @@ def _read_judgements(paths: Iterable[Path]) -> list[Judgement]:
 def _read_gold(paths: Iterable[Path], annotators: Sequence[str]) -> list[HumanScore]:
     found = [(path, each) for path in paths for each in read_gold(path)]
     _refuse_twice((path, s.dialogue_id, s.dimension, s.annotator, s.rubric, s.turn) for path, s in found)
-    known = {each.annotator for _, each in found}
-    for name in annotators:
-        if name not in known:
-            raise UserError(f"--annotator {name}: gave none of the human scores: {near(name, known)}")
-    return [each for _, each in found if not annotators or each.annotator in annotators]
+    return of_annotators([each for _, each in found], annotators)
 
 
 def _refuse_twice(given: Iterable[tuple[Any, ...]]) -> None:

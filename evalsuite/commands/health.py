@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,11 +14,13 @@ from rich.console import Console
 from data_prep.records import Dialogue, Judgement
 from data_prep.rubrics import Rubric, load_rubric
 from data_prep.scores.human import read_dialogues
-from data_prep.tables import Table, to_console, to_csv
+from data_prep.tables import Table
 from evalsuite import health as checks
 from evalsuite import injections as injected
 from evalsuite.agreement import read_judgements
-from evalsuite.config import Resolved, load_config
+from evalsuite.commands.options import EndpointOption, JudgeOption, JudgePromptsOption, LanguageOption, ModeOption, resolve
+from evalsuite.commands.output import deliver, plain
+from evalsuite.config import Resolved
 from evalsuite.pipeline import Fleet
 from evalsuite.probe import load_injections
 from evalsuite.probe import probe as ask
@@ -27,7 +28,7 @@ from evalsuite.runs import open_run
 from evalsuite.shared_bases import sharing_table, sharings
 from evalsuite.summary import Value
 from serve.errors import UserError
-from serve.files import read_bytes, write_json, write_text
+from serve.files import read_bytes
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -41,38 +42,29 @@ def probe(
     config: Annotated[Path, typer.Option("--config", help="Judge, rubric, method and prompts; see configs/eval.")],
     dialogues: Annotated[list[Path], typer.Option(help="Dialogue records (JSONL). Repeat for more.")],
     out: Annotated[str, typer.Option("--out", help="Run folder. The same folder and command resume.")],
-    judge: Annotated[str | None, typer.Option("--judge", help="Model that is asked; without it, the config's.")] = None,
-    judge_prompts: Annotated[
-        str | None, typer.Option("--judge-prompts", help="Prompt pack that the judge is asked in; without it, the config's.")
-    ] = None,
+    judge: JudgeOption = None,
+    judge_prompts: JudgePromptsOption = None,
     injections: Annotated[
         Path | None, typer.Option(help="Own injections (YAML as configs/health/injections.yaml) instead of the bundled ones.")
     ] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most this many dialogues a language.")] = None,
-    language: Annotated[str | None, typer.Option("--language", help="en or zh; without it, those of the config.")] = None,
-    mode: Annotated[str | None, typer.Option("--mode", help="paper or native; without it, the config's.")] = None,
-    endpoint: Annotated[
-        list[str] | None, typer.Option("--endpoint", metavar="NAME=URL", help="A server that is already up for the judge.")
-    ] = None,
+    language: LanguageOption = None,
+    mode: ModeOption = None,
+    endpoint: EndpointOption = None,
 ) -> None:
     """Ask the judge about each dialogue as it is, with a neutral text appended, and with an order to score high appended.
 
     The joint method is also asked with the dimensions in reverse order. Writes OUT/health_judgements.jsonl and
     OUT/health_dialogues.jsonl, and prints the tables of `report`. Three or four calls a dialogue (joint method).
     """
-    overrides = {"judge": judge, "judge_prompts": judge_prompts, "mode": mode, "out": out}
-    resolved = Resolved(load_config(config, overrides | {"languages": [language] if language else None}))
-    for pair in endpoint or []:
-        name, found, url = pair.partition("=")
-        if not found or not url.startswith(("http://", "https://")):
-            raise UserError(f"--endpoint {pair!r}: expected NAME=http://HOST:PORT/v1")
-        resolved.config.endpoints[name] = url
+    resolved = resolve(config, endpoint, judge=judge, judge_prompts=judge_prompts, language=language, mode=mode, out=out)
     texts = load_injections(injections)
     resolved.score_config()  # whatever is wrong is told before anything is written or started
     chosen = _chosen(dialogues, resolved, limit)
     with open_run(Path(out)) as run, Fleet(run, resolved) as fleet:
         judgements = ask(run, resolved, fleet, console, chosen, texts)
-        _show(_tables(chosen, judgements, resolved.rubric, run.config(), "value"), None, False)
+        tables = _tables(chosen, judgements, resolved.rubric, run.config(), "value")
+        deliver("health", plain(tables), tables, run.folder / "tables", as_json=False)
     lost = sum(judgement.condition.get("failure") == "infrastructure" for judgement in judgements)
     if lost:
         text = f"error: {lost} judgements are missing because the judge's server was lost. "
@@ -112,7 +104,8 @@ def report(
         raise UserError(f"{run}: no judgements; run `esc-eval score` or `esc-eval health probe` first")
     rules = _rubric(rubric, config)
     unique = list({dialogue.id: dialogue for dialogue in held}.values())
-    _show(_tables(unique, verdicts, rules, config, cast(Value, value)), out, as_json)
+    tables = _tables(unique, verdicts, rules, config, cast(Value, value))
+    deliver("health", plain(tables), tables, out, as_json)
 
 
 def _chosen(paths: list[Path], resolved: Resolved, limit: int | None) -> list[Dialogue]:
@@ -158,25 +151,3 @@ def _tables(
         *([checks.asking_table(shifts, rubric)] if shifts else []),
         *(injected.injection_tables(effects, list(injected.injection_kinds(*given, value)), rubric) if effects else []),
     ]
-
-
-def _show(tables: Sequence[Table], out: Path | None, as_json: bool) -> None:
-    plain = {
-        "tables": [
-            {"key": t.key, "title": t.title, "columns": t.columns, "rows": [[_plain(cell) for cell in row] for row in t.rows]}
-            for t in tables
-        ]
-    }
-    if out is not None:
-        write_json(out / "health.json", plain)
-        for table in tables:
-            write_text(out / f"{table.key}.csv", to_csv(table))
-    if as_json:
-        sys.stdout.write(orjson.dumps(plain, option=orjson.OPT_INDENT_2).decode() + "\n")
-        return
-    for table in tables:
-        to_console(table, console)
-
-
-def _plain(cell: Any) -> Any:
-    return dataclasses.asdict(cell) if dataclasses.is_dataclass(cell) and not isinstance(cell, type) else cell

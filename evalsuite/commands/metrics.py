@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import orjson
 import typer
 from rich.console import Console
 
 from data_prep.scores.human import read_dialogues
-from data_prep.tables import Table, to_console, to_csv
+from evalsuite.commands.output import deliver
 from evalsuite.respond import Response, paired, read_responses
-from evalsuite.text_figures import Figure, figures, figures_json, metric_tables
+from evalsuite.text_figures import figures, figures_json, metric_tables
 from evalsuite.text_metrics import judgements, measure
 from serve.errors import UserError
-from serve.files import write_json, write_jsonl, write_text
+from serve.files import write_jsonl
 
 console = Console()
 
@@ -58,22 +55,9 @@ def metrics(
     samples = measure(given)
     found = figures(samples)
     tables = metric_tables(found, given)
-    if out is not None:
-        write_figures(out, found, tables)
     if judgements_out is not None:
         write_jsonl(judgements_out, judgements(samples))
-    if as_json:
-        sys.stdout.write(orjson.dumps(figures_json(found), option=orjson.OPT_INDENT_2).decode() + "\n")
-        return
-    for table in tables:
-        to_console(table, console)
-
-
-def write_figures(folder: Path, found: Sequence[Figure], tables: Sequence[Table]) -> None:
-    """FOLDER/metrics.json with figures and signatures, and each table as KEY.csv."""
-    write_json(folder / "metrics.json", figures_json(found))
-    for table in tables:
-        write_text(folder / f"{table.key}.csv", to_csv(table))
+    deliver("metrics", figures_json(found), tables, out, as_json)
 
 
 def _given(responses: list[Path], dialogues: list[Path], references: list[Path]) -> list[Response]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
-import orjson
 import typer
 from rich.console import Console
 
 from data_prep.tables import to_console
 from evalsuite.against import as_printed, disagreement_table
+from evalsuite.commands.output import print_json
 from evalsuite.recomputation import check as recompute
 from evalsuite.reported import load_reported
 
@@ -37,8 +36,7 @@ def check(
     tables = load_reported(paper)
     found = recompute(tables)
     if as_json:
-        records = [each.record() for each in found.disagreements]
-        sys.stdout.write(orjson.dumps(records, option=orjson.OPT_INDENT_2).decode() + "\n")
+        print_json([each.record() for each in found.disagreements])
         return
     to_console(disagreement_table(tables, found), console)
 

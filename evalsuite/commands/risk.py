@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import orjson
 import typer
 from rich.console import Console
 
 from data_prep.scores.human import read_dialogues
-from data_prep.tables import Table, fmt, to_console, to_csv
+from data_prep.tables import Table, fmt
+from evalsuite.commands.output import deliver
 from evalsuite.risk import CONTENT_WARNING, Counted, Found, count, excerpt, find, tables
 from serve.errors import UserError
-from serve.files import write_json, write_jsonl, write_text
+from serve.files import write_jsonl
 
 console = Console()
 
@@ -43,16 +42,10 @@ def risk(
     figures = _figures(rows, found)
     shown = tables(rows, found, examples)
     if out is not None:
-        write_json(out / "risk.json", figures)
         write_jsonl(out / "excerpts.jsonl", filter(None, map(excerpt, found)))
-        for table in shown:
-            write_text(out / f"{table.key}.csv", to_csv(table))
-    if as_json:
-        sys.stdout.write(orjson.dumps(figures, option=orjson.OPT_INDENT_2).decode() + "\n")
-        return
-    to_console(shown[0], console)
-    for table in shown[1:]:
-        _print_examples(table)
+    if deliver("risk", figures, shown, out, as_json, printed=shown[:1]):
+        for table in shown[1:]:
+            _print_examples(table)
 
 
 def _print_examples(table: Table) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import orjson
 import typer
 from rich.console import Console
 
@@ -17,9 +15,11 @@ from data_prep.prompts import load_pack
 from data_prep.records import Dialogue, Preference, RoleCard
 from data_prep.rubrics import load_rubric
 from data_prep.scores.human import Check, read_dialogues, read_scores
-from data_prep.tables import Table, to_console, to_csv
+from data_prep.tables import Table
 from evalsuite.agreement import read_judgements
-from evalsuite.config import Resolved, load_config
+from evalsuite.commands.options import EndpointOption, JudgeOption, LanguageOption, resolve
+from evalsuite.commands.output import deliver, plain
+from evalsuite.config import Resolved
 from evalsuite.pairwise import PairAnswer, compare_seekers, given_answers, pairs_of
 from evalsuite.pipeline import Fleet
 from evalsuite.role_play import Cards, Field, given_dialogues, read_field, role_play_tables, score_seekers
@@ -28,7 +28,7 @@ from evalsuite.simulator_audit import audit, audit_tables, judge_cards
 from evalsuite.win_rates import pairwise_tables
 from serve.batch import Batch
 from serve.errors import UserError
-from serve.files import check_unique, read_jsonl, write_jsonl, write_text
+from serve.files import check_unique, read_jsonl, write_jsonl
 from serve.specs import load_spec
 
 PACK = "role_play_judge"
@@ -50,11 +50,6 @@ SeekersOption = Annotated[
 CardsOption = Annotated[
     list[Path] | None, typer.Option("--cards", help="Role cards beside those of the run folders; needed for corpora. Repeat.")
 ]
-JudgeOption = Annotated[str | None, typer.Option("--judge", help="Model that is asked; without it, the config's.")]
-EndpointOption = Annotated[
-    list[str] | None, typer.Option("--endpoint", metavar="NAME=URL", help="A server that is already up for a model.")
-]
-LanguageOption = Annotated[str | None, typer.Option("--language", help="en or zh; without it, those of the config.")]
 LimitOption = Annotated[int | None, typer.Option("--limit", min=1, help="At most this many cards a language.")]
 ModeOption = Annotated[
     str | None, typer.Option("--mode", help="native: answers that change with the order are a tie. paper: no.")
@@ -76,7 +71,7 @@ def score(
     limit: LimitOption = None,
 ) -> None:
     """Table 1 by a judge: every dialogue rated on six metrics, with the role card in sight. Writes OUT/judgements.jsonl."""
-    resolved = _resolve(config, judge, endpoint, language, None, out)
+    resolved = resolve(config, endpoint, judge=judge, language=language, out=out)
     if resolved.method != "paper":  # which score_seekers refuses
         resolved.score_config()
     seekers = _field(seeker, cards, resolved, limit, console)
@@ -84,7 +79,7 @@ def score(
         judgements = score_seekers(run, resolved, fleet, console, seekers)
         _write_field(run.folder, seekers)
         write_jsonl(run.folder / "judgements.jsonl", judgements)
-        _show(role_play_tables(seekers.dialogues, resolved.rubric, judgements), run.folder / "tables")
+        _show(role_play_tables(seekers.dialogues, resolved.rubric, judgements), run.folder / "tables", as_json=False)
     _exit_if_lost(sum(judgement.condition.get("failure") == "infrastructure" for judgement in judgements))
 
 
@@ -143,7 +138,7 @@ def pairwise(
         return
     if config is None or not seeker:
         raise UserError("give --config and two or more --seeker NAME=PLACE to ask a judge, or --preferences FILE")
-    resolved = _resolve(config, judge, endpoint, language, mode, out)
+    resolved = resolve(config, endpoint, judge=judge, language=language, mode=mode, out=out)
     seekers = _field(seeker, cards, resolved, limit, _talk(as_json))
     pairs, left_out = pairs_of(seekers)
     talk = _talk(as_json)
@@ -210,19 +205,6 @@ def _audit_input(
     return given, held
 
 
-def _resolve(
-    config: Path, judge: str | None, endpoints: list[str] | None, language: str | None, mode: str | None, out: str
-) -> Resolved:
-    overrides: dict[str, Any] = {"judge": judge, "languages": [language] if language else None, "mode": mode, "out": out}
-    loaded = load_config(config, overrides)
-    for pair in endpoints or []:
-        name, found, url = pair.partition("=")
-        if not found or not url.startswith(("http://", "https://")):
-            raise UserError(f"--endpoint {pair!r}: expected NAME=http://HOST:PORT/v1")
-        loaded.endpoints[name] = url
-    return Resolved(loaded)
-
-
 def _field(seekers: list[str], cards: list[Path] | None, resolved: Resolved, limit: int | None, talk: Console) -> Field:
     found = read_field(seekers, cards or [], resolved.config.languages, limit or resolved.config.limit)
     for name, count in sorted(found.unplaced.items()):
@@ -247,23 +229,8 @@ def _mode(mode: str | None) -> Literal["paper", "native"]:
     raise UserError(f"--mode: unknown mode {mode!r}: paper or native")
 
 
-def _show(tables: Sequence[Table], out: Path | None, as_json: bool = False) -> None:
-    """Print the tables, and write each to OUT/KEY.csv."""
-    if out is not None:
-        for each in tables:
-            write_text(out / f"{each.key}.csv", to_csv(each))
-    if as_json:
-        plain = [
-            {"key": t.key, "columns": t.columns, "rows": [[_plain(cell) for cell in row] for row in t.rows]} for t in tables
-        ]
-        sys.stdout.write(orjson.dumps({"tables": plain}, option=orjson.OPT_INDENT_2).decode() + "\n")
-        return
-    for each in tables:
-        to_console(each, console)
-
-
-def _plain(cell: Any) -> Any:
-    return dataclasses.asdict(cell) if dataclasses.is_dataclass(cell) and not isinstance(cell, type) else cell
+def _show(tables: Sequence[Table], out: Path | None, as_json: bool) -> None:
+    deliver("tables", plain(tables), tables, out, as_json)
 
 
 def _talk(as_json: bool) -> Console:
