@@ -3,39 +3,57 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import orjson
+from pydantic import BaseModel
 from rich.console import Console
 from rich.text import Text
 
-from data_prep.records import Dialogue, Judgement, RoleCard, Usage
+from data_prep.records import Dialogue, HumanScore, Judgement, RoleCard, Usage
 from data_prep.rubrics import Rubric
-from data_prep.tables import to_console
+from data_prep.tables import Estimate, Table, to_console
+from evalsuite import risk
 from evalsuite.agreement import agreement_tables
-from evalsuite.report import ReportContent, write_report
+from evalsuite.headlines import ranks_of
+from evalsuite.judges import calibration, confusion, confusion_tables
+from evalsuite.leaderboard import groups_of, leaderboard, pairwise_differences
+from evalsuite.log_wandb import log_report
+from evalsuite.report import PLUMBING, ReportContent, write_report
 from evalsuite.runs import Run
-from evalsuite.summary import costs, distributions, leaderboard, terminations
+from evalsuite.shared_bases import bases, likeness
+from evalsuite.summary import AGREEMENT, costs, distributions, supporter_of, terminations
 from serve.errors import UserError
 from serve.files import read_bytes, read_jsonl
 from serve.specs import EMBEDDED_PREFIX
 
+M = TypeVar("M", bound=BaseModel)
+
+CONSOLE_ROWS = 30  # longer tables are only named on the console
 _TITLES = {"esc_eval": "ESC-Eval"}
 
 
-def report_run(run: Run, console: Console) -> None:
-    """Print a run's tables and write report.html, report.json and report.md into its folder.
+def report_run(run: Run, console: Console, wandb: bool = False) -> None:
+    """Print a run's tables and write report.html, report.json, report.md and tables/*.csv into its folder.
 
-    Everything comes from the folder's own files. Raises `UserError` when it holds no judgements yet.
+    With `wandb`, the same tables and charts go there too (see `evalsuite.log_wandb`). Everything comes from the folder's own
+    files. Raises `UserError` when it holds no judgements yet.
     """
     content = content_of(run)
     for table in content.tables:
-        to_console(table, console)
+        if len(table.rows) <= CONSOLE_ROWS:
+            to_console(table, console)
+        else:
+            console.print(Text(f"{table.title}: {len(table.rows)} rows, in tables/{table.key}.csv"))
     if content.plumbing:
-        console.print(Text("Plumbing: scores that involve the embedded 135M model say nothing about quality."))
+        console.print(Text(PLUMBING))
     for kind, path in write_report(run.folder, content).items():
         console.print(f"{kind}: {path}", soft_wrap=True, highlight=False, markup=False)
+    if wandb:
+        log_report(run.folder, content, lambda line: console.print(Text(line)))
 
 
 def content_of(run: Run) -> ReportContent:
@@ -46,23 +64,29 @@ def content_of(run: Run) -> ReportContent:
     rubric = Rubric.model_validate(config["score"]["rubric"])
     dialogues = read_jsonl(run.folder / "dialogues.jsonl", Dialogue, "dialogues")
     judgements = read_jsonl(run.folder / "judgements.jsonl", Judgement, "judgements")
-    cards_file = run.folder / "cards.jsonl"
-    cards = read_jsonl(cards_file, RoleCard, "cards") if cards_file.exists() else []
+    cards = _records(run.folder / "cards.jsonl", RoleCard)
     mode = config["score"]["mode"]
     timing = run.timing()
     seconds = {stage: float(figures["seconds"]) for stage, figures in timing.items()}
     synthetic = config.get("gold", {}).get("dialogues") in ("synthetic", "synthetic_test")
     labels = {key: dimension.label.get("en", key) for key, dimension in rubric.dimensions.items()}
     agreed = _json(run.folder / "agreement.json", {}).get("agreement")
+    note = "synthetic gold, scores hold by construction" if synthetic else ""
+    gold_judgements = _records(run.folder / "gold_judgements.jsonl", Judgement)
+    gold_scores = _records(run.folder / "gold_scores.jsonl", HumanScore)
+    risky = risk.find(dialogues)
     usage = _json(run.folder / "usage.json", {})
     judged = {
         f"{model} ({stage})": Usage.model_validate(u) for stage in usage for model, u in usage[stage].get("judge", {}).items()
     }
     tables = [
-        *leaderboard(dialogues, judgements, rubric),
-        *agreement_tables(agreed or {}, mode, labels, "synthetic gold, scores hold by construction" if synthetic else ""),
+        *leaderboard(dialogues, judgements, rubric, groups=groups_of(config)),
+        *pairwise_differences(dialogues, judgements, rubric),
+        *agreement_tables(agreed or {}, mode, labels, note),
+        *_gold_tables(gold_judgements, gold_scores, rubric, labels, note),
         distributions(judgements, rubric),
         terminations(dialogues),
+        *risk.tables(risk.count(dialogues, risky), risky, examples=0),  # examples are behind warnings, among the transcripts
         costs(dialogues, judged, seconds),
     ]
     framework = config.get("simulate", {}).get("framework", "given dialogues")
@@ -80,8 +104,46 @@ def content_of(run: Run) -> ReportContent:
         agreement=agreed,
         config=config | {"fingerprints": _fingerprints(config)},
         timing=seconds,
+        gold_judgements=gold_judgements,
+        gold_scores=gold_scores,
+        ranks=ranks_of(dialogues, judgements, rubric),
+        warnings=list(_warnings(dialogues, judgements, config)),
+        risks=_risks(risky),
         generated=time.strftime("%Y-%m-%d %H:%M"),
     )
+
+
+def _risks(found: Sequence[risk.Found]) -> dict[str, dict[int, str]]:
+    places: dict[str, dict[int, str]] = {}
+    for each in found:
+        about = ", ".join(risk.CATEGORIES[name] for name in each.risk.categories)
+        places.setdefault(each.dialogue.id, {})[each.risk.turn] = about
+    return places
+
+
+def _gold_tables(
+    judgements: Sequence[Judgement], gold: Sequence[HumanScore], rubric: Rubric, labels: dict[str, str], note: str
+) -> Iterator[Table]:
+    """Confusion and calibration, as figures beside their charts."""
+    yield from confusion_tables(confusion(judgements, gold, rubric.scale.scores), labels, note)
+    bins = calibration(judgements, gold)
+    if bins:
+        percent = [100 * np.array([b.low, b.high, b.confidence, b.hit_rate, b.hit_low, b.hit_high]) for b in bins]
+        yield Table(
+            key="calibration",
+            title="Calibration" + (f" ({note})" if note else ""),
+            columns=("language", "dimension", "over %", "up to %", "mean probability %", "right %"),
+            rows=tuple(
+                (b.language, labels.get(b.dimension, b.dimension), low, high, mean, Estimate(rate, hit_low, hit_high, b.n))
+                for b, (low, high, mean, rate, hit_low, hit_high) in zip(bins, (p.tolist() for p in percent), strict=True)
+            ),
+            notes=("Verdicts by the probability of their most probable score; right: that score is the gold, [95 % Wilson].",),
+            section=AGREEMENT,
+        )
+
+
+def _records(path: Path, model: type[M]) -> list[M]:
+    return read_jsonl(path, model, path.stem, allow_empty=True) if path.exists() else []
 
 
 def _json(path: Path, default: dict[str, Any]) -> dict[str, Any]:
@@ -94,6 +156,21 @@ def _models(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
     found = {f"supporter {spec['name']}": spec for spec in simulated.get("supporters", [])}
     found |= {"seeker " + simulated["seeker"]["name"]: simulated["seeker"]} if simulated else {}
     return found | ({"judge " + scored["judge"]["name"]: scored["judge"]} if scored else {})
+
+
+def _warnings(dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], config: dict[str, Any]) -> Iterator[str]:
+    """Which supporters share their base with a judge or the seeker, who may favour their like (ESC-Eval appendix B.3)."""
+    supporters = sorted({supporter_of(dialogue) for dialogue in dialogues})
+    seekers = sorted({dialogue.simulator for dialogue in dialogues if dialogue.simulator})
+    judges = sorted({judgement.judge for judgement in judgements})
+    known = bases([*supporters, *seekers, *judges], config)
+    for role, names, harm in (("judge", judges, "its scores may favour"), ("seeker", seekers, "it may draw out the best in")):
+        for name in names:
+            likes = {supporter: likeness(known[name], known[supporter]) for supporter in supporters}
+            alike = [f"{supporter} ({how})" for supporter, how in likes.items() if how]
+            if alike:
+                whom = "it" if len(alike) == 1 else "them"
+                yield f"The {role} {name} shares its base with {', '.join(alike)}: {harm} {whom}."
 
 
 def _embedded(config: dict[str, Any]) -> bool:

@@ -79,13 +79,15 @@ class Line(Record):
 def draw_turns(prepared: Prepared, count: int, seed: int, max_length: int) -> list[tuple[RoleExample, int]]:
     """`count` dialogues (all, if there are fewer) drawn by the seed, each with one seeker line that is not its first.
 
-    Only dialogues that were not cut to `max_length` take part. Raises `UserError` when there is none.
+    Only lines that begin within `max_length` tokens, where the dialogue was cut, take part. Raises `UserError` when there is none.
     """
     rng = random.Random(seed)
     usable = []
     for example, row in zip(prepared.examples, prepared.rows, strict=True):
-        turns = [place for place, message in enumerate(example.messages) if message["role"] == "assistant"][1:]
-        if turns and len(row["input_ids"]) < max_length:
+        scored = [label != IGNORED for label in row["labels"]]
+        begun = sum(here and not before for before, here in zip([False, *scored], scored, strict=False))
+        turns = [place for place, message in enumerate(example.messages) if message["role"] == "assistant"][1:begun]
+        if turns:
             usable.append((example, turns))
     if not usable:
         raise UserError(f"{prepared.path}: no dialogue within {max_length} tokens has a second seeker line to ask for")

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import orjson
 
 from serve.embedded import EMBEDDED_PREFIX, check_checkpoint, local_path, materialise
 from serve.errors import UserError
 from serve.files import digest
+from serve.wandb_offline import offline_without_key
 from train.chat_templates import check_tokenizer, serves_alike
 from train.examples import Prepared
 from train.recipes import Recipe, is_main_process
@@ -101,21 +101,11 @@ def set_up_logging(recipe: Recipe[Any]) -> None:
     if "wandb" not in (recipe.training.report_to or []):
         return
     os.environ.setdefault("WANDB_PROJECT", f"esc-{recipe.task}")
-    host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
-    if "WANDB_MODE" not in os.environ and not os.environ.get("WANDB_API_KEY") and host not in _netrc():
-        os.environ["WANDB_MODE"] = "offline"
-        say("wandb: no key, writing offline (WANDB_MODE=offline)")
+    offline_without_key(say)
     # A resumed run goes on in the same wandb run.
     claim = Path(recipe.training.output_dir).absolute() / "recipe.json"
     os.environ.setdefault("WANDB_RUN_ID", digest([str(claim), claim.read_text(encoding="utf-8")], 12))
     os.environ.setdefault("WANDB_RESUME", "allow")
-
-
-def _netrc() -> str:
-    try:
-        return (Path.home() / ".netrc").read_text(encoding="utf-8")
-    except OSError:
-        return ""
 
 
 def add_settings_log(trainer: Trainer, recipe: Recipe[Any], data: list[Prepared]) -> None:

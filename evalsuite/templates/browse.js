@@ -6,8 +6,8 @@
   const byId = (id) => document.getElementById(id);
   const data = JSON.parse(byId("transcript-data").textContent);
   const rows = data.rows.map(
-    ([id, language, supporter, subject, termination, endedBy, exchanges, simulator, opening, unreadable], index) =>
-      ({ index, id, language, supporter, subject, termination, endedBy, exchanges, simulator, opening, unreadable })
+    ([id, language, supporter, subject, termination, endedBy, exchanges, simulator, opening, unreadable, risks, scores], index) =>
+      ({ index, id, language, supporter, subject, termination, endedBy, exchanges, simulator, opening, unreadable, risks, scores, risk: risks.join(", ") })
   );
   const list = byId("list");
   const spacer = byId("spacer");
@@ -49,7 +49,7 @@
   };
 
   // --- filters
-  const filters = ["supporter", "language", "subject", "termination"];
+  const filters = ["supporter", "language", "subject", "termination", "risk"];
   for (const field of filters) {
     const select = byId(`filter-${field}`);
     for (const value of [...new Set(rows.map((row) => row[field]))].filter(Boolean).sort()) {
@@ -61,6 +61,36 @@
     }
     select.addEventListener("change", () => apply());
   }
+  // Scores lie scorer by scorer: every dimension, then their average.
+  const dimension = byId("filter-dimension");
+  const bounds = [byId("filter-low"), byId("filter-high")];
+  const labels = data.dimensions.map((about) => about.label.en ?? Object.values(about.label)[0]);
+  data.scorers.forEach((scorer, number) =>
+    [...labels, "Average"].forEach((label, place) => {
+      const option = make("option", "", data.scorers.length > 1 ? `${label} · ${scorer}` : label);
+      option.value = String(number * (labels.length + 1) + place);
+      dimension.append(option);
+    })
+  );
+  bounds.forEach((box, place) => {
+    const end = place ? data.scores[data.scores.length - 1] : data.scores[0];
+    box.min = data.scores[0];
+    box.max = data.scores[data.scores.length - 1];
+    box.placeholder = String(end);
+    box.addEventListener("input", () => apply());
+  });
+  dimension.addEventListener("change", () => apply());
+  const inRange = () => {
+    if (dimension.value === "") {
+      bounds.forEach((box) => (box.disabled = true));
+      return () => true;
+    }
+    bounds.forEach((box) => (box.disabled = false));
+    const place = Number(dimension.value);
+    const [low, high] = bounds.map((box) => (box.value === "" ? null : Number(box.value)));
+    return ({ scores }) => scores[place] !== null && (low === null || scores[place] >= low) && (high === null || scores[place] <= high);
+  };
+
   const text = byId("filter-text");
   let waiting = 0;
   text.addEventListener("input", () => {
@@ -72,11 +102,12 @@
   const apply = async () => {
     const own = ++round;
     const chosen = filters.map((field) => [field, byId(`filter-${field}`).value]).filter(([, value]) => value);
+    const fits = inRange();
     const words = text.value.trim().toLowerCase();
     const texts = words ? await searchable() : null;
     if (own !== round) return;
     const kept = shown[selected];
-    shown = rows.filter((row) => chosen.every(([field, value]) => row[field] === value) && (!texts || texts[row.index].includes(words)));
+    shown = rows.filter((row) => chosen.every(([field, value]) => row[field] === value) && fits(row) && (!texts || texts[row.index].includes(words)));
     byId("count").textContent = `${shown.length.toLocaleString("en")} of ${rows.length.toLocaleString("en")} dialogues`;
     spacer.style.height = `${shown.length * ROW}px`;
     select(Math.max(0, shown.indexOf(kept)));
@@ -99,8 +130,8 @@
       const who = make("p", "who");
       const marks = [row.language, row.termination === "max_turns" ? "" : row.termination, row.unreadable ? `${row.unreadable} unread` : ""];
       who.append(make("bdi", "", row.supporter), make("span", "tag", marks.filter(Boolean).join(" · ")));
-      const opening = make("p", "opening", row.opening);
-      opening.lang = row.language;
+      const opening = make("p", "opening", row.risks.length ? `content warning: ${row.risks.join(", ")}` : row.opening);
+      opening.lang = row.risks.length ? "en" : row.language;
       opening.dir = "auto";
       node.append(who, opening);
       node.addEventListener("click", () => select(place));
@@ -161,12 +192,31 @@
     title.append(make("bdi", "", row.supporter));
     const ended = row.termination ? `ended: ${row.termination}${row.endedBy ? ` (by the ${row.endedBy})` : ""}` : "";
     const facts = [LANGUAGES[row.language], row.simulator && `seeker: ${row.simulator}`, `${row.exchanges} exchanges`, ended, row.id];
-    const talk = make("div", "talk");
-    talk.append(...card(row), ...turns.map(([speaker, words]) => bubble(row, speaker ? "supporter" : "seeker", words)));
-    const columns = make("div", "columns");
-    columns.append(talk, verdicts(row, marks));
-    detail.replaceChildren(title, make("p", "meta", facts.filter(Boolean).join(" · ")), columns);
+    const open = () => {
+      const talk = make("div", "talk");
+      talk.append(...card(row), ...turns.map(([speaker, words, risk], place) => bubble(row, speaker ? "supporter" : "seeker", words, place, risk)));
+      const columns = make("div", "columns");
+      columns.append(talk, verdicts(row, marks));
+      return columns;
+    };
+    const head = [title, make("p", "meta", facts.filter(Boolean).join(" · "))];
+    detail.replaceChildren(...head, row.risks.length && !passed.has(row.id) ? warning(row, () => detail.replaceChildren(...head, open())) : open());
     detail.scrollTop = 0;
+  };
+
+  // A dialogue with risk turns is shown once the reader has asked for it; what was asked for stays open.
+  const passed = new Set();
+  const warning = (row, reveal) => {
+    const box = make("div", "banner warning");
+    const button = make("button", "", "Show this transcript");
+    button.type = "button";
+    button.addEventListener("click", () => {
+      passed.add(row.id);
+      reveal();
+      detail.focus();
+    });
+    box.append(make("p", "", `Content warning: this dialogue speaks of ${row.risks.join(", ")}.`), button);
+    return box;
   };
 
   const card = (row) => {
@@ -185,12 +235,12 @@
     return [box];
   };
 
-  const bubble = (row, speaker, words) => {
-    const box = make("div", `bubble ${speaker}`);
+  const bubble = (row, speaker, words, place, risk) => {
+    const box = make("div", `bubble ${speaker}${risk ? " risk" : ""}`);
     const content = make("p", "text", words || "(empty)");
     content.lang = row.language;
     content.dir = "auto";
-    box.append(make("p", "speaker", speaker), content);
+    box.append(make("p", "speaker", `${speaker} · turn ${place}${risk ? ` · risk: ${risk}` : ""}`), content);
     return box;
   };
 
@@ -243,6 +293,13 @@
     });
     return box;
   };
+
+  // Paper: the whole report has the chosen transcript in it; the button prints that transcript alone.
+  byId("print").addEventListener("click", () => {
+    document.documentElement.classList.add("only-transcript");
+    window.print();
+  });
+  window.addEventListener("afterprint", () => document.documentElement.classList.remove("only-transcript"));
 
   apply();
 })();

@@ -37,6 +37,34 @@
 
   const legend = { orientation: "h", x: 0, xanchor: "left", y: 1, yref: "container", yanchor: "top", traceorder: "normal", itemclick: false, itemdoubleclick: false };
 
+  // Panels in rows of `columns`, `inside` px high and `gap` px apart: the axes' numbers and domains, and their titles.
+  const grid = (layout, spec, columns, inside, gap, share) => {
+    const lines = Math.ceil(spec.panels.length / columns);
+    const total = lines * inside + (lines - 1) * gap;
+    return spec.panels.map((panel, index) => {
+      const [line, column] = [Math.floor(index / columns), index % columns];
+      const number = index ? String(index + 1) : "";
+      const top = 1 - (line * (inside + gap)) / total;
+      layout.annotations.push({
+        text: `<b>${escape(panel.title)}</b>`,
+        showarrow: false,
+        xref: `x${number} domain`,
+        yref: `y${number} domain`,
+        x: 0,
+        y: 1,
+        xanchor: "left",
+        yanchor: "bottom",
+        yshift: 2,
+      });
+      return {
+        number,
+        column,
+        x: [column / columns, (column + (columns === 1 ? 1 : share)) / columns],
+        y: [Math.max(0, top - inside / total), top],
+      };
+    });
+  };
+
   const dots = (spec, width) => {
     const limit = width < 560 ? 14 : 30;
     const room = Math.min(limit, Math.max(...spec.rows.map((row) => row.length))) * 7 + 16;
@@ -48,15 +76,12 @@
     const layout = frame(width, lines * inside + (lines - 1) * gap + 60 + (named ? 26 : 0), { annotations: [] });
     layout.margin = { l: room, r: 14, t: 30 + (named ? 26 : 0), b: 30 };
     layout.legend = legend;
-    const total = lines * inside + (lines - 1) * gap;
+    const places = grid(layout, spec, columns, inside, gap, width < 560 ? 0.82 : 0.9);
     const traces = spec.panels.flatMap((panel, index) => {
-      const [line, column] = [Math.floor(index / columns), index % columns];
-      const number = index ? String(index + 1) : "";
-      const left = column / columns;
-      const top = 1 - (line * (inside + gap)) / total;
+      const { number, column, x, y } = places[index];
       const wide = width / columns > 260;
       layout[`xaxis${number}`] = axis({
-        domain: [left, left + (columns === 1 ? 1 : width < 560 ? 0.82 : 0.9) / columns],
+        domain: x,
         anchor: `y${number}`,
         range: [-4, 104],
         tickvals: wide ? [0, 25, 50, 75, 100] : [0, 50, 100],
@@ -64,22 +89,11 @@
       });
       layout[`yaxis${number}`] = axis({
         ...names(spec.rows, limit),
-        domain: [Math.max(0, top - inside / total), top],
+        domain: y,
         anchor: `x${number}`,
         range: [spec.rows.length - 0.3, -0.7],
         automargin: false,
         showticklabels: column === 0,
-      });
-      layout.annotations.push({
-        text: `<b>${escape(panel.title)}</b>`,
-        showarrow: false,
-        xref: `x${number} domain`,
-        yref: `y${number} domain`,
-        x: 0,
-        y: 1,
-        xanchor: "left",
-        yanchor: "bottom",
-        yshift: 2,
       });
       return panel.marks.map((mark) => {
         const ink = colour(mark.baseline ? "warm" : "accent");
@@ -113,6 +127,92 @@
           hovertemplate: "%{text}<extra></extra>",
         };
       });
+    });
+    return [traces, layout];
+  };
+
+  const heat = (spec, width) => {
+    const columns = Math.max(1, Math.min(spec.columns, spec.panels.length, Math.floor(width / 190)));
+    const lines = Math.ceil(spec.panels.length / columns);
+    const inside = spec.panels[0].y.length * 26;
+    const gap = 62;
+    const layout = frame(width, lines * inside + (lines - 1) * gap + 72, { annotations: [], margin: { l: 44, r: 6, t: 30, b: 42 } });
+    const places = grid(layout, spec, columns, inside, gap, 0.84);
+    const tones = [colour("paper"), ...[0, 1, 2, 3, 4].map((step) => colour(`step-${step}`))];
+    const traces = spec.panels.map((panel, index) => {
+      const { number, column, x, y } = places[index];
+      const title = (text) => ({ text, font: { ...layoutFont(), color: colour("muted") }, standoff: 4 });
+      layout[`xaxis${number}`] = axis({ domain: x, anchor: `y${number}`, type: "category", title: title("verdict"), showgrid: false, ticks: "" });
+      layout[`yaxis${number}`] = axis({
+        domain: y,
+        anchor: `x${number}`,
+        type: "category",
+        autorange: "reversed",
+        title: column ? undefined : title("gold"),
+        showgrid: false,
+        ticks: "",
+      });
+      return {
+        type: "heatmap",
+        xaxis: `x${number}`,
+        yaxis: `y${number}`,
+        x: panel.x,
+        y: panel.y,
+        z: panel.shares,
+        zmin: 0,
+        zmax: 1,
+        text: panel.counts.map((row) => row.map((count) => count || "")),
+        customdata: panel.counts,
+        texttemplate: "%{text}",
+        textfont: { size: 11 },
+        colorscale: tones.map((tone, step) => [step / (tones.length - 1), tone]),
+        showscale: false,
+        xgap: 1,
+        ygap: 1,
+        hovertemplate: "gold %{y}, verdict %{x}: %{customdata} (%{z:.0%} of the row)<extra></extra>",
+      };
+    });
+    return [traces, layout];
+  };
+
+  const line = (spec, width) => {
+    const columns = Math.max(1, Math.min(spec.columns, spec.panels.length, Math.floor(width / 260)));
+    const lines = Math.ceil(spec.panels.length / columns);
+    const inside = 230;
+    const gap = 70;
+    const narrow = Math.min(width, columns * 380);
+    const layout = frame(narrow, lines * inside + (lines - 1) * gap + 78, { annotations: [], shapes: [], margin: { l: 52, r: 14, t: 30, b: 48 } });
+    layout.showlegend = false;
+    const places = grid(layout, spec, columns, inside, gap, 0.84);
+    const traces = spec.panels.map((panel, index) => {
+      const { number, column, x, y } = places[index];
+      const title = (text) => ({ text, font: { ...layoutFont(), color: colour("muted") }, standoff: 6 });
+      const scale = { range: [-3, 103], tickvals: [0, 25, 50, 75, 100], gridcolor: colour("line") };
+      layout[`xaxis${number}`] = axis({ ...scale, domain: x, anchor: `y${number}`, title: title("probability given, %") });
+      layout[`yaxis${number}`] = axis({ ...scale, domain: y, anchor: `x${number}`, title: column ? undefined : title("right, %") });
+      layout.shapes.push({ type: "line", xref: `x${number}`, yref: `y${number}`, x0: 0, y0: 0, x1: 100, y1: 100, line: { color: colour("strong-line"), dash: "dash", width: 1.2 } });
+      const ink = colour("accent");
+      return {
+        type: "scatter",
+        mode: "lines+markers",
+        xaxis: `x${number}`,
+        yaxis: `y${number}`,
+        x: panel.points.map((point) => point[0]),
+        y: panel.points.map((point) => point[1]),
+        error_y: {
+          type: "data",
+          symmetric: false,
+          array: panel.points.map(([, hit, , high]) => high - hit),
+          arrayminus: panel.points.map(([, hit, low]) => hit - low),
+          color: ink,
+          thickness: 1.5,
+          width: 3,
+        },
+        line: { color: ink, width: 1.2 },
+        marker: { color: ink, size: 8 },
+        text: panel.points.map((point) => `n = ${point[4]}`),
+        hovertemplate: "%{x:.1f} % given, %{y:.1f} % right, %{text}<extra></extra>",
+      };
     });
     return [traces, layout];
   };
@@ -155,7 +255,7 @@
   const draw = (plot, width) => {
     const spec = charts[plot.dataset.chart];
     drawn.add(plot);
-    const [traces, layout] = (spec.kind === "dots" ? dots : bars)(spec, width);
+    const [traces, layout] = { dots, bars, heat, line }[spec.kind](spec, width);
     return Plotly.react(plot, traces, layout, { displayModeBar: false, staticPlot: false, responsive: false });
   };
   const fitted = (plot) => Math.max(300, Math.floor(plot.parentElement.clientWidth));

@@ -6,7 +6,6 @@ import base64
 import gzip
 import hashlib
 import json
-import random
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -15,148 +14,15 @@ from typing import Any, get_args
 
 import pytest
 
-from data_prep.records import Dialogue, Judgement, Language, RoleCard, Termination, Turn, Usage
-from data_prep.rubrics import load_rubric
-from data_prep.tables import Table
-from evalsuite import report
-from evalsuite.report import PLUMBING, SYNTHETIC_GOLD, ReportContent, write_report
-from evalsuite.summary import AGREEMENT, costs, distributions, leaderboard, scores, terminations
+from data_prep.records import Dialogue, HumanScore, Judgement, Termination, Turn
+from data_prep.tables import Table, to_csv
+from evalsuite import report, transcripts
+from evalsuite.charts import SYNTHETIC_GOLD, agreement_charts, gold_charts
+from evalsuite.leaderboard import scores
+from evalsuite.report import PLUMBING, ReportContent, Section, write_report
+from evalsuite.summary import AGREEMENT, terminations
 from serve.errors import UserError
-
-RUBRIC = load_rubric("esc_eval")
-SEEKER = {
-    "en": (
-        "I moved for this job in March and I still eat lunch alone every single day.",
-        "My sister says I should just get over it, which makes me want to call her even less.",
-        "I don't know. Some evenings I rehearse what to say and then say nothing.",
-        "Last week they all went out and nobody thought of asking me.",
-        "Maybe. I suppose the one in the corner office did smile once.",
-    ),
-    "zh": (
-        "三月份为了这份工作搬过来，到现在每天中午还是一个人吃饭。",
-        "姐姐总说我想太多，听完我更不想给她打电话了。",
-        "说不清。有几个晚上我把要说的话练了好几遍，最后什么也没说。",
-        "上周他们一起出去聚餐，没有人想到叫我。",
-        "也许吧，靠窗那位同事倒是冲我笑过一次。",
-    ),
-}
-SUPPORTER = {
-    "en": (
-        "That sounds lonely, and half a year is a long time to carry it. What does lunchtime look like, hour by hour?",
-        "It hurts when the person who should be on your side waves it away. You are allowed to find this hard.",
-        "Rehearsing shows how much you want it. Could a smaller step do, such as asking one person where they buy coffee?\n\n"
-        "1. Pick somebody who works near you.\n2. Ask one thing.\n3. Leave it there, and be proud of it.",
-        "Being left out stings. It may say more about their habits than about you, though I see why it does not feel so.",
-        "That smile could be your coffee question. I would be glad to hear how it goes.",
-    ),
-    "zh": (
-        "听起来很孤单，半年一直这样确实不容易。能说说中午那一个小时是怎么过的吗？",
-        "本该站在你这边的人却轻轻带过，难免让人难受。你觉得难，是可以的。",
-        "反复练习说明你很在意。要不要换一小步：先问问旁边的同事咖啡在哪儿买？",
-        "被落下的滋味不好受。这也许更多是他们的习惯，而不是你的问题。",
-        "那个微笑也许就是开口的机会，等你的好消息。",
-    ),
-}
-VOCABULARY = sorted({word for text in (*SEEKER["en"], *SUPPORTER["en"]) for word in text.split()})
-SKILL = {"harbour-8b": 0.72, "lantern-7b-chat": 0.64, "plainspoken-base": 0.35, "tide-1.5b-instruct-zh": 0.5}
-INJECTIONS = (
-    "</script><script>window.__pwned = 1</script>",
-    '<img src=x onerror="window.__pwned = 1">',
-    "]]><!-- --!><script>window.__pwned = 1</script>",
-    "{{7*7}} {% raw %} ${7*7}",
-    "\u202egnp.exe\u202c \u2066isolated",
-    "a\x00b\x1b[31mred",
-    "javascript:window.__pwned=1//'\"><svg onload=window.__pwned=1>",
-    "line\u2028separator\u2029 &lt;b&gt; <!--<script>",
-)
-
-
-def make_content(cards: int = 6, supporters: dict[str, float] = SKILL, poison: bool = False, words: int = 0) -> ReportContent:
-    """A realistic run: every supporter on every card in both languages, judged on seven dimensions.
-
-    `poison` puts the injection list wherever a model, a corpus or a user can put text. `words` makes replies of that many
-    random words instead (they compress no better than what a model writes).
-    """
-    draw = random.Random(7)
-    bad = "".join(INJECTIONS) if poison else ""
-    own_cards: dict[str, RoleCard] = {}
-    dialogues: list[Dialogue] = []
-    judgements: list[Judgement] = []
-    for language in get_args(Language):
-        for number in range(cards):
-            name = f"card-{language}-{number:03d}" + (INJECTIONS[number] if poison else "")
-            problem = SEEKER[language][number % 5] + bad
-            own_cards[name] = RoleCard(
-                id=name, language=language, age="31", gender="female", problem=problem, source="test", card_method="written"
-            )
-            for supporter, skill in supporters.items():
-                end: Termination = draw.choices(get_args(Termination), (90, 5, 2, 2, 1, 1))[0]
-                stop = 10 if end == "max_turns" else draw.randint(2, 9)
-                texts = [(SUPPORTER if turn % 2 else SEEKER)[language][turn // 2] for turn in range(stop)]
-                if words:
-                    texts[1::2] = [" ".join(draw.choices(VOCABULARY, k=words)) for _ in texts[1::2]]
-                dialogue = Dialogue(
-                    id=f"{number:04d}{language}{supporter}",
-                    language=language,
-                    framework="esc_eval",
-                    source="simulated",
-                    card_id=name,
-                    supporter=supporter + bad,
-                    simulator="seeker-135m",
-                    turns=tuple(
-                        Turn(role="supporter" if turn % 2 else "seeker", text=text + bad) for turn, text in enumerate(texts)
-                    ),
-                    termination=end,
-                    usage=Usage(prompt_tokens=2300, completion_tokens=640, calls=stop),
-                )
-                dialogues.append(dialogue)
-                judgements += [_verdict(draw, dialogue, dimension, skill, bad) for dimension in RUBRIC.dimensions]
-    tables = [
-        *leaderboard(dialogues, judgements, RUBRIC),
-        distributions(judgements, RUBRIC),
-        Table("agreement_en", "Agreement with gold, en", ("dimension", "ACC"), (("Fluency", 61.0),), (), AGREEMENT),
-        terminations(dialogues),
-        costs(dialogues, {"ranker": Usage(prompt_tokens=91234, completion_tokens=672, calls=96)}, {"dialogues": 41.25}),
-    ]
-    figures = {"acc": 0.61, "acc_low": 0.5, "acc_high": 0.71, "acc_soft": 0.93, "majority_acc": 0.42, "majority_acc_soft": 0.88}
-    return ReportContent(
-        title="ESC-Eval demonstration" + bad,
-        framework="esc_eval",
-        mode="paper",
-        plumbing=True,
-        synthetic_gold=True,
-        rubric=RUBRIC,
-        cards=own_cards,
-        dialogues=dialogues,
-        judgements=judgements,
-        tables=tables,
-        generated="2024-06-19",
-        agreement={language: {name: figures for name in [*RUBRIC.dimensions, "average"]} for language in ("en", "zh")},
-        config={
-            "fingerprints": {"harbour-8b": "9f2c41d07be35a68", "ranker": "31be0c55ad90f7e2"},
-            "supporters": [name + bad for name in supporters],
-            "dialogue": {"exchanges": 5, "language": ["en", "zh"]},
-        },
-        timing={"dialogues": 41.25},
-    )
-
-
-def _verdict(draw: random.Random, dialogue: Dialogue, dimension: str, skill: float, bad: str) -> Judgement:
-    weights = [draw.random() * 0.8 + max(0.0, 1.3 - 0.6 * abs(4 * skill - score)) for score in range(5)]
-    shares = [weight / sum(weights) for weight in weights]
-    read = draw.random() > 0.04
-    return Judgement(
-        dialogue_id=dialogue.id,
-        language=dialogue.language,
-        judge="ranker",
-        rubric=RUBRIC.name,
-        dimension=dimension,
-        value=float(shares.index(max(shares))) if read else None,
-        expected=sum(score * share for score, share in enumerate(shares)) if read else None,
-        distribution={str(score): share for score, share in enumerate(shares)} if read else None,
-        method="joint",
-        raw="3" if read else "I would rather not put a number on this dialogue." + bad,
-    )
+from tests.generated_report import INJECTIONS, RUBRIC, make_content
 
 
 class Page(HTMLParser):
@@ -190,16 +56,30 @@ def built(tmp_path: Path, content: ReportContent) -> tuple[Page, str]:
     return Page(source), source
 
 
-def test_writes_three_files(tmp_path: Path) -> None:
-    paths = write_report(tmp_path, make_content())
-    assert paths == {kind: tmp_path / f"report.{kind}" for kind in ("html", "json", "md")}
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "report.json", "report.md"]
+def sections_of(content: ReportContent) -> list[Section]:
+    return report.sections_of(content, scores(content.dialogues, content.judgements, RUBRIC))
+
+
+def test_writes_three_files_and_every_table(tmp_path: Path) -> None:
+    content = make_content()
+    paths = write_report(tmp_path, content)
+    assert paths == {kind: tmp_path / f"report.{kind}" for kind in ("html", "json", "md")} | {"tables": tmp_path / "tables"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "report.json", "report.md", "tables"]
+    assert {path.stem: path.read_text(encoding="utf-8") for path in (tmp_path / "tables").glob("*.csv")} == {
+        table.key: to_csv(table) for table in content.tables
+    }
+
+
+def test_two_tables_of_one_name_are_an_error(tmp_path: Path) -> None:
+    content = make_content()
+    with pytest.raises(ValueError, match="two tables with the key terminations"):
+        write_report(tmp_path, replace(content, tables=[*content.tables, terminations(content.dialogues)]))
 
 
 def test_same_content_gives_same_bytes(tmp_path: Path) -> None:
     content = make_content()
     first, second = write_report(tmp_path / "a", content), write_report(tmp_path / "b", content)
-    assert all(first[kind].read_bytes() == second[kind].read_bytes() for kind in first)
+    assert all(first[kind].read_bytes() == second[kind].read_bytes() for kind in ("html", "json", "md"))
 
 
 def test_json_holds_records_and_figures_without_clock_time(tmp_path: Path) -> None:
@@ -222,9 +102,9 @@ def test_labels_are_shown_when_they_apply_and_only_then(tmp_path: Path) -> None:
             text = paths[kind].read_text(encoding="utf-8")
             assert (PLUMBING in text) is expected
             assert (SYNTHETIC_GOLD in text) is expected
-    sections = report._sections(make_content())
+    sections = sections_of(make_content())
     assert [s.title for s in sections if s.label == SYNTHETIC_GOLD] == [AGREEMENT]
-    assert all(SYNTHETIC_GOLD.capitalize() in c.caption for s in sections for c in s.charts if c.key.startswith("agreement"))
+    assert all(SYNTHETIC_GOLD in c.caption for s in sections if s.title == AGREEMENT for c in s.charts)
 
 
 def test_every_cell_of_every_table_is_on_the_page(tmp_path: Path) -> None:
@@ -249,20 +129,22 @@ def test_every_cell_of_every_table_is_on_the_page(tmp_path: Path) -> None:
 def test_sections_follow_the_tables_and_charts_stand_with_theirs() -> None:
     content = make_content()
     extra = Table("odd", "Something else", ("a",), ((1,),))
-    sections = report._sections(replace(content, tables=[extra, *content.tables]))
+    sections = sections_of(replace(content, tables=[extra, *content.tables]))
     assert [s.title for s in sections] == ["Scores", "Agreement", "Terminations", "Costs", "Further tables"]
     charts = {s.title: [c.key for c in s.charts] for s in sections}
     assert charts["Scores"] == ["scores-en", "scores-zh", "distribution-0", "distribution-1"]
-    assert charts["Agreement"] == ["agreement-en", "agreement-zh"] and charts["Terminations"] == ["terminations"]
+    assert charts["Agreement"] == ["agreement-en", "agreement-zh", "confusion-en", "confusion-zh", "calibration"]
+    assert charts["Terminations"] == ["terminations"]
     assert charts["Costs"] == charts["Further tables"] == []
-    order = ["leaderboard-en", "scores-en", "leaderboard-zh", "scores-zh", "distributions", "distribution-0", "distribution-1"]
-    assert [block.key for block in sections[0].blocks] == order
-    assert [block.key for block in sections[1].blocks] == ["agreement_en", "agreement-en", "agreement-zh"]
+    order = ["leaderboard-en", "scores-en", "leaderboard-zh", "scores-zh", "differences-en", "differences-zh", "distributions"]
+    assert [block.key for block in sections[0].blocks] == [*order, "distribution-0", "distribution-1"]
+    order = ["agreement_en", "agreement-en", "confusion_en", "confusion-en", "confusion_zh", "confusion-zh", "agreement-zh"]
+    assert [block.key for block in sections[1].blocks] == [*order, "calibration"]
 
 
 def test_charts_show_the_figures_of_the_tables() -> None:
     content = make_content()
-    charts = {chart.key: chart.data for section in report._sections(content) for chart in section.charts}
+    charts = {chart.key: chart.data for section in sections_of(content) for chart in section.charts}
     cells = scores(content.dialogues, content.judgements, RUBRIC)
     own = [cell for cell in cells if cell.language == "zh" and cell.dimension == "empathy"]
     panel = next(p for p in charts["scores-zh"]["panels"] if p["title"] == "Empathy")
@@ -287,24 +169,37 @@ def test_native_mode_shows_agreement_over_readable_verdicts() -> None:
         "majority_acc": 0.4,
         "majority_acc_soft": 0.7,
     }
-    content = replace(make_content(), mode="native", agreement={"en": {"fluency": figures}})
-    (chart,) = report._agreement_charts(content)
+    (chart,) = agreement_charts({"en": {"fluency": figures}}, RUBRIC, "native", False)
     assert [panel["marks"][0]["points"][0][1] for panel in chart.data["panels"]] == [80, 90]
 
 
 def test_no_agreement_no_judgements_no_config(tmp_path: Path) -> None:
-    bare = replace(make_content(), agreement=None, judgements=[], tables=[], config={}, timing={})
+    bare = replace(
+        make_content(), agreement=None, judgements=[], tables=[], config={}, timing={}, gold_judgements=[], gold_scores=[]
+    )
     page, source = built(tmp_path, bare)
     assert "Configuration" not in " ".join(page.text)
-    assert [s.title for s in report._sections(bare)] == ["Terminations"]
+    assert [s.title for s in sections_of(bare)] == ["Terminations"]
     assert "agreement-" not in source.split('id="chart-data"')[1][:2000]
 
 
 def test_imported_corpus_without_models_or_terminations(tmp_path: Path) -> None:
     dialogue = Dialogue(id="d", language="en", source="corpus", turns=(Turn(role="supporter", text="Hello."),))
-    page, _ = built(tmp_path, replace(make_content(), dialogues=[dialogue], judgements=[], tables=[], agreement=None))
-    assert page.data("transcript-data")["rows"] == [["d", "en", "corpus", "", "", "", 0, "", "Hello.", 0]]
+    page, _ = built(tmp_path, without_scores(make_content(), [dialogue]))
+    assert page.data("transcript-data")["rows"] == [["d", "en", "corpus", "", "", "", 0, "", "Hello.", 0, [], []]]
     assert page.data("chart-data") == {}
+
+
+def without_scores(content: ReportContent, dialogues: list[Dialogue]) -> ReportContent:
+    none: Any = {"judgements": [], "tables": [], "agreement": None, "gold_judgements": [], "gold_scores": [], "warnings": []}
+    return replace(content, dialogues=dialogues, plumbing=False, **none)
+
+
+def test_a_dialogue_that_never_began(tmp_path: Path) -> None:
+    dialogue = Dialogue(id="d", language="en", source="simulated", turns=(), termination="infrastructure")
+    page, _ = built(tmp_path, without_scores(make_content(), [dialogue]))
+    (row,) = page.data("transcript-data")["rows"]
+    assert row[4:9] == ["infrastructure", "supporter", 0, "", ""]
 
 
 def test_wrong_judgements_are_refused(tmp_path: Path) -> None:
@@ -320,7 +215,7 @@ def test_transcripts_hold_every_turn_and_raw_text_of_unreadable_verdicts_only(tm
     page, _ = built(tmp_path, content)
     data = page.data("transcript-data")
     bodies = [body for chunk in data["chunks"] for body in chunk]
-    assert [[text for _, text in turns] for turns, _ in bodies] == [[t.text for t in d.turns] for d in content.dialogues]
+    assert [[turn[1] for turn in turns] for turns, _ in bodies] == [[t.text for t in d.turns] for d in content.dialogues]
     raws = [mark[5] for _, marks in bodies for mark in marks if mark[2] is None]
     assert len(raws) == sum(j.value is None for j in content.judgements) > 0 and all(raws)
     assert all(mark[5] is None for _, marks in bodies for mark in marks if mark[2] is not None)
@@ -329,7 +224,7 @@ def test_transcripts_hold_every_turn_and_raw_text_of_unreadable_verdicts_only(tm
 def test_long_transcripts_are_packed_and_unpack_to_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = make_content(cards=20)
     plain = built(tmp_path, content)[0].data("transcript-data")
-    monkeypatch.setattr(report, "PACK_ABOVE", 1000)
+    monkeypatch.setattr(transcripts, "PACK_ABOVE", 1000)
     packed = built(tmp_path, content)[0].data("transcript-data")
     assert (plain["packed"], packed["packed"]) == (False, True)
     assert [json.loads(gzip.decompress(base64.b64decode(chunk))) for chunk in packed["chunks"]] == plain["chunks"]
@@ -338,7 +233,7 @@ def test_long_transcripts_are_packed_and_unpack_to_the_same(tmp_path: Path, monk
 
 @pytest.mark.parametrize("pack_above", [0, 10**9], ids=["packed", "plain"])
 def test_injected_text_is_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pack_above: int) -> None:
-    monkeypatch.setattr(report, "PACK_ABOVE", pack_above)
+    monkeypatch.setattr(transcripts, "PACK_ABOVE", pack_above)
     clean, _ = built(tmp_path / "clean", make_content())
     page, source = built(tmp_path / "poisoned", make_content(poison=True))
     # The same elements with the same attributes but for what is text: nothing that was injected became markup.
@@ -373,6 +268,118 @@ def test_scripts_never_write_markup() -> None:
         assert not re.search(
             r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|createContextualFragment", code
         )
+
+
+def test_gold_charts_count_verdicts_by_gold_and_measure_calibration() -> None:
+    def verdict(dialogue: str, value: int | None, sure: float, gold: float) -> tuple[Judgement, HumanScore]:
+        spread = {str(score): sure if score == value else (1 - sure) / 4 for score in range(5)}
+        shared: Any = {"dialogue_id": dialogue, "language": "en", "rubric": RUBRIC.name, "dimension": "skill"}
+        given = {"value": value, "distribution": None if value is None else spread}
+        return Judgement(judge="ranker", **given, **shared), HumanScore(annotator="anna", value=gold, **shared)
+
+    pairs = [verdict("a", 3, 0.9, 3), verdict("b", 3, 0.86, 1.5), verdict("c", 4, 0.6, 4), verdict("d", None, 0.5, 0)]
+    judgements, gold = zip(*pairs, strict=True)
+    confused, calibrated = gold_charts(judgements, gold, RUBRIC, synthetic=False)
+    (skill, pooled) = confused.data["panels"]
+    assert (skill["title"], skill["x"], skill["y"]) == ("Skill", ["0", "1", "2", "3", "4", "–"], ["0", "1", "2", "3", "4"])
+    expected = [[0] * 6 for _ in range(5)]
+    expected[3][3] = expected[2][3] = expected[4][4] = expected[0][5] = 1  # 1.5 counts as 2
+    assert skill["counts"] == expected == pooled["counts"]
+    assert skill["shares"][1] == [0] * 6 and skill["shares"][4][4] == 1
+    (panel,) = calibrated.data["panels"]
+    assert panel["title"] == "English, n = 3"
+    sure, unsure = panel["points"][1], panel["points"][0]
+    assert sure[:2] == [88, 50] and sure[4] == 2 and unsure[:2] == [60, 100] and unsure[4] == 1
+    # Wilson, one hit of two: (1 ± 1.96 √(1/2 + 1.96²/4)·… )/(…) by hand: centre 1/2, half width z/(2√(n + z²))
+    half = 100 * 1.959964 / (2 * (2 + 1.959964**2) ** 0.5)
+    assert sure[2:4] == pytest.approx([50 - half, 50 + half], abs=0.01)
+
+
+def test_transcript_rows_hold_mean_scores_for_the_filter(tmp_path: Path) -> None:
+    content = make_content()
+    data = built(tmp_path, content)[0].data("transcript-data")
+    rows = {row[0]: row for row in data["rows"]}
+    for dialogue in content.dialogues:
+        own = {j.dimension: j.value for j in content.judgements if j.dialogue_id == dialogue.id}
+        values = [own[name] for name in RUBRIC.dimensions]
+        average = None if None in values else round(sum(values) / 7, 2)  # type: ignore[arg-type]
+        assert rows[dialogue.id][11] == [*values, average]
+
+
+def test_repeats_are_averaged_and_scorers_kept_apart_in_rows() -> None:
+    content = make_content(cards=1, supporters={"one": 0.5})
+    first = content.judgements[0].model_copy(update={"value": 2.0})
+    own = [
+        first,
+        first.model_copy(update={"repeat": 1, "value": 3.0}),
+        first.model_copy(update={"judge": "other", "value": None}),
+    ]
+    data = transcripts.transcripts(content.dialogues, own, RUBRIC, content.cards, {})
+    place = list(RUBRIC.dimensions).index(first.dimension)
+    row = next(row for row in data["rows"] if row[0] == first.dialogue_id)
+    kept = {number: figure for number, figure in enumerate(row[11]) if figure is not None}
+    assert len(row[11]) == 2 * 8 and kept == {data["scorers"].index("ranker · joint") * 8 + place: 2.5}
+
+
+def test_risk_turns_are_marked_and_their_opening_is_not_in_the_list(tmp_path: Path) -> None:
+    content = make_content()
+    data = built(tmp_path, content)[0].data("transcript-data")
+    assert [row[0] for row in data["rows"] if row[10]] == [content.dialogues[1].id]
+    row = data["rows"][1]
+    assert row[8] == "" and row[10] == ["self-harm"]
+    turns = data["chunks"][0][1][0]
+    assert turns[0][2] == "self-harm" and all(len(turn) == 2 for turn in turns[1:])
+
+
+def test_bold_cells_stand_out(tmp_path: Path) -> None:
+    table = Table("best", "Best", ("who", "score"), (("a", 1.0), ("b", 2.0)), bold=((1, 1),))
+    page, _ = built(tmp_path, replace(make_content(), tables=[table]))
+    assert [a.get("class") for tag, a in page.elements if tag == "td"] == ["number", "number best"]
+
+
+def test_tables_can_be_saved_from_the_page(tmp_path: Path) -> None:
+    content = make_content()
+    page, _ = built(tmp_path, content)
+    links = {a["download"]: a["href"] or "" for tag, a in page.elements if tag == "a" and "download" in a}
+    prefix = "data:text/csv;charset=utf-8;base64,"
+    assert {name: base64.b64decode(link.removeprefix(prefix)).decode() for name, link in links.items()} == {
+        f"{table.key}.csv": to_csv(table) for table in content.tables
+    }
+
+
+def test_summary_names_best_and_worst_and_what_to_be_wary_of(tmp_path: Path) -> None:
+    content = make_content()
+    cells = scores(content.dialogues, content.judgements, RUBRIC)
+    found, warnings = report.summary_of(content, cells)
+    averages = [cell for cell in cells if cell.language == "zh" and cell.dimension == "average"]
+    best, worst = averages[0].estimate, averages[-1].estimate
+    assert best.mean and worst.mean and best.low and best.high
+    assert found[1].startswith(
+        f"Chinese: best on average is {averages[0].supporter} ({best.mean:.1f} of 100, 95 % interval {best.low:.1f} to "
+        f"{best.high:.1f}, n = {best.n}, rank 1 of 4), worst {averages[-1].supporter} ({worst.mean:.1f} of 100"
+    )
+    counts = {end: sum(d.termination == end for d in content.dialogues) for end in get_args(Termination)}
+    assert found[2].startswith(
+        f"48 dialogues (24 English, 24 Chinese): {counts['max_turns']} ended after the planned exchanges"
+    )
+    assert all(str(count) in found[2] for count in counts.values() if count)
+    lost = sum(j.value is None for j in content.judgements)
+    assert warnings[0] == PLUMBING and warnings[1].startswith(SYNTHETIC_GOLD)
+    assert warnings[2] == f"{lost} of 336 verdicts ({100 * lost / 336:.1f} %) could not be read: they are in no mean."
+    assert warnings[3] == "The judge ranker shares its base with harbour-8b."
+    text = " ".join(built(tmp_path, content)[0].text)
+    assert all(line in text for line in (*found, *warnings))
+
+
+def test_summary_of_one_supporter_and_of_several_scorers() -> None:
+    content = make_content(cards=1, supporters={"only": 0.5})
+    read = [j.model_copy(update={"value": 2.0}) for j in content.judgements]
+    cells = scores(content.dialogues, read, RUBRIC)
+    found, _ = report.summary_of(replace(content, judgements=read), cells)
+    assert found[0] == "English: only (50.0 of 100, n = 1) is the only supporter."
+    both = [*read, *(j.model_copy(update={"judge": "second"}) for j in read)]
+    found, _ = report.summary_of(replace(content, judgements=both), scores(content.dialogues, both, RUBRIC))
+    assert found[1].startswith("English, judged by second · joint: only")
 
 
 def test_markdown_has_tables_and_no_html(tmp_path: Path) -> None:

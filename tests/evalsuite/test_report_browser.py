@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import base64
-import importlib.util
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from selenium import webdriver
@@ -16,8 +13,9 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
-from evalsuite import report
+from evalsuite import report, transcripts
 from evalsuite.report import PLUMBING, write_report
+from tests.generated_report import INJECTIONS, make_content
 
 pytestmark = pytest.mark.browser
 
@@ -33,19 +31,6 @@ FLAGS = (
     "--disable-sync",
     "--window-size=1280,900",
 )
-
-
-def sibling(name: str) -> ModuleType:
-    """A test module beside this one, for its generated content."""
-    spec = importlib.util.spec_from_file_location(f"{__name__}_{name}", Path(__file__).with_name(f"{name}.py"))
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-generated = sibling("test_report")
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +54,8 @@ def page(
     request: pytest.FixtureRequest, browser: webdriver.Chrome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> webdriver.Chrome:
     """The report with the injection list in every text, its transcripts stored in either way."""
-    monkeypatch.setattr(report, "PACK_ABOVE", 0 if request.param == "packed" else 10**9)
-    opened(browser, write_report(tmp_path, generated.make_content(cards=8, poison=True))["html"])
+    monkeypatch.setattr(transcripts, "PACK_ABOVE", 0 if request.param == "packed" else 10**9)
+    opened(browser, write_report(tmp_path, make_content(cards=8, poison=True))["html"])
     return browser
 
 
@@ -104,14 +89,14 @@ def test_opens_without_errors_and_draws_every_chart(page: webdriver.Chrome) -> N
     for plot in page.find_elements(By.CSS_SELECTOR, ".plot"):
         page.execute_script("arguments[0].scrollIntoView()", plot)
         until(page, f"return document.querySelector('[data-chart=\"{plot.get_attribute('data-chart')}\"] svg') !== null")
-    assert len(text_of(page, ".plot")) == 7
-    assert PLUMBING in text_of(page, ".banner")
+    assert len(text_of(page, ".plot")) == 10
+    assert PLUMBING in text_of(page, ".banner p")
     assert page.execute_script("return document.documentElement.scrollWidth <= window.innerWidth")
     no_errors(page)
 
 
 def test_injected_text_is_shown_as_text(page: webdriver.Chrome) -> None:
-    shown = "".join(report.clean(text) for text in generated.INJECTIONS)
+    shown = "".join(report.clean(text) for text in INJECTIONS)
     page.execute_script("document.querySelector('.plot').scrollIntoView()")
     until(page, "return [...document.querySelectorAll('.plot text')].some(label => label.textContent.includes('</script>'))")
     for _ in range(12):
@@ -175,6 +160,56 @@ def test_termination_and_card_filters(page: webdriver.Chrome) -> None:
     assert all("max_turns" in text for text in text_of(page, "#detail .meta"))
 
 
+def test_score_filter(page: webdriver.Chrome) -> None:
+    content = make_content(cards=8, poison=True)
+    values = [j.value for j in content.judgements if j.dimension == "skill"]
+    low = page.find_element(By.ID, "filter-low")
+    assert not low.is_enabled()  # a range of nothing in particular
+    Select(page.find_element(By.ID, "filter-dimension")).select_by_visible_text("Skill")
+    read = sum(value is not None for value in values)
+    until(page, f"return document.getElementById('count').textContent === '{read} of 64 dialogues'")
+    low.send_keys("2")
+    page.find_element(By.ID, "filter-high").send_keys("3")
+    kept = sum(value is not None and 2 <= value <= 3 for value in values)
+    assert 0 < kept < read
+    until(page, f"return document.getElementById('count').textContent === '{kept} of 64 dialogues'")
+    no_errors(page)
+
+
+def test_content_warning_stands_before_risk_turns(page: webdriver.Chrome) -> None:
+    Select(page.find_element(By.ID, "filter-risk")).select_by_visible_text("self-harm")
+    until(page, "return document.getElementById('count').textContent === '1 of 64 dialogues'")
+    until(page, "return document.querySelector('#detail .warning') !== null")
+    assert text_of(page, "#detail .bubble") == [] and text_of(page, "#detail .card") == []
+    assert text_of(page, ".row .opening") == ["content warning: self-harm"]
+    page.find_element(By.CSS_SELECTOR, "#detail .warning button").send_keys(Keys.ENTER)
+    assert "risk: self-harm" in text_of(page, ".bubble.risk .speaker")[0]
+    assert page.switch_to.active_element.get_attribute("id") == "detail"
+    Select(page.find_element(By.ID, "filter-risk")).select_by_index(0)
+    until(page, "return document.getElementById('count').textContent === '64 of 64 dialogues'")
+    assert text_of(page, "#detail .warning") == []  # asked for once, it stays open
+    no_errors(page)
+
+
+def test_paper_shows_the_chosen_transcript_and_cuts_no_table(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    opened(browser, write_report(tmp_path, make_content())["html"])
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    a4 = {"width": 688, "height": 1000, "deviceScaleFactor": 1, "mobile": False}  # px: the print area of an A4 page
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", a4)
+    try:
+        widths = "return [...document.querySelectorAll('table')].map((table) => table.getBoundingClientRect().right)"
+        assert max(browser.execute_script(widths)) <= 689
+        shown = "return arguments[0].map((query) => document.querySelector(query).getClientRects().length > 0)"
+        assert browser.execute_script(shown, ["#detail .bubble", "#list", ".filters", "#print"]) == [True, False, False, False]
+        inner = "const d = document.getElementById('detail'); return d.scrollHeight <= d.clientHeight + 1"
+        assert browser.execute_script(inner)  # nothing of the transcript is cut off
+        browser.execute_script("document.documentElement.classList.add('only-transcript')")
+        assert browser.execute_script(shown, ["#detail .bubble", "table", "h1"]) == [True, False, False]
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
 def test_keyboard(page: webdriver.Chrome) -> None:
     page.execute_script("document.getElementById('list').focus()")
     box = page.switch_to.active_element
@@ -223,7 +258,7 @@ def test_dark_and_paper(browser: webdriver.Chrome, tmp_path: Path) -> None:
     dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
     try:
-        opened(browser, write_report(tmp_path, generated.make_content())["html"])
+        opened(browser, write_report(tmp_path, make_content())["html"])
         grounds = "return getComputedStyle(document.documentElement).backgroundColor"
         assert browser.execute_script(grounds) == "rgb(20, 24, 27)"
         until(browser, "return document.querySelector('.plot .xtick text') !== null")
@@ -240,7 +275,7 @@ def test_dark_and_paper(browser: webdriver.Chrome, tmp_path: Path) -> None:
         pdf = base64.b64decode(browser.print_page())
         assert pdf.startswith(b"%PDF") and len(pdf) > 20_000
         charts, colour = browser.execute_script("return window.printed")
-        assert charts == 7 and colour == "rgb(86, 97, 105)"  # every chart, in the colours of light ground
+        assert charts == 10 and colour == "rgb(86, 97, 105)"  # every chart, in the colours of light ground
         assert browser.execute_script(ink) == "rgb(155, 166, 173)"  # and back again
         no_errors(browser)
     finally:
@@ -252,7 +287,7 @@ def test_narrow_screen_does_not_scroll_sideways(browser: webdriver.Chrome, tmp_p
         "Emulation.setDeviceMetricsOverride", {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": True}
     )
     try:
-        opened(browser, write_report(tmp_path, generated.make_content())["html"])
+        opened(browser, write_report(tmp_path, make_content())["html"])
         browser.execute_script("document.querySelector('.plot').scrollIntoView()")
         until(browser, "return document.querySelector('.plot svg') !== null")
         assert browser.execute_script("return document.documentElement.scrollWidth") == 400
@@ -263,7 +298,7 @@ def test_narrow_screen_does_not_scroll_sideways(browser: webdriver.Chrome, tmp_p
 @pytest.mark.slow
 def test_a_full_benchmark_opens(browser: webdriver.Chrome, tmp_path: Path) -> None:
     supporters = {f"model-{number:02d}": number / 14 for number in range(14)}
-    path = write_report(tmp_path, generated.make_content(cards=304, supporters=supporters, words=190))["html"]
+    path = write_report(tmp_path, make_content(cards=304, supporters=supporters, words=190))["html"]
     opened(browser, path)
     assert text_of(browser, "#count") == ["8,512 of 8,512 dialogues"]
     browser.find_element(By.ID, "list").send_keys(Keys.END)

@@ -1,0 +1,98 @@
+"""What the report's transcript browser holds: an index with what its filters ask for, and the dialogues themselves."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+
+from data_prep.records import Dialogue, Judgement, RoleCard
+from data_prep.rubrics import Rubric
+from data_prep.tables import clean
+from evalsuite.summary import checked, scorer_of, supporter_of
+
+# Transcripts larger than this (bytes of JSON) are stored compressed, so that the 8,500 dialogues of a full ESC-Eval run stay
+# well below 40 MB; smaller reports keep them as plain text that other tools can read.
+PACK_ABOVE = 8_000_000
+CHUNK = 100  # dialogues that are unpacked together when one of them is opened
+OPENING = 80  # characters of the first seeker turn in the list
+
+Risks = Mapping[str, Mapping[int, str]]
+
+
+def transcripts(
+    dialogues: Sequence[Dialogue],
+    judgements: Sequence[Judgement],
+    rubric: Rubric,
+    cards: Mapping[str, RoleCard],
+    risks: Risks,
+) -> dict[str, Any]:
+    """JSON for browse.js: `rows` (one a dialogue) and their bodies in `chunks`, plain or as gzip in base64 (`packed`).
+
+    `risks` maps dialogue id → place of a turn → what it is about: such dialogues are shown only after a content warning, and
+    their opening is not in the list. A row ends in its scores: scorer by scorer, the mean verdict on every dimension (turns
+    and repeats averaged) and their average, null where nothing was read.
+    """
+    places = {name: index for index, name in enumerate(rubric.dimensions)}
+    own = list(checked(judgements, rubric))
+    scorers = {scorer: index for index, scorer in enumerate(sorted({scorer_of(judgement) for judgement in own}))}
+    verdicts: dict[str, list[Any]] = {}
+    for j in own:
+        spread = j.distribution and [round(j.distribution.get(str(score), 0.0), 3) for score in rubric.scale.scores]
+        expected = None if j.expected is None else round(j.expected, 3)
+        raw = clean(j.raw) if j.value is None else None
+        place = [scorers[scorer_of(j)], places[j.dimension]]
+        verdicts.setdefault(j.dialogue_id, []).append([*place, j.value, expected, spread, raw, j.turn, j.repeat])
+    rows, bodies = [], []
+    for dialogue in dialogues:
+        marks = sorted(verdicts.get(dialogue.id, []), key=lambda mark: (mark[0], mark[1], mark[6] or 0, mark[7]))
+        risky = risks.get(dialogue.id, {})
+        opening = "" if risky else next((t.text for t in (*_seeker(dialogue), *dialogue.turns)), "")
+        names = [dialogue.id, dialogue.language, supporter_of(dialogue), dialogue.card_id or dialogue.profile_id or ""]
+        ends = [dialogue.termination or "", dialogue.ended_by or "", dialogue.exchanges, dialogue.simulator or ""]
+        told = [clean(opening[:OPENING]), sum(mark[2] is None for mark in marks), sorted(set(risky.values()))]
+        rows.append([clean(n) for n in names] + ends + told + [_scores(marks, len(scorers), len(places))])
+        turns = [
+            [int(turn.role == "supporter"), clean(turn.text), *([risky[place]] if place in risky else [])]
+            for place, turn in enumerate(dialogue.turns)
+        ]
+        bodies.append([turns, marks])
+    chunks = [bodies[start : start + CHUNK] for start in range(0, len(bodies), CHUNK)]
+    written = [orjson.dumps(chunk) for chunk in chunks]
+    packed = sum(map(len, written)) > PACK_ABOVE
+    card_fields = {"age", "gender", "occupation", "problem"}
+    return {
+        "rows": rows,
+        "packed": packed,
+        "size": CHUNK,
+        "chunks": [base64.b64encode(gzip.compress(text, mtime=0)).decode() for text in written] if packed else chunks,
+        "cards": {clean(key): {f: clean(getattr(card, f)) for f in card_fields} for key, card in cards.items()},
+        "scorers": [clean(scorer.name) for scorer in scorers],
+        "scores": list(rubric.scale.scores),
+        "dimensions": [
+            {
+                "label": d.label,
+                "levels": {code: [texts.get(s, "") for s in rubric.scale.scores] for code, texts in d.levels.items()},
+            }
+            for d in rubric.dimensions.values()
+        ],
+    }
+
+
+def _seeker(dialogue: Dialogue) -> list[Any]:
+    return [turn for turn in dialogue.turns if turn.role == "seeker"]
+
+
+def _scores(marks: Sequence[Sequence[Any]], scorers: int, dimensions: int) -> list[float | None]:
+    sums, counts = np.zeros((2, scorers, dimensions))
+    for scorer, dimension, value, *_ in marks:
+        if value is not None:
+            sums[scorer, dimension] += value
+            counts[scorer, dimension] += 1
+    means = np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
+    flat = np.concatenate([means, means.mean(axis=1, keepdims=True)], axis=1).ravel()
+    return [None if np.isnan(figure) else round(float(figure), 2) for figure in flat]

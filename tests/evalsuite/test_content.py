@@ -1,0 +1,137 @@
+"""A run folder's files become the report's tables, charts, ranks and warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from data_prep.records import Dialogue
+from evalsuite.agreement import agreement
+from evalsuite.content import content_of, report_run
+from evalsuite.report import sections_of
+from evalsuite.runs import Run, open_run
+from serve.errors import UserError
+from serve.files import write_json, write_jsonl
+from tests.generated_report import RUBRIC, make_content
+
+BASES = {"harbour-8b": "org/Qwen2-7B", "lantern-7b-chat": "org/Qwen1.5-7B", "plainspoken-base": "org/plain"}
+
+
+def spec(name: str, checkpoint: str | None, **more: Any) -> dict[str, Any]:
+    return {"name": name, "checkpoint": checkpoint, "fingerprint": f"print-of-{name}", **more}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    content = make_content()
+    write_jsonl(tmp_path / "dialogues.jsonl", content.dialogues)
+    write_jsonl(tmp_path / "judgements.jsonl", content.judgements)
+    write_jsonl(tmp_path / "cards.jsonl", content.cards.values())
+    write_jsonl(tmp_path / "gold_judgements.jsonl", content.gold_judgements)
+    write_jsonl(tmp_path / "gold_scores.jsonl", content.gold_scores)
+    write_json(tmp_path / "agreement.json", {"agreement": agreement(content.gold_judgements, content.gold_scores)})
+    supporters = [spec(name, base, group="open") for name, base in BASES.items()]
+    supporters.append(spec("tide-1.5b-instruct-zh", None, group="domain"))
+    simulate = {"framework": "esc_eval", "supporters": supporters, "seeker": spec("seeker-135m", "org/Qwen1.5-7B")}
+    score = {"judge": spec("ranker", "org/plain"), "mode": "native", "rubric": RUBRIC.model_dump(mode="json")}
+    config = {
+        "simulate": simulate | {"cards": {"sha256": "c0ffee"}},
+        "score": score | {"prompts": {"fingerprint": "beef"}},
+        "gold": {"dialogues": "synthetic", "sha256": "90ld"},
+    }
+    write_json(tmp_path / "config.json", config)
+    with open_run(tmp_path) as opened:
+        yield opened
+
+
+def test_a_run_folder_becomes_a_report(run: Run) -> None:
+    content = content_of(run)
+    keys = [table.key for table in content.tables]
+    assert keys[:4] == ["leaderboard-en", "leaderboard-zh", "differences-en", "differences-zh"]
+    assert {
+        "agreement_en",
+        "confusion_en",
+        "confusion_zh",
+        "calibration",
+        "distributions",
+        "terminations",
+        "risk",
+        "costs",
+    } < set(keys)
+    board = content.tables[0]
+    assert {row[1] for row in board.rows} == {"open", "domain"}  # groups of table 2, from the specs
+    shown = {(row[0], row[board.columns.index("rank")]) for row in board.rows}
+    assert shown == {(who, rank) for (language, _, who), rank in content.ranks.items() if language == "en"}
+    sections = {section.title: [chart.key for chart in section.charts] for section in sections_of(content, [])}
+    assert sections["Agreement"][-3:] == ["confusion-en", "confusion-zh", "calibration"]
+    assert content.synthetic_gold and not content.plumbing
+    assert content.config["fingerprints"]["judge ranker"] == "print-of-ranker"
+
+
+def test_the_console_shows_short_tables_and_names_long_ones(run: Run) -> None:
+    shown = StringIO()
+    report_run(run, Console(file=shown, width=200))
+    text = shown.getvalue()
+    assert "How dialogues ended" in text and f"html: {run.folder}/report.html" in text
+    long = next(table for table in content_of(run).tables if table.key == "confusion_en")
+    assert f"{long.title}: {len(long.rows)} rows, in tables/confusion_en.csv" in text
+    assert (run.folder / "tables" / "confusion_en.csv").read_text().count("\n") == len(long.rows) + 1
+
+
+def test_calibration_table_has_the_points_of_its_chart(run: Run) -> None:
+    content = content_of(run)
+    table = next(table for table in content.tables if table.key == "calibration")
+    chart = next(c for s in sections_of(content, []) for c in s.charts if c.key == "calibration")
+    pooled = [row for row in table.rows if row[0] == "en" and row[1] == "all dimensions"]
+    assert [[row[4], row[5].mean, row[5].n] for row in pooled] == [  # type: ignore[union-attr]
+        [pytest.approx(point[0], abs=0.006), pytest.approx(point[1], abs=0.006), point[4]]
+        for point in chart.data["panels"][0]["points"]
+    ]
+
+
+def test_who_shares_a_base_is_warned_of(run: Run) -> None:
+    warnings = content_of(run).warnings
+    assert warnings == [
+        "The judge ranker shares its base with plainspoken-base (same checkpoint): its scores may favour it.",
+        "The seeker seeker-135m shares its base with harbour-8b (same family), lantern-7b-chat (same checkpoint): "
+        "it may draw out the best in them.",
+    ]
+
+
+def test_risk_turns_are_found_in_the_run(run: Run) -> None:
+    dialogues = list(make_content().dialogues)
+    turn = dialogues[0].turns[0].model_copy(update={"text": "I want to kill myself."})
+    dialogues[0] = dialogues[0].model_copy(update={"turns": (turn, *dialogues[0].turns[1:])})
+    write_jsonl(run.folder / "dialogues.jsonl", dialogues)
+    assert content_of(run).risks == {dialogues[0].id: {0: "self-harm"}}
+
+
+def test_given_dialogues_without_gold_or_cards(run: Run) -> None:
+    config = run.config()
+    del config["simulate"], config["gold"]
+    write_json(run.folder / "config.json", config)
+    for name in ("cards.jsonl", "gold_judgements.jsonl", "gold_scores.jsonl", "agreement.json"):
+        (run.folder / name).unlink()
+    content = content_of(run)
+    assert content.framework == "given dialogues" and not content.cards and not content.warnings and not content.synthetic_gold
+    assert not [table.key for table in content.tables if table.section == "Agreement"]
+
+
+def test_a_run_without_judgements_says_what_to_do(run: Run) -> None:
+    config = run.config()
+    del config["score"]
+    write_json(run.folder / "config.json", config)
+    with pytest.raises(UserError, match="no judgements yet: run `esc-eval score"):
+        content_of(run)
+
+
+def test_dialogue_without_turns_can_be_reported(run: Run) -> None:
+    dialogues = list(make_content().dialogues)
+    empty: dict[str, Any] = {"id": "never", "turns": (), "termination": "infrastructure"}
+    write_jsonl(run.folder / "dialogues.jsonl", [*dialogues, Dialogue.model_validate(dialogues[0].model_dump() | empty)])
+    assert content_of(run).dialogues[-1].id == "never"

@@ -1,0 +1,150 @@
+"""Tables and charts go to wandb as they are in the report; offline without a key; a clear error without wandb."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from data_prep.tables import Estimate, Table
+from evalsuite.leaderboard import scores
+from evalsuite.log_wandb import figure, log_report, plain
+from evalsuite.report import sections_of
+from serve.errors import UserError
+from serve.wandb_offline import offline_without_key
+from tests.generated_report import make_content
+
+
+class Session:
+    """What a wandb run is asked to do, written down."""
+
+    def __init__(self, folder: Path) -> None:
+        self.dir = str(folder / "wandb")
+        self.summary: dict[str, Any] = {}
+        self.logged: dict[str, Any] = {}
+        self.finished = False
+
+    def log(self, given: dict[str, Any]) -> None:
+        self.logged |= given
+
+    def finish(self) -> None:
+        self.finished = True
+
+
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No key, no mode, no home with a .netrc; what is set while the test runs is taken back."""
+    for name in ("WANDB_API_KEY", "WANDB_BASE_URL", "WANDB_PROJECT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WANDB_MODE", "x")
+    monkeypatch.delenv("WANDB_MODE")
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+def test_tables_charts_and_figures_are_logged(monkeypatch: pytest.MonkeyPatch, quiet: None, tmp_path: Path) -> None:
+    session, given = Session(tmp_path), {}
+
+    def init(**options: Any) -> Session:
+        given.update(options)
+        return session
+
+    fake = SimpleNamespace(
+        init=init, Table=lambda **shown: shown, Plotly=lambda made: made, Settings=lambda **chosen: chosen, __spec__=True
+    )
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    content = make_content()
+    said: list[str] = []
+    log_report(tmp_path, content, said.append)
+    cells = scores(content.dialogues, content.judgements, content.rubric)
+    charts = [chart for section in sections_of(content, cells) for chart in section.charts]
+    assert set(session.logged) == {f"tables/{t.key}" for t in content.tables} | {f"charts/{c.key}" for c in charts}
+    assert given["resume"] == "allow" and given["dir"] == str(tmp_path) and given["config"]["mode"] == "paper"
+    cell = cells[0]
+    name = f"score/{cell.language}/{cell.scorer.name}/{cell.supporter}/{cell.dimension}"
+    assert session.summary[name] == cell.estimate.mean and len(session.summary) == len(cells)
+    assert session.finished
+    assert os.environ["WANDB_MODE"] == "offline" and said[0] == "wandb: no key, writing offline (WANDB_MODE=offline)"
+
+
+def test_a_session_that_fails_is_finished(monkeypatch: pytest.MonkeyPatch, quiet: None, tmp_path: Path) -> None:
+    session = Session(tmp_path)
+
+    def refuse(**_: Any) -> None:
+        raise RuntimeError("no table")
+
+    fake = SimpleNamespace(init=lambda **_: session, Table=refuse, Settings=lambda **_: None, __spec__=True)
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    with pytest.raises(RuntimeError, match="no table"):
+        log_report(tmp_path, make_content(), lambda _: None)
+    assert session.finished
+
+
+def test_without_wandb_the_error_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "wandb" else find(name))
+    with pytest.raises(UserError, match="logging to wandb needs wandb, not installed here"):
+        log_report(tmp_path, make_content(), lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("key", "netrc", "mode", "expected"),
+    [
+        (None, "", None, "offline"),
+        ("secret", "", None, None),
+        (None, "machine api.wandb.ai login user password x", None, None),
+        (None, "machine elsewhere.org login user password x", None, "offline"),
+        (None, "", "disabled", "disabled"),
+    ],
+)
+def test_offline_only_without_a_key(
+    monkeypatch: pytest.MonkeyPatch,
+    quiet: None,
+    tmp_path: Path,
+    key: str | None,
+    netrc: str,
+    mode: str | None,
+    expected: str | None,
+) -> None:
+    (tmp_path / ".netrc").write_text(netrc)
+    for name, value in (("WANDB_API_KEY", key), ("WANDB_MODE", mode)):
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    said: list[str] = []
+    offline_without_key(said.append)
+    assert os.environ.get("WANDB_MODE") == expected
+    assert bool(said) is (expected == "offline")
+
+
+def test_estimates_become_four_columns() -> None:
+    table = Table("t", "T", ("who", "score"), (("a", Estimate(1.0, 0.5, 1.5, 7)), ("b", None)))
+    assert plain(table) == (
+        ["who", "score", "score low", "score high", "score n"],
+        [["a", 1.0, 0.5, 1.5, 7], ["b", *[None] * 4]],
+    )
+
+
+def test_every_chart_becomes_a_figure_with_its_points() -> None:
+    content = make_content()
+    cells = scores(content.dialogues, content.judgements, content.rubric)
+    charts = {chart.key: chart for section in sections_of(content, cells) for chart in section.charts}
+    assert {chart.data["kind"] for chart in charts.values()} == {"dots", "bars", "heat", "line"}
+    made = {key: figure(chart) for key, chart in charts.items()}
+    zh = [cell.estimate.mean for cell in cells if cell.language == "zh" and cell.dimension == "fluency"]
+    assert list(made["scores-zh"].data[0].x) == zh
+    counts = charts["confusion-en"].data["panels"][0]["counts"]
+    assert [list(row) for row in made["confusion-en"].data[0].text] == counts
+    points = charts["calibration"].data["panels"][0]["points"]
+    assert list(made["calibration"].data[0].y) == [point[1] for point in points]
+    assert sum(sum(trace.x) for trace in made["terminations"].data) == len(content.dialogues)
+
+
+@pytest.mark.slow
+def test_wandb_itself_writes_offline(monkeypatch: pytest.MonkeyPatch, quiet: None, tmp_path: Path) -> None:
+    log_report(tmp_path, make_content(), lambda _: None)
+    (folder,) = tmp_path.glob("wandb/offline-run-*")
+    assert list(folder.glob("run-*.wandb")) and len(list(folder.glob("files/media/plotly/charts/*.json"))) == 10

@@ -1,0 +1,176 @@
+"""A run's records and report as a full benchmark would leave them, generated: for the report's tests and its benchmark."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from typing import get_args
+
+from data_prep.records import Dialogue, HumanScore, Judgement, Language, RoleCard, Termination, Turn, Usage
+from data_prep.rubrics import load_rubric
+from data_prep.tables import Table
+from evalsuite.headlines import ranks_of
+from evalsuite.judges import confusion, confusion_tables
+from evalsuite.leaderboard import leaderboard, pairwise_differences
+from evalsuite.report import ReportContent
+from evalsuite.summary import AGREEMENT, costs, distributions, terminations
+
+RUBRIC = load_rubric("esc_eval")
+SEEKER = {
+    "en": (
+        "I moved for this job in March and I still eat lunch alone every single day.",
+        "My sister says I should just get over it, which makes me want to call her even less.",
+        "I don't know. Some evenings I rehearse what to say and then say nothing.",
+        "Last week they all went out and nobody thought of asking me.",
+        "Maybe. I suppose the one in the corner office did smile once.",
+    ),
+    "zh": (
+        "三月份为了这份工作搬过来，到现在每天中午还是一个人吃饭。",
+        "姐姐总说我想太多，听完我更不想给她打电话了。",
+        "说不清。有几个晚上我把要说的话练了好几遍，最后什么也没说。",
+        "上周他们一起出去聚餐，没有人想到叫我。",
+        "也许吧，靠窗那位同事倒是冲我笑过一次。",
+    ),
+}
+SUPPORTER = {
+    "en": (
+        "That sounds lonely, and half a year is a long time to carry it. What does lunchtime look like, hour by hour?",
+        "It hurts when the person who should be on your side waves it away. You are allowed to find this hard.",
+        "Rehearsing shows how much you want it. Could a smaller step do, such as asking one person where they buy coffee?\n\n"
+        "1. Pick somebody who works near you.\n2. Ask one thing.\n3. Leave it there, and be proud of it.",
+        "Being left out stings. It may say more about their habits than about you, though I see why it does not feel so.",
+        "That smile could be your coffee question. I would be glad to hear how it goes.",
+    ),
+    "zh": (
+        "听起来很孤单，半年一直这样确实不容易。能说说中午那一个小时是怎么过的吗？",
+        "本该站在你这边的人却轻轻带过，难免让人难受。你觉得难，是可以的。",
+        "反复练习说明你很在意。要不要换一小步：先问问旁边的同事咖啡在哪儿买？",
+        "被落下的滋味不好受。这也许更多是他们的习惯，而不是你的问题。",
+        "那个微笑也许就是开口的机会，等你的好消息。",
+    ),
+}
+VOCABULARY = sorted({word for text in (*SEEKER["en"], *SUPPORTER["en"]) for word in text.split()})
+SKILL = {"harbour-8b": 0.72, "lantern-7b-chat": 0.64, "plainspoken-base": 0.35, "tide-1.5b-instruct-zh": 0.5}
+INJECTIONS = (
+    "</script><script>window.__pwned = 1</script>",
+    '<img src=x onerror="window.__pwned = 1">',
+    "]]><!-- --!><script>window.__pwned = 1</script>",
+    "{{7*7}} {% raw %} ${7*7}",
+    "\u202egnp.exe\u202c \u2066isolated",
+    "a\x00b\x1b[31mred",
+    "javascript:window.__pwned=1//'\"><svg onload=window.__pwned=1>",
+    "line\u2028separator\u2029 &lt;b&gt; <!--<script>",
+)
+
+
+def make_content(cards: int = 6, supporters: dict[str, float] = SKILL, poison: bool = False, words: int = 0) -> ReportContent:
+    """A realistic run: every supporter on every card in both languages, judged on seven dimensions; made once and shared.
+
+    `poison` puts the injection list wherever a model, a corpus or a user can put text. `words` makes replies of that many
+    random words instead (they compress no better than what a model writes).
+    """
+    return _made(cards, tuple(supporters.items()), poison, words)
+
+
+@cache
+def _made(cards: int, supporters: tuple[tuple[str, float], ...], poison: bool, words: int) -> ReportContent:
+    draw = random.Random(7)
+    bad = "".join(INJECTIONS) if poison else ""
+    own_cards: dict[str, RoleCard] = {}
+    dialogues: list[Dialogue] = []
+    judgements: list[Judgement] = []
+    for language in get_args(Language):
+        for number in range(cards):
+            name = f"card-{language}-{number:03d}" + (INJECTIONS[number] if poison else "")
+            problem = SEEKER[language][number % 5] + bad
+            own_cards[name] = RoleCard(
+                id=name, language=language, age="31", gender="female", problem=problem, source="test", card_method="written"
+            )
+            for supporter, skill in supporters:
+                end: Termination = draw.choices(get_args(Termination), (90, 5, 2, 2, 1, 1))[0]
+                stop = 10 if end == "max_turns" else draw.randint(2, 9)
+                texts = [(SUPPORTER if turn % 2 else SEEKER)[language][turn // 2] for turn in range(stop)]
+                if words:
+                    texts[1::2] = [" ".join(draw.choices(VOCABULARY, k=words)) for _ in texts[1::2]]
+                dialogue = Dialogue(
+                    id=f"{number:04d}{language}{supporter}",
+                    language=language,
+                    framework="esc_eval",
+                    source="simulated",
+                    card_id=name,
+                    supporter=supporter + bad,
+                    simulator="seeker-135m",
+                    turns=tuple(
+                        Turn(role="supporter" if turn % 2 else "seeker", text=text + bad) for turn, text in enumerate(texts)
+                    ),
+                    termination=end,
+                    usage=Usage(prompt_tokens=2300, completion_tokens=640, calls=stop),
+                )
+                dialogues.append(dialogue)
+                judgements += [_verdict(draw, dialogue, dimension, skill, bad) for dimension in RUBRIC.dimensions]
+    ruled = {j.dialogue_id for j in judgements[: 7 * 40]} | {j.dialogue_id for j in judgements[-7 * 40 :]}
+    verdicts = [j for j in judgements if j.dialogue_id in ruled]
+    gold = [
+        HumanScore(
+            dialogue_id=j.dialogue_id,
+            language=j.language,
+            annotator="anna",
+            rubric=RUBRIC.name,
+            dimension=j.dimension,
+            value=draw.choice((0, 1, 2, 3, 4)) if j.value is None else min(4, max(0, j.value + draw.choice((-1, 0, 0, 1)))),
+        )
+        for j in verdicts
+    ]
+    tables = [
+        *leaderboard(dialogues, judgements, RUBRIC),
+        *pairwise_differences(dialogues, judgements, RUBRIC),
+        distributions(judgements, RUBRIC),
+        Table("agreement_en", "Agreement with gold, en", ("dimension", "ACC"), (("Fluency", 61.0),), (), AGREEMENT),
+        *confusion_tables(confusion(verdicts, gold), {}),
+        terminations(dialogues),
+        costs(dialogues, {"ranker": Usage(prompt_tokens=91234, completion_tokens=672, calls=96)}, {"dialogues": 41.25}),
+    ]
+    figures = {"acc": 0.61, "acc_low": 0.5, "acc_high": 0.71, "acc_soft": 0.93, "majority_acc": 0.42, "majority_acc_soft": 0.88}
+    return ReportContent(
+        title="ESC-Eval demonstration" + bad,
+        framework="esc_eval",
+        mode="paper",
+        plumbing=True,
+        synthetic_gold=True,
+        rubric=RUBRIC,
+        cards=own_cards,
+        dialogues=dialogues,
+        judgements=judgements,
+        tables=tables,
+        generated="2024-06-19",
+        agreement={language: {name: figures for name in [*RUBRIC.dimensions, "average"]} for language in ("en", "zh")},
+        config={
+            "fingerprints": {"harbour-8b": "9f2c41d07be35a68", "ranker": "31be0c55ad90f7e2"},
+            "supporters": [name + bad for name, _ in supporters],
+            "dialogue": {"exchanges": 5, "language": ["en", "zh"]},
+        },
+        timing={"dialogues": 41.25},
+        gold_judgements=verdicts,
+        gold_scores=gold,
+        ranks=ranks_of(dialogues, judgements, RUBRIC),
+        warnings=[f"The judge ranker shares its base with {supporters[0][0]}{bad}."],
+        risks={dialogues[1].id: {0: "self-harm"}},
+    )
+
+
+def _verdict(draw: random.Random, dialogue: Dialogue, dimension: str, skill: float, bad: str) -> Judgement:
+    weights = [draw.random() * 0.8 + max(0.0, 1.3 - 0.6 * abs(4 * skill - score)) for score in range(5)]
+    shares = [weight / sum(weights) for weight in weights]
+    read = draw.random() > 0.04
+    return Judgement(
+        dialogue_id=dialogue.id,
+        language=dialogue.language,
+        judge="ranker",
+        rubric=RUBRIC.name,
+        dimension=dimension,
+        value=float(shares.index(max(shares))) if read else None,
+        expected=sum(score * share for score, share in enumerate(shares)) if read else None,
+        distribution={str(score): share for score, share in enumerate(shares)} if read else None,
+        method="joint",
+        raw="3" if read else "I would rather not put a number on this dialogue." + bad,
+    )
