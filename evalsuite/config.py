@@ -20,7 +20,7 @@ from data_prep.rubrics import Rubric, load_rubric
 from data_prep.scores import synthetic
 from data_prep.scores.human import read_dialogues
 from data_prep.scores.rank_sft import synthetic_test
-from evalsuite.agreement import read_gold
+from evalsuite.statistics.agreement import read_gold
 from serve.errors import UserError
 from serve.files import check_unique, digest, explain, read_yaml
 from serve.specs import Endpoint, ModelSpec, Sampling, load_spec, model_names

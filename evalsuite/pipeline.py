@@ -17,12 +17,12 @@ from rich.console import Console
 
 from data_prep.records import Dialogue, Judgement, Usage
 from data_prep.scores.human import read_dialogues
-from evalsuite.agreement import agreement
 from evalsuite.config import Resolved, unspoken
 from evalsuite.dialogue import Failures, Plan, hold
 from evalsuite.frameworks import esc_eval
 from evalsuite.judge import Judge
 from evalsuite.runs import Run
+from evalsuite.statistics.agreement import agreement
 from serve.batch import in_flight
 from serve.client import ChatClient, NotStored, Tally
 from serve.errors import UserError, near

@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 
 from data_prep.records import Dialogue, Identifier, Language, Record, Role, Turn, Usage
 from evalsuite.dialogue import utterance
-from evalsuite.summary import supporter_of
+from evalsuite.statistics.summary import supporter_of
 from serve.batch import Batch
 from serve.client import Message, Question, Reply
 from serve.errors import UserError

@@ -9,11 +9,11 @@ from typing import get_args
 from data_prep.records import Dialogue, HumanScore, Judgement, Language, RoleCard, Termination, Turn, Usage
 from data_prep.rubrics import load_rubric
 from data_prep.tables import Table
-from evalsuite.headlines import ranks_of
-from evalsuite.judges import confusion, confusion_tables
-from evalsuite.leaderboard import leaderboard, pairwise_differences
-from evalsuite.report import ReportContent
-from evalsuite.summary import AGREEMENT, costs, distributions, terminations
+from evalsuite.report.headlines import ranks_of
+from evalsuite.report.report import ReportContent
+from evalsuite.statistics.judges import confusion, confusion_tables
+from evalsuite.statistics.leaderboard import leaderboard, pairwise_differences
+from evalsuite.statistics.summary import AGREEMENT, costs, distributions, terminations
 
 RUBRIC = load_rubric("esc_eval")
 SEEKER = {

@@ -13,11 +13,11 @@ from rich.console import Console
 from data_prep.records import HumanScore, Judgement
 from data_prep.rubrics import Rubric, load_rubric
 from data_prep.tables import Table, to_markdown
-from evalsuite.against import against
-from evalsuite.agreement import agreement_tables, item_of, of_annotators, read_gold, read_judgements
 from evalsuite.commands.output import deliver
-from evalsuite.judge_tests import compare, comparison_tables
-from evalsuite.judges import (
+from evalsuite.reported.against import against
+from evalsuite.statistics.agreement import agreement_tables, item_of, of_annotators, read_gold, read_judgements
+from evalsuite.statistics.judge_tests import compare, comparison_tables
+from evalsuite.statistics.judges import (
     Judges,
     against_gold,
     by_judge,
@@ -28,7 +28,7 @@ from evalsuite.judges import (
     gold_of,
     table4,
 )
-from evalsuite.summary import checked, dimension_label, scorer_of
+from evalsuite.statistics.summary import checked, dimension_label, scorer_of
 from serve.errors import UserError, near
 from serve.files import CONFIGS, write_text
 

@@ -9,11 +9,11 @@ import typer
 
 from data_prep.tables import to_markdown
 from evalsuite.commands.output import deliver
-from evalsuite.comparison import compare as compare_runs
-from evalsuite.comparison import read_runs
-from evalsuite.comparison_tables import as_json as figures_of
-from evalsuite.comparison_tables import tables as tables_of
-from evalsuite.summary import Value
+from evalsuite.statistics.comparison import compare as compare_runs
+from evalsuite.statistics.comparison import read_runs
+from evalsuite.statistics.comparison_tables import as_json as figures_of
+from evalsuite.statistics.comparison_tables import tables as tables_of
+from evalsuite.statistics.summary import Value
 from serve.errors import UserError
 from serve.files import write_text
 

@@ -11,11 +11,11 @@ from rich.console import Console
 
 from data_prep.records import HumanScore, Judgement
 from data_prep.scores.human import read_dialogues
-from evalsuite.agreement import of_annotators, read_gold, read_judgements
-from evalsuite.coefficients import LEVELS
 from evalsuite.commands.output import deliver
-from evalsuite.correlation import PairBy, Pairing, SampleBy, correlation_tables, correlations
-from evalsuite.summary import Value, scorer_of
+from evalsuite.statistics.agreement import of_annotators, read_gold, read_judgements
+from evalsuite.statistics.coefficients import LEVELS
+from evalsuite.statistics.correlation import PairBy, Pairing, SampleBy, correlation_tables, correlations
+from evalsuite.statistics.summary import Value, scorer_of
 from serve.errors import UserError, near
 
 console = Console()

@@ -15,18 +15,18 @@ from data_prep.records import Dialogue, Judgement
 from data_prep.rubrics import Rubric, load_rubric
 from data_prep.scores.human import read_dialogues
 from data_prep.tables import Table
-from evalsuite import health as checks
-from evalsuite import injections as injected
-from evalsuite.agreement import read_judgements
+from evalsuite.checks import health as checks
+from evalsuite.checks import injections as injected
+from evalsuite.checks.probe import load_injections
+from evalsuite.checks.probe import probe as ask
+from evalsuite.checks.shared_bases import sharing_table, sharings
 from evalsuite.commands.options import EndpointOption, JudgeOption, JudgePromptsOption, LanguageOption, ModeOption, resolve
 from evalsuite.commands.output import deliver, plain
 from evalsuite.config import Resolved
 from evalsuite.pipeline import Fleet
-from evalsuite.probe import load_injections
-from evalsuite.probe import probe as ask
 from evalsuite.runs import open_run
-from evalsuite.shared_bases import sharing_table, sharings
-from evalsuite.summary import Value
+from evalsuite.statistics.agreement import read_judgements
+from evalsuite.statistics.summary import Value
 from serve.errors import UserError
 from serve.files import read_bytes
 

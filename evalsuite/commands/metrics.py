@@ -11,8 +11,8 @@ from rich.console import Console
 from data_prep.scores.human import read_dialogues
 from evalsuite.commands.output import deliver
 from evalsuite.respond import Response, paired, read_responses
-from evalsuite.text_figures import figures, figures_json, metric_tables
-from evalsuite.text_metrics import judgements, measure
+from evalsuite.statistics.text_figures import figures, figures_json, metric_tables
+from evalsuite.statistics.text_metrics import judgements, measure
 from serve.errors import UserError
 from serve.files import write_jsonl
 

@@ -8,10 +8,10 @@ import typer
 from rich.console import Console
 
 from data_prep.tables import to_console
-from evalsuite.against import as_printed, disagreement_table
 from evalsuite.commands.output import print_json
-from evalsuite.recomputation import check as recompute
-from evalsuite.reported import load_reported
+from evalsuite.reported.against import as_printed, disagreement_table
+from evalsuite.reported.recomputation import check as recompute
+from evalsuite.reported.tables import load_reported
 
 reported = typer.Typer(
     no_args_is_help=True,

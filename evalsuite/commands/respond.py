@@ -27,8 +27,8 @@ from evalsuite.config import Resolved, identity, unspoken
 from evalsuite.respond import Response, answered
 from evalsuite.respond import respond as ask
 from evalsuite.runs import Run, open_run
-from evalsuite.text_figures import figures, figures_json, metric_tables
-from evalsuite.text_metrics import measure, need_metrics
+from evalsuite.statistics.text_figures import figures, figures_json, metric_tables
+from evalsuite.statistics.text_metrics import measure, need_metrics
 from serve.batch import Batch
 from serve.errors import UserError, near
 from serve.files import digest, write_jsonl

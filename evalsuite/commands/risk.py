@@ -11,8 +11,8 @@ from rich.console import Console
 
 from data_prep.scores.human import read_dialogues
 from data_prep.tables import Table, fmt
+from evalsuite.checks.risk import CONTENT_WARNING, Counted, Found, count, excerpt, find, tables
 from evalsuite.commands.output import deliver
-from evalsuite.risk import CONTENT_WARNING, Counted, Found, count, excerpt, find, tables
 from serve.errors import UserError
 from serve.files import write_jsonl
 

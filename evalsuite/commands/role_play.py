@@ -16,16 +16,16 @@ from data_prep.records import Dialogue, Preference, RoleCard
 from data_prep.rubrics import load_rubric
 from data_prep.scores.human import Check, read_dialogues, read_scores
 from data_prep.tables import Table
-from evalsuite.agreement import read_judgements
 from evalsuite.commands.options import EndpointOption, JudgeOption, LanguageOption, resolve
 from evalsuite.commands.output import deliver, plain
 from evalsuite.config import Resolved
-from evalsuite.pairwise import PairAnswer, compare_seekers, given_answers, pairs_of
 from evalsuite.pipeline import Fleet
-from evalsuite.role_play import Cards, Field, given_dialogues, read_field, role_play_tables, score_seekers
+from evalsuite.role_play.audit import audit, audit_tables, judge_cards
+from evalsuite.role_play.pairwise import PairAnswer, compare_seekers, given_answers, pairs_of
+from evalsuite.role_play.seekers import Cards, Field, given_dialogues, read_field, role_play_tables, score_seekers
+from evalsuite.role_play.win_rates import pairwise_tables
 from evalsuite.runs import open_run
-from evalsuite.simulator_audit import audit, audit_tables, judge_cards
-from evalsuite.win_rates import pairwise_tables
+from evalsuite.statistics.agreement import read_judgements
 from serve.batch import Batch
 from serve.errors import UserError
 from serve.files import check_unique, read_jsonl, write_jsonl

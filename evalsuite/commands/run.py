@@ -30,8 +30,8 @@ from evalsuite.commands.options import (
     resolve,
 )
 from evalsuite.config import Resolved
-from evalsuite.content import report_run
 from evalsuite.pipeline import Outcome
+from evalsuite.report.content import report_run
 from evalsuite.runs import open_run
 from serve.errors import UserError
 

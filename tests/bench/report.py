@@ -13,7 +13,7 @@ from rich.console import Console
 from selenium import webdriver
 
 from data_prep.tables import Table, to_console
-from evalsuite.report import write_report
+from evalsuite.report.report import write_report
 from tests.generated_report import make_content
 
 FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")

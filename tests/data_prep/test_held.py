@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from data_prep.__main__ import app as data_prep
 from data_prep.commands.import_held import import_held
 from data_prep.records import Dialogue, HumanScore, Turn
-from evalsuite.agreement import read_gold
+from evalsuite.statistics.agreement import read_gold
 from serve.errors import UserError
 from serve.files import read_jsonl, write_jsonl
 

@@ -15,7 +15,7 @@ from data_prep.commands.scores import import_scores
 from data_prep.records import Dialogue, HumanScore, Judgement, Turn
 from data_prep.rubrics import load_rubric
 from data_prep.scores.human import read_scores, round_half_up
-from evalsuite.agreement import read_gold, read_judgements
+from evalsuite.statistics.agreement import read_gold, read_judgements
 from serve.errors import UserError
 from serve.files import read_jsonl, write_jsonl
 

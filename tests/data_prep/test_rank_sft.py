@@ -19,8 +19,8 @@ from data_prep.records import Dialogue, HumanScore, Judgement, Turn
 from data_prep.rubrics import Rubric, load_rubric
 from data_prep.scores import synthetic
 from data_prep.scores.rank_sft import Case, RankExample, cases, majority, mean_targets, narrowed, split_cases
-from evalsuite.agreement import agreement, read_gold
 from evalsuite.judge import Judge
+from evalsuite.statistics.agreement import agreement, read_gold
 from serve.client import ChatClient, Question, Reply
 from serve.errors import UserError
 from serve.files import read_jsonl, write_jsonl

@@ -18,7 +18,7 @@ from sklearn.metrics import accuracy_score, cohen_kappa_score
 from data_prep.records import HumanScore, Judgement
 from data_prep.scores.human import round_half_up
 from data_prep.tables import fmt
-from evalsuite.agreement import METRICS, agreement, agreement_tables, read_gold, read_judgements
+from evalsuite.statistics.agreement import METRICS, agreement, agreement_tables, read_gold, read_judgements
 from serve.errors import UserError
 from serve.files import write_jsonl
 

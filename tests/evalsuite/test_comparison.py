@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from data_prep.records import Judgement, RoleCard
 from evalsuite.commands import compare as command
-from evalsuite.comparison import compare, read_runs
-from evalsuite.comparison_tables import as_json, tables
+from evalsuite.statistics.comparison import compare, read_runs
+from evalsuite.statistics.comparison_tables import as_json, tables
 from serve.errors import UserError, run_cli
 from serve.files import write_json, write_jsonl
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric

@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 
 from data_prep.records import Dialogue
-from evalsuite.agreement import agreement
-from evalsuite.content import content_of, report_run
-from evalsuite.report import sections_of
+from evalsuite.report.content import content_of, report_run
+from evalsuite.report.report import sections_of
 from evalsuite.runs import Run, open_run
+from evalsuite.statistics.agreement import agreement
 from serve.errors import UserError
 from serve.files import write_json, write_jsonl
 from tests.generated_report import RUBRIC, make_content

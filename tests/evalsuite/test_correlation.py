@@ -21,10 +21,10 @@ from typer.testing import CliRunner
 from data_prep.records import Dialogue, HumanScore, Judgement, Turn
 from data_prep.scores.bootstrap import SEED, Floats
 from data_prep.tables import Estimate, to_csv
-from evalsuite import coefficients as module
-from evalsuite.coefficients import COEFFICIENTS, Coefficient, Level, coefficients, figures
 from evalsuite.commands.correlate import correlate
-from evalsuite.correlation import Correlation, Pairing, correlation_tables, correlations
+from evalsuite.statistics import coefficients as module
+from evalsuite.statistics.coefficients import COEFFICIENTS, Coefficient, Level, coefficients, figures
+from evalsuite.statistics.correlation import Correlation, Pairing, correlation_tables, correlations
 from serve.errors import UserError
 from serve.files import write_jsonl
 

@@ -18,17 +18,17 @@ from typer.testing import CliRunner
 
 from data_prep.records import Dialogue, Judgement, Turn
 from data_prep.rubrics import load_rubric
-from evalsuite.commands.health import app
-from evalsuite.health import (
+from evalsuite.checks.health import (
     asking_shifts,
     asking_table,
     length_effects,
     length_table,
     mean_reply_length,
 )
-from evalsuite.injections import injection_effects, injection_kinds, injection_tables
-from evalsuite.probe import Injection, append, load_injections, probes
-from evalsuite.shared_bases import Base, base_of, bases, likeness, sharing_table, sharings
+from evalsuite.checks.injections import injection_effects, injection_kinds, injection_tables
+from evalsuite.checks.probe import Injection, append, load_injections, probes
+from evalsuite.checks.shared_bases import Base, base_of, bases, likeness, sharing_table, sharings
+from evalsuite.commands.health import app
 from serve.errors import UserError
 from serve.files import CONFIGS, read_jsonl, write_jsonl
 from serve.specs import load_spec

@@ -24,11 +24,20 @@ from data_prep.records import Dialogue, HumanScore, Judgement, Turn
 from data_prep.scores import synthetic
 from data_prep.scores.rank_sft import synthetic_test
 from data_prep.tables import Estimate, Table, fmt
-from evalsuite.agreement import agreement
 from evalsuite.commands.agree import SYNTHETIC, agree
 from evalsuite.config import Resolved, load_config
-from evalsuite.judge_tests import Mcnemar, compare, comparison_tables
-from evalsuite.judges import POOLED, against_gold, by_judge, calibration, confusion, confusion_tables, file_keys, table4
+from evalsuite.statistics.agreement import agreement
+from evalsuite.statistics.judge_tests import Mcnemar, compare, comparison_tables
+from evalsuite.statistics.judges import (
+    POOLED,
+    against_gold,
+    by_judge,
+    calibration,
+    confusion,
+    confusion_tables,
+    file_keys,
+    table4,
+)
 from serve.errors import UserError
 from serve.files import CONFIGS, write_jsonl
 from tests.conftest import EscEval

@@ -10,8 +10,8 @@ import pytest
 from data_prep.records import Dialogue, Judgement
 from data_prep.rubrics import Rubric
 from data_prep.tables import Estimate, Table
-from evalsuite.leaderboard import groups_of, leaderboard, pairwise_differences, ranks, scores, tally
-from evalsuite.summary import AVERAGE, Value, distributions
+from evalsuite.statistics.leaderboard import groups_of, leaderboard, pairwise_differences, ranks, scores, tally
+from evalsuite.statistics.summary import AVERAGE, Value, distributions
 from serve.errors import UserError
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from data_prep.tables import Estimate, Table
-from evalsuite.leaderboard import scores
-from evalsuite.log_wandb import figure, log_report, plain
-from evalsuite.report import sections_of
+from evalsuite.report.log_wandb import figure, log_report, plain
+from evalsuite.report.report import sections_of
+from evalsuite.statistics.leaderboard import scores
 from serve.errors import UserError
 from serve.wandb_offline import offline_without_key
 from tests.generated_report import make_content

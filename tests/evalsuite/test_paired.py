@@ -13,8 +13,8 @@ from scipy.stats import bootstrap, permutation_test
 from statsmodels.stats.multitest import multipletests
 
 from data_prep.tables import Estimate
-from evalsuite import paired
-from evalsuite.paired import Difference, differences, holm, sign_flip_p
+from evalsuite.statistics import paired
+from evalsuite.statistics.paired import Difference, differences, holm, sign_flip_p
 
 
 def difference(first: Any, second: Any, average_only: bool = False) -> list[Difference]:

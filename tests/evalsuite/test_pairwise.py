@@ -15,9 +15,9 @@ from scipy.stats import binomtest, bootstrap
 
 from data_prep.records import Dialogue, Preference
 from data_prep.tables import Estimate, Table
-from evalsuite.pairwise import Order, Pair, PairAnswer, Verdict, given_answers, pairs_of, read_answer, shown
-from evalsuite.role_play import Field
-from evalsuite.win_rates import Vote, pairwise_tables, rate, share, votes_of
+from evalsuite.role_play.pairwise import Order, Pair, PairAnswer, Verdict, given_answers, pairs_of, read_answer, shown
+from evalsuite.role_play.seekers import Field
+from evalsuite.role_play.win_rates import Vote, pairwise_tables, rate, share, votes_of
 from serve.errors import UserError
 from tests.endpoint import Answer, Endpoint
 from tests.evalsuite.test_role_play import Call, call, card, config, dialogue, run_folder

@@ -16,11 +16,11 @@ import pytest
 
 from data_prep.records import Dialogue, HumanScore, Judgement, Termination, Turn
 from data_prep.tables import Table, to_csv
-from evalsuite import report, transcripts
-from evalsuite.charts import SYNTHETIC_GOLD, agreement_charts, gold_charts
-from evalsuite.leaderboard import scores
-from evalsuite.report import PLUMBING, ReportContent, Section, write_report
-from evalsuite.summary import AGREEMENT, terminations
+from evalsuite.report import report, transcripts
+from evalsuite.report.charts import SYNTHETIC_GOLD, agreement_charts, gold_charts
+from evalsuite.report.report import PLUMBING, ReportContent, Section, write_report
+from evalsuite.statistics.leaderboard import scores
+from evalsuite.statistics.summary import AGREEMENT, terminations
 from serve.errors import UserError
 from tests.generated_report import INJECTIONS, RUBRIC, make_content
 

@@ -13,8 +13,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
-from evalsuite import report, transcripts
-from evalsuite.report import PLUMBING, write_report
+from evalsuite.report import report, transcripts
+from evalsuite.report.report import PLUMBING, write_report
 from tests.generated_report import INJECTIONS, make_content
 
 pytestmark = pytest.mark.browser

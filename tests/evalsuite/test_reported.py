@@ -20,12 +20,12 @@ from typer.testing import CliRunner
 
 from data_prep.rubrics import load_rubric
 from data_prep.tables import Estimate, Table
-from evalsuite.against import against, as_printed, beside
-from evalsuite.coefficients import COEFFICIENTS
 from evalsuite.commands.reported import reported as app
-from evalsuite.recomputation import Checked, Spread, check, combine
-from evalsuite.reported import Reported, load_reported
-from evalsuite.text_metrics import LABELS
+from evalsuite.reported.against import against, as_printed, beside
+from evalsuite.reported.recomputation import Checked, Spread, check, combine
+from evalsuite.reported.tables import Reported, load_reported
+from evalsuite.statistics.coefficients import COEFFICIENTS
+from evalsuite.statistics.text_metrics import LABELS
 from serve.errors import UserError
 from serve.files import CONFIGS, load_yaml
 from serve.specs import load_spec

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from data_prep.records import Dialogue, Language, Turn
 from data_prep.rubrics import load_rubric
+from evalsuite.checks.risk import CATEGORIES, Category, Lexicon, count, excerpt, find, load_lexicon, risk_turns, tables
 from evalsuite.commands.risk import risk
-from evalsuite.risk import CATEGORIES, Category, Lexicon, count, excerpt, find, load_lexicon, risk_turns, tables
 from serve.errors import UserError
 from serve.files import read_jsonl, read_yaml, write_jsonl
 

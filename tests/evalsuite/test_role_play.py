@@ -21,7 +21,7 @@ from data_prep.seeker_prompts import greeting, seeker_system
 from data_prep.tables import Estimate, Table
 from evalsuite.commands import role_play as commands
 from evalsuite.config import Resolved, load_config
-from evalsuite.role_play import read_field, role_play_tables, seeker_of
+from evalsuite.role_play.seekers import read_field, role_play_tables, seeker_of
 from serve.client import ChatClient
 from serve.errors import UserError, run_cli
 from serve.files import CONFIGS, write_jsonl
@@ -258,7 +258,7 @@ def test_a_judge_sees_the_card_and_a_finished_score_asks_nothing(call: Call, tmp
 
 
 def test_a_lost_judge_is_exit_code_1(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evalsuite.role_play.ChatClient", partial(ChatClient, attempts=1))
+    monkeypatch.setattr("evalsuite.role_play.seekers.ChatClient", partial(ChatClient, attempts=1))
     run_folder(tmp_path / "run", [dialogue("d")], [card()])
     with Endpoint(lambda body, count: Answer(status=500), models=("embedded",)) as endpoint:
         given = ("role-play", "score", "--config", config(tmp_path), "--seeker", "a=run")

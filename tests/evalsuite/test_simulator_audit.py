@@ -11,7 +11,8 @@ from scipy.stats import binomtest
 
 from data_prep.records import Dialogue, RoleCard
 from data_prep.tables import Estimate
-from evalsuite.seeker_rules import (
+from evalsuite.role_play.audit import audit, audit_tables
+from evalsuite.role_play.rules import (
     CHECKS,
     age_range,
     cheers_up_early,
@@ -22,7 +23,6 @@ from evalsuite.seeker_rules import (
     says_everything,
     told_at_once,
 )
-from evalsuite.simulator_audit import audit, audit_tables
 from serve.files import write_jsonl
 from tests.endpoint import Answer, Endpoint
 from tests.evalsuite.test_role_play import Call, call, card, dialogue, run_folder

@@ -12,7 +12,7 @@ from scipy.stats import bootstrap
 
 from data_prep.records import Termination, Turn, Usage
 from data_prep.tables import Estimate
-from evalsuite.summary import costs, distributions, estimates, terminations
+from evalsuite.statistics.summary import costs, distributions, estimates, terminations
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 
 RUBRIC = make_rubric("fluency", "empathy")

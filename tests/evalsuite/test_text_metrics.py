@@ -20,11 +20,11 @@ from typer.testing import CliRunner
 
 from data_prep.records import Dialogue, Judgement, Language, Turn
 from data_prep.tables import Estimate
-from evalsuite import text_metrics
 from evalsuite.commands.metrics import metrics
 from evalsuite.respond import Response
-from evalsuite.text_figures import figures, figures_json, metric_tables
-from evalsuite.text_metrics import BLEU_ORDERS, LABELS, Unit, judgements, measure, signature, tokenize
+from evalsuite.statistics import text_metrics
+from evalsuite.statistics.text_figures import figures, figures_json, metric_tables
+from evalsuite.statistics.text_metrics import BLEU_ORDERS, LABELS, Unit, judgements, measure, signature, tokenize
 from serve.errors import UserError
 from serve.files import write_jsonl
 

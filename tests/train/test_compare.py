@@ -89,20 +89,26 @@ def test_figures_of_lines_by_hand() -> None:
     assert (real["distinct_1"], real["distinct_2"], real["cut_off"]) == (4 / 6, 3 / 4, None)
 
 
-def test_never_the_first_line_and_never_a_cut_dialogue() -> None:
+def test_never_the_first_line_and_never_one_that_was_cut_away() -> None:
+    def row(lines: int) -> dict[str, list[int]]:
+        """A row in which so many seeker lines begin, the last of them cut short."""
+        labels = [IGNORED, 5, 5] * lines
+        return {"input_ids": [0] * len(labels), "labels": labels}
+
     talks = [
         example("one", "Hi", "Hello"),
         example("cut", "Hi", "Hello", "So?", "Well"),
         example("fit", "Hi", "A", "B", "C", "D", "E"),
     ]
-    prepared = Prepared(Path("valid.jsonl"), talks, [{"input_ids": [0] * n, "labels": [0] * n} for n in (5, 50, 49)])
+    whole = Prepared(Path("valid.jsonl"), talks, [row(1), row(2), row(3)])
+    cut = Prepared(Path("valid.jsonl"), talks, [row(1), row(1), row(2)])
+    assert {chosen.id for seed in range(8) for chosen, _ in draw_turns(whole, 1, seed, 99)} == {"cut", "fit"}
     for seed in range(8):
-        [(chosen, turn)] = draw_turns(prepared, 9, seed, 50)
-        assert chosen.id == "fit" and chosen.messages[turn]["content"] in "CE"
-    assert draw_turns(prepared, 1, 3, 99) == draw_turns(prepared, 1, 3, 99)
-    assert len(draw_turns(prepared, 2, 0, 99)) == 2
+        [(chosen, turn)] = draw_turns(cut, 9, seed, 50)
+        assert chosen.id == "fit" and chosen.messages[turn]["content"] == "C"
+    assert draw_turns(whole, 1, 3, 99) == draw_turns(whole, 1, 3, 99)
     with pytest.raises(UserError, match=r"valid.jsonl: no dialogue within 10 tokens"):
-        draw_turns(prepared, 1, 0, 10)
+        draw_turns(Prepared(Path("valid.jsonl"), talks[:1], [row(1)]), 1, 0, 10)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from data_prep.records import Dialogue, Judgement, Language, Termination, Usage
 from data_prep.rubrics import Rubric
 from data_prep.scores.bootstrap import Floats
 from data_prep.tables import Cell, Estimate, Table
-from evalsuite.paired import card_estimates
+from evalsuite.statistics.paired import card_estimates
 from serve.errors import UserError
 
 # Headings of the report; its charts go under the heading of the tables they draw.
@@ -77,7 +77,7 @@ def checked(judgements: Sequence[Judgement], rubric: Rubric) -> Iterator[Judgeme
 def estimates(values: Floats) -> list[Estimate]:
     """Mean and 95 % bootstrap percentile interval of each column and of the average of all columns.
 
-    `values` is dialogues × dimensions, NaN where there is no readable verdict; see `evalsuite.paired.card_estimates`, of which
+    `values` is dialogues × dimensions, NaN where there is no readable verdict; see `paired.card_estimates`, of which
     this is the case of one contestant and one dialogue a card.
     """
     present = ~np.isnan(values)

@@ -12,10 +12,10 @@ import numpy as np
 from data_prep.records import HumanScore, Judgement
 from data_prep.scores.human import round_half_up
 from data_prep.tables import Cell, Estimate, Table
-from evalsuite.agreement import Item, Paired, hit_counts, item_of, mean_gold, paired, unreadable
-from evalsuite.judges import Judges, gold_of
-from evalsuite.paired import ALPHA, differences, holm
-from evalsuite.summary import AGREEMENT
+from evalsuite.statistics.agreement import Item, Paired, hit_counts, item_of, mean_gold, paired, unreadable
+from evalsuite.statistics.judges import Judges, gold_of
+from evalsuite.statistics.paired import ALPHA, differences, holm
+from evalsuite.statistics.summary import AGREEMENT
 from serve.errors import UserError
 
 
@@ -42,7 +42,7 @@ class AverageDifference:
     """ACC of `a` minus ACC of `b` (−1 to 1), averaged over dimensions, on shared items; `n` dialogues, drawn whole.
 
     Figures are None where some dimension has no shared item, the interval is None with one dialogue. `p` is of a sign-flip test
-    over dialogues (`evalsuite.paired.sign_flip_p`), `p_holm` corrected over all pairs of the language.
+    over dialogues (`evalsuite.statistics.paired.sign_flip_p`), `p_holm` corrected over all pairs of the language.
     """
 
     language: str

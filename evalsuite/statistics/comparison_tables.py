@@ -9,10 +9,10 @@ import orjson
 
 from data_prep.rubrics import Rubric
 from data_prep.tables import Cell, Table
-from evalsuite import paired
-from evalsuite.comparison import Comparison, LanguageComparison, ambiguous_cards
-from evalsuite.leaderboard import score_cells, score_columns, score_notes
-from evalsuite.summary import AVERAGE, SCORES, checked, dimension_label, scorer_of
+from evalsuite.statistics import paired
+from evalsuite.statistics.comparison import Comparison, LanguageComparison, ambiguous_cards
+from evalsuite.statistics.leaderboard import score_cells, score_columns, score_notes
+from evalsuite.statistics.summary import AVERAGE, SCORES, checked, dimension_label, scorer_of
 from serve.specs import EMBEDDED_PREFIX
 
 CONFIGS = "Configuration"

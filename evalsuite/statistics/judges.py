@@ -1,4 +1,4 @@
-"""Several judges on the same items: table 4 of ESC-Eval, confusion matrices, calibration (tests: evalsuite.judge_tests).
+"""Several judges on the same items: table 4 of ESC-Eval, confusion matrices, calibration (tests: judge_tests).
 
 A judge is what gave verdicts in one way: judge, rubric, method and condition. One file may hold several.
 """
@@ -17,8 +17,17 @@ from data_prep.records import HumanScore, Judgement
 from data_prep.scores.accuracy import wilson
 from data_prep.scores.human import majority, round_half_up
 from data_prep.tables import Cell, Estimate, Table
-from evalsuite.agreement import agreement, item_of, mean_gold, paired, probabilities, refuse_partnerless, shown, unreadable
-from evalsuite.summary import AGREEMENT, AVERAGE, scorer_of
+from evalsuite.statistics.agreement import (
+    agreement,
+    item_of,
+    mean_gold,
+    paired,
+    probabilities,
+    refuse_partnerless,
+    shown,
+    unreadable,
+)
+from evalsuite.statistics.summary import AGREEMENT, AVERAGE, scorer_of
 from serve.errors import UserError
 
 Judges = dict[str, list[Judgement]]  # name → verdicts

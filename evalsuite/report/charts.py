@@ -15,9 +15,18 @@ import numpy as np
 from data_prep.records import Dialogue, HumanScore, Judgement
 from data_prep.rubrics import Rubric
 from data_prep.tables import DASH, clean, fmt
-from evalsuite.judges import POOLED, Confusion, calibration, confusion
-from evalsuite.leaderboard import Score
-from evalsuite.summary import AVERAGE, Scorer, checked, dimension_label, distributions, languages_of, scorer_of, terminations
+from evalsuite.statistics.judges import POOLED, Confusion, calibration, confusion
+from evalsuite.statistics.leaderboard import Score
+from evalsuite.statistics.summary import (
+    AVERAGE,
+    Scorer,
+    checked,
+    dimension_label,
+    distributions,
+    languages_of,
+    scorer_of,
+    terminations,
+)
 
 SYNTHETIC_GOLD = "Synthetic gold, scores hold by construction"
 LANGUAGES = {"en": "English", "zh": "Chinese"}
@@ -159,7 +168,7 @@ def gold_charts(
 ) -> Iterator[Chart]:
     """How one judge's verdicts fall on the gold scores, per dimension, and whether its probabilities can be believed.
 
-    Raises `UserError` where `evalsuite.judges.confusion` does.
+    Raises `UserError` where `evalsuite.statistics.judges.confusion` does.
     """
     for language, matrices in confusion(judgements, gold, rubric.scale.scores).items():
         yield Chart(

@@ -1,4 +1,4 @@
-"""Agreement of one judge with gold scores, by the figures that `data_prep.scores.accuracy` defines (several: evalsuite.judges).
+"""Agreement of one judge with gold scores, by the figures that `data_prep.scores.accuracy` defines (several: judges).
 
 - The judge's score is `Judgement.value`: its most probable score.
 - Several annotators of one item are averaged first.
@@ -19,7 +19,7 @@ from data_prep.scores.accuracy import accuracy, ece, quadratic_kappa, spearman
 from data_prep.scores.bootstrap import Floats, interval, resampled_means
 from data_prep.scores.human import read_scores, round_half_up
 from data_prep.tables import Cell, Estimate, Table
-from evalsuite.summary import AGREEMENT, AVERAGE, scorer_of
+from evalsuite.statistics.summary import AGREEMENT, AVERAGE, scorer_of
 from serve.errors import UserError, near
 from serve.files import read_jsonl
 

@@ -13,11 +13,11 @@ from pydantic import ValidationError
 
 from data_prep.records import Dialogue, Judgement, Language, RoleCard
 from data_prep.rubrics import Rubric
-from evalsuite import paired
-from evalsuite.leaderboard import Contestant, Score, card_of, cells_of, stack, tally
-from evalsuite.paired import Difference
 from evalsuite.runs import differences as config_differences
-from evalsuite.summary import Value, languages_of
+from evalsuite.statistics import paired
+from evalsuite.statistics.leaderboard import Contestant, Score, card_of, cells_of, stack, tally
+from evalsuite.statistics.paired import Difference
+from evalsuite.statistics.summary import Value, languages_of
 from serve.errors import UserError
 from serve.files import digest, explain, read_bytes, read_jsonl
 

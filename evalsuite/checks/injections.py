@@ -1,6 +1,6 @@
 """What replies that order the judge to give the highest score do to it, against neutral text of the same length.
 
-The verdicts come of `evalsuite.probe`. Figures are in points of 0–100, differences are paired over dialogues.
+The verdicts come of `evalsuite.checks.probe`. Figures are in points of 0–100, differences are paired over dialogues.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from data_prep.records import Dialogue, Judgement, Language
 from data_prep.rubrics import Rubric
 from data_prep.tables import Cell, Estimate, Table
-from evalsuite import paired
-from evalsuite.health import AS_IS, HEALTH, INJECTED, NEUTRAL, PAIRED_NOTE, label_of, ways_of_asking
-from evalsuite.leaderboard import stack
-from evalsuite.summary import AVERAGE, Scorer, Value, checked, scorer_of
+from evalsuite.checks.health import AS_IS, HEALTH, INJECTED, NEUTRAL, PAIRED_NOTE, label_of, ways_of_asking
+from evalsuite.statistics import paired
+from evalsuite.statistics.leaderboard import stack
+from evalsuite.statistics.summary import AVERAGE, Scorer, Value, checked, scorer_of
 from serve.errors import UserError
 
 

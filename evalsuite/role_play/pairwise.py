@@ -1,6 +1,6 @@
 """Which of two seekers is closer to a human being (ESC-Eval section 2.3.2, figure 3), asked of a judge or answered by people.
 
-A judge sees every pair in both orders. What the answers come to is in `evalsuite.win_rates`.
+A judge sees every pair in both orders. What the answers come to is in `evalsuite.role_play.win_rates`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from data_prep.prompts import PromptPack, load_pack
 from data_prep.records import Dialogue, Identifier, Preference, Record
 from evalsuite.config import Resolved, identity
 from evalsuite.pipeline import Fleet
-from evalsuite.role_play import Field, ask_all, seeker_of
+from evalsuite.role_play.seekers import Field, ask_all, seeker_of
 from evalsuite.runs import Run
 from serve.client import ChatClient, Message, Question, ServerLost
 from serve.errors import UserError

@@ -14,8 +14,8 @@ from data_prep.records import Dialogue, Judgement, Language
 from data_prep.rubrics import Rubric
 from data_prep.scores.bootstrap import RESAMPLES, Floats
 from data_prep.tables import Cell, Estimate, Table
-from evalsuite import paired
-from evalsuite.summary import AVERAGE, SCORES, Scorer, Value, checked, dimension_label, scorer_of, supporter_of
+from evalsuite.statistics import paired
+from evalsuite.statistics.summary import AVERAGE, SCORES, Scorer, Value, checked, dimension_label, scorer_of, supporter_of
 from serve.errors import UserError
 from serve.specs import Group
 
@@ -152,7 +152,7 @@ def scores(
 def ranks(contestants: Sequence[Contestant]) -> list[int | None]:
     """Ranks with ties, of rivals in one language by one scorer: 1 + the number of those that are better and hold.
 
-    "Better" is by the average on shared cards, "hold" by `evalsuite.paired.differences` over all pairs. None for a contestant
+    "Better" is by the average on shared cards, "hold" by `paired.differences` over all pairs. None for a contestant
     that could be compared with no other.
     """
     found: list[int | None] = [None] * len(contestants)
@@ -176,7 +176,7 @@ def leaderboard(
 
     On 0–4 a figure is the mean × 25 of ESC-Eval's table 2. Several judges, methods or conditions are separate rows. With
     several supporters there is a rank with ties (`ranks`). `groups` maps supporter → group (`groups_of`): rows then come by
-    group, in the paper's order, those without one last as `other`. See `tally` and `evalsuite.paired.card_estimates`.
+    group, in the paper's order, those without one last as `other`. See `tally` and `paired.card_estimates`.
     """
     tables = []
     for language, own in groupby(tally(dialogues, judgements, rubric, value), key=lambda one: one.language):
@@ -215,7 +215,7 @@ def pairwise_differences(
 ) -> list[Table]:
     """One table a language with several supporters: the difference of every two in their average, and whether it holds.
 
-    The better of two (by the leaderboard) comes first. Intervals, tests and Holm's correction: `evalsuite.paired.differences`,
+    The better of two (by the leaderboard) comes first. Intervals, tests and Holm's correction: `paired.differences`,
     the correction over all pairs of one scorer.
     """
     tables = []

@@ -13,7 +13,7 @@ import orjson
 from data_prep.records import Dialogue, Judgement, RoleCard
 from data_prep.rubrics import Rubric
 from data_prep.tables import clean
-from evalsuite.summary import checked, scorer_of, supporter_of
+from evalsuite.statistics.summary import checked, scorer_of, supporter_of
 
 # Transcripts larger than this (bytes of JSON) are stored compressed, so that the 8,500 dialogues of a full ESC-Eval run stay
 # well below 40 MB; smaller reports keep them as plain text that other tools can read.

@@ -1,6 +1,6 @@
 """What simulators do that people with a trouble do not: rates of an audit beyond the paper (which names some of it in B.3).
 
-The rules are in `evalsuite.seeker_rules`. A rate means something only beside that of human seekers.
+The rules are in `evalsuite.role_play.rules`. A rate means something only beside that of human seekers.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from data_prep.judge_prompts import transcript
 from data_prep.prompts import PromptPack
 from data_prep.records import Dialogue, Language, RoleCard
 from data_prep.tables import Cell, Estimate, Table
-from evalsuite.role_play import seeker_of
-from evalsuite.seeker_rules import CHECKS, EARLY, EVERYTHING, REPEATED, Finding, lines_of, told_at_once
-from evalsuite.summary import estimates, supporter_of
-from evalsuite.win_rates import share
+from evalsuite.role_play.rules import CHECKS, EARLY, EVERYTHING, REPEATED, Finding, lines_of, told_at_once
+from evalsuite.role_play.seekers import seeker_of
+from evalsuite.role_play.win_rates import share
+from evalsuite.statistics.summary import estimates, supporter_of
 from serve.batch import Batch
 from serve.client import Message, Question, Reply
 

@@ -1,4 +1,4 @@
-"""Does a paper's table follow from its own cells? Every rule of the reported tables (evalsuite/reported.py) recomputed.
+"""Does a paper's table follow from its own cells? Every rule of the reported tables (`tables`) recomputed.
 
 A printed number stands for all that round to it (half a unit of its last place either way; counts are exact), a recomputed one
 for all that its printed inputs allow. The two disagree when they have no number in common.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from evalsuite.reported import Printed, Reported, ReportedTable, Rule
+from evalsuite.reported.tables import Printed, Reported, ReportedTable, Rule
 from serve.errors import UserError, near
 
 OPERATIONS = ("sum", "mean", "minus", "times", "ratio", "count")

@@ -19,7 +19,7 @@ from plotly.offline import get_plotlyjs
 from data_prep.records import Dialogue, HumanScore, Judgement, RoleCard
 from data_prep.rubrics import Rubric
 from data_prep.tables import Estimate, Table, clean, escape_markdown, fmt, is_numeric, to_csv, to_markdown
-from evalsuite.charts import (
+from evalsuite.report.charts import (
     LANGUAGES,
     SYNTHETIC_GOLD,
     Agreement,
@@ -30,10 +30,10 @@ from evalsuite.charts import (
     score_charts,
     termination_charts,
 )
-from evalsuite.headlines import Ranks, held, standings, unread
-from evalsuite.leaderboard import Score, scores
-from evalsuite.summary import AGREEMENT, SCORES, TERMINATIONS, checked, languages_of, scorer_of, supporter_of
-from evalsuite.transcripts import Risks, transcripts
+from evalsuite.report.headlines import Ranks, held, standings, unread
+from evalsuite.report.transcripts import Risks, transcripts
+from evalsuite.statistics.leaderboard import Score, scores
+from evalsuite.statistics.summary import AGREEMENT, SCORES, TERMINATIONS, checked, languages_of, scorer_of, supporter_of
 from serve.files import write_json, write_text
 
 PLUMBING = "Plumbing: scores that involve the embedded 135M model say nothing about quality."
@@ -44,7 +44,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 class ReportContent:
     """All that a report shows.
 
-    `tables` come in display order, grouped by their `section` (use `evalsuite.summary.SCORES`, `AGREEMENT`, `TERMINATIONS` and
+    `tables` come in display order, grouped by their `section` (use `summary.SCORES`, `AGREEMENT`, `TERMINATIONS` and
     `COSTS`, which also receive the charts, or any other name). `agreement` maps language → dimension or "average" → figures
     as fractions of 1: acc, acc_soft, majority_acc, majority_acc_soft, acc_low, acc_high, n, parse_rate and more. `config` is
     the resolved configuration (JSON values only); a `fingerprints` entry in it is shown as a table. `timing` is in seconds and

@@ -1,7 +1,7 @@
 """Role-play evaluation (ESC-Eval sections 2.3.2 and B.2, tables 1 and 10): how well models play the seeker.
 
 Here are the seekers that are compared, their scores by a judge who knows the role card, and table 1 from any judge's or
-people's scores. Which of two is closer to a human (figure 3) is in `evalsuite.pairwise`.
+people's scores. Which of two is closer to a human (figure 3) is in `evalsuite.role_play.pairwise`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from evalsuite.config import Resolved
 from evalsuite.judge import Judge
 from evalsuite.pipeline import Fleet
 from evalsuite.runs import Run
-from evalsuite.summary import AVERAGE, checked, dimension_label, estimates, languages_of, scorer_of
+from evalsuite.statistics.summary import AVERAGE, checked, dimension_label, estimates, languages_of, scorer_of
 from serve.batch import in_flight
 from serve.client import ChatClient, NotStored
 from serve.errors import UserError

@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from data_prep.records import Dialogue, HumanScore, Judgement, Language
 from data_prep.scores.bootstrap import RESAMPLES, Floats
 from data_prep.tables import Cell, Estimate, Table
-from evalsuite.coefficients import COEFFICIENTS, LEVELS, Coefficient, Level, figures
-from evalsuite.judges import file_keys
-from evalsuite.summary import AVERAGE, Scorer, Value, scorer_of, supporter_of
+from evalsuite.statistics.coefficients import COEFFICIENTS, LEVELS, Coefficient, Level, figures
+from evalsuite.statistics.judges import file_keys
+from evalsuite.statistics.summary import AVERAGE, Scorer, Value, scorer_of, supporter_of
 from serve.errors import UserError
 
 CORRELATION = "Correlation"  # heading of the report

@@ -9,9 +9,9 @@ from itertools import groupby
 from data_prep.records import Dialogue, Judgement, Termination
 from data_prep.rubrics import Rubric
 from data_prep.tables import Estimate, fmt
-from evalsuite.charts import LANGUAGES
-from evalsuite.leaderboard import Score, ranks, tally
-from evalsuite.summary import AVERAGE, Scorer, languages_of
+from evalsuite.report.charts import LANGUAGES
+from evalsuite.statistics.leaderboard import Score, ranks, tally
+from evalsuite.statistics.summary import AVERAGE, Scorer, languages_of
 
 # Language, scorer, supporter → rank on the average (1 is best, equal ranks where no difference holds).
 Ranks = Mapping[tuple[str, Scorer, str], int | None]

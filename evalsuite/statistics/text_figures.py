@@ -15,7 +15,7 @@ from data_prep.records import Language
 from data_prep.scores.bootstrap import LEVEL, Floats, interval, resampled_means
 from data_prep.tables import Cell, Estimate, Table
 from evalsuite.respond import Response
-from evalsuite.text_metrics import BLEU_ORDERS, DISTINCT_ORDERS, LABELS, Sample, Unit, bleu_of, signature
+from evalsuite.statistics.text_metrics import BLEU_ORDERS, DISTINCT_ORDERS, LABELS, Sample, Unit, bleu_of, signature
 
 SECTION = "Reference metrics"  # heading of the report
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_prep.tables import Cell, Estimate, Table, clean
-from evalsuite.charts import Chart
-from evalsuite.leaderboard import scores
-from evalsuite.report import ReportContent, sections_of, summary_of
+from evalsuite.report.charts import Chart
+from evalsuite.report.report import ReportContent, sections_of, summary_of
+from evalsuite.statistics.leaderboard import scores
 from serve.files import digest
 from serve.wandb_offline import need_wandb, offline_without_key
 

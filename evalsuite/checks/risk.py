@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from data_prep.records import Dialogue, Language
 from data_prep.scores.accuracy import wilson
 from data_prep.tables import Cell, Estimate, Table
-from evalsuite.summary import supporter_of
+from evalsuite.statistics.summary import supporter_of
 from serve.files import CONFIGS, digest, read_yaml
 
 RISK = "Risk"

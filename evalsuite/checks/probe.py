@@ -1,7 +1,7 @@
 """What judge health asks a judge: given dialogues as they are, with a neutral text and with an order to score high appended to
 the last reply, and with the dimensions in reverse order.
 
-A reply that orders the judge must move native scores no more than a neutral one of the same length: `evalsuite.injections`
+A reply that orders the judge must move native scores no more than a neutral one of the same length: `injections`
 measures it.
 """
 
@@ -16,11 +16,11 @@ from rich.console import Console
 
 from data_prep.records import Dialogue, Judgement, Language
 from data_prep.rubrics import Rubric, Scale
+from evalsuite.checks.health import AS_IS, INJECTED, NEUTRAL, REVERSED
 from evalsuite.config import Resolved
-from evalsuite.health import AS_IS, INJECTED, NEUTRAL, REVERSED
 from evalsuite.judge import Judge
 from evalsuite.pipeline import Fleet
-from evalsuite.role_play import ask_all
+from evalsuite.role_play.seekers import ask_all
 from evalsuite.runs import Run
 from serve.client import ChatClient
 from serve.errors import UserError

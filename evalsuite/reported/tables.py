@@ -3,8 +3,8 @@
 A cell stands at one name on every axis of its table: the heads of its row, `column`, and `part` where a printed cell holds
 several numbers (`9.9/9.8`). A selector maps axes to a name or a list of names; `"*"` is any name.
 
-`derived` says what must hold for some cells (evalsuite/recomputation.py checks it), `remarks` what we have to say about single
-ones, `beside` where the tables that the harness prints have their counterpart (evalsuite/against.py).
+`derived` says what must hold for some cells (`recomputation` checks it), `remarks` what we have to say about single
+ones, `beside` where the tables that the harness prints have their counterpart (`against`).
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from data_prep.records import Dialogue, Language
 from data_prep.scores.accuracy import wilson
 from data_prep.scores.bootstrap import interval, resampled_means
 from data_prep.tables import Cell, Estimate, Table
-from evalsuite.pairwise import Mode, PairAnswer, Verdict
-from evalsuite.role_play import ROLE_PLAY, seeker_of
+from evalsuite.role_play.pairwise import Mode, PairAnswer, Verdict
+from evalsuite.role_play.seekers import ROLE_PLAY, seeker_of
 from serve.errors import UserError
 
 

@@ -1,8 +1,8 @@
 """Judge health: does a judge reward length, the order in which it is asked, or a reply that orders it to?
 
-Everything is computed from judgements that are there (`evalsuite.probe` asks for those that are not). Figures are in points of
-0–100 like the leaderboard's; differences are paired over dialogues. What injections do is in `evalsuite.injections`, which
-models share a base in `evalsuite.shared_bases`.
+Everything is computed from judgements that are there (`probe` asks for those that are not). Figures are in points of
+0–100 like the leaderboard's; differences are paired over dialogues. What injections do is in `injections`, which
+models share a base in `evalsuite.checks.shared_bases`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from data_prep.records import Dialogue, Judgement, Language
 from data_prep.rubrics import Rubric
 from data_prep.scores.bootstrap import RESAMPLES, SEED, Floats, interval
 from data_prep.tables import Estimate, Table
-from evalsuite import paired
-from evalsuite.coefficients import coefficients
-from evalsuite.leaderboard import Contestant, stack, tally
-from evalsuite.summary import AVERAGE, Scorer, Value, dimension_label
+from evalsuite.statistics import paired
+from evalsuite.statistics.coefficients import coefficients
+from evalsuite.statistics.leaderboard import Contestant, stack, tally
+from evalsuite.statistics.summary import AVERAGE, Scorer, Value, dimension_label
 
 HEALTH = "Judge health"
 # What `condition.variant` says of a verdict that a probe asked for.

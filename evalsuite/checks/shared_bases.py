@@ -18,10 +18,10 @@ from pydantic import BaseModel, ConfigDict, field_validator
 from data_prep.records import Dialogue, Judgement, Language
 from data_prep.rubrics import Rubric
 from data_prep.tables import Table
-from evalsuite import paired
-from evalsuite.health import HEALTH, as_they_are
-from evalsuite.leaderboard import stack, tally
-from evalsuite.summary import Scorer, Value, supporter_of
+from evalsuite.checks.health import HEALTH, as_they_are
+from evalsuite.statistics import paired
+from evalsuite.statistics.leaderboard import stack, tally
+from evalsuite.statistics.summary import Scorer, Value, supporter_of
 from serve.files import CONFIGS, read_yaml
 from serve.specs import load_spec, model_names
 

@@ -16,16 +16,16 @@ from rich.text import Text
 from data_prep.records import Dialogue, HumanScore, Judgement, RoleCard, Usage
 from data_prep.rubrics import Rubric
 from data_prep.tables import Estimate, Table, to_console
-from evalsuite import risk
-from evalsuite.agreement import agreement_tables
-from evalsuite.headlines import ranks_of
-from evalsuite.judges import calibration, confusion, confusion_tables
-from evalsuite.leaderboard import groups_of, leaderboard, pairwise_differences
-from evalsuite.log_wandb import log_report
-from evalsuite.report import PLUMBING, ReportContent, write_report
+from evalsuite.checks import risk
+from evalsuite.checks.shared_bases import bases, likeness
+from evalsuite.report.headlines import ranks_of
+from evalsuite.report.log_wandb import log_report
+from evalsuite.report.report import PLUMBING, ReportContent, write_report
 from evalsuite.runs import Run
-from evalsuite.shared_bases import bases, likeness
-from evalsuite.summary import AGREEMENT, costs, distributions, supporter_of, terminations
+from evalsuite.statistics.agreement import agreement_tables
+from evalsuite.statistics.judges import calibration, confusion, confusion_tables
+from evalsuite.statistics.leaderboard import groups_of, leaderboard, pairwise_differences
+from evalsuite.statistics.summary import AGREEMENT, costs, distributions, supporter_of, terminations
 from serve.errors import UserError
 from serve.files import read_bytes, read_jsonl
 from serve.specs import EMBEDDED_PREFIX
@@ -39,7 +39,7 @@ _TITLES = {"esc_eval": "ESC-Eval"}
 def report_run(run: Run, console: Console, wandb: bool = False) -> None:
     """Print a run's tables and write report.html, report.json, report.md and tables/*.csv into its folder.
 
-    With `wandb`, the same tables and charts go there too (see `evalsuite.log_wandb`). Everything comes from the folder's own
+    With `wandb`, the same tables and charts go there too (see `log_wandb`). Everything comes from the folder's own
     files. Raises `UserError` when it holds no judgements yet.
     """
     content = content_of(run)

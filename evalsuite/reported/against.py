@@ -9,8 +9,8 @@ from functools import cache
 
 from data_prep.scores.accuracy import wilson
 from data_prep.tables import Cell, Estimate, Table, fmt
-from evalsuite.recomputation import Checked, Disagreement, check
-from evalsuite.reported import At, Counterpart, Printed, Reported, ReportedTable, load_reported
+from evalsuite.reported.recomputation import Checked, Disagreement, check
+from evalsuite.reported.tables import At, Counterpart, Printed, Reported, ReportedTable, load_reported
 from serve.errors import UserError, near
 
 TITLES = {"esc_eval": "ESC-Eval"}

@@ -1,0 +1,1 @@
+"""Whether judges can be trusted, and what dialogues must not pass over."""

@@ -1,0 +1,1 @@
+"""A run folder's records → tables and the report."""

@@ -1,0 +1,1 @@
+"""How well models play the seeker: scores, pairwise choices, an audit."""

@@ -1,0 +1,1 @@
+"""Records → figures: leaderboards, agreement, correlation, tests, metrics of texts."""
