@@ -79,7 +79,7 @@ class Line(Record):
 def draw_turns(prepared: Prepared, count: int, seed: int, max_length: int) -> list[tuple[RoleExample, int]]:
     """`count` dialogues (all, if there are fewer) drawn by the seed, each with one seeker line that is not its first.
 
-    Only lines that begin within `max_length` tokens of a dialogue that was cut take part. Raises `UserError` when there is none.
+    Only lines that begin within `max_length` tokens take part. Raises `UserError` when there is none.
     """
     rng = random.Random(seed)
     usable = []

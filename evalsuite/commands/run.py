@@ -34,6 +34,7 @@ from evalsuite.pipeline import Outcome
 from evalsuite.report.content import report_run
 from evalsuite.runs import open_run
 from serve.errors import UserError
+from serve.wandb_offline import need_wandb
 
 console = Console()
 
@@ -56,6 +57,7 @@ def run(
     wandb: WandbOption = False,
 ) -> None:
     """Simulate, score, measure agreement on the gold set (if the config has one) and write the report."""
+    _check_wandb(wandb)
     resolved = resolve(
         config,
         endpoint,
@@ -126,8 +128,10 @@ def score(
     mode: ModeOption = None,
     endpoint: EndpointOption = None,
     out: OutOption = None,
+    wandb: Annotated[bool, typer.Option("--wandb", help="Also write the report and log its tables and plots there.")] = False,
 ) -> None:
     """Only score dialogues: writes OUT/judgements.jsonl, and the gold set's agreement if the config has one."""
+    _check_wandb(wandb)
     resolved = resolve(config, endpoint, judge=judge, judge_prompts=judge_prompts, language=language, mode=mode, out=out)
     _check_all(resolved, simulate=False, score=True)
     given = dialogues or Path(resolved.config.out) / "dialogues.jsonl"
@@ -136,6 +140,8 @@ def score(
         outcome = pipeline.score(opened, resolved, fleet, console, given)
         if resolved.config.gold is not None:
             pipeline.score_gold(opened, resolved, fleet, console)
+        if wandb:
+            report_run(opened, console, wandb)
     _finish(outcome)
 
 
@@ -148,6 +154,12 @@ def report(
         raise UserError(f"not a run folder (no config.json): {folder}")
     with open_run(folder) as opened:
         report_run(opened, console, wandb)
+
+
+def _check_wandb(wanted: bool) -> None:
+    """Say that wandb is not there before the long work, not after it."""
+    if wanted:
+        need_wandb()
 
 
 def _check_all(resolved: Resolved, simulate: bool, score: bool) -> None:
