@@ -27,7 +27,11 @@ RANKER      ?=
 JUDGES      ?=
 MODE        ?= native
 PROMPTS     ?= esc_rank
+LANGUAGE    ?=
 TABLE4      ?= runs/table4
+SCORE4      = $(BIN)/esc-eval score --config configs/eval/table4.yaml --mode $(MODE) $(if $(LANGUAGE),--language $(LANGUAGE)) \
+              --dialogues $(TABLE4)/gold/dialogues.jsonl
+spec_name   = $(patsubst %.yml,%,$(patsubst %.yaml,%,$(notdir $(1))))
 .PHONY: help setup setup-browser demo demo-data demo-cards train-role-cpu train-rank-cpu train-survey-cpu reproduce-table4
 .PHONY: test test-fast lint format bench clean
 
@@ -120,16 +124,15 @@ format: setup  ## Let ruff mend what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-reproduce-table4: setup  ## Table 4 from people's scores: SCORES= DIALOGUES= RANKER= (JUDGES= beside it, MODE=, PROMPTS= the ranker learnt)
+reproduce-table4:  ## Table 4 from people's scores: SCORES= DIALOGUES= RANKER= (JUDGES= beside it, MODE=, PROMPTS=, LANGUAGE=; BIN= another environment's)
 	@test -n "$(SCORES)" -a -n "$(DIALOGUES)" -a -n "$(RANKER)" || \
-	  { echo "error: give SCORES=FILE DIALOGUES=FILE RANKER=SPEC (README, Judges and people)" >&2; exit 2; }
-	$(PREP) import-scores --scores $(SCORES) --dialogues $(DIALOGUES) --out $(TABLE4)/gold
-	$(BIN)/esc-eval score --config configs/eval/table4.yaml --judge $(RANKER) --mode $(MODE) --judge-prompts $(PROMPTS) \
-	  --dialogues $(TABLE4)/gold/dialogues.jsonl --out $(TABLE4)/$(basename $(notdir $(RANKER)))
-	for judge in $(JUDGES); do $(BIN)/esc-eval score --config configs/eval/table4.yaml --judge $$judge --mode $(MODE) \
-	  --dialogues $(TABLE4)/gold/dialogues.jsonl --out $(TABLE4)/$$(basename $$judge .yaml) || exit $$?; done
-	$(BIN)/esc-eval agree $(foreach judge,$(RANKER) $(JUDGES),--judgements $(TABLE4)/$(basename $(notdir $(judge)))/judgements.jsonl) \
-	  --gold $(TABLE4)/gold/scores.jsonl --mode $(MODE) --against paper --out $(TABLE4)
+	  { echo "error: give SCORES=FILE DIALOGUES=FILE RANKER=SPEC (README, The tables of the paper)" >&2; exit 2; }
+	@test -x $(BIN)/esc-eval || $(MAKE) --no-print-directory setup
+	$(BIN)/python -m data_prep import-scores --scores $(SCORES) --dialogues $(DIALOGUES) --out $(TABLE4)/gold
+	$(SCORE4) --judge $(RANKER) --judge-prompts $(PROMPTS) --out $(TABLE4)/$(call spec_name,$(RANKER))
+	$(foreach judge,$(JUDGES),$(SCORE4) --judge $(judge) --out $(TABLE4)/$(call spec_name,$(judge)) &&) true
+	$(BIN)/esc-eval agree $(foreach judge,$(RANKER) $(JUDGES),--judgements $(TABLE4)/$(call spec_name,$(judge))/judgements.jsonl) \
+	  --gold $(TABLE4)/gold/scores.jsonl --only-shared --mode $(MODE) --against paper --out $(TABLE4)
 
 bench: setup  ## Speed of client and engine against a local endpoint, and of building training sets (runs/bench/)
 	$(BIN)/python -m tests.bench

@@ -26,7 +26,7 @@ from evalsuite.statistics.agreement import agreement
 from serve.batch import in_flight
 from serve.client import ChatClient, NotStored, Tally
 from serve.errors import UserError, near
-from serve.files import read_bytes, write_json, write_jsonl
+from serve.files import digest, read_bytes, write_json, write_jsonl
 from serve.launch import Servers
 from serve.plan import plan_servers
 from serve.progress import CallProgress
@@ -98,9 +98,16 @@ def score(run: Run, resolved: Resolved, fleet: Fleet, console: Console, dialogue
     given = [d for d in read_dialogues([dialogues]) if d.language in resolved.config.languages]
     if not given:
         raise UserError(f"{dialogues}: no dialogue in {', '.join(resolved.config.languages)}")
+    own = run.folder / "dialogues.jsonl"
+    from_elsewhere = dialogues.resolve() != own.resolve()
+    if from_elsewhere:
+        if "simulate" in run.config():
+            raise UserError(f"--dialogues {dialogues}: {run.folder} holds a run's own dialogues; use another --out")
+        run.claim("dialogues", {"count": len(given), "sha256": digest([each.model_dump(mode="json") for each in given])})
     run.claim("score", resolved.score_config())
     outcome = _execute(run, resolved, fleet, console, lambda _: given, [resolved.judge], True, "score")
-    write_jsonl(run.folder / "dialogues.jsonl", outcome.dialogues)
+    if from_elsewhere:
+        write_jsonl(own, outcome.dialogues)
     write_jsonl(run.folder / "judgements.jsonl", outcome.judgements)
     return outcome
 

@@ -128,9 +128,9 @@ def read_responses(paths: Sequence[Path]) -> list[Response]:
 def paired(dialogues: Iterable[Dialogue], references: Iterable[Dialogue]) -> list[Response]:
     """The supporter's replies in whole dialogues against those of reference dialogues: the k-th against the k-th.
 
-    Partners have the same id or else, in one language, the same card_id, profile_id or source_id (the first that the dialogue
-    has). A reply for which the reference has no k-th has no reference. Raises `UserError` for a dialogue without a partner, or
-    with several.
+    Partners have the same id or else, in one language, the same card_id, profile_id or source_id (the first by which there
+    is one). A reply for which the reference has no k-th has no reference. Raises `UserError` for a dialogue without a partner,
+    or with several.
     """
     by_id: dict[str, Dialogue] = {}
     by_item: dict[tuple[Language, str, str], list[Dialogue]] = defaultdict(list)
@@ -161,8 +161,10 @@ _ITEMS = ("card_id", "profile_id", "source_id")
 
 
 def _of_item(dialogue: Dialogue, by_item: Mapping[tuple[Language, str, str], list[Dialogue]]) -> Dialogue:
-    name = next((name for name in _ITEMS if getattr(dialogue, name)), None)
-    matches = by_item.get((dialogue.language, name, getattr(dialogue, name)), []) if name else []
+    names = [name for name in _ITEMS if getattr(dialogue, name)]
+    found = {name: by_item.get((dialogue.language, name, getattr(dialogue, name)), []) for name in names}
+    name = next((name for name in names if found[name]), names[0] if names else None)
+    matches = found[name] if name else []
     if len(matches) == 1:
         return matches[0]
     about = f"its {name} {getattr(dialogue, name)!r}" if name else "a card or source id (it has none)"

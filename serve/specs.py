@@ -134,7 +134,8 @@ class ModelSpec(_Part):
         Local folders count by the hash of their weight files, hub ids by id and revision, remote models by name.
         """
         weights: list[object] = [self.checkpoint, self.revision, self.adapter, self.adapters, self.adapter_revision]
-        for place in filter(None, [self.checkpoint, self.adapter]):
+        several = [adapter for own in (self.adapters or {}).values() for adapter in own.values()]
+        for place in filter(None, [self.checkpoint, self.adapter, *several]):
             folder = place_of(place)
             if folder.is_dir():
                 weights += [[f.name, sha256_file(f)] for f in sorted(folder.glob("*.safetensors"))]

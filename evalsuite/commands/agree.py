@@ -15,7 +15,7 @@ from data_prep.rubrics import Rubric, load_rubric
 from data_prep.tables import Table, to_markdown
 from evalsuite.commands.output import deliver
 from evalsuite.reported.against import against
-from evalsuite.statistics.agreement import agreement_tables, item_of, of_annotators, read_gold, read_judgements
+from evalsuite.statistics.agreement import agreement_tables, gold_scores_of, item_of, judgements_of, of_annotators
 from evalsuite.statistics.judge_tests import compare, comparison_tables
 from evalsuite.statistics.judges import (
     Judges,
@@ -94,8 +94,7 @@ def agree(
     """
     if mode not in ("paper", "native"):
         raise UserError(f"--mode: unknown mode {mode!r}: paper or native")
-    verdicts = [verdict for path in judgements for verdict in read_judgements(path)]
-    scores = [score for path in gold for score in read_gold(path)]
+    verdicts, scores = judgements_of(judgements), gold_scores_of(gold)
     known = _rubric(rubric, verdicts)
     if rubric is not None:
         name = known.name if known else rubric
@@ -157,8 +156,10 @@ def _measured(
     note = "synthetic gold, scores hold by construction" if is_synthetic else ""
     figures = against_gold(judges, scores)
     tests, average = compare(judges, scores, mode)
+    counted = ({item_of(j) for j in own if mode == "paper" or j.value is not None} for own in judges.values())
+    same = len(set(map(frozenset, counted))) == 1
     tables = _Tables(
-        table4(figures, scores, mode, labels, note), comparison_tables(tests, average, mode, labels), own=[], counts=[]
+        table4(figures, scores, mode, labels, note, same), comparison_tables(tests, average, mode, labels), own=[], counts=[]
     )
     described: dict[str, Any] = {}
     keys = file_keys(judges)

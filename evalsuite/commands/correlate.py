@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+import sys
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, TypeVar, get_args
 
 import typer
 from rich.console import Console
 
-from data_prep.records import HumanScore, Judgement
 from data_prep.scores.human import read_dialogues
+from evalsuite.commands.options import AgainstOption
 from evalsuite.commands.output import deliver
-from evalsuite.statistics.agreement import of_annotators, read_gold, read_judgements
+from evalsuite.reported.against import against
+from evalsuite.statistics.agreement import gold_scores_of, judgements_of, of_annotators
 from evalsuite.statistics.coefficients import LEVELS
 from evalsuite.statistics.correlation import PairBy, Pairing, SampleBy, correlation_tables, correlations
-from evalsuite.statistics.summary import Value, scorer_of
+from evalsuite.statistics.summary import Value
 from serve.errors import UserError, near
 
 console = Console()
@@ -59,6 +60,7 @@ def correlate(
     annotator: Annotated[
         list[str] | None, typer.Option(help="Only the human scores that this annotator gave. Repeat for more.")
     ] = None,
+    versus: AgainstOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON, from -1 to 1.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for correlation.json and every table as CSV.")] = None,
 ) -> None:
@@ -75,9 +77,12 @@ def correlate(
     figure: Value = _choice("--value", value, get_args(Value))
     by: PairBy = _choice("--pair-by", pair_by, get_args(PairBy))
     kind: SampleBy = _choice("--sample", sample, get_args(SampleBy))
-    verdicts, scores = _read_judgements(judgements), _read_gold(gold, annotator or [])
-    found = correlations(verdicts, scores, read_dialogues(dialogues), figure, Pairing(by, kind), levels)
-    tables = correlation_tables(found)
+    verdicts, scores = judgements_of(judgements), of_annotators(gold_scores_of(gold), annotator or [])
+    left_out: list[str] = []
+    found = correlations(verdicts, scores, read_dialogues(dialogues), figure, Pairing(by, kind), levels, left_out)
+    for line in left_out:
+        print(f"left out: {line}", file=sys.stderr)
+    tables = against(correlation_tables(found), versus)
     deliver("correlation", {"correlation": [each.row() for each in found]}, tables, out, as_json)
 
 
@@ -86,25 +91,3 @@ def _choice(option: str, given: str, known: tuple[T, ...]) -> T:
         if given == name:
             return name
     raise UserError(f"{option}: unknown {option.removeprefix('--')} {given!r}: {near(given, known)}")
-
-
-def _read_judgements(paths: Iterable[Path]) -> list[Judgement]:
-    found = [(path, each) for path in paths for each in read_judgements(path)]
-    _refuse_twice((path, j.dialogue_id, j.dimension, j.judge, scorer_of(j), j.rubric, j.turn, j.repeat) for path, j in found)
-    return [each for _, each in found]
-
-
-def _read_gold(paths: Iterable[Path], annotators: Sequence[str]) -> list[HumanScore]:
-    found = [(path, each) for path in paths for each in read_gold(path)]
-    _refuse_twice((path, s.dialogue_id, s.dimension, s.annotator, s.rubric, s.turn) for path, s in found)
-    return of_annotators([each for _, each in found], annotators)
-
-
-def _refuse_twice(given: Iterable[tuple[Any, ...]]) -> None:
-    """Raise `UserError` for (file, dialogue, dimension, who, …) of which all but the file came before."""
-    seen: dict[Hashable, Path] = {}
-    for path, *rest in given:
-        key = tuple(rest)
-        if key in seen:
-            raise UserError(f"{path}: {key[2]} scored dialogue {key[0]}, dimension {key[1]} twice (first in {seen[key]})")
-        seen[key] = path

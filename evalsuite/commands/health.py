@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -47,7 +48,10 @@ def probe(
     injections: Annotated[
         Path | None, typer.Option(help="Own injections (YAML as configs/health/injections.yaml) instead of the bundled ones.")
     ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most this many dialogues a language.")] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", min=1, help="At most this many dialogues a language, drawn the same way every time."),
+    ] = None,
     language: LanguageOption = None,
     mode: ModeOption = None,
     endpoint: EndpointOption = None,
@@ -109,11 +113,17 @@ def report(
 
 
 def _chosen(paths: list[Path], resolved: Resolved, limit: int | None) -> list[Dialogue]:
-    """The dialogues of the wanted languages in which a supporter answers, at most `limit` a language."""
-    found = [dialogue for dialogue in read_dialogues(paths) if dialogue.exchanges]
+    """The dialogues of the wanted languages in which a supporter answers, at most `limit` a language, in the files' order.
+
+    A limit draws: files are sorted by supporter, so the first ones would be those of one supporter. Dialogues that a lost
+    server cut off are left out, since no judge is asked about them.
+    """
+    found = [d for d in read_dialogues(paths) if d.exchanges and d.termination != "infrastructure"]
     chosen = []
     for language in resolved.config.languages:
-        chosen += [dialogue for dialogue in found if dialogue.language == language][:limit]
+        own = [dialogue for dialogue in found if dialogue.language == language]
+        count = len(own) if limit is None else min(limit, len(own))
+        chosen += [own[place] for place in sorted(random.Random(0).sample(range(len(own)), count))]
     if not chosen:
         raise UserError(f"{', '.join(map(str, paths))}: no dialogue with an answer in {', '.join(resolved.config.languages)}")
     return chosen

@@ -27,8 +27,7 @@ def deliver(
     all tables). Returns whether tables were printed."""
     if out is not None:
         write_json(out / f"{name}.json", figures)
-        for table in tables:
-            write_text(out / f"{table.key}.csv", to_csv(table))
+        write_csv(name, tables, out)
     if as_json:
         print_json(figures)
         return False
@@ -36,6 +35,19 @@ def deliver(
     for table in tables if printed is None else printed:
         to_console(table, console)
     return True
+
+
+def write_csv(name: str, tables: Sequence[Table], out: Path) -> None:
+    """Every table as OUT/KEY.csv. Those that an earlier call of the same name left (OUT/.NAME.tables lists them) and this one
+    does not make are removed: they would pass for figures of today."""
+    listed = out / f".{name}.tables"
+    before = set(listed.read_text(encoding="utf-8").split()) if listed.exists() else set()
+    for table in tables:
+        write_text(out / f"{table.key}.csv", to_csv(table))
+    keys = {table.key for table in tables}
+    for stale in before - keys:
+        (out / f"{stale}.csv").unlink(missing_ok=True)
+    write_text(listed, "\n".join(sorted(keys)) + "\n")
 
 
 def print_json(figures: Any) -> None:

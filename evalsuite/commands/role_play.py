@@ -16,10 +16,11 @@ from data_prep.records import Dialogue, Preference, RoleCard
 from data_prep.rubrics import load_rubric
 from data_prep.scores.human import Check, read_dialogues, read_scores
 from data_prep.tables import Table
-from evalsuite.commands.options import EndpointOption, JudgeOption, LanguageOption, resolve
+from evalsuite.commands.options import AgainstOption, EndpointOption, JudgeOption, LanguageOption, resolve
 from evalsuite.commands.output import deliver, plain
 from evalsuite.config import Resolved
 from evalsuite.pipeline import Fleet
+from evalsuite.reported.against import against
 from evalsuite.role_play.audit import audit, audit_tables, judge_cards
 from evalsuite.role_play.pairwise import PairAnswer, compare_seekers, given_answers, pairs_of
 from evalsuite.role_play.seekers import Cards, Field, given_dialogues, read_field, role_play_tables, score_seekers
@@ -70,17 +71,25 @@ def score(
     language: LanguageOption = None,
     limit: LimitOption = None,
 ) -> None:
-    """Table 1 by a judge: every dialogue rated on six metrics, with the role card in sight. Writes OUT/judgements.jsonl."""
+    """Table 1 by a judge: every dialogue rated on six metrics, with the role card in sight.
+
+    Writes OUT/role_play_judgements.jsonl, and what they are about to OUT/role_play_dialogues.jsonl and role_play_cards.jsonl.
+    """
     resolved = resolve(config, endpoint, judge=judge, language=language, out=out)
     if resolved.method != "paper":  # which score_seekers refuses
         resolved.score_config()
     seekers = _field(seeker, cards, resolved, limit, console)
     with open_run(Path(out)) as run, Fleet(run, resolved) as fleet:
         judgements = score_seekers(run, resolved, fleet, console, seekers)
-        _write_field(run.folder, seekers)
-        write_jsonl(run.folder / "judgements.jsonl", judgements)
-        _show(role_play_tables(seekers.dialogues, resolved.rubric, judgements), run.folder / "tables", as_json=False)
-    _exit_if_lost(sum(judgement.condition.get("failure") == "infrastructure" for judgement in judgements))
+        _write_field(run.folder, "role_play", seekers)
+        write_jsonl(run.folder / "role_play_judgements.jsonl", judgements)
+        shown = role_play_tables(seekers.dialogues, resolved.rubric, judgements)
+        _show("role_play", shown, run.folder / "tables", as_json=False)
+    cut = {dialogue.id for dialogue in seekers.dialogues if dialogue.termination == "infrastructure"}
+    if cut:
+        console.print(f"{len(cut)} dialogues were cut off by a lost server when they were held: they are not judged", **_PLAIN)
+    lost = [judgement for judgement in judgements if judgement.condition.get("failure") == "infrastructure"]
+    _exit_if_lost(sum(judgement.dialogue_id not in cut for judgement in lost))
 
 
 @app.command("table")
@@ -89,6 +98,7 @@ def table(
     judgements: Annotated[list[Path] | None, typer.Option(help="Judgement records (JSONL) on the rubric. Repeat.")] = None,
     scores: Annotated[list[Path] | None, typer.Option(help="People's scores, CSV or JSONL (HumanScore). Repeat.")] = None,
     rubric: Annotated[str, typer.Option(help="Rubric by name or file.")] = "role_play",
+    versus: AgainstOption = None,
     out: TablesOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -100,7 +110,7 @@ def table(
     check = Check([Path(rubric)] if rubric.endswith((".yaml", ".yml")) else [], known)
     verdicts = [judgement for path in judgements or [] for judgement in read_judgements(path)]
     people = [human for path in scores or [] for human in read_scores(path, check)]
-    _show(role_play_tables(known, rules, verdicts, people), out, as_json)
+    _show("role_play", against(role_play_tables(known, rules, verdicts, people), versus), out, as_json)
 
 
 @app.command("pairwise")
@@ -116,7 +126,8 @@ def pairwise(
         Path | None, typer.Option(help="People's choices (Preference records, JSONL) instead of a judge's.")
     ] = None,
     dialogues: Annotated[
-        Path | None, typer.Option(help="With --preferences: the dialogues they are about. Default: OUT/dialogues.jsonl.")
+        Path | None,
+        typer.Option(help="With --preferences: the dialogues they are about. Default: OUT/pairwise_dialogues.jsonl."),
     ] = None,
     judge: JudgeOption = None,
     endpoint: EndpointOption = None,
@@ -127,14 +138,15 @@ def pairwise(
 ) -> None:
     """Figure 3: which of two seekers on one card is closer to a human. A judge sees every pair in both orders.
 
-    Writes OUT/answers.jsonl (all answers) and OUT/preferences.jsonl (the readable ones). With --preferences nothing is asked.
+    Writes OUT/answers.jsonl (all answers), OUT/preferences.jsonl (the readable ones), and what they are about to
+    OUT/pairwise_dialogues.jsonl and pairwise_cards.jsonl. With --preferences nothing is asked.
     """
     if preferences is not None:
         if seeker or config or judge:
             raise UserError("--preferences: people's choices are read, nothing is asked: leave out --seeker, --config, --judge")
-        given = read_dialogues([dialogues or Path(out) / "dialogues.jsonl"])
+        given = read_dialogues([dialogues or Path(out) / "pairwise_dialogues.jsonl"])
         answers = given_answers(read_jsonl(preferences, Preference, "preferences"))
-        _show(pairwise_tables(answers, given, _mode(mode)), Path(out) / "tables", as_json)
+        _show("pairwise", pairwise_tables(answers, given, _mode(mode)), Path(out) / "tables", as_json)
         return
     if config is None or not seeker:
         raise UserError("give --config and two or more --seeker NAME=PLACE to ask a judge, or --preferences FILE")
@@ -145,11 +157,11 @@ def pairwise(
     for name, count in sorted(left_out.items()):
         talk.print(f"{name}: {count} dialogues without an answered line, or cut off by a lost server, are in no pair", **_PLAIN)
     with open_run(Path(out)) as run, Fleet(run, resolved) as fleet:
-        answers = compare_seekers(run, resolved, fleet, talk, pairs)
-        _write_field(run.folder, seekers)
+        answers = compare_seekers(run, resolved, fleet, talk, seekers, pairs)
+        _write_field(run.folder, "pairwise", seekers)
         write_jsonl(run.folder / "answers.jsonl", answers)
         write_jsonl(run.folder / "preferences.jsonl", _readable(answers))
-        _show(pairwise_tables(answers, seekers.dialogues, resolved.config.mode), run.folder / "tables", as_json)
+        _show("pairwise", pairwise_tables(answers, seekers.dialogues, resolved.config.mode), run.folder / "tables", as_json)
     _exit_if_lost(sum(answer.failure == "infrastructure" for answer in answers))
 
 
@@ -181,7 +193,7 @@ def audit_simulator(
     if out is not None:
         findings = [finding for one in audited for found in one.findings.values() for finding in found or []]
         write_jsonl(out / "findings.jsonl", findings)
-    _show(audit_tables(audited, examples), out, as_json)
+    _show("simulator_audit", audit_tables(audited, examples), out, as_json)
 
 
 def _audit_input(
@@ -212,9 +224,10 @@ def _field(seekers: list[str], cards: list[Path] | None, resolved: Resolved, lim
     return found
 
 
-def _write_field(folder: Path, seekers: Field) -> None:
-    write_jsonl(folder / "dialogues.jsonl", seekers.dialogues)
-    write_jsonl(folder / "cards.jsonl", {card.id: card for card in seekers.cards.values()}.values())
+def _write_field(folder: Path, stage: str, seekers: Field) -> None:
+    """The dialogues and cards of a stage under names of its own: another stage in the same folder may have others."""
+    write_jsonl(folder / f"{stage}_dialogues.jsonl", seekers.dialogues)
+    write_jsonl(folder / f"{stage}_cards.jsonl", {card.id: card for card in seekers.cards.values()}.values())
 
 
 def _readable(answers: Sequence[PairAnswer]) -> list[Preference]:
@@ -229,8 +242,8 @@ def _mode(mode: str | None) -> Literal["paper", "native"]:
     raise UserError(f"--mode: unknown mode {mode!r}: paper or native")
 
 
-def _show(tables: Sequence[Table], out: Path | None, as_json: bool) -> None:
-    deliver("tables", plain(tables), tables, out, as_json)
+def _show(name: str, tables: Sequence[Table], out: Path | None, as_json: bool) -> None:
+    deliver(name, plain(tables), tables, out, as_json)
 
 
 def _talk(as_json: bool) -> Console:

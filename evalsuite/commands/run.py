@@ -12,6 +12,7 @@ from rich.console import Console
 from data_prep.scores.human import read_dialogues
 from evalsuite import pipeline
 from evalsuite.commands.options import (
+    AgainstOption,
     BaseUrlOption,
     CardsOption,
     ConfigOption,
@@ -147,13 +148,15 @@ def score(
 
 def report(
     folder: Annotated[Path, typer.Option("--run", help="A run folder.")],
+    versus: AgainstOption = None,
     wandb: WandbOption = False,
 ) -> None:
     """Write report.html, report.json, report.md and every table as CSV (tables/) of a run folder again, from its records."""
+    _check_wandb(wandb)
     if not (folder / "config.json").exists():
         raise UserError(f"not a run folder (no config.json): {folder}")
     with open_run(folder) as opened:
-        report_run(opened, console, wandb)
+        report_run(opened, console, wandb, versus)
 
 
 def _check_wandb(wanted: bool) -> None:

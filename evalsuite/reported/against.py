@@ -34,12 +34,15 @@ _bundled = cache(load_reported)
 
 
 def beside(table: Table, paper: Reported) -> Table:
-    """One of our tables with a column `paper: NAME` after every column that has a counterpart, by the papers' `beside` parts.
+    """One of our tables with the paper's figures, by the papers' `beside` parts: a column `paper: NAME` after every column that
+    has a counterpart, or rows `paper: NAME` below ours.
 
     A figure that the paper lacks is None. Notes say where the figures are from, and which rows have none. A table without any
     counterpart comes back as it is, with a note that says so. Raises `UserError` for a mapping that leaves a cell open.
     """
-    entries = list(_entries(paper, table))
+    given = list(_entries(paper, table))
+    entries = [pair for pair in given if not pair[1].as_rows]
+    further = [pair for pair in given if pair[1].as_rows]
     found: dict[tuple[int, int], float] = {}
     used: dict[Source, None] = {}
     for (name, index), row, column, at in _places(entries, table):
@@ -48,8 +51,9 @@ def beside(table: Table, paper: Reported) -> Table:
             found[row, column] = value
             used[name, index] = None
     title = TITLES.get(paper.paper, paper.paper)
-    if not found:
-        return replace(table, notes=(*table.notes, f"{title} has no counterpart of this table."))
+    if not found and not further:
+        what = "No row of this table is in" if entries else "There is no counterpart of this table in"
+        return replace(table, notes=(*table.notes, f"{what} {title}."))
     matched = {column for _, column in found}
     columns: list[str] = []
     rows: list[list[Cell]] = [[] for _ in table.rows]
@@ -59,13 +63,30 @@ def beside(table: Table, paper: Reported) -> Table:
         columns += [head, f"paper: {head}"] if index in matched else [head]
         for number, cells in enumerate(table.rows):
             rows[number] += [cells[index], found.get((number, index))] if index in matched else [cells[index]]
+    shown = [tuple(row) for row in rows] + [row for source, entry in further for row in _rows(paper, source, entry, columns)]
+    used |= dict.fromkeys(source for source, _ in further)
     return replace(
         table,
         columns=tuple(columns),
-        rows=tuple(tuple(row) for row in rows),
+        rows=tuple(shown),
         bold=tuple(sorted(bold)),
         notes=(*table.notes, *_sources(paper, title, used), *_absent(table, entries, {row for row, _ in found})),
     )
+
+
+def _rows(paper: Reported, source: Source, entry: Counterpart, columns: Sequence[str]) -> Iterator[tuple[Cell, ...]]:
+    """The paper's own rows under our columns; shares of a known number of items with their Wilson 95 % interval and n."""
+    name, index = source
+    where, shares = f"{paper.files[name]}: beside.{index}", _shares(paper, name)
+    ((own, names),) = entry.rows.items()
+    for label, across in names.items():
+        cells: list[Cell] = []
+        for head in columns:
+            down = _match(head, entry.columns)
+            cell = None if down is None else _printed(paper, name, {**entry.at, **across, **down}, where)
+            found = cell and _shown(paper.tables[name], cell, shares.get((cell.row, cell.column)))
+            cells.append(f"paper: {label}" if head == own else found)
+        yield tuple(cells)
 
 
 def _entries(paper: Reported, table: Table) -> Iterator[tuple[Source, Counterpart]]:
@@ -94,10 +115,15 @@ def _match(name: str, patterns: Mapping[str, At]) -> At | None:
 
 def _counterpart(paper: Reported, name: str, at: At, where: str) -> float | None:
     """The number at a place, None where the table has no such row or lost the number."""
+    cell = _printed(paper, name, at, where)
+    return None if cell is None else cell.value
+
+
+def _printed(paper: Reported, name: str, at: At, where: str) -> Printed | None:
     cells = paper.select(name, at, where)
     if len(cells) > 1:
         raise UserError(f"{where}: {at} names {len(cells)} cells of table {name}: more axes are needed")
-    return cells[0].value if cells else None
+    return cells[0] if cells else None
 
 
 def _sources(paper: Reported, title: str, used: Mapping[Source, None]) -> Iterator[str]:

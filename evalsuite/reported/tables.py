@@ -79,13 +79,15 @@ class Counterpart(_Part):
 
     `rows` has, for one or more of our columns, the names in it; such a name and the name of a figure's column each give axes of
     the paper's table, `at` gives the others; together they say which cell it is (at most one). Our keys and names are patterns
-    (`*`, `[Aa]`), of which the first that fits counts. Both sides are in the same unit.
+    (`*`, `[Aa]`), of which the first that fits counts. Both sides are in the same unit. With `as_rows` the names in `rows` are
+    not ours but the paper's, and its figures are further rows of our table instead of columns.
     """
 
     tables: Annotated[list[str], Field(min_length=1)]
     at: At = {}
     rows: Annotated[dict[StrictStr, dict[StrictStr, At]], Field(min_length=1)]
     columns: Annotated[dict[StrictStr, At], Field(min_length=1)]
+    as_rows: bool = False
     note: str | None = None
 
 

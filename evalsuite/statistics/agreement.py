@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,30 @@ def read_judgements(path: Path) -> list[Judgement]:
     judgements = read_jsonl(path, Judgement, "judgements")
     _refuse_doubled(str(path), ((*item_of(j), j.rubric, scorer_of(j), j.repeat) for j in judgements))
     return judgements
+
+
+def judgements_of(paths: Iterable[Path]) -> list[Judgement]:
+    """Verdicts from several files; one that was given twice, in two files too, is an error."""
+    found = [(path, each) for path in paths for each in read_judgements(path)]
+    _refuse_twice((path, j.dialogue_id, j.dimension, j.judge, scorer_of(j), j.rubric, j.turn, j.repeat) for path, j in found)
+    return [each for _, each in found]
+
+
+def gold_scores_of(paths: Iterable[Path]) -> list[HumanScore]:
+    """Gold scores from several files; one that an annotator gave twice, in two files too, is an error."""
+    found = [(path, each) for path in paths for each in read_gold(path)]
+    _refuse_twice((path, s.dialogue_id, s.dimension, s.annotator, s.rubric, s.turn) for path, s in found)
+    return [each for _, each in found]
+
+
+def _refuse_twice(given: Iterable[tuple[Any, ...]]) -> None:
+    """Raise `UserError` for (file, dialogue, dimension, who, …) of which all but the file came before."""
+    seen: dict[Hashable, Path] = {}
+    for path, *rest in given:
+        key = tuple(rest)
+        if key in seen:
+            raise UserError(f"{path}: {key[2]} scored dialogue {key[0]}, dimension {key[1]} twice (first in {seen[key]})")
+        seen[key] = path
 
 
 def of_annotators(scores: Sequence[HumanScore], annotators: Sequence[str]) -> list[HumanScore]:
@@ -153,18 +177,13 @@ def _figures(pairs: Sequence[Pair]) -> dict[str, Any]:
 def probabilities(pairs: Iterable[Pair]) -> tuple[list[list[float]], list[int]]:
     """Distributions [n, K] of the readable verdicts that have one, and the column of each item's rounded gold [n].
 
-    Columns are all scores that the distributions name, ascending. Raises `UserError` for gold that is none of them.
+    Columns are all scores that the distributions name or gold has, ascending: what a distribution does not name has probability
+    0 in it.
     """
-    spread = [(j.distribution, round_half_up(gold), j) for j, gold in pairs if j.value is not None and j.distribution]
-    columns = sorted({int(score) for distribution, _, _ in spread for score in distribution})
-    for _, gold, j in spread:
-        if gold not in columns:
-            raise UserError(
-                f"dialogue {j.dialogue_id}, dimension {j.dimension}: gold {gold} is not a score that {j.judge} can give "
-                f"({columns[0]} to {columns[-1]}): another rubric, or another scale?"
-            )
-    rows = [[distribution.get(str(score), 0.0) for score in columns] for distribution, _, _ in spread]
-    return rows, [columns.index(gold) for _, gold, _ in spread]
+    spread = [(j.distribution, round_half_up(gold)) for j, gold in pairs if j.value is not None and j.distribution]
+    columns = sorted({int(score) for distribution, _ in spread for score in distribution} | {gold for _, gold in spread})
+    rows = [[distribution.get(str(score), 0.0) for score in columns] for distribution, _ in spread]
+    return rows, [columns.index(gold) for _, gold in spread]
 
 
 def _average(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:

@@ -109,21 +109,24 @@ def correlations(
     value: Value = "value",
     pairing: Pairing = Pairing(),
     levels: Sequence[Level] = LEVELS,
+    alone_told: list[str] | None = None,
 ) -> list[Correlation]:
     """Every dimension of every judge with every dimension of every rubric that people scored, within a language.
 
     Judges (judge, method, condition, rubric) come in the order of `judgements`. Condition `supporter`, where a judgement has
-    it, names the system. Raises `UserError` for scores of unknown dialogues, and for a judge that shares no unit with people.
+    it, names the system. A judge that shares no unit with people in some language is left out there; `alone_told` gets a line on why.
+    Raises `UserError` for scores of unknown dialogues, and where nothing is shared at all.
     """
     known = {dialogue.id: dialogue for dialogue in dialogues}
     unread: Counter[tuple[object, ...]] = Counter()
     judged = _judged(judgements, known, value, pairing, unread)
     golden = _golden(gold, known, pairing)
     found: list[Correlation] = []
+    alone: list[str] = []
     for (language, scorer, rubric), own in judged.items():
         partners = {r: theirs for (given, r), theirs in golden.items() if given == language and _units(own) & _units(theirs)}
         if not partners:
-            raise UserError(_nothing_shared(scorer, language, own, golden, pairing))
+            alone.append(_nothing_shared(scorer, language, own, golden, pairing))
         for gold_rubric, theirs in partners.items():
             for (dimension, scores), (wanted, gold_scores) in product(
                 _with_average(own).items(), _with_average(theirs).items()
@@ -135,6 +138,10 @@ def correlations(
                     for name, (estimate, undefined, left_out) in figures(x, y, place, level).items():
                         counts = (len(x), len(set(place.tolist())), undefined, left_out, lost)
                         found.append(Correlation(*who, level, name, estimate, *counts))
+    if alone and not found:
+        raise UserError(alone[0])
+    if alone_told is not None:
+        alone_told += alone
     return found
 
 

@@ -10,11 +10,12 @@ from typing import TypeVar
 import numpy as np
 
 from data_prep.records import HumanScore, Judgement
+from data_prep.scores.bootstrap import interval, resampled_means
 from data_prep.scores.human import round_half_up
 from data_prep.tables import Cell, Estimate, Table
 from evalsuite.statistics.agreement import Item, Paired, hit_counts, item_of, mean_gold, paired, unreadable
 from evalsuite.statistics.judges import Judges, gold_of
-from evalsuite.statistics.paired import ALPHA, differences, holm
+from evalsuite.statistics.paired import ALPHA, holm, sign_flip_p
 from evalsuite.statistics.summary import AGREEMENT
 from serve.errors import UserError
 
@@ -133,10 +134,12 @@ def _average(language: str, a: str, b: str, first: Paired, second: Paired) -> Av
     dialogues = sorted({j.dialogue_id for pairs in first[language].values() for j, _ in pairs})
     if not all(first[language].values()):
         return AverageDifference(language, a, b, len(dialogues), None, None, None, None)
-    hits, counts = zip(*(hit_counts(side[language], dialogues)[:2] for side in (first, second)), strict=True)
-    (found,) = differences(np.stack(hits, axis=1), np.stack(counts, axis=1), [(0, 1)], average_only=True)
-    estimate = found.estimate
-    return AverageDifference(language, a, b, estimate.n, estimate.mean, estimate.low, estimate.high, found.p)
+    (own, counts, _), (others, _, _) = (hit_counts(side[language], dialogues) for side in (first, second))
+    # Every rating weighs the same, as in the ACC that this is a difference of: a dialogue with many rated turns weighs more.
+    gaps, totals = own - others, counts.sum(axis=0)
+    low, high = interval(resampled_means(gaps, counts).mean(axis=1)) if len(dialogues) > 1 else (None, None)
+    p = float(sign_flip_p((gaps / totals).mean(axis=1, keepdims=True))[0])
+    return AverageDifference(language, a, b, len(dialogues), float((gaps.sum(axis=0) / totals).mean()), low, high, p)
 
 
 def _holm(tests: Sequence[Tested]) -> Iterator[Tested]:
@@ -182,7 +185,8 @@ def comparison_tables(
         ),
         notes=(
             "Exact, two-sided, on items (n) that both judged; Holm's correction over all tests of a language. Gold that is not "
-            f"whole is rounded, halves up. {unreadable(mode)}",
+            f"whole is rounded, halves up. {unreadable(mode)} Where single turns were rated, those of one dialogue hang "
+            "together, and p is too small.",
         ),
         section=AGREEMENT,
     )

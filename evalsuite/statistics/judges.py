@@ -76,19 +76,24 @@ def dimensions_of(figures: Mapping[str, Figures], language: str) -> list[str]:
 
 
 def table4(
-    figures: Mapping[str, Figures], gold: Sequence[HumanScore], mode: str, labels: Mapping[str, str], note: str = ""
+    figures: Mapping[str, Figures],
+    gold: Sequence[HumanScore],
+    mode: str,
+    labels: Mapping[str, str],
+    note: str = "",
+    same_items: bool = True,
 ) -> list[Table]:
     """Table 4 of ESC-Eval, one a language: judges × dimensions and their average, ACC (with interval and n) and ACC_soft in per
     cent, the majority class last. The best judge of a column is bold, and so are all that equal it; one judge alone is not.
 
-    A judge without some dimension has no average: averages over different dimensions do not compare.
+    `same_items` says whether all judges' figures are over the same items. A judge without some dimension has no average:
+    averages over different dimensions do not compare.
     """
     tables = []
     for language in sorted({language for each in figures.values() for language in each}):
         dimensions = dimensions_of(figures, language)
         body: list[tuple[Cell, ...]] = []
         ranked: list[list[float | None]] = []
-        sizes = set()
         for name, each in figures.items():
             rows = each.get(language)
             if rows is None:
@@ -99,15 +104,14 @@ def table4(
                 (acc, low, high), soft, n = ((None,) * 3, None, 0) if lacking else shown(rows[column], mode)
                 cells += [Estimate(acc, low, high, n), soft]
             ranked.append([cell.mean if isinstance(cell, Estimate) else cell for cell in cells])  # type: ignore[misc]
-            sizes.add(rows[AVERAGE]["n"])
             body.append((name, *cells, 100 * rows[AVERAGE]["parse_rate"]))
         body.append(("majority class", *_majority_row(gold, language, dimensions), None))
         notes = [
             f"In per cent. {unreadable(mode)} Intervals: 95 %, Wilson; of the average: bootstrap over dialogues. n: ratings. "
             "Majority class: always the most frequent gold score. Bold: the best of the judges."
         ]
-        if len(sizes) > 1:
-            notes.append("The judges saw different items (n): compare them by the tests below, which are on shared items.")
+        if not same_items:
+            notes.append("The judges' figures are over different items: compare them by the tests, which are on shared ones.")
         heads = [f"{labels.get(name, name)} {what}" for name in (*dimensions, AVERAGE) for what in ("ACC", "ACC_soft")]
         tables.append(
             Table(
@@ -174,8 +178,13 @@ def confusion(
     }
     occurring = {score for counts in cells.values() for pair in counts for score in pair if score is not None}
     axis = list(scores) if scores is not None else list(range(min(occurring), max(occurring) + 1)) if occurring else []
-    if off := sorted(occurring - set(axis)):
-        raise UserError(f"confusion: {off[0]} is not among the scores {axis[0]} to {axis[-1]}")
+    if off := occurring - set(axis):
+        pairs = (pair for own in pairs_of.values() for each in own.values() for pair in each)
+        j, mean = next((j, mean) for j, mean in pairs if {round_half_up(mean), _nearest(j.value)} & off)
+        raise UserError(
+            f"dialogue {j.dialogue_id}, dimension {j.dimension}: {j.judge} gave {j.value}, gold is {mean:g}, but rubric "
+            f"{j.rubric} runs from {axis[0]} to {axis[-1]}: are both on the same rubric?"
+        )
     for language, own in pairs_of.items():
         counted = {dimension: cells[language, dimension] for dimension in own}
         counted[POOLED] = sum(counted.values(), Counter())

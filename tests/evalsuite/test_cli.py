@@ -44,6 +44,24 @@ def test_stages_alone_equal_one_run_and_a_finished_run_asks_nothing(esc_eval: Es
     assert not {"seconds", "date", "time"} & set(dialogue)
 
 
+def test_a_score_folder_keeps_to_its_dialogues(esc_eval: EscEval, tmp_path: Path) -> None:
+    with Endpoint(models=("embedded",)) as endpoint:
+        (tmp_path / "c.yaml").write_text(yaml.safe_dump(demo_config(limit=1, gold=None)))
+        given = ("--config", "c.yaml", "--endpoint", f"embedded={endpoint.url}")
+        assert esc_eval("simulate", *given, "--out", "run")[0] == 0
+        whole = (tmp_path / "run" / "dialogues.jsonl").read_bytes()
+        assert len(whole.splitlines()) == 2
+        assert esc_eval("score", *given, "--language", "zh", "--out", "run")[0] == 0
+        assert (tmp_path / "run" / "dialogues.jsonl").read_bytes() == whole, "one language is scored, none is lost"
+        (tmp_path / "one.jsonl").write_bytes(whole.splitlines(keepends=True)[0])
+        (tmp_path / "two.jsonl").write_bytes(whole)
+        code, err = esc_eval("score", *given, "--dialogues", "one.jsonl", "--out", "run")
+        assert code == 2 and "run holds a run's own dialogues; use another --out" in err
+        assert esc_eval("score", *given, "--dialogues", "one.jsonl", "--out", "scored")[0] == 0
+        code, err = esc_eval("score", *given, "--dialogues", "two.jsonl", "--out", "scored")
+        assert code == 2 and "another dialogues config: count: 1 → 2" in err
+
+
 def test_the_supporter_never_sees_the_greeting_or_the_card(esc_eval: EscEval, tmp_path: Path) -> None:
     with Endpoint(models=("embedded", "my-model")) as endpoint:
         arguments = ("--config", DEMO, "--endpoint", f"embedded={endpoint.url}", "--language", "en")

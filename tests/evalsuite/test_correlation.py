@@ -255,6 +255,15 @@ def test_people_judged_other_dialogues_of_the_same_situations() -> None:
         correlations(verdicts, gold, held + simulated, pairing=Pairing("system"))
 
 
+def test_a_language_that_people_did_not_rate_is_left_out_and_said() -> None:
+    zh = [talk(f"zh{i}", language="zh", supporter=f"s{i}", card_id="c") for i in (1, 2)]
+    verdicts = judged(1, 2, 3, 30, 20, 10) + [said(d.id, 1, language="zh") for d in zh]
+    left_out: list[str] = []
+    found = correlations(verdicts, GOLD, [*TALKS, *zh], alone_told=left_out)
+    assert {each.language for each in found} == {"en"} and len(left_out) == 1
+    assert "none of its 2 zh dialogues has a human score" in left_out[0]
+
+
 def test_turns_repeats_annotators_and_trials_are_averaged_in_that_order() -> None:
     own = [talk(f"{s}{trial}", card_id="c", supporter=s, trial=trial) for s in ("s1", "s2", "s3") for trial in (0, 1)]
     gold = [felt("s10", 0, turn=1), felt("s10", 1, turn=3), felt("s10", 4, annotator="b")]  # (0.5 + 4) / 2

@@ -130,6 +130,41 @@ def test_an_unread_judge_is_a_dash_and_never_the_best() -> None:
     assert {row for row, _ in table.bold} == {1}
 
 
+def test_judges_of_equally_many_but_other_items_are_told_apart(tmp_path: Path) -> None:
+    verdicts = judged("a", [3, 3]) + judged("b", [3, 3], first=1)
+    result = ran(*files(tmp_path, verdicts, golden([3, 3, 3])))
+    assert "over different items" in " ".join(result.stdout.split())
+
+
+def test_a_difference_of_turns_is_the_difference_of_the_accuracies() -> None:
+    """One dialogue has one rated turn (only a is right), another has nine (only b is right)."""
+    turns = [("d0", 1)] + [("d1", turn) for turn in range(1, 18, 2)]
+    verdicts = [
+        Judgement(dialogue_id=d, language="en", judge=name, rubric="g", dimension="fluency", value=value, turn=turn)
+        for name, right in (("a", "d0"), ("b", "d1"))
+        for d, turn in turns
+        for value in [3.0 if d == right else 1.0]
+    ]
+    gold = [
+        HumanScore(dialogue_id=d, language="en", annotator="p", rubric="g", dimension="fluency", value=3, turn=turn)
+        for d, turn in turns
+    ]
+    _, (average,) = compare(by_judge(verdicts), gold, "native")
+    assert average.difference == pytest.approx(0.1 - 0.9) and average.n == 2
+
+
+def test_what_a_distribution_does_not_name_has_no_probability() -> None:
+    verdicts = judged("a", [3, 4], distribution={"3": 0.9, "4": 0.1})
+    gold = golden([1, 4])
+    assert against_gold(by_judge(verdicts), gold)["a"]["en"]["fluency"]["ece"] == pytest.approx(0.9)
+
+
+def test_a_score_given_in_two_files_is_an_error(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "g2.jsonl", golden([4]))
+    result = ran(*files(tmp_path, judged("a", [3]), golden([3])), "--gold", tmp_path / "g2.jsonl")
+    assert isinstance(result.exception, UserError) and "g2.jsonl" in str(result.exception) and "twice" in str(result.exception)
+
+
 def test_one_judge_alone_is_not_the_best() -> None:
     (table,) = shown_tables(judged("a", [3]), golden([3]))
     assert table.bold == () and figures_of(table, 0)["average ACC"] == "100.00 n=1"  # one dialogue: no interval
@@ -138,7 +173,7 @@ def test_one_judge_alone_is_not_the_best() -> None:
 def test_a_judge_without_a_dimension_has_no_average() -> None:
     gold = golden([3, 2]) + golden([3, 2], "skill")
     verdicts = judged("whole", [3, 3]) + judged("whole", [0, 0], "skill") + judged("part", [3, 2])
-    (table,) = shown_tables(verdicts, gold)
+    (table,) = table4(against_gold(by_judge(verdicts), gold), gold, "paper", {"fluency": "Fluency"}, same_items=False)
     part = figures_of(table, 1)
     assert part["average ACC"] == "– n=0" and part["skill ACC"] == "– n=0" and part["Fluency ACC"].startswith("100.00")
     assert "different items" in table.notes[1]
@@ -187,7 +222,7 @@ def test_confusion_pools_dimensions_and_shows_every_score_between() -> None:
 
 
 def test_a_score_off_the_scale_is_an_error() -> None:
-    with pytest.raises(UserError, match="5 is not among the scores 0 to 4"):
+    with pytest.raises(UserError, match=r"dialogue d\d, dimension .*gold is 5.* runs from 0 to 4"):
         confusion(judged("a", [1]), golden([5]), range(5))
 
 
@@ -349,11 +384,18 @@ def test_several_files_and_judges(tmp_path: Path) -> None:
     assert "agreement" not in found and list(found["judges"]) == ["a", "b/c", "d"] and len(found["mcnemar"]) == 3
     keys = [f"{kind}_{judge}_en" for kind in ("agreement", "confusion") for judge in ("a", "b-c", "d")]
     keys += ["table4_en", "judge_differences", "judge_mcnemar"]
-    assert sorted(path.name for path in out.iterdir()) == sorted(["agreement.json", "table4.md", *(f"{k}.csv" for k in keys)])
+    assert sorted(path.name for path in out.iterdir()) == sorted(
+        [".agreement.tables", "agreement.json", "table4.md", *(f"{k}.csv" for k in keys)]
+    )
     with (out / "table4_en.csv").open(newline="") as handle:
         rows = list(csv.DictReader(handle))
     assert [(row["Judge"], row["Fluency ACC"], row["Fluency ACC n"]) for row in rows][1] == ("b/c", "100.00", "2")
     assert "**100.00 [" in (out / "table4.md").read_text()
+    (out / "own.csv").write_text("mine")
+    assert ran(*files(tmp_path, judged("a", [3, 1]), golden([3, 3])), "--out", out).exit_code == 0
+    assert {path.name for path in out.glob("*.csv")} == {"agreement_en.csv", "confusion_en.csv", "table4_en.csv", "own.csv"}, (
+        "figures of the three judges do not stay behind"
+    )
 
 
 def test_one_rubric_of_several_is_chosen(tmp_path: Path) -> None:
@@ -417,7 +459,7 @@ def test_the_papers_table_4_stands_beside_ours(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     with (tmp_path / "out" / "table4_en.csv").open(newline="") as handle:
         rows = {row["Judge"]: row for row in csv.DictReader(handle)}
-    assert rows["esc-rank"]["paper: Fluency ACC"] == "81.66" and rows["gpt-4"]["paper: average ACC_soft"] == "75.03"
+    assert rows["paper: ESC-RANK"]["Fluency ACC"] == "81.66" and rows["paper: GPT-4"]["average ACC_soft"] == "75.03"
     alone = ran(*files(tmp_path, judged("mine", [3, 3]), golden([3, 3])), "--against", "paper", "--out", tmp_path / "alone")
     assert alone.exit_code == 0 and "81.66" in (tmp_path / "alone" / "agreement_en.csv").read_text()
     wrong = ran(*given, "--against", "papers")

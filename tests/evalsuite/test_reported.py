@@ -19,7 +19,8 @@ from statsmodels.stats.proportion import proportion_confint
 from typer.testing import CliRunner
 
 from data_prep.rubrics import load_rubric
-from data_prep.tables import Estimate, Table
+from data_prep.scores.accuracy import wilson
+from data_prep.tables import Estimate, Table, fmt
 from evalsuite.commands.reported import reported as app
 from evalsuite.reported.against import against, as_printed, beside
 from evalsuite.reported.recomputation import Checked, Spread, check, combine
@@ -381,15 +382,18 @@ def test_the_other_language_and_what_it_lacks(paper: Reported) -> None:
 
 
 def test_a_table_without_counterpart_is_as_it_was(paper: Reported) -> None:
-    for table in (
-        Table("costs", "C", ("item", "calls"), (("total", 3),)),
-        leaderboard("en", "my-model"),
-        Table("leaderboard-en", "L", ("model", "Fluency"), (("gpt-4", 1.0),)),
-        Table("leaderboard-en", "L", ("supporter", "Fluency"), ()),
+    for table, note in (
+        (Table("costs", "C", ("item", "calls"), (("total", 3),)), "There is no counterpart of this table in ESC-Eval."),
+        (leaderboard("en", "my-model"), "No row of this table is in ESC-Eval."),
+        (
+            Table("leaderboard-en", "L", ("model", "Fluency"), (("gpt-4", 1.0),)),
+            "There is no counterpart of this table in ESC-Eval.",
+        ),
+        (Table("leaderboard-en", "L", ("supporter", "Fluency"), ()), "No row of this table is in ESC-Eval."),
     ):
         shown = beside(table, paper)
         assert (shown.columns, shown.rows, shown.bold) == (table.columns, table.rows, table.bold)
-        assert shown.notes == (*table.notes, "ESC-Eval has no counterpart of this table.")
+        assert shown.notes == (*table.notes, note)
 
 
 def test_agreement_role_play_and_judges(paper: Reported) -> None:
@@ -403,7 +407,13 @@ def test_agreement_role_play_and_judges(paper: Reported) -> None:
         ("Judge", "skill ACC", "average ACC_soft"),
         (("gpt-4 · joint", 1.0, 2.0), ("majority class", 1.0, 2.0)),
     )
-    assert [(row[2], row[4]) for row in beside(table4, paper).rows] == [(38.83, 75.03), (None, None)]
+    low, high = wilson(round(0.3883 * 927), 927)
+    assert low is not None and high is not None
+    shown = beside(table4, paper)
+    assert (shown.columns, shown.rows[:2]) == (table4.columns, table4.rows), "whatever our judges are called"
+    assert [row[0] for row in shown.rows[2:]] == ["paper: InternLM2", "paper: GPT-4", "paper: ESC-RANK"]
+    assert shown.rows[3][1] == Estimate(38.83, pytest.approx(100 * low), pytest.approx(100 * high), 927)
+    assert isinstance(shown.rows[3][2], float | Estimate) and fmt(shown.rows[3][2]).startswith("75.03")
     seekers = ("gpt-4-zero-shot", "gpt-4-icl", "gpt-4-cot", "gpt-4-cot-icl", "baichuan-npc-icl-cot", "esc-role")
     rows = tuple((seeker, "people", 1.0) for seeker in seekers)
     shown = beside(Table("role_play-en", "R", ("seeker", "judged by", "Emotional congruence"), rows), paper)

@@ -181,7 +181,14 @@ def test_pairs_of_whole_dialogues() -> None:
     same = real[1].model_copy(update={"id": "a"})
     assert [r.reference for r in paired([mine], [*real, same])] == ["x", None, None]  # its own id goes before its card
     with pytest.raises(UserError, match="dialogue a: no reference dialogue has its id, or its card_id 'c'"):
-        paired([mine], [real[0].model_copy(update={"language": "zh"}), real[1]])
+        paired([mine], [real[0].model_copy(update={"language": "zh"})])
+
+
+def test_a_simulated_dialogue_finds_its_source_where_no_reference_has_its_card() -> None:
+    words = (Turn(role="seeker", text="a"), Turn(role="supporter", text="b"))
+    mine = Dialogue(id="sim", language="en", source="own", card_id="c1", source_id="test/1", supporter="m", turns=words)
+    real = Dialogue(id="real", language="en", source="esconv", source_id="test/1", turns=words)
+    assert [r.reference for r in paired([mine], [real])] == ["b"]
 
 
 def test_a_reply_without_text_needs_its_reason() -> None:

@@ -285,7 +285,7 @@ def test_the_verb_prints_writes_and_hands_on(tmp_path: Path) -> None:
     write_jsonl(file, [*responses(EN), *responses(ZH, "zh")])
     printed = call("--responses", file, "--out", tmp_path / "out", "--judgements-out", verdicts)
     assert "ROUGE-L" in printed and "no stemming" in printed and "jieba" in printed
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+    assert sorted(p.name for p in (tmp_path / "out").glob("[!.]*")) == [
         *("metrics.json", "metrics_corpus_en.csv", "metrics_corpus_zh.csv"),
         *("metrics_responses_en.csv", "metrics_responses_zh.csv"),
     ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from serve.errors import UserError
@@ -38,3 +40,19 @@ def test_unknown_groups_are_refused(tmp_path_factory: pytest.TempPathFactory) ->
     )
     with pytest.raises(UserError, match=r"m\.yaml:5: group: .*'closed', 'open' or 'domain'"):
         load_spec(str(path))
+
+
+def test_weights_of_one_adapter_among_several_are_part_of_the_fingerprint(tmp_path: Path) -> None:
+    adapters = {"en": {}, "zh": {}}
+    for language, dimension in (("en", "empathy"), ("zh", "empathy"), ("zh", "skill")):
+        folder = tmp_path / language / dimension
+        folder.mkdir(parents=True)
+        (folder / "adapter_model.safetensors").write_bytes(b"one")
+        adapters[language][dimension] = str(folder)
+    spec = ModelSpec.model_validate(
+        {"name": "m", "about": "a", "roles": ["judge"], "languages": ["en", "zh"], "checkpoint": "c/d", "context_length": 9000}
+        | {"adapters": adapters}
+    )
+    before = spec.fingerprint()
+    (tmp_path / "zh" / "skill" / "adapter_model.safetensors").write_bytes(b"two")
+    assert spec.fingerprint() != before
