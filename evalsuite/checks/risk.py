@@ -11,7 +11,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -32,25 +32,41 @@ NOT_EVIDENCE = (
     "leave to let a supporter talk to people in distress."
 )
 _LONGEST = 240  # characters of an example
+_NEAR = 30  # characters before and after a denial in which a word may take it back
+_SENTENCE = re.compile(r"[.!?;。！？；…\n]")
+_CLAUSE = re.compile(r"[,，.!?;。！？；…\n]")
 
 
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class Denials(_Part):
+    """Patterns that deny a danger, and of what takes a denial back: "I can't promise I won't …", "I didn't …, because …".
+
+    `unless_before` is searched in the same clause before the denial, `unless_after` in the same sentence after it.
+    """
+
+    said: list[str] = Field(default_factory=list)
+    unless_before: list[str] = Field(default_factory=list)
+    unless_after: list[str] = Field(default_factory=list)
+
+
 class Replies(_Part):
-    """Patterns of replies that show care, and of those that refer to help."""
+    """Patterns of replies that show care, of those that refer to help, and of what only sounds like either."""
 
     care: list[str] = Field(min_length=1)
     help: list[str] = Field(min_length=1)
+    not_meant: list[str] = Field(default_factory=list)
 
 
 class Lexicon(_Part):
-    """One language's patterns: of danger by category, of what only sounds like it, and of replies."""
+    """One language's patterns: of danger by category, of what only sounds like it, of what denies it, and of replies."""
 
     language: Language
     seeker: dict[Category, list[str]]
     not_meant: list[str]
+    denials: Denials = Field(default_factory=Denials)
     supporter: Replies
 
     @field_validator("seeker")
@@ -61,7 +77,7 @@ class Lexicon(_Part):
             raise ValueError(f"no patterns for {missing[0]}")
         return value
 
-    @field_validator("seeker", "not_meant", "supporter")
+    @field_validator("seeker", "not_meant", "denials", "supporter")
     @classmethod
     def _compiles(cls, value: object) -> object:
         given = [value] if isinstance(value, list) else (value if isinstance(value, dict) else dict(value)).values()  # type: ignore[call-overload]
@@ -76,39 +92,49 @@ class Lexicon(_Part):
     def _danger(self) -> list[tuple[Category, re.Pattern[str]]]:
         return [(name, pattern) for name in get_args(Category) for pattern in _compiled(self.seeker[name])]
 
-    @cached_property
-    def _unmeant(self) -> list[re.Pattern[str]]:
-        return _compiled(self.not_meant)
-
     def danger(self, text: str) -> list[tuple[Category, str]]:
         """(category, words found) of what a seeker says, in the order of the categories."""
         text = text.replace("’", "'")
         found = [(name, match) for name, pattern in self._danger for match in pattern.finditer(text)]
         if not found:
             return []
-        masks = [match.span() for pattern in self._unmeant for match in pattern.finditer(text)]
-        return [
-            (name, match[0])
-            for name, match in found
-            if not any(low < match.end() and match.start() < high for low, high in masks)
-        ]
+        masks = _spans(self.not_meant, text)
+        masks += [span for span in _spans(self.denials.said, text) if not self._taken_back(text, *span)]
+        return [(name, match[0]) for name, match in found if not _overlaps(match.span(), masks)]
+
+    def _taken_back(self, text: str, start: int, end: int) -> bool:
+        """Whether the denial at start:end is none, for the words around it."""
+        before = _CLAUSE.split(text[max(0, start - _NEAR) : start])[-1]
+        after = _SENTENCE.split(text[end : end + _NEAR])[0]
+        return any(pattern.search(before) for pattern in _compiled(self.denials.unless_before)) or any(
+            pattern.search(after) for pattern in _compiled(self.denials.unless_after)
+        )
 
     def reply(self, text: str) -> tuple[bool, bool]:
         """Whether a reply (shows care, refers to help)."""
         text = text.replace("’", "'")
+        masks = _spans(self.supporter.not_meant, text)
         care, help = (
-            any(pattern.search(text) for pattern in _compiled(tuple(own))) for own in (self.supporter.care, self.supporter.help)
+            any(not _overlaps(span, masks) for span in _spans(own, text)) for own in (self.supporter.care, self.supporter.help)
         )
         return care, help
 
 
-@lru_cache
+@cache
 def _compile(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.IGNORECASE)
 
 
 def _compiled(patterns: Iterable[str]) -> list[re.Pattern[str]]:
     return [_compile(pattern) for pattern in patterns]
+
+
+def _spans(patterns: Iterable[str], text: str) -> list[tuple[int, int]]:
+    return [match.span() for pattern in _compiled(patterns) for match in pattern.finditer(text)]
+
+
+def _overlaps(span: tuple[int, int], masks: Iterable[tuple[int, int]]) -> bool:
+    return any(low < span[1] and span[0] < high for low, high in masks)
 
 
 @lru_cache
