@@ -34,11 +34,11 @@ def _system(method: Method) -> str:
 
 def transcript(dialogue: Dialogue) -> str:
     """The dialogue as native judges read it: one numbered block a turn; lines inside a turn are indented, so that no text can
-    pose as another turn."""
+    pose as another turn. Whatever breaks a line somewhere (carriage returns, U+2028 and the like) counts as a line break."""
     names = _NAMES[dialogue.language]
     blocks = []
     for number, turn in enumerate(dialogue.turns, start=1):
-        blocks.append(f"[{number}] {names[turn.role]}: " + turn.text.strip().replace("\n", "\n    "))
+        blocks.append(f"[{number}] {names[turn.role]}: " + "\n    ".join(turn.text.strip().splitlines()))
     return "\n".join(blocks)
 
 

@@ -154,7 +154,7 @@ def _made(cards: int, supporters: tuple[tuple[str, float], ...], poison: bool, w
         gold_scores=gold,
         ranks=ranks_of(dialogues, judgements, RUBRIC),
         warnings=[f"The judge ranker shares its base with {supporters[0][0]}{bad}."],
-        risks={dialogues[1].id: {0: "self-harm"}},
+        risks={dialogues[1].id: {0: ["self-harm"]}},
     )
 
 

@@ -101,6 +101,7 @@ def set_up_logging(recipe: Recipe[Any]) -> None:
     if "wandb" not in (recipe.training.report_to or []):
         return
     os.environ.setdefault("WANDB_PROJECT", f"esc-{recipe.task}")
+    os.environ.setdefault("WANDB__DISABLE_META", "true")  # wandb's own metadata holds the command line
     offline_without_key(say)
     # A resumed run goes on in the same wandb run.
     claim = Path(recipe.training.output_dir).absolute() / "recipe.json"

@@ -104,12 +104,15 @@ def write_sheet(folder: Path, name: str, dialogues: Sequence[Dialogue], rubric: 
 def write_review(
     folder: Path, dialogues: Sequence[Dialogue], asked: Asked, scores: Sequence[HumanScore], rubric: Rubric
 ) -> list[str]:
-    """review.csv and review.xlsx: what waits, with the scores given (sorted, without names); returns the two names."""
+    """review.csv and review.xlsx: what waits, with the scores given (sorted, without names); returns the two names.
+
+    Rows stand language by language in the order of a hash: the order of the records would tell the supporters apart.
+    """
     given: dict[tuple[str, str], list[float]] = defaultdict(list)
     for score in scores:
         given[score.dialogue_id, score.dimension].append(score.value)
     rows = []
-    for dialogue in sorted(dialogues, key=lambda dialogue: dialogue.language):
+    for dialogue in sorted(dialogues, key=lambda dialogue: (dialogue.language, digest(["review", dialogue.id]))):
         if wanted := asked.get(dialogue.id):
             said = {f"{key}_given": " / ".join(f"{v:g}" for v in sorted(given[dialogue.id, key])) for key in wanted}
             rows.append(_shown(dialogue) | said | {"decide": ", ".join(wanted)})

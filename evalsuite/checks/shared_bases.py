@@ -84,6 +84,11 @@ def likeness(one: Base, other: Base) -> Likeness | None:
     return "same family" if one.family is not None and one.family == other.family else None
 
 
+def alike(one: str, other: str, known: Mapping[str, Base]) -> Likeness | None:
+    """How two models are alike, by name and base: one and the same model shares its base, whether or not that is known."""
+    return "same checkpoint" if one == other else likeness(known[one], known[other])
+
+
 @dataclass(frozen=True)
 class Sharing:
     """A judge or simulator, and the supporters that share its base, in one language and by one scorer.
@@ -147,11 +152,12 @@ def _of_one(
     rubric: Rubric,
     value: Value,
 ) -> list[Sharing]:
-    alike, side, found = {}, {}, []
+    likes: dict[str, Likeness] = {}
+    side, found = {}, []
     for supporter in sorted({supporter_of(dialogue) for dialogue in dialogues}):
-        how = likeness(known[name], known[supporter])
+        how = alike(name, supporter, known)
         if how:
-            alike[supporter] = how
+            likes[supporter] = how
         told = known[name].family is not None and known[supporter].family is not None
         side[supporter] = "alike" if how else "others" if told else "unknown"
     sided = [dialogue.model_copy(update={"supporter": side[supporter_of(dialogue)]}) for dialogue in dialogues]
@@ -163,7 +169,7 @@ def _of_one(
         if "alike" in by_side and "others" in by_side:
             arrays = stack([by_side["alike"], by_side["others"]])
             (difference,) = paired.differences(*arrays, [(0, 1)], average_only=True)
-        own = {supporter: how for supporter, how in alike.items() if (language, supporter) in spoken}
+        own = {supporter: how for supporter, how in likes.items() if (language, supporter) in spoken}
         unknown = tuple(s for s, where in side.items() if where == "unknown" and (language, s) in spoken)
         found.append(Sharing(language, role, name, known[name], scorer, own, unknown, difference))
     return found

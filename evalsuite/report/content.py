@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,10 +18,11 @@ from data_prep.records import Dialogue, HumanScore, Judgement, RoleCard, Usage
 from data_prep.rubrics import Rubric
 from data_prep.tables import Estimate, Table, to_console
 from evalsuite.checks import risk
-from evalsuite.checks.shared_bases import bases, likeness
+from evalsuite.checks.shared_bases import alike, bases
 from evalsuite.report.headlines import ranks_of
 from evalsuite.report.log_wandb import log_report
 from evalsuite.report.report import PLUMBING, ReportContent, write_report
+from evalsuite.reported.against import against
 from evalsuite.runs import Run
 from evalsuite.statistics.agreement import agreement_tables
 from evalsuite.statistics.judges import calibration, confusion, confusion_tables
@@ -36,13 +38,15 @@ CONSOLE_ROWS = 30  # longer tables are only named on the console
 _TITLES = {"esc_eval": "ESC-Eval"}
 
 
-def report_run(run: Run, console: Console, wandb: bool = False) -> None:
+def report_run(run: Run, console: Console, wandb: bool = False, versus: str | None = None) -> None:
     """Print a run's tables and write report.html, report.json, report.md and tables/*.csv into its folder.
 
-    With `wandb`, the same tables and charts go there too (see `log_wandb`). Everything comes from the folder's own
-    files. Raises `UserError` when it holds no judgements yet.
+    `versus` puts a paper's figures beside ours (`evalsuite.reported.against`). With `wandb`, the same tables and charts go
+    there too (see `log_wandb`). Everything comes from the folder's own files. Raises `UserError` when it holds no
+    judgements yet.
     """
     content = content_of(run)
+    content = replace(content, tables=against(content.tables, versus))
     for table in content.tables:
         if len(table.rows) <= CONSOLE_ROWS:
             to_console(table, console)
@@ -59,6 +63,11 @@ def report_run(run: Run, console: Console, wandb: bool = False) -> None:
 def content_of(run: Run) -> ReportContent:
     """What the report of a run folder shows."""
     config = run.config()
+    if "score" not in config and "role_play" in config:
+        raise UserError(
+            f"{run.folder} holds scores of seekers, not of supporters: show them with `esc-eval role-play table --dialogues "
+            f"{run.folder}/role_play_dialogues.jsonl --judgements {run.folder}/role_play_judgements.jsonl`"
+        )
     if "score" not in config:
         raise UserError(f"{run.folder} has no judgements yet: run `esc-eval score --out {run.folder} …` first")
     rubric = Rubric.model_validate(config["score"]["rubric"])
@@ -113,10 +122,10 @@ def content_of(run: Run) -> ReportContent:
     )
 
 
-def _risks(found: Sequence[risk.Found]) -> dict[str, dict[int, str]]:
-    places: dict[str, dict[int, str]] = {}
+def _risks(found: Sequence[risk.Found]) -> dict[str, dict[int, list[str]]]:
+    places: dict[str, dict[int, list[str]]] = {}
     for each in found:
-        about = ", ".join(risk.CATEGORIES[name] for name in each.risk.categories)
+        about = [risk.CATEGORIES[name] for name in each.risk.categories]
         places.setdefault(each.dialogue.id, {})[each.risk.turn] = about
     return places
 
@@ -166,11 +175,11 @@ def _warnings(dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], co
     known = bases([*supporters, *seekers, *judges], config)
     for role, names, harm in (("judge", judges, "its scores may favour"), ("seeker", seekers, "it may draw out the best in")):
         for name in names:
-            likes = {supporter: likeness(known[name], known[supporter]) for supporter in supporters}
-            alike = [f"{supporter} ({how})" for supporter, how in likes.items() if how]
-            if alike:
-                whom = "it" if len(alike) == 1 else "them"
-                yield f"The {role} {name} shares its base with {', '.join(alike)}: {harm} {whom}."
+            likes = {supporter: alike(name, supporter, known) for supporter in supporters}
+            told = [f"{supporter} ({how})" for supporter, how in likes.items() if how]
+            if told:
+                whom = "it" if len(told) == 1 else "them"
+                yield f"The {role} {name} shares its base with {', '.join(told)}: {harm} {whom}."
 
 
 def _embedded(config: dict[str, Any]) -> bool:

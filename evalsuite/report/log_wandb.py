@@ -37,7 +37,8 @@ def log_report(run: Path, content: ReportContent, say: Callable[[str], None]) ->
         dir=str(run),
         config={**content.config, "mode": content.mode, "framework": content.framework},
         notes="\n".join([*found, *warnings]),
-        settings=wandb.Settings(silent=True),
+        # wandb's own metadata holds the command line, in which a URL may carry credentials.
+        settings=wandb.Settings(silent=True, x_disable_meta=True),
     )
     try:
         logged: dict[str, Any] = {}

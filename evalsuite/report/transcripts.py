@@ -13,6 +13,7 @@ import orjson
 from data_prep.records import Dialogue, Judgement, RoleCard
 from data_prep.rubrics import Rubric
 from data_prep.tables import clean
+from evalsuite.checks.risk import load_lexicon
 from evalsuite.statistics.summary import checked, scorer_of, supporter_of
 
 # Transcripts larger than this (bytes of JSON) are stored compressed, so that the 8,500 dialogues of a full ESC-Eval run stay
@@ -21,7 +22,7 @@ PACK_ABOVE = 8_000_000
 CHUNK = 100  # dialogues that are unpacked together when one of them is opened
 OPENING = 80  # characters of the first seeker turn in the list
 
-Risks = Mapping[str, Mapping[int, str]]
+Risks = Mapping[str, Mapping[int, Sequence[str]]]
 
 
 def transcripts(
@@ -34,7 +35,8 @@ def transcripts(
     """JSON for browse.js: `rows` (one a dialogue) and their bodies in `chunks`, plain or as gzip in base64 (`packed`).
 
     `risks` maps dialogue id → place of a turn → what it is about: such dialogues are shown only after a content warning, and
-    their opening is not in the list. A row ends in its scores: scorer by scorer, the mean verdict on every dimension (turns
+    their opening is not in the list. `risky_cards` are cards whose problem speaks of such things: the list of cards shows only
+    their ids. A row ends in its scores: scorer by scorer, the mean verdict on every dimension (turns
     and repeats averaged) and their average, null where nothing was read.
     """
     places = {name: index for index, name in enumerate(rubric.dimensions)}
@@ -54,10 +56,14 @@ def transcripts(
         opening = "" if risky else next((t.text for t in (*_seeker(dialogue), *dialogue.turns)), "")
         names = [dialogue.id, dialogue.language, supporter_of(dialogue), dialogue.card_id or dialogue.profile_id or ""]
         ends = [dialogue.termination or "", dialogue.ended_by or "", dialogue.exchanges, dialogue.simulator or ""]
-        told = [clean(opening[:OPENING]), sum(mark[2] is None for mark in marks), sorted(set(risky.values()))]
+        told = [
+            clean(opening[:OPENING]),
+            sum(mark[2] is None for mark in marks),
+            sorted({name for about in risky.values() for name in about}),
+        ]
         rows.append([clean(n) for n in names] + ends + told + [_scores(marks, len(scorers), len(places))])
         turns = [
-            [int(turn.role == "supporter"), clean(turn.text), *([risky[place]] if place in risky else [])]
+            [int(turn.role == "supporter"), clean(turn.text), *([list(risky[place])] if place in risky else [])]
             for place, turn in enumerate(dialogue.turns)
         ]
         bodies.append([turns, marks])
@@ -71,6 +77,7 @@ def transcripts(
         "size": CHUNK,
         "chunks": [base64.b64encode(gzip.compress(text, mtime=0)).decode() for text in written] if packed else chunks,
         "cards": {clean(key): {f: clean(getattr(card, f)) for f in card_fields} for key, card in cards.items()},
+        "risky_cards": [clean(key) for key, card in cards.items() if load_lexicon(card.language).danger(card.problem)],
         "scorers": [clean(scorer.name) for scorer in scorers],
         "scores": list(rubric.scale.scores),
         "dimensions": [

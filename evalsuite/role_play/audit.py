@@ -16,9 +16,9 @@ from data_prep.prompts import PromptPack
 from data_prep.records import Dialogue, Language, RoleCard
 from data_prep.tables import Cell, Estimate, Table
 from evalsuite.role_play.rules import CHECKS, EARLY, EVERYTHING, REPEATED, Finding, lines_of, told_at_once
-from evalsuite.role_play.seekers import seeker_of
+from evalsuite.role_play.seekers import over_cards, seeker_of
 from evalsuite.role_play.win_rates import share
-from evalsuite.statistics.summary import estimates, supporter_of
+from evalsuite.statistics.summary import supporter_of
 from serve.batch import Batch
 from serve.client import Message, Question, Reply
 
@@ -120,8 +120,11 @@ def audit_tables(audited: Sequence[Audited], examples: int = 3) -> list[Table]:
 
 
 def _told(own: Sequence[Audited]) -> Estimate:
-    told = [100 * one.told for one in own if one.told is not None]
-    return estimates(np.array(told)[:, None])[0] if told else Estimate(None, None, None, 0)
+    told = [one for one in own if one.told is not None]
+    if not told:
+        return Estimate(None, None, None, 0)
+    shares = np.array([[one.told] for one in told], dtype=np.float64)
+    return over_cards(100 * shares, [one.dialogue for one in told])[0]
 
 
 def _examples(audited: Sequence[Audited], labels: Mapping[str, str], count: int) -> Table:
@@ -147,14 +150,14 @@ def _examples(audited: Sequence[Audited], labels: Mapping[str, str], count: int)
 
 def _notes() -> Iterator[str]:
     yield (
-        "Share of dialogues with at least one finding, Wilson's 95 % interval, n = dialogues that the check applies to. The "
-        "checks are fixed phrases and counted words: they miss what is put otherwise, and their share among human seekers is "
-        "their rate of false alarms."
+        "Share of dialogues with at least one finding, n = dialogues that the check applies to. Wilson's 95 % interval takes "
+        "dialogues as independent: it is too narrow where several are on one card. The checks are fixed phrases and counted "
+        "words: they miss what is put otherwise, and their share among human seekers is their rate of false alarms."
     )
     yield "Leaves the card: states another age, gender or trade than the card. Applies where the card has one of them."
     yield f"Cheers up too soon: thanks, relief or a farewell in the first {EARLY} lines."
     yield (
         f"Says all at once: the first line has {EVERYTHING:.0%} or more of the content words (zh: pairs of characters) of the "
-        "card's problem. The last column is the mean share, with a bootstrap interval."
+        "card's problem. The last column is the mean share, with a 95 % bootstrap interval over cards, drawn whole."
     )
     yield f"Repeats itself: {REPEATED:.0%} or more of a line's runs of three words (zh: characters) stand in one earlier line."

@@ -18,7 +18,7 @@ from data_prep.prompts import PromptPack, load_pack
 from data_prep.records import Dialogue, Identifier, Preference, Record
 from evalsuite.config import Resolved, identity
 from evalsuite.pipeline import Fleet
-from evalsuite.role_play.seekers import Field, ask_all, seeker_of
+from evalsuite.role_play.seekers import Field, ask_all, claim, seeker_of
 from evalsuite.runs import Run
 from serve.client import ChatClient, Message, Question, ServerLost
 from serve.errors import UserError
@@ -144,13 +144,17 @@ def read_answer(text: str, order: Order) -> Verdict | None:
     return "a" if (said == "1") == (order == "ab") else "b"
 
 
-def compare_seekers(run: Run, resolved: Resolved, fleet: Fleet, console: Console, pairs: Sequence[Pair]) -> list[PairAnswer]:
-    """Both orders of every pair, asked of the judge. A lost server or an overflow is a null verdict with its `failure`."""
+def compare_seekers(
+    run: Run, resolved: Resolved, fleet: Fleet, console: Console, seekers: Field, pairs: Sequence[Pair]
+) -> list[PairAnswer]:
+    """Both orders of every pair of `seekers`, asked of the judge. A lost server or an overflow is a null verdict with its
+    `failure`."""
     spec, mode = resolved.judge, resolved.config.mode
     pack = resolved.config.judge_prompts or resolved.config.prompts
     prompts = load_pack(pack)  # it need not hold a judge's prompts for scores
     prompts.require({pair.a.language for pair in pairs}, TEMPLATES)
-    run.claim(
+    claim(
+        run,
         "pairwise",
         {
             "mode": mode,
@@ -158,6 +162,7 @@ def compare_seekers(run: Run, resolved: Resolved, fleet: Fleet, console: Console
             "question": QUESTION,
             "prompts": {"pack": pack, "fingerprint": prompts.fingerprint()},
         },
+        seekers,
     )
     sampling = spec.sampling.model_copy(update={"max_tokens": 4} if spec.endpoint.constrained else {})
 

@@ -29,15 +29,55 @@ CHEERFUL = (
     r"\b(?:that|this|it)(?:'s| is| was|'s been| has been) (?:really |very |so |such )*"
     r"(?:helpful|great advice|good advice|comforting)\b",
     r"\bi(?:'ll| will) (?:definitely |certainly )?(?:try (?:that|it|this|your)|give (?:that|it) a (?:try|go))\b",
-    r"\b(?:good ?bye|bye(?: bye)?|take care|have a (?:nice|great|good) (?:day|evening|night))\b",
-    r"(?:谢谢|感谢|多谢)(?!不)",
+    r"\b(?:good ?bye(?! to\b)|bye(?: bye)?)\b",
+    r"(?<!\bi )(?<!\bwe )(?<!n't )(?<!not )(?<!to )(?<!ever )(?<!even )\bhave a (?:nice|great|good) (?:day|evening|night)\b",
+    r"(?<!to )\btake care\b(?! of (?!yourself))",
+    r"(?:谢谢|感谢|多谢)(?![不他她它])",
     r"(?:好受|好|舒服|轻松|开心|放心|安心)(?:了)?(?:很)?多了|心情好(?:了|多)|豁然开朗|茅塞顿开",
-    r"(?:很|非常|太|真)?(?:有帮助|受用)|我会(?:去)?(?:试试|试一试|尝试)|再见|拜拜",
+    r"(?:很|非常|太|真)?(?:有帮助|受用)|我会(?:去)?(?:试试|试一试|尝试)",
+    r"(?:再见|拜拜)(?=[了啦吧哦呀]?(?:[\s,，.。!！?？;；~～…、]|$))",
 )
 _LEAKED = r"</?think(?:ing)?>"
-# An answer to "how are you?" is no thanks for help.
-_POLITE = re.compile(r"\b(?:fine|ok(?:ay)?|good|well|alright)[,.]? ?(?:thanks|thank you)(?: for asking)?\b", re.I)
+# What sounds like it and is not meant: an answer to "how are you?", and what is denied, asked, wished for or told of others.
+_THANK = r"(?:thank you|thanks?)\b"
+_BYE = r"(?:good ?)?byes?\b"
+_NOT = r"(?:\w*n't|not|never|nobody|no one|without|hardly|rarely|barely)"
+_IF = r"(?:when|whenever|if|until|till|unless|before|once|how|why|will|would|can|could|should|do|did|wish|hope)"
+_SMALL = (  # what may stand between a denial and what it denies
+    r"(?:有|很|太|真|那么|这么|怎么|什么|任何|觉得|感觉|感到|变得|心情|心里|是|会|能|敢|想|再|更|比以前|就|才|可以|让|我|你|说|"
+    r"得到|用了?|必|做|来得及|机会|好好)*"
+)
+_RELIEF_ZH = r"(?:有帮助|受用|(?:好受|好|舒服|轻松|开心|放心|安心)了?很?多了|心情好[了多]|豁然开朗)"
+_UNMEANT = re.compile(
+    "|".join(
+        (
+            rf"\b(?:fine|ok(?:ay)?|good|well|alright)[,.]? ?{_THANK}(?: for asking\b)?",
+            rf"\b{_NOT} (?:(?:even|ever|once|really|bother(?:s|ed)? to|get to|got to|want to|have to) )*"
+            rf"(?:say|says|saying|said|hear|heard|get|gets|got|getting|receive[ds]?) (?:\w+ ){{0,3}}?(?:{_THANK}|{_BYE})",
+            rf"\b{_NOT} (?:(?:even|ever|once|really) )*{_THANK}",
+            rf"\b(?:says|said|saying) (?:\w+ ){{0,2}}?(?:{_THANK}|{_BYE})",
+            rf"\b(?:say|tell|told|wav(?:e[ds]?|ing)|kiss(?:ed|es|ing)?) (?:\w+ ){{0,3}}?{_BYE}",
+            rf"\b(?:a|the|my|our|his|her|last|final|proper) {_BYE}",
+            rf"\b(?:a|any) (?:simple |single |proper )?{_THANK}|\bthanks (?:me|him|her|us|them)\b",
+            rf"\b{_IF} (?:i|it|that|this|you)\b",
+            rf"\b{_NOT} (?:say|think|believe|feel like|know|see|sure)(?: (?:if|that|how))* (?:i|it|that|this|you)\b",
+            rf"(?:没|(?<![得能])不|未|(?<!特)别|无法|难以|谁){_SMALL}(?:{_RELIEF_ZH}|再见|拜拜|谢谢|感谢|多谢)",
+            rf"(?:什么时候|啥时候|何时|怎么|怎样|如何|如果|要是|希望|[能会]不[能会]){_SMALL}{_RELIEF_ZH}",
+            r"(?:没人|没有人|从来?[不没]|从未|(?<![得能])[不没]曾?)(?:[跟对和给向]?我)?[说道讲]?[过声句一]*(?:谢谢|感谢|再见)",
+            r"[说连一][过声句个一]*(?:谢谢|感谢|再见)[都也]",
+        )
+    ),
+    re.I,
+)
 
+# What may stand before a trade; other words ("a bad driver") speak of how somebody does something, not of a trade.
+_KIND = (
+    r"(?:(?:full|part)[- ]time|self[- ]employed|freelance|professional|retired|former|senior|junior|assistant|head|chief|lead|"
+    r"licen[cs]ed|registered|qualified|certified|trained|young|old|single|married|(?:under)?grad(?:uate)?|college|university|"
+    r"(?:high|middle|primary|elementary|secondary|grad|graduate|law|med(?:ical)?|nursing)[- ]school|medical|law|nursing|"
+    r"ph\.?d|doctoral|master'?s|(?:first|second|third|fourth|final)[- ]year|english|maths?|science|music|art|history|school|"
+    r"kindergarten|public|private|substitute|staff|night|icu|er|hospital|family|delivery|uber|cab|line|pastry|web|data)"
+)
 # (what a seeker says it is, what its card says when that is right); only trades that are named in one plain word.
 _TRADES: dict[Language, tuple[tuple[str, str], ...]] = {
     "en": (
@@ -65,7 +105,8 @@ _TRADES: dict[Language, tuple[tuple[str, str], ...]] = {
     ),
 }
 _SELF: dict[Language, str] = {
-    "en": r"\bI(?:'m| am| work as| am working as|'m working as)(?: just| only| still| currently)? an? (?:\w+ ){0,2}?"
+    "en": r"\bI(?:'m| am| work as| am working as|'m working as)(?: just| only| still| currently)? an? "
+    rf"(?:{_KIND} ){{0,2}}?"
     r"(?P<trade>%s)\b(?!'s)",
     "zh": r"(?<![和跟像])我(?:现在|目前|就|只)?是(?:一[名位个])?(?P<trade>%s)(?=[,，。.!！;；\s]|$)",
 }
@@ -157,7 +198,7 @@ def cheers_up_early(dialogue: Dialogue, card: RoleCard | None) -> list[Finding]:
     return [
         _found("cheers_up_early", dialogue, place, words)
         for place, text in lines_of(dialogue)[:EARLY]
-        if (words := phrase(CHEERFUL, _POLITE.sub("", text)))
+        if (words := phrase(CHEERFUL, _UNMEANT.sub("…", text.replace("’", "'"))))
     ]
 
 

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import orjson
@@ -22,17 +22,20 @@ from data_prep.cards import load_cards
 from data_prep.prompts import PromptPack
 from data_prep.records import Dialogue, HumanScore, Judgement, Language, RoleCard, SupportDialogue
 from data_prep.rubrics import Rubric
+from data_prep.scores.bootstrap import Floats
 from data_prep.scores.human import check_scale, read_dialogues
 from data_prep.tables import Cell, Estimate, Table
 from evalsuite.config import Resolved
 from evalsuite.judge import Judge
 from evalsuite.pipeline import Fleet
 from evalsuite.runs import Run
-from evalsuite.statistics.summary import AVERAGE, checked, dimension_label, estimates, languages_of, scorer_of
+from evalsuite.statistics.leaderboard import card_of
+from evalsuite.statistics.paired import card_estimates
+from evalsuite.statistics.summary import AVERAGE, checked, dimension_label, languages_of, scorer_of
 from serve.batch import in_flight
 from serve.client import ChatClient, NotStored
 from serve.errors import UserError
-from serve.files import check_unique, read_bytes, read_jsonl
+from serve.files import check_unique, digest, read_bytes, read_jsonl
 from serve.progress import CallProgress
 
 ROLE_PLAY = "Role play"  # heading of the report
@@ -167,6 +170,17 @@ def _limit(found: Field, limit: int) -> None:
     found.cards = {dialogue.id: found.cards[dialogue.id] for dialogue in found.dialogues}
 
 
+def claim(run: Run, stage: str, config: Mapping[str, Any], seekers: Field) -> None:
+    """Claim a folder for a stage with these dialogues and cards. Raises `UserError` for the folder of an evaluation run: its
+    files are about supporters."""
+    if found := {"simulate", "score"} & set(run.config()):
+        raise UserError(f"--out {run.folder} holds another run's records ({', '.join(sorted(found))}); use another --out")
+    dialogues = [dialogue.model_dump(mode="json") for dialogue in seekers.dialogues]
+    cards = [seekers.cards[dialogue.id].model_dump(mode="json") for dialogue in seekers.dialogues]
+    given = {"dialogues": {"count": len(dialogues), "sha256": digest(dialogues)}, "cards": {"sha256": digest(cards)}}
+    run.claim(stage, {**config, **given})
+
+
 # --- asking a judge ---------------------------------------------------------------------------------------------------------
 
 
@@ -225,7 +239,7 @@ def score_seekers(run: Run, resolved: Resolved, fleet: Fleet, console: Console, 
         pack = CardPack(resolved.judge_prompts, seekers.cards[dialogue.id])
         return await Judge(client, resolved.judge, resolved.rubric, pack, resolved.method).score(dialogue)
 
-    run.claim("score", resolved.score_config())
+    claim(run, "role_play", resolved.score_config(), seekers)
     found = ask_all(run, resolved, fleet, console, seekers.dialogues, judged, "role-play score", "dialogues")
     return [judgement for of_one in found for judgement in of_one]
 
@@ -276,7 +290,7 @@ def role_play_tables(
     columns = ("seeker", "judged by", *labels, AVERAGE, f"{AVERAGE} on {rubric.scale.min}–{rubric.scale.max}", "parse rate %")
     tables = []
     for language in languages_of(dialogues):
-        rows = [_row(key[2], key[1], members, rubric) for key, members in groups.items() if key[0] == language]
+        rows = [_row(key[2], key[1], members, rubric, known) for key, members in groups.items() if key[0] == language]
         rows.sort(key=lambda row: (str(row[1]), *_falling(row[-3]), str(row[0])))
         if rows:
             table = Table(
@@ -296,7 +310,24 @@ def _falling(cell: Cell) -> tuple[bool, float]:
     return mean is None, -(mean or 0.0)
 
 
-def _row(seeker: str, scorer: str, ratings: Sequence[_Rating], rubric: Rubric) -> tuple[Cell, ...]:
+def over_cards(values: Floats, dialogues: Sequence[Dialogue]) -> list[Estimate]:
+    """Mean and 95 % bootstrap percentile interval of each column of dialogues × columns (NaN: no value), and of their average.
+
+    One card may be played with several supporters or in several trials: cards are drawn whole. n counts dialogues. There is no
+    interval where all dialogues are on one card.
+    """
+    places = {card: place for place, card in enumerate(sorted({card_of(dialogue) for dialogue in dialogues}))}
+    rows = [places[card_of(dialogue)] for dialogue in dialogues]
+    present = ~np.isnan(values)
+    sums, counts = np.zeros((2, len(places), 1, values.shape[1]))
+    np.add.at(sums[:, 0], rows, np.where(present, values, 0.0))
+    np.add.at(counts[:, 0], rows, present.astype(np.float64))
+    return card_estimates(sums, counts, [int(present.any(axis=1).sum())])[0]
+
+
+def _row(
+    seeker: str, scorer: str, ratings: Sequence[_Rating], rubric: Rubric, known: Mapping[str, Dialogue]
+) -> tuple[Cell, ...]:
     places = {name: place for place, name in enumerate(sorted({rating.dialogue for rating in ratings}))}
     columns = {name: place for place, name in enumerate(rubric.dimensions)}
     sums, counts = np.zeros((2, len(places), len(columns)))
@@ -306,7 +337,7 @@ def _row(seeker: str, scorer: str, ratings: Sequence[_Rating], rubric: Rubric) -
             counts[places[rating.dialogue], columns[rating.dimension]] += 1
     means = np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
     low, span = rubric.scale.min, rubric.scale.max - rubric.scale.min
-    cells = estimates((means - low) * PRINTED / span)
+    cells = over_cards((means - low) * PRINTED / span, [known[name] for name in places])
     average = cells[-1]
     mean, least, most = (None if x is None else low + x * span / PRINTED for x in (average.mean, average.low, average.high))
     read = sum(rating.value is not None for rating in ratings)
@@ -317,7 +348,8 @@ def _notes(rubric: Rubric) -> Iterator[str]:
     scale = rubric.scale
     yield (
         f"Mean score on 0–{PRINTED} as the paper prints it ({scale.min} → 0, {scale.max} → {PRINTED}; on 0–2 the mean × 5), "
-        "[95 % bootstrap percentile interval over dialogues], n = dialogues with a readable score."
+        "[95 % bootstrap percentile interval over cards, each drawn with all its dialogues; none for a single card], "
+        "n = dialogues with a readable score."
     )
     yield f"{AVERAGE}: unweighted mean of the metrics; its n counts dialogues with any readable score. Rubric {rubric.name}."
     yield "Unreadable verdicts are in no mean; they lower the parse rate."

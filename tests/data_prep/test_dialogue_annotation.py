@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from data_prep.__main__ import app
 from data_prep.records import Dialogue, HumanScore, Turn
 from data_prep.rubrics import load_rubric
-from data_prep.scores.annotation import assign, item_of, settle, to_review
+from data_prep.scores.annotation import assign, item_of, settle, to_review, write_review
 from data_prep.scores.annotator_agreement import agreement
 from serve.errors import UserError
 from serve.files import read_jsonl, write_jsonl
@@ -239,6 +239,17 @@ def test_more_than_one_point_apart_needs_a_reviewer(values: list[int], asked: bo
     assert [s.value for s in settled.accepted] == ([] if asked else [sum(values) / len(values)])
     decided = settle(scores, [score(0, "r", 2)], to_review(scores, RUBRIC, "paper"))
     assert [s.value for s in decided.accepted] == [2] and not decided.waiting
+
+
+def test_the_order_of_the_reviewers_sheet_does_not_tell_the_supporter(tmp_path: Path) -> None:
+    given = [dialogue(n, language) for language in ("en", "zh") for n in range(12)]  # as a run leaves them: sorted
+    asked: dict[str, tuple[str, ...]] = {d.id: ("empathy",) for d in given}
+    orders = []
+    for own in (given, given[::-1]):
+        write_review(tmp_path, own, asked, [], RUBRIC)
+        orders.append([row["item"] for row in rows_of(tmp_path / "review.csv")])
+    assert orders[0] == orders[1], "what comes first in the records does not matter"
+    assert orders[0] != [item_of(d) for d in given] and set(orders[0][:12]) == {item_of(d) for d in given[:12]}
 
 
 # --- agreement --------------------------------------------------------------------------------------------------------------

@@ -108,7 +108,10 @@ def test_risk_turns_are_found_in_the_run(run: Run) -> None:
     turn = dialogues[0].turns[0].model_copy(update={"text": "I want to kill myself."})
     dialogues[0] = dialogues[0].model_copy(update={"turns": (turn, *dialogues[0].turns[1:])})
     write_jsonl(run.folder / "dialogues.jsonl", dialogues)
-    assert content_of(run).risks == {dialogues[0].id: {0: "self-harm"}}
+    assert content_of(run).risks == {dialogues[0].id: {0: ["self-harm"]}}
+    turn = turn.model_copy(update={"text": "I want to kill myself because my husband beats me."})
+    write_jsonl(run.folder / "dialogues.jsonl", [dialogues[0].model_copy(update={"turns": (turn,)}), *dialogues[1:]])
+    assert content_of(run).risks == {dialogues[0].id: {0: ["self-harm", "abuse"]}}, "one name a category"
 
 
 def test_given_dialogues_without_gold_or_cards(run: Run) -> None:
@@ -128,6 +131,20 @@ def test_a_run_without_judgements_says_what_to_do(run: Run) -> None:
     write_json(run.folder / "config.json", config)
     with pytest.raises(UserError, match="no judgements yet: run `esc-eval score"):
         content_of(run)
+
+
+def test_scores_of_seekers_are_no_report_on_supporters(run: Run) -> None:
+    write_json(run.folder / "config.json", {"role_play": run.config()["score"]})
+    with pytest.raises(UserError, match="esc-eval role-play table --dialogues .*role_play_dialogues.jsonl"):
+        content_of(run)
+
+
+def test_a_judge_that_is_itself_a_supporter_is_warned_of(run: Run) -> None:
+    judgements = [j.model_copy(update={"judge": "tide-1.5b-instruct-zh"}) for j in make_content().judgements]
+    write_jsonl(run.folder / "judgements.jsonl", judgements)
+    name = "tide-1.5b-instruct-zh"
+    told = f"The judge {name} shares its base with {name} (same checkpoint): its scores may favour it."
+    assert told in content_of(run).warnings
 
 
 def test_dialogue_without_turns_can_be_reported(run: Run) -> None:

@@ -309,3 +309,34 @@ def test_bad_input_is_told(tmp_path: Path) -> None:
     )
     with pytest.raises(UserError, match=r"i\.yaml:2: injections\.0: .*a: injected has 6 characters, neutral 14"):
         load_injections(tmp_path / "i.yaml")
+
+
+def probed(tmp_path: Path, dialogues: list[Dialogue], *more: object) -> tuple[int, list[Dialogue]]:
+    """Exit code of a probe before a judge who answers always the same, and the dialogues that it took."""
+    write_jsonl(tmp_path / "d.jsonl", dialogues)
+    config = yaml.safe_load((CONFIGS / "eval" / "demo.yaml").read_text()) | {"gold": None, "judge": "embedded"}
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config | {"languages": ["en"], "judge_prompts": "esc_eval"}))
+    with Endpoint(lambda body, count: Answer("1111111"), models=("embedded",)) as endpoint:
+        call = ("probe", "--config", tmp_path / "c.yaml", "--dialogues", tmp_path / "d.jsonl", "--out", tmp_path / "run")
+        code = command(*call, "--endpoint", f"embedded={endpoint.url}", *more)[2]
+    return code, read_jsonl(tmp_path / "run" / "health_dialogues.jsonl", Dialogue, "dialogues")
+
+
+def test_a_limited_probe_draws_from_all_supporters_in_the_files_order(tmp_path: Path) -> None:
+    dialogues = [of_length(f"{supporter}{n}", 3, supporter) for supporter in ("a", "b", "c") for n in range(4)]
+    code, taken = probed(tmp_path, dialogues, "--limit", 4)
+    assert code == 0 and len(taken) == 4 and len({d.supporter for d in taken}) > 1
+    assert taken == [d for d in dialogues if d in taken]
+
+
+def test_a_dialogue_that_a_lost_server_cut_off_is_in_no_probe(tmp_path: Path) -> None:
+    dialogues = [of_length("whole", 3), of_length("cut", 3, termination="infrastructure")]
+    code, taken = probed(tmp_path, dialogues)
+    assert code == 0 and [d.id for d in taken] == ["whole"]
+
+
+def test_a_judge_that_is_itself_a_supporter_shares_its_base_even_where_no_base_is_known() -> None:
+    dialogues = [make_dialogue(f"{who}{n}", who, card_id=f"c{n}") for who in ("house-model", "soulchat") for n in range(2)]
+    judgements = [make_judgement(d.id, name, 2, judge="house-model") for d in dialogues for name in RUBRIC.dimensions]
+    (judge,) = sharings(dialogues, judgements, RUBRIC, {})
+    assert judge.alike == {"house-model": "same checkpoint"} and judge.unknown == ("soulchat",)

@@ -64,6 +64,7 @@ def test_tables_charts_and_figures_are_logged(monkeypatch: pytest.MonkeyPatch, q
     charts = [chart for section in sections_of(content, cells) for chart in section.charts]
     assert set(session.logged) == {f"tables/{t.key}" for t in content.tables} | {f"charts/{c.key}" for c in charts}
     assert given["resume"] == "allow" and given["dir"] == str(tmp_path) and given["config"]["mode"] == "paper"
+    assert given["settings"]["x_disable_meta"] is True, "wandb's metadata holds the command line"
     cell = cells[0]
     name = f"score/{cell.language}/{cell.scorer.name}/{cell.supporter}/{cell.dimension}"
     assert session.summary[name] == cell.estimate.mean and len(session.summary) == len(cells)
@@ -145,6 +146,8 @@ def test_every_chart_becomes_a_figure_with_its_points() -> None:
 
 @pytest.mark.slow
 def test_wandb_itself_writes_offline(monkeypatch: pytest.MonkeyPatch, quiet: None, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "argv", ["esc-eval", "--endpoint", "judge=http://me:SECRET@host/v1"])
     log_report(tmp_path, make_content(), lambda _: None)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"SECRET" in path.read_bytes()]
     (folder,) = tmp_path.glob("wandb/offline-run-*")
     assert list(folder.glob("run-*.wandb")) and len(list(folder.glob("files/media/plotly/charts/*.json"))) == 10

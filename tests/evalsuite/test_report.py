@@ -328,7 +328,16 @@ def test_risk_turns_are_marked_and_their_opening_is_not_in_the_list(tmp_path: Pa
     row = data["rows"][1]
     assert row[8] == "" and row[10] == ["self-harm"]
     turns = data["chunks"][0][1][0]
-    assert turns[0][2] == "self-harm" and all(len(turn) == 2 for turn in turns[1:])
+    assert turns[0][2] == ["self-harm"] and all(len(turn) == 2 for turn in turns[1:])
+
+
+def test_risks_of_several_turns_are_named_once_and_risky_cards_are_listed() -> None:
+    content = make_content(cards=1, supporters={"one": 0.5})
+    first = content.dialogues[0]
+    risks = {first.id: {0: ["self-harm", "abuse"], 2: ["self-harm"]}}
+    own = {**content.cards, "dark": content.cards[str(first.card_id)].model_copy(update={"problem": "I want to kill myself."})}
+    data = transcripts.transcripts(content.dialogues, [], RUBRIC, own, risks)
+    assert data["rows"][0][10] == ["abuse", "self-harm"] and data["risky_cards"] == ["dark"]
 
 
 def test_bold_cells_stand_out(tmp_path: Path) -> None:

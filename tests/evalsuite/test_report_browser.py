@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -189,6 +190,26 @@ def test_content_warning_stands_before_risk_turns(page: webdriver.Chrome) -> Non
     until(page, "return document.getElementById('count').textContent === '64 of 64 dialogues'")
     assert text_of(page, "#detail .warning") == []  # asked for once, it stays open
     no_errors(page)
+
+
+def test_a_turn_of_several_risks_is_found_under_each_and_a_risky_card_shows_its_id_alone(
+    browser: webdriver.Chrome, tmp_path: Path
+) -> None:
+    content = make_content()
+    first, second = content.dialogues[1:3]  # the page opens with the one before
+    name = str(content.dialogues[-1].card_id)
+    dark = {**content.cards, name: content.cards[name].model_copy(update={"problem": "我想自杀，不想活了。"})}
+    risks = {first.id: {0: ["self-harm", "abuse"], 2: ["self-harm"]}, second.id: {0: ["abuse"]}}
+    opened(browser, write_report(tmp_path, replace(content, risks=risks, cards=dark))["html"])
+    choices = Select(browser.find_element(By.ID, "filter-risk"))
+    assert [option.text for option in choices.options] == ["all", "abuse", "self-harm"]
+    for risk, count in (("abuse", 2), ("self-harm", 1)):
+        choices.select_by_visible_text(risk)
+        until(browser, f"return document.getElementById('count').textContent.startsWith('{count} of ')")
+    assert text_of(browser, "#detail .warning p") == ["Content warning: this dialogue speaks of abuse, self-harm."]
+    cards = [option.text for option in Select(browser.find_element(By.ID, "filter-subject")).options]
+    assert name in cards and sum(": " in text for text in cards) == len(content.cards) - 1
+    no_errors(browser)
 
 
 def test_paper_shows_the_chosen_transcript_and_cuts_no_table(browser: webdriver.Chrome, tmp_path: Path) -> None:

@@ -246,12 +246,12 @@ def test_a_judge_sees_the_card_and_a_finished_score_asks_nothing(call: Call, tmp
         assert endpoint.requests[0]["structured_outputs"] == {"regex": "[0-2]{6}"}
         assert call(*given)[0] == 0
         assert len(endpoint.requests) == 2
-    judgements = [orjson.loads(line) for line in (tmp_path / "table1" / "judgements.jsonl").read_bytes().splitlines()]
+    judgements = [orjson.loads(line) for line in (tmp_path / "table1" / "role_play_judgements.jsonl").read_bytes().splitlines()]
     assert [j["value"] for j in judgements] == [2, 2, 1, 0, 0, 1, 2, 2, 1, 0, 1, 2]
     assert judgements[0]["dialogue_id"] == "gpt-4-zero-shot:d0"
     csv = (tmp_path / "table1" / "tables" / "role_play-en.csv").read_text().splitlines()
     assert csv[0].startswith("seeker,judged by,Coherence,Coherence low")
-    files = ("--dialogues", "table1/dialogues.jsonl", "--judgements", "table1/judgements.jsonl")
+    files = ("--dialogues", "table1/role_play_dialogues.jsonl", "--judgements", "table1/role_play_judgements.jsonl")
     shown = call("role-play", "table", *files, "--json")
     (found,) = orjson.loads(shown[1])["tables"]
     assert [cell["mean"] for cell in found["rows"][0][2:8]] == pytest.approx([10, 10, 5, 0, 2.5, 7.5])
@@ -264,6 +264,42 @@ def test_a_lost_judge_is_exit_code_1(call: Call, tmp_path: Path, monkeypatch: py
         given = ("role-play", "score", "--config", config(tmp_path), "--seeker", "a=run")
         code, _, error = call(*given, "--endpoint", f"embedded={endpoint.url}", "--out", "x")
     assert code == 1 and "6 answers are missing" in error and "Run the same command again" in error
+
+
+def test_a_dialogue_that_was_cut_off_is_no_lost_answer(call: Call, tmp_path: Path) -> None:
+    run_folder(tmp_path / "run", [dialogue("d"), dialogue("cut", termination="infrastructure")], [card()])
+    with Endpoint(lambda body, count: Answer("222222"), models=("embedded",)) as endpoint:
+        given = ("role-play", "score", "--config", config(tmp_path), "--seeker", "a=run", "--out", "x")
+        code, out, error = call(*given, "--endpoint", f"embedded={endpoint.url}")
+    assert (code, error) == (0, "") and "1 dialogues were cut off" in out
+
+
+def test_other_dialogues_and_the_folder_of_a_run_are_refused(call: Call, tmp_path: Path) -> None:
+    """The claim of a folder holds dialogues and cards, and says that it is about seekers."""
+    pair = ("--seeker", "a=run", "--seeker", "b=other")
+    run_folder(tmp_path / "other", [dialogue("d")], [card()])
+    run_folder(tmp_path / "run", [dialogue("d")], [card()])
+    with Endpoint(lambda body, count: Answer("222222"), models=("embedded",)) as endpoint:
+        common = ("--config", config(tmp_path), *pair, "--endpoint", f"embedded={endpoint.url}")
+        for verb in ("score", "pairwise"):
+            assert call("role-play", verb, *common, "--out", "x")[0] == 0
+        assert set(orjson.loads((tmp_path / "x" / "config.json").read_bytes())) == {"role_play", "pairwise"}
+        names = {f"{stage}_{what}.jsonl" for stage in ("role_play", "pairwise") for what in ("dialogues", "cards")}
+        assert names < {path.name for path in (tmp_path / "x").iterdir()}
+        tables = {path.name for path in (tmp_path / "x" / "tables").iterdir()}
+        assert {"role_play-en.csv", "role_play-win_rates.csv", "role_play.json", "pairwise.json"} < tables
+        for changed, field in ((dialogue("d", "other", "words"), "dialogues"), (dialogue("d"), "cards")):
+            for name in ("run", "other"):
+                run_folder(tmp_path / name, [changed], [card(problem="lost a shoe" if field == "cards" else card().problem)])
+            for verb in ("score", "pairwise"):
+                code, _, error = call("role-play", verb, *common, "--out", "x")
+                assert code == 2 and f"{field}.sha256" in error
+        for stage in ("simulate", "score"):
+            (tmp_path / "run" / "config.json").write_bytes(orjson.dumps({stage: {}}))
+            for verb in ("score", "pairwise"):
+                code, _, error = call("role-play", verb, *common, "--out", "run")
+                assert code == 2 and f"holds another run's records ({stage})" in error
+    assert orjson.loads((tmp_path / "run" / "dialogues.jsonl").read_bytes())["id"] == "d"
 
 
 def test_paper_mode_has_no_judge(call: Call, tmp_path: Path) -> None:
@@ -285,7 +321,7 @@ def cells(table: Table, seeker: str) -> dict[str, Any]:
 
 
 def test_table_1_is_the_mean_times_five() -> None:
-    held = [dialogue("1", simulator="x"), dialogue("2", simulator="x"), dialogue("3", simulator="y")]
+    held = [dialogue("1", simulator="x"), dialogue("2", simulator="x", card_id="c2"), dialogue("3", simulator="y")]
     given = [judgement(d.id, name, 2 if d.id != "2" else 1) for d in held for name in RUBRIC.dimensions]
     given[0] = judgement("1", "coherence", None)
     (table,) = role_play_tables(held, RUBRIC, given)
@@ -298,6 +334,18 @@ def test_table_1_is_the_mean_times_five() -> None:
     assert x["parse rate %"] == pytest.approx(100 * 11 / 12)
     assert y["average"] == Estimate(10.0, None, None, 1) and y["average on 0–2"].mean == 2
     assert any("0–10" in note and "× 5" in note for note in table.notes)
+
+
+def test_cards_are_drawn_whole_so_that_trials_do_not_narrow_the_interval() -> None:
+    """Four trials of a card that all say the same are no more evidence than one."""
+    scores = (0, 1, 2, 2, 1, 0)
+    held = [dialogue(f"{c}-{t}", card_id=f"c{c}", trial=t) for c in range(len(scores)) for t in range(4)]
+    given = [judgement(d.id, name, scores[int(d.id[0])]) for d in held for name in RUBRIC.dimensions]
+    once = [d for d in held if d.trial == 0]
+    tables = [role_play_tables(own, RUBRIC, [j for j in given if j.dialogue_id in {d.id for d in own}]) for own in (held, once)]
+    four, one = (cells(table, "model")["Fluency"] for (table,) in tables)
+    assert (four.low, four.high) == pytest.approx((one.low, one.high)) and (four.n, one.n) == (24, 6)
+    assert any("over cards" in note for note in tables[0][0].notes)
 
 
 def test_people_are_averaged_first_and_stand_beside_judges() -> None:

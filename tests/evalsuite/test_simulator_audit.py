@@ -51,6 +51,8 @@ def of(language: str, **fields: Any) -> RoleCard:
         ("I am a man, so they laugh.", {"gender": "Female"}, "gender male, card: Female"),
         ("I'm a nurse on nights", {"occupation": "line cook"}, "occupation nurse, card: line cook"),
         ("I work as a software engineer.", {"occupation": "teacher"}, "occupation software engineer, card: teacher"),
+        ("I'm a full-time nurse.", {"occupation": "line cook"}, "occupation nurse, card: line cook"),
+        ("I am a retired school teacher.", {"occupation": "cook"}, "occupation teacher, card: cook"),
         ("我今年45岁了。", {"age": "青年"}, "age 45, card: 青年"),
         ("我是个女生，不好意思说。", {"gender": "男"}, "gender 女, card: 男"),
         ("我是一名护士，天天夜班。", {"occupation": "出租车司机"}, "occupation 护士, card: 出租车司机"),
@@ -81,6 +83,8 @@ def test_who_leaves_the_card(text: str, fields: dict[str, str], detail: str) -> 
         ("我妈妈是老师。", {"occupation": "出租车司机"}),
         ("我是老师的女儿", {"occupation": "出租车司机"}),
         ("我22岁的时候", {"age": "45"}),
+        ("I'm a bad driver", {"occupation": "teacher"}),
+        ("I am a terrible cook", {"occupation": "teacher", "problem": "lost her dog"}),
     ],
 )
 def test_who_keeps_to_the_card(text: str, fields: dict[str, str]) -> None:
@@ -119,7 +123,9 @@ def test_who_does_not_reveal_a_model() -> None:
 @pytest.mark.parametrize(
     "text",
     ["Thank you so much!", "thanks, that’s really helpful", "I feel much better now", "I'll definitely try that.", "ok bye",
-     "谢谢你的建议。", "好多了", "我会试试的"],
+     "谢谢你的建议。", "好多了", "我会试试的", "Take care!", "Goodbye, and thank you", "I just want to say thank you",
+     "I don't know, but thanks", "You helped, it was really helpful", "那我先走了，再见！", "特别感谢你", "没事，谢谢",
+     "这些建议很有帮助", "心情轻松多了", "不得不说谢谢你"],
 )  # fmt: skip
 def test_cheering_up_counts_before_the_third_line_only(text: str) -> None:
     assert [finding.turn for finding in cheers_up_early(lines(text, "hm"), None)] == [1]
@@ -130,7 +136,11 @@ def test_cheering_up_counts_before_the_third_line_only(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     ["I'm fine, thank you. How are you?", "no thanks", "Thanks to him I lost my job.", "I never feel better",
-     "I tried that already.", "nobody takes care of me", "一点也不好"],
+     "I tried that already.", "nobody takes care of me", "一点也不好",
+     "I have to take care of my mother all by myself.", "I never got to say goodbye to my dad.", "My boss never says thank you",
+     "When will I feel better?", "I don't think that's helpful", "I don't have a good day anymore", "Nobody thanks me",
+     "这些建议对我没有帮助", "我不敢再见他了", "我没有轻松多了", "他从来不说谢谢", "什么时候才能轻松多了？",
+     "还没来得及说再见"],
 )  # fmt: skip
 def test_what_is_no_cheer(text: str) -> None:
     assert cheers_up_early(lines(text), None) == []
@@ -181,6 +191,23 @@ def test_rates_are_per_seeker_and_supporter_with_wilsons_interval() -> None:
     assert first["leaves the card %"] == Estimate(None, None, None, 0), "no card: undefined, not 0"
     assert first["card told in first line %"] == Estimate(None, None, None, 0)
     assert [row[:5] for row in examples.rows] == [("cheers up too soon", "bot", "d0", 1, "thanks")]
+
+
+def test_the_share_told_is_over_cards_and_the_notes_say_what_the_intervals_assume() -> None:
+    cards = {f"c{n}": of("en", id=f"c{n}", problem="Her dog Biscuit died and her landlord evicted her.") for n in range(3)}
+    said = ("My dog", "My dog died", "My dog Biscuit died")
+
+    def shown(trials: int) -> Estimate:
+        held = [lines(text).model_copy(update={"id": f"{n}-{t}", "card_id": f"c{n}"}) for n, text in enumerate(said)
+                for t in range(trials)]  # fmt: skip
+        cell = audit_tables(audit(held, {d.id: cards[str(d.card_id)] for d in held}))[0].rows[0][-1]
+        assert isinstance(cell, Estimate)
+        return cell
+
+    once, often = shown(1), shown(5)
+    assert (often.low, often.high) == pytest.approx((once.low, once.high)) and (once.n, often.n) == (3, 15)
+    notes = " ".join(audit_tables([])[0].notes)
+    assert "takes dialogues as independent" in notes and "over cards" in notes
 
 
 def test_examples_are_bounded_and_shortened() -> None:

@@ -7,7 +7,7 @@
   const data = JSON.parse(byId("transcript-data").textContent);
   const rows = data.rows.map(
     ([id, language, supporter, subject, termination, endedBy, exchanges, simulator, opening, unreadable, risks, scores], index) =>
-      ({ index, id, language, supporter, subject, termination, endedBy, exchanges, simulator, opening, unreadable, risks, scores, risk: risks.join(", ") })
+      ({ index, id, language, supporter, subject, termination, endedBy, exchanges, simulator, opening, unreadable, risks, scores })
   );
   const list = byId("list");
   const spacer = byId("spacer");
@@ -50,10 +50,12 @@
 
   // --- filters
   const filters = ["supporter", "language", "subject", "termination", "risk"];
+  const valuesOf = (row, field) => (field === "risk" ? row.risks : [row[field]]);
+  const riskyCards = new Set(data.risky_cards); // their problems are read behind a content warning, not in the list
   for (const field of filters) {
     const select = byId(`filter-${field}`);
-    for (const value of [...new Set(rows.map((row) => row[field]))].filter(Boolean).sort()) {
-      const problem = field === "subject" ? data.cards[value]?.problem : "";
+    for (const value of [...new Set(rows.flatMap((row) => valuesOf(row, field)))].filter(Boolean).sort()) {
+      const problem = field === "subject" && !riskyCards.has(value) ? data.cards[value]?.problem : "";
       const text = field === "language" ? LANGUAGES[value] : problem ? `${value}: ${problem.slice(0, 48)}` : value;
       const option = make("option", "", text);
       option.value = value;
@@ -107,7 +109,7 @@
     const texts = words ? await searchable() : null;
     if (own !== round) return;
     const kept = shown[selected];
-    shown = rows.filter((row) => chosen.every(([field, value]) => row[field] === value) && fits(row) && (!texts || texts[row.index].includes(words)));
+    shown = rows.filter((row) => chosen.every(([field, value]) => valuesOf(row, field).includes(value)) && fits(row) && (!texts || texts[row.index].includes(words)));
     byId("count").textContent = `${shown.length.toLocaleString("en")} of ${rows.length.toLocaleString("en")} dialogues`;
     spacer.style.height = `${shown.length * ROW}px`;
     select(Math.max(0, shown.indexOf(kept)));
@@ -240,7 +242,7 @@
     const content = make("p", "text", words || "(empty)");
     content.lang = row.language;
     content.dir = "auto";
-    box.append(make("p", "speaker", `${speaker} · turn ${place}${risk ? ` · risk: ${risk}` : ""}`), content);
+    box.append(make("p", "speaker", `${speaker} · turn ${place}${risk ? ` · risk: ${risk.join(", ")}` : ""}`), content);
     return box;
   };
 
