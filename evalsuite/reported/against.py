@@ -84,8 +84,12 @@ def _rows(paper: Reported, source: Source, entry: Counterpart, columns: Sequence
         for head in columns:
             down = _match(head, entry.columns)
             cell = None if down is None else _printed(paper, name, {**entry.at, **across, **down}, where)
-            found = cell and _shown(paper.tables[name], cell, shares.get((cell.row, cell.column)))
-            cells.append(f"paper: {label}" if head == own else found)
+            if head == own:
+                cells.append(f"paper: {label}")
+            elif cell is None:
+                cells.append(None)
+            else:
+                cells.append(_shown(paper.tables[name], cell, shares.get((cell.row, cell.column))))
         yield tuple(cells)
 
 

@@ -114,7 +114,8 @@ def correlations(
     """Every dimension of every judge with every dimension of every rubric that people scored, within a language.
 
     Judges (judge, method, condition, rubric) come in the order of `judgements`. Condition `supporter`, where a judgement has
-    it, names the system. A judge that shares no unit with people in some language is left out there; `alone_told` gets a line on why.
+    it, names the system. A judge that shares no unit with people in some language is left out there; `alone_told` gets a line
+    on why.
     Raises `UserError` for scores of unknown dialogues, and where nothing is shared at all.
     """
     known = {dialogue.id: dialogue for dialogue in dialogues}

@@ -43,7 +43,7 @@ def test_unknown_groups_are_refused(tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def test_weights_of_one_adapter_among_several_are_part_of_the_fingerprint(tmp_path: Path) -> None:
-    adapters = {"en": {}, "zh": {}}
+    adapters: dict[str, dict[str, str]] = {"en": {}, "zh": {}}
     for language, dimension in (("en", "empathy"), ("zh", "empathy"), ("zh", "skill")):
         folder = tmp_path / language / dimension
         folder.mkdir(parents=True)

@@ -26,7 +26,11 @@ from data_prep.commands.cards import Quotas
 from data_prep.prompts import PromptPack
 from data_prep.role_play.mix import RoleSftConfig
 from data_prep.rubrics import load_rubric
+from evalsuite.checks.probe import load_injections
+from evalsuite.checks.risk import load_lexicon
+from evalsuite.checks.shared_bases import Families
 from evalsuite.config import load_config
+from evalsuite.reported.tables import load_reported
 from serve.__main__ import app as serve_app
 from serve.files import CONFIGS, load_yaml, read_yaml
 from serve.specs import load_spec
@@ -81,6 +85,10 @@ PARSERS: dict[str, Callable[[Path], object]] = {
     "prompts/*/*/*": compile_template,
     "rubrics/*.yaml": lambda path: load_rubric(str(path)),
     "taxonomy.yaml": load_taxonomy,
+    "health/families.yaml": lambda path: read_yaml(path, Families, "model families"),
+    "health/injections.yaml": load_injections,
+    "reported/esc_eval/*.yaml": lambda path: load_reported("esc_eval").table(path.stem.removeprefix("table_")),
+    "risk/*.yaml": lambda path: load_lexicon("en" if path.stem == "en" else "zh"),
     "train/architectures.yaml": build_architectures,
     "train/esc_*.yaml": parse_recipe_file,
 }
