@@ -74,7 +74,7 @@ demo-cards:  ## The part of demo-data that asks a model, which is already served
 	$(PREP) cards categorise --cards $(DATA)/filter/cards.jsonl $(ASK) --out $(DATA)/categorise
 	$(PREP) cards stats --cards $(DATA)/categorise/cards.jsonl --html $(DATA)/cards.html
 
-train-role-cpu: setup  ## Train the embedded seeker on ESConv (ESCONV=its folder) and compare it with its base: about 35 minutes
+train-role-cpu: setup  ## Train the embedded seeker on ESConv (ESCONV=its folder) and compare it with its base: 30 to 50 minutes
 	@test -d "$(ESCONV)" || { echo "error: give ESConv's folder: make train-role-cpu ESCONV=DIR (train.jsonl, valid.jsonl)" >&2; exit 2; }
 	$(PREP) role-sft --config configs/data/role_esconv.yaml --source esconv=$(ESCONV)/train.jsonl \
 	  --valid-source esconv=$(ESCONV)/valid.jsonl --out runs/train/role_data

@@ -173,6 +173,9 @@ class OrdinalRankTrainer(RankTrainer):
 def score_metrics(keys: Sequence[Key], scores: Sequence[int]) -> Callable[[EvalPrediction], dict[str, float]]:
     """A `compute_metrics` that gives, for every language and dimension and their average, `en_empathy_acc` and so on.
 
+    Each score of a joint answer is read after the right ones before it (teacher forcing), so these figures are higher than
+    those of a judge, which has to give them itself (`train.rank_test`).
+
     ACC, ACC_soft, quadratic weighted kappa, Spearman, ECE, and the majority baseline's ACC and ACC_soft. The average is over
     dimensions of a language (`en_average_acc`), then over languages (`average_acc`); undefined figures are left out of it.
     """
