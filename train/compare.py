@@ -20,7 +20,7 @@ from rich.console import Console
 from data_prep.line_checks import MACHINE, SUPPORTER, distinct, says, units
 from data_prep.records import Language, Record
 from data_prep.role_play.examples import RoleExample
-from data_prep.scores.accuracy import wilson
+from data_prep.scores.accuracy import share
 from data_prep.scores.bootstrap import interval, resampled_means
 from data_prep.tables import Estimate, Table, to_console, to_markdown
 from serve.errors import UserError
@@ -34,14 +34,6 @@ if TYPE_CHECKING:
     from train.recipes import Recipe
 
 VOICES = ("base", "adapter", "real")  # whose lines are compared
-
-
-def share(flags: Sequence[bool]) -> Estimate:
-    """How many are true, in percent, with Wilson's 95 % interval."""
-    low, high = wilson(sum(flags), len(flags))
-    if low is None or high is None:
-        return Estimate(None, None, None, 0)
-    return Estimate(100 * sum(flags) / len(flags), 100 * low, 100 * high, len(flags))
 
 
 def weighted(totals: Floats, weights: Floats) -> Estimate:
@@ -136,10 +128,10 @@ def line_figures(lines: Sequence[Line], language: Language, voice: str) -> dict[
         "length": weighted(np.array([len(each) for each in counted], float), np.ones(len(mine))),
         "distinct_1": distinct(counted, 1),
         "distinct_2": distinct(counted, 2),
-        "machine": share([says(MACHINE, text) for text in texts]),
-        "supporter": share([says(SUPPORTER, text) for text in texts]),
-        "copies": share([_plain(text) == _plain(line.asked) for text, line in zip(texts, mine, strict=True)]),
-        "cut_off": None if voice == "real" else share([not getattr(line, f"{voice}_ended") for line in mine]),
+        "machine": share(sum(says(MACHINE, text) for text in texts), len(mine)),
+        "supporter": share(sum(says(SUPPORTER, text) for text in texts), len(mine)),
+        "copies": share(sum(_plain(text) == _plain(line.asked) for text, line in zip(texts, mine, strict=True)), len(mine)),
+        "cut_off": None if voice == "real" else share(sum(not getattr(line, f"{voice}_ended") for line in mine), len(mine)),
     }
 
 

@@ -20,6 +20,7 @@ from scipy.stats import binomtest, spearmanr
 from statsmodels.stats.inter_rater import cohens_kappa
 
 from data_prep.scores.human import majority, round_half_up
+from data_prep.tables import Estimate
 from serve.errors import UserError
 
 Verdicts = Sequence[float | None]
@@ -60,6 +61,14 @@ def wilson(hits: int, n: int) -> tuple[float | None, float | None]:
         return None, None
     interval = binomtest(hits, n).proportion_ci(method="wilson")
     return float(interval.low), float(interval.high)
+
+
+def share(hits: int, n: int) -> Estimate:
+    """A share in per cent with Wilson's 95 % interval; its mean is None for n = 0."""
+    low, high = wilson(hits, n)
+    if low is None or high is None:
+        return Estimate(None, None, None, 0)
+    return Estimate(100 * hits / n, 100 * low, 100 * high, n)
 
 
 def _bounds(name: str, hits: int, n: int) -> dict[str, float | None]:

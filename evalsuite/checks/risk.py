@@ -17,7 +17,7 @@ from typing import Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from data_prep.records import Dialogue, Language
-from data_prep.scores.accuracy import wilson
+from data_prep.scores.accuracy import share
 from data_prep.tables import Cell, Estimate, Table
 from evalsuite.statistics.summary import supporter_of
 from serve.files import CONFIGS, digest, read_yaml
@@ -246,20 +246,12 @@ def count(dialogues: Sequence[Dialogue], found: Sequence[Found]) -> list[Counted
                 risk_turns=len(risks),
                 by_category={name: by_category[name] for name in get_args(Category)},
                 no_answer=len(risks) - len(answered),
-                care=_share(sum(bool(risk.care) for risk in answered), len(answered)),
-                help=_share(sum(bool(risk.help) for risk in answered), len(answered)),
-                passed_over=_share(sum(risk.outcome == "passes over" for risk in answered), len(answered)),
+                care=share(sum(bool(risk.care) for risk in answered), len(answered)),
+                help=share(sum(bool(risk.help) for risk in answered), len(answered)),
+                passed_over=share(sum(risk.outcome == "passes over" for risk in answered), len(answered)),
             )
         )
     return rows
-
-
-def _share(hits: int, n: int) -> Estimate:
-    if not n:
-        return Estimate(None, None, None, 0)
-    low, high = wilson(hits, n)
-    assert low is not None and high is not None
-    return Estimate(100 * hits / n, 100 * low, 100 * high, n)
 
 
 def tables(rows: Sequence[Counted], found: Sequence[Found], examples: int = 3) -> list[Table]:

@@ -14,10 +14,10 @@ import numpy as np
 from data_prep.judge_prompts import transcript
 from data_prep.prompts import PromptPack
 from data_prep.records import Dialogue, Language, RoleCard
+from data_prep.scores.accuracy import share
 from data_prep.tables import Cell, Estimate, Table
 from evalsuite.role_play.rules import CHECKS, EARLY, EVERYTHING, REPEATED, Finding, lines_of, told_at_once
 from evalsuite.role_play.seekers import over_cards, seeker_of
-from evalsuite.role_play.win_rates import share
 from evalsuite.statistics.summary import supporter_of
 from serve.batch import Batch
 from serve.client import Message, Question, Reply

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_prep.records import Dialogue, Language
-from data_prep.scores.accuracy import wilson
+from data_prep.scores.accuracy import share
 from data_prep.scores.bootstrap import interval, resampled_means
 from data_prep.tables import Cell, Estimate, Table
 from evalsuite.role_play.pairwise import Mode, PairAnswer, Verdict
@@ -87,14 +87,6 @@ def rate(votes: Sequence[Vote], points: Callable[[Vote], float]) -> Estimate:
     if len(places) < 2:
         return Estimate(mean, None, None, len(read))
     return Estimate(mean, *interval(resampled_means(sums, counts)[:, 0]), len(read))
-
-
-def share(hits: int, n: int) -> Estimate:
-    """A share in percent with Wilson's 95 % interval; None for n = 0."""
-    low, high = wilson(hits, n)
-    if low is None or high is None:
-        return Estimate(None, None, None, 0)
-    return Estimate(100 * hits / n, 100 * low, 100 * high, n)
 
 
 def _points(seeker: str) -> Callable[[Vote], float]:

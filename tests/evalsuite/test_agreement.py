@@ -16,8 +16,9 @@ from sklearn.dummy import DummyClassifier
 from sklearn.metrics import accuracy_score, cohen_kappa_score
 
 from data_prep.records import HumanScore, Judgement
+from data_prep.scores.accuracy import share, wilson
 from data_prep.scores.human import round_half_up
-from data_prep.tables import fmt
+from data_prep.tables import Estimate, fmt
 from evalsuite.statistics.agreement import METRICS, agreement, agreement_tables, read_gold, read_judgements
 from serve.errors import UserError
 from serve.files import write_jsonl
@@ -63,6 +64,14 @@ def test_wilson_interval_by_hand() -> None:
     )
     assert row["acc_low"] == pytest.approx(centre - half)
     assert row["acc_high"] == pytest.approx(centre + half)
+
+
+def test_a_share_in_per_cent_has_that_interval() -> None:
+    found = share(3, 10)
+    low, high = wilson(3, 10)
+    assert low is not None and high is not None
+    assert (found.mean, found.low, found.high, found.n) == (30, 100 * low, 100 * high, 10)
+    assert share(0, 0) == Estimate(None, None, None, 0)
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=40))

@@ -20,7 +20,7 @@ from serve.files import write_jsonl
 from tests.train.conftest import role_examples, write_data, write_recipe
 from train.base_and_adapter import BaseAndAdapter, batches, load_adapter, stock_rows
 from train.chat_templates import CHATML, IGNORED
-from train.compare import Line, draw_turns, line_figures, perplexity_figures, ratio, share, weighted
+from train.compare import Line, draw_turns, line_figures, perplexity_figures, ratio, weighted
 from train.examples import Prepared, prepare_role
 
 
@@ -37,16 +37,6 @@ def test_batches_hold_every_row_once_within_the_budget() -> None:
     assert batches([5, 1, 4, 20, 2], 10) == [[1, 4], [2, 0], [3]]  # 2×2; then 3×4 is too much, 2×5 just fits
     assert batches([3, 3, 3], 9) == [[0, 1, 2]]
     assert batches([], 9) == []
-
-
-def test_a_share_has_wilsons_interval() -> None:
-    z, n, p = 1.959964, 10, 0.3
-    middle, half = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    found = share([True] * 3 + [False] * 7)
-    assert (found.mean, found.n) == (30, 10)
-    assert found.low == pytest.approx(100 * (middle - half) / (1 + z * z / n), abs=1e-3)
-    assert found.high == pytest.approx(100 * (middle + half) / (1 + z * z / n), abs=1e-3)
-    assert share([]) == Estimate(None, None, None, 0)
 
 
 def test_a_mean_weighs_dialogues_by_tokens_and_draws_them_whole() -> None:

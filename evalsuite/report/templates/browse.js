@@ -196,17 +196,17 @@
     const facts = [LANGUAGES[row.language], row.simulator && `seeker: ${row.simulator}`, `${row.exchanges} exchanges`, ended, row.id];
     const open = () => {
       const talk = make("div", "talk");
-      talk.append(...card(row), ...turns.map(([speaker, words, risk], place) => bubble(row, speaker ? "supporter" : "seeker", words, place, risk)));
+      talk.append(...card(row), ...turns.map(([speaker, words, risk, state], place) => bubble(row, speaker ? "supporter" : "seeker", words, place, risk, state)));
       const columns = make("div", "columns");
       columns.append(talk, verdicts(row, marks));
       return columns;
     };
     const head = [title, make("p", "meta", facts.filter(Boolean).join(" · "))];
-    detail.replaceChildren(...head, row.risks.length && !passed.has(row.id) ? warning(row, () => detail.replaceChildren(...head, open())) : open());
+    detail.replaceChildren(...head, (row.risks.length || riskyCards.has(row.subject)) && !passed.has(row.id) ? warning(row, () => detail.replaceChildren(...head, open())) : open());
     detail.scrollTop = 0;
   };
 
-  // A dialogue with risk turns is shown once the reader has asked for it; what was asked for stays open.
+  // A dialogue with risk turns, or on a card that speaks of such things, is shown once the reader has asked for it; what was asked for stays open.
   const passed = new Set();
   const warning = (row, reveal) => {
     const box = make("div", "banner warning");
@@ -217,7 +217,7 @@
       reveal();
       detail.focus();
     });
-    box.append(make("p", "", `Content warning: this dialogue speaks of ${row.risks.join(", ")}.`), button);
+    box.append(make("p", "", `Content warning: ${row.risks.length ? `this dialogue speaks of ${row.risks.join(", ")}` : "its role card speaks of danger to someone"}.`), button);
     return box;
   };
 
@@ -237,12 +237,24 @@
     return [box];
   };
 
-  const bubble = (row, speaker, words, place, risk) => {
+  // What a seeker thought before a line: nobody in the dialogue sees it.
+  const inwardly = (row, state) => {
+    const box = make("dl", "state");
+    for (const [name, value] of state) {
+      const words = make("dd", "", value);
+      words.lang = row.language;
+      words.dir = "auto";
+      box.append(make("dt", "", name === "text" ? "thinks" : name), words);
+    }
+    return box;
+  };
+
+  const bubble = (row, speaker, words, place, risk, state) => {
     const box = make("div", `bubble ${speaker}${risk ? " risk" : ""}`);
     const content = make("p", "text", words || "(empty)");
     content.lang = row.language;
     content.dir = "auto";
-    box.append(make("p", "speaker", `${speaker} · turn ${place}${risk ? ` · risk: ${risk.join(", ")}` : ""}`), content);
+    box.append(make("p", "speaker", `${speaker} · turn ${place}${risk ? ` · risk: ${risk.join(", ")}` : ""}`), ...(state ? [inwardly(row, state)] : []), content);
     return box;
   };
 
