@@ -13,6 +13,7 @@ from data_prep.commands import (
     import_esc_eval,
     import_held,
     rank_sft,
+    rescore,
     role_sft,
     score_set,
     scores,
@@ -29,6 +30,7 @@ app.command("role-sft")(role_sft.role_sft)
 app.command("check-contamination")(check_contamination.check_contamination)
 app.command("import-scores")(scores.import_scores)
 app.add_typer(annotate_dialogues.app, name="annotate-dialogues")
+app.add_typer(rescore.app, name="rescore")
 app.command("import-held")(import_held.import_held)
 app.command("score-set")(score_set.score_set)
 app.command("rank-sft")(rank_sft.rank_sft)

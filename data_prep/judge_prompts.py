@@ -1,45 +1,68 @@
 """What a judge is asked: the messages that scoring sends and that a ranker is trained on, from one place.
 
 Methods: `joint` (native: one request answers all dimensions, one digit each), `per_dimension` (native: one digit; the dialogue
-comes first, so a server reads it once), `paper` (one dimension, rubric first, as ESC-Eval publishes it, figures 12-19).
+comes first, so a server reads it once), `paper` (one dimension, rubric first, as ESC-Eval publishes it, figures 12-19). Rankers
+are trained on these. Two more are only asked, with one request for all dimensions: `bands` (the probability of every score, as
+FEEL has it) and `json` (a JSON object, as EmoHarbor has it).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from data_prep.prompts import PromptPack
-from data_prep.records import Dialogue, Language
+from data_prep.records import Dialogue, Language, Turn
 from data_prep.rubrics import Rubric
 from serve.client import Message
 
 Method = Literal["joint", "per_dimension", "paper"]
+JudgeMethod = Literal[Method, "bands", "json"]
 _NAMES = {"en": {"seeker": "Seeker", "supporter": "Supporter"}, "zh": {"seeker": "求助者", "supporter": "支持者"}}
-_TEMPLATES: dict[Method, str] = {
+_INWARDLY = {"en": ", inwardly", "zh": "（心里）"}
+_TEMPLATES: dict[JudgeMethod, str] = {
     "joint": "judge_joint.j2",
     "per_dimension": "judge_dimension.j2",
     "paper": "judge_paper.j2",
+    "bands": "judge_bands.j2",
+    "json": "judge_json.j2",
 }
 
 
-def check_pack(prompts: PromptPack, method: Method, languages: Iterable[Language]) -> None:
+def check_pack(prompts: PromptPack, method: JudgeMethod, languages: Iterable[Language]) -> None:
     """Raise `UserError` for a pack that has no judge's prompts for the method (packs may hold the seeker's alone)."""
     prompts.require(languages, [_system(method), _TEMPLATES[method]])
 
 
-def _system(method: Method) -> str:
+def _system(method: JudgeMethod) -> str:
     return "judge_paper_system.j2" if method == "paper" else "judge_system.j2"
 
 
 def transcript(dialogue: Dialogue) -> str:
-    """The dialogue as native judges read it: one numbered block a turn; lines inside a turn are indented, so that no text can
-    pose as another turn. Whatever breaks a line somewhere (carriage returns, U+2028 and the like) counts as a line break."""
-    names = _NAMES[dialogue.language]
-    blocks = []
-    for number, turn in enumerate(dialogue.turns, start=1):
-        blocks.append(f"[{number}] {names[turn.role]}: " + "\n    ".join(turn.text.strip().splitlines()))
+    """The dialogue as native judges read it: see `told`."""
+    return told(dialogue.turns, dialogue.language)
+
+
+def told(turns: Sequence[Turn], language: Language, states: bool = False, thought: str | None = None) -> str:
+    """Turns as text: one numbered block a turn; lines inside a turn are indented, so that no text can pose as another turn.
+    Whatever breaks a line somewhere (carriage returns, U+2028 and the like) counts as a line break.
+
+    With `states`, what the seeker thought (`state.text`) stands before what it then said, as a block of the same number;
+    `thought` is what it thinks now, before its next turn.
+    """
+    names, blocks = _NAMES[language], []
+    inwardly = names["seeker"] + _INWARDLY[language]
+    for number, turn in enumerate(turns, start=1):
+        if states and (before := str((turn.state or {}).get("text", "")).strip()):
+            blocks.append(f"[{number}] {inwardly}: {_indented(before)}")
+        blocks.append(f"[{number}] {names[turn.role]}: {_indented(turn.text)}")
+    if thought is not None:
+        blocks.append(f"[{len(turns) + 1}] {inwardly}: {_indented(thought)}")
     return "\n".join(blocks)
+
+
+def _indented(text: str) -> str:
+    return "\n    ".join(text.strip().splitlines())
 
 
 def paper_transcript(dialogue: Dialogue) -> str:
@@ -53,16 +76,27 @@ def paper_transcript(dialogue: Dialogue) -> str:
 
 
 def judge_messages(
-    prompts: PromptPack, rubric: Rubric, dialogue: Dialogue, method: Method, dimensions: Sequence[str]
+    prompts: PromptPack,
+    rubric: Rubric,
+    dialogue: Dialogue,
+    method: JudgeMethod,
+    dimensions: Sequence[str],
+    more: Mapping[str, object] | None = None,
 ) -> list[Message]:
-    """System and user message that ask for the scores of `dimensions` (exactly one unless the method is joint)."""
+    """System and user message that ask for the scores of `dimensions` (exactly one by the methods per_dimension and paper).
+
+    `more` are further values for both templates; a `transcript` among them is shown in place of the dialogue.
+    """
     language = dialogue.language
     rules = [_rules(rubric, key, language) for key in dimensions]
-    values = {"dimensions": rules} if method == "joint" else {"dimension": rules[0]}
-    text = paper_transcript(dialogue) if method == "paper" else transcript(dialogue)
-    scale = rubric.scale
-    prompt = prompts.render(language, _TEMPLATES[method], transcript=text, low=scale.min, high=scale.max, **values)
-    return [{"role": "system", "content": prompts.render(language, _system(method))}, {"role": "user", "content": prompt}]
+    values: dict[str, object] = {"dimension": rules[0]} if method in ("per_dimension", "paper") else {"dimensions": rules}
+    values |= {"transcript": paper_transcript(dialogue) if method == "paper" else transcript(dialogue)}
+    values |= {"low": rubric.scale.min, "high": rubric.scale.max} | dict(more or {})
+    prompt = prompts.render(language, _TEMPLATES[method], **values)
+    return [
+        {"role": "system", "content": prompts.render(language, _system(method), **(more or {}))},
+        {"role": "user", "content": prompt},
+    ]
 
 
 def _rules(rubric: Rubric, key: str, language: Language) -> dict[str, object]:
@@ -70,6 +104,7 @@ def _rules(rubric: Rubric, key: str, language: Language) -> dict[str, object]:
     return {
         "key": key,
         "label": dimension.label[language],
+        "facet": (dimension.facet or {}).get(language, ""),
         "about": dimension.about[language],
         "levels": sorted(dimension.levels[language].items()),
     }

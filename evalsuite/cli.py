@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import typer
 
-from evalsuite.commands import health, role_play
+from evalsuite.commands import feel, health, role_play
 from evalsuite.commands.agree import agree
 from evalsuite.commands.compare import compare
 from evalsuite.commands.correlate import correlate
+from evalsuite.commands.discriminate import discriminate
 from evalsuite.commands.metrics import metrics
 from evalsuite.commands.reported import reported
 from evalsuite.commands.respond import respond
 from evalsuite.commands.risk import risk
 from evalsuite.commands.run import report, run, score, simulate
+from evalsuite.commands.trajectories import trajectories
 from serve.errors import run_cli
 
 app = typer.Typer(
@@ -25,13 +27,14 @@ app = typer.Typer(
 
 RUNS, PEOPLE, CHECKS = "Runs", "Judges and people", "Checks"
 for panel, verbs in {
-    RUNS: (run, simulate, score, report, compare),
-    PEOPLE: (agree, correlate, respond, metrics),
+    RUNS: (run, simulate, score, report, compare, trajectories),
+    PEOPLE: (agree, correlate, discriminate, respond, metrics),
     CHECKS: (risk, role_play.audit_simulator),
 }.items():
     for verb in verbs:
         app.command(rich_help_panel=panel)(verb)
 app.add_typer(reported, name="reported", rich_help_panel=PEOPLE)
+app.add_typer(feel.app, name="feel", rich_help_panel=PEOPLE)
 app.add_typer(role_play.app, name="role-play", rich_help_panel=PEOPLE)
 app.add_typer(health.app, name="health", rich_help_panel=CHECKS)
 

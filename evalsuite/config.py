@@ -4,28 +4,40 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from data_prep.cards import bundled_cards, load_cards
-from data_prep.judge_prompts import Method, check_pack
+from data_prep.judge_prompts import JudgeMethod, check_pack
+from data_prep.profiles import Profile, bundled_profiles, load_profiles, profile_text
 from data_prep.prompts import PromptPack, load_pack
 from data_prep.records import Dialogue, HumanScore, Language, RoleCard
 from data_prep.rubrics import Rubric, load_rubric
 from data_prep.scores import synthetic
 from data_prep.scores.human import read_dialogues
 from data_prep.scores.rank_sft import synthetic_test
+from evalsuite.config_emoharbor import TEMPLATES, Agent, EmoHarborConfig
+from evalsuite.judge_json import Shown
+from evalsuite.shards import Shard
 from evalsuite.statistics.agreement import read_gold
 from serve.errors import UserError
 from serve.files import check_unique, digest, explain, read_yaml
 from serve.specs import Endpoint, ModelSpec, Sampling, load_spec, model_names
 
 PAPER_SAMPLING = Sampling(temperature=0.0, top_p=1.0, max_tokens=512)
+# What a config of a framework need not say, where it differs from ESC-Eval.
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "emoharbor": {"rubric": "emoharbor", "method": "json", "prompts": "emoharbor", "exchanges": 15},
+}
+
+
+J = TypeVar("J")
+P = TypeVar("P", RoleCard, Profile)
 
 
 class GoldConfig(BaseModel):
@@ -45,30 +57,55 @@ class GoldConfig(BaseModel):
 class EvalConfig(BaseModel):
     """One run. Models are names in configs/models or paths of spec files; `cards` are `bundled` or paths of card files.
 
+    `framework: emoharbor` plays `profiles` (`bundled` or paths) instead of cards, and its section holds its own settings.
+
     `prompts` is the pack that seekers are told from, `judge_prompts` the judge's (without it, the same): a ranker is asked in
     the pack that it learnt. `endpoints` maps model names to base URLs of servers that are already up; what is missing there is
     launched.
     """
 
     model_config = ConfigDict(extra="forbid")
-    framework: Literal["esc_eval"] = "esc_eval"
+    framework: Literal["esc_eval", "emoharbor"] = "esc_eval"
     mode: Literal["paper", "native"] = "native"
     seeker: str
     supporters: list[str] = []
     judge: str
     rubric: str = "esc_eval"
-    method: Literal["joint", "per_dimension"] = "joint"
+    method: Literal["joint", "per_dimension", "json", "bands"] = "joint"
     prompts: str = "esc_eval"
     judge_prompts: str | None = None
     cards: list[str] = ["bundled"]
+    profiles: list[str] | None = None
+    emoharbor: EmoHarborConfig | None = None
     languages: Annotated[list[Language], Field(min_length=1)] = ["en", "zh"]
     limit: Annotated[int, Field(gt=0)] | None = None
     exchanges: Annotated[int, Field(gt=0)] = 5
     trials: Annotated[int, Field(gt=0)] = 1
+    shard: Annotated[str, AfterValidator(lambda text: str(Shard.parse(text)))] | None = None
     concurrency: Annotated[int, Field(gt=0)] = 64
     gold: GoldConfig | None = None
     endpoints: dict[str, str] = {}
     out: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults(cls, given: Any) -> Any:
+        framework = given.get("framework") if isinstance(given, dict) else None
+        return _DEFAULTS[framework] | given if isinstance(framework, str) and framework in _DEFAULTS else given
+
+    @model_validator(mode="after")
+    def _one_framework(self) -> EvalConfig:
+        if self.framework == "emoharbor":
+            if "cards" in self.model_fields_set:
+                raise ValueError("cards: role cards belong to framework esc_eval; emoharbor plays `profiles`")
+            if self.gold is not None and self.gold.scores is None:
+                raise ValueError("gold: the bundled sets have ESC-Eval's dimensions; name gold.dialogues and gold.scores")
+            if problem := (self.emoharbor or EmoHarborConfig()).problem(self.mode):
+                raise ValueError(problem)
+        for name in ("profiles", "emoharbor"):
+            if self.framework != "emoharbor" and getattr(self, name) is not None:
+                raise ValueError(f"{name}: belongs to framework emoharbor, this config's is {self.framework}")
+        return self
 
 
 def load_config(path: Path, overrides: dict[str, Any]) -> EvalConfig:
@@ -76,7 +113,7 @@ def load_config(path: Path, overrides: dict[str, Any]) -> EvalConfig:
     config = read_yaml(path, EvalConfig, "eval config")
     given = {key: value for key, value in overrides.items() if value is not None}
     try:
-        return EvalConfig.model_validate(config.model_dump() | given)
+        return EvalConfig.model_validate(config.model_dump(exclude_unset=True) | given)
     except ValidationError as error:
         raise UserError(f"command line: {explain(error)}") from None
 
@@ -93,22 +130,60 @@ class Resolved:
     api_key_env: str | None = None
 
     @property
-    def method(self) -> Method:
-        return "paper" if self.config.mode == "paper" else self.config.method
+    def shard(self) -> Shard | None:
+        """Which part of the dialogues is done here; None for all."""
+        return Shard.parse(self.config.shard) if self.config.shard else None
+
+    def part(self, jobs: Sequence[J]) -> list[J]:
+        """What of all jobs is done here."""
+        return self.shard.take(jobs) if self.shard else list(jobs)
+
+    @property
+    def method(self) -> JudgeMethod:
+        own = self.config.framework == "esc_eval" and self.config.mode == "paper"  # EmoHarbor's published method is `json`
+        return "paper" if own else self.config.method
+
+    @property
+    def emoharbor(self) -> EmoHarborConfig:
+        return self.config.emoharbor or EmoHarborConfig()
 
     @cached_property
     def seeker(self) -> ModelSpec:
-        return self._played(load_spec(self.config.seeker), "seeker")
+        return self._played(self._speaks(load_spec(self.config.seeker), "seeker"), "talker")
+
+    @cached_property
+    def thinker(self) -> ModelSpec | None:
+        """The model that thinks for the seeker (EmoHarbor); None where nobody does."""
+        if self.config.framework != "emoharbor" or self.emoharbor.simulator == "one_agent":
+            return None
+        return self._played(self._speaks(load_spec(self.emoharbor.thinker or self.config.seeker), "seeker"), "thinker")
+
+    @property
+    def simulator(self) -> str:
+        """The seeker's name in the records: its models, and the ablation if it is one."""
+        names = [self.seeker.name, *([self.thinker.name] if self.thinker else [])]
+        ablation = "" if self.emoharbor.simulator == "full" else f" ({self.emoharbor.simulator.replace('_', ' ')})"
+        return "+".join(dict.fromkeys(names)) + ablation
 
     @cached_property
     def judge(self) -> ModelSpec:
-        return self._speaks(load_spec(self.config.judge), "judge")
+        spec = self._speaks(load_spec(self.config.judge), "judge")
+        return self.emoharbor.sampled(spec, "judge") if self.config.framework == "emoharbor" else spec
+
+    @cached_property
+    def shown(self) -> Shown:
+        """What a judge of method `json` is shown of the seeker."""
+        if self.config.framework != "emoharbor":
+            return Shown(mode=self.config.mode)
+        known = self.profiles if self.emoharbor.judging != "dialogue" else []
+        texts = {profile.id: profile_text(profile, profile.language) for profile in known}
+        return Shown(self.emoharbor.judging, texts, self.emoharbor.per_turn, self.config.mode)
 
     @cached_property
     def supporters(self) -> list[ModelSpec]:
         if not self.config.supporters:
             raise UserError("no supporter given: name one with --supporter, or under `supporters:` in the config")
-        specs = [self._played(self._supporter(name), None) for name in self.config.supporters]
+        specs = [self._played(self._supporter(name), "supporter") for name in self.config.supporters]
         names = [spec.name for spec in specs]
         if len(set(names)) < len(names):
             raise UserError(f"supporters: the same name twice in {', '.join(names)}")
@@ -124,7 +199,10 @@ class Resolved:
 
     @cached_property
     def prompts(self) -> PromptPack:
-        return load_pack(self.config.prompts)
+        pack = load_pack(self.config.prompts)
+        if self.config.framework == "emoharbor":
+            pack.require(self.config.languages, TEMPLATES)
+        return pack
 
     @cached_property
     def judge_prompts(self) -> PromptPack:
@@ -139,19 +217,29 @@ class Resolved:
     @cached_property
     def cards(self) -> list[RoleCard]:
         """The cards of the wanted languages, at most `limit` a language, in file order."""
+        return self._people(self.config.cards, bundled_cards, load_cards, "card")
+
+    @cached_property
+    def profiles(self) -> list[Profile]:
+        """The profiles of the wanted languages, at most `limit` a language, in file order."""
+        return self._people(self.config.profiles or ["bundled"], bundled_profiles, load_profiles, "profile")
+
+    def _people(
+        self, names: Sequence[str], bundled: Callable[[Language], Path], load: Callable[[Path], list[P]], what: str
+    ) -> list[P]:
         languages = self.config.languages
         paths: list[Path] = []
-        for name in self.config.cards:
-            paths += [bundled_cards(language) for language in languages] if name == "bundled" else [Path(name)]
+        for name in names:
+            paths += [bundled(language) for language in languages] if name == "bundled" else [Path(name)]
         where = ", ".join(map(str, paths))
-        cards = [card for path in paths for card in load_cards(path)]
-        check_unique(where, (card.id for card in cards), "card ids")
-        chosen = []
+        people = [person for path in paths for person in load(path)]
+        check_unique(where, (person.id for person in people), f"{what} ids")
+        chosen: list[P] = []
         for language in languages:
-            chosen += [card for card in cards if card.language == language][: self.config.limit]
+            chosen += [person for person in people if person.language == language][: self.config.limit]
         if not chosen:
-            have = ", ".join(sorted({card.language for card in cards}))
-            raise UserError(f"{where}: no card in {', '.join(languages)} (the file has {have})")
+            have = ", ".join(sorted({person.language for person in people}))
+            raise UserError(f"{where}: no {what} in {', '.join(languages)} (the file has {have})")
         return chosen
 
     @cached_property
@@ -187,17 +275,18 @@ class Resolved:
             spec = load_spec(name)
             return spec.model_copy(update={"endpoint": spec.endpoint.model_copy(update=endpoint)})
         return ModelSpec(
-            name=re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._") or "supporter",
+            name=re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:100] or "supporter",
             about="named on the command line",
             roles=("supporter",),
             languages=("en", "zh"),
             endpoint=Endpoint(model=name, **endpoint),
         )
 
-    def _played(self, spec: ModelSpec, needed: str | None) -> ModelSpec:
-        """A dialogue's side; paper mode fixes its sampling (greedy, up to 512 new tokens: ESC-Eval's published script)."""
-        if needed:
-            self._speaks(spec, needed)
+    def _played(self, spec: ModelSpec, agent: Agent) -> ModelSpec:
+        """A dialogue's side as it is sampled: by EmoHarbor's temperatures, or in ESC-Eval's paper mode greedy with up to 512
+        new tokens (its published script)."""
+        if self.config.framework == "emoharbor":
+            return self.emoharbor.sampled(spec, agent)
         return spec.model_copy(update={"sampling": PAPER_SAMPLING}) if self.config.mode == "paper" else spec
 
     def _speaks(self, spec: ModelSpec, needed: str) -> ModelSpec:
@@ -213,13 +302,37 @@ class Resolved:
         return {
             "framework": self.config.framework,
             "mode": self.config.mode,
-            "cards": {"count": len(self.cards), "sha256": digest([card.model_dump(mode="json") for card in self.cards])},
+            **self._played_config(),
             "languages": self.config.languages,
             "exchanges": self.config.exchanges,
             "trials": self.config.trials,
             "seeker": identity(self.seeker),
             "supporters": [identity(spec) for spec in self.supporters],
             "prompts": {"pack": self.config.prompts, "fingerprint": self.prompts.fingerprint()},
+        }
+
+    def _played_config(self) -> dict[str, Any]:
+        """Who is played, and in EmoHarbor how."""
+        if self.config.framework == "esc_eval":
+            return {"cards": _hashed(self.cards)}
+        return {
+            "profiles": _hashed(self.profiles),
+            "simulator": self.emoharbor.simulator,
+            "triples": self.emoharbor.triples,
+            "thinker": identity(self.thinker) if self.thinker else None,
+        }
+
+    def _judging_config(self) -> dict[str, Any]:
+        """What EmoHarbor's judge is shown beyond the dialogue (nothing for ESC-Eval's)."""
+        if self.config.framework == "esc_eval":
+            return {}
+        own = self.emoharbor
+        return {
+            "judging": own.judging,
+            "per_turn": own.per_turn,
+            "profiles": _hashed(self.profiles) if own.judging != "dialogue" else None,
+            # States that given dialogues lack are simulated.
+            "thinker": identity(self.thinker) if self.thinker and own.judging == "states" else None,
         }
 
     def score_config(self) -> dict[str, Any]:
@@ -230,6 +343,7 @@ class Resolved:
             "rubric": self.rubric.model_dump(mode="json"),
             "method": self.method,
             "prompts": {"pack": self._judge_pack, "fingerprint": self.judge_prompts.fingerprint()},
+            **self._judging_config(),
         }
 
     def gold_config(self) -> dict[str, Any]:
@@ -243,6 +357,10 @@ class Resolved:
             "count": len(dialogues),
             "sha256": digest(records),
         }
+
+
+def _hashed(people: Sequence[RoleCard] | Sequence[Profile]) -> dict[str, Any]:
+    return {"count": len(people), "sha256": digest([person.model_dump(mode="json") for person in people])}
 
 
 def identity(spec: ModelSpec) -> dict[str, Any]:

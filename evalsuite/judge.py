@@ -1,7 +1,8 @@
-"""Judgements: any model scores a dialogue on any rubric, by one of three methods.
+"""Judgements: any model scores a dialogue on any rubric, by one of several methods.
 
 What is asked is in data_prep.judge_prompts; here is how the answers are constrained, read and recorded. Where the server gives
-token probabilities, every score comes with its distribution and expected value.
+token probabilities, every score comes with its distribution and expected value. Method `bands` is in `evalsuite.judge_bands`,
+method `json` in `evalsuite.judge_json`.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from data_prep.judge_prompts import Method, judge_messages
+from data_prep.judge_prompts import JudgeMethod, judge_messages
 from data_prep.prompts import PromptPack
 from data_prep.records import Dialogue, Judgement
 from data_prep.rubrics import Rubric
+from evalsuite import judge_bands, judge_json
 from serve.batch import together
 from serve.client import ChatClient, Question, Reply, ServerLost
 from serve.errors import UserError
@@ -72,10 +74,12 @@ class Judge:
     spec: ModelSpec
     rubric: Rubric
     prompts: PromptPack
-    method: Method
+    method: JudgeMethod
+    bands: judge_bands.Bands = field(default_factory=judge_bands.Bands)
+    shown: judge_json.Shown = field(default_factory=judge_json.Shown)
 
     def __post_init__(self) -> None:
-        if self.method == "joint" and self.spec.adapters is not None:
+        if self.method in ("joint", "bands", "json") and self.spec.adapters is not None:
             raise UserError(f"judge {self.spec.name} has one adapter a dimension: use method per_dimension or paper")
         if self.method != "paper" and not (self.rubric.scale.min >= 0 and self.rubric.scale.max <= 9):
             raise UserError(f"rubric {self.rubric.name}: native methods read one digit a dimension, the scale must be in 0-9")
@@ -85,11 +89,16 @@ class Judge:
         return "paper" if self.method == "paper" else "native"
 
     async def score(self, dialogue: Dialogue) -> list[Judgement]:
-        """One judgement a dimension, in the rubric's order."""
+        """One judgement a dimension, in the rubric's order; by method `bands` so many for every round, and by method `json` so
+        many more for every turn of the supporter where these are wanted."""
         keys = list(self.rubric.dimensions)
-        if dialogue.termination == "infrastructure" or not dialogue.exchanges:  # an opening greeting answers nobody
+        if dialogue.termination == "infrastructure" or not self._supported(dialogue):
             reason = "infrastructure" if dialogue.termination == "infrastructure" else "no_supporter_turn"
-            return [self._judgement(dialogue, key, "", failure=reason) for key in keys]
+            return [self.judgement(dialogue, key, "", failure=reason) for key in keys]
+        if self.method == "bands":
+            return await judge_bands.score(self, dialogue)
+        if self.method == "json":
+            return await judge_json.score(self, dialogue)
         if self.method == "joint":
             return await self._joint(dialogue, keys)
         if self.method == "per_dimension":
@@ -97,6 +106,13 @@ class Judge:
             first = await self._single(dialogue, keys[0])
             return [first, *await together(self._single(dialogue, key) for key in keys[1:])]
         return await together(self._single(dialogue, key) for key in keys)
+
+    @staticmethod
+    def _supported(dialogue: Dialogue) -> bool:
+        """Whether there is anything of the supporter's to score. A fixed greeting answers nobody; EmoHarbor's supporters open
+        in words of their own, and a seeker who leaves at once has judged them."""
+        opened = dialogue.framework == "emoharbor" and any(turn.role == "supporter" for turn in dialogue.turns)
+        return opened or dialogue.exchanges > 0
 
     async def _ask(self, dialogue: Dialogue, key: str, dimensions: Sequence[str]) -> Reply | str:
         """The reply on these dimensions, or the reason why there is none. `key` names the sample: one dimension, or "all"."""
@@ -116,6 +132,10 @@ class Judge:
             logprobs=True,
             session=dialogue.id,
         )
+        return await self.reply(question)
+
+    async def reply(self, question: Question) -> Reply | str:
+        """The judge's reply, or the reason why there is none."""
         try:
             reply = await self.client.ask(self.spec, question)
         except ServerLost:
@@ -127,29 +147,29 @@ class Judge:
     async def _joint(self, dialogue: Dialogue, keys: list[str]) -> list[Judgement]:
         answer = await self._ask(dialogue, "all", keys)
         if isinstance(answer, str):
-            return [self._judgement(dialogue, key, "", failure=answer) for key in keys]
+            return [self.judgement(dialogue, key, "", failure=answer) for key in keys]
         scores = self._read_digits(answer.text, len(keys))
         if scores is None:
-            return [self._judgement(dialogue, key, answer.text) for key in keys]
+            return [self.judgement(dialogue, key, answer.text) for key in keys]
         found = digit_distributions(answer, self.rubric.scale.scores)
         # Tokenizers that merge digits ("32") give no distribution a dimension; the digits still stand.
         distributions = [d for _, d in found] if [score for score, _ in found] == scores else [None] * len(keys)
         return [
-            self._judgement(dialogue, key, answer.text, score, distribution)
+            self.judgement(dialogue, key, answer.text, score, distribution)
             for key, score, distribution in zip(keys, scores, distributions, strict=True)
         ]
 
     async def _single(self, dialogue: Dialogue, key: str) -> Judgement:
         answer = await self._ask(dialogue, key, [key])
         if isinstance(answer, str):
-            return self._judgement(dialogue, key, "", failure=answer)
+            return self.judgement(dialogue, key, "", failure=answer)
         if self.method == "paper":
             score = paper_score(answer.text, self.rubric.scale.scores)
         else:
             read = self._read_digits(answer.text, 1)
             score = read[0] if read else None
         found = [d for value, d in digit_distributions(answer, self.rubric.scale.scores) if value == score]
-        return self._judgement(dialogue, key, answer.text, score, found[0] if found else None)
+        return self.judgement(dialogue, key, answer.text, score, found[0] if found else None)
 
     def _read_digits(self, text: str, count: int) -> list[int] | None:
         """Exactly `count` scores of the scale: digits alone, or parted by white space or commas. Anything else is unread."""
@@ -158,7 +178,7 @@ class Judge:
             return None
         return [int(digit) for digit in digits]
 
-    def _judgement(
+    def judgement(
         self,
         dialogue: Dialogue,
         key: str,

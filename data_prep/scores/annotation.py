@@ -34,8 +34,12 @@ TOLERATED = 1  # points that two annotators may lie apart
 SHEET = "dialogues"
 _SHOWN = ("item", "language", "dialogue")
 _NAME = re.compile(r"\w[\w.-]{0,60}")
+_WHOLE = ("Give every dialogue a whole number in each column of a dimension.", "每段对话在每个维度一栏填一个整数。")
+_HALVES = (
+    "What lies between two levels gets the half between them, for instance 1.5.",
+    "介于两级之间的填中间的半分，例如 1.5。",
+)
 _HOW = (
-    ("Give every dialogue a whole number in each column of a dimension.", "每段对话在每个维度一栏填一个整数。"),
     ("Judge the supporter, not the seeker, and only what is written.", "只评支持者，不评求助者；只看写出来的内容。"),
     ("Do not talk about the scores with other annotators before all sheets are in.", "交表之前不要和其他标注者讨论分数。"),
     (
@@ -70,11 +74,7 @@ def assign(dialogues: Sequence[Dialogue], annotators: Sequence[str], each: int, 
     Loads in a language differ by at most `each`; who shares dialogues with whom is drawn anew for every round of dialogues.
     Raises `UserError` for names that cannot name a file, and for fewer people than `each`.
     """
-    for name in annotators:
-        if not _NAME.fullmatch(name) or name.lower() in (REVIEW, "guide", ACCEPTED):
-            raise UserError(f"--annotator {name!r}: not usable as a file name here; letters, digits, - and _ are")
-    if len({name.lower() for name in annotators}) < len(annotators):
-        raise UserError("--annotator: the same name twice")
+    check_names(annotators, "--annotator")
     if not 1 <= each <= len(annotators):
         raise UserError(f"--each {each}: there are {len(annotators)} annotators")
     sheets: dict[str, list[Dialogue]] = {name: [] for name in annotators}
@@ -96,15 +96,31 @@ def assign(dialogues: Sequence[Dialogue], annotators: Sequence[str], each: int, 
     return sheets
 
 
+def check_names(annotators: Sequence[str], what: str) -> None:
+    """Raise `UserError`, which starts with `what`, for annotators whose names cannot name a sheet's file, or are the same."""
+    for name in annotators:
+        if not _NAME.fullmatch(name) or name.lower() in (REVIEW, "guide", ACCEPTED):
+            raise UserError(f"{what} {name!r}: not usable as a file name here; letters, digits, - and _ are")
+    if len({name.lower() for name in annotators}) < len(annotators):
+        raise UserError(f"{what}: the same name twice")
+
+
 def write_sheet(folder: Path, name: str, dialogues: Sequence[Dialogue], rubric: Rubric) -> list[str]:
     """NAME.csv and NAME.xlsx with empty answers; returns the two names."""
     return _write(folder, name, layout(rubric), [_shown(dialogue) for dialogue in dialogues], rubric)
 
 
 def write_review(
-    folder: Path, dialogues: Sequence[Dialogue], asked: Asked, scores: Sequence[HumanScore], rubric: Rubric
+    folder: Path,
+    dialogues: Sequence[Dialogue],
+    asked: Asked,
+    scores: Sequence[HumanScore],
+    rubric: Rubric,
+    name: str = REVIEW,
+    halves: bool = False,
 ) -> list[str]:
-    """review.csv and review.xlsx: what waits, with the scores given (sorted, without names); returns the two names.
+    """NAME.csv and NAME.xlsx: what waits, with the scores given (sorted, without names); returns the two names. With `halves`
+    scores between two levels may be given.
 
     Rows stand language by language in the order of a hash: the order of the records would tell the supporters apart.
     """
@@ -116,32 +132,40 @@ def write_review(
         if wanted := asked.get(dialogue.id):
             said = {f"{key}_given": " / ".join(f"{v:g}" for v in sorted(given[dialogue.id, key])) for key in wanted}
             rows.append(_shown(dialogue) | said | {"decide": ", ".join(wanted)})
-    return _write(folder, REVIEW, review_layout(rubric), rows, rubric)
+    return _write(folder, name, review_layout(rubric), rows, rubric, halves)
 
 
 def _shown(dialogue: Dialogue) -> dict[str, str]:
     return {"item": item_of(dialogue), "language": dialogue.language, "dialogue": transcript(dialogue)}
 
 
-def _write(folder: Path, name: str, form: Layout, rows: Sequence[Mapping[str, str]], rubric: Rubric) -> list[str]:
+def _write(
+    folder: Path, name: str, form: Layout, rows: Sequence[Mapping[str, str]], rubric: Rubric, halves: bool = False
+) -> list[str]:
     write_csv(folder / f"{name}.csv", form.columns, rows)
-    scores = rubric.scale.scores
+    scores = _allowed(rubric, halves)
     choices = [Choice(key, 0, len(rows) - 1, f"rules!$A$2:$A${len(scores) + 1}") for key in rubric.dimensions if rows]
     languages = [language for language in rubric.languages if any(row["language"] == language for row in rows)]
-    write_xlsx(folder / f"{name}.xlsx", form.sheet, form.columns, rows, choices, {"rules": _rules(rubric, languages)})
+    write_xlsx(folder / f"{name}.xlsx", form.sheet, form.columns, rows, choices, {"rules": _rules(rubric, languages, halves)})
     return [f"{name}.csv", f"{name}.xlsx"]
 
 
-def _rules(rubric: Rubric, languages: Sequence[Language]) -> list[list[str]]:
+def _allowed(rubric: Rubric, halves: bool) -> list[str]:
+    """What may stand in the cell of a score."""
+    low, high = rubric.scale.min, rubric.scale.max
+    return [f"{low + step / 2:g}" for step in range(2 * (high - low) + 1)] if halves else list(map(str, rubric.scale.scores))
+
+
+def _rules(rubric: Rubric, languages: Sequence[Language], halves: bool = False) -> list[list[str]]:
     """The scores in column A from row 2; then every dimension with its levels, and how to fill in the sheet."""
-    rows = [["score", "", ""], *([str(score)] for score in rubric.scale.scores)]
+    rows = [["score", "", ""], *([score] for score in _allowed(rubric, halves))]
     for key, dimension in rubric.dimensions.items():
         for language in languages:
             rows += [[], [key, dimension.label[language], " ".join(dimension.about[language].split())]]
             rows += [["", str(score), text] for score, text in sorted(dimension.levels[language].items())]
     rows.append([])
     for language in languages:
-        rows += [["", "", line[0 if language == "en" else 1]] for line in _HOW]
+        rows += [["", "", line[0 if language == "en" else 1]] for line in (_HALVES if halves else _WHOLE, *_HOW)]
     return rows
 
 
@@ -175,7 +199,9 @@ def read_scores(path: Path, dialogues: Sequence[Dialogue], rubric: Rubric, step:
     return scores
 
 
-def read_review(path: Path, dialogues: Sequence[Dialogue], asked: Asked, rubric: Rubric, step: Step) -> list[HumanScore]:
+def read_review(
+    path: Path, dialogues: Sequence[Dialogue], asked: Asked, rubric: Rubric, step: Step, halves: bool = False
+) -> list[HumanScore]:
     """The reviewer's sheet as scores, only of what was asked for; delete the rows of what is not decided yet.
 
     An answer that nobody asked for counts as dropped in `step`. Raises `UserError` as `read_scores` does, and for an empty
@@ -187,7 +213,7 @@ def read_review(path: Path, dialogues: Sequence[Dialogue], asked: Asked, rubric:
         dialogue = known[item]
         wanted = asked.get(dialogue.id, ())
         for key in rubric.dimensions:
-            value = _score(row, key, rubric)
+            value = _score(row, key, rubric, halves)
             if value is None and key in wanted:
                 raise row.fault(key, "empty, but asked for; delete the row if it is not decided yet")
             if value is None:
@@ -205,14 +231,15 @@ def _texts(known: Mapping[str, Dialogue]) -> dict[str, str]:
     return {item: transcript(dialogue) for item, dialogue in known.items()}
 
 
-def _score(row: SheetRow, column: str, rubric: Rubric) -> int | None:
+def _score(row: SheetRow, column: str, rubric: Rubric, halves: bool = False) -> float | None:
     """A cell's score, None for an empty cell."""
     text = row.cells[column].strip()
     if not text:
         return None
-    if text not in map(str, rubric.scale.scores):
-        raise row.fault(column, f"{text[:40]!r} is not a whole number from {rubric.scale.min} to {rubric.scale.max}")
-    return int(text)
+    if text not in _allowed(rubric, halves):
+        kind = "a whole or half number" if halves else "a whole number"
+        raise row.fault(column, f"{text[:40]!r} is not {kind} from {rubric.scale.min} to {rubric.scale.max}")
+    return float(text)
 
 
 def _human(dialogue: Dialogue, annotator: str, rubric: Rubric, dimension: str, value: float) -> HumanScore:

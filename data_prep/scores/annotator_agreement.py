@@ -38,23 +38,30 @@ class Agreed:
     near: Estimate
 
 
-def agreement(scores: Sequence[HumanScore], rubric: Rubric, seed: int, resamples: int = RESAMPLES) -> list[Agreed]:
-    """A row a language and dimension, where any dialogue has scores of two people. Scores are whole and on the scale."""
-    rows = []
+def agreement(
+    scores: Sequence[HumanScore], rubric: Rubric, seed: int, resamples: int = RESAMPLES, halves: bool = False
+) -> list[Agreed]:
+    """A row a language and dimension, where any dialogue has scores of two people. Scores are on the scale and whole, or with
+    `halves` whole or half."""
+    rows, steps = [], 2 if halves else 1  # steps a point
     for language in rubric.languages:
         for dimension in rubric.dimensions:
             items: dict[str, dict[str, int]] = defaultdict(dict)
             for score in scores:
                 if (score.language, score.dimension) == (language, dimension):
-                    items[score.dialogue_id][score.annotator] = int(score.value) - rubric.scale.min
+                    items[score.dialogue_id][score.annotator] = round(steps * (score.value - rubric.scale.min))
             shared = [by_name for by_name in items.values() if len(by_name) > 1]
             if shared:
-                rows.append(_agreed(language, dimension, shared, len(rubric.scale.scores), seed, resamples))
+                rows.append(
+                    _agreed(
+                        language, dimension, shared, (rubric.scale.max - rubric.scale.min) * steps + 1, steps, seed, resamples
+                    )
+                )
     return rows
 
 
 def _agreed(
-    language: Language, dimension: str, items: Sequence[dict[str, int]], size: int, seed: int, resamples: int
+    language: Language, dimension: str, items: Sequence[dict[str, int]], size: int, steps: int, seed: int, resamples: int
 ) -> Agreed:
     n = len(items)
     tables: dict[tuple[str, str], Counts] = defaultdict(lambda: np.zeros((n, size, size)))
@@ -89,7 +96,7 @@ def _agreed(
         alpha=both(krippendorff_alpha(summed(coincidences), ordinal=True)),
         kappa=both(ratio((np.nan_to_num(kappas) * counts).sum(0), counts.sum(0))),
         equal=both(ratio(pooled[:, away == 0].sum(1), pooled.sum((1, 2)))),
-        near=both(ratio(pooled[:, away <= 1].sum(1), pooled.sum((1, 2)))),
+        near=both(ratio(pooled[:, away <= steps].sum(1), pooled.sum((1, 2)))),
     )
 
 

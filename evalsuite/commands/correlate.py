@@ -14,6 +14,7 @@ from evalsuite.commands.options import AgainstOption
 from evalsuite.commands.output import deliver
 from evalsuite.reported.against import against
 from evalsuite.statistics.agreement import gold_scores_of, judgements_of, of_annotators
+from evalsuite.statistics.alignment import alignment_tables
 from evalsuite.statistics.coefficients import LEVELS
 from evalsuite.statistics.correlation import PairBy, Pairing, SampleBy, correlation_tables, correlations
 from evalsuite.statistics.summary import Value
@@ -82,7 +83,7 @@ def correlate(
     found = correlations(verdicts, scores, read_dialogues(dialogues), figure, Pairing(by, kind), levels, left_out)
     for line in left_out:
         print(f"left out: {line}", file=sys.stderr)
-    tables = against(correlation_tables(found), versus)
+    tables = against([*correlation_tables(found), *alignment_tables(found)], versus)
     deliver("correlation", {"correlation": [each.row() for each in found]}, tables, out, as_json)
 
 

@@ -45,7 +45,9 @@ ModeOption = Annotated[
 WandbOption = Annotated[
     bool, typer.Option("--wandb", help="Log the report's tables and plots to Weights & Biases (offline without a key).")
 ]
-AgainstOption = Annotated[str | None, typer.Option("--against", metavar="paper", help="The paper's figures beside ours.")]
+AgainstOption = Annotated[
+    str | None, typer.Option("--against", metavar="paper|emoharbor|feel", help="A paper's figures beside ours.")
+]
 EndpointOption = Annotated[
     list[str] | None, typer.Option("--endpoint", metavar="NAME=URL", help="A server that is already up for a model.")
 ]

@@ -46,7 +46,8 @@ def write_csv(name: str, tables: Sequence[Table], out: Path) -> None:
         write_text(out / f"{table.key}.csv", to_csv(table))
     keys = {table.key for table in tables}
     for stale in before - keys:
-        (out / f"{stale}.csv").unlink(missing_ok=True)
+        if Path(stale).name == stale:  # the list is a file like any other: it may name nothing outside this folder
+            (out / f"{stale}.csv").unlink(missing_ok=True)
     write_text(listed, "\n".join(sorted(keys)) + "\n")
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +12,7 @@ import typer
 from rich.console import Console
 
 from data_prep.scores.human import read_dialogues
-from evalsuite import pipeline
+from evalsuite import pipeline, shards
 from evalsuite.commands.options import (
     AgainstOption,
     BaseUrlOption,
@@ -33,11 +35,17 @@ from evalsuite.commands.options import (
 from evalsuite.config import Resolved
 from evalsuite.pipeline import Outcome
 from evalsuite.report.content import report_run
-from evalsuite.runs import open_run
+from evalsuite.runs import Run, open_run
 from serve.errors import UserError
 from serve.wandb_offline import need_wandb
 
 console = Console()
+ShardOption = Annotated[
+    str | None,
+    typer.Option(
+        "--shard", metavar="I/N", help="Only the I-th of N equal parts of the dialogues: one machine's part. See merge."
+    ),
+]
 
 
 def run(
@@ -54,11 +62,12 @@ def run(
     language: LanguageOption = None,
     mode: ModeOption = None,
     endpoint: EndpointOption = None,
+    shard: ShardOption = None,
     out: OutOption = None,
     wandb: WandbOption = False,
 ) -> None:
     """Simulate, score, measure agreement on the gold set (if the config has one) and write the report."""
-    _check_wandb(wandb)
+    _check_wandb(wandb, shard)
     resolved = resolve(
         config,
         endpoint,
@@ -73,15 +82,16 @@ def run(
         limit=limit,
         language=language,
         mode=mode,
+        shard=shard,
         out=out,
     )
     _check_all(resolved, simulate=True, score=True)
-    with open_run(Path(resolved.config.out)) as opened:
+    with _opened(resolved) as opened:
         with pipeline.Fleet(opened, resolved) as fleet:
             outcome = pipeline.simulate(opened, resolved, fleet, console, score=True)
             if resolved.config.gold is not None:
                 pipeline.score_gold(opened, resolved, fleet, console)
-        report_run(opened, console, wandb)
+        _report(opened, resolved, wandb)
     _finish(outcome)
 
 
@@ -97,6 +107,7 @@ def simulate(
     language: LanguageOption = None,
     mode: ModeOption = None,
     endpoint: EndpointOption = None,
+    shard: ShardOption = None,
     out: OutOption = None,
 ) -> None:
     """Only hold the dialogues: writes OUT/dialogues.jsonl."""
@@ -112,10 +123,11 @@ def simulate(
         limit=limit,
         language=language,
         mode=mode,
+        shard=shard,
         out=out,
     )
     _check_all(resolved, simulate=True, score=False)
-    with open_run(Path(resolved.config.out)) as opened, pipeline.Fleet(opened, resolved) as fleet:
+    with _opened(resolved) as opened, pipeline.Fleet(opened, resolved) as fleet:
         outcome = pipeline.simulate(opened, resolved, fleet, console, score=False)
     _finish(outcome)
 
@@ -128,21 +140,24 @@ def score(
     language: LanguageOption = None,
     mode: ModeOption = None,
     endpoint: EndpointOption = None,
+    shard: ShardOption = None,
     out: OutOption = None,
     wandb: Annotated[bool, typer.Option("--wandb", help="Also write the report and log its tables and plots there.")] = False,
 ) -> None:
     """Only score dialogues: writes OUT/judgements.jsonl, and the gold set's agreement if the config has one."""
-    _check_wandb(wandb)
-    resolved = resolve(config, endpoint, judge=judge, judge_prompts=judge_prompts, language=language, mode=mode, out=out)
+    _check_wandb(wandb, shard)
+    resolved = resolve(
+        config, endpoint, judge=judge, judge_prompts=judge_prompts, language=language, mode=mode, shard=shard, out=out
+    )
     _check_all(resolved, simulate=False, score=True)
     given = dialogues or Path(resolved.config.out) / "dialogues.jsonl"
     read_dialogues([given])  # a bad file is refused before the run folder is touched
-    with open_run(Path(resolved.config.out)) as opened, pipeline.Fleet(opened, resolved) as fleet:
+    with _opened(resolved) as opened, pipeline.Fleet(opened, resolved) as fleet:
         outcome = pipeline.score(opened, resolved, fleet, console, given)
         if resolved.config.gold is not None:
             pipeline.score_gold(opened, resolved, fleet, console)
         if wandb:
-            report_run(opened, console, wandb)
+            _report(opened, resolved, wandb)
     _finish(outcome)
 
 
@@ -156,11 +171,34 @@ def report(
     if not (folder / "config.json").exists():
         raise UserError(f"not a run folder (no config.json): {folder}")
     with open_run(folder) as opened:
+        shards.refuse(opened.config(), folder)
         report_run(opened, console, wandb, versus)
 
 
-def _check_wandb(wanted: bool) -> None:
-    """Say that wandb is not there before the long work, not after it."""
+@contextmanager
+def _opened(resolved: Resolved) -> Iterator[Run]:
+    """The run folder, if it is a whole run's or this shard's."""
+    with open_run(Path(resolved.config.out)) as opened:
+        shards.claim(opened, resolved.shard)
+        yield opened
+
+
+def _report(run: Run, resolved: Resolved, wandb: bool) -> None:
+    """Write the report; of a shard there is none."""
+    if resolved.shard is None:
+        report_run(run, console, wandb)
+    else:
+        console.print(
+            f"shard {resolved.shard} is done: `esc-eval merge` puts all {resolved.shard.of} together and writes the report",
+            highlight=False,
+            markup=False,
+        )
+
+
+def _check_wandb(wanted: bool, shard: str | None = None) -> None:
+    """Say that wandb is not there, or has nothing to show, before the long work, not after it."""
+    if wanted and shard:
+        raise UserError("--wandb: a shard has no report; use `esc-eval report --wandb` on the merged run")
     if wanted:
         need_wandb()
 

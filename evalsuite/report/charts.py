@@ -1,7 +1,7 @@
 """What the report's charts show, as data; templates/charts.js draws them in the page's own fonts and colours.
 
 Kinds: `dots` (panels of points with intervals, one line a row), `bars` (stacked), `heat` (panels of gold × verdict), `line`
-(panels of hit rate against probability).
+(panels of hit rate against probability), `curves` (panels of lines over rounds; see `evalsuite.report.trajectories`).
 """
 
 from __future__ import annotations

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import orjson
@@ -14,16 +15,20 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.text import Text
 
+from data_prep.profiles import Profile
 from data_prep.records import Dialogue, HumanScore, Judgement, RoleCard, Usage
 from data_prep.rubrics import Rubric
 from data_prep.tables import Estimate, Table, to_console
 from evalsuite.checks import risk
 from evalsuite.checks.shared_bases import alike, bases
+from evalsuite.report.charts import Chart
 from evalsuite.report.headlines import ranks_of
 from evalsuite.report.log_wandb import log_report
 from evalsuite.report.report import PLUMBING, ReportContent, write_report
+from evalsuite.report.trajectories import survival_charts, trend_charts
 from evalsuite.reported.against import against
 from evalsuite.runs import Run
+from evalsuite.statistics import survival, trends
 from evalsuite.statistics.agreement import agreement_tables
 from evalsuite.statistics.judges import calibration, confusion, confusion_tables
 from evalsuite.statistics.leaderboard import groups_of, leaderboard, pairwise_differences
@@ -35,7 +40,7 @@ from serve.specs import EMBEDDED_PREFIX
 M = TypeVar("M", bound=BaseModel)
 
 CONSOLE_ROWS = 30  # longer tables are only named on the console
-_TITLES = {"esc_eval": "ESC-Eval"}
+_TITLES = {"esc_eval": "ESC-Eval", "emoharbor": "EmoHarbor"}
 
 
 def report_run(run: Run, console: Console, wandb: bool = False, versus: str | None = None) -> None:
@@ -74,6 +79,7 @@ def content_of(run: Run) -> ReportContent:
     dialogues = read_jsonl(run.folder / "dialogues.jsonl", Dialogue, "dialogues")
     judgements = read_jsonl(run.folder / "judgements.jsonl", Judgement, "judgements")
     cards = _records(run.folder / "cards.jsonl", RoleCard)
+    cards += map(_as_card, _records(run.folder / "profiles.jsonl", Profile))
     mode = config["score"]["mode"]
     timing = run.timing()
     seconds = {stage: float(figures["seconds"]) for stage, figures in timing.items()}
@@ -99,6 +105,7 @@ def content_of(run: Run) -> ReportContent:
         costs(dialogues, judged, seconds),
     ]
     framework = config.get("simulate", {}).get("framework", "given dialogues")
+    along = _along(run, dialogues, rubric, framework)
     return ReportContent(
         title=f"{_TITLES.get(framework, framework)} · {run.folder.name}",
         framework=framework,
@@ -109,7 +116,9 @@ def content_of(run: Run) -> ReportContent:
         cards={card.id: card for card in cards},
         dialogues=dialogues,
         judgements=judgements,
-        tables=tables,
+        tables=[*tables, *along.tables],
+        charts=along.charts,
+        facts=list(_facts(config)),
         agreement=agreed,
         config=config | {"fingerprints": _fingerprints(config)},
         timing=seconds,
@@ -120,6 +129,59 @@ def content_of(run: Run) -> ReportContent:
         risks=_risks(risky),
         generated=time.strftime("%Y-%m-%d %H:%M"),
     )
+
+
+class _Along(NamedTuple):
+    """What happens along the dialogues: tables, and charts by section."""
+
+    tables: list[Table]
+    charts: dict[str, list[Chart]]
+
+
+def _along(run: Run, dialogues: Sequence[Dialogue], rubric: Rubric, framework: str) -> _Along:
+    """Survival, where seekers may leave, and scores by round, where single turns were judged."""
+    may_leave = framework == "emoharbor" or any(dialogue.termination == "seeker_ended" for dialogue in dialogues)
+    curves = survival.curves(dialogues) if may_leave else []
+    found = trends.trends(dialogues, trends.read_turn_judgements(run.folder), rubric)
+    return _Along(
+        [*survival.tables(curves, survival.log_ranks(dialogues) if curves else []), *trends.tables(found, rubric)],
+        {survival.SURVIVAL: list(survival_charts(curves)), trends.TRENDS: list(trend_charts(found, rubric))},
+    )
+
+
+def _as_card(profile: Profile) -> RoleCard:
+    """A profile as the transcript browser shows who is played: the profile itself is in profiles.jsonl."""
+    who = profile.demographics
+    return RoleCard(
+        id=profile.id,
+        language=profile.language,
+        age="" if who.age is None else str(who.age),
+        gender=who.gender,
+        occupation=who.occupation,
+        problem=profile.counselling.problem,
+        source=profile.source,
+        card_method="written",
+    )
+
+
+def _facts(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What EmoHarbor's run did that a reader must know to compare its figures."""
+    simulated, scored = config.get("simulate", {}), config.get("score", {})
+    if simulated.get("framework") == "emoharbor":
+        given = simulated["mode"] == "paper"
+        yield (
+            "Supporters told",
+            (
+                "who the seeker is, and to keep to 28 words on average and 97 at most (paper)"
+                if given
+                else "neither who the seeker is nor a length (native)"
+            ),
+        )
+        names = [simulated["seeker"]["name"], (simulated["thinker"] or {}).get("name", "nobody")]
+        yield "Seeker", f"{simulated['simulator'].replace('_', ' ')}: {names[1]} thinks, {names[0]} talks"
+    if "judging" in scored:
+        shown = {"dialogue": "the dialogue alone", "profile": "dialogue and profile", "states": "dialogue, profile and states"}
+        yield "Judge shown", shown[scored["judging"]]
 
 
 def _risks(found: Sequence[risk.Found]) -> dict[str, dict[int, list[str]]]:
@@ -164,13 +226,15 @@ def _models(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
     simulated, scored = config.get("simulate", {}), config.get("score", {})
     found = {f"supporter {spec['name']}": spec for spec in simulated.get("supporters", [])}
     found |= {"seeker " + simulated["seeker"]["name"]: simulated["seeker"]} if simulated else {}
+    if thinker := simulated.get("thinker"):
+        found["thinker " + thinker["name"]] = thinker
     return found | ({"judge " + scored["judge"]["name"]: scored["judge"]} if scored else {})
 
 
 def _warnings(dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], config: dict[str, Any]) -> Iterator[str]:
     """Which supporters share their base with a judge or the seeker, who may favour their like (ESC-Eval appendix B.3)."""
     supporters = sorted({supporter_of(dialogue) for dialogue in dialogues})
-    seekers = sorted({dialogue.simulator for dialogue in dialogues if dialogue.simulator})
+    seekers = sorted({name for dialogue in dialogues for name in _players(dialogue.simulator or "")})
     judges = sorted({judgement.judge for judgement in judgements})
     known = bases([*supporters, *seekers, *judges], config)
     for role, names, harm in (("judge", judges, "its scores may favour"), ("seeker", seekers, "it may draw out the best in")):
@@ -182,6 +246,11 @@ def _warnings(dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], co
                 yield f"The {role} {name} shares its base with {', '.join(told)}: {harm} {whom}."
 
 
+def _players(simulator: str) -> list[str]:
+    """The models that play a seeker: EmoHarbor's may have two, and names the ablation (`Resolved.simulator`)."""
+    return [name for name in re.sub(r" \((one agent|simple profile)\)$", "", simulator).split("+") if name]
+
+
 def _embedded(config: dict[str, Any]) -> bool:
     return any(str(spec["checkpoint"]).startswith(EMBEDDED_PREFIX) for spec in _models(config).values())
 
@@ -189,7 +258,8 @@ def _embedded(config: dict[str, Any]) -> bool:
 def _fingerprints(config: dict[str, Any]) -> dict[str, str]:
     found = {who: spec["fingerprint"] for who, spec in _models(config).items()}
     if "simulate" in config:
-        found["role cards"] = config["simulate"]["cards"]["sha256"]
+        what = {"cards": "role cards", "profiles": "profiles"}
+        found |= {name: config["simulate"][key]["sha256"] for key, name in what.items() if key in config["simulate"]}
     if "gold" in config:
         found["gold set"] = config["gold"]["sha256"]
     return found | {"prompts": config["score"]["prompts"]["fingerprint"]}

@@ -52,7 +52,8 @@ class ReportContent:
 
     `gold_judgements` and `gold_scores` are the judge's verdicts on the gold set and its scores: confusion and calibration are
     drawn from them. `ranks` are shown in the summary, `warnings` are further sentences for it. `risks` maps dialogue id →
-    place of a turn → what it is about: those transcripts stand behind a content warning.
+    place of a turn → what it is about: those transcripts stand behind a content warning. `facts`
+    are further lines on what was run, `charts` further charts by the section of the tables that they draw.
     """
 
     title: str
@@ -74,6 +75,8 @@ class ReportContent:
     ranks: Ranks = field(default_factory=dict)
     warnings: Sequence[str] = ()
     risks: Risks = field(default_factory=dict)
+    facts: Sequence[tuple[str, str]] = ()
+    charts: Mapping[str, Sequence[Chart]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,7 @@ def sections_of(content: ReportContent, cells: Sequence[Score]) -> list[Section]
         ],
         AGREEMENT: [*agreed, *gold],
         TERMINATIONS: list(termination_charts(content.dialogues)),
+        **content.charts,
     }
     names = dict.fromkeys(table.section for table in content.tables if table.section)
     names |= dict.fromkeys(name for name, own in charts.items() if own)
@@ -135,7 +139,7 @@ def sections_of(content: ReportContent, cells: Sequence[Score]) -> list[Section]
         Section(
             name or "Further tables",
             [table for table in content.tables if table.section == name],
-            charts.get(name, []),
+            list(charts.get(name, [])),
             label if name == AGREEMENT else "",
         )
         for name in names
@@ -165,6 +169,7 @@ def _facts(content: ReportContent) -> list[tuple[str, str]]:
         ("Supporters", ", ".join(sorted({supporter_of(d) for d in content.dialogues}))),
         ("Seekers played by", ", ".join(sorted({d.simulator for d in content.dialogues if d.simulator}))),
         ("Judged by", ", ".join(sorted({scorer_of(j).name for j in own}))),
+        *content.facts,
         ("Languages", ", ".join(LANGUAGES[language] for language in languages_of(content.dialogues))),
         ("Dialogues", f"{len(content.dialogues):,}" + (f" on {len(used):,} role cards or profiles" if used else "")),
         ("Verdicts", f"{len(own):,}, {read / len(own):.1%} readable" if own else ""),

@@ -63,7 +63,7 @@ def transcripts(
         ]
         rows.append([clean(n) for n in names] + ends + told + [_scores(marks, len(scorers), len(places))])
         turns = [
-            [int(turn.role == "supporter"), clean(turn.text), *([list(risky[place])] if place in risky else [])]
+            [int(turn.role == "supporter"), clean(turn.text), *_beside(list(risky.get(place, ())), turn.state)]
             for place, turn in enumerate(dialogue.turns)
         ]
         bodies.append([turns, marks])
@@ -92,6 +92,12 @@ def transcripts(
 
 def _seeker(dialogue: Dialogue) -> list[Any]:
     return [turn for turn in dialogue.turns if turn.role == "seeker"]
+
+
+def _beside(risk: list[str], state: Mapping[str, Any] | None) -> list[Any]:
+    """What else is known of a turn: the risks that it speaks of, and the seeker's state as pairs of name and text."""
+    pairs = [[clean(str(name)), clean(str(value))] for name, value in (state or {}).items() if value not in (None, "")]
+    return [risk or None, pairs] if pairs else [risk] if risk else []
 
 
 def _scores(marks: Sequence[Sequence[Any]], scorers: int, dimensions: int) -> list[float | None]:

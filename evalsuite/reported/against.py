@@ -13,8 +13,8 @@ from evalsuite.reported.recomputation import Checked, Disagreement, check
 from evalsuite.reported.tables import At, Counterpart, Printed, Reported, ReportedTable, load_reported
 from serve.errors import UserError, near
 
-TITLES = {"esc_eval": "ESC-Eval"}
-AGAINST = {"paper": "esc_eval"}  # what `--against` takes
+TITLES = {"esc_eval": "ESC-Eval", "emoharbor": "EmoHarbor", "feel": "FEEL"}
+AGAINST = {"paper": "esc_eval", "emoharbor": "emoharbor", "feel": "feel"}  # what `--against` takes
 Source = tuple[str, int]  # a table of the paper, and which of its `beside` entries
 
 
@@ -48,7 +48,7 @@ def beside(table: Table, paper: Reported) -> Table:
     for (name, index), row, column, at in _places(entries, table):
         value = _counterpart(paper, name, at, f"{paper.files[name]}: beside.{index}")
         if value is not None and (row, column) not in found:
-            found[row, column] = value
+            found[row, column] = paper.tables[name].beside[index].ours(value)
             used[name, index] = None
     title = TITLES.get(paper.paper, paper.paper)
     if not found and not further:
@@ -144,7 +144,7 @@ def _name(title: str, table: ReportedTable) -> str:
 def _absent(table: Table, entries: list[tuple[Source, Counterpart]], matched: set[int]) -> Iterator[str]:
     own = [index for index, head in enumerate(table.columns) if any(head in entry.rows for _, entry in entries)]
     names = dict.fromkeys(" ".join(fmt(row[i]) for i in own) for n, row in enumerate(table.rows) if n not in matched)
-    if names:
+    if own and names:
         yield f"Not in the paper: {', '.join(names)}."
 
 

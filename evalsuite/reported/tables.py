@@ -79,8 +79,9 @@ class Counterpart(_Part):
 
     `rows` has, for one or more of our columns, the names in it; such a name and the name of a figure's column each give axes of
     the paper's table, `at` gives the others; together they say which cell it is (at most one). Our keys and names are patterns
-    (`*`, `[Aa]`), of which the first that fits counts. Both sides are in the same unit. With `as_rows` the names in `rows` are
-    not ours but the paper's, and its figures are further rows of our table instead of columns.
+    (`*`, `[Aa]`), of which the first that fits counts. Both sides are in the same unit, or `scale` has the paper's figures for
+    our 0 and 100. With `as_rows` the names in `rows` are not ours but the paper's, and its figures are further rows of our
+    table instead of columns.
     """
 
     tables: Annotated[list[str], Field(min_length=1)]
@@ -88,7 +89,21 @@ class Counterpart(_Part):
     rows: Annotated[dict[StrictStr, dict[StrictStr, At]], Field(min_length=1)]
     columns: Annotated[dict[StrictStr, At], Field(min_length=1)]
     as_rows: bool = False
+    scale: tuple[Number, Number] | None = None
     note: str | None = None
+
+    @model_validator(mode="after")
+    def _scaled_columns(self) -> Counterpart:
+        if self.scale is not None and (self.as_rows or self.scale[0] >= self.scale[1]):
+            raise ValueError("scale: the paper's figures for our 0 and 100, rising, and not with as_rows")
+        return self
+
+    def ours(self, printed: float) -> float:
+        """A printed figure in our unit."""
+        if self.scale is None:
+            return printed
+        low, high = self.scale
+        return 100 * (printed - low) / (high - low)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from data_prep.scores.human import read_scores, round_half_up
 from data_prep.tables import Cell, Estimate, Table
 from evalsuite.statistics.summary import AGREEMENT, AVERAGE, scorer_of
 from serve.errors import UserError, near
-from serve.files import read_jsonl
+from serve.files import read_bytes, read_jsonl
 
 METRICS = (
     "acc",
@@ -42,8 +42,7 @@ Paired = dict[str, dict[str, list[Pair]]]  # language → dimension → verdicts
 
 def read_gold(path: Path) -> list[HumanScore]:
     """Gold scores from JSONL or CSV (`data_prep.scores.human`); a score that one annotator gave twice is an error."""
-    if not path.is_file():
-        raise UserError(f"gold scores not found: {path}")
+    read_bytes(path, "gold scores")  # says what is missing
     return read_scores(path)
 
 

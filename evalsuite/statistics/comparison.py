@@ -86,10 +86,11 @@ def read_runs(folders: Sequence[Path]) -> list[RunRecords]:
         raise UserError("one run is nothing to compare: name two run folders or more")
     short = [folder.name for folder in resolved]
     names = [name if short.count(name) == 1 else str(folder) for name, folder in zip(short, folders, strict=True)]
-    return [_read(name, folder) for name, folder in zip(names, folders, strict=True)]
+    return [read_run(name, folder) for name, folder in zip(names, folders, strict=True)]
 
 
-def _read(name: str, folder: Path) -> RunRecords:
+def read_run(name: str, folder: Path) -> RunRecords:
+    """The records of a scored run folder under a name. Raises `UserError` as `read_runs` does."""
     path = folder / "config.json"
     if not path.exists():
         raise UserError(f"not a run folder (no config.json): {folder}")

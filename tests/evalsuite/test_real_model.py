@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
+from evalsuite.config import PAPER_SAMPLING
 from tests.conftest import Embedded, EscEval
 from tests.demo import demo_config
 
@@ -28,7 +29,7 @@ def config_file(folder: Path, embedded: Embedded, **changes: Any) -> Path:
     config = demo_config()
     model = str(embedded.spec_file)
     config |= {"seeker": model, "supporters": [model], "judge": model, "languages": ["en"], "limit": 4, "gold": None}
-    config |= {"endpoints": {embedded.spec.name: embedded.url}, "concurrency": 8} | changes
+    config |= {"endpoints": {embedded.spec.name: embedded.url}, "concurrency": 8, "exchanges": 2} | changes
     path = folder / "config.yaml"
     path.write_text(yaml.safe_dump(config))
     return path
@@ -51,7 +52,7 @@ def test_a_run_from_cards_to_report(embedded: Embedded, esc_eval: EscEval, tmp_p
     assert esc_eval("run", "--config", config, "--out", "run") == (0, "")
     dialogues = records(tmp_path / "run" / "dialogues.jsonl")
     assert [d["language"] for d in dialogues] == ["en", "zh"]
-    assert all(len(d["turns"]) == 11 and d["termination"] == "max_turns" for d in dialogues)
+    assert all(len(d["turns"]) == 5 and d["termination"] == "max_turns" for d in dialogues)
     for name, count in (("judgements", 2), ("gold_judgements", 4)):
         judgements = records(tmp_path / "run" / f"{name}.jsonl")
         assert [j["dimension"] for j in judgements] == DIMENSIONS * count
@@ -72,9 +73,12 @@ def test_a_run_from_cards_to_report(embedded: Embedded, esc_eval: EscEval, tmp_p
 
 
 @pytest.mark.parametrize("method", ["per_dimension", "paper"])
-def test_the_other_methods_of_judging(embedded: Embedded, esc_eval: EscEval, tmp_path: Path, method: str) -> None:
+def test_the_other_methods_of_judging(
+    embedded: Embedded, esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
     changes = {"mode": "paper"} if method == "paper" else {"method": method}
-    # Paper mode gives the judge free text and the sides 512 tokens: one exchange shows it.
+    # Paper mode gives the sides 512 tokens, which takes this model half a minute; one exchange of short lines shows as much.
+    monkeypatch.setattr("evalsuite.config.PAPER_SAMPLING", PAPER_SAMPLING.model_copy(update={"max_tokens": 24}))
     config = config_file(tmp_path, embedded, limit=1, exchanges=1, **changes)
     assert esc_eval("run", "--config", config, "--out", "run") == (0, "")
     judgements = records(tmp_path / "run" / "judgements.jsonl")
@@ -89,9 +93,9 @@ def test_the_other_methods_of_judging(embedded: Embedded, esc_eval: EscEval, tmp
 
 
 def test_killed_and_run_again_equals_undisturbed_and_asks_nothing_twice(embedded: Embedded, tmp_path: Path) -> None:
-    config = config_file(tmp_path, embedded, exchanges=3)
+    config = config_file(tmp_path, embedded, limit=3)
     command = [sys.executable, "-m", "evalsuite.cli", "run", "--config", str(config), "--out"]
-    calls = 4 * 3 * 2 + 4
+    calls = 3 * 2 * 2 + 3  # three dialogues of two exchanges between two models, and a judgement of each
 
     before = requests_answered(embedded)
     subprocess.run([*command, str(tmp_path / "undisturbed")], check=True, stdout=subprocess.DEVNULL)

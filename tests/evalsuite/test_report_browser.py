@@ -50,14 +50,26 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chro
     driver.quit()
 
 
-@pytest.fixture(params=["plain", "packed"])
-def page(
-    request: pytest.FixtureRequest, browser: webdriver.Chrome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> webdriver.Chrome:
+@pytest.fixture(scope="module")
+def poisoned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The report with the injection list in every text, its transcripts stored in either way."""
-    monkeypatch.setattr(transcripts, "PACK_ABOVE", 0 if request.param == "packed" else 10**9)
-    opened(browser, write_report(tmp_path, make_content(cards=8, poison=True))["html"])
+    written = {}
+    for stored, above in (("plain", 10**9), ("packed", 0)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(transcripts, "PACK_ABOVE", above)
+            written[stored] = write_report(tmp_path_factory.mktemp(stored), make_content(cards=8, poison=True))["html"]
+    assert len({path.read_bytes() for path in written.values()}) == 2
+    return written
+
+
+@pytest.fixture
+def page(request: pytest.FixtureRequest, browser: webdriver.Chrome, poisoned: dict[str, Path]) -> webdriver.Chrome:
+    opened(browser, poisoned[getattr(request, "param", "plain")])
     return browser
+
+
+# For what reads transcripts; the rest of the page does not know how they are stored.
+stored_either_way = pytest.mark.parametrize("page", ["plain", "packed"], indirect=True)
 
 
 def opened(browser: webdriver.Chrome, path: Path) -> None:
@@ -86,6 +98,7 @@ def selected(browser: webdriver.Chrome) -> int:
     return int(browser.execute_script("return document.querySelector('[aria-selected=true]').getAttribute('aria-posinset')"))
 
 
+@stored_either_way
 def test_opens_without_errors_and_draws_every_chart(page: webdriver.Chrome) -> None:
     for plot in page.find_elements(By.CSS_SELECTOR, ".plot"):
         page.execute_script("arguments[0].scrollIntoView()", plot)
@@ -96,6 +109,7 @@ def test_opens_without_errors_and_draws_every_chart(page: webdriver.Chrome) -> N
     no_errors(page)
 
 
+@stored_either_way
 def test_injected_text_is_shown_as_text(page: webdriver.Chrome) -> None:
     shown = "".join(report.clean(text) for text in INJECTIONS)
     page.execute_script("document.querySelector('.plot').scrollIntoView()")
@@ -111,6 +125,9 @@ def test_injected_text_is_shown_as_text(page: webdriver.Chrome) -> None:
     assert answers and all(text.endswith(shown) for text in answers)
     assert page.execute_script("return window.__pwned") is None
     assert page.find_elements(By.CSS_SELECTOR, "body img, #detail script, .plot a, .plot image") == []
+    for tag in ("iframe", "object", "base", "math", "video", "form", "meta[http-equiv=refresh]", "svg animate", "[onfocus]"):
+        assert page.find_elements(By.CSS_SELECTOR, tag) == [], tag
+    assert page.execute_script("return ({}).x") is None and page.current_url.startswith("file:")
     no_errors(page)
 
 
@@ -129,6 +146,7 @@ def test_a_script_that_got_in_would_not_run(page: webdriver.Chrome) -> None:
     assert [entry for entry in page.get_log("browser") if "Content Security Policy" in entry["message"]]
 
 
+@stored_either_way
 def test_filters_and_search(page: webdriver.Chrome) -> None:
     total = 8 * 2 * 4
     assert text_of(page, "#count") == [f"{total} of {total} dialogues"]
@@ -177,6 +195,7 @@ def test_score_filter(page: webdriver.Chrome) -> None:
     no_errors(page)
 
 
+@stored_either_way
 def test_content_warning_stands_before_risk_turns(page: webdriver.Chrome) -> None:
     Select(page.find_element(By.ID, "filter-risk")).select_by_visible_text("self-harm")
     until(page, "return document.getElementById('count').textContent === '1 of 64 dialogues'")
@@ -317,10 +336,8 @@ def test_narrow_screen_does_not_scroll_sideways(browser: webdriver.Chrome, tmp_p
 
 
 @pytest.mark.slow
-def test_a_full_benchmark_opens(browser: webdriver.Chrome, tmp_path: Path) -> None:
-    supporters = {f"model-{number:02d}": number / 14 for number in range(14)}
-    path = write_report(tmp_path, make_content(cards=304, supporters=supporters, words=190))["html"]
-    opened(browser, path)
+def test_a_full_benchmark_opens(browser: webdriver.Chrome, full_benchmark: Path) -> None:
+    opened(browser, full_benchmark)
     assert text_of(browser, "#count") == ["8,512 of 8,512 dialogues"]
     browser.find_element(By.ID, "list").send_keys(Keys.END)
     until(browser, "return document.querySelector('[aria-selected=true]')?.getAttribute('aria-posinset') === '8512'")

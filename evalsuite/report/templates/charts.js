@@ -217,6 +217,86 @@
     return [traces, layout];
   };
 
+  // Lines over rounds, stepped or not, with bands and grey bars behind them. Told apart by dashes as well as by colour.
+  const curves = (spec, width) => {
+    const columns = Math.max(1, Math.min(spec.columns, spec.panels.length, Math.floor(width / 230)));
+    const lines = Math.ceil(spec.panels.length / columns);
+    const series = spec.panels[0].series;
+    const letters = series.reduce((sum, one) => sum + one.name.length * 7 + 52, 0);
+    const top = 30 + (series.length > 1 ? 22 * Math.ceil(letters / (width * 0.8)) : 0);
+    const inside = spec.panels.length === 1 ? 300 : 170;
+    const gap = 78;
+    const layout = frame(width, lines * inside + (lines - 1) * gap + top + 46, { annotations: [], legend, bargap: 0.15 });
+    layout.margin = { l: 46, r: 14, t: top, b: 46 };
+    layout.showlegend = series.length > 1;
+    const places = grid(layout, spec, columns, inside, gap, 0.84);
+    const shape = spec.step ? "hv" : "linear";
+    const traces = spec.panels.flatMap((panel, index) => {
+      const { number, column, x, y } = places[index];
+      const on = { xaxis: `x${number}`, yaxis: `y${number}` };
+      const title = (text) => ({ text, font: { ...layoutFont(), color: colour("muted") }, standoff: 4 });
+      layout[`xaxis${number}`] = axis({ domain: x, anchor: `y${number}`, title: title("round"), showgrid: false, nticks: 8, tickformat: "d" });
+      layout[`yaxis${number}`] = axis({
+        domain: y,
+        anchor: `x${number}`,
+        range: [-3, 105],
+        tickvals: [0, 25, 50, 75, 100],
+        gridcolor: colour("line"),
+        title: column ? undefined : title(spec.axis),
+      });
+      const most = Math.max(1, ...panel.bars.map((bar) => bar[1]));
+      const bars = {
+        ...on,
+        type: "bar",
+        showlegend: false,
+        x: panel.bars.map((bar) => bar[0]),
+        y: panel.bars.map((bar) => (100 * bar[1]) / most),
+        text: panel.bars.map((bar) => `${bar[1]} dialogues`),
+        textposition: "none",
+        marker: { color: colour("reason-0"), line: { width: 0 } },
+        hovertemplate: "round %{x}: %{text}<extra></extra>",
+      };
+      const own = panel.series.flatMap((one, place) => {
+        const ink = colour(place % 2 ? "warm" : "accent");
+        const dash = ["solid", "solid", "dash", "dash", "dot", "dot", "dashdot", "dashdot"][place % 8];
+        const known = one.points.filter((point) => point[2] !== null);
+        // A band of steps: each bound is drawn there and back, so that the fill turns the corners that the line turns.
+        const bound = (points, side) => points.flatMap((point, at) => (spec.step && at ? [[point[0], points[at - 1][side]], [point[0], point[side]]] : [[point[0], point[side]]]));
+        const around = [...bound(known, 2), ...bound(known, 3).reverse()];
+        const band = {
+          ...on,
+          type: "scatter",
+          mode: "lines",
+          x: around.map((point) => point[0]),
+          y: around.map((point) => point[1]),
+          fill: "toself",
+          fillcolor: `${ink}26`,
+          line: { width: 0 },
+          legendgroup: one.name,
+          showlegend: false,
+          hoverinfo: "skip",
+        };
+        const curve = {
+          ...on,
+          type: "scatter",
+          mode: spec.step ? "lines" : "lines+markers",
+          name: escape(one.name),
+          legendgroup: one.name,
+          showlegend: index === 0,
+          x: one.points.map((point) => point[0]),
+          y: one.points.map((point) => point[1]),
+          line: { color: ink, dash, shape, width: 1.8 },
+          marker: { color: ink, size: 6, symbol: place % 2 ? "square" : "circle" },
+          text: one.points.map((point) => escape(point[4])),
+          hovertemplate: `${escape(one.name)}, round %{x}: %{text}<extra></extra>`,
+        };
+        return spec.bands && known.length ? [band, curve] : [curve];
+      });
+      return panel.bars.length ? [bars, ...own] : own;
+    });
+    return [traces, layout];
+  };
+
   const bars = (spec, width) => {
     const letters = spec.series.reduce((sum, one) => sum + one.name.length * 7 + 48, 0);
     const top = 14 + 22 * Math.ceil(letters / (width * 0.8)); // lines that the legend takes
@@ -255,7 +335,7 @@
   const draw = (plot, width) => {
     const spec = charts[plot.dataset.chart];
     drawn.add(plot);
-    const [traces, layout] = { dots, bars, heat, line }[spec.kind](spec, width);
+    const [traces, layout] = { dots, bars, heat, line, curves }[spec.kind](spec, width);
     return Plotly.react(plot, traces, layout, { displayModeBar: false, staticPlot: false, responsive: false });
   };
   const fitted = (plot) => Math.max(300, Math.floor(plot.parentElement.clientWidth));

@@ -1,0 +1,117 @@
+"""FEEL's two rounds of human scores (section 3.2): who scores again, what all discuss, and the final means.
+
+After the first round, a dialogue's scores on a dimension are looked at together. Where no two lie more than one point apart,
+they stand. Otherwise an annotator scores again who differs from some other by more than one point while the others lie within
+one point of each other; where nobody does so, all review it jointly and agree on one score. The condition is the paper's, as it
+is written: of 1, 2, 3 both 1 and 3 meet it. (The authors' published list of contested scores sends 1, 2, 3 to all three.) It
+needs two others; two annotators more than a point apart review jointly.
+
+There is no third round: what still lies apart after the second is counted and averaged.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from data_prep.records import HumanScore
+from data_prep.scores.annotation import ACCEPTED, Asked
+from serve.errors import UserError
+
+TOLERATED = 1  # points that two annotators may lie apart
+JOINT = "joint"  # the sheet of what all review together
+Given = dict[tuple[str, str], dict[str, HumanScore]]  # (dialogue, dimension) → annotator → score
+
+
+def apart(values: Sequence[float]) -> bool:
+    """Whether any two of the scores lie more than a point apart (compared in hundredths: 0.1 steps are not exact)."""
+    return bool(values) and round(100 * (max(values) - min(values))) > 100 * TOLERATED
+
+
+def who_again(given: Mapping[str, float]) -> tuple[str, ...] | None:
+    """Annotators, in alphabetical order, who must score again; None where all review the scores jointly. `given` maps annotator
+    to score."""
+    if not apart(list(given.values())):
+        return ()
+    found = []
+    for name in sorted(given):
+        others = [value for other, value in given.items() if other != name]
+        if len(others) > 1 and not apart(others) and any(apart([given[name], value]) for value in others):
+            found.append(name)
+    return tuple(found) or None
+
+
+@dataclass(frozen=True)
+class Contested:
+    """What is to be scored again: by annotator, and jointly (dialogue id → dimensions)."""
+
+    own: dict[str, Asked] = field(default_factory=dict)
+    joint: Asked = field(default_factory=dict)
+
+
+def contested(scores: Sequence[HumanScore]) -> Contested:
+    """What the first round leaves open. Raises `UserError` for scores of single turns, which the protocol does not know."""
+    own: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    joint: dict[str, list[str]] = defaultdict(list)
+    for (dialogue, dimension), given in _grouped(scores).items():
+        names = who_again({name: score.value for name, score in given.items()})
+        if names is None:
+            joint[dialogue].append(dimension)
+        for name in names or ():
+            own[name][dialogue].append(dimension)
+    return Contested({name: _asked(own[name]) for name in sorted(own)}, _asked(joint))
+
+
+def _asked(found: Mapping[str, Sequence[str]]) -> Asked:
+    return {dialogue: tuple(dimensions) for dialogue, dimensions in found.items()}
+
+
+def _grouped(scores: Sequence[HumanScore]) -> Given:
+    found: Given = defaultdict(dict)
+    for score in scores:
+        if score.turn is not None:
+            raise UserError(f"dialogue {score.dialogue_id}: turn {score.turn}: only scores of whole dialogues are rescored")
+        found[score.dialogue_id, score.dimension][score.annotator] = score
+    return dict(found)
+
+
+@dataclass(frozen=True)
+class Final:
+    """The scores after the second round, the accepted means (annotator `accepted`), what waits (dialogue, dimension), and what
+    still lies more than a point apart."""
+
+    scores: list[HumanScore]
+    accepted: list[HumanScore]
+    waiting: list[tuple[str, str]]
+    still_apart: list[tuple[str, str]]
+
+
+def finish(first: Sequence[HumanScore], again: Sequence[HumanScore], jointly: Sequence[HumanScore]) -> Final:
+    """The second round's scores in place of the first's, and the mean of all annotators a dialogue and dimension.
+
+    `again` holds what annotators gave on what they were asked for, `jointly` what all agreed on: it becomes everybody's score.
+    An item without all of its answers waits and has no mean; its scores stay as they were.
+    """
+    asked = contested(first)
+    second = {(s.annotator, s.dialogue_id, s.dimension): s.value for s in again}
+    agreed = {(s.dialogue_id, s.dimension): s.value for s in jointly}
+    scores: list[HumanScore] = []
+    accepted, waiting, still = [], [], []
+    for (dialogue, dimension), given in _grouped(first).items():
+        due = [(name, dialogue, dimension) for name, own in asked.own.items() if dimension in own.get(dialogue, ())]
+        joint = dimension in asked.joint.get(dialogue, ())
+        values = {name: score.value for name, score in given.items()}
+        if (joint and (dialogue, dimension) not in agreed) or any(key not in second for key in due):
+            waiting.append((dialogue, dimension))
+            scores += given.values()
+            continue
+        values |= {name: second[name, dialogue, dimension] for name, _, _ in due}
+        if joint:
+            values = dict.fromkeys(values, agreed[dialogue, dimension])
+        scores += [score.model_copy(update={"value": values[name]}) for name, score in given.items()]
+        if apart(list(values.values())):
+            still.append((dialogue, dimension))
+        mean = sum(values.values()) / len(values)
+        accepted.append(next(iter(given.values())).model_copy(update={"annotator": ACCEPTED, "value": mean}))
+    return Final(scores, accepted, waiting, still)

@@ -1,0 +1,70 @@
+"""`esc-eval discriminate`: how well scores tell models apart (EmoHarbor, table 2 and appendix E)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, cast, get_args
+
+import typer
+
+from evalsuite.commands.output import deliver
+from evalsuite.reported.against import against
+from evalsuite.statistics import discrimination, discrimination_tables
+from evalsuite.statistics.comparison import read_run
+from evalsuite.statistics.summary import Value
+from serve.errors import UserError, near
+
+ValueOption = Annotated[
+    str, typer.Option(help="Of a run: value, the verdicts, or expected, their means by the judge's token probabilities.")
+]
+AgainstOption = Annotated[str | None, typer.Option("--against", metavar="emoharbor", help="The paper's figures below ours.")]
+
+
+def value_of(given: str) -> Value:
+    """A checked `--value`."""
+    if given not in get_args(Value):
+        raise UserError(f"--value: unknown value {given!r}: {near(given, get_args(Value))}")
+    return cast(Value, given)
+
+
+def discriminate(
+    scores: Annotated[
+        Path | None,
+        typer.Option(help="CSV with the columns user, model, score: one row a user and model; an empty score is unreadable."),
+    ] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(help="Scored run folder instead: its cards or profiles are the users, its supporters the models."),
+    ] = None,
+    value: ValueOption = "value",
+    versus: AgainstOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON, and nothing else.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder for discriminate.json and every table as CSV.")] = None,
+) -> None:
+    """How well scores tell models apart: MSR, MAC, analysis of variance, and which pairs of models differ.
+
+    MSR is the variance of the models' means by the mean variance of a model's scores among users, MAC = MSR / (1 + MSR). F
+    comes twice: as the paper's formula 13 has it (f_paper) and as one-way analysis of variance has it, whose p is printed.
+    Pairs are tested by a paired sign-flip permutation test over the users of both, with Holm's correction. With fewer than six
+    users no pair can reach 0.05, whatever the scores.
+
+    What is undefined (one model, one user, no variance) is a dash with the reason below, in JSON null with the reason under
+    `undefined`. Missing scores: a model's mean and variance are over its own users, a pair is tested over the users of both.
+
+    JSON of --scores: msr, mac, anova {f_paper, f, p, df}, pairwise {p: {"A vs B": corrected p}, test, correction, proportion,
+    pairs …}, intervals and counts. JSON of --run: a list of the same for every language, judge and dimension, and their
+    average.
+
+    Example: esc-eval discriminate --scores scores.csv --json
+    """
+    if (scores is None) == (run is None):
+        raise UserError("what to look at: give either --scores FILE.csv or --run DIR")
+    if scores is not None:
+        found = discrimination.discriminate(*discrimination.read_ratings(scores))
+        deliver("discriminate", found.figures(), against(discrimination_tables.tables(found), versus), out, as_json)
+        return
+    assert run is not None
+    records = read_run(run.name, run)
+    rows = discrimination.of_run(records.dialogues, records.judgements, records.rubric, value_of(value))
+    tables = against(discrimination_tables.run_tables(rows, records.rubric), versus)
+    deliver("discriminate", {"discrimination": [row.row() for row in rows]}, tables, out, as_json)

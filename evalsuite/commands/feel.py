@@ -1,0 +1,288 @@
+"""`esc-eval feel`: FEEL's judges, their ensemble, and how metrics rank supporters (Zhang et al., 2024)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import orjson
+import typer
+from rich.console import Console
+
+from data_prep.records import Preference
+from data_prep.rubrics import Rubric
+from data_prep.scores.human import read_dialogues
+from data_prep.scores.splits import group_of
+from evalsuite.commands.feel_inputs import (
+    AnnotatorOption,
+    HumanOption,
+    HumanRubricOption,
+    JsonOption,
+    JudgementsOption,
+    MapOption,
+    RubricOption,
+    TablesOption,
+    WeightsOption,
+    both_sides,
+    on_rubric,
+    one_of,
+    people_on,
+    read_weights,
+)
+from evalsuite.commands.options import EndpointOption
+from evalsuite.commands.output import deliver, plain
+from evalsuite.frameworks.feel import load_feel_config, members
+from evalsuite.frameworks.feel import score as score_all
+from evalsuite.reported.against import against
+from evalsuite.runs import open_run
+from evalsuite.statistics import ensemble
+from evalsuite.statistics.agreement import gold_scores_of, judgements_of
+from evalsuite.statistics.band_methods import agreement_table, method_table
+from evalsuite.statistics.correlation import Pairing, SampleBy
+from evalsuite.statistics.ensemble import MODES, Weights
+from evalsuite.statistics.ensemble_tables import fit_tables, report
+from evalsuite.statistics.model_ranking import Combine, compare_ranks, human_ranks, metric_ranks, ranking_table
+from serve.errors import UserError
+from serve.files import read_bytes, read_jsonl, write_json, write_jsonl
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="FEEL: judges give the probability of every score, an ensemble weighs them by how they agree with people.",
+    epilog="Example: esc-eval feel score --config configs/eval/feel.yaml --dialogues dialogues.jsonl --out runs/feel, then "
+    "esc-eval feel fit --judgements runs/feel/judgements.jsonl --human scores.csv --weights weights.json",
+)
+console = Console()
+
+
+@app.command("score")
+def score(
+    config: Annotated[Path, typer.Option("--config", help="The panel of judges; see configs/eval/feel.yaml.")],
+    dialogues: Annotated[list[Path], typer.Option("--dialogues", help="Dialogue records (JSONL). Repeat for more.")],
+    rounds: Annotated[int | None, typer.Option("--rounds", help="How often each judge is asked about a dialogue.")] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option("--method", help="bands: as the paper asks. tokens: token probabilities, one call. Repeat for both."),
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most this many dialogues, the first ones.")] = None,
+    language: Annotated[str | None, typer.Option("--language", help="en or zh; without it, those of the config.")] = None,
+    endpoint: EndpointOption = None,
+    out: Annotated[str | None, typer.Option("--out", help="Run folder. The same folder and command resume.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Have every judge score dialogues on the six aspects: OUT/judgements.jsonl, one verdict a dialogue, aspect and round.
+
+    A verdict is the mean score by the probabilities that the judge gives to the scores 0 to 3. Numbers that do not sum to 1
+    within 0.02 are renormalised (or null, by `off_sum` of the config), and counted; what cannot be read is null.
+    """
+    overrides = {"rounds": rounds, "methods": method or None, "languages": [language] if language else None, "out": out}
+    loaded = load_feel_config(config, overrides)
+    for pair in endpoint or []:
+        name, _, url = pair.partition("=")
+        if not url.startswith(("http://", "https://")):
+            raise UserError(f"--endpoint {pair!r}: expected NAME=http://HOST:PORT/v1")
+        loaded.endpoints[name] = url
+    panel = members(loaded)
+    given = [each for each in read_dialogues(dialogues) if each.language in loaded.languages][:limit]
+    if not given:
+        raise UserError(f"{', '.join(map(str, dialogues))}: no dialogue in {', '.join(loaded.languages)}")
+    with open_run(Path(loaded.out)) as run:
+        judgements = score_all(run, loaded, panel, given, Console(stderr=True) if as_json else console)
+        table = method_table(judgements, panel[0].resolved.rubric, _costs(run.folder))
+        deliver("feel_score", plain([table]), [table], run.folder, as_json)
+    if lost := sum(each.condition.get("failure") == "infrastructure" for each in judgements):
+        print(
+            f"error: {lost} of {len(judgements)} verdicts are missing because a server was lost. "
+            "Run the same command again to ask only for those",
+            file=sys.stderr,
+        )
+        sys.exit(1)
+
+
+@app.command("fit")
+def fit(
+    judgements: JudgementsOption,
+    human: HumanOption,
+    weights: WeightsOption,
+    mode: Annotated[
+        str,
+        typer.Option(
+            "--mode",
+            help="Which weights to save. native: fitted on one part of the dialogues, reported on the other. paper: fitted and "
+            "reported on the same ones. Both are shown.",
+        ),
+    ] = "native",
+    share: Annotated[
+        float, typer.Option("--share", min=0.05, max=0.95, help="The share of the dialogues that native mode fits on.")
+    ] = 0.5,
+    seed: Annotated[int, typer.Option("--seed", help="Draws that part.")] = 0,
+    rubric: RubricOption = None,
+    human_rubric: HumanRubricOption = None,
+    maps: MapOption = None,
+    annotator: AnnotatorOption = None,
+    dialogues: Annotated[
+        list[Path] | None,
+        typer.Option("--dialogues", help="Dialogue records (JSONL): those on one card or text stay in one part."),
+    ] = None,
+    as_json: JsonOption = False,
+    out: TablesOption = None,
+) -> None:
+    """Weights of the judges by Spearman's correlation with people, aspect by aspect (equation 2), saved with their data's hash.
+
+    A judge whose correlation is negative or not defined gets weight 0; where none is above 0, all weigh the same. The tables
+    set each judge, their plain mean, the ensemble, and the ensembles that lack one judge beside people (tables 1, 2 and 4).
+    """
+    chosen = one_of("--mode", mode, MODES)
+    verdicts, people, name = both_sides(judgements, human, rubric, human_rubric, maps, annotator)
+    panel = ensemble.panel_of(verdicts)
+    shared = {i for own in panel.values() for aspect, given in own.items() for i in set(given) & set(people.get(aspect, {}))}
+    known = {each.id: group_of(each) for each in read_dialogues(dialogues or [])}
+    groups = {i: known.get(i, f"dialogue {i}") for i in shared}
+    fitted: list[Weights] = []
+    rows = []
+    for each in MODES:
+        try:
+            chosen_ids = ensemble.part(groups, share, seed) if each == "native" else set(shared)
+        except UserError as error:
+            if chosen == "native":
+                raise
+            print(f"native mode is left out: {error}", file=sys.stderr)
+            continue
+        own = ensemble.fit(panel, people, chosen_ids, name, each, seed if each == "native" else None)
+        fitted.append(own)
+        rows += report(panel, people, own, shared - chosen_ids if each == "native" else shared)
+    saved = next(own for own in fitted if own.mode == chosen)
+    write_json(weights, saved.model_dump(mode="json"))
+    figures = {
+        "weights": {own.mode: [w.model_dump(mode="json") for w in own.weights] for own in fitted},
+        "correlation": [row.record() for row in rows],
+        "data": saved.data,
+        "saved": saved.mode,
+    }
+    if deliver("feel_fit", figures, fit_tables(fitted, rows), out, as_json):
+        console.print(f"written: {weights} ({saved.mode} mode)", highlight=False, markup=False)
+
+
+@app.command("apply")
+def apply(
+    judgements: JudgementsOption,
+    weights: WeightsOption,
+    to: Annotated[Path, typer.Option("--to", help="JSONL file for the ensemble's judgements.")],
+    rubric: RubricOption = None,
+    ablation: Annotated[
+        bool, typer.Option("--ablation", help="Also the ensembles that lack one judge, for `rank` (table 4).")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """The ensemble's scores (equation 3) of what the same judges judged, as judgements of a judge named feel.
+
+    A dialogue that lacks the score of a judge with weight gets value null. `agree`, `correlate` and `feel rank` take the file.
+    """
+    saved = read_weights(weights)
+    verdicts = on_rubric(judgements_of(judgements), rubric or saved.rubric)
+    found = ensemble.apply(saved, verdicts, ablation)
+    if to.resolve() in {path.resolve() for path in judgements}:
+        raise UserError(f"--to {to}: is read from there and would be replaced")
+    write_jsonl(to, found)
+    own = [each for each in found if each.judge == ensemble.ENSEMBLE]
+    seen = set(saved.fitted_on) & {each.dialogue_id for each in own}
+    counts: dict[str, Any] = {
+        "dialogues": len({each.dialogue_id for each in own}),
+        "scores": len(own),
+        "null": sum(each.value is None for each in own),
+        "without_weights": ensemble.unweighted(saved, verdicts),
+        "fitted_on": len(seen),
+        "weights": saved.id,
+        "data": saved.data,
+    }
+    if as_json:
+        sys.stdout.write(orjson.dumps(counts, option=orjson.OPT_INDENT_2).decode() + "\n")
+        return
+    text = f"{counts['scores']} scores of {counts['dialogues']} dialogues, {counts['null']} null; written: {to}"
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    if counts["without_weights"]:
+        console.print(f"not scored, no weights: {', '.join(counts['without_weights'])}", highlight=False, markup=False)
+    if seen:
+        console.print(f"{len(seen)} of these dialogues the weights were fitted on", highlight=False)
+
+
+@app.command("rank")
+def rank(
+    judgements: JudgementsOption,
+    preferences: Annotated[
+        list[Path],
+        typer.Option("--preferences", help="Preference records (JSONL): which of two dialogues people found better."),
+    ],
+    dialogues: Annotated[
+        list[Path],
+        typer.Option("--dialogues", help="Dialogue records (JSONL): they say which supporter and topic. Repeatable."),
+    ],
+    rubric: RubricOption = None,
+    combine: Annotated[
+        str,
+        typer.Option(
+            "--combine",
+            help="How several aspects become one rank. mean: by their mean score. ranks: by the mean of the ranks on each.",
+        ),
+    ] = "mean",
+    sample: Annotated[
+        str,
+        typer.Option(
+            "--sample", help="What a topic is. card: a dialogue's card, else its profile, source_id, or itself. source."
+        ),
+    ] = "card",
+    versus: Annotated[str | None, typer.Option("--against", metavar="feel", help="The paper's tables 3 and 4 below.")] = None,
+    as_json: JsonOption = False,
+    out: TablesOption = None,
+) -> None:
+    """Do metrics rank supporters as people do? Spearman, Kendall, RMSE and MAE of ranks, topic by topic (tables 3 and 4).
+
+    Judgements are of any metric: `feel apply --ablation`, a judge, or `esc-eval metrics --judgements-out` (BLEU, ROUGE-L,
+    METEOR). People's ranks are wins minus losses over all questions. Give one file of judgements after the other.
+    """
+    rule: Combine = one_of("--combine", combine, get_args(Combine))
+    kind: SampleBy = one_of("--sample", sample, get_args(SampleBy))
+    spoken, pairing = read_dialogues(dialogues), Pairing("system", kind)
+    given = [each for path in preferences for each in read_jsonl(path, Preference, "preferences")]
+    verdicts = judgements_of(judgements)
+    if rubric is not None:
+        verdicts = on_rubric(verdicts, rubric)
+    found = compare_ranks(human_ranks(given, spoken, pairing), metric_ranks(verdicts, spoken, pairing, rule))
+    table = ranking_table(found, rule)
+    table = against([table], versus)[0]
+    deliver("feel_rank", {"combine": rule, "ranking": [each.record() for each in found]}, [table], out, as_json)
+
+
+@app.command("compare-methods")
+def compare_methods(
+    run: Annotated[Path, typer.Option("--run", help="A folder of `feel score` with --method bands --method tokens.")],
+    human: Annotated[
+        list[Path] | None, typer.Option("--human", help="HumanScore records, for the correlation of each method with people.")
+    ] = None,
+    human_rubric: HumanRubricOption = None,
+    maps: MapOption = None,
+    as_json: JsonOption = False,
+    out: TablesOption = None,
+) -> None:
+    """Rounds of band probabilities against one call for token probabilities, on the same dialogues: spread, cost, agreement."""
+    verdicts = judgements_of([run / "judgements.jsonl"])
+    claimed = orjson.loads(read_bytes(run / "config.json", "run config")).get("feel")
+    if claimed is None:
+        raise UserError(f"--run {run}: not a folder of `esc-eval feel score`")
+    rules = Rubric.model_validate(claimed["rubric"])
+    people = None
+    if human:
+        people = people_on(gold_scores_of(human), human_rubric, maps)
+    tables = [method_table(verdicts, rules, _costs(run), people)]
+    between = agreement_table(verdicts)
+    if not between.rows:
+        raise UserError(
+            f"--run {run}: no judge was asked by both methods; run `feel score` with --method bands --method tokens"
+        )
+    tables.append(between)
+    deliver("feel_methods", plain(tables), tables, out, as_json)
+
+
+def _costs(folder: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = orjson.loads(read_bytes(folder / "costs.json", "costs"))
+    return found

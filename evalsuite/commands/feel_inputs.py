@@ -1,0 +1,102 @@
+"""What the verbs of `esc-eval feel` read: judgements on one rubric, people's scores by aspect, saved weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from data_prep.records import HumanScore, Judgement
+from evalsuite.statistics import ensemble
+from evalsuite.statistics.agreement import gold_scores_of, judgements_of, of_annotators
+from evalsuite.statistics.ensemble import Scores, Weights
+from serve.errors import UserError, near
+from serve.files import read_yaml
+
+T = TypeVar("T", bound=str)
+
+JudgementsOption = Annotated[
+    list[Path], typer.Option("--judgements", help="Judgement records (JSONL) of any judges. Repeat for more files.")
+]
+HumanOption = Annotated[
+    list[Path], typer.Option("--human", help="HumanScore records (JSONL, or CSV with its columns). Annotators are averaged.")
+]
+RubricOption = Annotated[str | None, typer.Option("--rubric", help="Only judgements on this rubric.")]
+HumanRubricOption = Annotated[
+    str | None, typer.Option("--human-rubric", help="Only human scores on this rubric; without it, all that are given.")
+]
+MapOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--map",
+        metavar="HUMAN=ASPECT",
+        help="Which aspect a dimension that people scored stands for; all others are left out. Repeat for more. Without it, "
+        "every dimension stands for itself. For ESConv's survey: --map empathy=comprehensibility --map relevance=coherence.",
+    ),
+]
+AnnotatorOption = Annotated[
+    list[str] | None, typer.Option("--annotator", help="Only the human scores that this annotator gave. Repeat for more.")
+]
+WeightsOption = Annotated[Path, typer.Option("--weights", help="The JSON file of the weights.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
+TablesOption = Annotated[Path | None, typer.Option("--out", help="Folder for the figures as JSON and every table as CSV.")]
+
+
+def read_weights(path: Path) -> Weights:
+    """Weights that `feel fit` saved (JSON is YAML); errors name file, line and field."""
+    saved = read_yaml(path, Weights, "weights")
+    try:
+        saved.by_aspect()
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    return saved
+
+
+def both_sides(
+    judgements: Sequence[Path],
+    human: Sequence[Path],
+    rubric: str | None,
+    human_rubric: str | None,
+    maps: Sequence[str] | None,
+    annotators: Sequence[str] | None,
+) -> tuple[list[Judgement], Scores, str]:
+    """Verdicts on one rubric, people's mean scores by aspect, and the rubric's name."""
+    verdicts = judgements_of(judgements)
+    if rubric is not None:
+        verdicts = on_rubric(verdicts, rubric)
+    scores = of_annotators(gold_scores_of(human), annotators or [])
+    people = people_on(scores, human_rubric, maps)
+    ensemble.panel_of(verdicts)  # says so when there are several rubrics
+    return verdicts, people, verdicts[0].rubric
+
+
+def people_on(scores: Sequence[HumanScore], human_rubric: str | None, maps: Sequence[str] | None) -> Scores:
+    if human_rubric is not None:
+        known = {score.rubric for score in scores}
+        scores = [score for score in scores if score.rubric == human_rubric]
+        if not scores:
+            raise UserError(f"--human-rubric: no human score on {human_rubric!r}: {near(human_rubric, known)}")
+    pairs: dict[str, str] = {}
+    for text in maps or []:
+        name, parted, aspect = text.partition("=")
+        if not parted or not name or not aspect or name in pairs:
+            raise UserError(f"--map {text!r}: expected HUMAN=ASPECT, each dimension once")
+        pairs[name] = aspect
+    return ensemble.people_of(scores, pairs)
+
+
+def on_rubric(judgements: Sequence[Judgement], rubric: str) -> list[Judgement]:
+    own = [each for each in judgements if each.rubric == rubric]
+    if not own:
+        raise UserError(f"--rubric: no judgement on {rubric!r}: {near(rubric, {each.rubric for each in judgements})}")
+    return own
+
+
+def one_of(option: str, given: str, known: Sequence[T]) -> T:
+    """The one of `known` that an option names; `UserError` for another."""
+    for name in known:
+        if given == name:
+            return name
+    raise UserError(f"{option}: unknown {given!r}: {near(given, known)}")

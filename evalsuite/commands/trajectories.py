@@ -1,0 +1,48 @@
+"""`esc-eval trajectories`: what happens along a run's dialogues, and what one costs (EmoHarbor, figures 6 to 10, table 4)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from evalsuite.commands.discriminate import AgainstOption, ValueOption, value_of
+from evalsuite.commands.output import deliver
+from evalsuite.reported.against import against
+from evalsuite.statistics import dialogue_costs, survival, trends
+from evalsuite.statistics.comparison import read_run
+from serve.files import read_object
+
+
+def trajectories(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Scored run folder.")],
+    value: ValueOption = "value",
+    versus: AgainstOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON, and nothing else.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder for trajectories.json and every table as CSV.")] = None,
+) -> None:
+    """When seekers leave, how scores change from round to round, and what a dialogue costs.
+
+    A round is a reply of the supporter and what the seeker makes of it. Survival is by Kaplan-Meier: a dialogue in which the
+    seeker ends it counts as left, one that ran out of rounds or was stopped by anything else as watched so far; supporters are
+    compared by log-rank tests, Holm's correction over pairs. Scores by round need verdicts on single turns (a config with
+    per-turn judging); without them those tables are left out.
+
+    Example: esc-eval trajectories runs/emoharbor --out runs/emoharbor/trajectories
+    """
+    records = read_run(run.name, run)
+    curves, tests = survival.curves(records.dialogues), survival.log_ranks(records.dialogues)
+    judgements = [*records.judgements, *trends.read_turn_judgements(run)]
+    found = trends.trends(records.dialogues, judgements, records.rubric, value_of(value))
+    usage, timing = (
+        read_object(path, f"a run's {name}") if (path := run / f"{name}.json").exists() else {} for name in ("usage", "timing")
+    )
+    costs = dialogue_costs.dialogue_costs(records.dialogues, usage, timing)
+    tables = [*survival.tables(curves, tests), *trends.tables(found, records.rubric), dialogue_costs.table(costs)]
+    figures = {
+        "survival": survival.as_json(curves, tests),
+        "trends": trends.as_json(found),
+        "costs": [cost._asdict() for cost in costs],
+    }
+    deliver("trajectories", figures, against(tables, versus), out, as_json)

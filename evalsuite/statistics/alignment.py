@@ -1,0 +1,61 @@
+"""How close each way of asking a judge comes to people (EmoHarbor section 4.1.2, table 1).
+
+Every dimension of a judge with people's scores on the same one: Pearson's coefficient over all dialogues at once, of what
+`evalsuite.statistics.correlation` computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from data_prep.scores.bootstrap import RESAMPLES
+from data_prep.tables import DASH, Cell, Estimate, Table
+from evalsuite.statistics.correlation import CORRELATION, Correlation
+from evalsuite.statistics.summary import Scorer
+
+STRATEGY = "strategy"  # key of a judgement's condition: what the judge was shown
+
+
+def alignment_tables(found: Sequence[Correlation]) -> list[Table]:
+    """One table for every language and rubric of people's: judges and strategies × dimensions, × 100 with intervals and n.
+
+    Only judges that score the dimensions of that rubric are in it (none: no table). A judge without strategies has a dash.
+    """
+    own = [
+        each
+        for each in found
+        if (each.level, each.coefficient) == ("dataset", "pearson") and each.dimension == each.gold_dimension
+    ]
+    result = []
+    for language, rubric in dict.fromkeys((each.language, each.gold_rubric) for each in own):
+        part = [each for each in own if (each.language, each.gold_rubric) == (language, rubric)]
+        columns = list(dict.fromkeys(each.gold_dimension for each in part))
+        rows: list[tuple[Cell, ...]] = []
+        for scorer, judged in dict.fromkeys((each.scorer, each.rubric) for each in part):
+            cells = {each.dimension: _hundredfold(each) for each in part if (each.scorer, each.rubric) == (scorer, judged)}
+            rows.append((*_names(scorer), *(cells.get(column) for column in columns)))
+        result.append(
+            Table(
+                key=f"alignment_{language}_{rubric}",
+                title=f"Judges against people, Pearson × 100, {language}",
+                columns=("judge", STRATEGY, *columns),
+                rows=tuple(rows),
+                notes=(
+                    f"Each dimension with people's scores of the same one on rubric {rubric}, over all dialogues at once. "
+                    f"Intervals: 95 %, percentile bootstrap over samples, {RESAMPLES:,} resamples. A dash: undefined.",
+                ),
+                section=CORRELATION,
+            )
+        )
+    return result
+
+
+def _names(scorer: Scorer) -> tuple[str, str]:
+    condition = dict(scorer.condition)
+    strategy = condition.pop(STRATEGY, DASH)
+    return scorer._replace(condition=tuple(condition.items())).name, strategy
+
+
+def _hundredfold(each: Correlation) -> Estimate:
+    mean, low, high = (None if f is None else 100 * f for f in (each.estimate.mean, each.estimate.low, each.estimate.high))
+    return Estimate(mean, low, high, each.estimate.n)

@@ -1,0 +1,92 @@
+"""What evaluating one dialogue costs (EmoHarbor appendix F.3, table 4): seconds, input and output tokens, calls."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from data_prep.records import Dialogue, Usage
+from data_prep.tables import Table
+from evalsuite.statistics.summary import COSTS, supporter_of
+
+COLUMNS = ("what", "dialogues", "seconds", "input tokens, thousands", "output tokens, thousands", "calls")
+
+
+class Cost(NamedTuple):
+    """Means over `dialogues`. `seconds` is None where no call was timed."""
+
+    name: str
+    dialogues: int
+    seconds: float | None
+    prompt_tokens: float
+    completion_tokens: float
+    calls: float
+
+
+def dialogue_costs(dialogues: Sequence[Dialogue], usage: Mapping[str, Any], timing: Mapping[str, Any]) -> list[Cost]:
+    """Every model in every role, then `dialogue with SUPPORTER` for all that such a dialogue and its judgement take.
+
+    `usage` and `timing` are a run's usage.json and timing.json. Seconds are those that a model's calls took on average while
+    the run had many in flight (resumed runs: in the last try), times its calls: as if a dialogue's calls were made one after
+    another. A simulator's and a judge's part is taken as the same for every supporter.
+    """
+    held = Counter(supporter_of(dialogue) for dialogue in dialogues)
+    parts = list(_parts(usage, timing, held, len(dialogues)))
+    found = [part for _, _, part in parts]
+    for supporter, count in sorted(held.items()):
+        own = [part for role, model, part in parts if role != "supporter" or model == supporter]
+        judged = [part for role, _, part in parts if role == "judge"]
+        used = [dialogue.usage for dialogue in dialogues if supporter_of(dialogue) == supporter and dialogue.usage]
+        if not own or len(used) < count:  # given dialogues do not say what they cost
+            continue
+        tokens = [
+            sum(getattr(each, name) for each in used) / count + sum(getattr(part, name) for part in judged)
+            for name in ("prompt_tokens", "completion_tokens", "calls")
+        ]
+        seconds = [part.seconds for part in own]
+        total = None if None in seconds else sum(each for each in seconds if each is not None)
+        found.append(Cost(f"dialogue with {supporter}", count, total, *tokens))
+    return found
+
+
+def _parts(
+    usage: Mapping[str, Any], timing: Mapping[str, Any], held: Mapping[str, int], total: int
+) -> Iterator[tuple[str, str, Cost]]:
+    """(role, model, cost) of the dialogues and their judgements; a judge's last stage counts, gold sets do not."""
+    latest = {
+        (role, model): (stage, Usage.model_validate(used))
+        for stage in ("simulate", "score")
+        for role, models in usage.get(stage, {}).items()
+        for model, used in models.items()
+    }
+    for (role, model), (stage, used) in latest.items():
+        n = held.get(model, 0) if role == "supporter" else total
+        if not n:
+            continue
+        timed = timing.get(stage, {}).get("calls", {}).get(f"{model}/{role}", {})
+        each = timed["seconds"] / timed["asked"] if timed.get("asked") else None
+        seconds = None if each is None else each * used.calls / n
+        yield (
+            role,
+            model,
+            Cost(f"{role} {model}", n, seconds, used.prompt_tokens / n, used.completion_tokens / n, used.calls / n),
+        )
+
+
+def table(found: Sequence[Cost]) -> Table:
+    """Table 4's figures; tokens in thousands, as it has them."""
+    return Table(
+        key="dialogue-costs",
+        title="Cost of a dialogue",
+        columns=COLUMNS,
+        rows=tuple(
+            (each.name, each.dialogues, each.seconds, each.prompt_tokens / 1000, each.completion_tokens / 1000, each.calls)
+            for each in found
+        ),
+        notes=(
+            "Means over dialogues, judgement included (that of the gold set is not). Seconds: what a call took on average, "
+            "with as many in flight as the run had, times calls; a dash where no call was timed.",
+        ),
+        section=COSTS,
+    )

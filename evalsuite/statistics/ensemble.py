@@ -1,0 +1,291 @@
+"""FEEL's ensemble of judges (sections 3.3 and 4.1): equations 1 to 3, how weights are fitted, kept and applied.
+
+- Equation 1: a judge's score of a dialogue on an aspect is the mean over its rounds (`repeat`; turns too). Unreadable rounds
+  are left out; a dialogue without any readable round has no score from that judge.
+- Equation 2: a judge's weight on an aspect is its Spearman correlation with people's mean scores, divided by the sum over
+  judges. Our rule, as the paper has none: a correlation that is negative or not defined (equal scores, fewer than two
+  dialogues) counts 0, since such a judge says nothing, or the contrary; where no judge is above 0, all weigh the same
+  (`even`, and the tables say so).
+- Equation 3: the ensemble's score is the weighted mean. A dialogue that lacks the score of a judge that has weight gets none.
+- `paper` fits and reports on the same dialogues, `native` fits on one part and reports on the other.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from data_prep.records import HumanScore, Judgement, Language
+from data_prep.scores.accuracy import spearman
+from evalsuite.statistics.summary import scorer_of
+from serve.errors import UserError, near
+from serve.files import check_unique, digest
+
+ENSEMBLE = "feel"  # the ensemble's name as a judge
+Mode = Literal["paper", "native"]
+MODES: tuple[Mode, ...] = ("paper", "native")
+
+
+class Aspect(NamedTuple):
+    language: Language
+    dimension: str
+
+
+Scores = dict[Aspect, dict[str, float]]  # aspect → dialogue → score
+Panel = dict[str, Scores]  # judge → its scores
+
+
+# --- the equations ----------------------------------------------------------------------------------------------------------
+
+
+def shares(correlations: Mapping[str, float | None]) -> dict[str, float]:
+    """Equation 2: judge → weight, 0 to 1, of one or more judges' correlations (None: not defined); the sum is 1.
+
+    By the rule above, negative and undefined ones count 0; where none is above 0, all weigh the same.
+    """
+    positive = {judge: max(given or 0.0, 0.0) for judge, given in correlations.items()}
+    total = math.fsum(positive.values())
+    if total == 0:
+        return dict.fromkeys(correlations, 1 / len(correlations))
+    return {judge: value / total for judge, value in positive.items()}
+
+
+def combined(weights: Mapping[str, float], scores: Mapping[str, float | None]) -> float | None:
+    """Equation 3: the weighted mean of one dialogue's scores on one aspect; None where a judge with weight gave none."""
+    parts = []
+    for judge, weight in weights.items():
+        score = scores.get(judge)
+        if weight and score is None:
+            return None
+        if weight and score is not None:
+            parts.append(weight * score)
+    return round(math.fsum(parts), 10)  # equal scores must tie, however they were summed
+
+
+def panel_of(judgements: Iterable[Judgement]) -> Panel:
+    """Equation 1: every judge's mean score a dialogue and aspect. A judge goes by `Scorer.name`: model, method, condition.
+
+    A judge without any readable verdict stays, with no scores. Raises `UserError` for judgements on several rubrics.
+    """
+    rounds: dict[str, dict[Aspect, dict[str, list[float]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    rubrics = set()
+    for judgement in judgements:
+        rubrics.add(judgement.rubric)
+        own = rounds[scorer_of(judgement).name]
+        if judgement.value is not None:
+            own[Aspect(judgement.language, judgement.dimension)][judgement.dialogue_id].append(judgement.value)
+    if len(rubrics) > 1:
+        raise UserError(f"judgements on several rubrics ({', '.join(sorted(rubrics))}): choose one with --rubric")
+    return {judge: {aspect: _means(given) for aspect, given in own.items()} for judge, own in rounds.items()}
+
+
+def people_of(scores: Iterable[HumanScore], aspects: Mapping[str, str]) -> Scores:
+    """People's mean score a dialogue and aspect; annotators' turns are averaged first.
+
+    `aspects` maps a dimension that people scored to the aspect that it stands for; dimensions that it lacks are left out.
+    Without any entry, every dimension stands for itself. Raises `UserError` where several rubrics or dimensions would stand
+    for one aspect, and for a name that nobody scored.
+    """
+    given = list(scores)
+    known = {score.dimension for score in given}
+    for name in aspects:
+        if name not in known:
+            raise UserError(f"--map {name}={aspects[name]}: people did not score {name!r}: {near(name, known)}")
+    own: dict[tuple[Aspect, str, str], list[float]] = defaultdict(list)
+    sources: dict[Aspect, tuple[str, str]] = {}
+    for score in given:
+        stands_for = aspects.get(score.dimension) if aspects else score.dimension
+        if stands_for is None:
+            continue
+        aspect = Aspect(score.language, stands_for)
+        source = (score.rubric, score.dimension)
+        if sources.setdefault(aspect, source) != source:
+            listed = " and ".join(sorted(f"{rubric}/{dimension}" for rubric, dimension in {sources[aspect], source}))
+            raise UserError(f"human scores: {listed} would both stand for {stands_for}; choose with --human-rubric or --map")
+        own[aspect, score.dialogue_id, score.annotator].append(score.value)
+    annotators: dict[Aspect, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for (aspect, dialogue, _), values in own.items():
+        annotators[aspect][dialogue].append(math.fsum(values) / len(values))
+    return {aspect: _means(each) for aspect, each in annotators.items()}
+
+
+def _means(given: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    return {dialogue: round(math.fsum(values) / len(values), 10) for dialogue, values in given.items()}
+
+
+# --- weights ----------------------------------------------------------------------------------------------------------------
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Weight(_Part):
+    """One judge on one aspect: Spearman's correlation (None: not defined) over `n` dialogues, and the weight made of it."""
+
+    language: Language
+    dimension: str
+    judge: str
+    correlation: Annotated[float, Field(ge=-1, le=1)] | None
+    n: Annotated[int, Field(ge=0)]
+    weight: Annotated[float, Field(ge=0, le=1)]
+
+
+class Weights(_Part):
+    """What `feel fit` saves. `data` is the hash of the scores that were fitted on, `fitted_on` their dialogues."""
+
+    rubric: str
+    mode: Mode
+    data: str
+    seed: int | None
+    weights: Annotated[list[Weight], Field(min_length=1)]
+    fitted_on: list[str]
+
+    @property
+    def id(self) -> str:
+        """A hash of the weights: part of the condition of every score that they make."""
+        return digest([each.model_dump(mode="json") for each in self.weights], 12)
+
+    def by_aspect(self) -> dict[Aspect, dict[str, float]]:
+        """Aspect → judge → weight. Raises `UserError` for an entry given twice and for weights that do not sum to 1."""
+        check_unique("weights", (f"{e.language}/{e.dimension}/{e.judge}" for e in self.weights), "entries")
+        found: dict[Aspect, dict[str, float]] = defaultdict(dict)
+        for each in self.weights:
+            found[Aspect(each.language, each.dimension)][each.judge] = each.weight
+        for aspect, own in found.items():
+            if not math.isclose(math.fsum(own.values()), 1, abs_tol=1e-6):
+                raise UserError(f"weights: those of {'/'.join(aspect)} sum to {math.fsum(own.values()):g} and not to 1")
+        return dict(found)
+
+
+def fit(panel: Panel, people: Scores, dialogues: Iterable[str], rubric: str, mode: Mode, seed: int | None = None) -> Weights:
+    """Weights of every aspect that both judges and people scored, from the given dialogues; the order of judges has no effect.
+
+    A judge's correlation is over the dialogues that it and people scored. Raises `UserError` where nothing is shared.
+    """
+    chosen = set(dialogues)
+    weights: list[Weight] = []
+    used: list[list[Any]] = []
+    for aspect in _shared(panel, people):
+        golden = {dialogue: value for dialogue, value in people[aspect].items() if dialogue in chosen}
+        found: dict[str, tuple[float | None, int]] = {}
+        for judge in sorted(panel):
+            own = panel[judge].get(aspect, {})
+            ids = sorted(set(own) & set(golden))
+            found[judge] = spearman([own[i] for i in ids], [golden[i] for i in ids]), len(ids)
+            used += [[*aspect, judge, i, own[i], golden[i]] for i in ids]
+        weight = shares({judge: correlation for judge, (correlation, _) in found.items()})
+        for judge, (correlation, n) in found.items():
+            weights.append(Weight(**aspect._asdict(), judge=judge, correlation=correlation, n=n, weight=weight[judge]))
+    if not used:
+        raise UserError("no dialogue has both a judge's and a human score on an aspect: are they named alike (--map)?")
+    return Weights(
+        rubric=rubric,
+        mode=mode,
+        data=digest(used),
+        seed=seed,
+        weights=weights,
+        fitted_on=sorted({row[3] for row in used}),
+    )
+
+
+def _shared(panel: Panel, people: Scores) -> list[Aspect]:
+    judged = dict.fromkeys(aspect for own in panel.values() for aspect in own)
+    return [aspect for aspect in judged if aspect in people]
+
+
+def part(groups: Mapping[str, str], share: float, seed: int) -> set[str]:
+    """The dialogues to fit on: about `share` (0–1) of them, drawn by whole groups (dialogue → what must not be parted).
+
+    Raises `UserError` where one side would be empty.
+    """
+    members: dict[str, list[str]] = defaultdict(list)
+    for dialogue in sorted(groups):
+        members[groups[dialogue]].append(dialogue)
+    names = sorted(members)
+    random.Random(f"{seed}/feel fit").shuffle(names)
+    chosen: set[str] = set()
+    for name in names:
+        if len(chosen) + len(members[name]) / 2 <= share * len(groups):
+            chosen |= set(members[name])
+    if not chosen or len(chosen) == len(groups):
+        raise UserError(
+            f"{len(groups)} dialogues in {len(names)} groups cannot be parted into one part to fit on and one to report on; "
+            "use more dialogues, another --share, or --mode paper"
+        )
+    return chosen
+
+
+# --- new dialogues ----------------------------------------------------------------------------------------------------------
+
+
+def ensemble_scores(panel: Panel, weights: Mapping[Aspect, Mapping[str, float]]) -> Scores:
+    """The ensemble's score of every dialogue that some judge scored; those without one are left out."""
+    found: Scores = {}
+    for aspect, own in weights.items():
+        dialogues = dict.fromkeys(dialogue for judge in own for dialogue in panel.get(judge, {}).get(aspect, {}))
+        given = {i: combined(own, {j: panel.get(j, {}).get(aspect, {}).get(i) for j in own}) for i in dialogues}
+        found[aspect] = {dialogue: value for dialogue, value in given.items() if value is not None}
+    return found
+
+
+def without(weights: Weights, judge: str) -> dict[Aspect, dict[str, float]]:
+    """The weights of the ensemble that lacks one judge (table 4): equation 2 over those that are left."""
+    correlations: dict[Aspect, dict[str, float | None]] = defaultdict(dict)
+    for each in weights.weights:
+        if each.judge != judge:
+            correlations[Aspect(each.language, each.dimension)][each.judge] = each.correlation
+    return {aspect: shares(own) for aspect, own in correlations.items()}
+
+
+def unweighted(weights: Weights, judgements: Iterable[Judgement]) -> list[str]:
+    """LANGUAGE/ASPECT of what was judged and has no weights, so that the ensemble says nothing on it; sorted."""
+    known = weights.by_aspect()
+    judged = {Aspect(j.language, j.dimension) for j in judgements}
+    return sorted("/".join(aspect) for aspect in judged if aspect not in known)
+
+
+def apply(weights: Weights, judgements: Sequence[Judgement], ablation: bool = False) -> list[Judgement]:
+    """The ensemble's scores of all dialogues as judgements, aspect by aspect; None with the failure where a judge is missing.
+
+    With `ablation` also those of the ensembles that lack one judge, named `feel without JUDGE`. Raises `UserError` for a judge
+    with weight that gave no verdict here, and for judgements on another rubric.
+    """
+    panel = panel_of(judgements)
+    if other := {j.rubric for j in judgements} - {weights.rubric}:
+        raise UserError(f"weights are for rubric {weights.rubric}, the judgements are on {', '.join(sorted(other))}")
+    own = weights.by_aspect()
+    languages = {j.language for j in judgements}
+    needed = {j for aspect, each in own.items() if aspect.language in languages for j, weight in each.items() if weight}
+    if unknown := sorted(needed - set(panel)):
+        raise UserError(f"no verdict by judge {unknown[0]!r}, which has weight: {near(unknown[0], panel)}")
+    judges = sorted({each.judge for each in weights.weights})
+    sets = {ENSEMBLE: own}
+    if ablation and len(judges) > 1:
+        sets |= {f"{ENSEMBLE} without {judge}"[:200]: without(weights, judge) for judge in judges}
+    spoken = dict.fromkeys((j.dialogue_id, j.language) for j in judgements)
+    found = []
+    for name, each in sets.items():
+        scores = ensemble_scores(panel, each)
+        for dialogue, language in spoken:
+            for aspect in (a for a in each if a.language == language):
+                value = scores[aspect].get(dialogue)
+                condition = {"mode": weights.mode, "weights": weights.id}
+                found.append(
+                    Judgement(
+                        dialogue_id=dialogue,
+                        language=language,
+                        judge=name,
+                        rubric=weights.rubric,
+                        dimension=aspect.dimension,
+                        value=value,
+                        condition=condition | ({} if value is not None else {"failure": "judge_missing"}),
+                        method="ensemble",
+                    )
+                )
+    return found

@@ -1,0 +1,118 @@
+"""What FEEL's ensemble comes to beside its judges (tables 1, 2 and 4 of FEEL): correlation with people, aspect by aspect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from data_prep.records import Language
+from data_prep.tables import Cell, Estimate, Table
+from evalsuite.statistics.coefficients import figures
+from evalsuite.statistics.ensemble import ENSEMBLE, Aspect, Mode, Panel, Scores, Weights, ensemble_scores, without
+
+FEEL = "FEEL"  # heading of the tables
+EVEN = "mean of the judges"
+
+
+@dataclass(frozen=True)
+class Row:
+    """How one scorer goes with people on one aspect: coefficients (−1 to 1) with 95 % bootstrap intervals over dialogues.
+
+    Rows of one aspect and mode are over the same dialogues: those that all judges with any score on it scored.
+    """
+
+    mode: Mode
+    language: Language
+    dimension: str
+    scorer: str
+    spearman: Estimate
+    kendall: Estimate
+
+    def record(self) -> dict[str, Any]:
+        own = {name: getattr(self, name) for name in ("mode", "language", "dimension", "scorer")}
+        for name, e in (("spearman", self.spearman), ("kendall", self.kendall)):
+            own[name] = {"value": e.mean, "low": e.low, "high": e.high, "n": e.n}
+        return own
+
+
+def report(panel: Panel, people: Scores, weights: Weights, dialogues: Iterable[str]) -> list[Row]:
+    """Every judge, their unweighted mean, the ensemble, and with three or more judges the ensembles that lack one (table 4)."""
+    chosen, found = set(dialogues), []
+    own, judges = weights.by_aspect(), sorted(panel)
+    lacking = {judge: without(weights, judge) for judge in judges} if len(judges) > 2 else {}
+    for aspect, weight in own.items():
+        able = [judge for judge in judges if panel[judge].get(aspect)]
+        shared = chosen & {i for i in people[aspect] if all(i in panel[judge][aspect] for judge in able)}
+        contestants = {judge: panel[judge].get(aspect, {}) for judge in judges}
+        sets = {EVEN: dict.fromkeys(able, 1 / len(able)), ENSEMBLE: weight}
+        sets |= {f"{ENSEMBLE} without {judge}": each[aspect] for judge, each in lacking.items()}
+        for name, each in sets.items():
+            contestants[name] = ensemble_scores(panel, {aspect: each})[aspect]
+        for name, scores in contestants.items():
+            found.append(_row(weights.mode, aspect, name, scores, people[aspect], sorted(shared & set(scores))))
+    return found
+
+
+def _row(
+    mode: Mode, aspect: Aspect, name: str, scores: dict[str, float], people: dict[str, float], dialogues: Sequence[str]
+) -> Row:
+    x, y = (np.array([side[i] for i in dialogues], dtype=np.float64) for side in (scores, people))
+    both = figures(x, y, np.arange(len(dialogues), dtype=np.intp), "dataset")
+    return Row(mode, *aspect, name, both["spearman"][0], both["kendall"][0])
+
+
+def fit_tables(fitted: Sequence[Weights], rows: Sequence[Row]) -> list[Table]:
+    """Weights, and tables 1 and 2 of the paper (scorers × aspects), one a mode, language and coefficient."""
+    tables = [_weight_table(fitted)]
+    for mode, language in dict.fromkeys((row.mode, row.language) for row in rows):
+        own = [row for row in rows if (row.mode, row.language) == (mode, language)]
+        aspects = list(dict.fromkeys(row.dimension for row in own))
+        for name in ("spearman", "kendall"):
+            cells = {(row.scorer, row.dimension): getattr(row, name) for row in own}
+            tables.append(
+                Table(
+                    key=f"feel_{name}_{mode}_{language}",
+                    title=f"Judges and ensemble against people ({name}), {language}, {mode} mode",
+                    columns=("scorer", *aspects),
+                    rows=tuple((s, *(cells.get((s, a)) for a in aspects)) for s in dict.fromkeys(row.scorer for row in own)),
+                    notes=tuple(_notes(mode)),
+                    section=FEEL,
+                )
+            )
+    return tables
+
+
+def _notes(mode: Mode) -> Iterator[str]:
+    if mode == "paper":
+        yield "Weights are fitted on the very dialogues that are reported on, as in the paper: this flatters the ensemble."
+    else:
+        yield "On dialogues that the weights were not fitted on."
+    yield "From -1 to 1, [95 % percentile bootstrap over dialogues], n = dialogues that people and all judges scored."
+
+
+def _weight_table(fitted: Sequence[Weights]) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    uneven = True
+    for each in fitted:
+        none_positive = {
+            aspect
+            for aspect in each.by_aspect()
+            if not any((w.correlation or 0) > 0 for w in each.weights if (w.language, w.dimension) == aspect)
+        }
+        uneven = uneven and not none_positive
+        for w in each.weights:
+            rule = "even" if (w.language, w.dimension) in none_positive else "equation 2" if w.weight else "0 by rule"
+            rows.append((each.mode, w.language, w.dimension, w.judge, w.correlation, w.n, w.weight, rule))
+    notes = ["Weight: Spearman's correlation over the sum of the judges' (equation 2); negative and undefined ones count 0."]
+    notes += [] if uneven else ["even: no judge of that aspect goes with people, all weigh the same."]
+    return Table(
+        key="feel_weights",
+        title="Weights of the judges",
+        columns=("mode", "language", "aspect", "judge", "Spearman", "n", "weight", "by"),
+        rows=tuple(rows),
+        notes=tuple(notes),
+        section=FEEL,
+    )

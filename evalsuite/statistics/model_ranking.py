@@ -1,0 +1,184 @@
+"""Metrics that rank supporters against people who rank them (FEEL section 4.2, tables 3 and 4).
+
+- A *topic* is what the supporters were tried on: a card, profile or source item (`correlation.Pairing`). People say which of
+  two dialogues on a topic is better, on any number of questions. A supporter's tally there is wins minus losses (a tie is
+  neither); tallies become ranks, 1 the best, equal ones at their mean rank.
+- A metric (any scorer) ranks the supporters of a topic by its scores. The paper does not say how six aspects become one rank.
+  Our rule (`mean`): a supporter's score is the mean of its aspects, which are on one scale. `ranks`: the mean of its ranks on
+  the aspects, for metrics whose dimensions are on different scales. A supporter that lacks a score on an aspect that the
+  metric gave others on that topic has no score there.
+- Within a topic, over the supporters that both ranked: Spearman, Kendall (tau-b), RMSE and MAE of the ranks (equations 4 to 7);
+  then the mean over topics. A coefficient is not defined where one side ranks all alike, nothing is for fewer than two.
+- Intervals: 95 %, percentile bootstrap over topics.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from scipy.stats import rankdata
+
+from data_prep.records import Dialogue, Judgement, Preference
+from data_prep.scores.bootstrap import interval, resampled_means
+from data_prep.tables import Estimate, Table
+from evalsuite.statistics.coefficients import coefficients
+from evalsuite.statistics.correlation import Pairing
+from evalsuite.statistics.ensemble_tables import FEEL
+from evalsuite.statistics.summary import scorer_of
+from serve.errors import UserError
+
+Combine = Literal["mean", "ranks"]
+FIGURES = ("spearman", "kendall", "rmse", "mae")
+Ranks = dict[str, dict[str, float]]  # topic → supporter → rank
+
+
+def ranks_of(scores: Mapping[str, float]) -> dict[str, float]:
+    """Rank 1 for the highest score; equal ones get their mean rank."""
+    ranked = rankdata([-value for value in scores.values()])
+    return dict(zip(scores, map(float, ranked), strict=True))
+
+
+def human_ranks(preferences: Iterable[Preference], dialogues: Sequence[Dialogue], pairing: Pairing) -> Ranks:
+    """Ranks by wins minus losses over all questions and annotators, a topic at a time.
+
+    Raises `UserError` for an unknown dialogue, and for a pair on two topics or of one supporter.
+    """
+    known = {dialogue.id: dialogue for dialogue in dialogues}
+    tallies: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for each in preferences:
+        where = f"preference by {each.annotator} on {each.dialogue_a} and {each.dialogue_b}"
+        a, b = (pairing.unit(_known(known, id, where)) for id in (each.dialogue_a, each.dialogue_b))
+        if a.sample != b.sample:
+            raise UserError(f"{where}: topics {a.sample!r} and {b.sample!r}; a pair is on one topic")
+        if a.system == b.system:
+            raise UserError(f"{where}: both are of supporter {a.system}")
+        won = {"a": 1, "b": -1, "tie": 0}[each.verdict]
+        tallies[a.sample][a.system] += won
+        tallies[a.sample][b.system] -= won
+    return {topic: ranks_of(own) for topic, own in tallies.items()}
+
+
+def metric_ranks(
+    judgements: Iterable[Judgement], dialogues: Sequence[Dialogue], pairing: Pairing, combine: Combine
+) -> dict[str, Ranks]:
+    """Every scorer's ranks by the rule above: scorer → topic → supporter → rank. Repeats, turns and dialogues of one supporter
+    on one topic are averaged first; `condition.supporter`, where there is one, names the supporter.
+
+    Raises `UserError` for an unknown dialogue.
+    """
+    known = {dialogue.id: dialogue for dialogue in dialogues}
+    values: dict[tuple[str, str], dict[str, dict[str, list[float]]]] = defaultdict(
+        lambda: defaultdict(lambda: defaultdict(list))
+    )
+    names: dict[str, None] = {}
+    for judgement in judgements:
+        scorer = scorer_of(judgement)
+        name = scorer._replace(condition=tuple(pair for pair in scorer.condition if pair[0] != "supporter")).name
+        names[name] = None
+        if judgement.value is not None:
+            dialogue = _known(known, judgement.dialogue_id, f"judgement by {judgement.judge}")
+            unit = pairing.unit(dialogue, judgement.condition.get("supporter"))
+            values[name, unit.sample][judgement.dimension][unit.system].append(judgement.value)
+    found: dict[str, Ranks] = {name: {} for name in names}
+    for (name, topic), aspects in values.items():
+        means = {
+            aspect: {system: round(math.fsum(own) / len(own), 10) for system, own in given.items()}
+            for aspect, given in aspects.items()
+        }
+        complete = sorted(set.intersection(*(set(given) for given in means.values())))
+        if combine == "ranks":  # a low rank is good, a high score is
+            means = {
+                aspect: {s: -r for s, r in ranks_of({s: given[s] for s in complete}).items()} for aspect, given in means.items()
+            }
+        totals = {s: round(math.fsum(given[s] for given in means.values()) / len(means), 10) for s in complete}
+        found[name][topic] = ranks_of(totals)
+    return found
+
+
+def _known(known: Mapping[str, Dialogue], id: str, where: str) -> Dialogue:
+    if id not in known:
+        raise UserError(f"{where}: dialogue_id: no dialogue {id!r} among those given with --dialogues")
+    return known[id]
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """How one scorer ranks as people do; `n` of each figure counts topics in which it is defined, `supporters` the fewest and
+    most that a topic has."""
+
+    scorer: str
+    figures: dict[str, Estimate]
+    topics: int
+    supporters: tuple[int, int]
+
+    def record(self) -> dict[str, Any]:
+        own = {name: {"value": e.mean, "low": e.low, "high": e.high, "n": e.n} for name, e in self.figures.items()}
+        return {"scorer": self.scorer, "topics": self.topics, "supporters": list(self.supporters), **own}
+
+
+def compare_ranks(people: Ranks, metrics: Mapping[str, Ranks]) -> list[Ranking]:
+    """Every scorer against people. Raises `UserError` where a scorer shares no topic with two supporters with people."""
+    found = []
+    for scorer, own in metrics.items():
+        rows, sizes = [], []
+        for topic in sorted(set(people) & set(own)):
+            shared = sorted(set(people[topic]) & set(own[topic]))
+            if len(shared) > 1:
+                # Ranked anew among the supporters that both have.
+                sides = [ranks_of({name: -side[topic][name] for name in shared}) for side in (people, own)]
+                rows.append(topic_figures(*([side[name] for name in shared] for side in sides)))
+                sizes.append(len(shared))
+        if not rows:
+            raise UserError(f"{scorer}: no topic has two supporters that both it and people ranked")
+        values = np.array([[np.nan if row[name] is None else row[name] for name in FIGURES] for row in rows], dtype=np.float64)
+        found.append(Ranking(scorer, _averaged(values), len(rows), (min(sizes), max(sizes))))
+    return found
+
+
+def topic_figures(people: Sequence[float], metric: Sequence[float]) -> dict[str, float | None]:
+    """Equations 4 to 7 on two or more ranks of one topic, in the same order of supporters."""
+    x, y = (np.asarray(side, dtype=np.float64) for side in (metric, people))
+    spearman, _, kendall = coefficients(x, y, np.zeros(len(x), dtype=np.intp), np.ones((1, 1)))[0]
+    return {
+        "spearman": None if np.isnan(spearman) else float(spearman),
+        "kendall": None if np.isnan(kendall) else float(kendall),
+        "rmse": float(np.sqrt(np.mean((x - y) ** 2))),
+        "mae": float(np.mean(np.abs(x - y))),
+    }
+
+
+def _averaged(values: np.ndarray[Any, np.dtype[np.float64]]) -> dict[str, Estimate]:
+    defined = ~np.isnan(values)
+    draws = resampled_means(np.where(defined, values, 0.0), defined.astype(np.float64))
+    found = {}
+    for column, name in enumerate(FIGURES):
+        n = int(defined[:, column].sum())
+        mean = float(values[defined[:, column], column].mean()) if n else None
+        low, high = interval(draws[:, column]) if n > 1 else (None, None)
+        found[name] = Estimate(mean, low, high, n)
+    return found
+
+
+def ranking_table(found: Sequence[Ranking], combine: Combine) -> Table:
+    """Table 3 (and, with the ensembles that lack a judge, table 4) of FEEL."""
+    rule = "the mean of its aspects" if combine == "mean" else "the mean of its ranks on the aspects"
+    return Table(
+        key="feel_ranking",
+        title="Ranks of the supporters against people's",
+        columns=("scorer", "Spear.", "Kend.", "RMSE", "MAE", "topics", "supporters"),
+        rows=tuple(
+            (e.scorer, *(e.figures[name] for name in FIGURES), e.topics, "–".join(map(str, dict.fromkeys(e.supporters))))
+            for e in found
+        ),
+        notes=(
+            "Within each topic, then averaged; [95 % percentile bootstrap over topics], n = topics in which it is defined. "
+            "People: wins minus losses over all questions, ties neither; equal ones share their mean rank.",
+            f"A scorer's rank of a supporter comes from {rule}.",
+        ),
+        section=FEEL,
+    )

@@ -1,0 +1,249 @@
+"""When seekers leave (EmoHarbor section 4.3, figure 6): survival curves of dialogues, and whether supporters' differ.
+
+A round is a reply of the supporter and what the seeker makes of it: another line, or the end. A dialogue's time is the last
+round whose outcome is known. It ends there by the seeker's own will (an event), or is censored: the rounds were used up, or a
+refusal, an empty reply, a full context or the infrastructure stopped it, which says nothing about whether the seeker would have
+stayed (the paper does not say what it does with those). A dialogue that stopped before any outcome, or whose end is not
+recorded, is on no curve and is counted as left out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from data_prep.records import Dialogue, Language
+from data_prep.scores.bootstrap import LEVEL
+from data_prep.tables import Cell, Estimate, Table
+from evalsuite.statistics import paired
+from evalsuite.statistics.summary import languages_of, supporter_of
+
+SURVIVAL = "How long seekers stay"  # heading of the report
+TEST = "log-rank test"
+
+
+class Span(NamedTuple):
+    """How long a dialogue was watched, in rounds from 1, and whether the seeker left in the last of them."""
+
+    rounds: int
+    left: bool
+
+
+@dataclass(frozen=True)
+class Step:
+    """One round of a curve: `at_risk` dialogues had it, in `left` of them the seeker left, `censored` were not watched further.
+
+    `survival` is the share (0–1, Kaplan-Meier) of dialogues that go on after it. `low` and `high` are its pointwise 95 % band
+    (Greenwood's variance on the log-log scale, which keeps within 0–1); None before the first seeker left and after the last.
+    """
+
+    round: int
+    at_risk: int
+    left: int
+    censored: int
+    survival: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One supporter in one language. `median` is the first round after which at most half go on, None if there is none."""
+
+    language: Language
+    supporter: str
+    dialogues: int
+    left_out: int
+    median: int | None
+    steps: list[Step]
+
+
+@dataclass(frozen=True)
+class LogRank:
+    """Whether supporters' seekers leave at the same rate. `holm` is p after Holm's correction over the pairs of a language
+    (None for the test of all at once); figures are None where `undefined` says why."""
+
+    language: Language
+    supporters: tuple[str, ...]
+    statistic: float | None
+    df: int
+    p: float | None
+    holm: float | None
+    undefined: str | None
+
+
+def span_of(dialogue: Dialogue) -> Span | None:
+    """How long a dialogue was watched; None where no outcome of a round is known."""
+    if dialogue.termination is None:
+        return None
+    heard = answered = 0
+    for turn in dialogue.turns:
+        if turn.role == "supporter":
+            heard += 1
+        else:
+            answered = heard
+    left = dialogue.termination == "seeker_ended"
+    rounds = heard if left else answered
+    return Span(rounds, left) if rounds else None
+
+
+def curves(dialogues: Sequence[Dialogue]) -> list[Curve]:
+    """A curve for every language and supporter (English first) that has a dialogue with a known outcome."""
+    found = []
+    for language, supporters in _spans(dialogues).items():
+        for supporter, spans in supporters.items():
+            watched = [span for span in spans if span is not None]
+            if watched:
+                steps = _steps(watched)
+                median = next((step.round for step in steps if step.survival <= 0.5), None)
+                found.append(Curve(language, supporter, len(watched), len(spans) - len(watched), median, steps))
+    return found
+
+
+def _spans(dialogues: Iterable[Dialogue]) -> dict[Language, dict[str, list[Span | None]]]:
+    found: dict[Language, dict[str, list[Span | None]]] = {}
+    for dialogue in dialogues:
+        found.setdefault(dialogue.language, defaultdict(list))[supporter_of(dialogue)].append(span_of(dialogue))
+    return {language: dict(sorted(found[language].items())) for language in languages_of(dialogues)}
+
+
+def _steps(spans: Sequence[Span]) -> list[Step]:
+    from statsmodels.duration.survfunc import SurvfuncRight  # half a second of import
+
+    rounds, left = (np.array(column) for column in zip(*spans, strict=True))
+    horizon = int(rounds.max())
+    survival, errors = np.ones(horizon), np.zeros(horizon)
+    if left.any():
+        fitted = SurvfuncRight(rounds, left.astype(int))
+        place = np.searchsorted(fitted.surv_times, np.arange(1, horizon + 1), side="right") - 1
+        survival = np.where(place < 0, 1.0, fitted.surv_prob[place])
+        errors = np.where(place < 0, 0.0, fitted.surv_prob_se[place])
+    return [
+        Step(
+            round=at,
+            at_risk=int((rounds >= at).sum()),
+            left=int(((rounds == at) & left).sum()),
+            censored=int(((rounds == at) & ~left).sum()),
+            survival=float(survival[at - 1]),
+            **dict(zip(("low", "high"), _band(float(survival[at - 1]), float(errors[at - 1])), strict=True)),
+        )
+        for at in range(1, horizon + 1)
+    ]
+
+
+def _band(survival: float, error: float) -> tuple[float | None, float | None]:
+    if not 0 < survival < 1:
+        return None, None
+    width = stats.norm.ppf((1 + LEVEL) / 2) * error / (survival * abs(np.log(survival)))
+    return float(survival ** np.exp(width)), float(survival ** np.exp(-width))
+
+
+def log_ranks(dialogues: Sequence[Dialogue]) -> list[LogRank]:
+    """For every language with several supporters: all of them at once, then (where they are more than two) every pair."""
+    found = []
+    for language, supporters in _spans(dialogues).items():
+        watched = {name: [span for span in spans if span is not None] for name, spans in supporters.items()}
+        names = [name for name, spans in watched.items() if spans]
+        if len(names) < 2:
+            continue
+        found.append(_log_rank(language, {name: watched[name] for name in names}))
+        pairs = [_log_rank(language, {name: watched[name] for name in two}) for two in combinations(names, 2)]
+        if len(names) > 2:
+            corrected = paired.holm(np.array([np.nan if pair.p is None else pair.p for pair in pairs]))
+            found += [
+                LogRank(**asdict(pair) | {"holm": None if np.isnan(p) else float(p)})
+                for pair, p in zip(pairs, corrected, strict=True)
+            ]
+    return found
+
+
+def _log_rank(language: Language, groups: dict[str, list[Span]]) -> LogRank:
+    names, df = tuple(groups), len(groups) - 1
+    if not _comparable(list(groups.values())):
+        anyone = any(span.left for own in groups.values() for span in own)
+        reason = "no round in which some seekers left and others stayed has them all" if anyone else "no seeker left"
+        return LogRank(language, names, None, df, None, None, reason)
+    from statsmodels.duration.survfunc import survdiff
+
+    rows = [(span.rounds, int(span.left), place) for place, own in enumerate(groups.values()) for span in own]
+    statistic = float(survdiff(*(np.array(column) for column in zip(*rows, strict=True)))[0])
+    return LogRank(language, names, statistic, df, float(stats.chi2.sf(statistic, df)), None, None)
+
+
+def _comparable(groups: Sequence[Sequence[Span]]) -> bool:
+    """Whether the test's variances have an inverse: rounds in which some seekers left and others stayed link all groups."""
+    linked = [{place} for place in range(len(groups))]
+    for at in {span.rounds for own in groups for span in own if span.left}:
+        risk = [sum(span.rounds >= at for span in own) for own in groups]
+        leavers = sum(span == Span(at, True) for own in groups for span in own)
+        if leavers < sum(risk):
+            together = {place for place, count in enumerate(risk) if count}
+            touched = [own for own in linked if own & together]
+            linked = [own for own in linked if not own & together] + [set().union(*touched)]
+    return len(linked) == 1
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------------
+
+
+def tables(found: Sequence[Curve], tests: Sequence[LogRank]) -> list[Table]:
+    """One table of curves a language (rounds as columns), and the tests of all languages. Shares are in per cent."""
+    result = []
+    for language in dict.fromkeys(curve.language for curve in found):
+        own = [curve for curve in found if curve.language == language]
+        horizon = max(curve.steps[-1].round for curve in own)
+        rows: list[tuple[Cell, ...]] = []
+        for curve in own:
+            cells: list[Cell] = [_estimate(step) for step in curve.steps]
+            cells += [None] * (horizon - len(cells))
+            rows.append((curve.supporter, curve.dialogues, curve.median, *cells))
+        result.append(
+            Table(
+                key=f"survival-{language}",
+                title=f"Dialogues that go on after each round, %, {language}",
+                columns=("supporter", "dialogues", "median", *(f"round {at}" for at in range(1, horizon + 1))),
+                rows=tuple(rows),
+                notes=(
+                    "Kaplan-Meier, [pointwise 95 % band], n = dialogues that had the round. A seeker who ends the dialogue "
+                    "leaves; dialogues that ran out of rounds or were stopped by anything else count as long as they lasted. "
+                    "Median: the first round after which at most half go on.",
+                    *(
+                        f"{curve.supporter}: left out {curve.left_out} that stopped before any round was over."
+                        for curve in own
+                        if curve.left_out
+                    ),
+                ),
+                section=SURVIVAL,
+            )
+        )
+    return [*result, *_test_table(tests)]
+
+
+def _estimate(step: Step) -> Estimate:
+    low, high = (None if bound is None else 100 * bound for bound in (step.low, step.high))
+    return Estimate(100 * step.survival, low, high, step.at_risk)
+
+
+def _test_table(tests: Sequence[LogRank]) -> list[Table]:
+    rows: list[tuple[Cell, ...]] = []
+    for test in tests:
+        p, holm = (None if figure is None else f"{figure:.4f}" for figure in (test.p, test.holm))
+        rows.append((test.language, " / ".join(test.supporters), test.statistic, test.df, p, holm))
+    notes = (
+        f"{TEST.capitalize()}, two-sided; Holm's correction over the pairs of a language. It does not know that the same "
+        "profiles were held with all supporters, which makes it cautious.",
+        *(f"{test.language}, {' / '.join(test.supporters)}: {test.undefined}." for test in tests if test.undefined),
+    )
+    columns = ("language", "supporters", "chi²", "df", "p", "p (Holm)")
+    return [Table("log-rank", "Do seekers leave at the same rate?", columns, tuple(rows), notes, SURVIVAL)] if rows else []
+
+
+def as_json(found: Sequence[Curve], tests: Sequence[LogRank]) -> dict[str, Any]:
+    """Curves and tests as plain figures; survival from 0 to 1."""
+    return {"curves": [asdict(curve) for curve in found], "log_rank": {"test": TEST, "tests": [asdict(test) for test in tests]}}

@@ -1,0 +1,213 @@
+"""How scores change while a dialogue goes on (EmoHarbor figures 7, 9 and 10): verdicts on single turns, by round.
+
+Round k is the k-th reply of the supporter. The mean of a round is over the dialogues that came so far, so a curve of means
+mixes what changes within dialogues with which dialogues are left. Beside it stands the slope within dialogues: of every
+dialogue with verdicts on two rounds or more, the least-squares slope of its own scores, averaged.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data_prep.records import Dialogue, Judgement, Language
+from data_prep.rubrics import Rubric
+from data_prep.scores.bootstrap import Floats
+from data_prep.tables import Cell, Estimate, Table
+from evalsuite.statistics import paired
+from evalsuite.statistics.leaderboard import card_of
+from evalsuite.statistics.summary import AVERAGE, Scorer, Value, checked, dimension_label, languages_of, scorer_of, supporter_of
+from serve.errors import UserError
+from serve.files import read_jsonl
+
+TRENDS = "Scores by round"  # heading of the report
+
+
+@dataclass(frozen=True)
+class Point:
+    """The mean (0–100) of one dimension, or of `average`, in one round, with its 95 % interval over cards; n = dialogues with a
+    readable verdict. `reached` dialogues of the supporter came to this round, judged or not."""
+
+    round: int
+    dimension: str
+    estimate: Estimate
+    reached: int
+
+
+@dataclass(frozen=True)
+class Trend:
+    """One supporter in one language as one scorer sees it.
+
+    `slopes` maps dimension (and `average`) → the mean slope within dialogues, in points of 0–100 a round, n = cards; p by the
+    paired sign-flip test against no slope, Holm's correction over the dimensions and the average.
+    """
+
+    language: Language
+    scorer: Scorer
+    supporter: str
+    points: list[Point]
+    slopes: dict[str, paired.Difference]
+
+
+def read_turn_judgements(folder: Path) -> list[Judgement]:
+    """A run folder's verdicts on single turns; none where it has no such file."""
+    path = folder / "turn_judgements.jsonl"
+    return read_jsonl(path, Judgement, "judgements of single turns", allow_empty=True) if path.exists() else []
+
+
+def round_of(dialogue: Dialogue, turn: int) -> int:
+    """The round that a turn (its place in the dialogue, from 0) belongs to: supporter's turns up to and including it.
+
+    Raises `UserError` for a turn that the dialogue does not have, or before the supporter has spoken.
+    """
+    if turn >= len(dialogue.turns):
+        raise UserError(f"turn: {turn}, but dialogue {dialogue.id} has turns 0 to {len(dialogue.turns) - 1}")
+    number = sum(each.role == "supporter" for each in dialogue.turns[: turn + 1])
+    if not number:
+        raise UserError(f"turn: {turn} of dialogue {dialogue.id} is before the supporter's first")
+    return number
+
+
+def trends(
+    dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], rubric: Rubric, value: Value = "value"
+) -> list[Trend]:
+    """Every language, scorer and supporter with verdicts on single turns (none: an empty list).
+
+    Repeats, and several turns of a round, are averaged first. Raises `UserError` as `round_of` and `summary.checked` do, and
+    for a judgement of a dialogue that is not among `dialogues`.
+    """
+    known = {dialogue.id: dialogue for dialogue in dialogues}
+    columns = {name: place for place, name in enumerate(rubric.dimensions)}
+    low, span = rubric.scale.min, rubric.scale.max - rubric.scale.min
+    given: dict[tuple[Language, Scorer, str], dict[str, dict[tuple[int, int], list[float]]]] = {}
+    for judgement in checked([each for each in judgements if each.turn is not None], rubric):
+        where = f"judgement by {judgement.judge}"
+        dialogue = known.get(judgement.dialogue_id)
+        if dialogue is None:
+            raise UserError(f"{where}: dialogue_id: no dialogue {judgement.dialogue_id!r} in this run")
+        assert judgement.turn is not None
+        try:
+            number = round_of(dialogue, judgement.turn)
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
+        own = given.setdefault((dialogue.language, scorer_of(judgement), supporter_of(dialogue)), {})
+        places = own.setdefault(dialogue.id, defaultdict(list))
+        figure = judgement.value if value == "value" else judgement.expected
+        if judgement.value is not None and figure is not None:
+            places[number - 1, columns[judgement.dimension]].append((figure - low) * 100 / span)
+    found = []
+    languages = languages_of(dialogues)
+    for language, scorer, supporter in sorted(given, key=lambda who: (languages.index(who[0]), *who[1:])):
+        rivals = [d for d in dialogues if (d.language, supporter_of(d)) == (language, supporter)]
+        reached = [sum(turn.role == "supporter" for turn in dialogue.turns) for dialogue in rivals]
+        verdicts = given[language, scorer, supporter]
+        scores = np.full((len(verdicts), max(reached), len(columns)), np.nan)
+        for row, (_, places) in enumerate(sorted(verdicts.items())):
+            for place, figures in places.items():
+                scores[row, *place] = sum(sorted(figures)) / len(figures)
+        cards = [card_of(known[id]) for id in sorted(verdicts)]
+        names = [*columns, AVERAGE]
+        points = _points(scores, cards, names, reached)
+        found.append(Trend(language, scorer, supporter, points, _slopes(scores, cards, names)))
+    return found
+
+
+def _by_card(values: Floats, cards: Sequence[str]) -> tuple[Floats, Floats]:
+    """Sums and counts [cards, …] of values [dialogues, …], NaN where there is none: cards are drawn whole."""
+    names = {name: place for place, name in enumerate(sorted(set(cards)))}
+    sums, counts = np.zeros((2, len(names), *values.shape[1:]))
+    for card, row in zip(cards, values, strict=True):
+        sums[names[card]] += np.where(np.isnan(row), 0.0, row)
+        counts[names[card]] += ~np.isnan(row)
+    return sums, counts
+
+
+def _points(scores: Floats, cards: Sequence[str], names: Sequence[str], reached: Sequence[int]) -> list[Point]:
+    readable = (~np.isnan(scores)).any(axis=2).sum(axis=0)
+    rows = paired.card_estimates(*_by_card(scores, cards), readable.tolist())
+    return [
+        Point(at, name, estimate, sum(length >= at for length in reached))
+        for at, row in enumerate(rows, start=1)
+        for name, estimate in zip(names, row, strict=True)
+    ]
+
+
+def _slopes(scores: Floats, cards: Sequence[str], names: Sequence[str]) -> dict[str, paired.Difference]:
+    """Slopes are contestants that compete with no slope at all."""
+    given = ~np.isnan(scores)
+    counts = given.sum(axis=1)
+    at = np.where(given, np.arange(scores.shape[1])[None, :, None], 0.0)
+    centred = np.where(given, at - (at.sum(axis=1) / np.maximum(counts, 1))[:, None], 0.0)
+    squares = (centred**2).sum(axis=1)
+    own = np.full(squares.shape, np.nan)
+    np.divide((centred * np.where(given, scores, 0.0)).sum(axis=1), squares, out=own, where=squares > 0)
+    sums, counts = _by_card(np.stack([own, np.where(np.isnan(own), np.nan, 0.0)], axis=1), cards)
+    found = paired.differences(sums, counts, [(0, 1)])
+    return dict(zip(names, found, strict=True))
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------------
+
+
+def tables(found: Sequence[Trend], rubric: Rubric) -> list[Table]:
+    """One table of means a language (a row a supporter and dimension, rounds as columns), and one of slopes."""
+    result = []
+    for language in dict.fromkeys(each.language for each in found):
+        own = [each for each in found if each.language == language]
+        several = len({each.scorer for each in own}) > 1
+        heads = ("supporter", *["judged by"] * several, "dimension")
+        horizon = max(point.round for each in own for point in each.points)
+        means: list[tuple[Cell, ...]] = []
+        slopes: list[tuple[Cell, ...]] = []
+        for each in own:
+            for name, slope in each.slopes.items():
+                label = dimension_label(rubric, name) if name in rubric.dimensions else name
+                names = (each.supporter, *[each.scorer.name] * several, label)
+                cells: list[Cell] = [point.estimate for point in each.points if point.dimension == name]
+                means.append((*names, *cells, *[None] * (horizon - len(cells))))
+                slopes.append((*names, *paired.cells(slope)))
+        result += [
+            Table(
+                key=f"trends-{language}",
+                title=f"Scores by round, {language}",
+                columns=(*heads, *(f"round {at}" for at in range(1, horizon + 1))),
+                rows=tuple(means),
+                notes=(
+                    "Mean on 0–100, [95 % bootstrap percentile interval over cards], n = dialogues with a readable verdict. "
+                    "Later rounds rest on the dialogues that came so far.",
+                ),
+                section=TRENDS,
+            ),
+            Table(
+                key=f"slopes-{language}",
+                title=f"Change of scores within dialogues, {language}",
+                columns=(*heads, "points a round", *paired.COLUMNS[1:]),
+                rows=tuple(slopes),
+                notes=(
+                    "Mean over cards of the least-squares slope of a dialogue's own scores (0–100) by round, [95 % bootstrap "
+                    "percentile interval], n = cards with a dialogue that was judged in two rounds or more. p: sign-flip test "
+                    "over cards against no slope; Holm's correction over a supporter's dimensions.",
+                ),
+                section=TRENDS,
+            ),
+        ]
+    return result
+
+
+def as_json(found: Sequence[Trend]) -> list[dict[str, Any]]:
+    """Trends as plain figures."""
+    rows = []
+    for each in found:
+        scorer = {"judge": each.scorer.judge, "method": each.scorer.method, "condition": dict(each.scorer.condition)}
+        slopes = {
+            name: asdict(slope.estimate) | {"p": slope.p, "p_corrected": slope.holm, "holds": slope.holds}
+            for name, slope in each.slopes.items()
+        }
+        points = [asdict(point) for point in each.points]
+        rows.append({"language": each.language, "supporter": each.supporter} | scorer | {"points": points, "slopes": slopes})
+    return rows

@@ -1,0 +1,331 @@
+"""Profiles: the bundled ones, SAGE's, what the checks find, the statistics, the sheet of the inspection."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner, Result
+
+from data_prep.cards.sheets import read_sheet, write_csv
+from data_prep.commands import profiles as command
+from data_prep.profiles import Profile, bundled_profiles, inspection, load_profiles, profile_text, sage
+from data_prep.profiles import stats as profile_stats
+from data_prep.profiles.check import Finding, check_profiles
+from data_prep.profiles.vocabulary import Vocabulary, load_vocabulary
+from data_prep.records import Dialogue, Language
+from data_prep.tables import Table
+from serve.errors import UserError
+from serve.files import CONFIGS, read_jsonl, read_yaml, write_jsonl
+
+Run = Callable[..., Result]
+COMPLETE: dict[str, Any] = {
+    "id": "p1",
+    "language": "en",
+    "demographics": {"age": 40, "gender": "male", "occupation": "diver", "nationality": "Greek", "relationship": "single"},
+    "preferences": {
+        "mbti": "INTJ",
+        "big_five": {
+            "openness": "low",
+            "conscientiousness": "middle",
+            "extraversion": "low",
+            "agreeableness": "high",
+            "neuroticism": "low",
+        },
+        "traits": ["calm"],
+        "habits": ["whistles"],
+        "hobbies": ["chess", "bread"],
+        "speech_style": "short",
+    },
+    "counselling": {
+        "problem": "The boat sank in the harbour.",
+        "scenario": "money",
+        "state": "worried",
+        "goals": ["a plan"],
+        "roles": ["Eleni, his partner in the business"],
+    },
+    "scenario": "Laughs when he is lectured.",
+}
+
+
+def profile(**parts: Any) -> Profile:
+    """The complete one, with some fields of its parts replaced."""
+    fields = {key: {**COMPLETE[key], **value} if isinstance(value, dict) else value for key, value in parts.items()}
+    return Profile.model_validate(COMPLETE | fields)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    return lambda *arguments: CliRunner().invoke(command.app, [str(a) for a in arguments])
+
+
+def ok(result: Result) -> str:
+    assert result.exit_code == 0, (result.output, result.exception)
+    return " ".join(result.output.split())
+
+
+# --- bundled, text ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_bundled_profiles_are_complete_consistent_and_cover_what_is_asked() -> None:
+    both = [one for language in ("en", "zh") for one in load_profiles(bundled_profiles(language))]
+    assert check_profiles(both, load_vocabulary()) == []
+    for language in ("en", "zh"):
+        own = [one for one in both if one.language == language]
+        assert len(own) >= 12
+        assert {profile_stats.age_group(one, load_vocabulary()) for one in own} == {g.en for g in load_vocabulary().age_groups}
+        assert len({one.counselling.scenario for one in own}) >= 8
+    assert len({one.preferences.mbti for one in both}) == 16
+    assert len({one.counselling.scenario for one in both}) == len(load_vocabulary().keys) == 16
+
+
+def test_the_text_says_everything_and_the_simple_one_only_who_and_what() -> None:
+    full, simple = profile_text(profile(), "en"), profile_text(profile(), "en", simple=True)
+    assert full.splitlines()[:2] == ["Age: 40", "Gender: male"], "what is empty (the name) has no line"
+    for text in ("INTJ", "extraversion low", "calm", "whistles", "chess; bread", "short", "Laughs when"):
+        assert text in full and text not in simple
+    for text in ("diver", "Kind of problem: Money and debt", "The boat sank", "worried", "a plan", "Eleni"):
+        assert text in full and text in simple
+    assert "困扰类型：经济与债务" in profile_text(profile(), "zh"), "headings follow the language asked for"
+
+
+# --- SAGE ------------------------------------------------------------------------------------------------------------------
+
+PLAYER = """* 姓名：阿木
+* 年龄：41岁
+* 性别：男性
+
+* 职业：木匠
+
+* 个人爱好：
+1. 养鱼
+2. 爬山
+
+* 习惯和行为特点：
+早起。
+
+* 说话风格：
+慢。
+
+* 说话方式：
+爱打比方。"""
+SCENE = "## 背景\n工坊漏水了。\n\n## 玩家不同状态下可能的反应\n高时：平和。\n####隐藏主题:\n***想有人听他说"
+ROW = {
+    "id": "x1",
+    "player": PLAYER,
+    "scene": SCENE,
+    "main_cha": "被动型",
+    "cha_group": ["谨慎"],
+    "task": "想有人听他说",
+    "first_talk": "唉",
+}
+
+
+def said(role: str, content: str, emotion: int | None = None, **more: str) -> dict[str, Any]:
+    extra: dict[str, Any] = {} if emotion is None else {"emotion-point": emotion}
+    return {"role": role, "content": content, **extra, **({"planning": more} if more else {})}
+
+
+TALK = [
+    said("user", "唉", 40),
+    said("assistant", "怎么了？"),
+    said("user", "漏水了", 55, activity="心理活动]\n松了口气", analyse="还行"),
+]
+
+
+def sage_folder(folder: Path, history: list[dict[str, Any]] = TALK, **row: Any) -> Path:
+    folder.mkdir()
+    (folder / "simulator_profile_x.jsonl").write_text(json.dumps(ROW | row) + "\n")
+    result = {"id": "x1", "topic": "债务与借贷-屋顶", "history": history}
+    (folder / "model-a_result.jsonl").write_text(json.dumps(result) + "\n")
+    return folder
+
+
+def test_sage_is_told_apart_and_imported_with_its_dialogues(run: Run, tmp_path: Path) -> None:
+    folder = sage_folder(tmp_path / "sage")
+    (found,) = load_profiles(folder / "simulator_profile_x.jsonl")
+    assert (found.id, found.demographics.age, found.demographics.name) == ("sage-x1", 41, "阿木")
+    assert found.preferences.hobbies == ("养鱼", "爬山") and found.preferences.traits == ("被动型", "谨慎")
+    assert found.counselling.problem == "## 背景\n工坊漏水了。", "the story ends where the reactions begin"
+    assert found.scenario.endswith("高时：平和。") and found.counselling.goals == ("想有人听他说",), "the hidden wish is a goal"
+    assert found.counselling.scenario is None
+    ok(run("import", "--source", f"sage={folder}", "--out", "out"))
+    (found,) = load_profiles(Path("out/profiles.jsonl"))
+    assert found.counselling.scenario == "money", "the topic of the dialogue"
+    (dialogue,) = read_jsonl(Path("out/dialogues.jsonl"), Dialogue, "dialogues")
+    assert (dialogue.profile_id, dialogue.supporter, dialogue.termination) == ("sage-x1", "model-a", "seeker_ended")
+    assert [turn.state for turn in dialogue.turns] == [
+        {"emotion_point": 40.0},
+        None,
+        {"text": "松了口气\n还行", "emotion_point": 55.0},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"player": PLAYER.replace("年龄", "岁数")}, "simulator_profile_x.jsonl:1: player: 0 headings 年龄"),
+        ({"player": PLAYER.replace("41岁", "不详")}, "simulator_profile_x.jsonl:1: player: 年龄: no number in '不详'"),
+        ({"player": PLAYER.replace("41岁", "400岁")}, "simulator_profile_x.jsonl:1: age: Input should be less than"),
+        ({"task": 3}, "simulator_profile_x.jsonl:1: task"),
+        ({"history": TALK[1:]}, "model-a_result.jsonl:1: history.0.role"),
+        ({"history": TALK[:2]}, "model-a_result.jsonl:1: history: ends on the assistant's side after 2 of 20"),
+        ({"history": [said("user", "a", 140)]}, "model-a_result.jsonl:1: history.0.emotion-point"),
+        ({"id": "x2"}, "dialogue x1 of model-a: its profile is not in the profile file"),
+    ],
+)
+def test_what_is_wrong_with_sage_files_is_named(run: Run, tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    result = run("import", "--source", f"sage={sage_folder(tmp_path / 'sage', **change)}", "--out", "out")
+    assert isinstance(result.exception, UserError) and message in str(result.exception)
+
+
+def test_sage_stops_at_the_limit_or_by_its_seeker(tmp_path: Path) -> None:
+    history = [said(("user", "assistant")[n % 2], "a") for n in range(sage.LONGEST)]
+    folder = sage_folder(tmp_path / "sage", history)
+    (dialogue,) = sage.load_dialogues(folder / "model-a_result.jsonl", "a")
+    assert dialogue.termination == "max_turns"
+
+
+# --- checks ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("parts", "kind", "field"),
+    [
+        ({"demographics": {"age": 30, "occupation": "high-school student"}}, "look", "demographics.occupation"),
+        ({"demographics": {"age": 30, "occupation": "高三学生"}}, "look", "demographics.occupation"),
+        ({"demographics": {"age": 25, "occupation": "retired teacher"}}, "look", "demographics.occupation"),
+        ({"demographics": {"age": 15}, "counselling": {"scenario": "marriage"}}, "look", "counselling.scenario"),
+        ({"demographics": {"age": 8}, "counselling": {"scenario": "study"}}, "look", "demographics.age"),
+        ({"counselling": {"scenario": "monee"}}, "wrong", "counselling.scenario"),
+        ({"language": "zh"}, "wrong", "counselling.problem"),
+        ({"counselling": {"problem": "船沉了。"}}, "wrong", "counselling.problem"),
+        ({"preferences": {"mbti": "ENTJ"}}, "look", "preferences.mbti"),
+        ({"preferences": {"mbti": None}}, "missing", "preferences.mbti"),
+        ({"scenario": ""}, "missing", "scenario"),
+    ],
+)
+def test_each_check_finds_its_own_fault_only(parts: dict[str, Any], kind: str, field: str) -> None:
+    assert check_profiles([profile()], load_vocabulary()) == []
+    found = check_profiles([profile(**parts)], load_vocabulary())
+    assert [(one.kind, one.field) for one in found] == [(kind, field)]
+
+
+def test_reworded_profiles_are_found_within_a_language() -> None:
+    twin = profile(
+        id="p2", counselling={"problem": "The boat SANK in the harbour!"}, scenario="Sighs and goes silent for a while."
+    )
+    other = profile(id="p3", counselling={"problem": "His licence to dive was taken away."}, scenario="Asks what it costs.")
+    found = check_profiles([profile(), other, twin], load_vocabulary())
+    assert found == [Finding("p2", "look", "counselling.problem", "nearly repeats that of p1")]
+
+
+def test_check_exits_by_what_it_finds(run: Run) -> None:
+    write_jsonl(Path("doubt.jsonl"), [profile(preferences={"mbti": "ENTJ"}), profile(id="p2", scenario="", language="en")])
+    text = ok(run("check", "doubt.jsonl"))
+    assert "ENTJ, yet extraversion is low" in text and "empty in 1 of 2 profiles" in text
+    assert run("check", "--strict", "doubt.jsonl").exit_code == 1
+    write_jsonl(Path("wrong.jsonl"), [profile(counselling={"scenario": "monee"})])
+    result = run("check", "wrong.jsonl")
+    assert result.exit_code == 1 and "did you mean money" in result.output
+    Path("bad.jsonl").write_text(json.dumps(COMPLETE | {"demographics": {"age": "old"}}) + "\n")
+    error = run("check", "bad.jsonl").exception
+    assert isinstance(error, UserError) and "bad.jsonl:1: demographics.age" in str(error)
+    assert isinstance(run("check", "doubt.jsonl", "doubt.jsonl").exception, UserError), "ids stand once over all files"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("key: money", "key: study"), "'study' stands twice"),
+        (("first: 18", "first: 19"), "young has to begin at 18"),
+        (("pensioner", "pension("), "is not a regular expression"),
+    ],
+)
+def test_an_unsound_vocabulary_is_refused(tmp_path: Path, change: tuple[str, str], message: str) -> None:
+    text = (CONFIGS / "profiles" / "scenarios.yaml").read_text(encoding="utf-8")
+    assert change[0] in text
+    (tmp_path / "own.yaml").write_text(text.replace(*change), encoding="utf-8")
+    with pytest.raises(UserError, match="own.yaml") as error:
+        read_yaml(tmp_path / "own.yaml", Vocabulary, "scenario list")
+    assert message in str(error.value)
+
+
+# --- statistics ------------------------------------------------------------------------------------------------------------
+
+
+def rows(table: Table) -> dict[Any, tuple[Any, ...]]:
+    return {row[0]: row[1:] for row in table.rows}
+
+
+@settings(max_examples=20)
+@given(st.lists(st.tuples(st.sampled_from(["en", "zh"]), st.none() | st.integers(10, 110)), max_size=8))
+def test_every_profile_is_counted_once_in_every_figure(who: list[tuple[Language, int | None]]) -> None:
+    profiles = [profile(id=f"p{n}", language=language, demographics={"age": age}) for n, (language, age) in enumerate(who)]
+    for table in profile_stats.tables(profiles, load_vocabulary()):
+        if table.columns[1:] == ("en", "zh", "All"):
+            sums = [sum(row[place] for row in table.rows) for place in (1, 2, 3)]  # type: ignore[misc]
+            assert sums == [
+                sum(language == "en" for language, _ in who),
+                sum(language == "zh" for language, _ in who),
+                len(who),
+            ]
+
+
+def test_counts_and_gaps_by_hand(run: Run) -> None:
+    profiles = [
+        profile(),
+        profile(id="p2", demographics={"gender": "woman", "age": None}),
+        profile(id="p3", language="zh", demographics={"gender": "女"}, preferences={"mbti": None, "big_five": None}),
+    ]
+    found = {table.key: table for table in profile_stats.tables(profiles, load_vocabulary())}
+    assert rows(found["profile-gender"]) == {"female": (1, 1, 2), "male": (1, 0, 1)}
+    assert rows(found["profile-age"])["Adulthood"] == (1, 1, 2) and rows(found["profile-age"])["not given"] == (1, 0, 1)
+    assert rows(found["profile-mbti"])["INTJ"] == (2, 0, 2) and rows(found["profile-mbti"])["ENFP"] == (0, 0, 0)
+    assert rows(found["profile-big-five"])["extraversion"] == (2, 0, 0) and "1 of 3" in found["profile-big-five"].notes[0]
+    assert rows(found["profile-summary"])["Kinds of problem"] == (1, 1, 1, 16)
+    lines = profile_stats.gaps(profiles, load_vocabulary())
+    assert any(line.startswith("all: no profile with 15 of 16 MBTI types: ISTJ") for line in lines)
+    assert any(line.startswith("zh: no profile with 16 of 16 MBTI types") for line in lines)
+    evil = profile(id="<script>", demographics={"occupation": "<img src=x onerror=alert(1)>"})
+    write_jsonl(Path("p.jsonl"), [*profiles, evil])
+    ok(run("stats", "--profiles", "p.jsonl", "--html", "s.html"))
+    page = Path("s.html").read_text(encoding="utf-8")
+    assert "&lt;img src=x" in page and "<img" not in page and "<script" not in page
+    assert "width: 100.0%" in page and "no profile with" in page
+
+
+# --- inspection ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_sample_is_inspected_and_the_rejected_are_left_out(run: Run, tmp_path: Path) -> None:
+    several = [profile(id=f"p{n}", counselling={"problem": f"={n} boats sank near island {n}."}) for n in range(6)]
+    write_jsonl(Path("p.jsonl"), several)
+    ok(run("inspect", "--profiles", "p.jsonl", "--out", "out", "--sample", 3, "--seed", 4))
+    sheet = read_sheet(Path("out/inspection.xlsx"), "profiles", inspection.LAYOUT.columns)
+    assert [row.cells for row in sheet] == [
+        row.cells for row in read_sheet(Path("out/inspection.csv"), "profiles", inspection.LAYOUT.columns)
+    ]
+    ids = [row.cells["profile_id"] for row in sheet]
+    assert len(ids) == 3 and ids == sorted(ids) and ids == [one.id for one in inspection.draw(several, 3, 4)]
+    filled = [row.cells | {"keep": "no" if place == 1 else "Yes"} for place, row in enumerate(sheet)]
+    write_csv(Path("filled.csv"), inspection.LAYOUT.columns, filled)
+    ok(run("inspect", "--profiles", "p.jsonl", "--out", "kept", "--sheet", "filled.csv"))
+    kept = [one.id for one in load_profiles(Path("kept/profiles.jsonl"))]
+    assert kept == [one.id for one in several if one.id != ids[1]], "who was not drawn stays"
+    (step,) = json.loads(Path("kept/manifest.json").read_text())["steps"]
+    assert (step["in"], step["out"], step["dropped"]) == (3, 2, {"rejected by a person": 1})
+    write_csv(Path("out/inspection.csv"), inspection.LAYOUT.columns, filled)
+    again = run("inspect", "--profiles", "p.jsonl", "--out", "out")
+    assert isinstance(again.exception, UserError) and "holds answers" in str(again.exception)
+    for word in ("", "maybe"):
+        write_csv(Path("bad.csv"), inspection.LAYOUT.columns, [filled[0] | {"keep": word}])
+        error = run("inspect", "--profiles", "p.jsonl", "--out", "kept", "--sheet", "bad.csv").exception
+        assert isinstance(error, UserError) and "bad.csv:2, column keep" in str(error)

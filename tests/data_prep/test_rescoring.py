@@ -1,0 +1,149 @@
+"""FEEL's second round: who scores again, joint review, final means, and the way through the sheets."""
+
+from __future__ import annotations
+
+import csv
+import json
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from data_prep.commands.rescore import app
+from data_prep.records import Dialogue, HumanScore, Turn
+from data_prep.rubrics import load_rubric
+from data_prep.scores.annotation import ACCEPTED
+from data_prep.scores.annotator_agreement import agreement
+from data_prep.scores.rescoring import contested, finish, who_again
+from serve.errors import UserError
+from serve.files import write_jsonl
+
+
+def score(dialogue: str, who: str, value: float, dimension: str = "safety") -> HumanScore:
+    return HumanScore(dialogue_id=dialogue, language="en", annotator=who, rubric="feel", dimension=dimension, value=value)
+
+
+def scores(dialogue: str, values: str, dimension: str = "safety") -> list[HumanScore]:
+    return [score(dialogue, who, float(v), dimension) for who, v in zip("abcdef", values.split(), strict=False)]
+
+
+@pytest.mark.parametrize(
+    ("values", "again"),
+    [
+        ("2 2.5 3", ""),  # within a point: they stand
+        ("0.5 2 3", "a"),  # a is alone; b and c are a point apart, no more
+        ("0.5 2 3 2.5", "a"),
+        ("1 2 3", "ac"),  # as the condition is written: 1 against 2 and 3, and 3 against 1 and 2
+        ("0 1.5 3", None),  # nobody's others lie within a point
+        ("0 0 3 3", None),
+        ("0 3", None),  # of two, nobody stands alone
+        ("0 1", ""),
+        ("2", ""),
+        ("0 1 1 1.5 1 1", "ad"),  # 0 and 1.5; without either, the others are within a point
+    ],
+)
+def test_who_scores_again(values: str, again: str | None) -> None:
+    given = {who: float(v) for who, v in zip("abcdef", values.split(), strict=False)}
+    wanted = None if again is None else tuple(again)
+    for order in list(permutations(given.items()))[:6]:
+        assert who_again(dict(order)) == wanted
+
+
+@given(st.lists(st.integers(0, 6).map(lambda n: n / 2), min_size=1, max_size=6))
+def test_the_condition_as_the_paper_writes_it(values: list[float]) -> None:
+    names = "abcdef"[: len(values)]
+    found = who_again(dict(zip(names, values, strict=True)))
+    meets = [
+        n
+        for k, n in enumerate(names)
+        if max((abs(values[k] - v) for v in values), default=0) > 1
+        and len(others := values[:k] + values[k + 1 :]) > 1
+        and max(others) - min(others) <= 1
+    ]
+    wide = max(values) - min(values) > 1
+    assert found == (tuple(meets) if meets or not wide else None)
+
+
+FIRST = [*scores("d1", "0.5 2 3"), *scores("d2", "0 1.5 3"), *scores("d3", "2 2 2.5"), *scores("d1", "1 1 1", "coherence")]
+
+
+def test_final_means_by_hand() -> None:
+    asked = contested(FIRST)
+    assert asked.own == {"a": {"d1": ("safety",)}} and asked.joint == {"d2": ("safety",)}
+    waiting = finish(FIRST, [], [])
+    assert waiting.waiting == [("d1", "safety"), ("d2", "safety")] and waiting.scores == FIRST
+    assert [(s.dialogue_id, s.value) for s in waiting.accepted] == [("d3", pytest.approx(6.5 / 3)), ("d1", 1)]
+    final = finish(FIRST, [score("d1", "a", 1.5)], [score("d2", "joint", 2)])
+    means = {(s.dialogue_id, s.dimension): s.value for s in final.accepted}
+    assert means[("d1", "safety")] == pytest.approx(6.5 / 3) and means[("d2", "safety")] == 2
+    assert {s.annotator for s in final.accepted} == {ACCEPTED} and not final.waiting
+    assert [s.value for s in final.scores if s.dialogue_id == "d2"] == [2, 2, 2]
+    assert final.still_apart == [("d1", "safety")]  # 1.5 against 3: there is no third round
+
+
+def test_agreement_in_halves() -> None:
+    """0.5 and 1.5 are a point apart and near, 0 and 1.5 are not; whole scores come out as without halves."""
+    rubric = load_rubric("feel")
+    pairs = [*scores("d1", "0.5 1.5"), *scores("d2", "0 1.5"), *scores("d3", "3 3")]
+    (row,) = agreement(pairs, rubric, 0, 50, halves=True)
+    assert row.near.mean == pytest.approx(2 / 3, abs=1e-6) and row.equal.mean == pytest.approx(1 / 3, abs=1e-6)
+    whole = [*scores("d1", "0 1"), *scores("d2", "2 2"), *scores("d3", "3 1")]
+    assert agreement(whole, rubric, 0, 50, halves=True) == agreement(whole, rubric, 0, 50)
+
+
+def call(*arguments: Any) -> str:
+    return CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False).stdout
+
+
+def test_through_the_sheets_and_back(tmp_path: Path) -> None:
+    turns = (Turn(role="seeker", text="=help"), Turn(role="supporter", text="yes"))
+    ids = ("d1", "d2", "d3")
+    write_jsonl(tmp_path / "d.jsonl", [Dialogue(id=i, language="en", source="s", supporter="m", turns=turns) for i in ids])
+    write_jsonl(tmp_path / "s.jsonl", FIRST)
+    base = ("--dialogues", tmp_path / "d.jsonl", "--scores", tmp_path / "s.jsonl")
+    call("export", *base, "--out", tmp_path / "x")
+    names = {path.name for path in (tmp_path / "x").iterdir()}
+    assert names == {"a.csv", "a.xlsx", "joint.csv", "joint.xlsx", "manifest.json"}
+
+    def fill(name: str, value: str) -> None:
+        path = tmp_path / "x" / f"{name}.csv"
+        with path.open(encoding="utf-8-sig", newline="") as handle:
+            rows = list(csv.DictReader(handle))
+        assert len(rows) == 1 and rows[0]["decide"] == "safety" and rows[0]["coherence_given"] == ""
+        rows[0]["safety"] = value
+        with path.open("w", encoding="utf-8-sig", newline="") as handle:
+            writer = csv.DictWriter(handle, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+
+    fill("a", "1.7")
+    sheets = ("--sheet", tmp_path / "x" / "a.csv", "--sheet", tmp_path / "x" / "joint.csv")
+    with pytest.raises(UserError, match=r"a\.csv:2, column safety: '1\.7' is not a whole or half number from 0 to 3"):
+        call("import", *base, *sheets[:2], "--out", tmp_path / "y")
+    fill("a", "1.5")
+    fill("joint", "2")
+    with pytest.raises(UserError, match="holds answers and would be overwritten"):
+        call("export", *base, "--out", tmp_path / "x")
+    shown = call("import", *base, *sheets, "--out", tmp_path / "y")
+    assert "before the second round" in shown and "after the second round" in shown and "still more than a point" in shown
+    accepted = [json.loads(line) for line in (tmp_path / "y" / "accepted.jsonl").read_text().splitlines()]
+    assert {row["dialogue_id"] + row["dimension"]: round(row["value"], 3) for row in accepted} == {
+        "d1safety": 2.167,
+        "d2safety": 2,
+        "d3safety": 2.167,
+        "d1coherence": 1,
+    }
+    changes: list[tuple[dict[str, Any], str]] = [
+        ({"value": 1.3}, "neither a whole nor a half number"),
+        ({"annotator": "joint"}, "kept for the joint review"),
+        ({"annotator": "../x"}, "not usable as a file name"),
+        ({"turn": 0}, "only scores of whole dialogues"),
+    ]
+    for change, message in changes:
+        write_jsonl(tmp_path / "s.jsonl", [FIRST[0].model_copy(update=change), *FIRST[1:]])
+        with pytest.raises(UserError, match=message):
+            call("export", *base, "--out", tmp_path / "z")

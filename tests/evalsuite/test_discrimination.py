@@ -1,0 +1,177 @@
+"""How well scores tell models apart: by hand, against scipy, and where nothing can be told."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+import typer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy import stats
+from typer.testing import CliRunner
+
+from evalsuite.commands.discriminate import discriminate as verb
+from evalsuite.statistics.discrimination import discriminate, of_run, read_ratings
+from serve.errors import UserError, run_cli
+from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
+from tests.evalsuite.test_comparison import make_run
+
+app = typer.Typer(pretty_exceptions_enable=False)
+app.command()(verb)
+shapes = st.tuples(st.integers(2, 6), st.integers(2, 4))
+
+
+def names(ratings: np.ndarray) -> list[str]:
+    return [f"m{place}" for place in range(ratings.shape[1])]
+
+
+def test_a_case_by_hand() -> None:
+    """Means 2 and 4 around 3: σ²_between 1. Variances 1 and 1. F = 3 · 2 / 1, formula 13: (1/1) / (1/4). One sign pattern of
+    eight, and its mirror image, reaches the sum −6."""
+    found = discriminate(np.array([[1.0, 3], [2, 4], [3, 5]]), ["a", "b"])
+    figures = found.figures()
+    assert (figures["between"], figures["within"], figures["msr"], figures["mac"]) == (1, 1, 1, 0.5)
+    anova = figures["anova"]
+    assert (anova["f"], anova["f_paper"], anova["df"]) == (6, 4, (1, 4))
+    assert figures["pairwise"]["p"] == {"a vs b": 0.25}
+    assert (figures["pairwise"]["correction"], figures["pairwise"]["proportion"], found.undefined) == ("Holm", 0.0, {})
+
+
+@settings(max_examples=15, deadline=None)
+@given(shapes.flatmap(lambda shape: arrays(np.float64, shape, elements=st.integers(1, 5))), st.permutations(range(6)))
+def test_against_scipy(ratings: np.ndarray, order: list[int]) -> None:
+    found = discriminate(ratings, names(ratings))
+    users = len(ratings)
+    if not ratings.var(axis=0).any():
+        assert found.msr.mean is found.mac.mean is found.f is found.f_paper is found.p is None
+        assert set(found.undefined) == {"msr", "mac", "anova"}
+        return
+    assert found.msr.mean is not None and found.f is not None
+    expected = stats.f_oneway(*ratings.T)
+    assert (found.f, found.p) == pytest.approx((expected.statistic, expected.pvalue), abs=1e-12)
+    assert found.msr.mean == pytest.approx(ratings.mean(axis=0).var() / ratings.var(axis=0, ddof=1).mean())
+    assert found.mac.mean == pytest.approx(found.msr.mean / (1 + found.msr.mean))
+    assert found.f_paper == pytest.approx(found.f * (users - 1) / users)
+    shuffled = discriminate(2 * ratings[[place for place in order if place < users]] - 7, names(ratings))
+    assert shuffled.msr.mean == pytest.approx(found.msr.mean)
+    assert [pair.p for pair in shuffled.pairs] == pytest.approx([pair.p for pair in found.pairs])
+
+
+def test_the_interval_is_that_of_the_noncentral_f() -> None:
+    rng = np.random.default_rng(1)
+    apart = discriminate(rng.normal(size=(40, 3)) + np.arange(3), ["a", "b", "c"])
+    assert apart.msr.low is not None and apart.msr.high is not None and apart.msr.mean is not None and apart.f is not None
+    assert 0 < apart.msr.low < apart.msr.mean < apart.msr.high
+    ends = stats.ncf.cdf(apart.f, *apart.df, 120 * np.array([apart.msr.low, apart.msr.high]))
+    assert ends == pytest.approx([0.975, 0.025], abs=1e-6)
+    assert apart.mac.high == pytest.approx(apart.msr.high / (1 + apart.msr.high))
+    assert (apart.told_apart, apart.proportion) == (3, 1.0)
+    alike = discriminate(rng.normal(size=(40, 3)), ["a", "b", "c"])
+    assert alike.msr.low == 0 and alike.told_apart == 0
+
+
+def test_missing_ratings() -> None:
+    gap = np.nan
+    ratings = np.array([[1.0, 2, gap], [2, 4, 5], [2, 5, 4], [gap, gap, gap], [4, gap, 3]])
+    found = discriminate(ratings, ["a", "b", "c"])
+    expected = stats.f_oneway([1, 2, 2, 4], [2, 4, 5], [5, 4, 3])
+    assert (found.f, found.p) == pytest.approx((expected.statistic, expected.pvalue))
+    assert (found.users, found.missing, found.msr.n) == (4, 2, 10)
+    assert found.msr.mean is not None and found.f_paper == pytest.approx(found.msr.mean * 7 / 2), "N − M for M(U − 1)"
+    assert [pair.estimate.n for pair in found.pairs] == [3, 3, 2]
+
+
+@pytest.mark.parametrize(
+    ("ratings", "reason", "pairwise"),
+    [
+        ([[1.0], [2]], "1 model: there is nothing", True),
+        ([[1.0, 2]], "1 user: how much", True),
+        ([[0.1, 0.3]] * 3, "the divisor is 0", False),
+        ([[2.0, 2]] * 3, "the divisor is 0", False),
+        ([[np.nan, np.nan]], "no users: how much", True),
+        ([[1.0, np.nan], [2, np.nan], [np.nan, 4]], r"too few scores to have a variance: b \(1\)", True),
+    ],
+)
+def test_what_is_undefined_has_a_reason(ratings: list[list[float]], reason: str, pairwise: bool) -> None:
+    given = np.array(ratings)
+    found = discriminate(given, ["a", "b"][: given.shape[1]])
+    assert (found.msr.mean, found.mac.mean, found.f, found.f_paper, found.p) == (None,) * 5
+    assert re.search(reason, found.undefined["msr"])
+    assert ("pairwise" in found.undefined) == pairwise and (found.proportion is None) == pairwise
+    orjson.dumps(found.figures())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"s\.csv: empty; expected a header with the columns user, model, score"),
+        ("user,model,score\n", r"s\.csv: no scores below the header"),
+        ("user,model\nu,m\n", r"s\.csv:1: column 'score' is missing"),
+        ("user,model,score\nu,m,good\n", r"s\.csv:2, column score: 'good' is not a number"),
+        ("user,model,score\nu,m,nan\n", r"s\.csv:2, column score: 'nan' is not a finite number"),
+        ("user,model,score\nu,,1\n", r"s\.csv:2, column model: empty"),
+        ("user,model,score\nu,m,1\nu,m,2\n", r"s\.csv:3, column score: a second score of user 'u' for model 'm'"),
+    ],
+)
+def test_malformed_sheets(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "s.csv"
+    path.write_text(text)
+    with pytest.raises(UserError, match=message):
+        read_ratings(path)
+
+
+def test_the_verb_on_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "s.csv"
+    path.write_text("user,model,score\n" + "".join(f"u{u},{m},{s + u}\n" for u in range(3) for m, s in (("a", 1), ("b", 3))))
+    told = CliRunner().invoke(app, ["--scores", str(path), "--json"])
+    figures = orjson.loads(told.stdout)
+    assert {"msr", "mac", "anova", "pairwise"} <= set(figures) and (figures["msr"], figures["anova"]["f"]) == (1, 6)
+    shown = CliRunner().invoke(
+        app, ["--scores", str(path), "--out", str(tmp_path / "o"), "--against", "emoharbor"], env={"COLUMNS": "200"}
+    )
+    assert "0.745" in shown.stdout and "paper: EmoHarbor, table 2" in shown.stdout, shown.output
+    assert sorted(each.name for each in (tmp_path / "o").glob("*.csv")) == ["discrimination-pairs.csv", "discrimination.csv"]
+
+
+def test_neither_or_both_is_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["x"])
+    with pytest.raises(SystemExit):
+        run_cli(app)
+    assert capsys.readouterr().err.startswith("error: what to look at: give either --scores")
+
+
+def test_a_run(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", {"a": [1, 2, 3, None], "b": [2, 3, 4, 4]})
+    told = CliRunner().invoke(app, ["--run", str(run), "--json"])
+    rows = orjson.loads(told.stdout)["discrimination"]
+    assert [(row["language"], row["dimension"]) for row in rows] == [("en", "fluency"), ("en", "empathy"), ("en", "average")]
+    expected = stats.f_oneway([1, 2, 3], [2, 3, 4, 4])
+    for row in rows:
+        assert row["anova"]["f"] == pytest.approx(expected.statistic)
+        assert (row["users"], row["ratings"], row["missing"], row["models"]) == (4, 7, 1, ["a", "b"])
+        assert row["pairwise"]["pairs"][0]["difference"] == -25, "points of 0–100"
+    assert "told apart" in CliRunner().invoke(app, ["--run", str(run)], env={"COLUMNS": "200"}).stdout
+
+
+def test_averages_need_all_dimensions_and_turns_do_not_count() -> None:
+    rubric = make_rubric("one", "two")
+    dialogues, judgements = [], []
+    for place, (supporter, card) in enumerate((s, c) for s in "ab" for c in range(3)):
+        dialogues.append(make_dialogue(f"d{place}", supporter, card_id=f"c{card}"))
+        judgements += [make_judgement(f"d{place}", "one", place % 4), make_judgement(f"d{place}", "two", 1)]
+        judgements.append(make_judgement(f"d{place}", "one", 4, turn=1))
+    judgements[1] = make_judgement("d0", "two", None)
+    found = {each.dimension: each.found for each in of_run(dialogues, judgements, rubric)}
+    assert {name: (each.msr.n, each.missing) for name, each in found.items()} == {
+        "one": (6, 0),
+        "two": (5, 1),
+        "average": (5, 1),
+    }
+    assert found["one"].pairs[0].first_mean == pytest.approx(25)  # 0, 1, 2 of 4
+    with pytest.raises(UserError, match="no verdict on a whole dialogue"):
+        of_run(dialogues, [each for each in judgements if each.turn is not None], rubric)

@@ -1,0 +1,194 @@
+"""ECDBench: its registry against the paper's counts, its leaderboard out of its parts, and the command line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+from evalsuite.commands.ecdbench import app, published_scores
+from evalsuite.fdaef.aggregate import Result, aggregate
+from evalsuite.fdaef.figures import charts
+from evalsuite.fdaef.registry import Benchmark, load_benchmark, load_models
+from evalsuite.fdaef.tables import counts_table, leaderboard, ranks_table
+from evalsuite.reported.recomputation import check
+from evalsuite.reported.tables import load_reported
+from serve.errors import UserError
+from tests.evalsuite.test_fdaef import SMALL, item, whole, write
+
+GATED = {"qwen3-0.6b", "abab6.5t-chat"}
+
+
+@pytest.fixture(scope="module")
+def ecdbench() -> Benchmark:
+    return load_benchmark()
+
+
+@pytest.fixture(scope="module")
+def published(ecdbench: Benchmark) -> list[Result]:
+    return [aggregate(ecdbench, one) for one in published_scores(ecdbench)]
+
+
+def call(*arguments: object) -> Any:
+    result = CliRunner().invoke(app, [*map(str, arguments), "--json"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return orjson.loads(result.stdout)
+
+
+# --- the paper --------------------------------------------------------------------------------------------------------------
+
+
+def test_every_overall_score_of_table_5_follows_from_its_parts(published: list[Result]) -> None:
+    paper = load_reported("ecdbench")
+    printed = {cell.at["Model"]: cell for cell in paper.cells["5"] if cell.at["column"] == "Overall"}
+    assert len(printed) == 30
+    for result in published:  # the parts are rounded, so a total may be 0.01 off
+        assert result.root.score == pytest.approx(printed[result.model].value, abs=0.0101)
+        gated = result.model in GATED
+        assert result.passed is not gated and result.gated == (0 if gated else result.root.score)
+    ranked = sorted((r for r in published if r.passed), key=lambda r: -(r.root.score or 0))
+    assert [printed[r.model].at["Rank"] for r in ranked] == [str(rank) for rank in range(1, 29)]
+    found = check(paper)
+    assert found.disagreements == [] and found.figures == 4 + 30 + 9
+
+
+def test_the_registry_has_the_counts_of_table_1_but_two_datasets(ecdbench: Benchmark) -> None:
+    table = counts_table(ecdbench)
+    assert table is not None
+    differ = [row for row in table.rows if [row[i] for i in (2, 4, 6, 8)] != [row[i] for i in (3, 5, 7, 9)]]
+    assert [(row[1], row[4], row[5]) for row in differ] == [
+        ("Natural Language Understanding", 6, 8),
+        ("Total", 58, 60),
+    ]
+    assert table.rows[-1][2:4] == (41, 41) and len(ecdbench.datasets) == 58
+    assert all(None not in row for row in table.rows), "every row has its counterpart"
+
+
+def test_every_dataset_says_how_it_is_run(ecdbench: Benchmark) -> None:
+    used = [name for _, _, task in ecdbench.tasks() for name in task.datasets]
+    assert sorted(used) == sorted(ecdbench.datasets), "each in one task"
+    for name, known in ecdbench.datasets.items():
+        assert known.run is not None, name
+        assert known.get or known.run.by == "none", name
+    assert {c.weight for c in ecdbench.capabilities.values() if c.weight} == {0.3, 0.4}
+    assert set(load_models("models")) == {one.model for one in published_scores(ecdbench)}
+
+
+def test_published_ranks_hold_only_as_far_as_the_weights(ecdbench: Benchmark, published: list[Result]) -> None:
+    board, ranks = leaderboard(ecdbench, published), ranks_table(ecdbench, published, published_scores(ecdbench))
+    below = {row[0]: row for row in board.rows}["qwen3-0.6b"]
+    assert below[1:5] == (None, pytest.approx(47.4, abs=0.01), 0, "below") and board.columns[4] == "gate"
+    assert [(row[0], row[1]) for row in ranks.rows] == [(row[0], row[1]) for row in board.rows if row[1]]
+    assert len(ranks.rows) == 28 and ranks.rows[0][2:4] == (None, "1 (100%)"), "nothing is known of the items"
+
+
+def test_figures_4_to_7(ecdbench: Benchmark, published: list[Result]) -> None:
+    found = {chart.key: chart.data["traces"] for chart in charts(ecdbench, published, load_models("models"))}
+    assert [len(trace["y"]) for trace in found["figure4"]] == [30] * 4
+    assert [trace["name"] for trace in found["figure5"]] == ["closed-source, n = 22", "open-source, n = 8"]
+    closed, opened = (dict(zip(trace["x"], trace["y"], strict=True)) for trace in found["figure5"])
+    # Finding 1 says that closed-source models are better on average in every dimension; in table 5 they are not in this one.
+    assert [name for name in closed if closed[name] <= opened[name]] == ["Companionship Capability"]
+    assert {"Doubao", "GPT", "Qwen"} <= {trace["name"] for trace in found["figure6"]}
+    points = found["figure7"][0]
+    place = points["text"].index("gpt-4o")
+    assert points["x"][place] == 78.07 and points["y"][place] == pytest.approx((0.4 * 71.19 + 0.3 * 57.31) / 0.7)
+    assert charts(ecdbench, [], {}) == []
+
+
+# --- the command line -------------------------------------------------------------------------------------------------------
+
+
+def two_models(tmp_path: Path) -> Path:
+    """Scores of a few datasets: neither the companionship tasks nor all of the gate."""
+    records = []
+    for name, shift in (("<b>a</b>", 0), ("b", 20)):
+        own = [
+            *item("wic", "accuracy", *[1] * (40 + shift), *[0] * (60 - shift)),
+            *item("safetybench_1", "accuracy", *[1] * 70, *[0] * 29, None),
+            *whole("emobench_1", "accuracy", 0.3, 400),
+        ]
+        records += [record | {"model": name} for record in own]
+    return write_all(tmp_path / "two.jsonl", records)
+
+
+def write_all(path: Path, records: list[dict[str, Any]]) -> Path:
+    path.write_bytes(b"\n".join(map(orjson.dumps, records)))
+    return path
+
+
+def test_aggregate_gives_null_with_the_reason_beside_a_partial_total(tmp_path: Path) -> None:
+    figures = call("aggregate", "--scores", two_models(tmp_path))["models"]
+    first = figures[0]
+    total = first["total"]
+    assert total["listed"] is None and total["algorithm_5"] is None
+    assert any("Companionship Capability: no score" in reason for reason in total["reasons"])
+    # wic is alone in its sub-capability, as EmoBench's task is: 40 and 30, weighed 0.3 and 0.4.
+    assert total["partial"]["listed"] == pytest.approx((0.3 * 40 + 0.4 * 30) / 0.7)
+    # Shares: NLU is 1 of 4, medium 0.6 of it, wic 1 of 3; recognition 1 of 5, high 0.15 of it, EmoBench's task 1 of 2.
+    assert total["partial"]["share"] == pytest.approx(0.3 * 0.6 / 3 / 4 + 0.4 * 0.15 / 2 / 5)
+    assert first["gate"]["passed"] is None and first["gate"]["partial"] == pytest.approx(70), "an unread answer is wrong"
+    assert first["gate"]["passing_draws"] is None, "most of the gate is missing"
+    low, high = total["interval"]
+    assert low < total["partial"]["listed"] < high
+    zero = call("aggregate", "--scores", two_models(tmp_path), "--missing", "zero", "--model", "b")["models"][0]["total"]
+    assert zero["listed"] is None and zero["partial"]["listed"] == pytest.approx(0.3 * 0.6 * 20 / 4 + 0.4 * 0.15 * 15 / 5)
+
+
+def test_leaderboard_of_two_on_partial_scores_and_its_page(tmp_path: Path) -> None:
+    page = tmp_path / "board.html"
+    out = call("leaderboard", "--scores", two_models(tmp_path), "--html", page, "--out", tmp_path / "out")
+    board = out["tables"][0]
+    rows = [dict(zip(board["columns"], row, strict=True)) for row in board["rows"]]
+    assert "partial scores only" in board["title"]
+    assert [(row["model"], row["rank"]) for row in rows] == [("b", 1), ("<b>a</b>", 2)]
+    assert (tmp_path / "out" / "separation.csv").exists()
+    text = re.sub(r"<script>.*?</script>", "", page.read_text(), flags=re.S)  # all but the code
+    assert "<b>a" not in text, "names are text"
+    assert "&lt;b&gt;a&lt;/b&gt;" in text and "default-src 'none'" in text and not re.search(r'(src|href)="https?:', text)
+
+
+def test_models_that_rest_on_different_parts_are_not_ranked(tmp_path: Path) -> None:
+    records = [r | {"model": m} for m, d in (("a", "wic"), ("b", "lcqmc")) for r in whole(d, "accuracy", 0.5)]
+    out = call("leaderboard", "--scores", write_all(tmp_path / "s.jsonl", records))
+    board = out["tables"][0]
+    assert [row[1] for row in board["rows"]] == [None, None] and any("No ranks" in note for note in out["notes"])
+
+
+def test_explain_goes_down_to_single_items(tmp_path: Path) -> None:
+    scores = two_models(tmp_path)
+    found = call("explain", "--scores", scores, "--model", "b", "--node", "safetybench_1", "--items", 2)
+    method = found["tree"]["children"][0]
+    assert method["items"] == {"99": None, "70": 0} and method["unread"] == 1 and method["raw"] == pytest.approx(0.7)
+    with pytest.raises(UserError, match="--model: the files hold 2 models"):
+        call("explain", "--scores", scores)
+    with pytest.raises(UserError, match="--node: no part 'wick': did you mean wic"):
+        call("explain", "--scores", scores, "--model", "b", "--node", "wick")
+
+
+def test_another_benchmark_in_yaml_runs_through_every_verb(tmp_path: Path) -> None:
+    own = tmp_path / "small.yaml"
+    own.write_text(SMALL)
+    scores = write(
+        tmp_path / "s.jsonl", [{"node": "safe", "value": 60}, {"node": "base", "value": 50}, {"node": "heart", "value": 75}]
+    )
+    (figures,) = call("aggregate", "--scores", scores, "--benchmark", own)["models"]
+    assert figures["total"]["algorithm_5"] == pytest.approx(65) and figures["gate"]["passed"] is True
+    assert call("leaderboard", "--scores", scores, "--benchmark", own)["tables"][0]["rows"][0][1] == 1
+    assert call("explain", "--scores", scores, "--benchmark", own, "--node", "base")["tree"]["score"] == 50
+    assert len(call("registry", "--benchmark", own)["tables"]) == 1
+    with pytest.raises(UserError, match="--published is ECDBench's table 5"):
+        call("leaderboard", "--published", "--benchmark", own)
+    with pytest.raises(UserError, match="nothing to rank"):
+        call("leaderboard")
+
+
+def test_tables_for_people() -> None:
+    result = CliRunner().invoke(app, ["leaderboard", "--published"], catch_exceptions=False)
+    assert result.exit_code == 0 and "ECDBench 1.0: leaderboard" in result.stdout
+    result = CliRunner().invoke(app, ["registry"], catch_exceptions=False)
+    assert result.exit_code == 0 and "our counts beside table 1" in result.stdout

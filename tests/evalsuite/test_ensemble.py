@@ -1,0 +1,252 @@
+"""FEEL's equations by hand and against scipy; weights on the paper's tables; what is saved and applied."""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import kendalltau, spearmanr
+from typer.testing import CliRunner
+
+from data_prep.records import HumanScore, Judgement
+from evalsuite.commands.feel import app
+from evalsuite.reported.recomputation import check
+from evalsuite.reported.tables import load_reported
+from evalsuite.statistics import ensemble
+from evalsuite.statistics.ensemble import Aspect, combined, panel_of, people_of, shares
+from evalsuite.statistics.ensemble_tables import report
+from serve.errors import UserError
+from serve.files import write_jsonl
+from tests.evalsuite.records import make_dialogue, make_judgement
+
+SAFE = Aspect("en", "safety")
+correlation = st.none() | st.floats(-1, 1)
+
+
+def human(dialogue: str, value: float, **more: Any) -> HumanScore:
+    base = {"language": "en", "annotator": "a", "rubric": "feel", "dimension": "safety"}
+    return HumanScore.model_validate(base | {"dialogue_id": dialogue, "value": value} | more)
+
+
+def verdicts(judge: str, values: dict[str, float | None], dimension: str = "safety") -> list[Judgement]:
+    return [make_judgement(dialogue, dimension, value, judge=judge) for dialogue, value in values.items()]
+
+
+# --- equations --------------------------------------------------------------------------------------------------------------
+
+
+def test_equation_1_by_hand() -> None:
+    """Two rounds of band probabilities: (0.2·1 + 0.3·2 + 0.5·3 + 0.4·1 + 0.1·2 + 0.5·0) / 2 = (2.3 + 0.6) / 2."""
+    given = [make_judgement("d", "safety", value, repeat=n) for n, value in enumerate([2.3, 0.6, None])]
+    assert panel_of(given) == {"j · joint": {SAFE: {"d": 1.45}}}  # the unreadable round is in no mean
+
+
+def test_equation_2_on_the_printed_tables() -> None:
+    """Worked out by hand from tables 1 and 2: .368 + .163 + .364 = .895, and so on."""
+    by_hand = {
+        "Informativeness": (0.411, 0.182, 0.407),
+        "Comprehensibility": (0.423, 0.216, 0.361),
+        "Helpfulness": (0.357, 0.311, 0.332),
+        "Consistency": (0.493, 0.145, 0.361),
+        "Coherence": (0.462, 0.182, 0.357),
+        "Safety": (0.403, 0.270, 0.327),
+    }
+    paper = load_reported("feel")
+    for table in ("1", "2"):
+        for column in paper.tables[table].columns:
+            cells = paper.select(table, {"column": column, "part": "Spear."}, "here")
+            found = shares({cell.at["Judge"]: cell.value for cell in cells if cell.at["Judge"] != "FEEL"})
+            assert tuple(round(weight, 3) for weight in found.values()) == by_hand[column]
+
+
+def test_equation_3_by_hand() -> None:
+    weights = {"a": 0.411, "b": 0.182, "c": 0.407}
+    assert combined(weights, {"a": 2.0, "b": 1.0, "c": 3.0}) == pytest.approx(2.225)  # 0.822 + 0.182 + 1.221
+    assert combined(weights, {"a": 2.0, "b": None, "c": 3.0}) is None
+    assert combined({"a": 1.0, "b": 0.0}, {"a": 2.0}) == 2.0  # nobody misses who has no weight
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({"a": 0.3, "b": -0.5, "c": 0.1}, {"a": 0.75, "b": 0, "c": 0.25}),
+        ({"a": 0.3, "b": None}, {"a": 1, "b": 0}),
+        ({"a": -0.3, "b": None}, {"a": 0.5, "b": 0.5}),  # none goes with people: all the same
+        ({"a": 0.0}, {"a": 1}),
+    ],
+)
+def test_negative_and_undefined_correlations(given: dict[str, float | None], wanted: dict[str, float]) -> None:
+    assert shares(given) == pytest.approx(wanted)
+
+
+@given(st.dictionaries(st.sampled_from("abcdefgh"), correlation, min_size=1))
+def test_weights_are_shares_and_the_order_of_judges_has_no_effect(given: dict[str, float | None]) -> None:
+    found = shares(given)
+    assert math.isclose(math.fsum(found.values()), 1, abs_tol=1e-9) and min(found.values()) >= 0
+    assert shares(dict(reversed(given.items()))) == found
+    scores = {judge: ord(judge) % 4 + 0.1 for judge in given}
+    value = combined(found, scores)
+    assert value == combined(dict(reversed(found.items())), scores)
+    assert value is not None and min(scores.values()) - 1e-9 <= value <= max(scores.values()) + 1e-9
+
+
+# --- fitting ----------------------------------------------------------------------------------------------------------------
+
+ratings = st.lists(st.tuples(*[st.integers(0, 6)] * 4), min_size=1, max_size=12)
+
+
+@settings(max_examples=12)
+@given(ratings)
+def test_fit_and_report_against_scipy(rows: list[tuple[int, int, int, int]]) -> None:
+    """Ties, constants and a single dialogue included; judges in either order."""
+    ids = [f"d{n}" for n in range(len(rows))]
+    judged = [verdicts(name, {i: row[k] / 2 for i, row in zip(ids, rows, strict=True)}) for k, name in enumerate("xyz")]
+    people = people_of([human(i, row[3] / 2) for i, row in zip(ids, rows, strict=True)], {})
+    panel = panel_of(chain(*judged))
+    fitted = ensemble.fit(panel, people, ids, "feel", "paper")
+    assert fitted == ensemble.fit(panel_of(chain(*reversed(judged))), people, reversed(ids), "feel", "paper")
+    gold = [row[3] / 2 for row in rows]
+    oracle: dict[str, float | None] = {}
+    for k, each in enumerate(fitted.weights):
+        own = [row[k] / 2 for row in rows]
+        defined = len(set(own)) > 1 and len(set(gold)) > 1
+        oracle[each.judge] = float(spearmanr(own, gold).statistic) if defined else None
+        assert each.correlation == (pytest.approx(oracle[each.judge]) if defined else None) and each.n == len(rows)
+    assert {each.judge: each.weight for each in fitted.weights} == pytest.approx(shares(oracle))
+    named = {row.scorer: row for row in report(panel, people, fitted, ids)}
+    mean = [round(sum(row[:3]) / 6, 10) for row in rows]
+    if len(set(mean)) > 1 and len(set(gold)) > 1:
+        assert named["mean of the judges"].spearman.mean == pytest.approx(spearmanr(mean, gold).statistic)
+        assert named["mean of the judges"].kendall.mean == pytest.approx(kendalltau(mean, gold).statistic)
+    else:
+        assert named["mean of the judges"].spearman.mean is None
+    assert len(named) == 3 + 2 + 3 and {row.spearman.n for row in named.values()} == {len(rows)}
+
+
+def test_a_left_out_judge_leaves_the_ensemble_of_the_others() -> None:
+    people = people_of([human(f"d{n}", n) for n in range(4)], {})
+    judged = {"x": [0, 1, 2, 3], "y": [0, 2, 1, 3], "z": [3, 2, 1, 0]}
+    panel = panel_of([j for name, own in judged.items() for j in verdicts(name, {f"d{n}": v for n, v in enumerate(own)})])
+    fitted = ensemble.fit(panel, people, people[SAFE], "test", "paper")
+    assert [round(each.weight, 4) for each in fitted.weights] == [0.5556, 0.4444, 0]  # rho 1, 0.8, −1
+    assert ensemble.without(fitted, "x · joint") == {SAFE: {"y · joint": 1, "z · joint": 0}}
+    named = {row.scorer: row.spearman.mean for row in report(panel, people, fitted, people[SAFE])}
+    assert named["feel without x · joint"] == pytest.approx(0.8) and named["z · joint"] == pytest.approx(-1)
+
+
+def test_parts_keep_groups_together_and_leave_both_sides() -> None:
+    groups = {f"d{n}": f"g{n // 2}" for n in range(10)}
+    chosen = ensemble.part(groups, 0.5, 0)
+    assert 4 <= len(chosen) <= 6 and all((f"d{n}" in chosen) == (f"d{n + 1}" in chosen) for n in range(0, 10, 2))
+    assert chosen == ensemble.part(dict(reversed(groups.items())), 0.5, 0)
+    with pytest.raises(UserError, match="cannot be parted"):
+        ensemble.part({"d0": "g", "d1": "g"}, 0.5, 0)
+
+
+def test_people_are_mapped_and_averaged() -> None:
+    survey = [human("d", 5, dimension="empathy"), human("d", 2, dimension="empathy", annotator="b"), human("d", 1)]
+    assert people_of(survey, {"empathy": "comprehensibility"}) == {Aspect("en", "comprehensibility"): {"d": 3.5}}
+    with pytest.raises(UserError, match="--map empaty=safety: people did not score 'empaty': did you mean empathy"):
+        people_of(survey, {"empaty": "safety"})
+    with pytest.raises(UserError, match="feel/empathy and feel/safety would both stand for safety"):
+        people_of(survey, {"empathy": "safety", "safety": "safety"})
+
+
+# --- the commands -----------------------------------------------------------------------------------------------------------
+
+
+def call(*arguments: object) -> str:
+    return CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False).stdout
+
+
+def files(folder: Path, count: int = 12) -> None:
+    """Judge x follows people, y less so, z not at all; dialogues come in pairs of one card."""
+    ids = [f"d{n}" for n in range(count)]
+    write_jsonl(folder / "dialogues.jsonl", [make_dialogue(i, card_id=f"c{n // 2}") for n, i in enumerate(ids)])
+    write_jsonl(folder / "human.jsonl", [human(i, n % 7 / 2, rubric="feel") for n, i in enumerate(ids)])
+    own = {"x": lambda n: n % 7 / 2, "y": lambda n: (n % 7 + n % 3) / 4, "z": lambda n: None if n == 3 else 3 - n % 7 / 2}
+    judged = [make_judgement(i, "safety", f(n), judge=j, rubric="feel") for j, f in own.items() for n, i in enumerate(ids)]
+    write_jsonl(folder / "judged.jsonl", judged)
+
+
+def test_fit_saves_and_apply_uses(tmp_path: Path) -> None:
+    files(tmp_path)
+    both = ("--judgements", tmp_path / "judged.jsonl", "--human", tmp_path / "human.jsonl", "--weights", tmp_path / "w.json")
+    shown = json.loads(call("fit", *both, "--dialogues", tmp_path / "dialogues.jsonl", "--json"))
+    assert set(shown["weights"]) == {"paper", "native"} and shown["saved"] == "native"
+    saved = json.loads((tmp_path / "w.json").read_text())
+    held_out = {row["scorer"]: row["spearman"] for row in shown["correlation"] if row["mode"] == "native"}
+    assert held_out["x · joint"]["value"] == pytest.approx(1) and held_out["z · joint"]["value"] < 0
+    assert {row["n"] for row in held_out.values()} <= {12 - len(saved["fitted_on"]), 11 - len(saved["fitted_on"])}
+    weights = {row["judge"]: row["weight"] for row in saved["weights"]}
+    assert weights["z · joint"] == 0 and weights["x · joint"] > weights["y · joint"] > 0 and len(saved["data"]) == 64
+    told = json.loads(
+        call("apply", *both[:2], "--weights", tmp_path / "w.json", "--to", tmp_path / "f.jsonl", "--ablation", "--json")
+    )
+    assert (told["scores"], told["null"], told["fitted_on"]) == (12, 0, len(saved["fitted_on"]))
+    assert told["without_weights"] == []
+    lone = [make_judgement("d0", name, 1.0, judge=j, rubric="feel") for name in ("safety", "coherence") for j in "xyz"]
+    write_jsonl(tmp_path / "l.jsonl", lone)
+    shown = call("apply", "--judgements", tmp_path / "l.jsonl", "--weights", tmp_path / "w.json", "--to", tmp_path / "h.jsonl")
+    assert "1 scores of 1 dialogues, 0 null" in shown and "not scored, no weights: en/coherence" in shown
+    made = [json.loads(text) for text in (tmp_path / "f.jsonl").read_text().splitlines()]
+    first = next(row for row in made if row["dialogue_id"] == "d6" and row["judge"] == "feel")
+    assert first["value"] == pytest.approx(weights["x · joint"] * 3 + weights["y · joint"] * 1.5)
+    assert first["method"] == "ensemble" and first["condition"] == {"mode": "native", "weights": told["weights"]}
+    assert {row["judge"] for row in made} == {"feel", *(f"feel without {j} · joint" for j in "xyz")}
+    assert "12 of these dialogues" not in call(
+        "apply", *both[:2], "--weights", tmp_path / "w.json", "--to", tmp_path / "g.jsonl"
+    )
+    assert "Weights of the judges" in call("fit", *both, "--mode", "paper", "--out", tmp_path / "t")
+    assert (tmp_path / "t" / "feel_spearman_native_en.csv").exists()
+
+
+def test_wrong_input_is_one_clear_line(tmp_path: Path) -> None:
+    files(tmp_path, 4)
+    both = ("--judgements", tmp_path / "judged.jsonl", "--human", tmp_path / "human.jsonl", "--weights", tmp_path / "w.json")
+    for extra, message in [
+        (("--rubric", "fel"), "no judgement on 'fel': did you mean feel"),
+        (("--human-rubric", "x"), "no human score on 'x'"),
+        (("--map", "safety"), "expected HUMAN=ASPECT"),
+        (("--map", "safety=helpfulness"), "no dialogue has both"),
+        (("--mode", "papr"), "unknown 'papr': did you mean paper"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            call("fit", *both, *extra)
+    call("fit", *both, "--mode", "paper")
+    saved = json.loads((tmp_path / "w.json").read_text())
+    only = [j for name in "yz" for j in verdicts(name, {"d0": 1.0})]
+    write_jsonl(tmp_path / "less.jsonl", [j.model_copy(update={"rubric": "feel"}) for j in only])
+    target = ("--weights", tmp_path / "w.json", "--to", tmp_path / "f.jsonl")
+    with pytest.raises(UserError, match="no verdict by judge 'x · joint', which has weight"):
+        call("apply", "--judgements", tmp_path / "less.jsonl", *target)
+    saved["weights"][0]["weight"] = 0.1
+    (tmp_path / "w.json").write_text(json.dumps(saved))
+    with pytest.raises(UserError, match=r"w\.json: weights: those of en/safety sum to"):
+        call("apply", "--judgements", tmp_path / "judged.jsonl", *target)
+    (tmp_path / "w.json").write_text('{"rubric": "feel"}')
+    with pytest.raises(UserError, match=r"w\.json:1: mode: "):
+        call("apply", "--judgements", tmp_path / "judged.jsonl", *target)
+    assert not (tmp_path / "f.jsonl").exists()
+
+
+# --- the paper's tables -----------------------------------------------------------------------------------------------------
+
+
+def test_the_papers_tables() -> None:
+    paper = load_reported("feel")
+    assert {name: len(cells) for name, cells in paper.cells.items()} == {"1": 24, "2": 24, "3": 28, "4": 16, "text": 6}
+    found = [(d.table, d.row, d.column, d.printed, d.recomputed) for d in check(paper).disagreements]
+    assert found == [("4", "ERNIE+GLM", "Spear.", 0.247, 0.246)]  # 69/280 = 0.24643
+    for name in ("3", "4"):
+        for row in paper.tables[name].rows:
+            rho, rmse, mae = (float(row[i]) for i in (1, 3, 4))  # type: ignore[arg-type]
+            assert round(mae * 70) % 2 == 0 and abs(mae * 70 - round(mae * 70)) < 0.04, "MAE × 70 is whole, and even"
+            # A topic's mean square is 8 (1 − rho); the mean of its roots is at most the root of its mean.
+            assert rmse <= math.sqrt(8 * (1 - rho)) + 0.001, row[0]

@@ -1,0 +1,117 @@
+"""FEEL from end to end on a scripted endpoint: two personas of one model by both methods, resume, and the comparison."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from data_prep.records import Turn
+from data_prep.rubrics import load_rubric
+from evalsuite.commands.feel import app
+from evalsuite.frameworks.feel import load_feel_config, members
+from serve.errors import UserError
+from serve.files import CONFIGS, write_jsonl
+from tests.endpoint import Answer, Endpoint
+from tests.evalsuite.records import make_dialogue
+
+ASPECTS = load_rubric("feel").dimensions
+
+
+def judge(body: dict[str, Any], count: int) -> Answer:
+    """Bands or digits that depend on everything asked, the round's seed included; the peer's sums are off."""
+    seed = hashlib.sha256(orjson.dumps(body)).digest()
+    if body["structured_outputs"]["regex"].startswith("["):
+        digit = str(seed[0] % 4)
+        p = {"0": 0.1, "1": 0.2, "2": 0.3, "3": 0.4}
+        tops = [{"token": token, "logprob": math.log(value)} for token, value in p.items()]
+        token = {"token": digit, "logprob": math.log(p[digit]), "top_logprobs": tops}
+        return Answer(digit * 6, logprobs=[token] * 6)
+    third = 0.9 if "hard time" in body["messages"][0]["content"] else 1.0
+    lines = []
+    for n, dimension in enumerate(ASPECTS.values()):
+        first = round(seed[n] / 512, 2)
+        lines.append(f"{dimension.label['en']}: 0=0 1={first:.2f} 2=0 3={third - first:.2f}")
+    return Answer("\n".join(lines))
+
+
+def call(*arguments: object) -> str:
+    result = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+def config(folder: Path, **changes: Any) -> Path:
+    spec = {"name": "j", "about": "", "roles": ["judge"], "languages": ["en"], "sampling": {"seed": 1, "max_tokens": 64}}
+    (folder / "j.yaml").write_text(yaml.safe_dump(spec | {"endpoint": {"base_url": "http://127.0.0.1:9/v1"}}))
+    own = yaml.safe_load((CONFIGS / "eval" / "feel.yaml").read_text())
+    model = str(folder / "j.yaml")
+    own |= {"judges": [{"model": model}, {"model": model, "persona": "peer"}], "rounds": 3, "languages": ["en"]}
+    (folder / "feel.yaml").write_text(
+        yaml.safe_dump(own | {"methods": ["bands", "tokens"], "out": str(folder / "run")} | changes)
+    )
+    return folder / "feel.yaml"
+
+
+def test_score_resumes_and_methods_compare(tmp_path: Path) -> None:
+    turns = [(Turn(role="seeker", text=f"trouble {n}"), Turn(role="supporter", text="oh")) for n in range(4)]
+    write_jsonl(tmp_path / "d.jsonl", [make_dialogue(f"d{n}", turns=own) for n, own in enumerate(turns)])
+    base = ("score", "--config", config(tmp_path), "--dialogues", tmp_path / "d.jsonl")
+    with Endpoint(judge, models=("j",)) as endpoint:
+        figures = json.loads(call(*base, "--endpoint", f"j={endpoint.url}", "--json"))
+        assert len(endpoint.requests) == 2 * 4 * (3 + 1)
+        bands = [r for r in endpoint.requests if not r["structured_outputs"]["regex"].startswith("[")]
+        assert {r["temperature"] for r in bands} == {0.7} and len({r["seed"] for r in bands}) == 12
+        first = (tmp_path / "run" / "judgements.jsonl").read_bytes()
+        call(*base, "--endpoint", f"j={endpoint.url}")
+        assert len(endpoint.requests) == 32, "nothing is asked twice"
+    assert (tmp_path / "run" / "judgements.jsonl").read_bytes() == first
+    call(*base)  # the store holds all answers: no server is needed
+    rows = {row[0]: row for row in figures["tables"][0]["rows"]}
+    assert len(rows) == 4 and rows["j · bands · mode=native · persona=psychologist"][2] == 4 * 3 * 6
+    assert [row[4] for row in rows.values()] == [0, None, 100, None], "only the peer's bands do not sum to 1"
+    assert [row[5]["n"] for row in rows.values()] == [4, 0, 4, 0] and rows["j · bands · mode=native · persona=peer"][6] == 3
+    made = [json.loads(line) for line in first.splitlines()]
+    tokens = [row for row in made if row["method"] == "tokens"]
+    assert [row["value"] for row in tokens] == pytest.approx([2.0] * (2 * 4 * 6))
+    shown = json.loads(call("compare-methods", "--run", tmp_path / "run", "--json"))["tables"]
+    assert [table["key"] for table in shown] == ["feel_methods", "feel_method_agreement"] and len(shown[1]["rows"]) == 2 * 6
+    own = [row for row in made if row["condition"]["persona"] == "peer" and row["dimension"] == "safety"]
+    gaps = [
+        sum(row["value"] for row in own if row["dialogue_id"] == d and row["method"] == "bands") / 3 - 2.0
+        for d in ("d0", "d1", "d2", "d3")
+    ]
+    row = next(row for row in shown[1]["rows"] if row[0] == "j · mode=native · persona=peer" and row[2] == "safety")
+    assert row[4]["mean"] == pytest.approx(sum(gaps) / 4) and row[5]["mean"] == pytest.approx(sum(map(abs, gaps)) / 4)
+    assert row[3]["mean"] is None, "token probabilities are the same throughout: no correlation"
+    with pytest.raises(UserError, match="was made with another feel config: rounds: 3 → 4"):
+        call(*base, "--rounds", 4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"temperature": 0}, r"feel\.yaml:\d+: temperature: "),
+        ({"judges": [{"model": "embedded"}] * 2}, "the same model and persona twice"),
+        ({"judges": [{"model": "embedded", "persona": "judge"}]}, r"no file .*persona_judge\.j2"),
+        ({"judges": [{"model": "embedded", "persona": "../x"}]}, r"judges\.0\.persona"),
+        ({"prompts": "role_play"}, "no file .*judge_"),
+        ({"endpoints": {"k": "http://127.0.0.1:9/v1"}}, "endpoint for 'k': no such judge"),
+        ({"rubric": "esconv_survey", "languages": ["zh"], "judges": [{"model": "embedded"}]}, "has no zh text"),
+    ],
+)
+def test_configs_that_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        members(load_feel_config(config(tmp_path, **changes), {}))
+
+
+def test_the_bundled_config_is_three_judges_of_the_embedded_model() -> None:
+    panel = members(load_feel_config(CONFIGS / "eval" / "feel.yaml", {}))
+    assert [(m.spec.name, m.entry.persona) for m in panel] == [("embedded", p) for p in ("psychologist", "peer", "editor")]

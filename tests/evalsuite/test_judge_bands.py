@@ -1,0 +1,144 @@
+"""Method `bands`: how lines are read, what becomes of sums that are not 1, rounds as calls of their own."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_prep.prompts import load_pack
+from data_prep.records import Dialogue, Judgement
+from data_prep.rubrics import load_rubric
+from evalsuite.judge import Judge
+from evalsuite.judge_bands import Bands, answer_regex, read_bands
+from serve.client import ChatClient
+from serve.specs import Endpoint as SpecEndpoint
+from serve.specs import ModelSpec, Sampling
+from serve.store import Store
+from tests.endpoint import Answer, Endpoint
+from tests.evalsuite.records import make_dialogue, make_rubric
+
+FEEL = load_rubric("feel")
+ONE = make_rubric("safety", high=3)
+
+
+def line(text: str, off_sum: str = "renormalise") -> dict[str, float] | None:
+    read = read_bands(text, ONE, "en")["safety"]
+    return read.distribution(off_sum) if read else None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Safety: 0=0.1 1=0.2 2=0.3 3=0.4",
+        "- **safety**: 3: .4, 2: 0.3, 1: 0.2, 0: 0.1",  # any order, Markdown, the key
+        "1. Safety： 0＝".replace("＝", "=") + "10% 1=20% 2=30% 3=40%",
+        "Some words first.\nSafety: 0=0.10; 1=0.20; 2=0.30; 3=0.40\nand after",
+    ],
+)
+def test_lines_that_can_be_read(text: str) -> None:
+    assert line(text) == pytest.approx({"0": 0.1, "1": 0.2, "2": 0.3, "3": 0.4})
+    assert list(line(text) or {}) == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Safety: 0=0.1 1=0.2 2=0.7",  # a band is missing
+        "Safety: 0=0.1 1=0.2 2=0.3 3=0.4 4=0",
+        "Safety: 0=0.1 0=0.2 2=0.3 3=0.4",
+        "Safety: 0=0.1 1=0.2 2=0.3 3=1.4",  # not a probability
+        "Safety: 0=10% 1=0.2 2=0.3 3=0.4",
+        "Safety: 0=-0.1 1=0.3 2=0.4 3=0.4",
+        "Safety: 0=0.1 1=0.2 2=0.3 3=0.4 or so",
+        "Safety: 0=0 1=0 2=0 3=0",
+        "Safety: 0=0.1 1=0.2 2=0.3 3=0.4\nSafety: 0=1 1=0 2=0 3=0",  # which one?
+        "Danger: 0=0.1 1=0.2 2=0.3 3=0.4",
+    ],
+)
+def test_lines_that_cannot(text: str) -> None:
+    assert line(text) is None
+
+
+@pytest.mark.parametrize(("third", "strict"), [(0.38, True), (0.42, True), (0.37, False), (0.43, False)])
+def test_sums_within_two_hundredths_are_rounding(third: float, strict: bool) -> None:
+    text = f"Safety: 0=0.1 1=0.2 2=0.3 3={third}"
+    kept = line(text, "renormalise")
+    assert kept is not None and kept["3"] == pytest.approx(third / (0.6 + third))
+    assert line(text, "null") == (pytest.approx(kept) if strict else None)
+
+
+@given(st.lists(st.integers(0, 100), min_size=4, max_size=4))
+def test_what_a_constrained_server_may_write_is_read(numbers: list[int]) -> None:
+    answer = f"Safety: {' '.join(f'{score}={n / 100:.2f}' for score, n in enumerate(numbers))}"
+    assert re.fullmatch(answer_regex(ONE, "en"), answer)
+    read = line(answer)
+    assert (read is None) == (sum(numbers) == 0)
+    if read is not None:
+        assert sum(read.values()) == pytest.approx(1)
+
+
+async def rounds(
+    tmp_path: Path, behave: Any, subject: Dialogue, count: int, **settings: Any
+) -> tuple[list[Judgement], list[Any]]:
+    with Endpoint(behave, models=("j",)) as endpoint:
+        given = SpecEndpoint(**({"base_url": endpoint.url} | settings))
+        warm = Sampling(temperature=0.7, max_tokens=50)
+        spec = ModelSpec(name="j", about="", roles=("judge",), languages=("en", "zh"), endpoint=given, sampling=warm)
+        store = Store(tmp_path / "calls.sqlite")
+        async with ChatClient(store, backoff_s=0.001, attempts=2) as client:
+            judge = Judge(client, spec, FEEL, load_pack("feel"), "bands", Bands(count))
+            found = await judge.score(subject)
+        store.close()
+        return found, endpoint.requests
+
+
+def answer(first: float, language: str = "en") -> str:
+    labels = [dimension.label[language] for dimension in FEEL.dimensions.values()]  # type: ignore[index]
+    return "\n".join(f"{label}: 0={first:.2f} 1=0 2=0 3={1 - first:.2f}" for label in labels)
+
+
+async def test_rounds_are_calls_of_their_own_and_are_asked_once(tmp_path: Path) -> None:
+    subject = make_dialogue("d", language="zh")
+    found, requests = await rounds(tmp_path, lambda body, n: Answer(answer(n / 10, "zh")), subject, 3)
+    assert len(requests) == 3 and {request["temperature"] for request in requests} == {0.7}
+    assert [j.repeat for j in found] == [0] * 6 + [1] * 6 + [2] * 6
+    assert [j.dimension for j in found[:6]] == list(FEEL.dimensions)
+    assert found[0].value == found[0].expected == pytest.approx(3 * 0.9)
+    assert {j.method for j in found} == {"bands"} and sum(found[-1].distribution.values()) == pytest.approx(1)  # type: ignore[union-attr]
+    again, requests = await rounds(tmp_path, lambda body, n: Answer(status=500), subject, 3)
+    assert requests == [] and again == found
+    more, requests = await rounds(tmp_path, lambda body, n: Answer(answer(1, "zh")), subject, 4)
+    assert len(requests) == 1 and more[:18] == found and more[-1].value == 0
+
+
+async def test_what_a_round_cannot_say_is_null(tmp_path: Path) -> None:
+    """One aspect missing, a lost server, a dialogue that is too long: never 0, never left out."""
+
+    def behave(body: dict[str, Any], n: int) -> Answer:
+        if n == 1:
+            return Answer(answer(0.5).replace("Safety", "Danger"))
+        return (
+            Answer(status=500) if n < 4 else Answer(status=400, body=b'{"error": {"message": "maximum context length is 9"}}')
+        )
+
+    found, requests = await rounds(tmp_path, behave, make_dialogue("d"), 3, constrained=False)
+    assert len(found) == 18 and all("structured_outputs" not in request for request in requests)
+    assert [j.value for j in found[:6]] == [1.5] * 5 + [None] and found[5].raw
+    failures = {j.condition.get("failure") for j in found[6:]}
+    assert failures <= {"infrastructure", "context_overflow"} and None not in failures
+    assert [j.value for j in found[6:]] == [None] * 12
+
+
+@pytest.mark.parametrize("persona", ["psychologist", "peer", "editor"])
+def test_personas_differ_and_keep_the_guard(persona: str) -> None:
+    pack = load_pack("feel")
+    for language in ("en", "zh"):
+        text = pack.render(language, "judge_system.j2", persona=persona)
+        assert text.startswith(pack.render(language, f"persona_{persona}.j2")) and "[END TRANSCRIPT]" in text
+        assert (text == pack.render(language, "judge_system.j2")) == (persona == "psychologist")

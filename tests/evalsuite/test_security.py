@@ -1,0 +1,230 @@
+"""Secrets stay secret, nothing is run that was meant to be read, and no name or text reaches out of the run folder."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from data_prep.cards import bundled_cards, load_cards
+from evalsuite import cli
+from evalsuite.commands.output import write_csv
+from serve.embedded import local_path, resolve_checkpoint
+from serve.errors import UserError
+from serve.files import CONFIGS, write_jsonl
+from serve.specs import load_spec
+from tests.conftest import EscEval
+from tests.demo import demo_config
+from tests.endpoint import Answer, Endpoint, echo
+from tests.serve.test_client import spec
+
+ROOMS = [CONFIGS.parent / room for room in ("serve", "data_prep", "evalsuite", "train")]
+KEY = "sk-9f2c71d05be84a63"
+MODELS = ("embedded", "my-model")
+
+
+def test_the_key_is_nowhere_but_in_the_header(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The endpoint gives the key back wherever it can: in errors of every length, in answers, in the error of a refusal."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PLANTED", KEY)
+    monkeypatch.setattr("serve.client.random.uniform", lambda low, high: 0.0)  # no waiting between attempts
+    caplog.set_level("DEBUG")
+    refusing = False
+
+    def behave(body: dict[str, Any], count: int) -> Answer:
+        if refusing:
+            return Answer(status=401, body=json.dumps({"error": {"message": f"Incorrect key {KEY}"}}).encode())
+        if body["model"] != "my-model":
+            return echo(body, count)
+        if len(body["messages"]) == 3:  # dialogues are lost here, with the key at another place of every message
+            told = json.dumps({"error": {"message": "x" * (250 + count) + KEY}}) if count % 2 else "x" * (170 + count) + KEY
+            return Answer(status=503, body=told.encode())
+        return Answer(f"You sent me {KEY}, did you not? {echo(body, count).text}")
+
+    config = demo_config(limit=6, languages=["en"], gold=None, concurrency=1)
+    Path("c.yaml").write_text(yaml.safe_dump(config))
+    said = ""
+
+    def run(*extra: str) -> int:
+        nonlocal said
+        given = ["--supporter", "my-model", "--base-url", endpoint.url, "--endpoint", f"embedded={endpoint.url}", *extra]
+        monkeypatch.setattr("sys.argv", ["esc-eval", "run", "--config", "c.yaml", "--out", "run", *given])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        said += "".join(capsys.readouterr())
+        return int(end.value.code or 0)
+
+    with Endpoint(behave, models=MODELS) as endpoint:
+        assert run("--api-key-env", "PLANTED") == 1 and "503" in said and "***" in said
+        assert f"Bearer {KEY}" in {headers.get("Authorization") for headers in endpoint.headers}
+        refusing = True
+        assert run("--api-key-env", "PLANTED", "--limit", "3") == 2  # another config
+        assert run("--api-key-env", "PLANTED") == 2 and "401" in said
+        assert run("--api-key-env", KEY) == 2 and "never the key itself" in said
+        monkeypatch.setenv("PLANTED", f"{KEY}\n")
+        assert run("--api-key-env", "PLANTED") == 2 and "line break" in said
+    assert "You sent me ***, did you not?" in Path("run/dialogues.jsonl").read_text()
+    assert Path("run/report.html").exists()
+    parts = [KEY[start : start + 9] for start in range(len(KEY) - 8)]  # a half of it is too much as well
+    for path in (path for path in tmp_path.rglob("*") if path.is_file()):
+        content = path.read_bytes()
+        assert not [part for part in parts if part.encode() in content], path
+    assert not [part for part in parts if part in said or part in caplog.text]
+
+
+async def test_a_password_in_an_address_is_not_repeated(tmp_path: Path) -> None:
+    from serve.client import ChatClient, ServerLost
+    from serve.store import Store
+    from tests.serve.test_client import question
+
+    store = Store(tmp_path / "calls.sqlite")
+    with Endpoint(lambda body, count: Answer(status=500)) as endpoint:
+        model = spec(endpoint.url.replace("//", "//user:hunter2@"))
+        async with ChatClient(store, attempts=1) as client:
+            with pytest.raises(ServerLost, match=r"//\*\*\*@127") as lost:
+                await client.ask(model, question())
+    store.close()
+    assert "hunter2" not in str(lost.value)
+
+
+def calls_and_imports(path: Path) -> tuple[list[ast.Call], set[str]]:
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    modules = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    modules |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    return [node for node in nodes if isinstance(node, ast.Call)], {module.split(".")[0] for module in modules}
+
+
+def test_nothing_that_is_read_can_run() -> None:
+    """No pickle, no code made from text, no shell, no remote code, and YAML by its safe loader only."""
+    runs = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "torch.load", "np.load", "yaml.unsafe_load"}
+    for path in (path for room in ROOMS for path in room.rglob("*.py")):
+        calls, modules = calls_and_imports(path)
+        assert not modules & {"pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}, path
+        for call in calls:
+            name = ast.unparse(call.func)
+            assert name not in runs, f"{path}:{call.lineno}: {name}"
+            given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+            for risky in ("shell", "trust_remote_code", "allow_pickle"):
+                assert given.get(risky, "False") == "False", f"{path}:{call.lineno}: {risky}"
+            if name == "yaml.load":
+                assert given["Loader"] == "_OnceLoader", f"{path}:{call.lineno}"
+    from serve.files import _OnceLoader
+
+    assert issubclass(_OnceLoader, yaml.SafeLoader)
+
+
+def test_servers_listen_on_loopback_and_run_no_remote_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from serve import plan
+
+    for gpu in (True, False):
+        monkeypatch.setattr(plan, "has_gpu", lambda gpu=gpu: gpu)
+        monkeypatch.setattr(plan, "visible_gpus", lambda: ["0"])
+        plans = plan.plan_servers([load_spec("embedded"), load_spec("qwen1.5-7b-chat")], tmp_path, resolve=False)
+        for each in plans:
+            assert each.argv[each.argv.index("--host") + 1] == "127.0.0.1" and each.argv.count("--host") == 1
+            assert "--trust-remote-code" not in each.argv
+    everywhere = [path for room in ROOMS for path in room.rglob("*.py") if "0.0.0.0" in path.read_text(encoding="utf-8")]
+    assert not everywhere, "nothing of ours listens on all addresses"
+
+
+NAMES = [
+    "../../escaped",
+    "/tmp/escaped",
+    "..",
+    "a/../../escaped",
+    "escaped\x00.txt",
+    "x" * 5000,
+    "\x1b[31mred",
+    "line\nbreak",
+    "\u202egnp.exe",
+    "C:\\escaped",
+    "-rf",
+    "~root",
+    "$(touch escaped)",
+    "名字" * 60,
+]
+
+
+def listing(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+def test_no_name_reaches_out_of_the_run_folder(esc_eval: EscEval, tmp_path: Path) -> None:
+    """Card ids, the supporter's name, the rubric and its dimensions, and what models say, all of them hostile at once."""
+    inside = tmp_path / "deep" / "work"
+    inside.mkdir(parents=True)
+    cards = load_cards(bundled_cards("en"))
+    bad = [name[:200] for name in NAMES]
+    write_jsonl(inside / "cards.jsonl", [card.model_copy(update={"id": name}) for card, name in zip(cards, bad, strict=False)])
+    rubric = yaml.safe_load((CONFIGS / "rubrics" / "esc_eval.yaml").read_text())
+    rubric |= {"name": "../../escaped", "dimensions": dict(zip(bad, rubric["dimensions"].values(), strict=False))}
+    (inside / "rubric.yaml").write_text(yaml.safe_dump(rubric, allow_unicode=True))
+    settings = demo_config(
+        gold=None, languages=["en"], limit=None, cards=["cards.jsonl"], rubric="rubric.yaml", exchanges=1, out="run"
+    )
+    (inside / "c.yaml").write_text(yaml.safe_dump(settings))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(inside)
+
+        def behave(body: dict[str, Any], count: int) -> Answer:
+            found = echo(body, count)
+            return found if "structured_outputs" in body else Answer(f"{NAMES[count % len(NAMES)]} {found.text}")
+
+        with Endpoint(behave, models=("embedded", *NAMES)) as endpoint:
+            before = listing(tmp_path)
+            common = ("run", "--config", "c.yaml", "--endpoint", f"embedded={endpoint.url}")
+            mine = ("--supporter", NAMES[0], "--base-url", endpoint.url)
+            assert esc_eval(*common, *mine) == (0, "")
+            made = listing(tmp_path) - before
+            assert "deep/work/run/report.html" in made and "deep/work/run/tables/leaderboard-en.csv" in made
+            assert {name for name in made if not name.startswith("deep/work/run")} == set()
+            # Other names: used safely, or refused in one line.
+            for name in NAMES[1:]:
+                simulate = ("simulate", *common[1:], "--limit", "1", "--base-url", endpoint.url, "--out", "other")
+                code, err = esc_eval(*simulate, "--supporter", name)
+                assert (code, err) == (0, "") or (code == 2 and err.startswith("error: ") and err.count("\n") == 1), (name, err)
+            made = listing(tmp_path) - before
+            assert {name for name in made if not name.startswith(("deep/work/run", "deep/work/other"))} == set()
+            for name in (NAMES[0], NAMES[5], NAMES[6]):  # no command line can hold NAMES[4]
+                for option in ("--supporter", "--seeker", "--judge", "--prompts", "--judge-prompts", "--cards"):
+                    code, err = esc_eval(*common, "--out", "third", option, name)
+                    assert code == 2 and err.startswith("error: ") and err.count("\n") == 1, (option, name, err)
+                    assert not [c for c in err[:-1] if not c.isprintable()]
+            for name in ("\x00", "x" * 300):
+                code, err = esc_eval(*common, *mine, "--out", name)
+                assert code == 2 and err.count("\n") == 1 and "run folder" in err
+            assert {name for name in listing(tmp_path) - made - before if "third" not in name} == set()
+
+
+OUTSIDE = ["bundled:../../escaped", "bundled:/etc", "embedded:../../escaped", "../escaped", "~no-such-user/x", "x\x00y"]
+
+
+@pytest.mark.parametrize("place", OUTSIDE)
+def test_checkpoints_that_reach_out_are_refused(place: str) -> None:
+    with pytest.raises(UserError):
+        resolve_checkpoint(spec(checkpoint=place, context_length=1024))
+    assert local_path("org/name", "model") is None
+
+
+def test_a_list_of_tables_removes_nothing_outside(tmp_path: Path) -> None:
+    (tmp_path / "kept.csv").write_text("mine")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "old.csv").write_text("yesterday's")
+    (tmp_path / "out" / ".agree.tables").write_text(f"../kept {tmp_path}/kept old\n")
+    write_csv("agree", [], tmp_path / "out")
+    assert (tmp_path / "kept.csv").exists() and not (tmp_path / "out" / "old.csv").exists()
+
+
+def test_what_an_error_quotes_cannot_steer_a_terminal(esc_eval: EscEval, tmp_path: Path) -> None:
+    card = json.loads(bundled_cards("en").read_text().splitlines()[0])
+    (tmp_path / "c.jsonl").write_text(json.dumps(card | {"\x1b]0;title\x07\u202e\nsecond": 1}))
+    code, err = esc_eval("run", "--config", CONFIGS / "eval" / "demo.yaml", "--out", "run", "--cards", "c.jsonl")
+    assert code == 2 and "c.jsonl:1: \\x1b]0;title" in err and "unknown field" in err and err.count("\n") == 1
+    assert sys.stderr is not None and all(c.isprintable() for c in err.rstrip("\n"))

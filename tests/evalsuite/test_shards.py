@@ -1,0 +1,201 @@
+"""Sharded runs: the parts put together are one run, and what is not all of one run is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from data_prep.records import Dialogue, Turn
+from evalsuite import pipeline, shards
+from evalsuite.commands.merge import merge
+from evalsuite.shards import Shard
+from serve.errors import UserError
+from serve.files import CONFIGS, write_json, write_jsonl
+from tests.conftest import EscEval
+from tests.demo import demo_config
+from tests.endpoint import Endpoint
+
+RECORDS = ("cards.jsonl", "dialogues.jsonl", "judgements.jsonl", "gold_dialogues.jsonl", "gold_scores.jsonl")
+RECORDS += ("gold_judgements.jsonl", "agreement.json", "usage.json", "config.json")
+
+
+def run_merge(*arguments: object) -> Any:
+    app = typer.Typer()
+    app.command()(merge)
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_four_shards_merged_are_one_run_to_the_byte(esc_eval: EscEval, tmp_path: Path) -> None:
+    with Endpoint(models=("embedded",)) as endpoint:
+        config = demo_config(limit=3, exchanges=2, gold={"dialogues": "synthetic_test", "limit": 3})
+        (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
+        command = ("run", "--config", "c.yaml", "--endpoint", f"embedded={endpoint.url}")
+        assert esc_eval(*command, "--out", "whole") == (0, "")
+        asked = len(endpoint.requests)
+        for index in (3, 1, 4, 2):
+            assert esc_eval(*command, "--shard", f"{index}/4", "--out", f"s{index}") == (0, "")
+        assert len(endpoint.requests) == 2 * asked, "no dialogue is held or judged twice"
+        assert [len(Path(f"s{index}/dialogues.jsonl").read_text().splitlines()) for index in (1, 2, 3, 4)] == [1, 2, 1, 2]
+        assert not Path("s1/agreement.json").exists() and not Path("s1/report.html").exists()
+
+        merged = run_merge("s4", "s2", "s1", "s3", "--out", "merged")
+        assert merged.exit_code == 0, merged.output
+        for name in RECORDS:
+            assert Path("merged", name).read_bytes() == Path("whole", name).read_bytes(), name
+        assert Path("merged/report.html").exists()
+        assert json.loads(Path("merged/timing.json").read_text())["simulate"]["tries"] == 4
+
+        before = Path("merged/judgements.jsonl").read_bytes()
+        for stage in ("simulate", "score"):
+            assert esc_eval(stage, *command[1:], "--out", "merged") == (0, "")
+        assert len(endpoint.requests) == 2 * asked, "the merged run has every finished call"
+        assert Path("merged/judgements.jsonl").read_bytes() == before
+
+        code, err = esc_eval("report", "--run", "s2")
+        assert code == 2 and "s2 holds only shard 2/4 of a run" in err
+        for other, said in ((("--shard", "1/4"), "not shard 1/4"), ((), "not a whole run")):
+            code, err = esc_eval(*command, *other, "--out", "s2")
+            assert code == 2 and "s2 holds shard 2/4" in err and said in err
+        code, err = esc_eval(*command, "--shard", "1/4", "--out", "whole")
+        assert code == 2 and "whole holds a whole run, not shard 1/4" in err
+
+
+def test_scores_of_given_dialogues_merge_and_a_shards_own_dialogues_are_not_dealt_again(
+    esc_eval: EscEval, tmp_path: Path
+) -> None:
+    with Endpoint(models=("embedded",)) as endpoint:
+        (tmp_path / "c.yaml").write_text(yaml.safe_dump(demo_config(limit=2, exchanges=1, gold=None)))
+        given = ("--config", "c.yaml", "--endpoint", f"embedded={endpoint.url}")
+        for stage in ("simulate", "score"):
+            assert esc_eval(stage, *given, "--out", "whole") == (0, "")
+        for index in range(1, 6):  # the first has nothing to do
+            shard = ("--shard", f"{index}/5", "--out")
+            assert esc_eval("score", *given, "--dialogues", "whole/dialogues.jsonl", *shard, f"given{index}") == (0, "")
+            if index > 1:
+                assert esc_eval("simulate", *given, *shard, f"own{index}") == (0, "")
+                assert esc_eval("score", *given, *shard, f"own{index}") == (0, "")
+        assert len(Path("own4/judgements.jsonl").read_text().splitlines()) == 7
+        shards.merge([Path(f"given{index}") for index in range(1, 6)], Path("given"))
+        for name in ("dialogues.jsonl", "judgements.jsonl"):
+            assert Path("given", name).read_bytes() == Path("whole", name).read_bytes()
+
+
+def test_a_shard_starts_only_the_supporters_of_its_own_dialogues(
+    esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = yaml.safe_load((CONFIGS / "models" / "embedded.yaml").read_text())
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(spec | {"name": name}))
+    monkeypatch.setattr(pipeline, "plan_servers", lambda specs, logs: pytest.fail(f"starts {[spec.name for spec in specs]}"))
+    with Endpoint(models=("embedded", "one", "two")) as endpoint:
+        config = demo_config(limit=2, languages=["en"], exchanges=1, gold=None, supporters=["one.yaml", "two.yaml"])
+        (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
+        command = ("simulate", "--config", "c.yaml", "--endpoint", f"embedded={endpoint.url}", "--shard")
+        assert esc_eval(*command, "1/2", "--endpoint", f"one={endpoint.url}", "--out", "s1") == (0, "")
+        both = ("--endpoint", f"one={endpoint.url}", "--endpoint", f"two={endpoint.url}")
+        assert esc_eval(*command, "2/2", *both, "--out", "s2") == (0, "")
+    lines = Path("s1/dialogues.jsonl").read_text().splitlines()
+    assert [json.loads(line)["supporter"] for line in lines] == ["one", "one"]
+
+
+def dialogue(number: int) -> Dialogue:
+    return Dialogue(id=f"d{number}", language="en", source="test", turns=(Turn(role="seeker", text="hello"),))
+
+
+def shard(folder: Path, index: int, of: int, total: int = 5, **config: Any) -> Path:
+    """A finished shard's folder, as far as merging looks at it."""
+    folder.mkdir()
+    write_json(folder / "config.json", {"shard": {"index": index, "of": of}, "simulate": {"mode": "native"}} | config)
+    write_jsonl(folder / "dialogues.jsonl", Shard(index, of).take([dialogue(number) for number in range(total)]))
+    return folder
+
+
+def other_cards(t: Path) -> list[Path]:
+    folders = [shard(t / "a", 1, 2), shard(t / "b", 2, 2)]
+    (t / "b" / "cards.jsonl").write_text("{}\n")
+    return folders
+
+
+def unfinished(t: Path) -> list[Path]:
+    folders = [shard(t / "a", 1, 2), shard(t / "b", 2, 2)]
+    (t / "b" / "dialogues.jsonl").unlink()
+    return folders
+
+
+def whole(t: Path) -> list[Path]:
+    folder = shard(t / "a", 1, 2)
+    write_json(folder / "config.json", {"simulate": {}})
+    return [folder]
+
+
+def truncated(t: Path) -> list[Path]:
+    folders = [shard(t / "a", 1, 2), shard(t / "b", 2, 2)]
+    write_jsonl(t / "b" / "dialogues.jsonl", [dialogue(1)])
+    return folders
+
+
+def overlapping(t: Path) -> list[Path]:
+    folders = [shard(t / "a", 1, 2), shard(t / "b", 2, 2)]
+    write_jsonl(t / "b" / "dialogues.jsonl", [dialogue(0), dialogue(3), dialogue(4)])
+    return folders
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda t: [shard(t / "a", 1, 4), shard(t / "b", 3, 4)], "missing: shard 2/4, 4/4; all 4 are needed"),
+        (lambda t: [shard(t / "a", 1, 2), shard(t / "b", 1, 2)], "shard 1/2 twice: .*a and .*b"),
+        (lambda t: [shard(t / "a", 1, 2), shard(t / "b", 2, 3)], "a is shard 1/2, .*b shard 2/3: not of one run"),
+        (lambda t: [shard(t / "a", 1, 2)] * 2, "duplicate folders"),
+        (
+            lambda t: [shard(t / "a", 1, 2), shard(t / "b", 2, 2, simulate={"mode": "paper"})],
+            'a and .*b are not of one run: simulate.mode: "native" → "paper"',
+        ),
+        (lambda t: [shard(t / "a", 1, 2), shard(t / "b", 2, 2, gold={})], "a: stage gold has not begun in shard 1/2"),
+        (lambda t: [shard(t / "a", 1, 2), t / "b"], "not a run folder"),
+        (whole, "a holds a whole run, not a shard"),
+        (other_cards, "cards.jsonl and .* are not of one run"),
+        (unfinished, r"shard 2/2 is not finished \(no dialogues.jsonl in .*b\): run its command again"),
+        (truncated, r"missing or doubled: .* \(1/2: 2, 2/2: 1\)"),
+        (overlapping, "duplicate dialogue ids: d0"),
+    ],
+)
+def test_what_is_not_all_of_one_run_is_refused_before_anything_is_written(make: Any, message: str, tmp_path: Path) -> None:
+    folders = make(tmp_path)
+    with pytest.raises(UserError, match=message):
+        shards.merge(folders, tmp_path / "merged")
+    assert not (tmp_path / "merged").exists()
+
+
+def test_a_shard_is_no_place_to_merge_into(tmp_path: Path) -> None:
+    folders = [shard(tmp_path / "a", 1, 2), shard(tmp_path / "b", 2, 2)]
+    with pytest.raises(UserError, match="one of the shards"):
+        shards.merge(folders, tmp_path / "a")
+    shards.merge(folders, tmp_path / "merged")
+    shards.merge(folders, tmp_path / "merged")  # again is the same
+    (tmp_path / "else").mkdir()
+    write_json(tmp_path / "else" / "config.json", {"simulate": {"mode": "paper"}})
+    with pytest.raises(UserError, match="another simulate config"):
+        shards.merge(folders, tmp_path / "else")
+
+
+@pytest.mark.parametrize("text", ["0/4", "5/4", "1", "1/0", "a/b", "1/4/2", "-1/4", "1/²"])
+def test_a_shard_that_is_none(text: str, esc_eval: EscEval) -> None:
+    code, err = esc_eval("run", "--config", Path(__file__).parents[2] / "configs/eval/demo.yaml", "--shard", text, "--out", "r")
+    assert code == 2 and "command line: shard: " in err and "expected I/N with I from 1 to N, as in 2/4" in err
+    assert not Path("r").exists()
+
+
+@given(st.integers(0, 40), st.integers(1, 12))
+def test_the_parts_are_equal_and_make_the_whole(total: int, of: int) -> None:
+    parts = [Shard(index, of).take(range(total)) for index in range(1, of + 1)]
+    assert [job for part in parts for job in part] == list(range(total))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1

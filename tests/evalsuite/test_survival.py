@@ -1,0 +1,135 @@
+"""When seekers leave: which end counts as what, the curves by hand and against scipy, the tests against scipy."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from data_prep.records import Dialogue, Termination, Turn
+from evalsuite.report.trajectories import survival_charts
+from evalsuite.statistics.survival import Span, as_json, curves, log_ranks, span_of, tables
+from tests.evalsuite.records import make_dialogue
+
+Ends = list[tuple[int, bool]]
+
+
+def talk(name: str, supporter: str, roles: str, termination: Termination | None) -> Dialogue:
+    turns = tuple(Turn(role="seeker" if role == "u" else "supporter", text=role) for role in roles)
+    return make_dialogue(name, supporter, turns=turns, termination=termination)
+
+
+def held(supporter: str, ends: Ends) -> list[Dialogue]:
+    """Dialogues that the supporter opens: in each the seeker answered so many rounds, and left in the last of them or not."""
+    return [
+        talk(f"{supporter}{place}", supporter, "ru" * rounds, "seeker_ended" if left else "max_turns")
+        for place, (rounds, left) in enumerate(ends)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("roles", "termination", "expected"),
+    [
+        ("rururu", "max_turns", Span(3, False)),
+        ("ruru", "seeker_ended", Span(2, True)),
+        ("rur", "seeker_ended", Span(2, True)),  # the end itself need not be a turn
+        ("rur", "infrastructure", Span(1, False)),  # whether the second round would have been the last is not known
+        ("ru", "refusal", Span(1, False)),
+        ("ururu", "seeker_ended", Span(2, True)),  # the seeker opens: two replies were heard
+        ("ururur", "max_turns", Span(2, False)),  # nobody saw what the third reply did
+        ("r", "infrastructure", None),
+        ("u", "seeker_ended", None),
+        ("ruru", None, None),  # an imported dialogue does not say
+    ],
+)
+def test_how_long_a_dialogue_was_watched(roles: str, termination: Termination | None, expected: Span | None) -> None:
+    assert span_of(talk("d", "m", roles, termination)) == expected
+
+
+def test_a_curve_by_hand() -> None:
+    ends: Ends = [(1, True), (2, True), (2, False), (3, True), (5, False), (5, True)]
+    dialogues = [*held("m", ends), talk("x", "m", "r", "infrastructure")]
+    (curve,) = curves(dialogues)
+    assert [(s.round, s.at_risk, s.left, s.censored) for s in curve.steps] == [
+        (1, 6, 1, 0),
+        (2, 5, 1, 1),
+        (3, 3, 1, 0),
+        (4, 2, 0, 0),
+        (5, 2, 1, 1),
+    ]
+    assert [s.survival for s in curve.steps] == pytest.approx([5 / 6, 4 / 6, 4 / 9, 4 / 9, 2 / 9])
+    assert (curve.dialogues, curve.left_out, curve.median) == (6, 1, 3)
+    survival = 4 / 6  # Greenwood: 1/(6·5) + 1/(5·4), on the scale of log(−log)
+    width = 1.959964 * (1 / 30 + 1 / 20) ** 0.5 / -np.log(survival)
+    assert (curve.steps[1].low, curve.steps[1].high) == pytest.approx((survival ** np.exp(width), survival ** np.exp(-width)))
+
+
+ends = st.lists(st.tuples(st.integers(1, 6), st.booleans()), min_size=1, max_size=12)
+
+
+def censored(given: Ends) -> stats.CensoredData:
+    return stats.CensoredData(uncensored=[r for r, left in given if left], right=[r for r, left in given if not left])
+
+
+@settings(max_examples=25, deadline=None)
+@given(ends)
+def test_curves_against_scipy(given: Ends) -> None:
+    (curve,) = curves(held("m", given))
+    expected = stats.ecdf(censored(given)).sf
+    assert [s.survival for s in curve.steps] == pytest.approx(list(expected.evaluate([s.round for s in curve.steps])))
+    with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
+        band = expected.confidence_interval(method="log-log")
+    for step in curve.steps:
+        if 0 < step.survival < 1:
+            low, high = (bound.evaluate([step.round])[0] for bound in (band.low, band.high))
+            assert (step.low, step.high) == pytest.approx((low, high))
+        else:
+            assert step.low is step.high is None
+
+
+@settings(max_examples=25, deadline=None)
+@given(ends, ends)
+def test_log_rank_against_scipy(one: Ends, other: Ends) -> None:
+    (test,) = log_ranks(held("a", one) + held("b", other))
+    with np.errstate(all="ignore"):
+        expected = stats.logrank(censored(one), censored(other))
+    if test.undefined is None:
+        assert (test.statistic, test.p) == pytest.approx((expected.statistic**2, expected.pvalue))
+    else:
+        assert test.p is None and not np.isfinite(expected.statistic)
+
+
+def test_several_supporters() -> None:
+    dialogues = held("a", [(1, True)] * 8) + held("b", [(5, False)] * 8) + held("c", [(2, True), (5, False)] * 4)
+    everyone, *pairs = log_ranks(dialogues)
+    assert everyone.supporters == ("a", "b", "c") and everyone.df == 2 and everyone.holm is None
+    assert everyone.p is not None and everyone.p < 0.001
+    p = [pair.p or 0 for pair in pairs]
+    assert pairs[0].holm == pytest.approx(3 * p[0]) and p[0] == min(p)
+    with_none = log_ranks(held("a", [(3, False)] * 2) + held("b", [(3, False)]))
+    assert (with_none[0].p, with_none[0].undefined) == (None, "no seeker left")
+    at_once = log_ranks(held("a", [(1, True)]) + held("b", [(1, True)] * 2))
+    assert at_once[0].p is None and at_once[0].undefined is not None and at_once[0].undefined.startswith("no round in which")
+    assert log_ranks(held("a", [(1, True)])) == [] == curves([talk("d", "m", "ru", None)])
+
+
+def test_tables_and_charts_hold_the_same() -> None:
+    dialogues = held("a", [(1, True), (3, False)]) + held("b", [(1, False)])
+    found, tests = curves(dialogues), log_ranks(dialogues)
+    shown, verdicts = tables(found, tests)
+    assert shown.columns == ("supporter", "dialogues", "median", "round 1", "round 2", "round 3")
+    assert [row[:3] for row in shown.rows] == [("a", 2, 1), ("b", 1, None)] and shown.rows[1][4] is None
+    assert verdicts.rows[0][:2] == ("en", "a / b")
+    (chart,) = survival_charts(found)
+    assert chart.after == shown.key and chart.data["step"] and chart.data["bands"]
+    assert [point[:2] for point in chart.data["panels"][0]["series"][0]["points"]] == [
+        [0, 100.0],
+        [1, 50.0],
+        [2, 50.0],
+        [3, 50.0],
+    ]
+    assert as_json(found, tests)["curves"][0]["steps"][0]["survival"] == 0.5

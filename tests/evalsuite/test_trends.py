@@ -1,0 +1,134 @@
+"""Scores by round and costs of a dialogue: by hand, and slopes against numpy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from data_prep.records import Dialogue, Judgement, Turn
+from evalsuite.commands.trajectories import trajectories
+from evalsuite.report.trajectories import trend_charts
+from evalsuite.statistics.dialogue_costs import dialogue_costs, table
+from evalsuite.statistics.trends import round_of, tables, trends
+from serve.errors import UserError
+from serve.files import write_json, write_jsonl
+from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
+from tests.evalsuite.test_comparison import make_run
+
+RUBRIC = make_rubric("care", "clarity", low=1, high=5)
+SCORES: dict[str, list[int | None]] = {"d0": [1, 2, 3], "d1": [5, 4], "d2": [3, None, 5], "d3": [2]}  # care in each round
+
+
+def talk(name: str, rounds: int, supporter: str = "m") -> Dialogue:
+    turns = tuple(Turn(role=role, text="t") for _ in range(rounds) for role in ("supporter", "seeker"))
+    return make_dialogue(name, supporter, turns=turns, card_id=f"card-{name}", termination="max_turns")
+
+
+def given() -> tuple[list[Dialogue], list[Judgement]]:
+    dialogues = [talk(name, len(scores)) for name, scores in SCORES.items()] + [talk("unjudged", 2)]
+    judgements = [make_judgement(name, "care", 5) for name in SCORES]  # on the whole: no part of a trend
+    for name, scores in SCORES.items():
+        for place, score in enumerate(scores):
+            judgements += [make_judgement(name, "care", score, turn=2 * place)]
+            judgements += [make_judgement(name, "clarity", 3, turn=2 * place)]
+    return dialogues, judgements
+
+
+def test_means_by_round() -> None:
+    (found,) = trends(*given(), RUBRIC)
+    care = [point for point in found.points if point.dimension == "care"]
+    assert [(p.round, p.reached, p.estimate.n) for p in care] == [(1, 5, 4), (2, 4, 2), (3, 2, 2)]
+    assert [p.estimate.mean for p in care] == pytest.approx([25 * (11 / 4 - 1), 25 * (3 - 1), 25 * (4 - 1)])
+    average = [point.estimate.mean for point in found.points if point.dimension == "average"]
+    assert average == pytest.approx([(25 * 1.75 + 50) / 2, 50, (75 + 50) / 2])
+
+
+def test_slopes_are_those_within_dialogues() -> None:
+    (found,) = trends(*given(), RUBRIC)
+    expected = [float(np.polyfit(x, y, 1)[0]) for x, y in (([1, 2, 3], [0, 25, 50]), ([1, 2], [100, 75]))]
+    expected.append(25.0)  # 3 and 5, two rounds apart; d3 has one round and no slope
+    slope = found.slopes["care"]
+    assert (slope.estimate.mean, slope.estimate.n) == (pytest.approx(np.mean(expected)), 3)
+    assert slope.p == 1, "25, −25 and 25: every pattern of signs reaches a sum of 25"
+    assert found.slopes["clarity"].estimate.mean == 0 and found.slopes["clarity"].p == 1
+
+
+def test_tables_and_charts() -> None:
+    found = trends(*given(), RUBRIC)
+    means, slopes = tables(found, RUBRIC)
+    assert means.columns == ("supporter", "dimension", "round 1", "round 2", "round 3")
+    assert [row[1] for row in means.rows] == ["Care", "Clarity", "average"] == [row[1] for row in slopes.rows]
+    (chart,) = trend_charts(found, RUBRIC)
+    assert chart.after == slopes.key and [panel["title"] for panel in chart.data["panels"]] == ["Care", "Clarity", "Average"]
+    assert chart.data["panels"][0]["bars"] == [[1, 5], [2, 4], [3, 2]]
+    assert [point[0] for point in chart.data["panels"][0]["series"][0]["points"]] == [1, 2, 3]
+    orjson.dumps(chart.data)
+    assert trends(given()[0], [make_judgement("d0", "care", 5)], RUBRIC) == []
+
+
+def test_turns_that_are_no_round() -> None:
+    dialogue = make_dialogue("d")  # the seeker opens
+    assert round_of(dialogue, 1) == 1
+    with pytest.raises(UserError, match="turn: 0 of dialogue d is before the supporter's first"):
+        round_of(dialogue, 0)
+    with pytest.raises(UserError, match="judgement by j: turn: 2, but dialogue d has turns 0 to 1"):
+        trends([dialogue], [make_judgement("d", "care", 5, turn=2)], RUBRIC)
+    with pytest.raises(UserError, match="no dialogue 'x' in this run"):
+        trends([dialogue], [make_judgement("x", "care", 5, turn=1)], RUBRIC)
+
+
+def used(calls: int, prompt: int, completion: int) -> dict[str, int]:
+    return {"calls": calls, "prompt_tokens": prompt, "completion_tokens": completion}
+
+
+def test_costs_by_hand(tmp_path: Path) -> None:
+    """Two dialogues with a, one with b; the judge was asked again later (stage score), which replaces its first asking."""
+    dialogues = [
+        make_dialogue(
+            f"d{place}", supporter, usage=used(4, 1000 * (place + 1), 100), termination="max_turns", card_id=f"c{place}"
+        )
+        for place, supporter in enumerate("aab")
+    ]
+    usage = {
+        "simulate": {
+            "seeker": {"s": used(6, 3000, 150)},
+            "supporter": {"a": used(4, 2000, 80), "b": used(2, 1000, 70)},
+            "judge": {"j": used(30, 9, 9)},
+        },
+        "score": {"judge": {"j": used(3, 600, 30)}},
+        "gold": {"judge": {"j": used(99, 99, 99)}},
+    }
+    calls = {
+        "s/seeker": {"asked": 2, "seconds": 3.0},
+        "a/supporter": {"asked": 4, "seconds": 8.0},
+        "b/supporter": {"asked": 0, "seconds": 0},
+    }
+    timing = {"simulate": {"calls": calls}, "score": {"calls": {"j/judge": {"asked": 3, "seconds": 1.5}}}}
+    found = {cost.name: cost[1:] for cost in dialogue_costs(dialogues, usage, timing)}
+    assert found == {
+        "seeker s": (3, 3.0, 1000, 50, 2),  # 1.5 s a call, 6 calls of 3 dialogues
+        "supporter a": (2, 4.0, 1000, 40, 2),
+        "supporter b": (1, None, 1000, 70, 2),
+        "judge j": (3, 0.5, 200, 10, 1),
+        "dialogue with a": (2, 7.5, 1700, 110, 5),
+        "dialogue with b": (1, None, 3200, 110, 5),
+    }
+    assert table(dialogue_costs(dialogues, usage, timing)).rows[4] == ("dialogue with a", 2, 7.5, 1.7, 0.11, 5)
+    assert dialogue_costs([make_dialogue("d")], {}, {}) == []
+
+    run = make_run(tmp_path / "run", {"a": [1, 2], "b": [3, 4]})
+    write_jsonl(run / "dialogues.jsonl", dialogues)
+    write_jsonl(run / "judgements.jsonl", [make_judgement("d0", "fluency", 3, turn=1)])
+    write_json(run / "usage.json", usage)
+    write_json(run / "timing.json", timing)
+    app = typer.Typer()
+    app.command()(trajectories)
+    figures = orjson.loads(CliRunner().invoke(app, [str(run), "--json"]).stdout)
+    assert figures["costs"][4]["seconds"] == 7.5 and len(figures["trends"]) == 1 and figures["survival"]["curves"] == []
+    shown = CliRunner().invoke(app, [str(run), "--against", "emoharbor"], env={"COLUMNS": "200"})
+    assert "188.8" in shown.stdout and "Not in the paper" not in shown.stdout, shown.output
