@@ -12,6 +12,7 @@ from data_prep.commands import (
     corpora,
     import_esc_eval,
     import_held,
+    profiles,
     rank_sft,
     rescore,
     role_sft,
@@ -26,6 +27,7 @@ app.command("read")(corpora.read)
 app.command("import-esc-eval")(import_esc_eval.import_esc_eval)
 cards.app.add_typer(annotate.app, name="annotate")
 app.add_typer(cards.app, name="cards")
+app.add_typer(profiles.app, name="profiles")
 app.command("role-sft")(role_sft.role_sft)
 app.command("check-contamination")(check_contamination.check_contamination)
 app.command("import-scores")(scores.import_scores)

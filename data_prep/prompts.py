@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
-from jinja2 import StrictUndefined, TemplateError, TemplateNotFound
+from jinja2 import StrictUndefined, TemplateError, TemplateNotFound, TemplateSyntaxError
 from jinja2.loaders import FileSystemLoader
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from data_prep.records import Language
 from serve.errors import UserError, near
-from serve.files import CONFIGS, digest
+from serve.files import CONFIGS, digest, read_bytes
 
 
 class PromptPack:
@@ -20,9 +20,9 @@ class PromptPack:
 
     def __init__(self, name: str) -> None:
         self.folder = Path(name) if "/" in name else CONFIGS / "prompts" / name
-        if not self.folder.is_dir():
+        if not _is_pack(name, self.folder):
             packs = (p.name for p in (CONFIGS / "prompts").iterdir() if p.is_dir())
-            raise UserError(f"unknown prompt pack {name!r}: {near(name, packs)}")
+            raise UserError(f"unknown prompt pack {name[:100]!r}: {near(name[:100], packs)}")
         self._environments = {
             language.name: ImmutableSandboxedEnvironment(
                 loader=FileSystemLoader(language), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -38,8 +38,12 @@ class PromptPack:
             return self._environments[language].get_template(template).render(**values).strip()
         except (KeyError, TemplateNotFound):
             raise UserError(f"prompt pack has no file {where}") from None
-        except TemplateError as error:
-            raise UserError(f"{where}: {error}") from None
+        except TemplateSyntaxError as error:
+            raise UserError(f"{where}:{error.lineno}: {error.message}") from None
+        except UnicodeDecodeError:
+            raise UserError(f"{where}: not UTF-8 text") from None
+        except (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+            raise UserError(f"{where}: {error}") from None  # what a template does with its values is the template's mistake
 
     def require(self, languages: Iterable[Language], templates: Iterable[str]) -> None:
         """Raise `UserError` for the first of these templates that the pack lacks."""
@@ -51,7 +55,21 @@ class PromptPack:
     def fingerprint(self) -> str:
         """A hash of every file of the pack: part of a run's config, so that an edited prompt is seen as another run."""
         files = sorted(p for p in self.folder.rglob("*") if p.is_file())
-        return digest([[p.relative_to(self.folder).as_posix(), p.read_text(encoding="utf-8")] for p in files], 16)
+        return digest([[p.relative_to(self.folder).as_posix(), _text(p)] for p in files], 16)
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_bytes(path, "prompt").decode("utf-8")
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: not UTF-8 text; a prompt pack holds nothing else") from None
+
+
+def _is_pack(name: str, folder: Path) -> bool:
+    try:
+        return ("/" in name or name not in (".", "..")) and folder.is_dir()
+    except OSError:  # a name too long to be one
+        return False
 
 
 @lru_cache

@@ -16,6 +16,7 @@ Language = Literal["en", "zh"]
 Role = Literal["seeker", "supporter"]
 Termination = Literal["max_turns", "seeker_ended", "refusal", "empty_reply", "context_overflow", "infrastructure"]
 Identifier = Annotated[str, Field(min_length=1, max_length=200)]
+Count = Annotated[int, Field(ge=0, le=2**53)]  # what JSON holds exactly
 
 
 class Record(BaseModel):
@@ -92,11 +93,11 @@ class Usage(Record):
     `reasoning_tokens` is 0 where the server does not report it; `reasoning_characters` is counted by the client.
     """
 
-    prompt_tokens: Annotated[int, Field(ge=0)] = 0
-    completion_tokens: Annotated[int, Field(ge=0)] = 0
-    reasoning_tokens: Annotated[int, Field(ge=0)] = 0
-    reasoning_characters: Annotated[int, Field(ge=0)] = 0
-    calls: Annotated[int, Field(ge=0)] = 0
+    prompt_tokens: Count = 0
+    completion_tokens: Count = 0
+    reasoning_tokens: Count = 0
+    reasoning_characters: Count = 0
+    calls: Count = 0
 
 
 class Dialogue(Record):
@@ -111,7 +112,7 @@ class Dialogue(Record):
     profile_id: str | None = None
     supporter: str | None = None
     simulator: str | None = None
-    trial: Annotated[int, Field(ge=0)] = 0
+    trial: Count = 0
     turns: tuple[Turn, ...]
     termination: Termination | None = None
     usage: Usage | None = None
@@ -187,8 +188,8 @@ class Judgement(Record):
     value: float | None
     expected: float | None = None
     distribution: dict[str, float] | None = None
-    turn: Annotated[int, Field(ge=0)] | None = None
-    repeat: Annotated[int, Field(ge=0)] = 0
+    turn: Count | None = None
+    repeat: Count = 0
     condition: dict[str, str] = {}
     method: str = "given"
     raw: str = ""
@@ -215,7 +216,7 @@ class HumanScore(Record):
     rubric: Identifier
     dimension: Identifier
     value: Annotated[float, BeforeValidator(_no_truth_value)]
-    turn: Annotated[int, Field(ge=0)] | None = None
+    turn: Count | None = None
 
 
 class Preference(Record):

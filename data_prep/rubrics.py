@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from data_prep.records import Language
 from serve.files import read_named
@@ -23,10 +23,12 @@ class Scale(BaseModel):
 
 
 class Dimension(BaseModel):
-    """One dimension: what it is about and what each score means, per language."""
+    """One dimension: what it is about and what each score means, per language; `facet` is the group it belongs to, if any."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     label: dict[Language, str]
+    # Left out of dumps where there is none: a run folder's config stays as it was before there were facets.
+    facet: dict[Language, str] | None = Field(default=None, exclude_if=lambda facet: facet is None)
     about: dict[Language, str]
     levels: dict[Language, dict[int, str]]
 
@@ -55,6 +57,8 @@ class Rubric(BaseModel):
             for language in self.languages:
                 if language not in dimension.label or language not in dimension.about:
                     raise ValueError(f"dimension {key}: no {language} label or about")
+                if dimension.facet is not None and language not in dimension.facet:
+                    raise ValueError(f"dimension {key}: no {language} facet")
                 levels = dimension.levels.get(language, {})
                 missing = sorted(set(self.scale.scores) - set(levels))
                 extra = sorted(set(levels) - set(self.scale.scores))

@@ -1,0 +1,235 @@
+"""`profiles`: seekers for EmoHarbor, built from questionnaires or role cards, imported, checked, inspected and counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from data_prep.cards import load_cards
+from data_prep.cards.sheets import refuse_to_overwrite
+from data_prep.commands.options import (
+    BaseUrlOption,
+    ConcurrencyOption,
+    ModelOption,
+    OutOption,
+    SeedOption,
+    console,
+)
+from data_prep.ledger import Build
+from data_prep.profiles import Profile, inspection, load_profiles, sage
+from data_prep.profiles import build as profile_build
+from data_prep.profiles import stats as profile_stats
+from data_prep.profiles.check import check_profiles, table
+from data_prep.profiles.page import write_page
+from data_prep.profiles.seeds import Seed, load_seeds, seed_of_card
+from data_prep.profiles.vocabulary import load_vocabulary
+from data_prep.prompts import load_pack
+from data_prep.records import Dialogue
+from data_prep.tables import to_console
+from serve.batch import Batch
+from serve.errors import UserError, near
+from serve.files import check_unique
+from serve.specs import EMBEDDED_PREFIX, load_spec
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Profiles of seekers (EmoHarbor section 2.1): build, import, check, inspect, count.",
+)
+PROFILES, REJECTED, UNBUILT, DIALOGUES, CALLS = (
+    "profiles.jsonl",
+    "rejected.jsonl",
+    "unbuilt.jsonl",
+    "dialogues.jsonl",
+    "calls.sqlite",
+)
+_IMPORTS = (sage.NAME,)
+
+ProfilesOption = Annotated[
+    list[Path], typer.Option("--profiles", help="Profiles: our JSONL, or SAGE's profile file. Repeat for more.")
+]
+
+
+@app.command("build")
+def build(
+    out: OutOption,
+    model: ModelOption,
+    seeds: Annotated[
+        list[Path], typer.Option("--seeds", help="Filled-in questionnaires, JSONL (data_prep/bundled/questionnaire.jsonl).")
+    ] = [],  # noqa: B006 (typer wants a list; it is not changed)
+    cards: Annotated[
+        list[Path], typer.Option("--cards", help="Role cards as seeds: our JSONL, or a JSON file that ESC-Eval published.")
+    ] = [],  # noqa: B006
+    temperature: Annotated[
+        float, typer.Option("--temperature", min=0.0, max=2.0, help="Of the four steps; the review is greedy.")
+    ] = 0.7,
+    base_url: BaseUrlOption = None,
+    concurrency: ConcurrencyOption = 64,
+) -> None:
+    """Make a profile of every questionnaire or role card in the paper's four steps (appendix B), then let the model review it.
+
+    Writes OUT/profiles.jsonl, rejected.jsonl (what the review found inconsistent) and unbuilt.jsonl (replies that cannot be
+    read, raw), and prints what the checks find. Calls are in OUT/calls.sqlite: the same command again asks only what is
+    missing. Go on with `profiles inspect`. Example:
+
+    python -m data_prep profiles build --seeds data_prep/bundled/questionnaire.jsonl --model gpt-4 --out runs/profiles
+    """
+    given = [seed for path in seeds for seed in load_seeds(path)]
+    given += [seed_of_card(card) for path in cards for card in load_cards(path)]
+    if not given:
+        raise UserError("give --seeds (questionnaires), --cards (role cards) or both")
+    check_unique("--seeds, --cards", (seed.id for seed in given), "ids")
+    _known_topics(given)
+    spec = load_spec(model)
+    settings = {"model": model, "temperature": temperature, "prompts": load_pack(profile_build.PACK).fingerprint()}
+    made = Build(out, "profiles build", settings=settings)
+    for path in (*seeds, *cards):
+        made.input(path)
+    if (spec.checkpoint or "").startswith(EMBEDDED_PREFIX):
+        console.print("Plumbing: what the embedded 135M model makes of people says nothing about them.")
+    steps = {name: made.step(name) for name in profile_build.STEPS}
+    made.refuse_inputs([PROFILES, REJECTED, UNBUILT])
+    with Batch(spec, out / CALLS, console, base_url, concurrency) as batch:
+        kept, rejected, unbuilt = profile_build.build(given, batch, steps, temperature)
+    made.write(PROFILES, kept)
+    made.write(REJECTED, rejected)
+    made.write(UNBUILT, unbuilt)
+    made.finish(console)
+    to_console(table(check_profiles(kept, load_vocabulary()), len(kept)), console)
+    silent = sum(one.reason == "no answer" for one in unbuilt)
+    if silent:
+        console.print(f"{silent} without an answer: run the same command again to ask them", highlight=False)
+        raise typer.Exit(1)
+
+
+@app.command("import")
+def import_(
+    source: Annotated[
+        str, typer.Option("--source", metavar="NAME=PLACE", help="sage=FOLDER (or its profile file): SAGE's 100 profiles.")
+    ],
+    out: OutOption,
+) -> None:
+    """Bring profiles that others published, and the dialogues that were held with them, into our records.
+
+    sage: simulator_profile*.jsonl becomes OUT/profiles.jsonl; every NAME_result.jsonl beside it becomes dialogues of the
+    supporter NAME in OUT/dialogues.jsonl, to be scored as given dialogues. The dialogues' topics say what kind of problem a
+    profile has; a profile whose topic is not in our list has none. Example:
+
+    python -m data_prep profiles import --source sage=SAGE --out runs/sage
+    """
+    name, separator, place = source.partition("=")
+    if not separator or not place:
+        raise UserError(f"--source {source}: write NAME=PLACE with NAME one of {', '.join(_IMPORTS)}")
+    if name not in _IMPORTS:
+        raise UserError(f"--source: unknown source of profiles {name!r}: {near(name, _IMPORTS)}")
+    file, results = sage.find(Path(place))
+    topics = {key: topic for path in results.values() for key, topic in sage.load_topics(path).items()}
+    profiles = sage.load_profiles(file, topics)
+    check_unique(file, (profile.id for profile in profiles), "profile ids")
+    dialogues = [dialogue for supporter, path in results.items() for dialogue in sage.load_dialogues(path, supporter)]
+    _held_with(dialogues, profiles)
+    made = Build(out, "profiles import", settings={"source": name})
+    for path in (file, *results.values()):
+        made.input(path)
+    for what, count in (("profiles", len(profiles)), ("dialogues", len(dialogues))):
+        step = made.step(what)
+        step.taken = step.kept = count
+    made.write(PROFILES, profiles)
+    if dialogues:
+        made.write(DIALOGUES, dialogues)
+    made.finish(console)
+
+
+@app.command("check")
+def check(
+    files: Annotated[list[Path], typer.Argument(help="Profiles: our JSONL, or SAGE's profile file.", metavar="FILE...")],
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Doubtful things and missing fields end in exit code 1, too.")
+    ] = False,
+) -> None:
+    """Check profiles without a model: every field there, age against occupation and kind of problem, types, repeats.
+
+    Exit code 1 when something is wrong; what a rule of thumb doubts is printed for a person to look at.
+    """
+    profiles = _load(files)
+    findings = check_profiles(profiles, load_vocabulary())
+    to_console(table(findings, len(profiles)), console)
+    if any(strict or one.kind == "wrong" for one in findings):
+        raise typer.Exit(1)
+
+
+@app.command("inspect")
+def inspect(
+    profiles: ProfilesOption,
+    out: OutOption,
+    sample: Annotated[int, typer.Option("--sample", min=1, help="How many profiles to draw for the sheet.")] = 20,
+    seed: SeedOption = 0,
+    sheet: Annotated[
+        Path | None, typer.Option("--sheet", help="The sheet, filled in (CSV or XLSX): rejected profiles are left out.")
+    ] = None,
+) -> None:
+    """Let a person look at a random sample: write OUT/inspection.csv and .xlsx; with --sheet, OUT/profiles.jsonl without the
+    rejected ones.
+
+    Fill in one of the two files: keep is yes or no. The share rejected in the sample says what to expect of the rest.
+    """
+    loaded = _load(profiles)
+    made = Build(out, "profiles inspect", seed)
+    for path in (*profiles, *([sheet] if sheet else [])):
+        made.input(path)
+    if sheet is None:
+        refuse_to_overwrite(out, [inspection.NAME], inspection.LAYOUT)
+        drawn = inspection.draw(loaded, sample, seed)
+        for name in inspection.write_inspection(out, drawn, check_profiles(loaded, load_vocabulary())):
+            made.output(name, len(drawn))
+    else:
+        decisions = inspection.read_inspection(sheet, loaded)
+        kept = [one for one in loaded if decisions.get(one.id, True)]
+        step = made.step("inspected")
+        step.taken = len(decisions)
+        for one in loaded:
+            if decisions.get(one.id) is False:
+                step.drop(inspection.REJECTED, one.id)
+        step.kept = step.taken - step.dropped.total()
+        made.write(PROFILES, kept)
+    made.finish(console)
+
+
+@app.command("stats")
+def stats(
+    profiles: ProfilesOption,
+    html: Annotated[Path | None, typer.Option("--html", help="Also write the figures as one HTML file.")] = None,
+) -> None:
+    """Count who the profiles are (figures 3, 4, 8): gender, age, MBTI, Big Five, occupations, problems; and name the gaps."""
+    loaded, vocabulary = _load(profiles), load_vocabulary()
+    tables, gaps = profile_stats.tables(loaded, vocabulary), profile_stats.gaps(loaded, vocabulary)
+    if html:
+        write_page(html, tables, gaps, [path.name for path in profiles], len(loaded))
+        console.print(f"written: {html}", highlight=False, markup=False)
+    for one in tables:
+        to_console(one, console)
+    for gap in gaps:
+        console.print(Text(gap))
+
+
+def _load(files: list[Path]) -> list[Profile]:
+    loaded = [profile for path in files for profile in load_profiles(path)]
+    check_unique("--profiles", (profile.id for profile in loaded), "profile ids over all files")
+    return loaded
+
+
+def _known_topics(seeds: list[Seed]) -> None:
+    keys = load_vocabulary().keys
+    for seed in seeds:
+        if seed.topic and seed.topic not in keys:
+            raise UserError(f"seed {seed.id}: topic: unknown kind of problem {seed.topic!r}: {near(seed.topic, keys)}")
+
+
+def _held_with(dialogues: list[Dialogue], profiles: list[Profile]) -> None:
+    known = {profile.id for profile in profiles}
+    for dialogue in dialogues:
+        if dialogue.profile_id not in known:
+            raise UserError(f"dialogue {dialogue.source_id} of {dialogue.supporter}: its profile is not in the profile file")

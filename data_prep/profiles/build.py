@@ -1,0 +1,235 @@
+"""Seeds into profiles by a model, in the four steps of EmoHarbor's appendix B, and a fifth in which the model reviews them.
+
+1 demographics (nothing that tells who the person is), 2 preferences (expanded), 3 counselling (event, state, goals made
+concrete), 4 scenario script (reactions to different replies). Every step reads what the earlier ones made. What a person stated
+(age, gender, test results, kind of problem) stays as stated. A reply that cannot be read is never lost: it becomes an `Unbuilt`
+with its raw text. Prompts are configs/prompts/profiles, in our own words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+from pydantic import ValidationError
+
+from data_prep.cards.llm import Prompt
+from data_prep.ledger import Step
+from data_prep.profiles.record import BigFive, Profile
+from data_prep.profiles.seeds import Seed, draft, seed_text, years
+from data_prep.profiles.text import HEADINGS, LEVELS, TRAITS, profile_text
+from data_prep.profiles.vocabulary import load_vocabulary
+from data_prep.prompts import load_pack
+from data_prep.records import Identifier, Language, Record
+from serve.batch import Batch
+from serve.client import Question, Reply
+from serve.files import explain
+
+PACK = "profiles"
+REJECTED = "the model's review found it inconsistent"
+_TOKENS = 1500  # the longest step at a token a character; specs of simulators and judges allow less
+StepName = Literal["demographics", "preferences", "counselling", "script", "review"]
+STEPS: tuple[StepName, ...] = ("demographics", "preferences", "counselling", "script", "review")
+# Lines of a step and the most characters that one may have; None where the constraint is a closed list.
+_LINES: dict[str, dict[str, int | None]] = {
+    "demographics": {"name": 30, "age": None, "gender": 30, "occupation": 80, "nationality": 40, "relationship": 60},
+    "preferences": {
+        "mbti": None,
+        **dict.fromkeys(TRAITS["en"]),
+        "traits": 200,
+        "habits": 300,
+        "hobbies": 300,
+        "speech_style": 300,
+    },
+    "counselling": {"scenario": None, "problem": 600, "state": 300, "goals": 400, "roles": 400},
+}
+_LISTS = frozenset({"traits", "habits", "hobbies", "goals", "roles"})
+
+
+class Unbuilt(Record):
+    """A seed that came to no profile: at which step, why, and what the model said."""
+
+    id: Identifier
+    step: StepName
+    reason: str
+    raw: str = ""
+
+
+def build(
+    seeds: Sequence[Seed], batch: Batch, steps: Mapping[StepName, Step], temperature: float
+) -> tuple[list[Profile], list[Profile], list[Unbuilt]]:
+    """(kept, rejected by the review, unbuilt) in the seeds' order; a step is asked of all seeds at once.
+
+    `temperature` is that of the four steps (the review is greedy). A rerun on the same store asks only what is missing.
+    """
+    given = {seed.id: seed for seed in seeds}
+    drafts = {seed.id: draft(seed) for seed in seeds}
+    rejected: list[Profile] = []
+    unbuilt: list[Unbuilt] = []
+    for name in STEPS:
+        step = steps[name]
+        questions = [
+            _question(batch, key, name, prompt(given[key], profile, name), temperature) for key, profile in drafts.items()
+        ]
+        replies = batch.ask(questions, name) if questions else []
+        for (key, profile), reply in zip(list(drafts.items()), replies, strict=True):
+            step.taken += 1
+            made = read(given[key], profile, name, reply)
+            if isinstance(made, Profile):
+                step.kept += 1
+                drafts[key] = made
+                continue
+            step.drop(made.reason, key)
+            del drafts[key]
+            if made.reason == REJECTED:
+                rejected.append(profile)
+            else:
+                unbuilt.append(made)
+    return list(drafts.values()), rejected, unbuilt
+
+
+def _question(batch: Batch, key: str, step: StepName, asked: Prompt, temperature: float) -> Question:
+    spec = batch.spec
+    update = {
+        "temperature": 0.0 if step == "review" else temperature,
+        "max_tokens": max(_TOKENS, spec.sampling.max_tokens),
+    }
+    return Question(
+        [{"role": "system", "content": asked.system}, {"role": "user", "content": asked.text}],
+        sample={"item": key, "step": step},
+        sampling=spec.sampling.model_copy(update=update),
+        served_name=spec.served_name(),
+        purpose="extraction",
+        choices=asked.choices,
+        regex=asked.regex,
+    )
+
+
+# --- asking ----------------------------------------------------------------------------------------------------------------
+
+
+def prompt(seed: Seed, profile: Profile, step: StepName) -> Prompt:
+    """What one step asks about a seed, given the profile that the earlier steps made."""
+    language, pack = seed.language, load_pack(PACK)
+    data = seed_text(seed) if step == "demographics" else profile_text(profile, language)
+    kinds = [scenario.label(language) for scenario in load_vocabulary().scenarios]
+    system = pack.render(language, "review_system.j2" if step == "review" else "system.j2")
+    text = pack.render(language, f"{step}.j2", data=data, headings=headings(step, language), kinds=kinds)
+    choices = ("0", "1") if step == "review" else None
+    return Prompt(system, text, choices=choices, regex=_constraint(step, language) if step in _LINES else None)
+
+
+def headings(step: StepName, language: Language) -> dict[str, str]:
+    """The line headings of a step by field, in order; none for steps that are not answered line by line."""
+    return {key: (HEADINGS[language] | TRAITS[language])[key] for key in _LINES.get(step, {})}
+
+
+def _constraint(step: StepName, language: Language) -> str:
+    """What a constrained server may write: the step's lines, each with an end even for a weak model."""
+    closed = {
+        "age": "[1-9][0-9]",
+        "mbti": "[EI][SN][TF][JP]",
+        "scenario": "(" + "|".join(str(number) for number, _ in enumerate(load_vocabulary().scenarios, start=1)) + ")",
+        **dict.fromkeys(TRAITS["en"], "(" + "|".join(LEVELS[language].values()) + ")"),
+    }
+    colon = ": " if language == "en" else "："
+    lines = []
+    for key, heading in headings(step, language).items():
+        most = _LINES[step][key]
+        lines.append(f"{heading}{colon}" + (closed[key] if most is None else rf"[^\n]{{1,{most}}}"))
+    return r"\n".join(lines)
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------------
+
+
+def read(seed: Seed, profile: Profile, step: StepName, reply: Reply | None) -> Profile | Unbuilt:
+    """The profile with what a step's reply adds, or why there is none."""
+
+    def failed(reason: str) -> Unbuilt:
+        return Unbuilt(id=seed.id, step=step, reason=reason, raw=reply.text if reply else "")
+
+    if reply is None:
+        return failed("no answer")
+    if reply.refused:
+        return failed("refused")
+    if reply.finish_reason in ("length", "context_overflow"):
+        return failed("cut off" if reply.finish_reason == "length" else "context overflow")
+    text = reply.text.strip()
+    if step == "review":
+        verdict = text.rstrip(".。")
+        if verdict not in ("0", "1"):
+            return failed("unreadable")
+        return profile if verdict == "1" else failed(REJECTED)
+    if not text:
+        return failed("empty")
+    try:
+        if step == "script":
+            return _with(profile, {"scenario": text})
+        values = read_lines(text, headings(step, seed.language))
+        return _with(profile, _MAKERS[step](seed, values))
+    except ValidationError as error:
+        return failed(f"unreadable: {explain(error)}")
+    except ValueError as error:
+        return failed(f"unreadable: {error}")
+
+
+def read_lines(text: str, wanted: Mapping[str, str]) -> dict[str, str]:
+    """The value of every heading, each at a line's start exactly once; marks of lists and bold type are allowed, and any case.
+
+    Raises `ValueError` for a heading that is missing, doubled or without a value.
+    """
+    plain = "\n".join(re.sub(r"^[\s>#*•-]+", "", line).replace("**", "") for line in text.splitlines())
+    parts = re.split(r"^(" + "|".join(map(re.escape, wanted.values())) + r")[ \t]*[:：]", plain, flags=re.M | re.I)[1:]
+    found = list(zip(parts[::2], parts[1::2], strict=True))
+    values = {}
+    for key, heading in wanted.items():
+        matching = [value.strip() for name, value in found if name.lower() == heading.lower()]
+        if len(matching) != 1 or not matching[0]:
+            raise ValueError(f"{heading}: {len(matching)} lines, expected one" if len(matching) != 1 else f"{heading}: empty")
+        values[key] = matching[0]
+    return values
+
+
+def _with(profile: Profile, update: Mapping[str, object]) -> Profile:
+    """A copy with some fields replaced, validated as any other profile."""
+    return Profile.model_validate(profile.model_dump() | dict(update))
+
+
+def _items(values: Mapping[str, str]) -> dict[str, object]:
+    """Values with those that are lists split at semicolons."""
+    return {
+        key: [item.strip() for item in re.split(r"[;；]", value) if item.strip()] if key in _LISTS else value
+        for key, value in values.items()
+    }
+
+
+def _demographics(seed: Seed, values: Mapping[str, str]) -> dict[str, object]:
+    age = years(seed.age) or years(values["age"])
+    if age is None:
+        raise ValueError(f"{HEADINGS[seed.language]['age']}: no number of years")
+    return {"demographics": {**values, "age": age, "gender": seed.gender or values["gender"]}}
+
+
+def _preferences(seed: Seed, values: Mapping[str, str]) -> dict[str, object]:
+    by_word = {word: level for level, word in LEVELS[seed.language].items()}
+    traits = {key: by_word.get(values[key], values[key]) for key in TRAITS["en"]}
+    rest = {key: value for key, value in _items(values).items() if key not in traits}
+    big_five = seed.big_five or BigFive.model_validate(traits)
+    return {"preferences": rest | {"mbti": seed.mbti or values["mbti"], "big_five": big_five.model_dump()}}
+
+
+def _counselling(seed: Seed, values: Mapping[str, str]) -> dict[str, object]:
+    keys = load_vocabulary().keys
+    number = re.match(r"\d+", values["scenario"])
+    if number is None or not 1 <= int(number[0]) <= len(keys):
+        raise ValueError(f"{HEADINGS[seed.language]['scenario']}: no number from 1 to {len(keys)}")
+    return {"counselling": _items(values) | {"scenario": seed.topic or keys[int(number[0]) - 1]}}
+
+
+_MAKERS: dict[str, Callable[[Seed, Mapping[str, str]], dict[str, object]]] = {
+    "demographics": _demographics,
+    "preferences": _preferences,
+    "counselling": _counselling,
+}

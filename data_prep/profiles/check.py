@@ -1,0 +1,110 @@
+"""What can be checked about profiles without a model: is everything there, does it fit together, is it said only once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from data_prep.profiles.record import Profile
+from data_prep.profiles.vocabulary import Vocabulary
+from data_prep.role_play.near_duplicates import near_duplicates
+from data_prep.tables import Cell, Table
+from serve.errors import near
+
+Kind = Literal["wrong", "look", "missing"]
+REPEATS = 0.7  # shingle Jaccard from which two texts are taken for one that was reworded; below, the search misses some
+_HAN = re.compile(r"[一-鿿]")
+_AGAINST = {"E": "low", "I": "high"}  # the level of extraversion that speaks against a type
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing about one profile: `wrong` must be mended, `look` is for a person to judge, `missing` is an empty field."""
+
+    profile_id: str
+    kind: Kind
+    field: str
+    problem: str
+
+
+def check_profiles(profiles: Sequence[Profile], vocabulary: Vocabulary) -> list[Finding]:
+    """All findings, profile by profile in their order."""
+    found = [finding for profile in profiles for finding in _alone(profile, vocabulary)] + _repeats(profiles)
+    order = {profile.id: place for place, profile in enumerate(profiles)}
+    return sorted(found, key=lambda finding: order[finding.profile_id])
+
+
+def empty_fields(profile: Profile) -> list[str]:
+    """The dotted names of what a profile leaves open, of all that equation 1 asks for (a name is not asked for)."""
+    fields = profile.model_dump(include={"demographics", "preferences", "counselling"})
+    named = {f"{part}.{name}": value for part, values in fields.items() for name, value in values.items()}
+    del named["demographics.name"]
+    return [name for name, value in {**named, "scenario": profile.scenario}.items() if value in (None, "", ())]
+
+
+def table(findings: Sequence[Finding], profiles: int) -> Table:
+    """Wrong and doubtful things one by one, missing fields counted."""
+    rows: list[tuple[Cell, ...]] = [
+        (one.profile_id, one.kind, one.field, one.problem) for one in findings if one.kind != "missing"
+    ]
+    missing: dict[str, int] = {}
+    for one in findings:
+        if one.kind == "missing":
+            missing[one.field] = missing.get(one.field, 0) + 1
+    rows += [("", "missing", field, f"empty in {count} of {profiles} profiles") for field, count in missing.items()]
+    notes = ("wrong: to be mended. look: a rule of thumb is broken, a person decides. missing: the model is not told it.",)
+    return Table("profile-findings", f"{profiles} profiles checked", ("Profile", "", "Field", "Finding"), tuple(rows), notes)
+
+
+def _alone(profile: Profile, vocabulary: Vocabulary) -> Iterator[Finding]:
+    """Findings that a profile has for itself."""
+    who, likes, case = profile.demographics, profile.preferences, profile.counselling
+    for name in empty_fields(profile):
+        yield Finding(profile.id, "missing", name, "empty")
+    if case.scenario and case.scenario not in vocabulary.keys:
+        yield Finding(
+            profile.id, "wrong", "counselling.scenario", f"unknown {case.scenario!r}: {near(case.scenario, vocabulary.keys)}"
+        )
+    if (profile.language == "zh") != bool(_HAN.search(case.problem)):
+        yield Finding(profile.id, "wrong", "counselling.problem", f"is not in the profile's language, {profile.language}")
+    if likes.mbti and likes.big_five and _AGAINST[likes.mbti[0]] == likes.big_five.extraversion:
+        yield Finding(
+            profile.id, "look", "preferences.mbti", f"{likes.mbti}, yet extraversion is {likes.big_five.extraversion}"
+        )
+    if who.age is None:
+        return
+    if vocabulary.age_group(who.age) is None:
+        yield Finding(profile.id, "look", "demographics.age", f"{who.age} is in no age group")
+    for occupation in vocabulary.occupations:
+        if occupation.names(who.occupation) and not occupation.youngest <= who.age <= occupation.oldest:
+            allowed = f"{occupation.youngest} to {occupation.oldest}"
+            yield Finding(
+                profile.id, "look", "demographics.occupation", f"{who.occupation!r} at {who.age} (expected at {allowed})"
+            )
+    for scenario in vocabulary.scenarios:
+        if scenario.key == case.scenario and who.age < scenario.youngest:
+            yield Finding(
+                profile.id,
+                "look",
+                "counselling.scenario",
+                f"{scenario.key} at {who.age} (expected from {scenario.youngest} on)",
+            )
+
+
+def _repeats(profiles: Sequence[Profile]) -> list[Finding]:
+    """Profiles whose problem, or whose script, nearly repeats an earlier one's of the same language."""
+    found = []
+    for name in ("counselling.problem", "scenario"):
+        for language in sorted({profile.language for profile in profiles}):
+            texts = [
+                (profile.id, profile.scenario if name == "scenario" else profile.counselling.problem)
+                for profile in profiles
+                if profile.language == language
+            ]
+            texts = [(key, text) for key, text in texts if text]
+            for (key, _), earlier in zip(texts, near_duplicates([text for _, text in texts], REPEATS), strict=True):
+                if earlier is not None:
+                    found.append(Finding(key, "look", name, f"nearly repeats that of {texts[earlier][0]}"))
+    return found

@@ -1,0 +1,262 @@
+"""SAGE (Sentient Agent as a Judge): its 100 Chinese seeker profiles and its simulated dialogues, in their published form.
+
+`simulator_profile*.jsonl` holds one profile a line: {id, player, scene, main_cha, cha_group, task, first_talk}. `player` is a
+persona under eight headings (name, age, gender, occupation, hobbies, habits, style and manner of speaking), `scene` the
+background followed by how the person reacts to replies, `task` the hidden wish, `cha_group` traits of character.
+`*_result.jsonl` holds one dialogue a line with the same id, player and scene, and {topic, emo_point, history}; `history` has
+{role: user|assistant, content}, on the user's side with what the simulator thought and its emotion from 0 to 100.
+`first_talk`, the given opening of the user, is the first turn of the dialogues and no part of a profile.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import orjson
+from pydantic import Field, TypeAdapter, ValidationError
+
+from data_prep.profiles.record import Counselling, Demographics, Preferences, Profile
+from data_prep.records import Dialogue, Turn, dialogue_id
+from data_prep.sources.rows import Raw
+from serve.errors import UserError
+from serve.files import check_unique, explain, read_bytes
+
+NAME = "sage"
+_PROFILE_FILES, _RESULT = "simulator_profile*.jsonl", "_result.jsonl"
+LONGEST = 20  # turns at which its simulation stops
+_HEADINGS = {
+    "name": "姓名",
+    "age": "年龄",
+    "gender": "性别",
+    "occupation": "职业",
+    "hobbies": "个人爱好",
+    "habits": "习惯和行为特点",
+    "style": "说话风格",
+    "manner": "说话方式",
+}
+_HEADING = re.compile(r"^\s*[*#-]*\s*\**(" + "|".join(_HEADINGS.values()) + r")\**\s*[:：]\**[ \t]*", re.M)
+_THOUGHTS = ("activity", "analyse", "TargetCompletion")
+_BRACKET = re.compile(r"^[^\n\[\]]{1,16}\]\s*")  # the rest of a heading that was cut off, "心理活动]"
+# Where a scene goes over from what happened to how the person will react; the headings are by a model and vary.
+_REACTIONS = re.compile(r"^[^\n。，]{0,16}(?:不同[^\n。，]{0,14}|可能的)反应|^[^\n。]{0,16}情绪反应可能", re.M)
+_HIDDEN = re.compile(r"\n#+\s*隐藏主题\s*[:：]\s*\n\**[^\n]*\s*$")
+# The head of a dialogue's topic as a key of configs/profiles/scenarios.yaml.
+_SCENARIOS = {
+    "恋爱矛盾": "love",
+    "分手与复合": "love",
+    "择偶与相亲": "love",
+    "早恋被发现": "love",
+    "婚姻与恋爱选择": "love",
+    "沟通与冷战": "marriage",
+    "出轨与背叛": "marriage",
+    "经济与责任分配": "marriage",
+    "婆媳/翁婿矛盾": "parents",
+    "父母与子女冲突": "parents",
+    "其他亲属矛盾": "parents",
+    "兄弟姐妹矛盾": "parents",
+    "创伤与阴影": "parents",
+    "亲子关系": "parenting",
+    "学业与行为问题": "study",
+    "学业压力太大": "study",
+    "校园霸凌": "bullying",
+    "职场人际关系": "work_stress",
+    "工作压力与平衡": "work_stress",
+    "职业选择与规划": "career",
+    "自我提升与兴趣": "career",
+    "健康与养老": "care",
+    "抑郁与焦虑": "health",
+    "偏执与强迫": "health",
+    "债务与借贷": "money",
+    "民事纠纷": "money",
+    "居住与迁移": "transition",
+}
+
+
+class _Row(Raw):
+    id: Annotated[str, Field(min_length=1)]
+    player: str
+    scene: str
+    main_cha: str = ""
+    cha_group: tuple[str, ...] = ()
+    task: str
+
+
+class _Said(Raw):
+    role: Literal["user", "assistant"]
+    content: str
+    emotion: Annotated[float | None, Field(alias="emotion-point", ge=0, le=100)] = None
+    planning: dict[str, Any] | None = None
+
+
+class _Result(Raw):
+    id: Annotated[str, Field(min_length=1)]
+    topic: str
+    history: Annotated[tuple[_Said, ...], Field(min_length=1)]
+
+
+R = TypeVar("R", bound=Raw)
+
+
+def is_sage(path: Path) -> bool:
+    """Whether a file's first line is a row of SAGE's profile file; False for one that is not JSON."""
+    first = read_bytes(path, "profile file").lstrip().split(b"\n", 1)[0]
+    try:
+        value = orjson.loads(first)
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(value, dict) and {"player", "scene", "task"} <= value.keys()
+
+
+def load_profiles(path: Path, topics: dict[str, str] | None = None) -> list[Profile]:
+    """SAGE's profiles. `topics` ({id: topic}, from a file of dialogues) give each its kind of problem; without them it is null.
+
+    Raises `UserError` with file, line and field, also for a persona without one of its headings.
+    """
+    profiles = []
+    for where, row in _rows(path, _Row, "SAGE profile file"):
+        try:
+            profiles.append(_profile(row, (topics or {}).get(row.id, "")))
+        except ValidationError as error:
+            raise UserError(f"{where}: {explain(error)}") from None
+        except ValueError as error:
+            raise UserError(f"{where}: {error}") from None
+    return profiles
+
+
+def find(place: Path) -> tuple[Path, dict[str, Path]]:
+    """The profile file in a folder (or the file given) and the dialogue files beside it, by supporter.
+
+    Raises `UserError` for a place without a profile file, or with more than one.
+    """
+    if place.is_file():
+        return place, {}
+    files = sorted(place.glob(_PROFILE_FILES))
+    if len(files) != 1:
+        raise UserError(f"{place}: {len(files)} files {_PROFILE_FILES}, expected one: give SAGE's folder or its profile file")
+    results = sorted(place.glob(f"*{_RESULT}"))
+    return files[0], {path.name.removesuffix(_RESULT): path for path in results}
+
+
+def load_topics(path: Path) -> dict[str, str]:
+    """{profile's id there: topic} of a file of dialogues."""
+    return {row.id: row.topic for _, row in _rows(path, _Result, "SAGE dialogue file")}
+
+
+def load_dialogues(path: Path, supporter: str) -> list[Dialogue]:
+    """SAGE's dialogues with one supporter; the seeker's turns carry the simulator's thoughts and emotion as their state.
+
+    The seeker speaks first, otherwise than in EmoHarbor. A dialogue that stops on the supporter's side before the limit, which
+    SAGE's simulation never leaves, raises `UserError`, as do two turns of one side in a row.
+    """
+    dialogues = []
+    for where, row in _rows(path, _Result, "SAGE dialogue file"):
+        roles = [said.role for said in row.history]
+        wrong = [i for i, role in enumerate(roles) if role != ("user", "assistant")[i % 2]]
+        if wrong:
+            raise UserError(f"{where}: history.{wrong[0]}.role: user and assistant do not take turns from the user on")
+        if roles[-1] == "assistant" and len(roles) < LONGEST:
+            raise UserError(f"{where}: history: ends on the assistant's side after {len(roles)} of {LONGEST} turns")
+        dialogues.append(
+            Dialogue(
+                id=dialogue_id(NAME, profile_id(row.id), supporter, NAME, 0),
+                language="zh",
+                framework=NAME,
+                source=NAME,
+                source_id=row.id,
+                profile_id=profile_id(row.id),
+                supporter=supporter,
+                simulator=NAME,
+                turns=tuple(map(_turn, row.history)),
+                termination="seeker_ended" if roles[-1] == "user" else "max_turns",
+            )
+        )
+    check_unique(path, (dialogue.id for dialogue in dialogues), "dialogue ids")
+    return dialogues
+
+
+def profile_id(source_id: str) -> str:
+    """Our id of one of SAGE's profiles."""
+    return f"{NAME}-{source_id}"
+
+
+def _rows(path: Path, model: type[R], what: str) -> list[tuple[str, R]]:
+    adapter = TypeAdapter(model)
+    found = []
+    for number, line in enumerate(read_bytes(path, what).split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            found.append((f"{path}:{number}", adapter.validate_python(orjson.loads(line))))
+        except orjson.JSONDecodeError as error:
+            raise UserError(f"{path}:{number}: malformed JSON: {error.msg} (column {error.colno})") from None
+        except ValidationError as error:
+            raise UserError(f"{path}:{number}: {explain(error)}") from None
+    if not found:
+        raise UserError(f"{what} is empty: {path}")
+    return found
+
+
+def _turn(said: _Said) -> Turn:
+    """The state is what the simulator made of the reply before (activity, impression, whether its wish was met), and its
+    emotion from 0 to 100; how it then planned its own words is left out."""
+    thoughts = [_BRACKET.sub("", (said.planning or {}).get(key) or "").strip() for key in _THOUGHTS]
+    text = "\n".join(thought for thought in thoughts if thought)
+    state: dict[str, Any] = {"text": text} if text else {}
+    if said.emotion is not None:
+        state["emotion_point"] = said.emotion
+    return Turn(role="seeker" if said.role == "user" else "supporter", text=said.content, state=state or None)
+
+
+def _profile(row: _Row, topic: str) -> Profile:
+    parts = _persona(row.player)
+    scene = _HIDDEN.sub("", row.scene)
+    turn = _REACTIONS.search(scene)
+    background, script = (scene[: turn.start()], scene[turn.start() :]) if turn else (scene, "")
+    return Profile(
+        id=profile_id(row.id),
+        language="zh",
+        demographics=Demographics(
+            age=_age(parts["age"]), gender=parts["gender"], occupation=parts["occupation"], name=parts["name"]
+        ),
+        preferences=Preferences(
+            traits=tuple(filter(None, (row.main_cha, *row.cha_group))),
+            habits=_lines(parts["habits"]),
+            hobbies=_lines(parts["hobbies"]),
+            speech_style=" ".join((*_lines(parts["style"]), *_lines(parts["manner"]))),
+        ),
+        counselling=Counselling(problem=background.strip(), scenario=_scenario(topic), goals=(row.task,)),
+        scenario=script.strip(),
+        source=NAME,
+        source_id=row.id,
+    )
+
+
+def _persona(text: str) -> dict[str, str]:
+    pieces = _HEADING.split(text)[1:]
+    found = list(zip(pieces[::2], pieces[1::2], strict=True))
+    parts = {}
+    for key, heading in _HEADINGS.items():
+        matching = [value.strip() for name, value in found if name == heading]
+        if len(matching) != 1:
+            raise ValueError(f"player: {len(matching)} headings {heading}, expected one")
+        parts[key] = matching[0]
+    return parts
+
+
+def _age(text: str) -> int:
+    number = re.match(r"\d+", text)
+    if number is None:
+        raise ValueError(f"player: 年龄: no number in {text[:20]!r}")
+    return int(number[0])
+
+
+def _lines(text: str) -> tuple[str, ...]:
+    """The lines of a heading, without their numbers."""
+    lines = (re.sub(r"^\s*(?:\d+[.、．]|[-*•])?\s*", "", line).strip() for line in text.splitlines())
+    return tuple(line for line in lines if line)
+
+
+def _scenario(topic: str) -> str | None:
+    return _SCENARIOS.get(topic.partition("-")[0])

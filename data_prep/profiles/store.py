@@ -1,0 +1,26 @@
+"""Profiles in files: our JSONL, or SAGE's profile file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from data_prep.bundled import BUNDLED
+from data_prep.profiles import sage
+from data_prep.profiles.record import Profile
+from data_prep.records import Language
+from serve.files import check_unique, read_jsonl
+
+
+def load_profiles(path: Path) -> list[Profile]:
+    """Profiles from a JSONL file of `Profile`s, or of SAGE's rows (told apart by their first line; see `profiles.sage`).
+
+    Raises `UserError` with file, line and field; for an empty file; and for doubled ids.
+    """
+    profiles = sage.load_profiles(path) if sage.is_sage(path) else read_jsonl(path, Profile, "profile file")
+    check_unique(path, (profile.id for profile in profiles), "profile ids")
+    return profiles
+
+
+def bundled_profiles(language: Language) -> Path:
+    """The file of profiles written for this project, as `load_profiles` reads it."""
+    return BUNDLED / f"profiles_{language}.jsonl"

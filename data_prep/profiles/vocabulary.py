@@ -1,0 +1,104 @@
+"""The closed lists of profiles (configs/profiles/scenarios.yaml): kinds of problem, age groups, what ages occupations have."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from data_prep.records import Language
+from serve.files import CONFIGS, read_yaml
+
+Age = Annotated[int, Field(ge=0, le=120)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Named(_Part):
+    key: Annotated[str, Field(pattern=r"^[a-z][a-z_]*$")]
+    en: Annotated[str, Field(min_length=1)]
+    zh: Annotated[str, Field(min_length=1)]
+
+    def label(self, language: Language) -> str:
+        return self.en if language == "en" else self.zh
+
+
+class Scenario(_Named):
+    """A kind of problem. Somebody younger than `youngest` (years) can hardly have it."""
+
+    youngest: Age = 0
+
+
+class AgeGroup(_Named):
+    """An age group, `first` to `last` years, both included."""
+
+    first: Age
+    last: Age
+
+
+class Occupation(_Part):
+    """Words by which an occupation is known (regular expressions, case does not matter) and the ages that go with it."""
+
+    words: Annotated[tuple[str, ...], Field(min_length=1)]
+    youngest: Age = 0
+    oldest: Age = 120
+
+    @field_validator("words")
+    @classmethod
+    def _compile(cls, words: tuple[str, ...]) -> tuple[str, ...]:
+        for word in words:
+            try:
+                re.compile(word)
+            except re.error as error:
+                raise ValueError(f"{word!r} is not a regular expression: {error}") from None
+        return words
+
+    def names(self, occupation: str) -> bool:
+        """Whether an occupation's text is of this kind."""
+        return any(re.search(word, occupation, re.IGNORECASE) for word in self.words)
+
+
+class Vocabulary(_Part):
+    """The lists. Keys are unique within each, age groups follow on one another without a gap."""
+
+    name: str
+    source: str
+    scenarios: Annotated[tuple[Scenario, ...], Field(min_length=1)]
+    age_groups: Annotated[tuple[AgeGroup, ...], Field(min_length=1)]
+    occupations: tuple[Occupation, ...] = ()
+
+    @model_validator(mode="after")
+    def _sound(self) -> Vocabulary:
+        for name, items in (("scenarios", self.scenarios), ("age_groups", self.age_groups)):
+            keys = [item.key for item in items]
+            doubled = [key for key in dict.fromkeys(keys) if keys.count(key) > 1]
+            if doubled:
+                raise ValueError(f"{name}: {doubled[0]!r} stands twice")
+        for before, after in zip(self.age_groups, self.age_groups[1:], strict=False):
+            if after.first != before.last + 1:
+                raise ValueError(f"age_groups: {after.key} has to begin at {before.last + 1}, where {before.key} ends")
+        return self
+
+    @property
+    def keys(self) -> list[str]:
+        """The scenarios' keys, in the file's order."""
+        return [scenario.key for scenario in self.scenarios]
+
+    def label(self, key: str, language: Language) -> str:
+        """A scenario's name in a language; an unknown key is its own name (`profiles check` reports it)."""
+        return next((one.label(language) for one in self.scenarios if one.key == key), key)
+
+    def age_group(self, age: int | None) -> AgeGroup | None:
+        """The group that an age belongs to; None for no age and for one outside all groups."""
+        return next((group for group in self.age_groups if age is not None and group.first <= age <= group.last), None)
+
+
+@lru_cache
+def load_vocabulary(path: Path = CONFIGS / "profiles" / "scenarios.yaml") -> Vocabulary:
+    """The bundled lists, or one's own of the same form; `UserError` names file, line and field."""
+    return read_yaml(path, Vocabulary, "scenario list")
