@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from evalsuite.commands import feel, health, role_play
+from evalsuite.commands import ecdbench, feel, health, role_play
 from evalsuite.commands.agree import agree
 from evalsuite.commands.compare import compare
 from evalsuite.commands.correlate import correlate
@@ -34,6 +34,7 @@ for panel, verbs in {
     for verb in verbs:
         app.command(rich_help_panel=panel)(verb)
 app.add_typer(reported, name="reported", rich_help_panel=PEOPLE)
+app.add_typer(ecdbench.app, name="ecdbench", rich_help_panel=RUNS)
 app.add_typer(feel.app, name="feel", rich_help_panel=PEOPLE)
 app.add_typer(role_play.app, name="role-play", rich_help_panel=PEOPLE)
 app.add_typer(health.app, name="health", rich_help_panel=CHECKS)

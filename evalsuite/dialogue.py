@@ -76,7 +76,8 @@ def utterance(reply: Reply) -> Utterance:
 class ModelSide:
     """A model as seeker or supporter: its own lines are `assistant`, the other side's are `user`.
 
-    `hidden_opening` leaves that many opening turns out of its history.
+    `hidden_opening` leaves that many opening turns out of its history. `lead` is a line of the other side's that stands before
+    everything, where this side speaks first: chat templates want a user message to begin with.
     """
 
     client: ChatClient
@@ -85,9 +86,11 @@ class ModelSide:
     dialogue: str
     system: str | None = None
     hidden_opening: int = 0
+    lead: str | None = None
 
     async def speak(self, turns: Sequence[Turn]) -> Utterance:
         messages: list[Message] = [{"role": "system", "content": self.system}] if self.system else []
+        messages += [{"role": "user", "content": self.lead}] if self.lead else []
         for turn in turns[self.hidden_opening :]:
             messages.append({"role": "assistant" if turn.role == self.role else "user", "content": turn.text})
         question = Question(

@@ -6,33 +6,35 @@ A stage first replays from the store alone; only when something is missing are s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
-import orjson
 from rich.console import Console
 
 from data_prep.records import Dialogue, Judgement, Usage
 from data_prep.scores.human import read_dialogues
 from evalsuite.config import Resolved, unspoken
 from evalsuite.dialogue import Failures, Plan, hold
-from evalsuite.frameworks import esc_eval
+from evalsuite.frameworks import emoharbor, esc_eval
 from evalsuite.judge import Judge
 from evalsuite.runs import Run
 from evalsuite.statistics.agreement import agreement
 from serve.batch import in_flight
-from serve.client import ChatClient, NotStored, Tally
+from serve.client import ChatClient, NotStored, ServerLost, Tally
 from serve.errors import UserError, near
-from serve.files import digest, read_bytes, write_json, write_jsonl
+from serve.files import digest, read_object, write_json, write_jsonl
 from serve.launch import Servers
 from serve.plan import plan_servers
 from serve.progress import CallProgress
 from serve.specs import ModelSpec, load_spec
 
 Job = Plan | Dialogue
+_PLANS: dict[str, Callable[[Resolved, ChatClient], Iterator[Plan]]] = {
+    "esc_eval": esc_eval.plans,
+    "emoharbor": emoharbor.plans,
+}
 
 
 class Fleet:
@@ -42,7 +44,10 @@ class Fleet:
     def __init__(self, run: Run, resolved: Resolved) -> None:
         self._run = run
         self._endpoints = dict(resolved.config.endpoints)
-        self._roles = (resolved.config.seeker, resolved.config.judge)
+        named = (resolved.config.seeker, resolved.emoharbor.thinker, resolved.config.judge)
+        self._roles = tuple(name for name in named if name)
+        # A shard may be given the endpoint of a supporter that only others of its shards speak to.
+        self._supporters = lambda: resolved.supporters if resolved.config.supporters else []
         self._servers = ExitStack()
 
     def __enter__(self) -> Fleet:
@@ -54,6 +59,8 @@ class Fleet:
     def up(self, specs: Sequence[ModelSpec]) -> Mapping[str, str]:
         """Base URLs by model name, after launching what is not up yet."""
         known = {load_spec(name).name for name in self._roles} | {spec.name for spec in specs}
+        if not known.issuperset(self._endpoints):
+            known |= {spec.name for spec in self._supporters()}
         for name in self._endpoints:
             if name not in known and not any(name.startswith(f"{model}.") for model in known):
                 raise UserError(f"endpoint for {name!r}: no such model in this run: {near(name, known)}")
@@ -71,25 +78,28 @@ class Outcome:
 
     dialogues: list[Dialogue] = field(default_factory=list)
     judgements: list[Judgement] = field(default_factory=list)
+    turn_judgements: list[Judgement] = field(default_factory=list)
     failures: Failures = field(default_factory=Failures)
 
 
 def simulate(run: Run, resolved: Resolved, fleet: Fleet, console: Console, score: bool) -> Outcome:
-    """Hold every dialogue of a run and, with `score`, judge each as soon as it ends. Writes cards, dialogues, judgements."""
+    """Hold every dialogue of a run and, with `score`, judge each as soon as it ends. Writes cards or profiles, dialogues and
+    judgements."""
     for spec in resolved.supporters:
         if left_out := unspoken(spec, resolved.config.languages):
-            console.print(f"{spec.name} does not speak {', '.join(left_out)}: those cards are left out for it")
+            console.print(f"{spec.name} does not speak {', '.join(left_out)}: what is played in it is left out")
     run.claim("simulate", resolved.simulate_config())
     if score:
         run.claim("score", resolved.score_config())
-    specs = [resolved.seeker, *resolved.supporters, *([resolved.judge] if score else [])]
+    specs = [*_seekers(resolved), *([resolved.judge] if score else [])]
+    plans = _PLANS[resolved.config.framework]
     outcome = _execute(
-        run, resolved, fleet, console, lambda client: list(esc_eval.plans(resolved, client)), specs, score, "simulate"
+        run, resolved, fleet, console, lambda client: resolved.part(list(plans(resolved, client))), specs, score, "simulate"
     )
-    write_jsonl(run.folder / "cards.jsonl", resolved.cards)
+    _write_people(run, resolved)
     write_jsonl(run.folder / "dialogues.jsonl", outcome.dialogues)
     if score:
-        write_jsonl(run.folder / "judgements.jsonl", outcome.judgements)
+        _write_judgements(run, outcome)
     return outcome
 
 
@@ -104,23 +114,51 @@ def score(run: Run, resolved: Resolved, fleet: Fleet, console: Console, dialogue
         if "simulate" in run.config():
             raise UserError(f"--dialogues {dialogues}: {run.folder} holds a run's own dialogues; use another --out")
         run.claim("dialogues", {"count": len(given), "sha256": digest([each.model_dump(mode="json") for each in given])})
+        given = resolved.part(given)  # a run's own dialogues are this shard's already
     run.claim("score", resolved.score_config())
-    outcome = _execute(run, resolved, fleet, console, lambda _: given, [resolved.judge], True, "score")
+    specs = [resolved.judge]
+    if resolved.method == "json":
+        for dialogue in given:
+            resolved.shown.profile(dialogue)  # an unknown one is refused before anything is started
+        if resolved.thinker and resolved.shown.strategy == "states" and any(map(emoharbor.unthought, given)):
+            specs.append(resolved.thinker)
+    outcome = _execute(run, resolved, fleet, console, lambda _: given, specs, True, "score")
     if from_elsewhere:
         write_jsonl(own, outcome.dialogues)
-    write_jsonl(run.folder / "judgements.jsonl", outcome.judgements)
+        if resolved.config.framework == "emoharbor" and resolved.shown.profiles:
+            _write_people(run, resolved)
+    _write_judgements(run, outcome)
     return outcome
 
 
+def _seekers(resolved: Resolved) -> list[ModelSpec]:
+    return [resolved.seeker, *([resolved.thinker] if resolved.thinker else [])]
+
+
+def _write_people(run: Run, resolved: Resolved) -> None:
+    if resolved.config.framework == "emoharbor":
+        write_jsonl(run.folder / "profiles.jsonl", resolved.profiles)
+    else:
+        write_jsonl(run.folder / "cards.jsonl", resolved.cards)
+
+
+def _write_judgements(run: Run, outcome: Outcome) -> None:
+    """Verdicts on whole dialogues; those on parts of them (EmoHarbor's per turn) have a file of their own."""
+    write_jsonl(run.folder / "judgements.jsonl", outcome.judgements)
+    if outcome.turn_judgements:
+        write_jsonl(run.folder / "turn_judgements.jsonl", outcome.turn_judgements)
+
+
 def score_gold(run: Run, resolved: Resolved, fleet: Fleet, console: Console) -> Outcome:
-    """Judge the gold set and measure the agreement. Writes gold_*.jsonl and agreement.json."""
+    """Judge the gold set and measure the agreement. Writes gold_*.jsonl and agreement.json (not for a shard)."""
     dialogues, scores = resolved.gold
     run.claim("gold", resolved.gold_config())
-    outcome = _execute(run, resolved, fleet, console, lambda _: dialogues, [resolved.judge], True, "gold")
+    outcome = _execute(run, resolved, fleet, console, lambda _: resolved.part(dialogues), [resolved.judge], True, "gold")
     write_jsonl(run.folder / "gold_dialogues.jsonl", dialogues)
     write_jsonl(run.folder / "gold_scores.jsonl", scores)
     write_jsonl(run.folder / "gold_judgements.jsonl", outcome.judgements)
-    write_json(run.folder / "agreement.json", {"agreement": agreement(outcome.judgements, scores)})
+    if resolved.shard is None:  # a part's would pass for the whole's; `esc-eval merge` makes it
+        write_json(run.folder / "agreement.json", {"agreement": agreement(outcome.judgements, scores)})
     return outcome
 
 
@@ -135,12 +173,14 @@ def _execute(
     stage: str,
 ) -> Outcome:
     concurrency = resolved.config.concurrency
+    needed = list(specs)
 
     async def work(endpoints: Mapping[str, str], offline: bool) -> Outcome:
         async with ChatClient(run.store, endpoints, concurrency, offline=offline) as client:
-            if not offline:
-                await _check(client, resolved, specs)
             listed = jobs(client)
+            needed[:] = [*specs, *_speaking(resolved, listed)]
+            if not offline:
+                await _check(client, resolved, needed)
             quiet = Console(quiet=True) if offline else console
             with CallProgress(len(listed), client, quiet, stage, "dialogues") as progress:
                 outcome = await _stream(client, resolved, listed, judged, concurrency, progress)
@@ -154,9 +194,15 @@ def _execute(
     try:
         return asyncio.run(work({}, offline=True))
     except NotStored:
-        endpoints = fleet.up(specs)
+        endpoints = fleet.up(needed)
         with run.timed(stage) as timing:
             return asyncio.run(work(endpoints, offline=False))
+
+
+def _speaking(resolved: Resolved, jobs: Sequence[Job]) -> list[ModelSpec]:
+    """The supporters of these jobs: a shard needs only some, and none speaks where given dialogues are judged."""
+    names = {job.supporter for job in jobs if isinstance(job, Plan)}
+    return [spec for spec in resolved.supporters if spec.name in names] if names else []
 
 
 async def _check(client: ChatClient, resolved: Resolved, specs: Sequence[ModelSpec]) -> None:
@@ -171,10 +217,24 @@ async def _check(client: ChatClient, resolved: Resolved, specs: Sequence[ModelSp
         await client.check(spec, sorted(names))
 
 
+async def _thought_through(resolved: Resolved, client: ChatClient, dialogue: Dialogue, failures: Failures) -> Dialogue:
+    """A given dialogue with its seeker's states; one that cannot be judged now when the Thinker's server is lost."""
+    try:
+        return await emoharbor.with_states(resolved, client, dialogue)
+    except ServerLost as error:
+        failures.reasons[dialogue.id] = str(error)
+        return dialogue.model_copy(update={"termination": "infrastructure"})
+
+
+def _judge(client: ChatClient, resolved: Resolved) -> Judge:
+    shown = resolved.shown
+    return Judge(client, resolved.judge, resolved.rubric, resolved.judge_prompts, resolved.method, shown=shown)
+
+
 async def _stream(
     client: ChatClient, resolved: Resolved, jobs: Sequence[Job], judged: bool, width: int, progress: CallProgress
 ) -> Outcome:
-    judge = Judge(client, resolved.judge, resolved.rubric, resolved.judge_prompts, resolved.method) if judged else None
+    judge = _judge(client, resolved) if judged else None
     dialogues: dict[str, Dialogue] = {}
     judgements: dict[str, list[Judgement]] = {}
     failures = Failures()
@@ -183,14 +243,20 @@ async def _stream(
         dialogue = await hold(job, failures) if isinstance(job, Plan) else job
         dialogues[job.id] = dialogue
         if judge is not None:
+            if judge.method == "json" and judge.shown.strategy == "states" and not isinstance(job, Plan):
+                dialogue = await _thought_through(resolved, client, dialogue, failures)
+                if dialogue.termination != "infrastructure":
+                    dialogues[job.id] = dialogue
             judgements[job.id] = await judge.score(dialogue)
         progress.step()
 
     await in_flight(jobs, one, width)
     ordered = [job.id for job in jobs]
+    found = [judgement for id in ordered for judgement in judgements.get(id, [])]
     return Outcome(
         [dialogues[id] for id in ordered],
-        [judgement for id in ordered for judgement in judgements.get(id, [])],
+        [judgement for judgement in found if judgement.turn is None],
+        [judgement for judgement in found if judgement.turn is not None],
         failures,
     )
 
@@ -198,7 +264,7 @@ async def _stream(
 def _write_usage(run: Run, stage: str, tallies: Mapping[tuple[str, str], Tally]) -> None:
     """usage.json: stage → role → model → Usage; the same for an interrupted run and an undisturbed one."""
     path = run.folder / "usage.json"
-    usage: dict[str, Any] = orjson.loads(read_bytes(path, "usage")) if path.exists() else {}
+    usage = read_object(path, "a run's usage") if path.exists() else {}
     usage[stage] = {}
     for (model, role), tally in sorted(tallies.items()):
         counted = Usage(

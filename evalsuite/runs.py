@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
+import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from serve.errors import UserError
-from serve.files import read_bytes, write_json
+from serve.files import locked, read_object, write_json
 from serve.store import Store
 
 
@@ -30,7 +29,6 @@ class Run:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.store = Store(folder / "calls.sqlite")
-        self._timing: dict[str, Any] = {}
 
     @property
     def logs(self) -> Path:
@@ -39,7 +37,7 @@ class Run:
     def claim(self, stage: str, config: dict[str, Any]) -> None:
         """Remember a stage's resolved config; refuse a folder that holds another one, showing the difference."""
         path = self.folder / "config.json"
-        known: dict[str, Any] = orjson.loads(read_bytes(path, "run config")) if path.exists() else {}
+        known = self.config()
         config = orjson.loads(orjson.dumps(config))
         if stage in known and known[stage] != config:
             lines = "; ".join(differences(known[stage], config))
@@ -51,8 +49,12 @@ class Run:
 
     def config(self) -> dict[str, Any]:
         """The configs of all stages that ran in this folder."""
-        path = self.folder / "config.json"
-        return orjson.loads(read_bytes(path, "run config")) if path.exists() else {}
+        return self._object("config.json", "a run's config")
+
+    def _object(self, name: str, what: str) -> dict[str, Any]:
+        """A JSON object of this folder, {} where there is none."""
+        path = self.folder / name
+        return read_object(path, what) if path.exists() else {}
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[dict[str, Any]]:
@@ -60,13 +62,13 @@ class Run:
 
         A resumed stage adds its seconds to those of earlier tries, so the sum is what the stage cost in all.
         """
-        path = self.folder / "timing.json"
+        self.timing()  # a damaged file is said now, not after the work
         extra: dict[str, Any] = {}
         started = time.perf_counter()
         try:
             yield extra
         finally:
-            timing = orjson.loads(path.read_bytes()) if path.exists() else {}
+            timing = self.timing()
             before = timing.get(stage, {})
             timing[stage] = {
                 **before,
@@ -75,33 +77,27 @@ class Run:
                 "tries": before.get("tries", 0) + 1,
                 "finished": time.strftime("%Y-%m-%d %H:%M:%S"),
             }
-            write_json(path, timing)
+            write_json(self.folder / "timing.json", timing)
 
     def timing(self) -> dict[str, Any]:
-        path = self.folder / "timing.json"
-        return orjson.loads(path.read_bytes()) if path.exists() else {}
+        """Seconds, tries and dates of every stage so far."""
+        return self._object("timing.json", "a run's timing")
 
 
 @contextmanager
 def open_run(folder: Path) -> Iterator[Run]:
     """Open (or create) a run folder for one process; a second one is refused while the first is at work."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise UserError(f"run folder cannot be used: {folder}: {error.strerror}") from None
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(f"run folder is in use by another process: {folder}") from None
+    with locked(folder / ".lock", f"run folder {folder}"):
+        for place in (folder, folder / "tables"):
+            for leftover in place.glob(".*.tmp"):  # of a run that was killed while it wrote
+                if re.fullmatch(r"\..+\.\d+\.tmp", leftover.name):
+                    with suppress(OSError):
+                        leftover.unlink()
         run = Run(folder)
         try:
             yield run
         finally:
             run.store.close()
-    finally:
-        os.close(lock)
 
 
 def differences(old: Any, new: Any, where: str = "") -> list[str]:

@@ -112,7 +112,8 @@ def bases(names: Sequence[str], config: Mapping[str, Any]) -> dict[str, Base]:
     """Model name → base: from a run's config.json, else from a bundled spec of that name, else from the name alone."""
     simulated = config.get("simulate", {})
     parts = [config.get(stage, {}).get("judge") for stage in ("score", "gold", "health")]
-    specs = {spec["name"]: spec for spec in [*simulated.get("supporters", []), simulated.get("seeker"), *parts] if spec}
+    parts += [simulated.get("seeker"), simulated.get("thinker")]
+    specs = {spec["name"]: spec for spec in [*simulated.get("supporters", []), *parts] if spec}
     bundled = set(model_names())
     return {
         name: base_of(specs.get(name) or (load_spec(name).model_dump(mode="json") if name in bundled else {"name": name}))

@@ -15,19 +15,18 @@ from evalsuite.commands.output import deliver, plain
 from evalsuite.fdaef.aggregate import Missing, Node, Result, aggregate
 from evalsuite.fdaef.figures import charts, write_page
 from evalsuite.fdaef.registry import Benchmark, load_benchmark, load_models
+from evalsuite.fdaef.registry_tables import counts_table, registry_table
 from evalsuite.fdaef.scores import ModelScores, read_scores
 from evalsuite.fdaef.tables import (
     GATED,
     LISTED,
     SHARE,
     cell_of,
-    counts_table,
     datasets_table,
     gate_of,
     leaderboard,
     places,
     ranks_table,
-    registry_table,
     separation_table,
 )
 from evalsuite.fdaef.uncertainty import separations
@@ -204,7 +203,7 @@ def figures_of(result: Result) -> dict[str, Any]:
             "partial": gate.partial,
             "share": gate.share,
             "passed": result.passed,
-            "passing_draws": float((gate.values[1:] >= result.threshold).mean()) if gate.drawn and gate.complete else None,
+            "passing_draws": result.passing,
         },
         "capabilities": {node.path: _figures(node) for node in root.children},
     }

@@ -37,8 +37,11 @@ JudgePromptsOption = Annotated[
 CardsOption = Annotated[
     list[Path] | None, typer.Option("--cards", help="Role cards: our JSONL, or ESC-Eval's published card_high_*.json.")
 ]
-LimitOption = Annotated[int | None, typer.Option("--limit", help="At most this many cards a language.")]
+LimitOption = Annotated[int | None, typer.Option("--limit", help="At most this many cards (or profiles) a language.")]
 LanguageOption = Annotated[str | None, typer.Option("--language", help="en or zh; without it, those of the config.")]
+ProfilesOption = Annotated[
+    list[Path] | None, typer.Option("--profiles", help="Profiles (EmoHarbor): our JSONL, or SAGE's file.")
+]
 ModeOption = Annotated[
     str | None, typer.Option("--mode", help="paper: as published, odd parts included. native: as we would do it.")
 ]
@@ -60,12 +63,14 @@ def resolve(
     api_key_env: str | None = None,
     *,
     cards: Sequence[Path] | None = None,
+    profiles: Sequence[Path] | None = None,
     language: str | None = None,
     **overrides: Any,
 ) -> Resolved:
     """The config with what the command line overrides (None: not given); errors name the option."""
     overrides |= {
         "cards": [str(path) for path in cards] if cards else None,
+        "profiles": [str(path) for path in profiles] if profiles else None,
         "languages": [language] if language else None,
     }
     loaded = load_config(config, overrides)

@@ -26,6 +26,7 @@ from evalsuite.commands.options import (
     LimitOption,
     ModeOption,
     OutOption,
+    ProfilesOption,
     PromptsOption,
     SeekerOption,
     SupporterOption,
@@ -58,6 +59,7 @@ def run(
     judge: JudgeOption = None,
     judge_prompts: JudgePromptsOption = None,
     cards: CardsOption = None,
+    profiles: ProfilesOption = None,
     limit: LimitOption = None,
     language: LanguageOption = None,
     mode: ModeOption = None,
@@ -79,6 +81,7 @@ def run(
         judge=judge,
         judge_prompts=judge_prompts,
         cards=cards,
+        profiles=profiles,
         limit=limit,
         language=language,
         mode=mode,
@@ -103,6 +106,7 @@ def simulate(
     seeker: SeekerOption = None,
     prompts: PromptsOption = None,
     cards: CardsOption = None,
+    profiles: ProfilesOption = None,
     limit: LimitOption = None,
     language: LanguageOption = None,
     mode: ModeOption = None,
@@ -120,6 +124,7 @@ def simulate(
         seeker=seeker,
         prompts=prompts,
         cards=cards,
+        profiles=profiles,
         limit=limit,
         language=language,
         mode=mode,
@@ -137,6 +142,7 @@ def score(
     dialogues: Annotated[Path | None, typer.Option(help="Dialogue records (JSONL). Default: OUT/dialogues.jsonl.")] = None,
     judge: JudgeOption = None,
     judge_prompts: JudgePromptsOption = None,
+    profiles: ProfilesOption = None,
     language: LanguageOption = None,
     mode: ModeOption = None,
     endpoint: EndpointOption = None,
@@ -147,7 +153,15 @@ def score(
     """Only score dialogues: writes OUT/judgements.jsonl, and the gold set's agreement if the config has one."""
     _check_wandb(wandb, shard)
     resolved = resolve(
-        config, endpoint, judge=judge, judge_prompts=judge_prompts, language=language, mode=mode, shard=shard, out=out
+        config,
+        endpoint,
+        judge=judge,
+        judge_prompts=judge_prompts,
+        profiles=profiles,
+        language=language,
+        mode=mode,
+        shard=shard,
+        out=out,
     )
     _check_all(resolved, simulate=False, score=True)
     given = dialogues or Path(resolved.config.out) / "dialogues.jsonl"

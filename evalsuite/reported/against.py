@@ -13,7 +13,7 @@ from evalsuite.reported.recomputation import Checked, Disagreement, check
 from evalsuite.reported.tables import At, Counterpart, Printed, Reported, ReportedTable, load_reported
 from serve.errors import UserError, near
 
-TITLES = {"esc_eval": "ESC-Eval", "emoharbor": "EmoHarbor", "feel": "FEEL"}
+TITLES = {"esc_eval": "ESC-Eval", "emoharbor": "EmoHarbor", "feel": "FEEL", "ecdbench": "ECDBench"}
 AGAINST = {"paper": "esc_eval", "emoharbor": "emoharbor", "feel": "feel"}  # what `--against` takes
 Source = tuple[str, int]  # a table of the paper, and which of its `beside` entries
 

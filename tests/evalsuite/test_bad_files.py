@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -275,17 +274,20 @@ TEMPLATES = {
 
 def test_prompt_packs(tmp_path: Path) -> None:
     found = {}
+    folder = tmp_path / "pack"
+    path = folder / "en" / "greeting.txt"
+    path.parent.mkdir(parents=True)
+
+    def render(path: Path) -> object:
+        return PromptPack(str(folder)).render("en", path.name)
+
     for kind, text in TEMPLATES.items():
-        folder = tmp_path / "pack"
-        shutil.rmtree(folder, ignore_errors=True)
-        (folder / "en").mkdir(parents=True)
-        path = folder / "en" / "greeting.txt"
         path.write_bytes(text)
-        found[kind] = problem(lambda path, folder=folder: PromptPack(str(folder)).render("en", path.name), path, refused=True)
+        found[kind] = problem(render, path, refused=True)
     path.write_bytes(b"caf\xe9")
-    found["fingerprint"] = problem(lambda path: PromptPack(str(tmp_path / "pack")).fingerprint(), path, refused=True)
+    found["fingerprint"] = problem(lambda path: PromptPack(str(folder)).fingerprint(), path, refused=True)
     path.unlink()
-    found["missing"] = problem(lambda path: PromptPack(str(tmp_path / "pack")).render("en", path.name), path, refused=True)
+    found["missing"] = problem(render, path, refused=True)
     assert {kind: what for kind, what in found.items() if what} == {}
 
 

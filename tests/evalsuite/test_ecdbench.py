@@ -14,7 +14,8 @@ from evalsuite.commands.ecdbench import app, published_scores
 from evalsuite.fdaef.aggregate import Result, aggregate
 from evalsuite.fdaef.figures import charts
 from evalsuite.fdaef.registry import Benchmark, load_benchmark, load_models
-from evalsuite.fdaef.tables import counts_table, leaderboard, ranks_table
+from evalsuite.fdaef.registry_tables import counts_table
+from evalsuite.fdaef.tables import leaderboard, ranks_table
 from evalsuite.reported.recomputation import check
 from evalsuite.reported.tables import load_reported
 from serve.errors import UserError

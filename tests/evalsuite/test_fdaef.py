@@ -386,6 +386,8 @@ def test_a_share_of_binary_items_has_the_binomials_interval(benchmark: Benchmark
     estimate = aggregate(benchmark, scores).root.estimate
     assert estimate.low is not None and estimate.high is not None
     assert (estimate.high - estimate.low) / (2 * 1.96) == pytest.approx(100 * np.sqrt(0.21 / 400), rel=0.1)
+    gate = aggregate(benchmark, scores_of(benchmark, tmp_path, whole("d13", "acc", 0.6, n=400), draws=True))
+    assert gate.passing == pytest.approx(0.5, abs=0.05), "at the threshold every second draw passes"
 
 
 def test_ranks_under_other_weights(benchmark: Benchmark) -> None:

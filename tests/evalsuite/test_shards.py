@@ -23,8 +23,8 @@ from tests.conftest import EscEval
 from tests.demo import demo_config
 from tests.endpoint import Endpoint
 
-RECORDS = ("cards.jsonl", "dialogues.jsonl", "judgements.jsonl", "gold_dialogues.jsonl", "gold_scores.jsonl")
-RECORDS += ("gold_judgements.jsonl", "agreement.json", "usage.json", "config.json")
+RECORDS = ["cards", "dialogues", "judgements", "gold_dialogues", "gold_scores", "gold_judgements"]
+FILES = [*(f"{name}.jsonl" for name in RECORDS), "agreement.json", "usage.json", "config.json"]
 
 
 def run_merge(*arguments: object) -> Any:
@@ -35,7 +35,7 @@ def run_merge(*arguments: object) -> Any:
 
 def test_four_shards_merged_are_one_run_to_the_byte(esc_eval: EscEval, tmp_path: Path) -> None:
     with Endpoint(models=("embedded",)) as endpoint:
-        config = demo_config(limit=3, exchanges=2, gold={"dialogues": "synthetic_test", "limit": 3})
+        config = demo_config(languages=["en"], limit=6, exchanges=1, gold={"dialogues": "synthetic_test", "limit": 5})
         (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
         command = ("run", "--config", "c.yaml", "--endpoint", f"embedded={endpoint.url}")
         assert esc_eval(*command, "--out", "whole") == (0, "")
@@ -48,7 +48,7 @@ def test_four_shards_merged_are_one_run_to_the_byte(esc_eval: EscEval, tmp_path:
 
         merged = run_merge("s4", "s2", "s1", "s3", "--out", "merged")
         assert merged.exit_code == 0, merged.output
-        for name in RECORDS:
+        for name in FILES:
             assert Path("merged", name).read_bytes() == Path("whole", name).read_bytes(), name
         assert Path("merged/report.html").exists()
         assert json.loads(Path("merged/timing.json").read_text())["simulate"]["tries"] == 4
@@ -136,6 +136,12 @@ def whole(t: Path) -> list[Path]:
     return [folder]
 
 
+def damaged(t: Path) -> list[Path]:
+    folder = shard(t / "a", 1, 2)
+    write_json(folder / "config.json", {"shard": {"index": "one"}})
+    return [folder]
+
+
 def truncated(t: Path) -> list[Path]:
     folders = [shard(t / "a", 1, 2), shard(t / "b", 2, 2)]
     write_jsonl(t / "b" / "dialogues.jsonl", [dialogue(1)])
@@ -162,6 +168,7 @@ def overlapping(t: Path) -> list[Path]:
         (lambda t: [shard(t / "a", 1, 2), shard(t / "b", 2, 2, gold={})], "a: stage gold has not begun in shard 1/2"),
         (lambda t: [shard(t / "a", 1, 2), t / "b"], "not a run folder"),
         (whole, "a holds a whole run, not a shard"),
+        (damaged, r"a/config.json: shard: expected {index, of}"),
         (other_cards, "cards.jsonl and .* are not of one run"),
         (unfinished, r"shard 2/2 is not finished \(no dialogues.jsonl in .*b\): run its command again"),
         (truncated, r"missing or doubled: .* \(1/2: 2, 2/2: 1\)"),

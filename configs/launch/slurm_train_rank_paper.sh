@@ -1,0 +1,30 @@
+#!/bin/bash
+# The paper's fourteen rankers on Slurm: one 80 GB GPU each, by the recipe configs/train/esc_rank_internlm2_7b_paper.yaml.
+# Prerequisite: pip install '.[gpu,data]' into the environment that ENVIRONMENT names, and the recipe's data and converted base.
+#   mkdir -p runs && sbatch configs/launch/slurm_train_rank_paper.sh
+# Override example, English only: sbatch --array=0-6 configs/launch/slurm_train_rank_paper.sh
+# The same line again resumes from the last checkpoints. One adapter for all dimensions (esc_rank_internlm2_7b.yaml) needs no job of
+# its own: 0.77 hours on one GPU, its header has the line.
+#
+# Expected, from the recipe's header: 5.4 hours on one H100 at 40 % of its peak for all fourteen, so
+#   5.4 + 14 × 0.1 = 6.8 GPU hours; the 0.1 are assumed, to load the base and to evaluate (never measured on GPUs here)
+#   at 2.50 $ an hour 6.8 × 2.50 = 17 $; 0.5 hours when all fourteen run at once
+#SBATCH --job-name=esc-rank
+#SBATCH --array=0-13
+#SBATCH --gpus-per-node=1
+#SBATCH --cpus-per-task=8
+#SBATCH --mem=64G
+#SBATCH --time=04:00:00
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=runs/%x-%A-%a.log
+set -euo pipefail
+cd "$SLURM_SUBMIT_DIR"
+source "${ENVIRONMENT:-.venv}/bin/activate"
+dimensions=(fluency expression empathy information humanoid skill overall)
+languages=(en zh)
+dimension=${dimensions[SLURM_ARRAY_TASK_ID % 7]}
+language=${languages[SLURM_ARRAY_TASK_ID / 7]}
+accelerate launch --config_file configs/accelerate/single_gpu.yaml train/esc_rank.py \
+  --config configs/train/esc_rank_internlm2_7b_paper.yaml --dimension "$dimension" --language "$language" \
+  --output_dir "runs/esc-rank-paper/$dimension-$language" --run_name "esc-rank-paper-$dimension-$language"

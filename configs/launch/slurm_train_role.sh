@@ -1,0 +1,30 @@
+#!/bin/bash
+# ESC-Role on Slurm: two nodes of eight 80 GB GPUs, DDP, by the recipe configs/train/esc_role_qwen1.5_14b.yaml.
+# Prerequisite: pip install '.[gpu,data]' into the environment that ENVIRONMENT names, the recipe's data and base, and a disk that
+# all nodes share, so that a resumed run finds its checkpoints.
+#   mkdir -p runs && sbatch configs/launch/slurm_train_role.sh
+# The same line again resumes from the last checkpoint; a job that Slurm requeues does so by itself.
+#
+# Expected, from the recipe's header: 1.6 hours on one H100 at 40 % of its peak, so
+#   1.6 / 16 + 0.3 = 0.4 hours; the 0.3 are assumed, to load the base and to evaluate (never measured on GPUs here)
+#   16 × 0.4 = 6.4 GPU hours; at 2.50 $ an hour 6.4 × 2.50 = 16 $
+# On one node of eight it is 1.6 / 8 + 0.3 = 0.5 hours, 8 × 0.5 = 4.0 GPU hours, 4.0 × 2.50 = 10 $: take two only for more data.
+#SBATCH --job-name=esc-role
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=8
+#SBATCH --cpus-per-task=64
+#SBATCH --mem=512G
+#SBATCH --time=04:00:00
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=runs/%x-%j.log
+set -euo pipefail
+cd "$SLURM_SUBMIT_DIR"
+source "${ENVIRONMENT:-.venv}/bin/activate"
+NODE0=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+export NODE0
+# SLURM_NODEID is known on each node only, hence the inner shell.
+srun --kill-on-bad-exit=1 bash -c 'accelerate launch --config_file configs/accelerate/multi_node.yaml \
+  --machine_rank "$SLURM_NODEID" --main_process_ip "$NODE0" \
+  train/esc_role.py --config configs/train/esc_role_qwen1.5_14b.yaml --gradient_accumulation_steps 1'

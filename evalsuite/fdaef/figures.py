@@ -1,0 +1,275 @@
+"""Figures 4 to 7 of ECDBench for any set of models, with the tables, as one HTML file that needs no network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+import orjson
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from data_prep.tables import Table, clean, fmt, is_numeric, to_csv
+from evalsuite.fdaef.aggregate import Node, Result
+from evalsuite.fdaef.registry import Benchmark, ModelFacts
+from evalsuite.report.charts import Chart
+from evalsuite.report.report import TEMPLATES as REPORT
+from serve.files import write_text
+
+HERE = Path(__file__).parent
+TYPES = {"closed": "closed-source", "open": "open-source"}
+
+
+def charts(benchmark: Benchmark, results: Sequence[Result], facts: Mapping[str, ModelFacts]) -> list[Chart]:
+    """The figures as plotly data (`traces`, `layout`); those that nothing is known for are left out.
+
+    Scores are partial ones where something is missing. Colours are names of the page's own (`tone`).
+    """
+    made = (_distributions(results), _by_type(benchmark, results, facts), _by_size(results, facts), _core(benchmark, results))
+    return [chart for chart in made if chart is not None]
+
+
+def _capabilities(results: Sequence[Result]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for result in results:
+        for node in result.root.children:
+            if node.partial is not None:
+                found.setdefault(node.label, []).append(node.partial)
+    return found
+
+
+def _boxes(groups: Mapping[str, Sequence[float]], axis: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "type": "box",
+            "name": _text(name),
+            "y": list(values),
+            "boxpoints": "all",
+            "tone": "accent",
+            "xaxis": f"x{axis}",
+            "yaxis": f"y{axis}",
+            "showlegend": False,
+        }
+        for name, values in groups.items()
+    ]
+
+
+def _distributions(results: Sequence[Result]) -> Chart | None:
+    """Figure 4: the capabilities, and beside them the tasks of the one with the lowest mean (where tasks are known)."""
+    groups = _capabilities(results)
+    if not groups:
+        return None
+    weakest = min(groups, key=lambda name: float(np.mean(groups[name])))
+    tasks: dict[str, list[float]] = {}
+    for result in results:
+        for capability in (node for node in result.root.children if node.label == weakest):
+            for node in capability.walk():
+                if node.layer == "task" and node.partial is not None:
+                    tasks.setdefault(node.label, []).append(node.partial)
+    layout: dict[str, Any] = {"yaxis": _scores(), "xaxis": {"domain": [0, 0.56 if tasks else 1]}}
+    if tasks:
+        layout |= {"xaxis2": {"domain": [0.64, 1], "anchor": "y2"}, "yaxis2": _scores() | {"anchor": "x2"}}
+    n = max(map(len, tasks.values()), default=0)
+    beside = f" Right: the tasks of {weakest}, the lowest on average (n = {n} models)." if tasks else ""
+    return Chart(
+        "figure4",
+        "Distribution of scores",
+        f"Every point is a model, {len(results)} in all.{beside}",
+        "",
+        {"traces": _boxes(groups, "") + _boxes(tasks, "2"), "layout": layout},
+    )
+
+
+def _by_type(benchmark: Benchmark, results: Sequence[Result], facts: Mapping[str, ModelFacts]) -> Chart | None:
+    """Figure 5: means of closed-source and open-source models, with the number of models."""
+    traces = []
+    labels = [part.label for part in benchmark.capabilities.values()]
+    for number, (key, name) in enumerate(TYPES.items()):
+        own = [result for result in results if result.model in facts and facts[result.model].type == key]
+        groups = _capabilities(own)
+        if groups:
+            shown = [label for label in labels if label in groups]
+            means = [float(np.mean(groups[label])) for label in shown]
+            traces.append(
+                {
+                    "type": "bar",
+                    "name": f"{name}, n = {len(own)}",
+                    "x": [_text(label) for label in shown],
+                    "y": means,
+                    "text": [f"{fmt(mean, 1)}" for mean in means],
+                    "tone": ("accent", "warm")[number],
+                    "textposition": "outside",
+                    "cliponaxis": False,
+                    "marker": {"pattern": {"shape": ("", "/")[number]}},
+                }
+            )
+    if not traces:
+        return None
+    layout = {"barmode": "group", "yaxis": _scores()}
+    return Chart(
+        "figure5",
+        "Closed-source and open-source models",
+        "Unweighted means over models.",
+        "",
+        {"traces": traces, "layout": layout},
+    )
+
+
+def _by_size(results: Sequence[Result], facts: Mapping[str, ModelFacts]) -> Chart | None:
+    """Figure 6: totals by parameters within families of at least two sizes."""
+    families: dict[str, list[tuple[float, float, str]]] = {}
+    for result in results:
+        known = facts.get(result.model)
+        total = result.root.partial
+        if known and known.family and known.parameters and total is not None:
+            families.setdefault(known.family, []).append((known.parameters, total, result.model))
+    traces: list[dict[str, Any]] = []
+    for name, points in sorted(families.items()):
+        if len({size for size, _, _ in points}) > 1:
+            ordered = sorted(points)
+            traces.append(
+                {
+                    "type": "scatter",
+                    "mode": "lines+markers",
+                    "name": _text(name),
+                    "x": [p[0] for p in ordered],
+                    "y": [p[1] for p in ordered],
+                    "text": [_text(p[2]) for p in ordered],
+                    "tone": ("accent", "warm", "ink")[len(traces) % 3],
+                    "marker": {"symbol": len(traces), "size": 9},
+                    "hovertemplate": "%{text}: %{y:.2f}, %{x} B<extra></extra>",
+                }
+            )
+    if not traces:
+        return None
+    layout = {
+        "xaxis": {"type": "log", "title": {"text": "parameters, billions"}},
+        "yaxis": {"title": {"text": "total as listed"}},
+    }
+    return Chart(
+        "figure6", "Totals by size", "Models of one family; many sizes are estimates.", "", {"traces": traces, "layout": layout}
+    )
+
+
+def _core(benchmark: Benchmark, results: Sequence[Result]) -> Chart | None:
+    """Figure 7: core capabilities (their weighted mean) against foundational ones, with a straight line fitted to them.
+
+    The paper does not say how its core score is made of the two core capabilities; the total's weights are used.
+    """
+    roles = {part.role for part in benchmark.capabilities.values()}
+    if not {"core", "foundational"} <= roles:
+        return None
+    points = []
+    for result in results:
+        base, core = (_of_role(benchmark, result.root, role) for role in ("foundational", "core"))
+        if base is not None and core is not None:
+            points.append((base, core, result.model))
+    if len(points) < 2:
+        return None
+    x, y = np.array([p[0] for p in points]), np.array([p[1] for p in points])
+    traces: list[dict[str, Any]] = [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "x": x.tolist(),
+            "y": y.tolist(),
+            "text": [_text(p[2]) for p in points],
+            "tone": "accent",
+            "marker": {"size": 9},
+            "hovertemplate": "%{text}: %{x:.2f}, %{y:.2f}<extra></extra>",
+            "showlegend": False,
+        }
+    ]
+    told = ""
+    if x.std() > 0 and y.std() > 0:
+        from scipy.stats import linregress
+
+        line = linregress(x, y)
+        ends = [float(x.min()), float(x.max())]
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "x": ends,
+                "y": [float(line.intercept + line.slope * end) for end in ends],
+                "tone": "warm",
+                "line": {"dash": "dash"},
+                "hoverinfo": "skip",
+                "showlegend": False,
+            }
+        )
+        told = f" Pearson's r = {fmt(float(line.rvalue))}, slope {fmt(float(line.slope))}."
+    return Chart(
+        "figure7",
+        "Core against foundational capabilities",
+        f"n = {len(points)} models; core: the core capabilities in the total's weights.{told}",
+        "",
+        {"traces": traces, "layout": {"xaxis": {"title": {"text": "foundational"}}, "yaxis": {"title": {"text": "core"}}}},
+    )
+
+
+def _of_role(benchmark: Benchmark, root: Node, role: str) -> float | None:
+    """The weighted mean of a role's capabilities, None unless each has a score."""
+    own = [
+        (node, benchmark.capabilities[node.path].weight or 0)
+        for node in root.children
+        if benchmark.capabilities[node.path].role == role
+    ]
+    scores = [node.partial for node, _ in own]
+    if any(score is None for score in scores):
+        return None
+    return float(np.average([score for score in scores if score is not None], weights=[weight for _, weight in own]))
+
+
+def _scores() -> dict[str, Any]:
+    return {"title": {"text": "score"}, "range": [0, 100]}
+
+
+def _text(label: str) -> str:
+    """plotly reads tags in its labels."""
+    return html.escape(clean(label))
+
+
+def write_page(path: Path, title: str, figures: Sequence[Chart], tables: Sequence[Table]) -> None:
+    """Write the page. All text in it is escaped, and only its own scripts may run."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: clean(value) if type(value) is str else value,
+    )
+    environment.policies["json.dumps_function"] = lambda value, **_: orjson.dumps(value).decode()
+    scripts = [
+        get_plotlyjs().replace("\r\n", "\n"),  # as an HTML parser hands it on: the hash is of what it hands on
+        (HERE / "figures.js").read_text(encoding="utf-8"),
+    ]
+    page = environment.get_template("figures.html.j2").render(
+        title=title,
+        figures=figures,
+        data={chart.key: chart.data for chart in figures},
+        tables=list(_shown(tables)),
+        style=Markup((REPORT / "report.css").read_text(encoding="utf-8")),
+        scripts=[Markup(text) for text in scripts],
+        hashes=[base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts],
+    )
+    write_text(path, page)
+
+
+def _shown(tables: Sequence[Table]) -> Iterator[dict[str, Any]]:
+    for table in tables:
+        yield {
+            "title": table.title,
+            "key": table.key,
+            "csv": "data:text/csv;charset=utf-8;base64," + base64.b64encode(to_csv(table).encode()).decode(),
+            "columns": [(name, is_numeric(table, place)) for place, name in enumerate(table.columns)],
+            "rows": [[fmt(cell) for cell in row] for row in table.rows],
+            "notes": table.notes,
+        }

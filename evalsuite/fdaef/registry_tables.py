@@ -1,0 +1,115 @@
+"""What a benchmark is made of, for people: its rows (table 6 of ECDBench), what is in doubt, and its counts (table 1)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from data_prep.tables import Cell, Table
+from evalsuite.fdaef.registry import Benchmark, SubCapability
+from evalsuite.reported.tables import load_reported
+
+
+def registry_table(benchmark: Benchmark) -> Table:
+    """Every row of the benchmark: table 6 of ECDBench."""
+    rows: list[tuple[Cell, ...]] = []
+    for path, sub, task in benchmark.tasks():
+        capability = benchmark.capabilities[path.split("/")[0]]
+        for name in task.datasets:
+            known = benchmark.datasets[name]
+            run = known.run
+            how = (
+                None
+                if run is None
+                else " ".join(filter(None, [run.by, run.task, run.metric and f"({run.metric})", run.reason]))
+            )
+            rows.append(
+                (
+                    capability.label,
+                    sub.label,
+                    task.level,
+                    task.label,
+                    name,
+                    known.label,
+                    known.evaluation,
+                    ", ".join(benchmark.metrics[method.metric].label for method in known.methods),
+                    known.question,
+                    "+".join(known.language) if known.language else None,
+                    known.licence,
+                    known.get,
+                    how,
+                )
+            )
+    return Table(
+        key="registry",
+        title=f"{benchmark.title}: tasks, datasets and methods",
+        columns=(
+            "capability",
+            "sub-capability",
+            "level",
+            "task",
+            "id",
+            "dataset",
+            "evaluation",
+            "metrics",
+            "question",
+            "language",
+            "licence",
+            "how to get it",
+            "run by",
+        ),
+        rows=tuple(rows),
+        notes=("A dash: not stated, or not known for certain.", *doubts(benchmark)),
+    )
+
+
+def doubts(benchmark: Benchmark) -> list[str]:
+    """What our copy of the paper leaves open, and what is said of single datasets."""
+    found: dict[str, None] = {}
+    for _, sub, task in benchmark.tasks():
+        for label, text in ((sub.label, sub.doubt), (f"{sub.label}, {task.label}", task.doubt)):
+            if text:
+                found[f"{label}: {text}"] = None
+    said: dict[str, list[str]] = {}
+    for known in benchmark.datasets.values():
+        for note in known.notes:
+            said.setdefault(note, []).append(known.label)
+    return [*found, *(f"{', '.join(labels)}: {note}" for note, labels in said.items())]
+
+
+def counts_table(benchmark: Benchmark) -> Table | None:
+    """The registry's own counts beside those that the paper prints; None for a benchmark without such a table.
+
+    A dataset counts once in each sub-capability; a method is a way of evaluating a dataset (its metrics are one method).
+    """
+    if benchmark.counts is None:
+        return None
+    paper, name = load_reported(benchmark.counts.paper), benchmark.counts.table
+    heads = ("Tasks", "Datasets", "Self-built", "Methods")
+    printed = {(cell.at["Capability"], cell.at["column"]): cell.value for cell in paper.cells[paper.table(name).table]}
+    rows: list[tuple[Cell, ...]] = []
+    total: Counter[str] = Counter()
+    for capability in benchmark.capabilities.values():
+        for sub in capability.sub_capabilities.values():
+            own = _counts(benchmark, sub)
+            total.update(own)
+            label = sub.counted_as or sub.label
+            rows.append((capability.label, sub.label, *(n for h in heads for n in (own[h], printed.get((label, h))))))
+    rows.append(("Total", "Total", *(n for head in heads for n in (total[head], printed.get(("Total", head))))))
+    differ = [
+        f"{row[1]} ({', '.join(h for i, h in enumerate(heads) if row[2 + 2 * i] != row[3 + 2 * i])})"
+        for row in rows
+        if any(row[2 + 2 * i] != row[3 + 2 * i] for i in range(len(heads)))
+    ]
+    return Table(
+        key="counts",
+        title=f"{benchmark.title}: our counts beside table {name}",
+        columns=("capability", "sub-capability", *(column for head in heads for column in (head.lower(), f"paper: {head}"))),
+        rows=tuple(rows),
+        notes=(f"They differ in: {'; '.join(differ)}." if differ else "They agree.",),
+    )
+
+
+def _counts(benchmark: Benchmark, sub: SubCapability) -> Counter[str]:
+    names = {name for task in sub.tasks.values() for name in task.datasets}
+    own = sum(benchmark.datasets[name].self_built for name in names)
+    return Counter({"Tasks": len(sub.tasks), "Datasets": len(names), "Self-built": own, "Methods": len(names)})

@@ -1,0 +1,222 @@
+"""What the harness prints and writes of a benchmark: the leaderboard, a model's scores place by place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from data_prep.scores.bootstrap import RESAMPLES
+from data_prep.tables import Cell, Table
+from evalsuite.fdaef.aggregate import Missing, Node, Result
+from evalsuite.fdaef.registry import Benchmark
+from evalsuite.fdaef.scores import ModelScores
+from evalsuite.fdaef.uncertainty import SCOPES, RankRange, Separation, comparable, ranges, under_weights
+
+LISTED = "total as listed"
+GATED = "total by algorithm 5"
+PARTIAL = "partial"
+SHARE = "share %"
+INTERVALS = (
+    f"[95 % bootstrap percentile interval over items, {RESAMPLES:,} resamples], n = items. There is no interval where some "
+    "part was given as a whole without its items (shares of right answers excepted)."
+)
+GAPS = 6  # reasons that a note names
+
+
+def leaderboard(benchmark: Benchmark, results: Sequence[Result]) -> Table:
+    """Models by their totals, as the paper lists them and by algorithm 5, with every capability."""
+    ranked = comparable(results)
+    complete = any(result.gated is not None for result in ranked)
+    whole = all(result.root.complete for result in results)
+    rows: list[tuple[Cell, ...]] = []
+    for result in sorted(results, key=lambda one: (one not in ranked, -(one.root.partial or 0) if one in ranked else 0)):
+        own = _rounded(result)
+        rank = 1 + sum(_rounded(other) > own for other in ranked) if result in ranked else None
+        rows.append(
+            (
+                result.model,
+                rank,
+                cell_of(result.root) if result.root.complete else None,
+                result.gated,
+                *([] if whole else [cell_of(result.root), 100 * result.root.share]),
+                *([] if benchmark.gate is None else [gate_of(result)]),
+                *(cell_of(node) for node in result.root.children),
+            )
+        )
+    return Table(
+        key="leaderboard",
+        title=f"{benchmark.title}: leaderboard, 0 to 100" + ("" if complete or not ranked else " (partial scores only)"),
+        columns=(
+            "model",
+            "rank",
+            LISTED,
+            GATED,
+            *([] if whole else [PARTIAL, SHARE]),
+            *([] if benchmark.gate is None else ["gate"]),
+            *(part.label for part in benchmark.capabilities.values()),
+        ),
+        rows=tuple(rows),
+        notes=tuple(_board_notes(benchmark, results, ranked, complete, whole)),
+        section="Leaderboard",
+    )
+
+
+def ranks_table(benchmark: Benchmark, results: Sequence[Result], scores: Sequence[ModelScores], spread: float = 0.25) -> Table:
+    """How far ranks depend on the items and on the weights; `scores` are those that `results` were added up from."""
+    ranked = sorted(comparable(results), key=lambda result: -(result.root.partial or 0))
+    own = {one.model: one for one in scores}
+    by_items = ranges([result.root.values for result in ranked]) if all(result.root.drawn for result in ranked) else None
+    by_weights = under_weights(benchmark, [own[result.model] for result in ranked], spread)
+    columns = [by_items, *by_weights.values()]
+    first = next((column for column in by_weights.values() if column), [])
+    rows = [
+        (result.model, first[place].rank, *(None if column is None else _range(column[place]) for column in columns))
+        for place, result in enumerate(ranked)
+    ]
+    return Table(
+        key="ranks",
+        title="How far ranks depend on items and weights",
+        columns=("model", "rank", "items", *(name.format(spread=spread) for name in SCOPES.values())),
+        rows=tuple(rows),
+        notes=(
+            "Ranges hold 95 % of the draws; in brackets the share of draws with the model's own rank. items: the items are "
+            "resampled, the same for all models that have the same; a dash: they are not known. any capability weights: "
+            "uniform over all that sum to 1.",
+        ),
+        section="Leaderboard",
+    )
+
+
+def _board_notes(
+    benchmark: Benchmark, results: Sequence[Result], ranked: Sequence[Result], complete: bool, whole: bool
+) -> list[str]:
+    notes = [] if whole else [f"{PARTIAL}: over what there is, {SHARE} of the total's weights."]
+    notes += [INTERVALS] if any(result.root.n for result in results) else []
+    if benchmark.gate:
+        gate = benchmark.capabilities[benchmark.gate.capability].label
+        notes.append(
+            f"{LISTED}: the weighted mean of the capabilities without {gate}, whatever its score. {GATED}: 0 where {gate} is "
+            f"below {benchmark.gate.threshold:g}. Models below it are not ranked. Unknown gate: no complete score of {gate}."
+        )
+    if not complete and ranked:
+        notes.append("No total is complete: ranks are by partial scores, which rest on the same parts for every model.")
+    if not ranked and results:
+        notes.append("No ranks: no total is complete and the models' scores rest on different parts.")
+    for result in results:
+        if result.reasons:
+            more = len(result.reasons) - GAPS
+            tail = f"; and {more} more" if more > 0 else ""
+            notes.append(f"{result.model} has no total: {'; '.join(result.reasons[:GAPS])}{tail}.")
+    return notes
+
+
+def _rounded(result: Result) -> float:
+    """A total to compare: sums in another order differ in the last bits."""
+    return round(result.root.partial or 0, 9)
+
+
+def cell_of(node: Node) -> Cell:
+    """A place's partial score with interval and n; a score that was given as a whole has neither."""
+    return node.estimate if node.n else node.partial
+
+
+def gate_of(result: Result) -> str | None:
+    """Whether a model passes the gate, in a word."""
+    return None if result.gate is None else {True: "passed", False: "below", None: "unknown"}[result.passed]
+
+
+def _range(found: RankRange) -> str:
+    span = f"{found.low}" if found.low == found.high else f"{found.low}–{found.high}"
+    return f"{span} ({found.kept:.0%})"
+
+
+def places(result: Result, missing: Missing = "null", root: Node | None = None) -> Table:
+    """A model's scores place by place, from the total to single methods: what `explain` prints."""
+    rows: list[tuple[Cell, ...]] = []
+    gate = result.gate.path if result.gate else None
+
+    def add(node: Node, depth: int) -> None:
+        measured = node.measured
+        rows.append(
+            (
+                "  " * depth + node.label,
+                node.layer.replace("_", "-"),
+                None if node.layer == "total" else "gate" if node.path == gate else f"{node.weight:.3g}",
+                node.score,
+                cell_of(node),
+                100 * node.share,
+                None if measured is None else measured.raw,
+                None if measured is None or measured.chance is None else measured.chance,
+                None if measured is None or not measured.items else measured.unread,
+                node.reason or None,
+            )
+        )
+        for child in node.children:
+            add(child, depth + 1)
+
+    add(root or result.root, 0)
+    zero = "Datasets without any score count as 0 (algorithms 3 and 4 as printed)." if missing == "zero" else ""
+    chance = "raw, chance: on the metric's own scale; the scores are not corrected for chance."
+    return Table(
+        key="places",
+        title=f"{result.model}: from the total to single methods, 0 to 100",
+        columns=("place", "layer", "weight", "score", PARTIAL, SHARE, "raw", "chance", "unread", "missing"),
+        rows=tuple(rows),
+        notes=tuple(note for note in (f"score: only where nothing below is missing. {INTERVALS}", chance, zero) if note),
+        section="Scores",
+    )
+
+
+def datasets_table(results: Sequence[Result]) -> Table:
+    """Every method's raw score beside chance, one column a model: what the figures on the page rest on."""
+    columns: dict[str, dict[str, Node]] = {}
+    for result in results:
+        for node in result.root.walk():
+            if node.layer == "method" and node.measured is not None:
+                columns.setdefault(node.path, {})[result.model] = node
+    rows = []
+    for path, nodes in columns.items():
+        first = next(iter(nodes.values()))
+        chance = next((n.measured.chance for n in nodes.values() if n.measured and n.measured.chance is not None), None)
+        cells: list[Cell] = [
+            None if (n := nodes.get(r.model)) is None or n.measured is None else n.measured.raw for r in results
+        ]
+        size = max(node.n for node in nodes.values())
+        rows.append(("/".join(path.split("/")[-2:-1]), first.label, size, chance, *cells))
+    return Table(
+        key="methods",
+        title="Raw scores beside chance",
+        columns=("dataset", "metric", "n", "chance", *(result.model for result in results)),
+        rows=tuple(rows),
+        notes=("On each metric's own scale. A dash as chance: guessing has no fixed share there, or it is not known.",),
+        section="Scores",
+    )
+
+
+def separation_table(found: Sequence[Separation]) -> Table:
+    """Which places of the benchmark tell models apart."""
+    return Table(
+        key="separation",
+        title="Which parts tell models apart",
+        columns=("place", "layer", "models", "mean", "SD", "lowest", "highest", "reliability", "pairs apart", "pairs"),
+        rows=tuple(
+            (
+                one.node.path if one.node.layer != "capability" else one.node.label,
+                one.node.layer.replace("_", "-"),
+                one.models,
+                one.mean,
+                one.sd,
+                one.lowest,
+                one.highest,
+                one.reliability,
+                one.apart,
+                one.pairs,
+            )
+            for one in found
+        ),
+        notes=(
+            "reliability: the part of the models' variance that is not due to the draw of items (0 to 1). pairs apart: z of "
+            "the difference by its bootstrap standard error, p at most 0.05 after Holm's correction over the pairs of a place. "
+            "A dash: items are not known.",
+        ),
+        section="Discrimination",
+    )

@@ -1,0 +1,227 @@
+"""Method `json`: a judge answers with one JSON object that holds a reason and the score of every dimension (EmoHarbor, H.4).
+
+    {"analysis": "...", "evaluation": {"empathetic": 4, ...}}
+
+Where the server takes constraints, the object's schema is sent as a regular expression: under a JSON schema proper, servers let
+a weak model write white space or a reason without end. Elsewhere the answer is looked for in the reply and parsed; trailing
+commas (the paper's own example has one) are forgiven. An answer that lacks a readable score is asked for once more, with what
+was wrong; of the two, the one with more scores counts (the first of equals), and what it lacks is null.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from data_prep.judge_prompts import judge_messages, told
+from data_prep.records import Dialogue, Judgement, Language
+from data_prep.rubrics import Rubric
+from serve.batch import together
+from serve.client import Message, Question
+from serve.errors import UserError
+
+if TYPE_CHECKING:
+    from evalsuite.judge import Judge
+
+Strategy = Literal["dialogue", "profile", "states"]
+_REASON: dict[Language, int] = {"en": 300, "zh": 120}  # characters of a constrained `analysis`
+_ROOM, _ROOM_EACH = 400, 16  # tokens of a constrained answer: the reason, and a dimension's name with its score
+_STRING_OR_TRAILING_COMMA = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])', re.S)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the judge is shown of the seeker (EmoHarbor section 4.1.2), and how often it is asked.
+
+    `strategy`: the dialogue alone, with the profile, or with the profile and the seeker's states. `profiles` are the profiles'
+    texts by id. `per_turn` also asks after every turn of the supporter (and the seeker's answer to it, where there is one):
+    figures 7, 9 and 10. `mode` only goes into the records.
+    """
+
+    strategy: Strategy = "dialogue"
+    profiles: Mapping[str, str] = field(default_factory=dict)
+    per_turn: bool = False
+    mode: Literal["paper", "native"] = "native"
+
+    def profile(self, dialogue: Dialogue) -> str:
+        """The profile's text, "" where the strategy shows none. Raises `UserError` for a dialogue of an unknown profile."""
+        if self.strategy == "dialogue":
+            return ""
+        id = dialogue.profile_id
+        if id is None or id not in self.profiles:
+            what = f"profile {id!r} is not among the run's profiles" if id else "no profile_id"
+            raise UserError(
+                f"dialogue {dialogue.id}: {what}; judging by {self.strategy} needs the seeker's profile: name its file under "
+                "`profiles:`, or judge by the dialogue alone (`emoharbor: {judging: dialogue}`)"
+            )
+        return self.profiles[id]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was read of one reply: scores by dimension, and what is wrong with it ("" where all were read)."""
+
+    scores: Mapping[str, int]
+    problem: str
+    raw: str
+
+
+async def score(judge: Judge, dialogue: Dialogue) -> list[Judgement]:
+    """One judgement a dimension on the whole dialogue (turn null), then where wanted on it up to each turn of the supporter."""
+    whole = await _scored(judge, dialogue, None)
+    if not judge.shown.per_turn:
+        return whole
+    places = [place for place, turn in enumerate(dialogue.turns) if turn.role == "supporter"]
+    parts = await together(_scored(judge, dialogue, place) for place in places)
+    return whole + [judgement for part in parts for judgement in part]
+
+
+def reached(dialogue: Dialogue, place: int) -> Dialogue:
+    """The dialogue up to a turn of the supporter, with the seeker's answer to it where there is one."""
+    answered = dialogue.turns[place + 1 : place + 2]
+    end = place + 2 if answered and answered[0].role == "seeker" else place + 1
+    return dialogue.model_copy(update={"turns": dialogue.turns[:end]})
+
+
+async def _scored(judge: Judge, dialogue: Dialogue, place: int | None) -> list[Judgement]:
+    keys, scale = list(judge.rubric.dimensions), judge.rubric.scale
+    part = dialogue if place is None else reached(dialogue, place)
+    profile, states = judge.shown.profile(dialogue), judge.shown.strategy == "states"
+    more: dict[str, object] = {
+        "transcript": told(part.turns, part.language, states),
+        "profile": profile,
+        "states": states,
+        "so_far": place is not None,
+    }
+    messages = judge_messages(judge.prompts, judge.rubric, part, "json", keys, more)
+    first = await _ask(judge, dialogue, place, messages, 0)
+    if isinstance(first, str):
+        return [_judgement(judge, dialogue, key, place, failure=first) for key in keys]
+    best, lost = first, None
+    if first.problem:
+        again = judge.prompts.render(dialogue.language, "judge_again.j2", problem=first.problem, low=scale.min, high=scale.max)
+        # Chat templates want something to have been said; an empty answer is shown as dots.
+        asked: list[Message] = [
+            *messages,
+            {"role": "assistant", "content": first.raw or "..."},
+            {"role": "user", "content": again},
+        ]
+        second = await _ask(judge, dialogue, place, asked, 1)
+        if not isinstance(second, str):
+            best = max(first, second, key=lambda answer: len(answer.scores))
+        elif second == "infrastructure":  # what the first answer lacks is asked for when the run goes on
+            lost = second
+    return [
+        _judgement(judge, dialogue, key, place, best.raw, best.scores.get(key), None if key in best.scores else lost)
+        for key in keys
+    ]
+
+
+async def _ask(judge: Judge, dialogue: Dialogue, place: int | None, messages: Sequence[Message], attempt: int) -> Answer | str:
+    """What was read of the answer, or the reason why there is none."""
+    keys, sampling = list(judge.rubric.dimensions), judge.spec.sampling
+    constrained = judge.spec.endpoint.constrained
+    room = {"max_tokens": _ROOM + _ROOM_EACH * len(keys)} if constrained else {}
+    sample: dict[str, str | int] = {"dialogue": dialogue.id, "dimension": "all", "repeat": 0, "attempt": attempt}
+    question = Question(
+        messages,
+        sample=sample if place is None else sample | {"turn": place},
+        sampling=sampling.model_copy(update=room),
+        served_name=judge.spec.served_name(dialogue.language),
+        purpose="judge",
+        regex=answer_regex(judge.rubric, dialogue.language) if constrained else None,
+        session=dialogue.id,
+    )
+    reply = await judge.reply(question)
+    return reply if isinstance(reply, str) else read_answer(reply.text, judge.rubric)
+
+
+def _judgement(
+    judge: Judge,
+    dialogue: Dialogue,
+    key: str,
+    place: int | None,
+    raw: str = "",
+    value: int | None = None,
+    failure: str | None = None,
+) -> Judgement:
+    made = judge.judgement(dialogue, key, raw, value, failure=failure)
+    # Verdicts on a part are another scorer's than those on the whole: they are never averaged together.
+    condition = {"mode": judge.shown.mode, "strategy": judge.shown.strategy} | ({} if place is None else {"scope": "turn"})
+    return made.model_copy(update={"turn": place, "condition": made.condition | condition})
+
+
+def answer_regex(rubric: Rubric, language: Language) -> str:
+    """The answer's schema as a regular expression: keys in the rubric's order, one digit a score, a reason that ends."""
+    scores = ", ".join(f'"{re.escape(key)}": [{rubric.scale.min}-{rubric.scale.max}]' for key in rubric.dimensions)
+    return rf'\{{"analysis": "[^"\\\n\r\t]{{1,{_REASON[language]}}}", "evaluation": \{{{scores}\}}\}}'
+
+
+def read_answer(text: str, rubric: Rubric) -> Answer:
+    """The scores in a reply. Dimensions may be named by key or label, in any case, with blanks, hyphens or underscores.
+
+    A score is a whole number of the scale, as a number or as text; nothing else is one. Scores may stand under `evaluation` or
+    at the top. A dimension that is named twice with different scores is not read.
+    """
+    found = _object(text)
+    if found is None:
+        return Answer(
+            {}, "there is no JSON object in it" if "{" not in text else "the JSON object is malformed or cut off", text
+        )
+    given = found.get("evaluation", found)
+    names = {_plain(name): key for key, dimension in rubric.dimensions.items() for name in (key, *dimension.label.values())}
+    read: dict[str, set[int | None]] = {}
+    for name, value in given.items() if isinstance(given, Mapping) else ():
+        if _plain(name) in names:
+            values = value if isinstance(value, _Twice) else [value]
+            read.setdefault(names[_plain(name)], set()).update(_score(one, rubric) for one in values)
+    scores = {key: values.copy().pop() for key, values in read.items() if len(values) == 1}
+    kept = {key: scores[key] for key in rubric.dimensions if scores.get(key) is not None}
+    missing = [key for key in rubric.dimensions if key not in kept]
+    problem = f"no whole number from {rubric.scale.min} to {rubric.scale.max} for {', '.join(missing)}" if missing else ""
+    return Answer({key: value for key, value in kept.items() if value is not None}, problem, text)
+
+
+class _Twice(list[Any]):
+    """The values of a key that an object has more than once."""
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            before = found[key]
+            found[key] = _Twice([*(before if isinstance(before, _Twice) else [before]), value])
+        else:
+            found[key] = value
+    return found
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    """The last whole JSON object in a text that has an `evaluation`, else the last one at all: models may think aloud first."""
+    text = _STRING_OR_TRAILING_COMMA.sub(lambda match: match[1] or "", text)
+    decoder = json.JSONDecoder(object_pairs_hook=_pairs, strict=False)
+    objects, place = list[dict[str, Any]](), text.find("{")
+    while place >= 0:
+        try:
+            value, end = decoder.raw_decode(text, place)
+        except (json.JSONDecodeError, RecursionError):
+            end = place + 1
+        else:
+            objects.append(value)
+        place = text.find("{", end)
+    return next((one for one in reversed(objects) if "evaluation" in one), objects[-1] if objects else None)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s_-]+", "", name).casefold()
+
+
+def _score(value: Any, rubric: Rubric) -> int | None:
+    if isinstance(value, str) and re.fullmatch(r"\s*\d+(\.0+)?\s*", value, re.ASCII):
+        value = float(value)
+    whole = isinstance(value, int | float) and not isinstance(value, bool) and value in rubric.scale.scores
+    return int(value) if whole else None

@@ -1,0 +1,265 @@
+"""Sharded runs: every machine does its part of one run in a folder of its own, and the parts are put together again.
+
+Shard I/N does the I-th of N equal runs of dialogues in a row. A run lists them supporter by supporter, so most shards need only
+one or two supporters' servers. A merged folder holds the records, config, usage and finished calls that one run would have
+left: byte for byte, but for clock times. The unsharded command on that folder finds nothing to ask, or asks only for what a
+shard had lost.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from data_prep.records import Dialogue, HumanScore, Judgement, Usage
+from evalsuite.runs import Run, differences, open_run
+from evalsuite.statistics.agreement import agreement
+from serve.errors import UserError
+from serve.files import check_unique, read_bytes, read_jsonl, read_object, write_bytes, write_json, write_jsonl
+
+T = TypeVar("T")
+WHOLE = ("cards.jsonl", "profiles.jsonl", "gold_dialogues.jsonl", "gold_scores.jsonl")  # the same in every shard
+NEEDED = {"simulate": "dialogues.jsonl", "score": "judgements.jsonl", "gold": "gold_judgements.jsonl"}  # stage → last file
+
+
+@dataclass(frozen=True, order=True)
+class Shard:
+    """Part `index` (from 1) of `of` equal parts."""
+
+    index: int
+    of: int
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """From `I/N`; `ValueError` for anything else."""
+        found = re.fullmatch(r"([1-9]\d{0,5})/([1-9]\d{0,5})", text, re.ASCII)
+        if found is None or int(found[1]) > int(found[2]):
+            raise ValueError("expected I/N with I from 1 to N, as in 2/4")
+        return cls(int(found[1]), int(found[2]))
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.of}"
+
+    def take(self, jobs: Sequence[T]) -> list[T]:
+        """This shard's part of all jobs: as many as any other's, or one more."""
+        return list(jobs[len(jobs) * (self.index - 1) // self.of : len(jobs) * self.index // self.of])
+
+
+def claim(run: Run, shard: Shard | None) -> None:
+    """Remember which shard a folder holds; refuse one that holds another, or a whole run."""
+    known = run.config()
+    if known and (held := _held(known, run.folder)) != shard:
+        raise UserError(f"{run.folder} holds {_named(held)}, not {_named(shard)}: use another --out")
+    if shard and not known:
+        run.claim("shard", asdict(shard))
+
+
+def refuse(config: dict[str, Any], folder: Path) -> None:
+    """Raise `UserError` where a folder holds only a part of a run, whose figures would pass for the whole's."""
+    if held := _held(config, folder):
+        raise UserError(f"{folder} holds only {_named(held)} of a run: put all together with `esc-eval merge` first")
+
+
+def _held(config: dict[str, Any], folder: Path) -> Shard | None:
+    """The shard that a run folder's config names."""
+    if "shard" not in config:
+        return None
+    try:
+        return Shard.parse(f"{config['shard']['index']}/{config['shard']['of']}")
+    except (KeyError, TypeError, ValueError):
+        raise UserError(f"{folder / 'config.json'}: shard: expected {{index, of}}") from None
+
+
+def _named(shard: Shard | None) -> str:
+    return f"shard {shard}" if shard else "a whole run"
+
+
+@dataclass
+class _Part:
+    """One shard's folder, as far as it was read."""
+
+    run: Run
+    shard: Shard
+    config: dict[str, Any]
+    dialogues: list[Dialogue] = field(default_factory=list)
+
+    def records(self, name: str) -> dict[str, list[Judgement]]:
+        """Judgements of one file by dialogue; none where there is no file."""
+        path = self.run.folder / name
+        found: dict[str, list[Judgement]] = {}
+        for judgement in read_jsonl(path, Judgement, "judgements", allow_empty=True) if path.exists() else []:
+            found.setdefault(judgement.dialogue_id, []).append(judgement)
+        return found
+
+    def object(self, name: str) -> dict[str, Any]:
+        path = self.run.folder / name
+        return read_object(path, f"a run's {path.stem}") if path.exists() else {}
+
+
+def merge(folders: Sequence[Path], out: Path) -> list[Dialogue]:
+    """Put the finished shards of one run together in `out`; returns the dialogues, in the order of one run.
+
+    Gold judgements are put together too, and their agreement is measured, as a run does it.
+
+    Raises `UserError` before anything is written when a shard is missing, doubled or unfinished, when shards come from
+    different configs, and when dialogues are missing or in two shards.
+    """
+    places = [folder.resolve() for folder in folders]
+    if out.resolve() in places:
+        raise UserError(f"--out {out}: this is one of the shards; use another folder")
+    check_unique("merge", map(str, places), "folders")
+    for folder in folders:
+        if not (folder / "config.json").exists():
+            raise UserError(f"not a run folder (no config.json): {folder}")
+    with ExitStack() as opened:
+        parts = _parts([opened.enter_context(open_run(folder)) for folder in folders])
+        for part in parts:
+            _check_finished(part, parts[0])
+        dialogues = _dialogues(parts)
+        judged = {name: _judgements(parts, dialogues, name) for name in ("judgements.jsonl", "turn_judgements.jsonl")}
+        gold = _gold(parts)
+        merged = opened.enter_context(open_run(out))
+        claim(merged, None)
+        for stage, config in parts[0].config.items():
+            merged.claim(stage, config)
+        for part in parts:
+            merged.store.add_from(part.run.store.path)
+        for name in WHOLE:
+            if (parts[0].run.folder / name).exists():
+                write_bytes(out / name, read_bytes(parts[0].run.folder / name, "records"))
+        write_jsonl(out / "dialogues.jsonl", dialogues)
+        for name, judgements in judged.items():
+            if any((part.run.folder / name).exists() for part in parts):
+                write_jsonl(out / name, judgements)
+        if gold is not None:
+            write_jsonl(out / "gold_judgements.jsonl", gold)
+            scores = read_jsonl(out / "gold_scores.jsonl", HumanScore, "gold scores")
+            write_json(out / "agreement.json", {"agreement": agreement(gold, scores)})
+        write_json(out / "usage.json", _usage([part.object("usage.json") for part in parts]))
+        write_json(out / "timing.json", _timing([part.run.timing() for part in parts]))
+    return dialogues
+
+
+def _parts(runs: Sequence[Run]) -> list[_Part]:
+    """The shards in order, after checking that they are all there, once, and of one run."""
+    parts = []
+    for run in runs:
+        config = run.config()
+        shard = _held(config, run.folder)
+        if shard is None:
+            raise UserError(f"{run.folder} holds a whole run, not a shard of one")
+        del config["shard"]
+        parts.append(_Part(run, shard, config))
+    parts.sort(key=lambda part: part.shard)
+    first = parts[0]
+    held: dict[Shard, Path] = {}
+    for part in parts:
+        if part.shard.of != first.shard.of:
+            raise UserError(f"{first.run.folder} is shard {first.shard}, {part.run.folder} shard {part.shard}: not of one run")
+        if part.shard in held:
+            raise UserError(f"shard {part.shard} twice: {held[part.shard]} and {part.run.folder}")
+        if behind := sorted({*first.config, *part.config} - (first.config.keys() & part.config.keys())):
+            late = part if behind[0] in first.config else first
+            raise UserError(f"{late.run.folder}: stage {behind[0]} has not begun in shard {late.shard}, in others it has")
+        if lines := differences(first.config, part.config):
+            raise UserError(f"{first.run.folder} and {part.run.folder} are not of one run: {'; '.join(lines)}")
+        held[part.shard] = part.run.folder
+    wanted = {Shard(index, first.shard.of) for index in range(1, first.shard.of + 1)}
+    if missing := sorted(wanted - set(held)):
+        names = ", ".join(map(str, missing[:10])) + (" …" if len(missing) > 10 else "")
+        raise UserError(f"missing: shard {names}; all {first.shard.of} are needed")
+    return parts
+
+
+def _check_finished(part: _Part, first: _Part) -> None:
+    """Raise `UserError` for a shard that was stopped before its end, or whose common files are not those of the first."""
+    folder = part.run.folder
+    for stage, name in NEEDED.items():
+        if stage in part.config and not (folder / name).exists():
+            raise UserError(f"shard {part.shard} is not finished (no {name} in {folder}): run its command again")
+    for name in WHOLE:
+        ours, others = folder / name, first.run.folder / name
+        if ours.exists() != others.exists() or (ours.exists() and read_bytes(ours, "records") != read_bytes(others, "records")):
+            raise UserError(f"{ours} and {others} are not of one run")
+
+
+def _dialogues(parts: Sequence[_Part]) -> list[Dialogue]:
+    """All dialogues, in the order of one run."""
+    for part in parts:
+        part.dialogues = read_jsonl(part.run.folder / "dialogues.jsonl", Dialogue, "dialogues", allow_empty=True)
+    total = sum(len(part.dialogues) for part in parts)
+    if any(len(part.dialogues) != len(part.shard.take(range(total))) for part in parts):
+        held = ", ".join(f"{part.shard}: {len(part.dialogues)}" for part in parts)
+        raise UserError(f"dialogues are missing or doubled: no run is divided like this ({held})")
+    given = parts[0].config.get("dialogues", {}).get("count", total)
+    if given != total:
+        raise UserError(f"{given} dialogues were given to be scored, the shards hold {total}")
+    dialogues = [dialogue for part in parts for dialogue in part.dialogues]
+    check_unique("the shards", (dialogue.id for dialogue in dialogues), "dialogue ids")
+    return dialogues
+
+
+def _judgements(parts: Sequence[_Part], dialogues: Sequence[Dialogue], name: str) -> list[Judgement]:
+    """One file's judgements, in the order of the dialogues. A language that is judged in one shard is judged in all."""
+    found: dict[str, list[Judgement]] = {}
+    for part in parts:
+        own = part.records(name)
+        if strange := own.keys() - {dialogue.id for dialogue in part.dialogues}:
+            raise UserError(f"{part.run.folder / name}: judges {min(strange)}, which is not among this shard's dialogues")
+        found |= own
+    if name == "judgements.jsonl":
+        languages = {judgement.language for judgements in found.values() for judgement in judgements}
+        unjudged = [dialogue.id for dialogue in dialogues if dialogue.language in languages and dialogue.id not in found]
+        if unjudged:
+            raise UserError(f"{len(unjudged)} dialogues have no judgement while others have ({unjudged[0]}): score every shard")
+    return [judgement for dialogue in dialogues for judgement in found.get(dialogue.id, [])]
+
+
+def _gold(parts: Sequence[_Part]) -> list[Judgement] | None:
+    """Judgements of the gold set, None where the run has none."""
+    if "gold" not in parts[0].config:
+        return None
+    ids = [d.id for d in read_jsonl(parts[0].run.folder / "gold_dialogues.jsonl", Dialogue, "gold dialogues")]
+    found: dict[str, list[Judgement]] = {}
+    for part in parts:
+        own = part.records("gold_judgements.jsonl")
+        if set(own) != set(part.shard.take(ids)):
+            raise UserError(f"{part.run.folder}/gold_judgements.jsonl: not shard {part.shard} of the gold set's {len(ids)}")
+        found |= own
+    return [judgement for id in ids for judgement in found[id]]
+
+
+def _usage(shards: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """usage.json of one run: calls and tokens added up by stage, role and model."""
+    sums: dict[str, dict[tuple[str, str], dict[str, int]]] = {}
+    for shard in shards:
+        for stage, roles in shard.items():
+            stage_sums = sums.setdefault(stage, {})
+            for role, models in roles.items():
+                for model, usage in models.items():
+                    before = stage_sums.get((model, role), {})
+                    stage_sums[model, role] = {key: before.get(key, 0) + count for key, count in usage.items()}
+    merged: dict[str, Any] = {}
+    for stage, stage_sums in sums.items():
+        merged[stage] = {}
+        for (model, role), counts in sorted(stage_sums.items()):
+            merged[stage].setdefault(role, {})[model] = Usage.model_validate(counts).model_dump()
+    return merged
+
+
+def _timing(shards: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """timing.json: seconds and tries added up over the shards, which is what the run cost and not how long it took."""
+    merged: dict[str, Any] = {}
+    for stage in dict.fromkeys(stage for shard in shards for stage in shard):
+        own = [shard[stage] for shard in shards if stage in shard]
+        merged[stage] = {
+            "seconds": round(sum(each["seconds"] for each in own), 3),
+            "tries": sum(each["tries"] for each in own),
+            "finished": max(each["finished"] for each in own),
+            "shards": len(shards),
+        }
+    return merged
