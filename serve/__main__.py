@@ -49,7 +49,8 @@ def up(
 
     The command finds each model's base URL in its environment, as SERVE_URL_NAME (upper case, other signs as _).
 
-    Specs on the same base share one server: several names, or on GPUs several LoRA adapters. Example:
+    Specs on the same base share one server: several names, or on GPUs several LoRA adapters. A spec with serve.replicas gets
+    so many servers behind one router, which has the first port. Example:
 
     python -m serve up embedded --port 8000
     """
@@ -68,7 +69,12 @@ def up(
             _show(servers)
             if run is not None:
                 raise typer.Exit(subprocess.call(shlex.split(run), env={**os.environ, **url_variables(servers.endpoints)}))
+            lost = set[str]()
             while servers.alive():
+                for name, what in servers.poll().items():
+                    if name not in lost:
+                        typer.echo(f"{what}\n# the other replicas go on", err=True)
+                        lost.add(name)
                 time.sleep(1)
             raise UserError(next(iter(servers.poll().values())))
     except KeyboardInterrupt:
@@ -81,15 +87,23 @@ def url_variables(endpoints: Mapping[str, str]) -> dict[str, str]:
 
 
 def _servers_at_most(specs: list[ModelSpec]) -> int:
-    """On CPU every adapter is a server of its own."""
-    return sum(max(1, sum(map(len, (spec.adapters or {}).values()))) for spec in specs)
+    """On CPU every adapter is a server of its own; replicas have a router before them."""
+
+    def processes(spec: ModelSpec) -> int:
+        return spec.serve.replicas + 1 if spec.serve.replicas > 1 else 1
+
+    return sum(max(1, sum(map(len, (spec.adapters or {}).values()))) * processes(spec) for spec in specs)
 
 
 def _print_commands(plans: list[ServerPlan]) -> None:
-    for number, plan in enumerate(plans):
+    ports = {plan.name: plan.port or 8000 + number for number, plan in enumerate(plans)}
+    spare = max(ports.values())
+    for plan in plans:
         for note in plan.notes:
             typer.echo(f"# {note}")
-        typer.echo(plan.shell(plan.port or 8000 + number))
+        if plan.workers:
+            spare += 1
+        typer.echo(plan.shell(ports[plan.name], [ports[name] for name in plan.workers], spare))
 
 
 def _show(servers: Servers) -> None:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from rich.console import Console
 
 from serve.client import ChatClient, NotStored, Question, Reply, ServerLost
+from serve.files import locked
 from serve.launch import Servers
 from serve.plan import plan_servers
 from serve.progress import CallProgress
@@ -18,7 +19,6 @@ from serve.specs import ModelSpec
 from serve.store import Store
 
 T = TypeVar("T")
-_LOST_IN_A_ROW = 5
 
 
 async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
@@ -33,13 +33,14 @@ async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 async def in_flight(jobs: Iterable[T], work: Callable[[T], Awaitable[None]], width: int) -> None:
     """Do `work` on every job, `width` at a time, starting the next as soon as one ends: nobody waits for a wave's slowest."""
-    queue = iter(jobs)
+    listed = list(jobs)
+    queue = iter(listed)
 
     async def worker() -> None:
         for job in queue:
             await work(job)
 
-    await together(worker() for _ in range(width))
+    await together(worker() for _ in range(min(width, len(listed))))
 
 
 class Batch:
@@ -47,6 +48,7 @@ class Batch:
 
     Finished calls are in `store` (SQLite): asking again answers them from there. A server is launched (logs beside the store)
     only when something is missing and neither `base_url` nor the spec's endpoint names one; it stays up until the block ends.
+    Entering raises `UserError` while another process asks from the same store.
     """
 
     def __init__(
@@ -58,8 +60,11 @@ class Batch:
         self._servers = ExitStack()
 
     def __enter__(self) -> Batch:
-        self._calls = Store(self._store)
-        self._servers.callback(self._calls.close)
+        with ExitStack() as opened:
+            opened.enter_context(locked(self._store.with_name(f".{self._store.name}.lock"), f"call store {self._store}"))
+            self._calls = Store(self._store)
+            opened.callback(self._calls.close)
+            self._servers = opened.pop_all()
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -78,7 +83,7 @@ class Batch:
 
     async def _ask(self, questions: Sequence[Question], unit: str, offline: bool) -> list[Reply | None]:
         replies: list[Reply | None] = [None] * len(questions)
-        lost = 0  # in a row: a server that is gone is not asked a thousand times more
+        told: set[str] = set()
         async with ChatClient(self._calls, self._endpoints, self._concurrency, offline=offline) as client:
             if not offline:
                 await client.check(self.spec, [self.spec.served_name()])
@@ -86,16 +91,12 @@ class Batch:
             with CallProgress(len(questions), client, console, self.spec.name, unit) as progress:
 
                 async def one(index: int) -> None:
-                    nonlocal lost
-                    if lost < _LOST_IN_A_ROW:
-                        try:
-                            replies[index] = await client.ask(self.spec, questions[index])
-                            lost = 0
-                        except ServerLost as error:
-                            lost += 1
+                    try:
+                        replies[index] = await client.ask(self.spec, questions[index])
+                    except ServerLost as error:
+                        if str(error) not in told:  # a server that is gone says the same of every question
+                            told.add(str(error))
                             console.print(f"lost: {error}", highlight=False, markup=False, soft_wrap=True)
-                            if lost == _LOST_IN_A_ROW:
-                                console.print("the server is given up; run the same command again when it is back")
                     progress.step()
 
                 await in_flight(range(len(questions)), one, self._concurrency)

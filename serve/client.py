@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
+import math
 import random
 import re
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import aiohttp
 import orjson
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from serve.errors import UserError, near
+from serve.errors import UserError, near, printable
 from serve.files import digest
 from serve.specs import ModelSpec, Sampling
 from serve.store import Store
@@ -30,11 +31,16 @@ RETRIED_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 52
 _OVERFLOW = re.compile(
     r"context[_ ]length|maximum model length|max_model_len|longer than the max|too many tokens|prompt is too long", re.I
 )
+_EMPTY_TRIES = 3  # an empty answer is believed when it comes this often: servers under load give some that mean nothing
+_MASKED_FROM = 12  # characters a key must have to be masked in answers too: "EMPTY" or "x" are no secrets, but ordinary text
 _CONTROL = re.compile(r"<\|([^|<>\n]{1,40})\|>|<(/?s|/?(?:start|end)_of_turn|bos|eos)>|\[(/?INST)\]|<<(/?SYS)>>")
 
 
+Count = Annotated[int, Field(ge=0, le=2**53)]
+
+
 class ServerLost(Exception):
-    """The endpoint kept failing until the retries were used up."""
+    """The endpoint kept failing until the retries were used up, or was given up before."""
 
 
 class NotStored(Exception):
@@ -53,10 +59,10 @@ class Reply(BaseModel):
     text: str
     finish_reason: str | None = None
     refused: bool = False
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    reasoning_tokens: int = 0
-    reasoning_characters: int = 0
+    prompt_tokens: Count = 0
+    completion_tokens: Count = 0
+    reasoning_tokens: Count = 0
+    reasoning_characters: Count = 0
     tokens: list[tuple[str, dict[str, float]]] | None = None
 
 
@@ -120,15 +126,21 @@ class ChatClient:
 
     `endpoints` maps spec names to base URLs of running servers (they win over the spec's own). At most `concurrency` calls are
     in flight. A call is tried `attempts` times: on 408/409/425/429 (Retry-After honoured), 5xx, timeouts, dropped connections
-    and unreadable bodies, with exponential back-off and full jitter. Raises `UserError` (naming model and endpoint) on other
-    4xx, and `ServerLost` when the attempts are used up. With `offline`, whatever is not in the store raises `NotStored`.
+    and unreadable bodies, with exponential back-off, each wait drawn from its upper half (with the defaults a server that
+    restarts has at least half a minute). It is not tried again once `give_up_s` have passed, so no call takes longer than
+    `give_up_s` + `timeout_s` (25 minutes; about one where the server refuses at once). An answer without a word in it is
+    asked for twice more before it is believed. Raises `UserError` (naming model and endpoint) on other 4xx, and `ServerLost`
+    when the tries are used up. A model that lost `lost_in_a_row` calls, with no answer between them, is given up: what is
+    asked of it later is lost at once. With `offline`, whatever is not in the store raises `NotStored`.
     """
 
     store: Store
     endpoints: Mapping[str, str] = field(default_factory=dict)
     concurrency: int = 64
-    attempts: int = 6
+    attempts: int = 8
     timeout_s: float = 600.0
+    give_up_s: float = 900.0
+    lost_in_a_row: int = 5
     offline: bool = False
     backoff_s: float = 0.5
     backoff_max_s: float = 30.0
@@ -141,6 +153,7 @@ class ChatClient:
             connector=aiohttp.TCPConnector(limit=self.concurrency), timeout=aiohttp.ClientTimeout(total=self.timeout_s)
         )
         self._fingerprints: dict[str, str] = {}
+        self._lost: dict[tuple[str, str], int] = defaultdict(int)  # (endpoint, served name) → calls lost since its last answer
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -162,7 +175,7 @@ class ChatClient:
             await self._check_one(spec, url, names)
 
     async def _check_one(self, spec: ModelSpec, base_url: str, served_names: Sequence[str]) -> None:
-        url, where = f"{base_url}/models", f"model {spec.name} at {base_url}"
+        url, where = f"{base_url}/models", _where(spec, base_url)
         try:
             async with self._session.get(url, headers=self._headers(spec), timeout=aiohttp.ClientTimeout(total=30)) as response:
                 if response.status in (404, 405):  # not every server has a list
@@ -170,10 +183,10 @@ class ChatClient:
                 if response.status in (401, 403):
                     raise UserError(f"{where}: the server refused the key (HTTP {response.status})")
                 listed = {entry["id"]: entry for entry in orjson.loads(await response.read())["data"]}
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise UserError(f"{where}: cannot be reached: {self._redact(spec, error)}") from None
         except (orjson.JSONDecodeError, KeyError, TypeError):
             return
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:  # ValueError: an address with a key in it
+            raise UserError(f"{where}: cannot be reached: {self._redact(spec, error)}") from None
         for name in served_names:
             if name not in listed:
                 raise UserError(f"{where}: does not serve {name!r}: {near(name, listed)}")
@@ -190,7 +203,10 @@ class ChatClient:
         tally = self.tallies[spec.name, question.purpose]
         stored = self.store.get(key)
         if stored is not None:
-            reply = Reply.model_validate(stored)
+            try:
+                reply = Reply.model_validate(stored)
+            except ValidationError:
+                raise UserError(f"{self.store.path}: a stored answer is damaged; move the file aside to start afresh") from None
         elif self.offline:
             raise NotStored(key)
         else:
@@ -214,9 +230,10 @@ class ChatClient:
 
     @staticmethod
     def _redact(spec: ModelSpec, problem: object) -> str:
+        """A problem as one short line without the key; the key goes first, so that no half of it is left at the cut."""
         key = spec.api_key()
-        text = " ".join(str(problem).split())[:300] or type(problem).__name__
-        return text.replace(key, "***") if key else text
+        text = str(problem).replace(key, "***") if key else str(problem)
+        return printable(" ".join(text.split()))[:300] or type(problem).__name__
 
     @staticmethod
     def _body(spec: ModelSpec, question: Question) -> dict[str, Any]:
@@ -240,34 +257,49 @@ class ChatClient:
 
     async def _post(self, spec: ModelSpec, question: Question, tally: Tally) -> Reply:
         base_url = self.base_url(spec, question.served_name)
-        url = f"{base_url}/chat/completions"
+        url, where = f"{base_url}/chat/completions", _where(spec, base_url)
+        place = base_url, question.served_name
+        if self._lost[place] >= self.lost_in_a_row:
+            raise ServerLost(f"{where}: given up after {self.lost_in_a_row} lost calls in a row")
         payload = orjson.dumps(self._body(spec, question))
         headers = self._headers(spec) | ({"X-Session-Id": question.session} if question.session else {})
+        key = (spec.api_key() or "").encode()
         problem: object = "no attempt was made"
+        empty = 0
+        started = time.monotonic()
         for attempt in range(self.attempts):
             wait = None
             try:
                 async with self._session.post(url, data=payload, headers=headers) as response:
                     raw = await response.read()
+                    if len(key) >= _MASKED_FROM:
+                        raw = raw.replace(key, b"***")
                     if response.status == 200:
-                        return self._read(spec, raw)
+                        reply = self._read(spec, raw)
+                        empty += _empty(reply)
+                        if not _empty(reply) or empty == _EMPTY_TRIES or attempt + 1 == self.attempts:
+                            self._lost[place] = 0
+                            return reply
+                        tally.retries += 1
+                        continue
                     problem = f"HTTP {response.status}: {_message(raw)}"
                     if response.status == 400 and _OVERFLOW.search(str(problem)):
                         return Reply(text="", finish_reason="context_overflow")
                     if response.status == 400 and "content_filter" in str(problem):
                         return Reply(text="", finish_reason="content_filter", refused=True)
                     if response.status not in RETRIED_STATUS and response.status < 500:
-                        raise UserError(f"model {spec.name} at {base_url}: {self._redact(spec, problem)}")
+                        raise UserError(f"{where}: {self._redact(spec, problem)}")
                     wait = _retry_after(response.headers.get("Retry-After"))
             except (aiohttp.ClientError, TimeoutError, OSError, _Unreadable) as error:
                 problem = f"{type(error).__name__} {error}"
-            if attempt + 1 < self.attempts:
-                tally.retries += 1
-                backoff = random.uniform(0, min(self.backoff_max_s, self.backoff_s * 2**attempt))  # full jitter
-                await asyncio.sleep(backoff if wait is None else wait + backoff)
-        raise ServerLost(
-            f"model {spec.name} at {base_url}: gave up after {self.attempts} attempts: {self._redact(spec, problem)}"
-        )
+            left = self.give_up_s - (time.monotonic() - started)
+            if attempt + 1 == self.attempts or left <= 0:
+                break
+            tally.retries += 1
+            longest = min(self.backoff_max_s, self.backoff_s * 2**attempt)
+            await asyncio.sleep(min((wait or 0.0) + random.uniform(longest / 2, longest), left))
+        self._lost[place] += 1
+        raise ServerLost(f"{where}: gave up after {attempt + 1} attempts: {self._redact(spec, problem)}")
 
     @staticmethod
     def _read(spec: ModelSpec, raw: bytes) -> Reply:
@@ -309,10 +341,21 @@ def _message(raw: bytes) -> str:
         body = orjson.loads(raw)
         error = body.get("error", body)
         if isinstance(error, dict):
-            return " ".join(str(error[k]) for k in ("code", "message", "detail") if error.get(k)) or str(error)[:300]
-        return str(error)[:300]
+            return " ".join(str(error[k]) for k in ("code", "message", "detail") if error.get(k)) or str(error)
+        return str(error)
     except (orjson.JSONDecodeError, AttributeError):
-        return raw[:200].decode("utf-8", "replace")
+        return raw[:2000].decode("utf-8", "replace")
+
+
+def _where(spec: ModelSpec, base_url: str) -> str:
+    """A model and its endpoint, for messages: without a password that stands in the address."""
+    return f"model {spec.name} at {re.sub(r'//[^/@]*@', '//***@', base_url)}"
+
+
+def _empty(reply: Reply) -> bool:
+    """Whether a completion holds nothing at all, not even reasoning, a refusal or a reason for stopping early."""
+    said = reply.text.strip() or reply.reasoning_characters or reply.refused
+    return not said and reply.finish_reason in (None, "stop")
 
 
 def _retry_after(value: str | None) -> float | None:
@@ -324,6 +367,6 @@ def _retry_after(value: str | None) -> float | None:
     except ValueError:
         try:
             seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
-    return min(max(seconds, 0.0), 600.0)
+    return None if math.isnan(seconds) else min(max(seconds, 0.0), 600.0)

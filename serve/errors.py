@@ -8,10 +8,17 @@ import sys
 from collections.abc import Callable, Iterable
 
 EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
 
 
 class UserError(Exception):
     """Wrong input or environment: printed as one clear line, exit code 2, no traceback."""
+
+
+def printable(text: str) -> str:
+    """Text that is safe to print: what steers a terminal or hides (escape codes, direction marks) is written out as `\\x1b`.
+    Line ends stay."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 def near(name: str, known: Iterable[str]) -> str:
@@ -30,11 +37,13 @@ def run_cli(app: Callable[[], object]) -> None:
     try:
         app()
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         sys.exit(EXIT_BAD_INPUT)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as end:
+        if isinstance(end, SystemExit) and end.code != EXIT_INTERRUPTED:  # typer makes one of Ctrl-C, without a word
+            raise
         print("interrupted; run the same command again to go on", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:  # `esc-eval … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)

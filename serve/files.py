@@ -3,8 +3,10 @@ writes that are whole or not there at all."""
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -49,10 +51,33 @@ def atomic_path(path: Path) -> Iterator[Path]:
         yield temporary
         temporary.replace(path)
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}") from None
+        raise UserError(f"cannot write {path}: {error.strerror or error}; what was there before is as it was") from None
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(path: Path, what: str) -> Iterator[None]:
+    """Hold a lock file as the only process; it is let go however the process ends. `what` names the thing that it stands for.
+
+    Raises `UserError` while another process holds it, and for a path that cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise UserError(f"{what} cannot be used: {getattr(error, 'strerror', None) or error}") from None
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{what} is in use by another process") from None
+        except OSError as error:
+            raise UserError(f"{what} cannot be locked: {error.strerror}") from None
+        yield
+    finally:
+        os.close(handle)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -61,10 +86,15 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write bytes, atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content)
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write indented JSON, atomically."""
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(orjson.dumps(value, option=orjson.OPT_INDENT_2) + b"\n")
+    write_bytes(path, orjson.dumps(value, option=orjson.OPT_INDENT_2) + b"\n")
 
 
 def write_jsonl(path: Path, records: Iterable[BaseModel]) -> int:
@@ -83,15 +113,27 @@ def read_bytes(path: Path, what: str) -> bytes:
         return path.read_bytes()
     except FileNotFoundError:
         raise UserError(f"{what} not found: {path}") from None
-    except OSError as error:
-        raise UserError(f"{what} cannot be read: {path}: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise UserError(f"{what} cannot be read: {path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def read_object(path: Path, what: str) -> dict[str, Any]:
+    """A JSON file that holds one object, or a `UserError`."""
+    try:
+        value = orjson.loads(read_bytes(path, what))
+    except orjson.JSONDecodeError as error:
+        raise UserError(f"{path}: malformed JSON: {error.msg} (line {error.lineno})") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: not {what}: a JSON object is expected")
+    return value
 
 
 def explain(error: ValidationError) -> str:
     """The first problem of a pydantic error as `field: what is wrong` (and how many more there are)."""
     first, *more = error.errors(include_url=False, include_context=False)
-    field = ".".join(str(part) for part in first["loc"]) or "record"
+    field = " ".join(".".join(str(part) for part in first["loc"]).split())[:100] or "record"
     message = {"extra_forbidden": "unknown field", "model_type": "expected a JSON object"}.get(first["type"], first["msg"])
+    message = " ".join(message.split())
     if first["type"] not in {"missing", "extra_forbidden"} and isinstance(first["input"], str | int | float):
         message += f" (got {str(first['input'])[:60]!r})"
     return f"{field}: {message}" + (f" (and {len(more)} more)" if more else "")
@@ -127,15 +169,30 @@ def check_unique(path: Path | str, ids: Iterable[str], what: str) -> None:
         raise UserError(f"{path}: duplicate {what}: {', '.join(doubled[:3])} ({len(doubled)} in all)")
 
 
+class _OnceLoader(yaml.SafeLoader):
+    """YAML's safe loader, but a key that a mapping has twice is an error: the later value would silently win."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set[str]()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is given twice", key.start_mark)
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 def load_yaml(path: Path, what: str) -> Any:
     """Parsed YAML, or a `UserError` with file and line."""
     try:
-        return yaml.safe_load(read_bytes(path, what).decode("utf-8"))
+        return yaml.load(read_bytes(path, what).decode("utf-8"), Loader=_OnceLoader)
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         raise UserError(f"{path}{line}: malformed YAML: {error.problem or error.context}") from None
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"{path}: malformed YAML: {error}") from None
+    except (UnicodeDecodeError, yaml.YAMLError, ValueError) as error:  # ValueError: 2024-13-41 is a date that is none
+        raise UserError(f"{path}: malformed YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise UserError(f"{path}: malformed YAML: nested too deeply") from None
 
 
 def read_yaml(path: Path, model: type[M], what: str) -> M:
@@ -153,8 +210,8 @@ def read_named(folder: str, name: str, model: type[M], what: str) -> M:
     if name.endswith((".yaml", ".yml")):
         return read_yaml(Path(name), model, what)
     path = CONFIGS / folder / f"{name}.yaml"
-    if not path.is_file():
-        raise UserError(f"unknown {what} {name!r}: {near(name, (p.stem for p in path.parent.glob('*.yaml')))}")
+    if not re.fullmatch(r"[\w-][\w.-]{0,99}", name) or not path.is_file():
+        raise UserError(f"unknown {what} {name[:100]!r}: {near(name[:100], (p.stem for p in path.parent.glob('*.yaml')))}")
     return read_yaml(path, model, what)
 
 

@@ -16,7 +16,7 @@ import orjson
 
 from serve.embedded import build_once, manifest_problem
 from serve.errors import UserError
-from serve.files import digest, read_bytes, sha256_file
+from serve.files import digest, read_object, sha256_file
 
 Rows = npt.NDArray[np.uint8]
 ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
@@ -52,17 +52,6 @@ class Planned:
     def size(self) -> int:
         """Its bytes."""
         return ITEM_BYTES[self.dtype] * math.prod(self.shape)
-
-
-def read_object(path: Path, what: str) -> dict[str, Any]:
-    """A JSON file that holds one object, or a `UserError`."""
-    try:
-        value = orjson.loads(read_bytes(path, what))
-    except orjson.JSONDecodeError as error:
-        raise UserError(f"{path}: malformed JSON: {error.msg} (line {error.lineno})") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{path}: not {what}: a JSON object is expected")
-    return value
 
 
 def weight_files(folder: Path) -> list[Path]:

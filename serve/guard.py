@@ -19,7 +19,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-GRACE = 10.0  # seconds between SIGTERM and SIGKILL
+GRACE = 3.0  # seconds between SIGTERM and SIGKILL: with the wait after it, Ctrl-C takes five at most
 _STOP = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from serve.embedded import check_checkpoint
 from serve.errors import UserError
-from serve.files import explain, write_json
+from serve.files import explain, read_object, write_json
 from serve.folders import (
     INDEX,
     WEIGHTS,
@@ -26,7 +26,6 @@ from serve.folders import (
     Stored,
     build_folder,
     folder_content,
-    read_object,
     stored_tensors,
     weight_files,
     write_tensors,

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from serve.errors import UserError
-from serve.files import write_json, write_text
-from serve.folders import Planned, Stored, build_folder, folder_content, read_object, write_tensors
+from serve.files import read_object, write_json, write_text
+from serve.folders import Planned, Stored, build_folder, folder_content, write_tensors
 from serve.internlm2 import LINEAR, QKV, Architecture, Heads, planned_tensor, read_architecture
 from serve.merge import CONFIG, WEIGHTS, adapter_rank, check_plain, module_pairs, module_scales
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from serve.embedded import need_modules
 from serve.errors import UserError
-from serve.folders import read_object
+from serve.files import read_object
 
 SPACE = "▁"  # SentencePiece's sign for a space
 BPE, NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 2, 1, 2, 3, 4, 6  # SentencePiece's numbers: model type, piece types

@@ -29,7 +29,7 @@ from rich.text import Text
 
 from serve.errors import UserError
 from serve.guard import GRACE
-from serve.plan import MODULE, ServerPlan, has_gpu, plan_servers
+from serve.plan import MODULE, ROUTER, ServerPlan, has_gpu, plan_servers
 
 __all__ = ["ServerPlan", "Servers", "free_port", "has_gpu", "plan_servers", "port_taken"]
 
@@ -98,8 +98,9 @@ class Servers:
             self._old_handler = signal.signal(signal.SIGTERM, _exit_on_sigterm)
         atexit.register(self.stop)
         try:
-            together = [plan for plan in self.plans if not plan.shares_gpu]
-            for batch in (together, *([plan] for plan in self.plans if plan.shares_gpu)):
+            servers, routers = ([plan for plan in self.plans if bool(plan.workers) is kind] for kind in (False, True))
+            together = [plan for plan in servers if not plan.shares_gpu]
+            for batch in (together, *([plan] for plan in servers if plan.shares_gpu), routers):
                 self._wait([self._start(plan) for plan in batch])
         except BaseException:
             self.stop()
@@ -130,19 +131,26 @@ class Servers:
         return {s.plan.name: _obituary(s, "ended") for s in self._running if s.guard.poll() is not None}
 
     def alive(self) -> bool:
-        """Whether all servers still run (a cheap check; it asks no server anything)."""
-        return all(server.guard.poll() is None for server in self._running)
+        """Whether every model is still served: a router is as long as one of its replicas runs (a cheap check; it asks no
+        server anything)."""
+        ended = set(self.poll())
+        plans = [server.plan for server in self._running if not server.plan.replica]
+        return not any(plan.name in ended or (plan.workers and ended.issuperset(plan.workers)) for plan in plans)
 
     def _start(self, plan: ServerPlan) -> _Running:
-        port = plan.port or free_port({server.port for server in self._running})
+        taken = {server.port for server in self._running}
+        port = plan.port or free_port(taken)
+        workers = [server.port for server in self._running if server.plan.name in plan.workers]
+        spare = free_port({*taken, port}) if plan.workers else 0
+        command = plan.command(port, workers, spare)
         plan.log.parent.mkdir(parents=True, exist_ok=True)
         with plan.log.open("ab") as log:  # appended: the log of a server that died is still there after a new start
-            log.write(f"$ {plan.shell(port)}\n".encode())
+            log.write(f"$ {plan.shell(port, workers, spare)}\n".encode())
             log.flush()
             start = log.tell()
             # A session of its own: Ctrl-C in a terminal reaches this process only, which then ends the servers in order.
             guard = subprocess.Popen(
-                [sys.executable, "-m", "serve.guard", "--", *plan.command(port)],
+                [sys.executable, "-m", "serve.guard", "--", *command],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -181,6 +189,8 @@ def _check(plans: list[ServerPlan]) -> None:
     """Raise `UserError` for what can be known before anything is started."""
     if any(MODULE in plan.argv for plan in plans) and importlib.util.find_spec("vllm") is None:
         raise UserError("vLLM is not installed: make setup (CPU) or pip install '.[gpu]'")
+    if any(ROUTER in plan.argv for plan in plans) and importlib.util.find_spec("vllm_router") is None:
+        raise UserError("serve.replicas needs a router: pip install vllm-router")
     for plan in plans:
         if plan.port is not None and port_taken(plan.port):
             raise UserError(

@@ -23,14 +23,13 @@ import orjson
 
 from serve.embedded import MANIFEST, build_once, cache_dir, check_checkpoint, resolve_checkpoint, safetensors_problem
 from serve.errors import UserError
-from serve.files import digest
+from serve.files import digest, read_object
 from serve.folders import (
     Planned,
     Rows,
     Stored,
     build_folder,
     folder_content,
-    read_object,
     stored_tensors,
     weight_files,
     write_tensors,

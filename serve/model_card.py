@@ -13,8 +13,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from serve.errors import UserError
-from serve.files import explain, write_json, write_text
-from serve.folders import read_object
+from serve.files import explain, read_object, write_json, write_text
 
 TRAINING, CARD = "training.json", "README.md"
 _TEMPLATES = Path(__file__).parent / "templates"

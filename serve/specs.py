@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -28,8 +29,8 @@ class Sampling(_Part):
 
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    max_tokens: Annotated[int, Field(gt=0)] = 512
-    seed: int | None = None
+    max_tokens: Annotated[int, Field(gt=0, le=2**31)] = 512
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
 
 
 class Endpoint(_Part):
@@ -49,15 +50,32 @@ class Endpoint(_Part):
 
 
 class ServeOptions(_Part):
-    """How the launcher starts this checkpoint."""
+    """How the launcher starts this checkpoint.
 
-    tensor_parallel: Annotated[int, Field(ge=1)] = 1
-    data_parallel: Annotated[int, Field(ge=1)] = 1
+    `replicas` servers stand behind one router (`vllm-router`) with policy `router`: consistent_hash keeps a dialogue on one
+    replica, and so its prefix in that cache; sticky_least_loaded does too and evens out new dialogues; cache_aware goes by the
+    longest known prefix. `data_parallel` copies make one server instead, with one queue and no such memory. With
+    `data_parallel_local` so many of them are on each machine of a Ray cluster that runs already; the server starts on its head.
+    """
+
+    tensor_parallel: Annotated[int, Field(ge=1, le=2**16)] = 1
+    data_parallel: Annotated[int, Field(ge=1, le=2**16)] = 1
+    data_parallel_local: Annotated[int, Field(ge=1)] | None = None
+    replicas: Annotated[int, Field(ge=1, le=256)] = 1
+    router: Literal["consistent_hash", "sticky_least_loaded", "cache_aware"] = "consistent_hash"
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "bfloat16"
     eager: bool = False
     trust_remote_code: bool = False
     reasoning_parser: str | None = None
     extra_args: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _even(self) -> ServeOptions:
+        if self.data_parallel_local is not None and self.data_parallel % self.data_parallel_local:
+            raise ValueError("data_parallel is not a multiple of data_parallel_local, what each machine holds")
+        if self.data_parallel_local is not None and self.replicas > 1:
+            raise ValueError("replicas are on one machine, data_parallel_local is over several: not both")
+        return self
 
 
 class ModelSpec(_Part):
@@ -69,7 +87,7 @@ class ModelSpec(_Part):
     other. `group` is the supporter group of ESC-Eval's table 2, by which leaderboards are ordered.
     """
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
     about: str
     roles: tuple[PlayRole, ...]
     languages: tuple[Language, ...]
@@ -80,7 +98,7 @@ class ModelSpec(_Part):
     adapter_revision: str | None = None
     endpoint: Endpoint = Endpoint()
     sampling: Sampling = Sampling()
-    context_length: Annotated[int, Field(gt=0)] | None = None  # needed to launch a server
+    context_length: Annotated[int, Field(gt=0, le=2**31)] | None = None  # needed to launch a server
     chat_template: str | None = None
     think_tags: tuple[str, str] = ("<think>", "</think>")
     think_in_prompt: bool = False  # the chat template opens the block itself: a reply without the closing tag is all reasoning
@@ -124,9 +142,14 @@ class ModelSpec(_Part):
         variable = self.endpoint.api_key_env
         if variable is None:
             return None
-        if not os.environ.get(variable):
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):  # not repeated: it may be the key itself
+            raise UserError(f"model {self.name}: api_key_env takes the name of an environment variable, never the key itself")
+        key = os.environ.get(variable)
+        if not key:
             raise UserError(f"model {self.name}: set the environment variable {variable} to its API key")
-        return os.environ[variable]
+        if not re.fullmatch(r"[!-~]+", key):
+            raise UserError(f"model {self.name}: the key in {variable} holds a space, a line break or what no header may carry")
+        return key
 
     def fingerprint(self) -> str:
         """Which weights answer: part of every call's key, so it does not change with port or address.
@@ -145,8 +168,14 @@ class ModelSpec(_Part):
 def place_of(place: str) -> Path:
     """The path that a checkpoint's or adapter's text may mean; `bundled:NAME` is in this package."""
     if place.startswith(BUNDLED_PREFIX):
-        return BUNDLED_ADAPTERS / place.removeprefix(BUNDLED_PREFIX)
-    return Path(place).expanduser()
+        name = place.removeprefix(BUNDLED_PREFIX)
+        if not re.fullmatch(r"[\w-][\w.-]*", name):
+            raise UserError(f"{place}: {BUNDLED_PREFIX} takes the name of an adapter of this package, not a path")
+        return BUNDLED_ADAPTERS / name
+    try:
+        return Path(place).expanduser()
+    except RuntimeError:  # ~NAME of nobody here
+        return Path(place)
 
 
 def model_names() -> list[str]:

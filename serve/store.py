@@ -30,7 +30,7 @@ class Store:
             self._db.execute("PRAGMA synchronous=NORMAL")
             self._db.execute(_SCHEMA)
         except (OSError, sqlite3.Error) as error:
-            raise UserError(f"call store cannot be used: {path}: {error}; move it aside to start afresh") from None
+            raise UserError(f"call store cannot be used: {path}: {_problem(error)}") from None
         self._waiting: list[tuple[str, bytes, float]] = []
         self._commit: asyncio.Task[None] | None = None
         self._next: asyncio.Future[None] | None = None
@@ -39,9 +39,9 @@ class Store:
         """The reply of a finished call, or None."""
         try:
             row = self._db.execute("SELECT reply FROM calls WHERE key = ?", (key,)).fetchone()
-        except sqlite3.Error as error:
-            raise UserError(f"call store cannot be read: {self.path}: {error}; move it aside to start afresh") from None
-        return orjson.loads(row[0]) if row else None
+            return orjson.loads(row[0]) if row else None
+        except (sqlite3.Error, orjson.JSONDecodeError) as error:
+            raise UserError(f"call store cannot be read: {self.path}: {_problem(error)}") from None
 
     def __len__(self) -> int:
         return int(self._db.execute("SELECT count(*) FROM calls").fetchone()[0])
@@ -72,7 +72,12 @@ class Store:
                 await asyncio.to_thread(self._write, batch)
                 done.set_result(None)
             except (OSError, sqlite3.Error) as error:
-                done.set_exception(UserError(f"call store cannot be written: {self.path}: {error}"))
+                done.set_exception(
+                    UserError(
+                        f"call store cannot be written: {self.path}: {_problem(error)}; what was answered before is safe: "
+                        "run the same command again when this is mended"
+                    )
+                )
 
     def _write(self, batch: list[tuple[str, bytes, float]]) -> None:
         self._db.execute("BEGIN IMMEDIATE")
@@ -80,9 +85,27 @@ class Store:
             self._db.executemany("INSERT OR REPLACE INTO calls VALUES (?, ?, ?)", batch)
             self._db.execute("COMMIT")
         except BaseException:
-            self._db.execute("ROLLBACK")
+            if self._db.in_transaction:  # SQLite has rolled back by itself where the disk was full
+                self._db.execute("ROLLBACK")
             raise
+
+    def add_from(self, other: Path) -> None:
+        """Take over the finished calls of another store; what is here already stays as it is."""
+        try:
+            self._db.execute("ATTACH ? AS other", (str(other),))
+            try:
+                self._db.execute("INSERT OR IGNORE INTO calls SELECT key, reply, seconds FROM other.calls")
+            finally:
+                self._db.execute("DETACH other")
+        except sqlite3.Error as error:
+            raise UserError(f"call store {other} cannot be added to {self.path}: {_problem(error)}") from None
 
     def close(self) -> None:
         """Close the file; replies whose `put` has not returned may be lost."""
         self._db.close()
+
+
+def _problem(error: Exception) -> str:
+    """What SQLite says, and what to do where the file itself is damaged (a lock or a full disk passes)."""
+    damaged = not isinstance(error, OSError | sqlite3.OperationalError)
+    return f"{error}{'; move it aside to start afresh' if damaged else ''}"

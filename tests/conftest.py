@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -12,6 +12,7 @@ import yaml
 from hypothesis import settings
 
 from evalsuite import cli
+from serve.errors import UserError
 from serve.files import CONFIGS
 from serve.launch import Servers
 from serve.plan import plan_servers
@@ -53,15 +54,42 @@ class Embedded:
     url: str
 
 
-@pytest.fixture(scope="session")
-def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded]:
-    """One vLLM server with the embedded model for the whole test session (about 30 s to start)."""
+@pytest.fixture(scope="session", autouse=True)
+def starting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Embedded]]:
+    """The shared server, begun with the session if any of its tests needs it: it loads for half a minute beside the others.
+
+    What is given waits until the server answers; it raises what keeps it from starting.
+    """
+    if not any("embedded" in getattr(item, "fixturenames", ()) for item in request.session.items):
+        yield lambda: pytest.fail("no test of this session asked for the server")
+        return
     folder = tmp_path_factory.mktemp("embedded")
     settings = yaml.safe_load((CONFIGS / "models" / "embedded.yaml").read_text())
     settings |= {"name": "embedded-fp32", "serve": {"dtype": "float32", "eager": True}, "context_length": 8192}
-    settings["sampling"] = {"temperature": 0.0, "max_tokens": 48}
+    settings["sampling"] = {"temperature": 0.0, "max_tokens": 24}
     spec_file = folder / "embedded-fp32.yaml"
     spec_file.write_text(yaml.safe_dump(settings))
     spec = load_spec(str(spec_file))
-    with Servers(plan_servers([spec], folder / "logs")) as servers:
-        yield Embedded(spec_file, spec, servers.endpoints[spec.name])
+    try:
+        servers = Servers(plan_servers([spec], folder / "logs"))
+    except UserError as error:  # the affair of the tests that need it, not of all
+        said = str(error)
+        yield lambda: pytest.fail(said)
+        return
+    # `with servers:` would wait at once.
+    begun = [servers._start(plan) for plan in servers.plans]
+
+    def up() -> Embedded:
+        servers._wait(begun)
+        return Embedded(spec_file, spec, servers.endpoints[spec.name])
+
+    try:
+        yield up
+    finally:
+        servers.stop()
+
+
+@pytest.fixture(scope="session")
+def embedded(starting: Callable[[], Embedded]) -> Embedded:
+    """One vLLM server with the embedded model for the whole test session."""
+    return starting()

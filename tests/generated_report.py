@@ -60,6 +60,18 @@ INJECTIONS = (
     "a\x00b\x1b[31mred",
     "javascript:window.__pwned=1//'\"><svg onload=window.__pwned=1>",
     "line\u2028separator\u2029 &lt;b&gt; <!--<script>",
+    "</title></style></textarea></template></noscript></select><script>window.__pwned = 1</script>",
+    "<iframe srcdoc='<script>parent.__pwned = 1</script>'></iframe><object data='javascript:parent.__pwned=1'></object>",
+    "<svg><animate onbegin=window.__pwned=1 attributeName=x dur=1s><set href=javascript:window.__pwned=1>",
+    '<math><mtext><table><mglyph><style><!--</style><img title="--&gt;&lt;img src=1 onerror=window.__pwned=1&gt;">',
+    "<details open ontoggle=window.__pwned=1><video><source onerror=window.__pwned=1></video>",
+    '" autofocus tabindex=1 onfocus="window.__pwned=1" x="',
+    "' onmouseover='window.__pwned=1' style='animation-name:x' onanimationstart='window.__pwned=1",
+    '<base href="//evil.invalid/"><meta http-equiv="refresh" content="0;url=javascript:window.__pwned=1">',
+    '<a href="java\tscript:window.__pwned=1">x</a> [x](javascript:window.__pwned=1) ![x](data:text/html,x)',
+    "\\u003cscript\\u003ewindow.__pwned=1\\u003c/script\\u003e &#60;script&#62; %3Cscript%3E \\x3cscript\\x3e",
+    '`${window.__pwned=1}` \';window.__pwned=1;// \\\'; __proto__ constructor {"__proto__": {"x": 1}}',
+    "<scr<script>ipt>window.__pwned=1</scr</script>ipt>\ufeff\u200b<\u0000script>window.__pwned=1</script>",
 )
 
 
@@ -70,6 +82,11 @@ def make_content(cards: int = 6, supporters: dict[str, float] = SKILL, poison: b
     random words instead (they compress no better than what a model writes).
     """
     return _made(cards, tuple(supporters.items()), poison, words)
+
+
+def full_benchmark_content() -> ReportContent:
+    """8,512 dialogues of about 1,300 tokens, as many as ESC-Eval's own evaluation had."""
+    return make_content(cards=304, supporters={f"model-{number:02d}": number / 14 for number in range(14)}, words=190)
 
 
 @cache

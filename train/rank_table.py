@@ -16,8 +16,7 @@ from data_prep.scores.bootstrap import RESAMPLES, interval
 from data_prep.scores.human import read_dialogues
 from data_prep.tables import Cell, Estimate, Table, to_console, to_markdown
 from serve.errors import UserError, near
-from serve.files import read_jsonl, write_json, write_text
-from serve.folders import read_object
+from serve.files import read_jsonl, read_object, write_json, write_text
 from train.examples import read_rank, rubric_beside
 from train.rank_figures import ALL, FIGURES, Difference, Judge, Row, Verdicts, compared, groups_of, languages_of, table_rows
 from train.rank_test import UNTRAINED

@@ -31,8 +31,8 @@ from data_prep.rubrics import Rubric
 from data_prep.scores.rank_sft import RankExample
 from serve.embedded import need_modules
 from serve.errors import UserError
-from serve.files import write_json, write_jsonl
-from serve.folders import read_object, stored_tensors
+from serve.files import read_object, write_json, write_jsonl
+from serve.folders import stored_tensors
 from serve.merge import CONFIG, WEIGHTS, adapter_rank
 from serve.model_card import read_training
 from train.chat_templates import chatml, encode_prompt

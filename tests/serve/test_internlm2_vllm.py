@@ -34,8 +34,9 @@ class InternLM2Config(PretrainedConfig):
 """
 # For each (checkpoint, adapter): the prompt's log-probabilities, without and with the adapter, as {token: value} a position.
 SCORE = """
-import gc, json, sys
+import json, sys
 from vllm import LLM, SamplingParams
+from vllm.distributed import cleanup_dist_env_and_memory
 from vllm.lora.request import LoRARequest
 prompt, out = json.loads(sys.argv[1]), sys.argv[2]
 asked = SamplingParams(max_tokens=1, prompt_logprobs=480, detokenize=False)
@@ -49,7 +50,7 @@ for folder, adapter in zip(sys.argv[3::2], sys.argv[4::2]):
         scores.append([{token: entry.logprob for token, entry in row.items()} for row in answer.prompt_logprobs[1:]])
     answers.append([llm.llm_engine.model_config.architecture, *scores])
     del llm
-    gc.collect()
+    cleanup_dist_env_and_memory()
 json.dump(answers, open(out, "w"))
 """
 
@@ -62,6 +63,7 @@ def vllm_scores(pairs: list[tuple[Path, Path]], folder: Path) -> list[tuple[str,
         "VLLM_CPU_OMP_THREADS_BIND": f"0-{len(os.sched_getaffinity(0)) - 1}",
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_USE_AOT_COMPILE": "0",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine in this process: each further one would import vLLM again
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
         "HF_HOME": str(folder / "hf"),  # where the test's own config class is copied to

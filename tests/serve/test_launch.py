@@ -62,7 +62,7 @@ def gone(pid: int, seconds: float = 10) -> bool:
 
 @pytest.fixture
 def own_sigterm() -> Iterator[Any]:
-    """A SIGTERM handler of the test's own (the session's shared server may have installed the launcher's already)."""
+    """A SIGTERM handler of the test's own."""
 
     def handler(number: int, frame: object) -> None: ...
 

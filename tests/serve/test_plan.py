@@ -242,6 +242,7 @@ def _planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[ServerPlan
         [
             spec("esc-role", "Qwen/Qwen1.5-14B-Chat", revision="abc", adapter=adapter(tmp_path / "lora", 24)),
             spec("wide", "org/wide", chat_template=str(template), serve=everything),
+            spec("many", "org/many", serve={"data_parallel": 16, "data_parallel_local": 8}),
             seven_by_two(tmp_path / "seven"),
         ],
         tmp_path,
@@ -264,10 +265,12 @@ def test_vllm_itself_understands_every_planned_command(tmp_path: Path, monkeypat
     parsed = {}
     for server in _planned(tmp_path, monkeypatch):
         parsed[server.name] = parser.parse_args(server.command(8000)[3:])
-    assert list(parsed) == ["esc-role", "wide", "rank", "cpu"]
+    assert list(parsed) == ["esc-role", "wide", "many", "rank", "cpu"]
     assert parsed["esc-role"].served_model_name == ["esc-role.base"] and parsed["esc-role"].max_lora_rank == 32
     assert [(m.name, m.path) for m in parsed["esc-role"].lora_modules] == [("esc-role", str(tmp_path / "lora"))]
     assert (parsed["wide"].tensor_parallel_size, parsed["wide"].data_parallel_size) == (2, 2)
+    many = parsed["many"]
+    assert (many.data_parallel_size, many.data_parallel_size_local, many.data_parallel_backend) == (16, 8, "ray")
     assert parsed["wide"].trust_remote_code and parsed["wide"].enforce_eager and not parsed["rank"].trust_remote_code
     assert parsed["rank"].max_loras == len(parsed["rank"].lora_modules) == 14
     assert parsed["cpu"].gpu_memory_utilization < 0.5 and parsed["cpu"].port == 8000 and parsed["cpu"].max_num_seqs == 8

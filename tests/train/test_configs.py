@@ -81,6 +81,8 @@ PARSERS: dict[str, Callable[[Path], object]] = {
     "data/role_*.yaml": lambda path: read_yaml(path, RoleSftConfig, "role-play mix"),
     "data/table5.yaml": lambda path: read_yaml(path, Quotas, "quotas"),
     "eval/*.yaml": lambda path: load_config(path, {}),
+    "launch/*.sh": lambda path: subprocess.run(["bash", "-n", str(path)], check=True),  # more in tests/test_launch_files.py
+    "launch/*.yaml": lambda path: load_yaml(path, "SkyPilot task"),
     "models/*.yaml": lambda path: load_spec(str(path)),
     "prompts/*/*/*": compile_template,
     "rubrics/*.yaml": lambda path: load_rubric(str(path)),
@@ -353,9 +355,7 @@ print(json.dumps({
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["zero2", "zero3"])
-def test_deepspeed_takes_what_is_left_open_from_the_recipe(name: str, tmp_path: Path) -> None:
+def resolving(name: str, folder: Path) -> subprocess.Popen[str]:
     """From the file to DeepSpeed's own config as `accelerate launch` does it; in a process of its own, as it sets globals."""
     from accelerate.commands.launch import launch_command_parser
     from accelerate.utils.launch import prepare_deepspeed_cmd_env
@@ -367,23 +367,29 @@ def test_deepspeed_takes_what_is_left_open_from_the_recipe(name: str, tmp_path: 
     asked, _ = launch(path, "--main_process_port", "0")
     asked.deepspeed_fields_from_accelerate_config = ",".join(fields)
     _, environment = prepare_deepspeed_cmd_env(asked)
-    done = subprocess.run(
-        [sys.executable, "-c", RESOLVE, str(tmp_path)],
+    return subprocess.Popen(
+        [sys.executable, "-c", RESOLVE, str(folder)],
         env=environment | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
     )
-    assert done.returncode == 0, done.stderr
-    found = orjson.loads(done.stdout.splitlines()[-1])
-    third = name == "zero3"
-    assert found == {
-        "stage": 3 if third else 2,
-        "gather": third,
-        "init": third,
-        "rows": 2,
-        "accumulation": 3,
-        "clipping": 0.5,
-        "bf16": True,
-        "mismatches": [],
-    }
+
+
+@pytest.mark.slow
+def test_deepspeed_takes_what_is_left_open_from_the_recipe(tmp_path: Path) -> None:
+    with resolving("zero2", tmp_path) as second, resolving("zero3", tmp_path) as third:  # beside each other: both import torch
+        for process, stage in ((second, 2), (third, 3)):
+            told, complaint = process.communicate()
+            assert process.returncode == 0, complaint
+            assert orjson.loads(told.splitlines()[-1]) == {
+                "stage": stage,
+                "gather": stage == 3,
+                "init": stage == 3,
+                "rows": 2,
+                "accumulation": 3,
+                "clipping": 0.5,
+                "bf16": True,
+                "mismatches": [],
+            }

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -117,35 +118,49 @@ def test_one_and_two_processes_learn_the_same(tmp_path: Path, tiny: dict[str, Pa
         assert two[name] == pytest.approx(one[name], rel=1e-3, abs=1e-6), name
 
 
-@pytest.mark.parametrize(
-    ("task", "architecture", "step", "order"),
-    [("role", "llama", 2, "random"), ("rank", "qwen2", 6, "group_by_length")],  # in the first epoch, and in the second
-)
-def test_killed_and_resumed_ends_as_undisturbed(
-    tmp_path: Path, tiny: dict[str, Path], task: str, architecture: str, step: int, order: str
-) -> None:
-    data = write_data(tmp_path, task)
-    outs = {name: tmp_path / name for name in ("undisturbed", "killed")}
-    settings: dict[str, object] = {"max_steps": 12, "train_sampling_strategy": order}
-    recipes = {
-        name: write_recipe(tmp_path / f"{name}.yaml", task, tiny[architecture], data, out, **settings)
-        for name, out in outs.items()
-    }
-    here(task, recipes["undisturbed"])
-    _kill_after_checkpoint(task, recipes["killed"], outs["killed"] / f"checkpoint-{step}")
-    before = sorted(path.name for path in outs["killed"].glob("checkpoint-*"))
-    assert before and "checkpoint-12" not in before, "the kill came too late to mean anything"
-    assert not (outs["killed"] / "adapter").exists()
-    assert "resuming from" in launch(task, recipes["killed"], 1)
-    whole, resumed = weights(outs["undisturbed"]), weights(outs["killed"])
+# Task → architecture, the step after which it is killed (in the first epoch, in the second), the order of the examples.
+DISTURBED = {"role": ("llama", 2, "random"), "rank": ("qwen2", 6, "group_by_length")}
+
+
+@pytest.fixture(scope="module")
+def disturbed(tmp_path_factory: pytest.TempPathFactory, tiny: dict[str, Path]) -> dict[str, Path]:
+    """For each task a folder with `undisturbed.yaml`, not run, and `killed.yaml`, which was killed and then run to its end.
+
+    Both tasks beside each other: nearly all of the time goes into imports.
+    """
+
+    def killed_and_resumed(task: str) -> Path:
+        architecture, step, order = DISTURBED[task]
+        folder = folders[task]
+        data = write_data(folder, task)
+        settings: dict[str, object] = {"max_steps": 12, "train_sampling_strategy": order}
+        for name in ("undisturbed", "killed"):
+            write_recipe(folder / f"{name}.yaml", task, tiny[architecture], data, folder / name, **settings)
+        _kill_after_checkpoint(task, folder / "killed.yaml", folder / "killed" / f"checkpoint-{step}")
+        before = sorted(path.name for path in (folder / "killed").glob("checkpoint-*"))
+        assert before and "checkpoint-12" not in before, "the kill came too late to mean anything"
+        assert not (folder / "killed" / "adapter").exists()
+        assert "resuming from" in launch(task, folder / "killed.yaml", 1)
+        return folder
+
+    folders = {task: tmp_path_factory.mktemp(task) for task in DISTURBED}
+    with ThreadPoolExecutor(len(DISTURBED)) as pool:
+        return dict(zip(DISTURBED, pool.map(killed_and_resumed, DISTURBED), strict=True))
+
+
+@pytest.mark.parametrize("task", DISTURBED)
+def test_killed_and_resumed_ends_as_undisturbed(disturbed: dict[str, Path], task: str) -> None:
+    folder = disturbed[task]
+    here(task, folder / "undisturbed.yaml")
+    whole, resumed = weights(folder / "undisturbed"), weights(folder / "killed")
     assert whole.keys() == resumed.keys()
     for name in whole:
         assert (whole[name] == resumed[name]).all(), name
     # Equal weights get equal names, and a third time there is nothing to do.
-    assert (outs["undisturbed"] / "adapter").resolve().name == (outs["killed"] / "adapter").resolve().name
-    stamp = (outs["killed"] / "metrics.json").stat().st_mtime_ns
-    here(task, recipes["killed"])
-    assert (outs["killed"] / "metrics.json").stat().st_mtime_ns == stamp
+    assert (folder / "undisturbed" / "adapter").resolve().name == (folder / "killed" / "adapter").resolve().name
+    stamp = (folder / "killed" / "metrics.json").stat().st_mtime_ns
+    here(task, folder / "killed.yaml")
+    assert (folder / "killed" / "metrics.json").stat().st_mtime_ns == stamp
 
 
 def _kill_after_checkpoint(task: str, recipe: Path, checkpoint: Path) -> None:

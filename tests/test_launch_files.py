@@ -1,0 +1,197 @@
+"""configs/launch: every script is run by bash with programs that only note how they were called; the notes go through the real
+parsers. Nothing is submitted or started."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections import Counter
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from evalsuite.cli import app
+from evalsuite.commands.merge import merge
+from evalsuite.config import EvalConfig, load_config
+from evalsuite.shards import Shard
+from serve.files import CONFIGS, load_yaml
+from serve.specs import load_spec
+
+ROOT = CONFIGS.parent
+FILES = sorted((CONFIGS / "launch").iterdir())
+SLURM = [path for path in FILES if path.suffix == ".sh"]
+SKY = [path for path in FILES if path.suffix == ".yaml"]
+FULL = CONFIGS / "eval" / "esc_eval_full.yaml"
+# What a Slurm job and a SkyPilot node find in their environment, for the last of the array or nodes.
+KNOWN = {
+    "SLURM_SUBMIT_DIR": str(ROOT),
+    "SLURM_JOB_NODELIST": "node[1-2]",
+    "SLURM_NODEID": "1",
+    "SLURM_ARRAY_TASK_ID": "13",
+    "SLURM_ARRAY_TASK_COUNT": "13",
+    "SKYPILOT_NODE_RANK": "12",
+    "SKYPILOT_NUM_NODES": "13",
+    "SUPPORTER": "embedded",
+    "SEEKER_URL": "http://seeker:8000/v1",
+    "JUDGE_URL": "http://judge:8001/v1",
+    "CONFIG": str(FULL),
+}
+STUB = """#!/usr/bin/env bash
+{{ printf '%s\\n' {name}; printf '%s\\n' "$@"; echo; }} >> "$NOTES"
+{more}
+"""
+STUBS = {
+    "srun": 'while [[ $1 == --* ]]; do shift; done\nexec "$@"',
+    "scontrol": "printf 'node1\\nnode2\\n'",
+    "hostname": "echo 10.0.0.1",
+    "ray": '[[ $1 != status ]] || echo "0.0/16.0 GPU"',
+    **dict.fromkeys(("accelerate", "esc-eval", "cp", "mkdir", "python", "sleep"), ""),
+}
+
+
+def called(script: str, tmp_path: Path) -> list[list[str]]:
+    """The command lines that a script comes to, in order."""
+    bin = tmp_path / "bin"
+    bin.mkdir(exist_ok=True)
+    for name, more in STUBS.items():
+        (bin / name).write_text(STUB.format(name=name, more=more))
+        (bin / name).chmod(0o755)
+    (bin / "activate").touch()
+    notes = tmp_path / "notes"
+    notes.write_text("")
+    path = f"{bin}:{os.environ['PATH']}"
+    environment = {"PATH": path, "ENVIRONMENT": str(tmp_path), "NOTES": str(notes), **KNOWN}
+    script = script.replace("source .venv/bin/activate", f"source {bin}/activate")
+    subprocess.run(["bash", "-c", script], check=True, env=environment, timeout=60, cwd=tmp_path)
+    return [block.split("\n") for block in notes.read_text().strip("\n").split("\n\n")]
+
+
+def parsed(words: list[str]) -> dict[str, Any]:
+    """What `esc-eval` makes of a command line (typer's own parser; merge by its own app)."""
+    commands = dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    own = typer.Typer()
+    own.command()(merge)
+    commands["merge"] = typer.main.get_command(own)
+    return commands[words[0]].make_context("esc-eval", words[1:]).params
+
+
+def shown(path: Path, program: str) -> list[list[str]]:
+    """The command lines of a program in a file's comments, braces expanded by bash."""
+    text = "\n".join(line[1:].strip() for line in path.read_text().splitlines() if line.startswith("# "))
+    found = []
+    for line in re.findall(rf"{program} [^\"\n]*", text.replace("\\\n", " ")):
+        expanded = subprocess.run(["bash", "-c", f"printf '%s\\n' {line}"], capture_output=True, text=True, check=True).stdout
+        found.append(expanded.splitlines()[1:])
+    return found
+
+
+@pytest.mark.parametrize("path", SLURM, ids=lambda path: path.stem)
+def test_slurm_scripts_are_complete(path: Path) -> None:
+    text = path.read_text()
+    subprocess.run(["bash", "-n", str(path)], check=True)
+    options = dict(re.findall(r"^#SBATCH --([a-z-]+)(?:=(\S+))?$", text, re.M))
+    assert {"job-name", "gpus-per-node", "cpus-per-task", "mem", "time", "output"} <= options.keys()
+    assert len(options) == text.count("#SBATCH"), "one option a line, in the form --name=value"
+    assert text.index("#SBATCH") < text.index("set -euo pipefail"), "Slurm stops reading options at the first command"
+    assert "Prerequisite:" in text and f"configs/launch/{path.name}" in text.split("#SBATCH")[0]
+
+
+@pytest.mark.parametrize("path", SKY, ids=lambda path: path.stem)
+def test_skypilot_tasks_have_its_fields(path: Path) -> None:
+    """The fields as SkyPilot 0.14 has them; its own package is too large to be a dependency of a test."""
+    task = load_yaml(path, "SkyPilot task")
+    assert task.keys() <= {"name", "workdir", "num_nodes", "resources", "envs", "secrets", "file_mounts", "setup", "run"}
+    assert re.fullmatch(r"[A-Z0-9]+:\d+", task["resources"]["accelerators"])
+    assert task["resources"].keys() <= {"accelerators", "disk_size", "use_spot", "infra"}
+    asked = {name for name, value in (task.get("envs", {}) | task.get("secrets", {})).items() if value is None}
+    header = path.read_text().split("\nname:")[0]
+    assert all(f"{name}" in header for name in asked), "who has to give a value is told so"
+    for place, source in task["file_mounts"].items():
+        assert place.startswith("/")
+        assert isinstance(source, str) or (source.keys() == {"source", "mode"} and source["mode"] in ("MOUNT", "COPY"))
+    for script in (task["setup"], task["run"]):
+        assert script.startswith("set -e")
+        subprocess.run(["bash", "-n", "-c", script], check=True)
+
+
+@pytest.mark.parametrize("name", ["slurm_run.sh", "sky_run.yaml", "slurm_ray.sh"])
+def test_runs_parse_and_name_what_is_there(name: str, tmp_path: Path) -> None:
+    path = CONFIGS / "launch" / name
+    script = load_yaml(path, "SkyPilot task")["run"] if path.suffix == ".yaml" else path.read_text()
+    (words,) = (line[1:] for line in called(script, tmp_path) if line[0] == "esc-eval")
+    given = parsed(words)
+    assert isinstance(load_config(ROOT / given["config"], {}), EvalConfig)
+    if name == "slurm_ray.sh":
+        assert given["supporter"] == ["embedded"]
+        assert [pair.split("=")[0] for pair in given["endpoint"]] == ["esc-role", "esc-rank"]
+        return
+    assert given["shard"] == "13/13" and given["out"] == "runs/full-13"
+    (merged,) = (parsed(words) for words in shown(path, "esc-eval") if words[0] == "merge")
+    assert [folder.name for folder in merged["folders"]] == [f"full-{index}" for index in range(1, 14)]
+
+
+def test_ray_starts_a_head_and_joins_the_other_node(tmp_path: Path) -> None:
+    lines = called((CONFIGS / "launch" / "slurm_ray.sh").read_text(), tmp_path)
+    rays = [line[1:] for line in lines if line[0] == "ray"]
+    assert ["start", "--head", "--node-ip-address", "10.0.0.1", "--port", "6379", "--num-gpus", "8"] in rays
+    assert ["start", "--address", "10.0.0.1:6379", "--num-gpus", "8", "--block"] in rays
+    assert rays[-1] == ["stop"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["slurm_train_role.sh", "slurm_train_rank_paper.sh", "sky_train_role.yaml"])
+def test_trainings_parse_with_the_recipes_global_batch(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.train.test_configs import launched
+
+    path = CONFIGS / "launch" / name
+    script = load_yaml(path, "SkyPilot task")["run"] if path.suffix == ".yaml" else path.read_text()
+    monkeypatch.setitem(KNOWN, "SLURM_ARRAY_TASK_ID", "12")
+    (words,) = (line for line in called(script, tmp_path) if line[0] == "accelerate")
+    monkeypatch.chdir(ROOT)
+    processes, recipe = launched(words)
+    given = load_yaml(recipe.file, "recipe")
+    size = recipe.training.per_device_train_batch_size * recipe.training.gradient_accumulation_steps * processes
+    assert size == given["per_device_train_batch_size"] * given["gradient_accumulation_steps"]
+    if "paper" in name:
+        assert (recipe.data.dimension, recipe.data.language) == ("skill", "zh")
+        assert recipe.training.output_dir == "runs/esc-rank-paper/skill-zh"
+    if name == "slurm_train_role.sh":
+        assert words[words.index("--machine_rank") + 1] == "1" and words[words.index("--main_process_ip") + 1] == "node1"
+
+
+def test_the_full_run_is_table_2_and_none_of_its_shards_needs_more_than_two_supporters() -> None:
+    config = load_config(FULL, {})
+    assert len(config.supporters) == 14
+    speakers = [load_spec(name) for name in config.supporters]
+    jobs = list(chain.from_iterable([s.name] * (331 * ("en" in s.languages) + 324 * ("zh" in s.languages)) for s in speakers))
+    assert len(jobs) == 331 * 14 + 324 * 12 == 8522
+    asked = [Counter(Shard(index, 13).take(jobs)) for index in range(1, 14)]
+    assert {sum(counts.values()) for counts in asked} == {655, 656}
+    assert max(map(len, asked)) == 2, "with seeker and judge: four servers for four GPUs"
+
+
+def test_the_arithmetic_in_the_headers_is_right() -> None:
+    """Every sum that is written as `a × b / c = d` holds to the last figure that it gives."""
+    sums = 0
+    for path in FILES:
+        text = re.sub(r"(?<=\d),(?=\d{3})", "", path.read_text()).replace(" tokens a second", "").replace(" dialogues", "")
+        for left, right in re.findall(r"(?<![\d.×/+] )(?<![\d.])((?:[\d.]+ [×/+] )+[\d.]+) = (\d+(?:\.\d+)?)", text):
+            value = eval(left.replace("×", "*"))
+            assert abs(value - float(right)) <= 0.5 * 10 ** -len(right.partition(".")[2]) + 1e-9, (
+                f"{path.name}: {left} = {right}"
+            )
+            sums += 1
+        assert path.stem == "slurm_ray" or "Expected" in text or "slurm_run.sh" in text
+    assert sums == 23
+    assert "8,522" in (CONFIGS / "launch" / "slurm_run.sh").read_text()
+
+
+def test_the_directives_give_every_server_a_gpu() -> None:
+    options = dict(re.findall(r"#SBATCH --([a-z-]+)=(\S+)", (CONFIGS / "launch" / "slurm_run.sh").read_text()))
+    assert options["array"] == "1-13" and options["gpus-per-node"] == "4"
+    task = load_yaml(CONFIGS / "launch" / "sky_run.yaml", "SkyPilot task")
+    assert task["num_nodes"] == 13 and task["resources"]["accelerators"] == "H100:4"
