@@ -33,7 +33,7 @@ SCORE4      = $(BIN)/esc-eval score --config configs/eval/table4.yaml --mode $(M
               --dialogues $(TABLE4)/gold/dialogues.jsonl
 spec_name   = $(patsubst %.yml,%,$(patsubst %.yaml,%,$(notdir $(1))))
 .PHONY: help setup setup-browser demo demo-data demo-cards train-role-cpu train-rank-cpu train-survey-cpu reproduce-table4
-.PHONY: test test-fast lint format bench clean
+.PHONY: test test-fast test-full lint format bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -108,12 +108,15 @@ train-survey-cpu: setup  ## The same ranker on what ESConv's seekers said of the
 	  --judgements runs/train/survey_test/judgements-untrained.jsonl --judgements runs/train/survey_test/judgements-trained.jsonl \
 	  --out runs/train/survey_table
 
-test: setup  ## All tests (one embedded vLLM server is shared by those that need one)
-	$(BIN)/python -m pytest
+test: setup  ## All tests but the long versions (one embedded vLLM server is shared by those that need one)
+	$(BIN)/python -m pytest -m "not full"
+
+test-full: setup  ## The long versions of some tests: 500 dialogues against a faulty endpoint, 20 kills, two real servers behind the router
+	$(BIN)/python -m pytest -m full
 
 test-fast: setup  ## Unit tests only, under a minute
 	@# The ignored files are slow ones that load torch when they are merely looked at.
-	$(BIN)/python -m pytest -m "not slow and not vllm and not browser and not gpu" --ignore-glob='*test_internlm2*'
+	$(BIN)/python -m pytest -m "not slow and not vllm and not browser and not gpu and not full" --ignore-glob='*test_internlm2*'
 
 lint: setup  ## ruff and mypy over the whole tree
 	$(BIN)/ruff check .

@@ -9,6 +9,7 @@ from evalsuite.commands.agree import agree
 from evalsuite.commands.compare import compare
 from evalsuite.commands.correlate import correlate
 from evalsuite.commands.discriminate import discriminate
+from evalsuite.commands.merge import merge
 from evalsuite.commands.metrics import metrics
 from evalsuite.commands.reported import reported
 from evalsuite.commands.respond import respond
@@ -27,7 +28,7 @@ app = typer.Typer(
 
 RUNS, PEOPLE, CHECKS = "Runs", "Judges and people", "Checks"
 for panel, verbs in {
-    RUNS: (run, simulate, score, report, compare, trajectories),
+    RUNS: (run, simulate, score, merge, report, compare, trajectories),
     PEOPLE: (agree, correlate, discriminate, respond, metrics),
     CHECKS: (risk, role_play.audit_simulator),
 }.items():

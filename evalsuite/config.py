@@ -61,7 +61,7 @@ class EvalConfig(BaseModel):
 
     `prompts` is the pack that seekers are told from, `judge_prompts` the judge's (without it, the same): a ranker is asked in
     the pack that it learnt. `endpoints` maps model names to base URLs of servers that are already up; what is missing there is
-    launched.
+    launched. `concurrency` fixes how many calls are under way at once; without it each server gets what it bears.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -82,7 +82,7 @@ class EvalConfig(BaseModel):
     exchanges: Annotated[int, Field(gt=0)] = 5
     trials: Annotated[int, Field(gt=0)] = 1
     shard: Annotated[str, AfterValidator(lambda text: str(Shard.parse(text)))] | None = None
-    concurrency: Annotated[int, Field(gt=0)] = 64
+    concurrency: Annotated[int, Field(gt=0)] | None = None
     gold: GoldConfig | None = None
     endpoints: dict[str, str] = {}
     out: str
@@ -100,7 +100,7 @@ class EvalConfig(BaseModel):
                 raise ValueError("cards: role cards belong to framework esc_eval; emoharbor plays `profiles`")
             if self.gold is not None and self.gold.scores is None:
                 raise ValueError("gold: the bundled sets have ESC-Eval's dimensions; name gold.dialogues and gold.scores")
-            if problem := (self.emoharbor or EmoHarborConfig()).problem(self.mode):
+            if problem := (self.emoharbor or EmoHarborConfig()).problem(self.mode, self.method):
                 raise ValueError(problem)
         for name in ("profiles", "emoharbor"):
             if self.framework != "emoharbor" and getattr(self, name) is not None:
@@ -175,7 +175,7 @@ class Resolved:
         """What a judge of method `json` is shown of the seeker."""
         if self.config.framework != "emoharbor":
             return Shown(mode=self.config.mode)
-        known = self.profiles if self.emoharbor.judging != "dialogue" else []
+        known = self.known_profiles if self.emoharbor.judging != "dialogue" else []
         texts = {profile.id: profile_text(profile, profile.language) for profile in known}
         return Shown(self.emoharbor.judging, texts, self.emoharbor.per_turn, self.config.mode)
 
@@ -217,15 +217,28 @@ class Resolved:
     @cached_property
     def cards(self) -> list[RoleCard]:
         """The cards of the wanted languages, at most `limit` a language, in file order."""
-        return self._people(self.config.cards, bundled_cards, load_cards, "card")
+        return self._people(self.config.cards, bundled_cards, load_cards, "card", self.config.limit)
 
     @cached_property
     def profiles(self) -> list[Profile]:
         """The profiles of the wanted languages, at most `limit` a language, in file order."""
-        return self._people(self.config.profiles or ["bundled"], bundled_profiles, load_profiles, "profile")
+        return self._profiles(self.config.limit)
+
+    @cached_property
+    def known_profiles(self) -> list[Profile]:
+        """All profiles of the wanted languages: given dialogues may be with any of them, whatever `limit` says."""
+        return self._profiles(None)
+
+    def _profiles(self, limit: int | None) -> list[Profile]:
+        return self._people(self.config.profiles or ["bundled"], bundled_profiles, load_profiles, "profile", limit)
 
     def _people(
-        self, names: Sequence[str], bundled: Callable[[Language], Path], load: Callable[[Path], list[P]], what: str
+        self,
+        names: Sequence[str],
+        bundled: Callable[[Language], Path],
+        load: Callable[[Path], list[P]],
+        what: str,
+        limit: int | None,
     ) -> list[P]:
         languages = self.config.languages
         paths: list[Path] = []
@@ -236,7 +249,7 @@ class Resolved:
         check_unique(where, (person.id for person in people), f"{what} ids")
         chosen: list[P] = []
         for language in languages:
-            chosen += [person for person in people if person.language == language][: self.config.limit]
+            chosen += [person for person in people if person.language == language][:limit]
         if not chosen:
             have = ", ".join(sorted({person.language for person in people}))
             raise UserError(f"{where}: no {what} in {', '.join(languages)} (the file has {have})")
@@ -263,6 +276,9 @@ class Resolved:
                 kept = set(random.Random(0).sample(range(len(have)), gold.limit))
                 have = [dialogue for index, dialogue in enumerate(have) if index in kept]
             chosen += have
+        if self.method == "json":
+            for dialogue in chosen:
+                self.shown.profile(dialogue)  # an unknown one is refused before anything is started
         ids = {dialogue.id for dialogue in chosen}
         return chosen, [s for s in scores if s.dialogue_id in ids and s.dimension in self.rubric.dimensions]
 
@@ -324,13 +340,13 @@ class Resolved:
 
     def _judging_config(self) -> dict[str, Any]:
         """What EmoHarbor's judge is shown beyond the dialogue (nothing for ESC-Eval's)."""
-        if self.config.framework == "esc_eval":
+        if self.config.framework == "esc_eval" or self.method != "json":
             return {}
         own = self.emoharbor
         return {
             "judging": own.judging,
             "per_turn": own.per_turn,
-            "profiles": _hashed(self.profiles) if own.judging != "dialogue" else None,
+            "profiles": _hashed(self.known_profiles) if own.judging != "dialogue" else None,
             # States that given dialogues lack are simulated.
             "thinker": identity(self.thinker) if self.thinker and own.judging == "states" else None,
         }

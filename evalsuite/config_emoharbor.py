@@ -47,9 +47,11 @@ class EmoHarborConfig(BaseModel):
     per_turn: bool = False
     sampling: dict[Agent, RoleSampling] = {}
 
-    def problem(self, mode: str) -> str | None:
+    def problem(self, mode: str, method: str) -> str | None:
         """What does not go together, or None."""
-        if self.simulator == "one_agent" and self.judging == "states":
+        if method != "json" and (unused := sorted(self.model_fields_set & {"judging", "per_turn"})):
+            return f"emoharbor.{unused[0]}: belongs to method json, this config's is {method}"
+        if self.simulator == "one_agent" and self.judging == "states" and method == "json":
             return "emoharbor.judging: a seeker of one agent has no states to judge by: choose profile or dialogue"
         if self.simulator == "one_agent" and (self.triples or self.thinker):
             return "emoharbor.simulator: one_agent has no Thinker: leave out thinker and triples"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -108,6 +108,7 @@ def score(run: Run, resolved: Resolved, fleet: Fleet, console: Console, dialogue
     given = [d for d in read_dialogues([dialogues]) if d.language in resolved.config.languages]
     if not given:
         raise UserError(f"{dialogues}: no dialogue in {', '.join(resolved.config.languages)}")
+    seekers = {each.profile_id for each in given}
     own = run.folder / "dialogues.jsonl"
     from_elsewhere = dialogues.resolve() != own.resolve()
     if from_elsewhere:
@@ -115,20 +116,23 @@ def score(run: Run, resolved: Resolved, fleet: Fleet, console: Console, dialogue
             raise UserError(f"--dialogues {dialogues}: {run.folder} holds a run's own dialogues; use another --out")
         run.claim("dialogues", {"count": len(given), "sha256": digest([each.model_dump(mode="json") for each in given])})
         given = resolved.part(given)  # a run's own dialogues are this shard's already
-    run.claim("score", resolved.score_config())
-    specs = [resolved.judge]
     if resolved.method == "json":
         for dialogue in given:
             resolved.shown.profile(dialogue)  # an unknown one is refused before anything is started
-        if resolved.thinker and resolved.shown.strategy == "states" and any(map(emoharbor.unthought, given)):
-            specs.append(resolved.thinker)
-    outcome = _execute(run, resolved, fleet, console, lambda _: given, specs, True, "score")
+    run.claim("score", resolved.score_config())
+    outcome = _execute(run, resolved, fleet, console, lambda _: given, _judges(resolved, given), True, "score")
     if from_elsewhere:
         write_jsonl(own, outcome.dialogues)
-        if resolved.config.framework == "emoharbor" and resolved.shown.profiles:
-            _write_people(run, resolved)
+        if resolved.shown.profiles:
+            write_jsonl(run.folder / "profiles.jsonl", [each for each in resolved.known_profiles if each.id in seekers])
     _write_judgements(run, outcome)
     return outcome
+
+
+def _judges(resolved: Resolved, given: Sequence[Dialogue]) -> list[ModelSpec]:
+    """Who is asked to judge given dialogues: the judge, and the Thinker where it is to be shown states that they lack."""
+    lacking = resolved.method == "json" and resolved.shown.strategy == "states" and any(map(emoharbor.unthought, given))
+    return [resolved.judge, *([resolved.thinker] if lacking and resolved.thinker else [])]
 
 
 def _seekers(resolved: Resolved) -> list[ModelSpec]:
@@ -153,7 +157,11 @@ def score_gold(run: Run, resolved: Resolved, fleet: Fleet, console: Console) -> 
     """Judge the gold set and measure the agreement. Writes gold_*.jsonl and agreement.json (not for a shard)."""
     dialogues, scores = resolved.gold
     run.claim("gold", resolved.gold_config())
-    outcome = _execute(run, resolved, fleet, console, lambda _: resolved.part(dialogues), [resolved.judge], True, "gold")
+    part = resolved.part(dialogues)
+    if resolved.shown.per_turn:  # people scored whole dialogues
+        own = resolved.emoharbor.model_copy(update={"per_turn": False})
+        resolved = replace(resolved, config=resolved.config.model_copy(update={"emoharbor": own}))
+    outcome = _execute(run, resolved, fleet, console, lambda _: part, _judges(resolved, part), True, "gold")
     write_jsonl(run.folder / "gold_dialogues.jsonl", dialogues)
     write_jsonl(run.folder / "gold_scores.jsonl", scores)
     write_jsonl(run.folder / "gold_judgements.jsonl", outcome.judgements)
@@ -172,22 +180,22 @@ def _execute(
     judged: bool,
     stage: str,
 ) -> Outcome:
-    concurrency = resolved.config.concurrency
     needed = list(specs)
 
     async def work(endpoints: Mapping[str, str], offline: bool) -> Outcome:
-        async with ChatClient(run.store, endpoints, concurrency, offline=offline) as client:
+        async with ChatClient(run.store, endpoints, resolved.config.concurrency, offline=offline) as client:
             listed = jobs(client)
             needed[:] = [*specs, *_speaking(resolved, listed)]
             if not offline:
                 await _check(client, resolved, needed)
             quiet = Console(quiet=True) if offline else console
             with CallProgress(len(listed), client, quiet, stage, "dialogues") as progress:
-                outcome = await _stream(client, resolved, listed, judged, concurrency, progress)
+                outcome = await _stream(client, resolved, listed, judged, progress)
             _write_usage(run, stage, client.tallies)
             if not offline:
                 timing["calls"] = {"/".join(who): asdict(tally) for who, tally in client.tallies.items()}
                 timing["latency_s"] = run.store.latency()
+                timing["in_flight"] = client.found
                 console.print(f"{stage}: {len(listed)} dialogues, {progress.rate()}")
             return outcome
 
@@ -232,7 +240,7 @@ def _judge(client: ChatClient, resolved: Resolved) -> Judge:
 
 
 async def _stream(
-    client: ChatClient, resolved: Resolved, jobs: Sequence[Job], judged: bool, width: int, progress: CallProgress
+    client: ChatClient, resolved: Resolved, jobs: Sequence[Job], judged: bool, progress: CallProgress
 ) -> Outcome:
     judge = _judge(client, resolved) if judged else None
     dialogues: dict[str, Dialogue] = {}
@@ -250,7 +258,7 @@ async def _stream(
             judgements[job.id] = await judge.score(dialogue)
         progress.step()
 
-    await in_flight(jobs, one, width)
+    await in_flight(jobs, one, client.width)
     ordered = [job.id for job in jobs]
     found = [judgement for id in ordered for judgement in judgements.get(id, [])]
     return Outcome(

@@ -52,7 +52,7 @@ class Batch:
     """
 
     def __init__(
-        self, spec: ModelSpec, store: Path, console: Console, base_url: str | None = None, concurrency: int = 64
+        self, spec: ModelSpec, store: Path, console: Console, base_url: str | None = None, concurrency: int | None = None
     ) -> None:
         self.spec = spec
         self._store, self._console, self._concurrency = store, console, concurrency
@@ -99,5 +99,5 @@ class Batch:
                             console.print(f"lost: {error}", highlight=False, markup=False, soft_wrap=True)
                     progress.step()
 
-                await in_flight(range(len(questions)), one, self._concurrency)
+                await in_flight(range(len(questions)), one, client.width)
         return replies

@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from serve.errors import UserError, near, printable
 from serve.files import digest
+from serve.limit import CROWDED, MOST, Limit, queue_length
 from serve.specs import ModelSpec, Sampling
 from serve.store import Store
 
@@ -125,9 +126,9 @@ class ChatClient:
     """Calls for any number of models over one connection pool. Use as an async context manager.
 
     `endpoints` maps spec names to base URLs of running servers (they win over the spec's own). At most `concurrency` calls are
-    in flight. A call is tried `attempts` times: on 408/409/425/429 (Retry-After honoured), 5xx, timeouts, dropped connections
-    and unreadable bodies, with exponential back-off, each wait drawn from its upper half (with the defaults a server that
-    restarts has at least half a minute). It is not tried again once `give_up_s` have passed, so no call takes longer than
+    in flight; with None each server has as many as it bears (`serve.limit`). A call is tried `attempts` times: on
+    408/409/425/429 (Retry-After honoured), 5xx, timeouts, dropped connections and unreadable bodies, with exponential
+    back-off, each wait drawn from its upper half (with the defaults a server that restarts has at least half a minute). It is not tried again once `give_up_s` have passed, so no call takes longer than
     `give_up_s` + `timeout_s` (25 minutes; about one where the server refuses at once). An answer without a word in it is
     asked for twice more before it is believed. Raises `UserError` (naming model and endpoint) on other 4xx, and `ServerLost`
     when the tries are used up. A model that lost `lost_in_a_row` calls, with no answer between them, is given up: what is
@@ -136,7 +137,7 @@ class ChatClient:
 
     store: Store
     endpoints: Mapping[str, str] = field(default_factory=dict)
-    concurrency: int = 64
+    concurrency: int | None = None
     attempts: int = 8
     timeout_s: float = 600.0
     give_up_s: float = 900.0
@@ -148,9 +149,11 @@ class ChatClient:
 
     async def __aenter__(self) -> ChatClient:
         # The pool's limit is the concurrency we mean: libraries default to 100 connections.
-        self._slots = asyncio.Semaphore(self.concurrency)
+        self._limits: dict[str, Limit] = defaultdict(lambda: Limit(self.concurrency))  # by base URL; fixed, one for all
+        self._begun: dict[str, int] = {}  # session → its place in the order in which they began
+        self._silent: set[str] = set()  # servers that tell no queue
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self.concurrency), timeout=aiohttp.ClientTimeout(total=self.timeout_s)
+            connector=aiohttp.TCPConnector(limit=self.concurrency or 0), timeout=aiohttp.ClientTimeout(total=self.timeout_s)
         )
         self._fingerprints: dict[str, str] = {}
         self._lost: dict[tuple[str, str], int] = defaultdict(int)  # (endpoint, served name) → calls lost since its last answer
@@ -158,6 +161,16 @@ class ChatClient:
 
     async def __aexit__(self, *exc: object) -> None:
         await self._session.close()
+
+    @property
+    def width(self) -> int:
+        """How many pieces of work are worth having under way at once."""
+        return self.concurrency or MOST
+
+    @property
+    def found(self) -> dict[str, int]:
+        """Base URL → calls that it is given at once at this moment, where that adapts."""
+        return {} if self.concurrency else {url: limit.limit for url, limit in self._limits.items()}
 
     def base_url(self, spec: ModelSpec, served_name: str | None = None) -> str:
         """Where a model (or one of its adapters, by served name) answers; `UserError` when nothing serves it."""
@@ -210,10 +223,15 @@ class ChatClient:
         elif self.offline:
             raise NotStored(key)
         else:
-            async with self._slots:
+            limit = self._limits["" if self.concurrency else self.base_url(spec, question.served_name)]
+            begun = self._begun.setdefault(question.session, len(self._begun)) if question.session else 0
+            await limit.acquire(begun)
+            try:
                 started = time.perf_counter()
-                reply = await self._post(spec, question, tally)
+                reply = await self._post(spec, question, tally, limit)
                 seconds = time.perf_counter() - started
+            finally:
+                limit.release()
             await self.store.put(key, reply.model_dump(), seconds)
             tally.asked += 1
             tally.generated += reply.completion_tokens
@@ -255,7 +273,21 @@ class ChatClient:
             body["structured_outputs"] = {"regex": question.regex}
         return body
 
-    async def _post(self, spec: ModelSpec, question: Question, tally: Tally) -> Reply:
+    async def _queue(self, spec: ModelSpec, base_url: str) -> int | None:
+        """Calls that wait at a server, where it tells: one that wants a key is somebody else's, and is not asked."""
+        if spec.endpoint.api_key_env or base_url in self._silent:
+            return None
+        url, timeout = f"{base_url.removesuffix('/v1')}/metrics", aiohttp.ClientTimeout(total=5)
+        try:
+            async with self._session.get(url, timeout=timeout) as response:
+                found = queue_length(await response.read()) if response.status == 200 else None
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+            return None
+        if found is None:
+            self._silent.add(base_url)
+        return found
+
+    async def _post(self, spec: ModelSpec, question: Question, tally: Tally, limit: Limit) -> Reply:
         base_url = self.base_url(spec, question.served_name)
         url, where = f"{base_url}/chat/completions", _where(spec, base_url)
         place = base_url, question.served_name
@@ -269,6 +301,7 @@ class ChatClient:
         started = time.monotonic()
         for attempt in range(self.attempts):
             wait = None
+            tried = time.monotonic()
             try:
                 async with self._session.post(url, data=payload, headers=headers) as response:
                     raw = await response.read()
@@ -279,6 +312,8 @@ class ChatClient:
                         empty += _empty(reply)
                         if not _empty(reply) or empty == _EMPTY_TRIES or attempt + 1 == self.attempts:
                             self._lost[place] = 0
+                            if limit.answered(question.purpose, time.monotonic() - tried):
+                                limit.adapt(await self._queue(spec, base_url))
                             return reply
                         tally.retries += 1
                         continue
@@ -290,8 +325,12 @@ class ChatClient:
                     if response.status not in RETRIED_STATUS and response.status < 500:
                         raise UserError(f"{where}: {self._redact(spec, problem)}")
                     wait = _retry_after(response.headers.get("Retry-After"))
+                    if response.status in CROWDED:
+                        limit.crowded()
             except (aiohttp.ClientError, TimeoutError, OSError, _Unreadable) as error:
                 problem = f"{type(error).__name__} {error}"
+                if isinstance(error, TimeoutError):
+                    limit.crowded()
             left = self.give_up_s - (time.monotonic() - started)
             if attempt + 1 == self.attempts or left <= 0:
                 break

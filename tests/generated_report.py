@@ -118,7 +118,10 @@ def _made(cards: int, supporters: tuple[tuple[str, float], ...], poison: bool, w
                     supporter=supporter + bad,
                     simulator="seeker-135m",
                     turns=tuple(
-                        Turn(role="supporter" if turn % 2 else "seeker", text=text + bad) for turn, text in enumerate(texts)
+                        Turn(role="supporter", text=text + bad)
+                        if turn % 2
+                        else Turn(role="seeker", text=text + bad, state={"text": bad, "emotion" + bad: bad} if bad else None)
+                        for turn, text in enumerate(texts)
                     ),
                     termination=end,
                     usage=Usage(prompt_tokens=2300, completion_tokens=640, calls=stop),

@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from data_prep.cards import parse_card_text
 from data_prep.cards.heuristic import card_id
@@ -24,7 +23,7 @@ from serve.client import Question, Reply
 
 PACK = "cards"
 NO_EVENT = "feelings without an event"
-_CARD_TOKENS = 900  # the longest card at a token a character; specs of simulators and judges allow less
+CARD_TOKENS = 900  # the longest card at a token a character; specs of simulators and judges allow less
 # What a constrained server may write: the four lines that `parse_card_text` reads, with an end even for a weak model:
 # no published card is longer.
 _CARD_LINES = {
@@ -36,11 +35,11 @@ _SITUATION = {"en": "Situation: ", "zh": "处境："}
 
 
 class Unread(Record):
-    """A call without a usable answer: which item or card, at which step, why, and what the model said."""
+    """A call without a usable answer: about which item, card or seed, at which step, why, and what the model said."""
 
     id: Identifier
-    step: Literal["extract", "filter", "level 1", "level 3"]
-    reason: Literal["unreadable", "no problem named", "cut off", "refused", "context overflow", "no answer"]
+    step: str
+    reason: str
     raw: str = ""
 
 
@@ -53,23 +52,26 @@ class Verdict(Record):
 
 
 class Asker:
-    """A batch of one model's calls, asked about items and cards by their ids."""
+    """A batch of one model's calls, asked about items, cards or seeds by their ids.
 
-    def __init__(self, batch: Batch) -> None:
-        self._batch, self._spec = batch, batch.spec
+    `tokens` is what a reply may have at least (a model's spec may allow more), `unit` what the progress line counts.
+    """
 
-    def ask(self, asked: Mapping[str, Prompt], step: str) -> dict[str, Reply | Unread]:
-        """A reply, or the reason why there is none, for every prompt by its id. Greedy: a rerun asks only what is missing."""
-        questions = [self._question(key, prompt, step) for key, prompt in asked.items()]
-        replies = self._batch.ask(questions, "cards") if questions else []
+    def __init__(self, batch: Batch, tokens: int = CARD_TOKENS, unit: str = "cards") -> None:
+        self._batch, self._spec, self._tokens, self._unit = batch, batch.spec, tokens, unit
+
+    def ask(self, asked: Mapping[str, Prompt], step: str, temperature: float = 0.0) -> dict[str, Reply | Unread]:
+        """A reply, or the reason why there is none, for every prompt by its id. A rerun asks only what is missing."""
+        questions = [self._question(key, prompt, step, temperature) for key, prompt in asked.items()]
+        replies = self._batch.ask(questions, self._unit) if questions else []
         return {key: self._answer(key, reply, step) for key, reply in zip(asked, replies, strict=True)}
 
-    def _question(self, key: str, prompt: Prompt, step: str) -> Question:
+    def _question(self, key: str, prompt: Prompt, step: str, temperature: float) -> Question:
         return Question(
             [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.text}],
             sample={"item": key, "step": step},
             sampling=self._spec.sampling.model_copy(
-                update={"temperature": 0.0, "max_tokens": max(_CARD_TOKENS, self._spec.sampling.max_tokens)}
+                update={"temperature": temperature, "max_tokens": max(self._tokens, self._spec.sampling.max_tokens)}
             ),
             served_name=self._spec.served_name(),
             purpose="extraction",
@@ -98,7 +100,7 @@ class Prompt:
 
 
 def _unread(key: str, step: str, reason: str, raw: str = "") -> Unread:
-    return Unread.model_validate({"id": key, "step": step, "reason": reason, "raw": raw})
+    return Unread(id=key, step=step, reason=reason, raw=raw)
 
 
 # --- extraction -----------------------------------------------------------------------------------------------------------

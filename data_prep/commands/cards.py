@@ -72,7 +72,7 @@ def extract(
     ] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most this many items of every corpus.")] = None,
     seed: SeedOption = 0,
-    concurrency: ConcurrencyOption = 64,
+    concurrency: ConcurrencyOption = None,
     strict: StrictOption = False,
 ) -> None:
     """Make role cards from corpora; without --quotas or --limit from every item.
@@ -119,7 +119,7 @@ def extract(
 
 @app.command("filter")
 def filter_(
-    cards: CardsOption, model: ModelOption, out: OutOption, base_url: BaseUrlOption = None, concurrency: ConcurrencyOption = 64
+    cards: CardsOption, model: ModelOption, out: OutOption, base_url: BaseUrlOption = None, concurrency: ConcurrencyOption = None
 ) -> None:
     """Ask a model of every card whether it holds an event, and drop those that hold feelings only (figure 8).
 
@@ -142,7 +142,7 @@ def filter_(
 
 @app.command()
 def categorise(
-    cards: CardsOption, model: ModelOption, out: OutOption, base_url: BaseUrlOption = None, concurrency: ConcurrencyOption = 64
+    cards: CardsOption, model: ModelOption, out: OutOption, base_url: BaseUrlOption = None, concurrency: ConcurrencyOption = None
 ) -> None:
     """Let a model choose every card's category: level 1, then level 3 among its leaves. No card is dropped.
 
@@ -257,7 +257,7 @@ def _steps(build: Build, stage: card_stats.Stage, languages: Any) -> dict[Langua
     return {language: build.step(f"{stage} {language}") for language in card_stats.LANGUAGES if language in present}
 
 
-def _batch(model: str, out: Path, base_url: str | None, concurrency: int) -> Batch:
+def _batch(model: str, out: Path, base_url: str | None, concurrency: int | None) -> Batch:
     spec = load_spec(model)
     if (spec.checkpoint or "").startswith(EMBEDDED_PREFIX):
         console.print("Plumbing: what the embedded 135M model makes of cards says nothing about them.")

@@ -25,4 +25,6 @@ ModelOption = Annotated[str, typer.Option("--model", help="A model by name (conf
 BaseUrlOption = Annotated[
     str | None, typer.Option("--base-url", help="Where the model already answers (…/v1); without it a server is launched.")
 ]
-ConcurrencyOption = Annotated[int, typer.Option("--concurrency", min=1, help="Calls in flight at once.")]
+ConcurrencyOption = Annotated[
+    int | None, typer.Option("--concurrency", min=1, help="Calls in flight at once. Default: as many as the server bears.")
+]

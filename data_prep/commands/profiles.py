@@ -67,7 +67,7 @@ def build(
         float, typer.Option("--temperature", min=0.0, max=2.0, help="Of the four steps; the review is greedy.")
     ] = 0.7,
     base_url: BaseUrlOption = None,
-    concurrency: ConcurrencyOption = 64,
+    concurrency: ConcurrencyOption = None,
 ) -> None:
     """Make a profile of every questionnaire or role card in the paper's four steps (appendix B), then let the model review it.
 

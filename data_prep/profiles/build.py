@@ -2,7 +2,7 @@
 
 1 demographics (nothing that tells who the person is), 2 preferences (expanded), 3 counselling (event, state, goals made
 concrete), 4 scenario script (reactions to different replies). Every step reads what the earlier ones made. What a person stated
-(age, gender, test results, kind of problem) stays as stated. A reply that cannot be read is never lost: it becomes an `Unbuilt`
+(age, gender, test results, kind of problem) stays as stated. A reply that cannot be read is never lost: it becomes an `Unread`
 with its raw text. Prompts are configs/prompts/profiles, in our own words.
 """
 
@@ -14,16 +14,16 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from data_prep.cards.llm import Prompt
+from data_prep.cards.llm import Asker, Prompt, Unread
 from data_prep.ledger import Step
 from data_prep.profiles.record import BigFive, Profile
 from data_prep.profiles.seeds import Seed, draft, seed_text, years
 from data_prep.profiles.text import HEADINGS, LEVELS, TRAITS, profile_text
 from data_prep.profiles.vocabulary import load_vocabulary
 from data_prep.prompts import load_pack
-from data_prep.records import Identifier, Language, Record
+from data_prep.records import Language
 from serve.batch import Batch
-from serve.client import Question, Reply
+from serve.client import Reply
 from serve.files import explain
 
 PACK = "profiles"
@@ -47,35 +47,25 @@ _LINES: dict[str, dict[str, int | None]] = {
 _LISTS = frozenset({"traits", "habits", "hobbies", "goals", "roles"})
 
 
-class Unbuilt(Record):
-    """A seed that came to no profile: at which step, why, and what the model said."""
-
-    id: Identifier
-    step: StepName
-    reason: str
-    raw: str = ""
-
-
 def build(
     seeds: Sequence[Seed], batch: Batch, steps: Mapping[StepName, Step], temperature: float
-) -> tuple[list[Profile], list[Profile], list[Unbuilt]]:
-    """(kept, rejected by the review, unbuilt) in the seeds' order; a step is asked of all seeds at once.
+) -> tuple[list[Profile], list[Profile], list[Unread]]:
+    """(kept, rejected by the review, what came to no profile) in the seeds' order; a step is asked of all seeds at once.
 
     `temperature` is that of the four steps (the review is greedy). A rerun on the same store asks only what is missing.
     """
     given = {seed.id: seed for seed in seeds}
     drafts = {seed.id: draft(seed) for seed in seeds}
     rejected: list[Profile] = []
-    unbuilt: list[Unbuilt] = []
+    unbuilt: list[Unread] = []
+    asker = Asker(batch, _TOKENS, "seeds")
     for name in STEPS:
         step = steps[name]
-        questions = [
-            _question(batch, key, name, prompt(given[key], profile, name), temperature) for key, profile in drafts.items()
-        ]
-        replies = batch.ask(questions, name) if questions else []
-        for (key, profile), reply in zip(list(drafts.items()), replies, strict=True):
+        asked = {key: prompt(given[key], profile, name) for key, profile in drafts.items()}
+        for key, answer in asker.ask(asked, name, 0.0 if name == "review" else temperature).items():
             step.taken += 1
-            made = read(given[key], profile, name, reply)
+            profile = drafts[key]
+            made = answer if isinstance(answer, Unread) else read(given[key], profile, name, answer)
             if isinstance(made, Profile):
                 step.kept += 1
                 drafts[key] = made
@@ -87,23 +77,6 @@ def build(
             else:
                 unbuilt.append(made)
     return list(drafts.values()), rejected, unbuilt
-
-
-def _question(batch: Batch, key: str, step: StepName, asked: Prompt, temperature: float) -> Question:
-    spec = batch.spec
-    update = {
-        "temperature": 0.0 if step == "review" else temperature,
-        "max_tokens": max(_TOKENS, spec.sampling.max_tokens),
-    }
-    return Question(
-        [{"role": "system", "content": asked.system}, {"role": "user", "content": asked.text}],
-        sample={"item": key, "step": step},
-        sampling=spec.sampling.model_copy(update=update),
-        served_name=spec.served_name(),
-        purpose="extraction",
-        choices=asked.choices,
-        regex=asked.regex,
-    )
 
 
 # --- asking ----------------------------------------------------------------------------------------------------------------
@@ -144,18 +117,14 @@ def _constraint(step: StepName, language: Language) -> str:
 # --- reading ---------------------------------------------------------------------------------------------------------------
 
 
-def read(seed: Seed, profile: Profile, step: StepName, reply: Reply | None) -> Profile | Unbuilt:
+def read(seed: Seed, profile: Profile, step: StepName, reply: Reply) -> Profile | Unread:
     """The profile with what a step's reply adds, or why there is none."""
 
-    def failed(reason: str) -> Unbuilt:
-        return Unbuilt(id=seed.id, step=step, reason=reason, raw=reply.text if reply else "")
+    def failed(reason: str) -> Unread:
+        return Unread(id=seed.id, step=step, reason=reason, raw=reply.text)
 
-    if reply is None:
-        return failed("no answer")
-    if reply.refused:
-        return failed("refused")
-    if reply.finish_reason in ("length", "context_overflow"):
-        return failed("cut off" if reply.finish_reason == "length" else "context overflow")
+    if reply.finish_reason == "length":
+        return failed("cut off")
     text = reply.text.strip()
     if step == "review":
         verdict = text.rstrip(".。")

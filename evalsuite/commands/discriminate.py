@@ -60,6 +60,8 @@ def discriminate(
     if (scores is None) == (run is None):
         raise UserError("what to look at: give either --scores FILE.csv or --run DIR")
     if scores is not None:
+        if value != "value":
+            raise UserError("--value: belongs to --run; a sheet of scores has one score a row")
         found = discrimination.discriminate(*discrimination.read_ratings(scores))
         deliver("discriminate", found.figures(), against(discrimination_tables.tables(found), versus), out, as_json)
         return

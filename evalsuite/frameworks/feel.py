@@ -61,7 +61,7 @@ class FeelConfig(BaseModel):
     rubric: str = "feel"
     prompts: str = "feel"
     languages: Annotated[list[Language], Field(min_length=1)] = ["en", "zh"]
-    concurrency: Annotated[int, Field(gt=0)] = 64
+    concurrency: Annotated[int, Field(gt=0)] | None = None
     endpoints: dict[str, str] = {}
     out: str
 

@@ -28,11 +28,11 @@ from evalsuite.report.report import PLUMBING, ReportContent, write_report
 from evalsuite.report.trajectories import survival_charts, trend_charts
 from evalsuite.reported.against import against
 from evalsuite.runs import Run
-from evalsuite.statistics import survival, trends
+from evalsuite.statistics import dialogue_costs, discrimination, discrimination_tables, survival, trends
 from evalsuite.statistics.agreement import agreement_tables
 from evalsuite.statistics.judges import calibration, confusion, confusion_tables
 from evalsuite.statistics.leaderboard import groups_of, leaderboard, pairwise_differences
-from evalsuite.statistics.summary import AGREEMENT, costs, distributions, supporter_of, terminations
+from evalsuite.statistics.summary import AGREEMENT, checked, costs, distributions, supporter_of, terminations
 from serve.errors import UserError
 from serve.files import read_bytes, read_jsonl
 from serve.specs import EMBEDDED_PREFIX
@@ -91,20 +91,23 @@ def content_of(run: Run) -> ReportContent:
     gold_scores = _records(run.folder / "gold_scores.jsonl", HumanScore)
     risky = risk.find(dialogues)
     usage = _json(run.folder / "usage.json", {})
+    framework = config.get("simulate", {}).get("framework", "given dialogues")
+    own = framework == "emoharbor" or "judging" in config["score"]
     judged = {
         f"{model} ({stage})": Usage.model_validate(u) for stage in usage for model, u in usage[stage].get("judge", {}).items()
     }
     tables = [
         *leaderboard(dialogues, judgements, rubric, groups=groups_of(config)),
         *pairwise_differences(dialogues, judgements, rubric),
+        *(_discrimination(dialogues, judgements, rubric) if own else []),
         *agreement_tables(agreed or {}, mode, labels, note),
         *_gold_tables(gold_judgements, gold_scores, rubric, labels, note),
         distributions(judgements, rubric),
         terminations(dialogues),
         *risk.tables(risk.count(dialogues, risky), risky, examples=0),  # examples are behind warnings, among the transcripts
         costs(dialogues, judged, seconds),
+        *(_dialogue_costs(dialogues, usage, timing) if own else []),
     ]
-    framework = config.get("simulate", {}).get("framework", "given dialogues")
     along = _along(run, dialogues, rubric, framework)
     return ReportContent(
         title=f"{_TITLES.get(framework, framework)} · {run.folder.name}",
@@ -126,9 +129,23 @@ def content_of(run: Run) -> ReportContent:
         gold_scores=gold_scores,
         ranks=ranks_of(dialogues, judgements, rubric),
         warnings=list(_warnings(dialogues, judgements, config)),
-        risks=_risks(risky),
+        risks=_risks(dialogues, risky),
         generated=time.strftime("%Y-%m-%d %H:%M"),
     )
+
+
+def _discrimination(dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], rubric: Rubric) -> list[Table]:
+    """EmoHarbor's table 2; none where there is one supporter alone, or no verdict on a whole dialogue."""
+    whole = any(judgement.turn is None for judgement in checked(judgements, rubric))
+    if not whole or len({supporter_of(dialogue) for dialogue in dialogues}) < 2:
+        return []
+    return discrimination_tables.run_tables(discrimination.of_run(dialogues, judgements, rubric), rubric)
+
+
+def _dialogue_costs(dialogues: Sequence[Dialogue], usage: dict[str, Any], timing: dict[str, Any]) -> list[Table]:
+    """EmoHarbor's table 4; none where the calls were not counted."""
+    found = dialogue_costs.dialogue_costs(dialogues, usage, timing)
+    return [dialogue_costs.table(found)] if found else []
 
 
 class _Along(NamedTuple):
@@ -184,11 +201,18 @@ def _facts(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "Judge shown", shown[scored["judging"]]
 
 
-def _risks(found: Sequence[risk.Found]) -> dict[str, dict[int, list[str]]]:
+def _risks(dialogues: Sequence[Dialogue], found: Sequence[risk.Found]) -> dict[str, dict[int, list[str]]]:
+    """Dialogue id → place of a turn → what it is about. Thoughts are shown too: one that voices danger counts as its turn does,
+    but only here, since no supporter could answer it."""
+    about = {(each.dialogue.id, each.risk.turn): list(each.risk.categories) for each in found}
+    for dialogue in dialogues:
+        for place, turn in enumerate(dialogue.turns):
+            thoughts = "\n".join(map(str, (turn.state or {}).values()))
+            for name, _ in risk.load_lexicon(dialogue.language).danger(thoughts) if thoughts else ():
+                about.setdefault((dialogue.id, place), []).append(name)
     places: dict[str, dict[int, list[str]]] = {}
-    for each in found:
-        about = [risk.CATEGORIES[name] for name in each.risk.categories]
-        places.setdefault(each.dialogue.id, {})[each.risk.turn] = about
+    for (id, place), names in about.items():
+        places.setdefault(id, {})[place] = [risk.CATEGORIES[name] for name in dict.fromkeys(names)]
     return places
 
 

@@ -76,6 +76,7 @@ def transcripts(
         "packed": packed,
         "size": CHUNK,
         "chunks": [base64.b64encode(gzip.compress(text, mtime=0)).decode() for text in written] if packed else chunks,
+        "person": "profile" if any(dialogue.profile_id for dialogue in dialogues) else "card",
         "cards": {clean(key): {f: clean(getattr(card, f)) for f in card_fields} for key, card in cards.items()},
         "risky_cards": [clean(key) for key, card in cards.items() if load_lexicon(card.language).danger(card.problem)],
         "scorers": [clean(scorer.name) for scorer in scorers],

@@ -208,7 +208,7 @@ def ask_all(
                     results[index] = await work(client, jobs[index])
                     progress.step()
 
-                await in_flight(range(len(jobs)), one, resolved.config.concurrency)
+                await in_flight(range(len(jobs)), one, client.width)
             return [results[index] for index in range(len(jobs))]
 
     try:

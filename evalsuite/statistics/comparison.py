@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
+from data_prep.profiles import Profile
 from data_prep.records import Dialogue, Judgement, Language, RoleCard
 from data_prep.rubrics import Rubric
 from evalsuite.runs import differences as config_differences
@@ -24,7 +25,7 @@ from serve.files import digest, explain, read_bytes, read_jsonl
 
 @dataclass(frozen=True)
 class RunRecords:
-    """A run folder's records; `cards` maps card id → hash of the card, as far as the folder has them."""
+    """A run folder's records; `cards` maps card or profile id → hash of what is in it, as far as the folder has them."""
 
     name: str
     folder: Path
@@ -105,7 +106,10 @@ def read_run(name: str, folder: Path) -> RunRecords:
     except (ValidationError, KeyError, TypeError) as error:
         detail = explain(error) if isinstance(error, ValidationError) else "missing"
         raise UserError(f"{path}: score.rubric: {detail}; score the run again into a new folder") from None
-    cards = folder / "cards.jsonl"
+    people: list[RoleCard | Profile] = []
+    for file, model in (("cards.jsonl", RoleCard), ("profiles.jsonl", Profile)):
+        if (folder / file).exists():
+            people += read_jsonl(folder / file, model, file.removesuffix(".jsonl"))
     return RunRecords(
         name=name,
         folder=folder,
@@ -113,9 +117,7 @@ def read_run(name: str, folder: Path) -> RunRecords:
         rubric=rubric,
         dialogues=read_jsonl(folder / "dialogues.jsonl", Dialogue, "dialogues"),
         judgements=read_jsonl(folder / "judgements.jsonl", Judgement, "judgements"),
-        cards={card.id: digest(card.model_dump(mode="json")) for card in read_jsonl(cards, RoleCard, "cards")}
-        if cards.exists()
-        else {},
+        cards={person.id: digest(person.model_dump(mode="json")) for person in people},
     )
 
 
@@ -142,7 +144,7 @@ def compare(runs: Sequence[RunRecords], value: Value = "value") -> Comparison:
         for run in runs:
 
             def unit(dialogue: Dialogue, run: RunRecords = run) -> str:
-                card = dialogue.card_id
+                card = dialogue.card_id or dialogue.profile_id
                 return card_of(dialogue) + (f" {run.cards.get(card, '')}" if card and card in ambiguous else "")
 
             own = tally(run.dialogues, run.judgements, run.rubric, value, unit)

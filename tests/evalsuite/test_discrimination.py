@@ -131,6 +131,8 @@ def test_the_verb_on_a_file(tmp_path: Path) -> None:
     told = CliRunner().invoke(app, ["--scores", str(path), "--json"])
     figures = orjson.loads(told.stdout)
     assert {"msr", "mac", "anova", "pairwise"} <= set(figures) and (figures["msr"], figures["anova"]["f"]) == (1, 6)
+    refused = CliRunner().invoke(app, ["--scores", str(path), "--value", "expected"]).exception
+    assert isinstance(refused, UserError) and "--value: belongs to --run" in str(refused)
     shown = CliRunner().invoke(
         app, ["--scores", str(path), "--out", str(tmp_path / "o"), "--against", "emoharbor"], env={"COLUMNS": "200"}
     )

@@ -193,17 +193,23 @@ def test_given_dialogues_get_the_states_they_lack_and_keep_their_words(esc_eval:
     turns = [{"role": role, "text": f"said {place}"} for place, role in enumerate(roles)]
     turns[2]["state"] = {"text": "THOUGHT there", "emotion_point": 30}  # type: ignore[assignment]
     known = {"id": "d", "language": "en", "source": "s", "profile_id": PROFILES["en"].id, "turns": turns}
-    (tmp_path / "given.jsonl").write_bytes(orjson.dumps(known))
+    beyond = load_profiles(bundled_profiles("en"))[2].id  # `limit` is for what is played, not for what is given
+    told = [{"role": "supporter", "text": "hello"}, {"role": "seeker", "text": "hi", "state": {"text": "THOUGHT own"}}]
+    second = known | {"id": "e", "profile_id": beyond, "turns": told}
+    (tmp_path / "given.jsonl").write_bytes(b"\n".join(map(orjson.dumps, (known, second))))
     (tmp_path / "unknown.jsonl").write_bytes(orjson.dumps(known | {"profile_id": "nobody"}))
     with Endpoint(speaks, MODELS) as endpoint:
         given = ("score", "--config", config(tmp_path, endpoint), "--dialogues")
         assert esc_eval(*given, "given.jsonl") == (0, "")
-        assert [body["model"] for body in endpoint.requests] == ["thinker", "judge"]
+        assert [body["model"] for body in endpoint.requests] == ["thinker", "judge", "judge"]
         shown = text(endpoint.requests[1])
         assert "THOUGHT there" in shown and "[5] Seeker, inwardly: THOUGHT" in shown
         code, err = esc_eval(*given, "unknown.jsonl", "--out", "other")
         assert code == 2 and "dialogue d: profile 'nobody' is not among the run's profiles" in err and err.count("\n") == 1
-    (dialogue,) = dialogues(tmp_path / "run")
+    people = [orjson.loads(line)["id"] for line in (tmp_path / "run" / "profiles.jsonl").read_bytes().splitlines()]
+    assert people == [PROFILES["en"].id, beyond]
+    dialogue, untouched = dialogues(tmp_path / "run")
+    assert [turn.model_dump(exclude_none=True) for turn in untouched.turns] == told
     assert [turn.text for turn in dialogue.turns] == [f"said {place}" for place in range(5)]
     assert dialogue.turns[0].state is None and unthought(dialogue) == []
     assert dialogue.turns[2].state == {"text": "THOUGHT there", "emotion_point": 30}
@@ -219,6 +225,10 @@ def test_given_dialogues_get_the_states_they_lack_and_keep_their_words(esc_eval:
         ({"emoharbor": {"simulator": "one_agent"}}, "a seeker of one agent has no states"),
         ({"emoharbor": {"simulator": "one_agent", "judging": "profile", "triples": True}}, "one_agent has no Thinker"),
         ({"emoharbor": {"judging": "guess"}}, "emoharbor.judging"),
+        (
+            {"method": "joint", "emoharbor": {"per_turn": True}},
+            "emoharbor.per_turn: belongs to method json, this config's is joint",
+        ),
         ({"mode": "paper", "emoharbor": {"sampling": {"talker": {"temperature": 0.2}}}}, "paper mode fixes it at 0.7"),
         ({"emoharbor": {"sampling": {"talker": {"max_tokens": 9000}}}}, "leaves no room in the context of embedded"),
         ({"emoharbor": {"thinker": "embeded"}}, "unknown model 'embeded'"),

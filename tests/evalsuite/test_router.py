@@ -47,5 +47,6 @@ async def test_two_embedded_servers_and_one_killed_in_the_middle(tmp_path: Path)
             assert len(first) < len(held)
             os.kill(servers._running[0].guard.pid, signal.SIGTERM)  # the first replica's; it takes its server along
             assert all(text for lines in await asyncio.gather(*held) for text in lines)
+            await asyncio.to_thread(servers._running[0].guard.wait, 20)
             assert len(store) == 48 and servers.alive() and set(servers.poll()) == {"embedded-1"}
     store.close()

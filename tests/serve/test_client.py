@@ -161,16 +161,16 @@ async def test_refusals_are_the_servers_own_signal(tmp_path: Path) -> None:
 
 
 async def test_the_api_key_is_sent_and_never_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("A_KEY", "sk-planted-secret")
-    body = b'{"error": {"message": "Incorrect key sk-planted-secret"}}'
+    monkeypatch.setenv("A_KEY", "sk-secret")
+    body = b'{"error": {"message": "Incorrect key sk-secret"}}'
     with Endpoint(flaky(Answer(status=401, body=body))) as endpoint:
         model = spec(endpoint.url, endpoint={"api_key_env": "A_KEY"})
         with pytest.raises(UserError) as caught:
             await ask(tmp_path, endpoint, question(), model=model)
         await ask(tmp_path, endpoint, question(), model=model)
-        assert endpoint.headers[0]["Authorization"] == "Bearer sk-planted-secret"
-    assert "sk-planted-secret" not in str(caught.value)
-    assert b"sk-planted-secret" not in b"".join(p.read_bytes() for p in tmp_path.iterdir())
+        assert endpoint.headers[0]["Authorization"] == "Bearer sk-secret"
+    assert "sk-secret" not in str(caught.value)
+    assert b"sk-secret" not in b"".join(p.read_bytes() for p in tmp_path.iterdir())
 
 
 async def test_a_missing_key_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

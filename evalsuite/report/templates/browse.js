@@ -42,13 +42,14 @@
       rows.map(async (row) => {
         const [turns] = await body(row);
         const card = Object.values(data.cards[row.subject] ?? {});
-        return [row.id, row.supporter, row.subject, ...card, ...turns.map((turn) => turn[1])].join("\n").toLowerCase();
+        return [row.id, row.supporter, row.subject, ...card, ...turns.flatMap(([, words, , state]) => [words, ...(state ?? []).map((pair) => pair[1])])].join("\n").toLowerCase();
       })
     );
     return haystack;
   };
 
   // --- filters
+  byId("person").textContent = data.person === "card" ? "Card" : "Profile";
   const filters = ["supporter", "language", "subject", "termination", "risk"];
   const valuesOf = (row, field) => (field === "risk" ? row.risks : [row[field]]);
   const riskyCards = new Set(data.risky_cards); // their problems are read behind a content warning, not in the list
@@ -206,7 +207,7 @@
     detail.scrollTop = 0;
   };
 
-  // A dialogue with risk turns, or on a card that speaks of such things, is shown once the reader has asked for it; what was asked for stays open.
+  // A dialogue with risk turns, or with a card or profile that speaks of such things, is shown once the reader has asked for it; what was asked for stays open.
   const passed = new Set();
   const warning = (row, reveal) => {
     const box = make("div", "banner warning");
@@ -217,20 +218,20 @@
       reveal();
       detail.focus();
     });
-    box.append(make("p", "", `Content warning: ${row.risks.length ? `this dialogue speaks of ${row.risks.join(", ")}` : "its role card speaks of danger to someone"}.`), button);
+    box.append(make("p", "", `Content warning: ${row.risks.length ? `this dialogue speaks of ${row.risks.join(", ")}` : `the ${data.person} speaks of danger to someone`}.`), button);
     return box;
   };
 
   const card = (row) => {
     const found = data.cards[row.subject];
-    if (!found) return row.subject ? [make("p", "meta", `card ${row.subject}`)] : [];
+    if (!found) return row.subject ? [make("p", "meta", `${data.person} ${row.subject}`)] : [];
     const box = make("dl", "card");
-    for (const [name, value] of [["card", row.subject], ...["age", "gender", "occupation", "problem"].map((field) => [field, found[field]])]) {
+    for (const [name, value] of [[data.person, row.subject], ...["age", "gender", "occupation", "problem"].map((field) => [field, found[field]])]) {
       if (!value) continue;
       const line = make("div");
       const words = make("dd", "", value);
       words.dir = "auto";
-      if (name !== "card") words.lang = row.language;
+      if (name !== data.person) words.lang = row.language;
       line.append(make("dt", "", name), words);
       box.append(line);
     }
