@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
@@ -30,12 +31,19 @@ class PromptPack:
             for language in self.folder.iterdir()
             if language.is_dir()
         }
+        self._given: dict[str, object] = {}
+
+    def given(self, **values: object) -> PromptPack:
+        """This pack with values that every template knows, beside those of each call (which come first)."""
+        pack = copy.copy(self)
+        pack._given = self._given | values
+        return pack
 
     def render(self, language: Language, template: str, **values: object) -> str:
         """A template's text; `UserError` names the pack's file when it is missing or broken."""
         where = self.folder / language / template
         try:
-            return self._environments[language].get_template(template).render(**values).strip()
+            return self._environments[language].get_template(template).render(**(self._given | values)).strip()
         except (KeyError, TemplateNotFound):
             raise UserError(f"prompt pack has no file {where}") from None
         except TemplateSyntaxError as error:

@@ -26,7 +26,7 @@ from evalsuite.judge_json import Shown
 from evalsuite.shards import Shard
 from evalsuite.statistics.agreement import read_gold
 from serve.errors import UserError
-from serve.files import check_unique, digest, explain, read_yaml
+from serve.files import check_unique, explain, read_yaml
 from serve.specs import Endpoint, ModelSpec, Sampling, load_spec, model_names
 
 PAPER_SAMPLING = Sampling(temperature=0.0, top_p=1.0, max_tokens=512)
@@ -172,8 +172,8 @@ class Resolved:
 
     @cached_property
     def shown(self) -> Shown:
-        """What a judge of method `json` is shown of the seeker."""
-        if self.config.framework != "emoharbor":
+        """What the judge is shown of the seeker: the dialogue alone by any method but `json` of EmoHarbor."""
+        if self.config.framework != "emoharbor" or self.method != "json":
             return Shown(mode=self.config.mode)
         known = self.known_profiles if self.emoharbor.judging != "dialogue" else []
         texts = {profile.id: profile_text(profile, profile.language) for profile in known}
@@ -206,12 +206,13 @@ class Resolved:
 
     @cached_property
     def judge_prompts(self) -> PromptPack:
-        pack = load_pack(self._judge_pack)
+        pack = load_pack(self.judge_pack)
         check_pack(pack, self.method, self.config.languages)
         return pack
 
     @property
-    def _judge_pack(self) -> str:
+    def judge_pack(self) -> str:
+        """The name of the pack that the judge is asked in."""
         return self.config.judge_prompts or self.config.prompts
 
     @cached_property
@@ -276,9 +277,8 @@ class Resolved:
                 kept = set(random.Random(0).sample(range(len(have)), gold.limit))
                 have = [dialogue for index, dialogue in enumerate(have) if index in kept]
             chosen += have
-        if self.method == "json":
-            for dialogue in chosen:
-                self.shown.profile(dialogue)  # an unknown one is refused before anything is started
+        for dialogue in chosen:
+            self.shown.profile(dialogue)  # an unknown one is refused before anything is started
         ids = {dialogue.id for dialogue in chosen}
         return chosen, [s for s in scores if s.dialogue_id in ids and s.dimension in self.rubric.dimensions]
 
@@ -312,78 +312,6 @@ class Resolved:
             if language not in spec.languages:
                 raise UserError(f"model {spec.name} does not speak {language}; choose --language {spec.languages[0]}")
         return spec
-
-    def simulate_config(self) -> dict[str, Any]:
-        """What decides the dialogues of this run, as JSON: the run folder is claimed with it."""
-        return {
-            "framework": self.config.framework,
-            "mode": self.config.mode,
-            **self._played_config(),
-            "languages": self.config.languages,
-            "exchanges": self.config.exchanges,
-            "trials": self.config.trials,
-            "seeker": identity(self.seeker),
-            "supporters": [identity(spec) for spec in self.supporters],
-            "prompts": {"pack": self.config.prompts, "fingerprint": self.prompts.fingerprint()},
-        }
-
-    def _played_config(self) -> dict[str, Any]:
-        """Who is played, and in EmoHarbor how."""
-        if self.config.framework == "esc_eval":
-            return {"cards": _hashed(self.cards)}
-        return {
-            "profiles": _hashed(self.profiles),
-            "simulator": self.emoharbor.simulator,
-            "triples": self.emoharbor.triples,
-            "thinker": identity(self.thinker) if self.thinker else None,
-        }
-
-    def _judging_config(self) -> dict[str, Any]:
-        """What EmoHarbor's judge is shown beyond the dialogue (nothing for ESC-Eval's)."""
-        if self.config.framework == "esc_eval" or self.method != "json":
-            return {}
-        own = self.emoharbor
-        return {
-            "judging": own.judging,
-            "per_turn": own.per_turn,
-            "profiles": _hashed(self.known_profiles) if own.judging != "dialogue" else None,
-            # States that given dialogues lack are simulated.
-            "thinker": identity(self.thinker) if self.thinker and own.judging == "states" else None,
-        }
-
-    def score_config(self) -> dict[str, Any]:
-        """What decides the judgements, beyond the dialogues themselves."""
-        return {
-            "mode": self.config.mode,
-            "judge": identity(self.judge),
-            "rubric": self.rubric.model_dump(mode="json"),
-            "method": self.method,
-            "prompts": {"pack": self._judge_pack, "fingerprint": self.judge_prompts.fingerprint()},
-            **self._judging_config(),
-        }
-
-    def gold_config(self) -> dict[str, Any]:
-        """What decides the agreement: the gold set by its hash."""
-        dialogues, scores = self.gold
-        records = [record.model_dump(mode="json") for record in (*dialogues, *scores)]
-        assert self.config.gold is not None
-        return {
-            "dialogues": self.config.gold.dialogues,
-            "limit": self.config.gold.limit,
-            "count": len(dialogues),
-            "sha256": digest(records),
-        }
-
-
-def _hashed(people: Sequence[RoleCard] | Sequence[Profile]) -> dict[str, Any]:
-    return {"count": len(people), "sha256": digest([person.model_dump(mode="json") for person in people])}
-
-
-def identity(spec: ModelSpec) -> dict[str, Any]:
-    """What a model is, without where it answers: ports and addresses of servers may change between tries of one run."""
-    kept = spec.model_dump(mode="json", exclude={"about", "roles", "licence", "endpoint", "serve"})
-    asked = spec.endpoint.model_dump(mode="json", exclude={"base_url", "api_key_env"})
-    return kept | {"endpoint": asked, "dtype": spec.serve.dtype, "fingerprint": spec.fingerprint()}
 
 
 def unspoken(spec: ModelSpec, languages: Sequence[Language]) -> list[Language]:

@@ -137,6 +137,10 @@ class Failures:
     reasons: dict[str, str] = field(default_factory=dict)
 
 
+def _unthinking(turn: Turn) -> Turn:
+    return turn if turn.state is None else turn.model_copy(update={"state": None})
+
+
 async def hold(plan: Plan, failures: Failures) -> Dialogue:
     """Hold one dialogue to its end and record how it ended.
 
@@ -152,7 +156,7 @@ async def hold(plan: Plan, failures: Failures) -> Dialogue:
             if role == "seeker":
                 said = await plan.seeker_side.speak(turns)
             else:  # a seeker's inner state never reaches the supporter
-                said = await plan.supporter_side.speak([turn.model_copy(update={"state": None}) for turn in turns])
+                said = await plan.supporter_side.speak([_unthinking(turn) for turn in turns])
             account.add(said.replies)
             if said.stopped:
                 termination = said.stopped

@@ -37,12 +37,12 @@ def digit_distributions(reply: Reply, scores: Sequence[int]) -> list[tuple[int, 
     A distribution is the softmax over the scale's scores of the reported log-probabilities: servers report them before the
     constraint's mask, so they are renormalised here. A score that is not among the reported alternatives counts 0.
     """
-    labels = {str(score) for score in scores}
+    labels = dict.fromkeys((str(score) for score in scores), 0.0)
     found = []
     for token, alternatives in reply.tokens or []:
         if token.strip() not in labels:
             continue
-        mass = dict.fromkeys((str(score) for score in scores), 0.0)
+        mass = dict(labels)  # with the same keys: a run keeps one distribution a verdict
         top = max(logprob for alternative, logprob in alternatives.items() if alternative.strip() in labels)
         for alternative, logprob in alternatives.items():
             if alternative.strip() in labels:
@@ -83,6 +83,8 @@ class Judge:
             raise UserError(f"judge {self.spec.name} has one adapter a dimension: use method per_dimension or paper")
         if self.method != "paper" and not (self.rubric.scale.min >= 0 and self.rubric.scale.max <= 9):
             raise UserError(f"rubric {self.rubric.name}: native methods read one digit a dimension, the scale must be in 0-9")
+        if self.method == "bands":
+            judge_bands.check_labels(self.rubric)
 
     @property
     def mode(self) -> str:

@@ -21,13 +21,13 @@ from data_prep.records import Dialogue, Judgement, Language
 from data_prep.rubrics import Rubric
 from serve.batch import together
 from serve.client import Question
+from serve.errors import UserError
 
 if TYPE_CHECKING:
     from evalsuite.judge import Judge
 
 TOLERANCE = 0.02
 OffSum = Literal["renormalise", "null"]
-_ROOM = 48  # tokens a line: a name, and four or five numbers of two decimals
 _PAIR = re.compile(r"([0-9]+)[ \t]*[=:：][ \t]*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)[ \t]*([%％]?)")
 _BETWEEN = re.compile(r"[ \t,，;；、|]*")
 
@@ -85,6 +85,24 @@ def _read_line(text: str, scores: Sequence[int]) -> Given | None:
     return Given(ordered, sum(ordered.values()))
 
 
+def _answer(rubric: Rubric, language: Language) -> str:
+    """An answer of the asked form; with numbers of two decimals all are as long."""
+    bands = " ".join(f"{score}=0.00" for score in rubric.scale.scores)
+    return "\n".join(f"{dimension.label[language]}: {bands}" for dimension in rubric.dimensions.values())
+
+
+def check_labels(rubric: Rubric) -> None:
+    """Raise `UserError` for a label whose line could not be found in any answer: two alike, a colon in it, a number before."""
+    for language in rubric.languages:
+        for key, line in read_bands(_answer(rubric, language), rubric, language).items():
+            if line is None:
+                label = rubric.dimensions[key].label[language]
+                raise UserError(
+                    f"rubric {rubric.name}: dimensions.{key}.label.{language}: {label!r}: method bands finds a line by label "
+                    "or key: a label is nobody else's, has no colon and begins with a letter"
+                )
+
+
 def answer_regex(rubric: Rubric, language: Language) -> str:
     """What a server that constrains may answer: the asked lines with numbers of two decimals. No regular expression makes them
     sum to 1: that stays with the model, and with the rule for those that do not."""
@@ -104,7 +122,8 @@ async def score(judge: Judge, dialogue: Dialogue) -> list[Judgement]:
 
 async def _round(judge: Judge, dialogue: Dialogue, repeat: int) -> list[Judgement]:
     rubric, spec, keys = judge.rubric, judge.spec, list(judge.rubric.dimensions)
-    room = max(spec.sampling.max_tokens, _ROOM * len(keys))
+    # A token is a byte or more: what is asked for fits, whatever the tokenizer.
+    room = max(spec.sampling.max_tokens, len(_answer(rubric, dialogue.language).encode()) + 1)
     answer = await judge.reply(
         Question(
             judge_messages(judge.prompts, rubric, dialogue, "bands", keys),

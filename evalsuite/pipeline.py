@@ -18,6 +18,7 @@ from data_prep.scores.human import read_dialogues
 from evalsuite.config import Resolved, unspoken
 from evalsuite.dialogue import Failures, Plan, hold
 from evalsuite.frameworks import emoharbor, esc_eval
+from evalsuite.identity import gold_config, score_config, simulate_config
 from evalsuite.judge import Judge
 from evalsuite.runs import Run
 from evalsuite.statistics.agreement import agreement
@@ -72,7 +73,7 @@ class Fleet:
         return self._endpoints
 
 
-@dataclass
+@dataclass(repr=False)  # asyncio.run asks for it twice a run: seconds, and a string as large as all records together
 class Outcome:
     """What a stage made, in the order of its jobs."""
 
@@ -88,9 +89,9 @@ def simulate(run: Run, resolved: Resolved, fleet: Fleet, console: Console, score
     for spec in resolved.supporters:
         if left_out := unspoken(spec, resolved.config.languages):
             console.print(f"{spec.name} does not speak {', '.join(left_out)}: what is played in it is left out")
-    run.claim("simulate", resolved.simulate_config())
+    run.claim("simulate", simulate_config(resolved))
     if score:
-        run.claim("score", resolved.score_config())
+        run.claim("score", score_config(resolved))
     specs = [*_seekers(resolved), *([resolved.judge] if score else [])]
     plans = _PLANS[resolved.config.framework]
     outcome = _execute(
@@ -116,10 +117,9 @@ def score(run: Run, resolved: Resolved, fleet: Fleet, console: Console, dialogue
             raise UserError(f"--dialogues {dialogues}: {run.folder} holds a run's own dialogues; use another --out")
         run.claim("dialogues", {"count": len(given), "sha256": digest([each.model_dump(mode="json") for each in given])})
         given = resolved.part(given)  # a run's own dialogues are this shard's already
-    if resolved.method == "json":
-        for dialogue in given:
-            resolved.shown.profile(dialogue)  # an unknown one is refused before anything is started
-    run.claim("score", resolved.score_config())
+    for dialogue in given:
+        resolved.shown.profile(dialogue)  # an unknown one is refused before anything is started
+    run.claim("score", score_config(resolved))
     outcome = _execute(run, resolved, fleet, console, lambda _: given, _judges(resolved, given), True, "score")
     if from_elsewhere:
         write_jsonl(own, outcome.dialogues)
@@ -131,7 +131,7 @@ def score(run: Run, resolved: Resolved, fleet: Fleet, console: Console, dialogue
 
 def _judges(resolved: Resolved, given: Sequence[Dialogue]) -> list[ModelSpec]:
     """Who is asked to judge given dialogues: the judge, and the Thinker where it is to be shown states that they lack."""
-    lacking = resolved.method == "json" and resolved.shown.strategy == "states" and any(map(emoharbor.unthought, given))
+    lacking = resolved.shown.strategy == "states" and any(map(emoharbor.unthought, given))
     return [resolved.judge, *([resolved.thinker] if lacking and resolved.thinker else [])]
 
 
@@ -156,7 +156,7 @@ def _write_judgements(run: Run, outcome: Outcome) -> None:
 def score_gold(run: Run, resolved: Resolved, fleet: Fleet, console: Console) -> Outcome:
     """Judge the gold set and measure the agreement. Writes gold_*.jsonl and agreement.json (not for a shard)."""
     dialogues, scores = resolved.gold
-    run.claim("gold", resolved.gold_config())
+    run.claim("gold", gold_config(resolved))
     part = resolved.part(dialogues)
     if resolved.shown.per_turn:  # people scored whole dialogues
         own = resolved.emoharbor.model_copy(update={"per_turn": False})
@@ -251,7 +251,7 @@ async def _stream(
         dialogue = await hold(job, failures) if isinstance(job, Plan) else job
         dialogues[job.id] = dialogue
         if judge is not None:
-            if judge.method == "json" and judge.shown.strategy == "states" and not isinstance(job, Plan):
+            if judge.shown.strategy == "states" and not isinstance(job, Plan):
                 dialogue = await _thought_through(resolved, client, dialogue, failures)
                 if dialogue.termination != "infrastructure":
                     dialogues[job.id] = dialogue

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from pydantic import ValidationError
 
+from data_prep.rubrics import Rubric
 from serve.errors import UserError
-from serve.files import locked, read_object, write_json
+from serve.files import explain, locked, read_object, write_json
 from serve.store import Store
 
 
@@ -98,6 +100,15 @@ def open_run(folder: Path) -> Iterator[Run]:
             yield run
         finally:
             run.store.close()
+
+
+def claimed_rubric(config: dict[str, Any], stage: str, path: Path) -> Rubric:
+    """The rubric that a stage of a run's config (read from `path`) was claimed with; `UserError` where it is damaged."""
+    try:
+        return Rubric.model_validate(config[stage]["rubric"])
+    except (ValidationError, KeyError, TypeError) as error:
+        detail = explain(error) if isinstance(error, ValidationError) else "missing"
+        raise UserError(f"{path}: {stage}.rubric: {detail}; score the run again into a new folder") from None
 
 
 def differences(old: Any, new: Any, where: str = "") -> list[str]:

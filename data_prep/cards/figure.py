@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import html
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,8 +10,8 @@ from typing import Any
 import jinja2
 import orjson
 from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
+from data_prep import page
 from data_prep.cards.stats import Bar
 from data_prep.tables import Table, fmt, is_numeric
 from serve.files import write_text
@@ -30,11 +28,11 @@ def write_figure(path: Path, bars: Sequence[Bar], tables: Sequence[Table], files
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
     scripts = [
-        get_plotlyjs().replace("\r\n", "\n"),  # as an HTML parser hands it on: the hash is of what it hands on
+        page.plotly(),
         (TEMPLATES / "card_stats.js").read_text(encoding="utf-8"),
     ]
     data = orjson.dumps({"sunburst": _sunburst(bars), "bars": _stacked(bars)}).decode()
-    page = environment.get_template("card_stats.html.j2").render(
+    text = environment.get_template("card_stats.html.j2").render(
         files=files,
         total=sum(bar.total for bar in bars if len(bar.place) == 1),
         tables=tables,
@@ -42,9 +40,9 @@ def write_figure(path: Path, bars: Sequence[Bar], tables: Sequence[Table], files
         is_numeric=is_numeric,
         data=Markup(data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")),
         scripts=[Markup(text) for text in scripts],
-        hashes=[base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts],
+        hashes=page.hashes(scripts),
     )
-    write_text(path, page)
+    write_text(path, text)
 
 
 def _sunburst(bars: Sequence[Bar]) -> dict[str, Any]:

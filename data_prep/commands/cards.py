@@ -119,7 +119,11 @@ def extract(
 
 @app.command("filter")
 def filter_(
-    cards: CardsOption, model: ModelOption, out: OutOption, base_url: BaseUrlOption = None, concurrency: ConcurrencyOption = None
+    cards: CardsOption,
+    model: ModelOption,
+    out: OutOption,
+    base_url: BaseUrlOption = None,
+    concurrency: ConcurrencyOption = None,
 ) -> None:
     """Ask a model of every card whether it holds an event, and drop those that hold feelings only (figure 8).
 
@@ -142,7 +146,11 @@ def filter_(
 
 @app.command()
 def categorise(
-    cards: CardsOption, model: ModelOption, out: OutOption, base_url: BaseUrlOption = None, concurrency: ConcurrencyOption = None
+    cards: CardsOption,
+    model: ModelOption,
+    out: OutOption,
+    base_url: BaseUrlOption = None,
+    concurrency: ConcurrencyOption = None,
 ) -> None:
     """Let a model choose every card's category: level 1, then level 3 among its leaves. No card is dropped.
 

@@ -16,8 +16,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import binomtest, spearmanr
-from statsmodels.stats.inter_rater import cohens_kappa
 
 from data_prep.scores.human import majority, round_half_up
 from data_prep.tables import Estimate
@@ -59,6 +57,8 @@ def wilson(hits: int, n: int) -> tuple[float | None, float | None]:
     """Wilson's 95 % interval (0–1) of a share of n (None, None when n is 0)."""
     if not n:
         return None, None
+    from scipy.stats import binomtest  # with statsmodels 130 MB and a second of import, for a run that may need neither
+
     interval = binomtest(hits, n).proportion_ci(method="wilson")
     return float(interval.low), float(interval.high)
 
@@ -91,6 +91,8 @@ def quadratic_kappa(values: Verdicts, gold: Sequence[float], scores: Sequence[in
     table = np.zeros((len(scores), len(scores)))
     for value, g in pairs:
         table[list(scores).index(int(value)), list(scores).index(g)] += 1
+    from statsmodels.stats.inter_rater import cohens_kappa
+
     return float(cohens_kappa(table, wt="quadratic", return_results=False))
 
 
@@ -103,6 +105,8 @@ def spearman(values: Verdicts, gold: Sequence[float]) -> float | None:
     if len({value for value, _ in pairs}) < 2 or len({g for _, g in pairs}) < 2:
         return None
     given, wanted = zip(*pairs, strict=True)
+    from scipy.stats import spearmanr
+
     return float(spearmanr(given, wanted).statistic)
 
 

@@ -35,10 +35,7 @@ SHEET = "dialogues"
 _SHOWN = ("item", "language", "dialogue")
 _NAME = re.compile(r"\w[\w.-]{0,60}")
 _WHOLE = ("Give every dialogue a whole number in each column of a dimension.", "每段对话在每个维度一栏填一个整数。")
-_HALVES = (
-    "What lies between two levels gets the half between them, for instance 1.5.",
-    "介于两级之间的填中间的半分，例如 1.5。",
-)
+_HALVES = ("What lies between two levels gets the half between them, as 1.5.", "介于两级之间的填中间的半分，例如 1.5。")
 _HOW = (
     ("Judge the supporter, not the seeker, and only what is written.", "只评支持者，不评求助者；只看写出来的内容。"),
     ("Do not talk about the scores with other annotators before all sheets are in.", "交表之前不要和其他标注者讨论分数。"),

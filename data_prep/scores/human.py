@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.ledger import Build, Step
-from data_prep.records import Dialogue, HumanScore, Judgement
+from data_prep.records import Dialogue, HumanScore, Judgement, Preference
 from data_prep.rubrics import Rubric, load_rubric
 from data_prep.sources.rows import Rows
 from serve.errors import UserError, near
@@ -143,6 +143,18 @@ def read_scores(path: Path, check: Callable[[HumanScore], None] | None = None) -
     if not scores:
         raise UserError(f"scores file is empty: {path} (columns: {', '.join(COLUMNS)})")
     return list(scores.values())
+
+
+def check_answered_once(preferences: Iterable[Preference]) -> None:
+    """Raise `UserError` for an answer of one annotator on one question, on one pair in one order, that is given twice."""
+    seen: set[tuple[str, ...]] = set()
+    for each in preferences:
+        first, second = sorted((each.dialogue_a, each.dialogue_b))
+        shown = each.dialogue_a if each.order == "ab" else each.dialogue_b
+        key = (each.annotator, each.question, first, second, shown)
+        if key in seen:
+            raise UserError(f"{each.annotator} answered on {first} and {second} twice in the same order")
+        seen.add(key)
 
 
 class Check:

@@ -16,10 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from data_prep.records import HumanScore
-from data_prep.scores.annotation import ACCEPTED, Asked
+from data_prep.scores.annotation import ACCEPTED, TOLERATED, Asked
 from serve.errors import UserError
 
-TOLERATED = 1  # points that two annotators may lie apart
 JOINT = "joint"  # the sheet of what all review together
 Given = dict[tuple[str, str], dict[str, HumanScore]]  # (dialogue, dimension) → annotator → score
 

@@ -8,7 +8,7 @@ measures it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -18,6 +18,8 @@ from data_prep.records import Dialogue, Judgement, Language
 from data_prep.rubrics import Rubric, Scale
 from evalsuite.checks.health import AS_IS, INJECTED, NEUTRAL, REVERSED
 from evalsuite.config import Resolved
+from evalsuite.frameworks.emoharbor import unthought
+from evalsuite.identity import score_config
 from evalsuite.judge import Judge
 from evalsuite.pipeline import Fleet
 from evalsuite.role_play.seekers import ask_all
@@ -120,18 +122,27 @@ def probe(
     """Ask the judge about every variant; writes health_dialogues.jsonl (as they are) and health_judgements.jsonl.
 
     Every judgement keeps the id of its dialogue as it is; `condition.variant` and `condition.injection` say what was changed.
-    Only the joint method has an order of dimensions to reverse. The same command resumes.
+    Only the joint method has an order of dimensions to reverse. The same command resumes. Raises `UserError` where EmoHarbor's
+    judge is to be shown a profile or thoughts that a dialogue has not got.
     """
+    shown = replace(resolved.shown, per_turn=False)
+    for dialogue in dialogues:
+        shown.profile(dialogue)
+        if shown.strategy == "states" and unthought(dialogue):
+            raise UserError(
+                f"dialogue {dialogue.id}: its seeker has no thoughts to judge by: `esc-eval score` simulates them and writes "
+                "them into its dialogues.jsonl, or judge by the profile (`emoharbor: {judging: profile}`)"
+            )
     plain = [dialogue.model_dump(mode="json") for dialogue in dialogues]
     run.claim(
         "health",
-        resolved.score_config()
+        score_config(resolved)
         | {"dialogues": {"count": len(plain), "sha256": digest(plain)}}
         | {"injections": digest([injection.model_dump(mode="json") for injection in injections])},
     )
 
     async def judged(client: ChatClient, one: Probe) -> list[Judgement]:
-        judge = Judge(client, resolved.judge, one.rubric, resolved.judge_prompts, resolved.method)
+        judge = Judge(client, resolved.judge, one.rubric, resolved.judge_prompts, resolved.method, shown=shown)
         found = await judge.score(one.dialogue)
         return [judgement.model_copy(update={"condition": judgement.condition | one.condition}) for judgement in found]
 

@@ -15,7 +15,7 @@ from evalsuite.commands.output import deliver, plain
 from evalsuite.fdaef.aggregate import Missing, Node, Result, aggregate
 from evalsuite.fdaef.figures import charts, write_page
 from evalsuite.fdaef.registry import Benchmark, load_benchmark, load_models
-from evalsuite.fdaef.registry_tables import counts_table, registry_table
+from evalsuite.fdaef.registry_tables import counts_table, metrics_table, registry_table
 from evalsuite.fdaef.scores import ModelScores, read_scores
 from evalsuite.fdaef.tables import (
     GATED,
@@ -163,12 +163,13 @@ def explain(
 
 @app.command("registry")
 def registry(benchmark: BenchmarkOption = "ecdbench", as_json: JsonOption = False, out: OutOption = None) -> None:
-    """What the benchmark is made of: every task, dataset and method (table 6) with licence and source, and table 1's counts.
+    """What the benchmark is made of: every task, dataset and method (table 6) with licence and source, how every metric becomes
+    0 to 100, and table 1's counts.
 
     Example: esc-eval ecdbench registry --out ecdbench-registry
     """
     known = load_benchmark(benchmark)
-    tables = [table for table in (registry_table(known), counts_table(known)) if table is not None]
+    tables = [table for table in (registry_table(known), metrics_table(known), counts_table(known)) if table is not None]
     deliver("registry", plain(tables), tables, out, as_json)
 
 

@@ -6,12 +6,10 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
-import orjson
 import typer
 from rich.console import Console
 
 from data_prep.records import Preference
-from data_prep.rubrics import Rubric
 from data_prep.scores.human import read_dialogues
 from data_prep.scores.splits import group_of
 from evalsuite.commands.feel_inputs import (
@@ -21,6 +19,7 @@ from evalsuite.commands.feel_inputs import (
     JsonOption,
     JudgementsOption,
     MapOption,
+    MethodsOption,
     RubricOption,
     TablesOption,
     WeightsOption,
@@ -30,21 +29,21 @@ from evalsuite.commands.feel_inputs import (
     people_on,
     read_weights,
 )
-from evalsuite.commands.options import EndpointOption
-from evalsuite.commands.output import deliver, plain
-from evalsuite.frameworks.feel import load_feel_config, members
+from evalsuite.commands.options import EndpointOption, endpoints_of
+from evalsuite.commands.output import deliver, plain, print_json
+from evalsuite.frameworks.feel import FRAMEWORK, load_feel_config, members
 from evalsuite.frameworks.feel import score as score_all
 from evalsuite.reported.against import against
-from evalsuite.runs import open_run
+from evalsuite.runs import claimed_rubric, open_run
 from evalsuite.statistics import ensemble
-from evalsuite.statistics.agreement import gold_scores_of, judgements_of
-from evalsuite.statistics.band_methods import agreement_table, method_table
+from evalsuite.statistics.agreement import gold_scores_of, judgements_of, of_annotators
+from evalsuite.statistics.band_methods import Cost, agreement_table, method_table, people_table
 from evalsuite.statistics.correlation import Pairing, SampleBy
 from evalsuite.statistics.ensemble import MODES, Weights
 from evalsuite.statistics.ensemble_tables import fit_tables, report
 from evalsuite.statistics.model_ranking import Combine, compare_ranks, human_ranks, metric_ranks, ranking_table
 from serve.errors import UserError
-from serve.files import read_bytes, read_jsonl, write_json, write_jsonl
+from serve.files import read_jsonl, read_object, write_json, write_jsonl
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -77,11 +76,7 @@ def score(
     """
     overrides = {"rounds": rounds, "methods": method or None, "languages": [language] if language else None, "out": out}
     loaded = load_feel_config(config, overrides)
-    for pair in endpoint or []:
-        name, _, url = pair.partition("=")
-        if not url.startswith(("http://", "https://")):
-            raise UserError(f"--endpoint {pair!r}: expected NAME=http://HOST:PORT/v1")
-        loaded.endpoints[name] = url
+    loaded.endpoints.update(endpoints_of(endpoint))
     panel = members(loaded)
     given = [each for each in read_dialogues(dialogues) if each.language in loaded.languages][:limit]
     if not given:
@@ -120,9 +115,13 @@ def fit(
     human_rubric: HumanRubricOption = None,
     maps: MapOption = None,
     annotator: AnnotatorOption = None,
+    method: MethodsOption = None,
     dialogues: Annotated[
         list[Path] | None,
-        typer.Option("--dialogues", help="Dialogue records (JSONL): those on one card or text stay in one part."),
+        typer.Option(
+            "--dialogues",
+            help="The dialogues (JSONL): those on one card or of one text stay in one part. Without them each is on its own.",
+        ),
     ] = None,
     as_json: JsonOption = False,
     out: TablesOption = None,
@@ -133,11 +132,14 @@ def fit(
     set each judge, their plain mean, the ensemble, and the ensembles that lack one judge beside people (tables 1, 2 and 4).
     """
     chosen = one_of("--mode", mode, MODES)
-    verdicts, people, name = both_sides(judgements, human, rubric, human_rubric, maps, annotator)
-    panel = ensemble.panel_of(verdicts)
+    panel, people, name = both_sides(judgements, human, rubric, human_rubric, maps, annotator, method)
     shared = {i for own in panel.values() for aspect, given in own.items() for i in set(given) & set(people.get(aspect, {}))}
-    known = {each.id: group_of(each) for each in read_dialogues(dialogues or [])}
-    groups = {i: known.get(i, f"dialogue {i}") for i in shared}
+    groups = {i: f"dialogue {i}" for i in shared}
+    if dialogues:
+        known = {each.id: group_of(each) for each in read_dialogues(dialogues)}
+        if lost := sorted(shared - set(known)):
+            raise UserError(f"--dialogues: no dialogue {lost[0]!r}, which judges and people scored ({len(lost)} are not there)")
+        groups = {i: known[i] for i in shared}
     fitted: list[Weights] = []
     rows = []
     for each in MODES:
@@ -196,7 +198,7 @@ def apply(
         "data": saved.data,
     }
     if as_json:
-        sys.stdout.write(orjson.dumps(counts, option=orjson.OPT_INDENT_2).decode() + "\n")
+        print_json(counts)
         return
     text = f"{counts['scores']} scores of {counts['dialogues']} dialogues, {counts['null']} null; written: {to}"
     console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -228,7 +230,9 @@ def rank(
     sample: Annotated[
         str,
         typer.Option(
-            "--sample", help="What a topic is. card: a dialogue's card, else its profile, source_id, or itself. source."
+            "--sample",
+            help="What a topic is. card: a dialogue's card, else its profile, else its source_id, else itself. source: its "
+            "source_id, which supporters who answered one text share.",
         ),
     ] = "card",
     versus: Annotated[str | None, typer.Option("--against", metavar="feel", help="The paper's tables 3 and 4 below.")] = None,
@@ -237,7 +241,7 @@ def rank(
 ) -> None:
     """Do metrics rank supporters as people do? Spearman, Kendall, RMSE and MAE of ranks, topic by topic (tables 3 and 4).
 
-    Judgements are of any metric: `feel apply --ablation`, a judge, or `esc-eval metrics --judgements-out` (BLEU, ROUGE-L,
+    Judgements are of any metric: `feel apply --ablation`, a judge, or `esc-eval metrics --judgements-out` (BLEU, ROUGE,
     METEOR). People's ranks are wins minus losses over all questions. Give one file of judgements after the other.
     """
     rule: Combine = one_of("--combine", combine, get_args(Combine))
@@ -261,28 +265,30 @@ def compare_methods(
     ] = None,
     human_rubric: HumanRubricOption = None,
     maps: MapOption = None,
+    annotator: AnnotatorOption = None,
     as_json: JsonOption = False,
     out: TablesOption = None,
 ) -> None:
-    """Rounds of band probabilities against one call for token probabilities, on the same dialogues: spread, cost, agreement."""
-    verdicts = judgements_of([run / "judgements.jsonl"])
-    claimed = orjson.loads(read_bytes(run / "config.json", "run config")).get("feel")
-    if claimed is None:
+    """Rounds of band probabilities against one call for token probabilities, on the same dialogues: spread, cost, agreement.
+
+    With --human also how each goes with people, aspect by aspect.
+    """
+    config = read_object(run / "config.json", "a run's config")
+    if FRAMEWORK not in config:
         raise UserError(f"--run {run}: not a folder of `esc-eval feel score`")
-    rules = Rubric.model_validate(claimed["rubric"])
-    people = None
-    if human:
-        people = people_on(gold_scores_of(human), human_rubric, maps)
-    tables = [method_table(verdicts, rules, _costs(run), people)]
-    between = agreement_table(verdicts)
-    if not between.rows:
+    rules = claimed_rubric(config, FRAMEWORK, run / "config.json")
+    verdicts = judgements_of([run / "judgements.jsonl"])
+    tables = [method_table(verdicts, rules, _costs(run)), agreement_table(verdicts)]
+    if not tables[1].rows:
         raise UserError(
             f"--run {run}: no judge was asked by both methods; run `feel score` with --method bands --method tokens"
         )
-    tables.append(between)
+    if human:
+        scores = of_annotators(gold_scores_of(human), annotator or [])
+        people = people_on(scores, human_rubric, maps, rules.dimensions)
+        tables.append(people_table(ensemble.panel_of(verdicts), people))
     deliver("feel_methods", plain(tables), tables, out, as_json)
 
 
-def _costs(folder: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = orjson.loads(read_bytes(folder / "costs.json", "costs"))
-    return found
+def _costs(folder: Path) -> list[Cost]:
+    return read_jsonl(folder / "costs.jsonl", Cost, "costs")

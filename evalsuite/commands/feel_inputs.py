@@ -1,8 +1,9 @@
-"""What the verbs of `esc-eval feel` read: judgements on one rubric, people's scores by aspect, saved weights."""
+"""What the verbs of `esc-eval feel` read: judgements on one rubric by one method, people's scores by aspect, saved weights."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -11,7 +12,8 @@ import typer
 from data_prep.records import HumanScore, Judgement
 from evalsuite.statistics import ensemble
 from evalsuite.statistics.agreement import gold_scores_of, judgements_of, of_annotators
-from evalsuite.statistics.ensemble import Scores, Weights
+from evalsuite.statistics.ensemble import Panel, Scores, Weights
+from evalsuite.statistics.summary import scorer_of
 from serve.errors import UserError, near
 from serve.files import read_yaml
 
@@ -34,6 +36,14 @@ MapOption = Annotated[
         metavar="HUMAN=ASPECT",
         help="Which aspect a dimension that people scored stands for; all others are left out. Repeat for more. Without it, "
         "every dimension stands for itself. For ESConv's survey: --map empathy=comprehensibility --map relevance=coherence.",
+    ),
+]
+MethodsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--method",
+        help="Only verdicts by this method (bands, tokens). A folder that holds both needs it: asked by two methods, a judge "
+        "would count as two. Repeat for more, if that is meant.",
     ),
 ]
 AnnotatorOption = Annotated[
@@ -61,28 +71,51 @@ def both_sides(
     human_rubric: str | None,
     maps: Sequence[str] | None,
     annotators: Sequence[str] | None,
-) -> tuple[list[Judgement], Scores, str]:
-    """Verdicts on one rubric, people's mean scores by aspect, and the rubric's name."""
+    methods: Sequence[str] | None,
+) -> tuple[Panel, Scores, str]:
+    """The judges' scores on one rubric, people's mean scores by aspect, and the rubric's name."""
     verdicts = judgements_of(judgements)
     if rubric is not None:
         verdicts = on_rubric(verdicts, rubric)
+    verdicts = by_methods(verdicts, methods or [])
     scores = of_annotators(gold_scores_of(human), annotators or [])
-    people = people_on(scores, human_rubric, maps)
-    ensemble.panel_of(verdicts)  # says so when there are several rubrics
-    return verdicts, people, verdicts[0].rubric
+    people = people_on(scores, human_rubric, maps, (each.dimension for each in verdicts))
+    return ensemble.panel_of(verdicts), people, verdicts[0].rubric
 
 
-def people_on(scores: Sequence[HumanScore], human_rubric: str | None, maps: Sequence[str] | None) -> Scores:
+def by_methods(judgements: Sequence[Judgement], methods: Sequence[str]) -> list[Judgement]:
+    """The verdicts by these methods; without any, all, and a `UserError` where some judge has verdicts by several."""
+    asked: dict[tuple[str, object], set[str]] = defaultdict(set)
+    for each in judgements:
+        scorer = scorer_of(each)
+        asked[scorer.judge, scorer.condition].add(scorer.method)
+    known = {method for own in asked.values() for method in own}
+    for method in methods:
+        if method not in known:
+            raise UserError(f"--method: no judgement by method {method!r}: {near(method, known)}")
+    for (judge, _), own in asked.items():
+        if not methods and len(own) > 1:
+            raise UserError(f"judge {judge} has verdicts by methods {' and '.join(sorted(own))}: choose one with --method")
+    return [each for each in judgements if not methods or each.method in methods]
+
+
+def people_on(
+    scores: Sequence[HumanScore], human_rubric: str | None, maps: Sequence[str] | None, judged: Iterable[str]
+) -> Scores:
+    """People's mean scores by aspect, as --human-rubric and --map say; `judged`: the aspects that judges have verdicts on."""
     if human_rubric is not None:
         known = {score.rubric for score in scores}
         scores = [score for score in scores if score.rubric == human_rubric]
         if not scores:
             raise UserError(f"--human-rubric: no human score on {human_rubric!r}: {near(human_rubric, known)}")
+    aspects = set(judged)
     pairs: dict[str, str] = {}
     for text in maps or []:
         name, parted, aspect = text.partition("=")
         if not parted or not name or not aspect or name in pairs:
             raise UserError(f"--map {text!r}: expected HUMAN=ASPECT, each dimension once")
+        if aspect not in aspects:
+            raise UserError(f"--map {text}: no judge scored {aspect!r}: {near(aspect, aspects)}")
         pairs[name] = aspect
     return ensemble.people_of(scores, pairs)
 

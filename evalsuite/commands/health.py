@@ -24,6 +24,7 @@ from evalsuite.checks.shared_bases import sharing_table, sharings
 from evalsuite.commands.options import EndpointOption, JudgeOption, JudgePromptsOption, LanguageOption, ModeOption, resolve
 from evalsuite.commands.output import deliver, plain
 from evalsuite.config import Resolved
+from evalsuite.identity import score_config
 from evalsuite.pipeline import Fleet
 from evalsuite.runs import open_run
 from evalsuite.statistics.agreement import read_judgements
@@ -63,7 +64,7 @@ def probe(
     """
     resolved = resolve(config, endpoint, judge=judge, judge_prompts=judge_prompts, language=language, mode=mode, out=out)
     texts = load_injections(injections)
-    resolved.score_config()  # whatever is wrong is told before anything is written or started
+    score_config(resolved)  # whatever is wrong is told before anything is written or started
     chosen = _chosen(dialogues, resolved, limit)
     with open_run(Path(out)) as run, Fleet(run, resolved) as fleet:
         judgements = ask(run, resolved, fleet, console, chosen, texts)

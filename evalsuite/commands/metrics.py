@@ -44,7 +44,7 @@ def metrics(
         ),
     ] = None,
 ) -> None:
-    """BLEU-1/2/4, ROUGE-L, METEOR and Distinct-1/2 of replies, per supporter, with n and intervals over dialogues.
+    """BLEU-1/2/4, ROUGE-1/2/L, METEOR and Distinct-1/2 of replies, per supporter, with n and intervals over dialogues.
 
     All figures are 0–100. English is counted in words, Chinese in characters and in jieba's words. How each was counted
     (tokenizer, smoothing, METEOR's matchers, versions) is printed below the tables.

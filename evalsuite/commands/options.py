@@ -56,6 +56,17 @@ EndpointOption = Annotated[
 ]
 
 
+def endpoints_of(given: Sequence[str] | None) -> dict[str, str]:
+    """What --endpoint says: model name → base URL."""
+    found = {}
+    for pair in given or []:
+        name, _, url = pair.partition("=")
+        if not url.startswith(("http://", "https://")):
+            raise UserError(f"--endpoint {pair!r}: expected NAME=http://HOST:PORT/v1")
+        found[name] = url
+    return found
+
+
 def resolve(
     config: Path,
     endpoints: Sequence[str] | None = None,
@@ -74,11 +85,7 @@ def resolve(
         "languages": [language] if language else None,
     }
     loaded = load_config(config, overrides)
-    for pair in endpoints or []:
-        name, _, url = pair.partition("=")
-        if not url.startswith(("http://", "https://")):
-            raise UserError(f"--endpoint {pair!r}: expected NAME=http://HOST:PORT/v1")
-        loaded.endpoints[name] = url
+    loaded.endpoints.update(endpoints_of(endpoints))
     if base_url is not None and not base_url.startswith(("http://", "https://")):
         raise UserError(f"--base-url {base_url!r}: expected http://HOST:PORT/v1")
     if base_url is not None and len(loaded.supporters) != 1:

@@ -23,7 +23,8 @@ from evalsuite.commands.options import (
     resolve,
 )
 from evalsuite.commands.output import deliver
-from evalsuite.config import Resolved, identity, unspoken
+from evalsuite.config import Resolved, unspoken
+from evalsuite.identity import identity
 from evalsuite.respond import Response, answered
 from evalsuite.respond import respond as ask
 from evalsuite.runs import Run, open_run
@@ -64,7 +65,7 @@ def respond(
     """Have a supporter answer wherever the supporter of given dialogues spoke, on the real history: OUT/responses.jsonl.
 
     What it said before is not in that history: every reply stands alone (figure 1 of ESC-Eval, left). The real reply is kept as
-    reference, and BLEU, ROUGE-L, METEOR and Distinct are written to OUT/metrics.json. Refused, empty and overflowing replies
+    reference, and BLEU, ROUGE, METEOR and Distinct are written to OUT/metrics.json. Refused, empty and overflowing replies
     are recorded as such.
 
     Example: esc-eval respond --config configs/eval/esc_eval.yaml --dialogues esconv/dialogues.jsonl --language en

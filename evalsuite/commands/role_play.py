@@ -19,6 +19,7 @@ from data_prep.tables import Table
 from evalsuite.commands.options import AgainstOption, EndpointOption, JudgeOption, LanguageOption, resolve
 from evalsuite.commands.output import deliver, plain
 from evalsuite.config import Resolved
+from evalsuite.identity import score_config
 from evalsuite.pipeline import Fleet
 from evalsuite.reported.against import against
 from evalsuite.role_play.audit import audit, audit_tables, judge_cards
@@ -77,7 +78,7 @@ def score(
     """
     resolved = resolve(config, endpoint, judge=judge, language=language, out=out)
     if resolved.method != "paper":  # which score_seekers refuses
-        resolved.score_config()
+        score_config(resolved)
     seekers = _field(seeker, cards, resolved, limit, console)
     with open_run(Path(out)) as run, Fleet(run, resolved) as fleet:
         judgements = score_seekers(run, resolved, fleet, console, seekers)

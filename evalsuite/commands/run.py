@@ -34,6 +34,7 @@ from evalsuite.commands.options import (
     resolve,
 )
 from evalsuite.config import Resolved
+from evalsuite.identity import gold_config, score_config, simulate_config
 from evalsuite.pipeline import Outcome
 from evalsuite.report.content import report_run
 from evalsuite.runs import Run, open_run
@@ -220,11 +221,11 @@ def _check_wandb(wanted: bool, shard: str | None = None) -> None:
 def _check_all(resolved: Resolved, simulate: bool, score: bool) -> None:
     """Load and check everything that the stages will use, before anything is written or started."""
     if simulate:
-        resolved.simulate_config()
+        simulate_config(resolved)
     if score:
-        resolved.score_config()
+        score_config(resolved)
         if resolved.config.gold is not None:
-            resolved.gold_config()
+            gold_config(resolved)
 
 
 def _finish(outcome: Outcome) -> None:

@@ -71,7 +71,7 @@ class Node:
         if not self.share:
             why = {node.reason for node in self.walk() if node.layer == "method"}
             return [f"{self.label}: {why.pop() if len(why) == 1 else 'no score'}"]
-        return [gap for child in self.children for gap in child.gaps]
+        return [gap for child in self.children if child.weight for gap in child.gaps]  # the gate's is 0: no part of the total
 
     def walk(self) -> Iterator[Node]:
         yield self
@@ -101,6 +101,7 @@ class Result:
         if self.gate is None or self.threshold is None or not (self.gate.complete and self.gate.drawn):
             return None
         draws = self.gate.values[1:]
+        draws = draws[~np.isnan(draws)]
         return float((draws >= self.threshold).mean()) if len(draws) else None
 
     @property
@@ -205,7 +206,7 @@ class _Adder:
         # Methods are scores of the same items.
         node = replace(node, n=max((child.n for child in node.children), default=0))
         if self.missing == "zero" and not len(node.values):
-            node = replace(node, values=np.zeros(1))
+            node = replace(node, values=np.zeros(1), drawn=True)  # 0 whichever items are drawn
         return node
 
     def joined(

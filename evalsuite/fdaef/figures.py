@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import html
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
-import orjson
 from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
-from data_prep.tables import Table, clean, fmt, is_numeric, to_csv
+from data_prep import page
+from data_prep.scores.bootstrap import Floats
+from data_prep.tables import Estimate, Table, clean, fmt
 from evalsuite.fdaef.aggregate import Node, Result
 from evalsuite.fdaef.registry import Benchmark, ModelFacts
 from evalsuite.report.charts import Chart
@@ -29,10 +27,12 @@ TYPES = {"closed": "closed-source", "open": "open-source"}
 def charts(benchmark: Benchmark, results: Sequence[Result], facts: Mapping[str, ModelFacts]) -> list[Chart]:
     """The figures as plotly data (`traces`, `layout`); those that nothing is known for are left out.
 
-    Scores are partial ones where something is missing. Colours are names of the page's own (`tone`).
+    Scores are partial ones where something is missing, and captions say so. Colours are names of the page's own (`tone`).
     """
     made = (_distributions(results), _by_type(benchmark, results, facts), _by_size(results, facts), _core(benchmark, results))
-    return [chart for chart in made if chart is not None]
+    whole = all(node.complete for result in results for node in result.root.children)
+    said = "" if whole else " Scores are partial where something is missing."
+    return [replace(chart, caption=chart.caption + said) for chart in made if chart is not None]
 
 
 def _capabilities(results: Sequence[Result]) -> dict[str, list[float]]:
@@ -74,7 +74,7 @@ def _distributions(results: Sequence[Result]) -> Chart | None:
                     tasks.setdefault(node.label, []).append(node.partial)
     layout: dict[str, Any] = {"yaxis": _scores(), "xaxis": {"domain": [0, 0.56 if tasks else 1]}}
     if tasks:
-        layout |= {"xaxis2": {"domain": [0.64, 1], "anchor": "y2"}, "yaxis2": _scores() | {"anchor": "x2"}}
+        layout |= {"xaxis2": {"domain": [0.64, 1], "anchor": "y2"}, "yaxis2": {"range": [0, 100], "anchor": "x2"}}
     n = max(map(len, tasks.values()), default=0)
     beside = f" Right: the tasks of {weakest}, the lowest on average (n = {n} models)." if tasks else ""
     return Chart(
@@ -102,7 +102,7 @@ def _by_type(benchmark: Benchmark, results: Sequence[Result], facts: Mapping[str
                     "name": f"{name}, n = {len(own)}",
                     "x": [_text(label) for label in shown],
                     "y": means,
-                    "text": [f"{fmt(mean, 1)}" for mean in means],
+                    "text": [_of(mean, len(groups[label]), len(own)) for label, mean in zip(shown, means, strict=True)],
                     "tone": ("accent", "warm")[number],
                     "textposition": "outside",
                     "cliponaxis": False,
@@ -111,7 +111,7 @@ def _by_type(benchmark: Benchmark, results: Sequence[Result], facts: Mapping[str
             )
     if not traces:
         return None
-    layout = {"barmode": "group", "yaxis": _scores()}
+    layout = {"barmode": "group", "yaxis": _scores(), "showlegend": True}  # of one type too: it says which, and n
     return Chart(
         "figure5",
         "Closed-source and open-source models",
@@ -119,6 +119,11 @@ def _by_type(benchmark: Benchmark, results: Sequence[Result], facts: Mapping[str
         "",
         {"traces": traces, "layout": layout},
     )
+
+
+def _of(mean: float, n: int, usual: int) -> str:
+    """A bar's mean, with its n where that is not what the legend says."""
+    return fmt(mean, 1) + (f" (n = {n})" if n != usual else "")
 
 
 def _by_size(results: Sequence[Result], facts: Mapping[str, ModelFacts]) -> Chart | None:
@@ -150,10 +155,15 @@ def _by_size(results: Sequence[Result], facts: Mapping[str, ModelFacts]) -> Char
         return None
     layout = {
         "xaxis": {"type": "log", "title": {"text": "parameters, billions"}},
-        "yaxis": {"title": {"text": "total as listed"}},
+        "yaxis": {"title": {"text": "total"}},
+        "showlegend": True,
     }
     return Chart(
-        "figure6", "Totals by size", "Models of one family; many sizes are estimates.", "", {"traces": traces, "layout": layout}
+        "figure6",
+        "Totals by size",
+        "Totals as listed, of the models of one family; many sizes are estimates.",
+        "",
+        {"traces": traces, "layout": layout},
     )
 
 
@@ -165,11 +175,12 @@ def _core(benchmark: Benchmark, results: Sequence[Result]) -> Chart | None:
     roles = {part.role for part in benchmark.capabilities.values()}
     if not {"core", "foundational"} <= roles:
         return None
-    points = []
+    points, above = [], []
     for result in results:
         base, core = (_of_role(benchmark, result.root, role) for role in ("foundational", "core"))
         if base is not None and core is not None:
             points.append((base, core, result.model))
+            above.append(result.passed is not False)
     if len(points) < 2:
         return None
     x, y = np.array([p[0] for p in points]), np.array([p[1] for p in points])
@@ -204,14 +215,25 @@ def _core(benchmark: Benchmark, results: Sequence[Result]) -> Chart | None:
                 "showlegend": False,
             }
         )
-        told = f" Pearson's r = {fmt(float(line.rvalue))}, slope {fmt(float(line.slope))}."
+        told = f" Pearson's r: {_pearson(x, y)}; slope {fmt(float(line.slope))}."
+        if not all(above) and len(set(x[above])) > 1 < len(set(y[above])):
+            told += f" Without models below the gate r is {_pearson(x[above], y[above])}."
     return Chart(
         "figure7",
         "Core against foundational capabilities",
-        f"n = {len(points)} models; core: the core capabilities in the total's weights.{told}",
+        f"Every point is a model, {len(points)} in all; core: the core capabilities in the total's weights.{told}",
         "",
         {"traces": traces, "layout": {"xaxis": {"title": {"text": "foundational"}}, "yaxis": {"title": {"text": "core"}}}},
     )
+
+
+def _pearson(x: Floats, y: Floats) -> str:
+    """Pearson's correlation with its 95 % interval (Fisher's z) and the number of models."""
+    from scipy.stats import pearsonr
+
+    found = pearsonr(x, y)
+    low, high = found.confidence_interval()
+    return fmt(Estimate(float(found.statistic), float(low), float(high), len(x)))
 
 
 def _of_role(benchmark: Benchmark, root: Node, role: str) -> float | None:
@@ -238,38 +260,18 @@ def _text(label: str) -> str:
 
 def write_page(path: Path, title: str, figures: Sequence[Chart], tables: Sequence[Table]) -> None:
     """Write the page. All text in it is escaped, and only its own scripts may run."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=lambda value: clean(value) if type(value) is str else value,
+    scripts = [page.plotly(), (HERE / "figures.js").read_text(encoding="utf-8")]
+    text = (
+        page.environment(HERE)
+        .get_template("figures.html.j2")
+        .render(
+            title=title,
+            figures=figures,
+            data={chart.key: chart.data for chart in figures},
+            tables=tables,
+            style=Markup((REPORT / "report.css").read_text(encoding="utf-8")),
+            scripts=[Markup(text) for text in scripts],
+            hashes=page.hashes(scripts),
+        )
     )
-    environment.policies["json.dumps_function"] = lambda value, **_: orjson.dumps(value).decode()
-    scripts = [
-        get_plotlyjs().replace("\r\n", "\n"),  # as an HTML parser hands it on: the hash is of what it hands on
-        (HERE / "figures.js").read_text(encoding="utf-8"),
-    ]
-    page = environment.get_template("figures.html.j2").render(
-        title=title,
-        figures=figures,
-        data={chart.key: chart.data for chart in figures},
-        tables=list(_shown(tables)),
-        style=Markup((REPORT / "report.css").read_text(encoding="utf-8")),
-        scripts=[Markup(text) for text in scripts],
-        hashes=[base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts],
-    )
-    write_text(path, page)
-
-
-def _shown(tables: Sequence[Table]) -> Iterator[dict[str, Any]]:
-    for table in tables:
-        yield {
-            "title": table.title,
-            "key": table.key,
-            "csv": "data:text/csv;charset=utf-8;base64," + base64.b64encode(to_csv(table).encode()).decode(),
-            "columns": [(name, is_numeric(table, place)) for place, name in enumerate(table.columns)],
-            "rows": [[fmt(cell) for cell in row] for row in table.rows],
-            "notes": table.notes,
-        }
+    write_text(path, text)

@@ -38,10 +38,11 @@ class Metric(BaseModel):
     by default what the type says.
     `ideal` takes the distance from this score first. `items` is how items make a raw score; all but `mean` need items' outcomes
     (`FIELDS`). `unread`: an answer that could not be read counts as the lowest raw score (`wrong`) or not at all
-    (`left_out`). `binary` items are 0 or 1, so that a share of n items has a binomial interval.
+    (`left_out`); of outcomes, F1 takes it for an answer without labels, StereoSet's `lms` for a wrong one, and bias scores
+    leave it out. `binary` items are 0 or 1, so that a share of n items has a binomial interval.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     label: str
     type: Literal["ratio", "numeric", "grade", "percent"]
     items: Items = "mean"
@@ -85,6 +86,16 @@ class Metric(BaseModel):
             assert self.min is not None and self.max is not None
             return min(self.min, self.max), max(self.min, self.max)
         return (0.0, 1.0) if self.type == "ratio" else (0.0, 100.0)
+
+    @property
+    def rule(self) -> str:
+        """Algorithm 2 for this metric, in words."""
+        if self.type == "numeric":
+            what = "raw score" if self.ideal is None else f"distance from {self.ideal:g}"
+            return f"{what}: {self.min:g} is 0, {self.max:g} is 100"
+        if self.type == "grade":
+            return ", ".join(f"{grade} is {score:g}" for grade, score in (self.grades or {}).items())
+        return "raw score × 100" if self.type == "ratio" else "as it is"
 
     def raw(self, value: Value) -> float | None:
         """One raw value as a number: grades by their table. Raises `ValueError` for what is off the range or no grade."""
@@ -186,8 +197,8 @@ def check_item(metric: Metric, outcome: Outcome | None, value: Value) -> None:
         _checked(metric, outcome)
     elif outcome is not None:
         raise ValueError("outcome: this metric takes a value")
-    else:
-        metric.raw(value)
+    elif metric.raw(value) not in (0, 1, None) and metric.binary:
+        raise ValueError(f"value: {value!r} is neither 0 nor 1, and the metric is binary")
 
 
 def _checked(metric: Metric, outcome: Outcome | None) -> Outcome:

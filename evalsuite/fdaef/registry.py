@@ -125,10 +125,11 @@ class Gate(_Part):
 
 
 class Counts(_Part):
-    """The reported table that the registry's own counts are held against."""
+    """The reported table that the registry's own counts are held against; `languages` is what the paper says of them."""
 
     paper: str
     table: str
+    languages: str | None = None
 
 
 class Benchmark(_Part):
@@ -159,6 +160,7 @@ class Benchmark(_Part):
                 raise ValueError(f"capabilities.{key}: {'the gate' if key == gate else 'a capability'} {what}")
         if len(self.capabilities) == (gate is not None):
             raise ValueError("capabilities: there is none beside the gate, so there is no total")
+        self._check_labels()
         used = set()
         for place, _, task in self.tasks():
             if task.level not in self.levels:
@@ -174,6 +176,15 @@ class Benchmark(_Part):
                 if method.metric not in self.metrics:
                     raise ValueError(f"datasets.{name}: unknown metric {method.metric!r}: {near(method.metric, self.metrics)}")
         return self
+
+    def _check_labels(self) -> None:
+        """Figures and tables know capabilities, and the tasks of one, by their labels."""
+        named = {"capabilities": [capability.label for capability in self.capabilities.values()]}
+        for path, _, task in self.tasks():
+            named.setdefault(f"capabilities.{path.split('/')[0]}", []).append(task.label)
+        for where, labels in named.items():
+            if doubled := [label for label, count in Counter(labels).items() if count > 1]:
+                raise ValueError(f"{where}: two have the label {doubled[0]!r}")
 
     def _check_levels(self) -> None:
         if len(set(self.levels)) < len(self.levels):

@@ -8,6 +8,9 @@ from data_prep.tables import Cell, Table
 from evalsuite.fdaef.registry import Benchmark, SubCapability
 from evalsuite.reported.tables import load_reported
 
+# What an answer that could not be read is for the metrics of outcomes (`normalise.features`).
+UNREAD = {"f1": "missed", "macro_f1": "missed", "micro_f1": "missed", "stereoset_lms": "wrong"}
+
 
 def registry_table(benchmark: Benchmark) -> Table:
     """Every row of the benchmark: table 6 of ECDBench."""
@@ -62,6 +65,20 @@ def registry_table(benchmark: Benchmark) -> Table:
     )
 
 
+def metrics_table(benchmark: Benchmark) -> Table:
+    """How every metric is made of items and becomes 0 to 100 (algorithm 2)."""
+    return Table(
+        key="metrics",
+        title=f"{benchmark.title}: metrics, and how they become 0 to 100",
+        columns=("metric", "label", "items", "lowest", "highest", "becomes 0 to 100", "unread answers", "note"),
+        rows=tuple(
+            (name, m.label, m.items, *m.bounds, m.rule, UNREAD.get(m.items, m.unread.replace("_", " ")), m.note)
+            for name, m in benchmark.metrics.items()
+        ),
+        notes=("lowest, highest: raw scores. items: how they make the raw score; all but mean are functions of outcomes.",),
+    )
+
+
 def doubts(benchmark: Benchmark) -> list[str]:
     """What our copy of the paper leaves open, and what is said of single datasets."""
     found: dict[str, None] = {}
@@ -95,6 +112,8 @@ def counts_table(benchmark: Benchmark) -> Table | None:
             label = sub.counted_as or sub.label
             rows.append((capability.label, sub.label, *(n for h in heads for n in (own[h], printed.get((label, h))))))
     rows.append(("Total", "Total", *(n for head in heads for n in (total[head], printed.get(("Total", head))))))
+    spoken = Counter("+".join(known.language) if known.language else "not known" for known in benchmark.datasets.values())
+    languages = f"Datasets by language: {', '.join(f'{name} {count}' for name, count in sorted(spoken.items()))}."
     differ = [
         f"{row[1]} ({', '.join(h for i, h in enumerate(heads) if row[2 + 2 * i] != row[3 + 2 * i])})"
         for row in rows
@@ -105,7 +124,10 @@ def counts_table(benchmark: Benchmark) -> Table | None:
         title=f"{benchmark.title}: our counts beside table {name}",
         columns=("capability", "sub-capability", *(column for head in heads for column in (head.lower(), f"paper: {head}"))),
         rows=tuple(rows),
-        notes=(f"They differ in: {'; '.join(differ)}." if differ else "They agree.",),
+        notes=(
+            f"They differ in: {'; '.join(differ)}." if differ else "They agree.",
+            " ".join(filter(None, [languages, benchmark.counts.languages])),
+        ),
     )
 
 

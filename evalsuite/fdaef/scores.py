@@ -153,7 +153,8 @@ def measure(
 ) -> Measured:
     """One method's score from its records, each with the place that errors name.
 
-    Draws depend on the dataset and its number of items alone: two models on the same items are compared item by item.
+    Draws of items depend on the dataset and their number alone: two models on the same items are compared item by item.
+    Those of a whole dataset's share are the model's own: nothing is known of how two models' answers go together.
     """
     rule = benchmark.metrics[metric]
     stated = next(method.chance for method in benchmark.datasets[dataset].methods if method.metric == metric)
@@ -170,7 +171,7 @@ def measure(
         assert raw is not None  # a whole dataset has a value
         means, counted = np.array([raw]), draws and rule.binary
         if counted:
-            rng = np.random.default_rng(int(digest([benchmark.name, dataset], 8), 16))
+            rng = np.random.default_rng(int(digest([benchmark.name, dataset, record.model], 8), 16))
             means = np.concatenate([means, rng.binomial(n, raw, RESAMPLES) / n])
         chance = record.chance if record.chance is not None else stated
         return Measured(raw, rule.normalise(means), n, 0, chance, counted, {})

@@ -80,7 +80,7 @@ def ranks_table(benchmark: Benchmark, results: Sequence[Result], scores: Sequenc
         notes=(
             "Ranges hold 95 % of the draws; in brackets the share of draws with the model's own rank. items: the items are "
             "resampled, the same for all models that have the same; a dash: they are not known. any capability weights: "
-            "uniform over all that sum to 1.",
+            "uniform over all that sum to 1. Where a part was given as a whole, weights below it change nothing.",
         ),
         section="Leaderboard",
     )
@@ -100,13 +100,21 @@ def _board_notes(
     if not complete and ranked:
         notes.append("No total is complete: ranks are by partial scores, which rest on the same parts for every model.")
     if not ranked and results:
-        notes.append("No ranks: no total is complete and the models' scores rest on different parts.")
+        notes.append(f"No ranks: {_unranked(results)}.")
     for result in results:
         if result.reasons:
             more = len(result.reasons) - GAPS
             tail = f"; and {more} more" if more > 0 else ""
             notes.append(f"{result.model} has no total: {'; '.join(result.reasons[:GAPS])}{tail}.")
     return notes
+
+
+def _unranked(results: Sequence[Result]) -> str:
+    if any(result.gated is not None for result in results):
+        return "every complete total is that of a model below the gate"
+    if len({result.covered for result in results}) > 1:
+        return "no total is complete and the models' scores rest on different parts"
+    return "no model has a total, or a partial one, and is not below the gate"
 
 
 def _rounded(result: Result) -> float:
@@ -181,7 +189,7 @@ def datasets_table(results: Sequence[Result]) -> Table:
             None if (n := nodes.get(r.model)) is None or n.measured is None else n.measured.raw for r in results
         ]
         size = max(node.n for node in nodes.values())
-        rows.append(("/".join(path.split("/")[-2:-1]), first.label, size, chance, *cells))
+        rows.append((path.split("/")[-2], first.label, size, chance, *cells))
     return Table(
         key="methods",
         title="Raw scores beside chance",

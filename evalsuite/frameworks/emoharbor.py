@@ -223,7 +223,8 @@ async def with_states(resolved: Resolved, client: ChatClient, dialogue: Dialogue
     if not bare:
         return dialogue
     resolved.shown.profile(dialogue)
-    seeker = person(resolved, client, next(each for each in resolved.known_profiles if each.id == dialogue.profile_id), dialogue.id)
+    profile = next(each for each in resolved.known_profiles if each.id == dialogue.profile_id)
+    seeker = person(resolved, client, profile, dialogue.id)
     turns = list(dialogue.turns)
     for place in bare:
         thought = await seeker.think(turns[:place])

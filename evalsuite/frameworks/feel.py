@@ -13,22 +13,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from rich.console import Console
 
 from data_prep.judge_prompts import JudgeMethod, check_pack
 from data_prep.prompts import PromptPack
 from data_prep.records import Dialogue, Judgement, Language
-from evalsuite.config import EvalConfig, Resolved, identity
+from evalsuite.config import EvalConfig, Resolved
+from evalsuite.identity import identity
 from evalsuite.judge import Judge
 from evalsuite.judge_bands import Bands, OffSum
 from evalsuite.pipeline import Fleet
 from evalsuite.role_play.seekers import ask_all
 from evalsuite.runs import Run
+from evalsuite.statistics.band_methods import Cost
 from evalsuite.statistics.summary import scorer_of
 from serve.client import ChatClient
 from serve.errors import UserError, near
-from serve.files import digest, explain, read_yaml, write_json, write_jsonl
+from serve.files import digest, explain, read_yaml, write_jsonl
 from serve.specs import ModelSpec
 
 FRAMEWORK = "feel"
@@ -65,6 +67,13 @@ class FeelConfig(BaseModel):
     endpoints: dict[str, str] = {}
     out: str
 
+    @model_validator(mode="after")
+    def _once(self) -> FeelConfig:
+        for name, given in (("judges", self.judges), ("methods", self.methods), ("languages", self.languages)):
+            if len(set(given)) < len(given):
+                raise ValueError(f"{name}: one is given twice{'; rounds ask a judge again' if name == 'judges' else ''}")
+        return self
+
 
 def load_feel_config(path: Path, overrides: dict[str, Any]) -> FeelConfig:
     """A config file with command-line overrides (None: not given); errors name file, line and field, or the option."""
@@ -76,24 +85,13 @@ def load_feel_config(path: Path, overrides: dict[str, Any]) -> FeelConfig:
         raise UserError(f"command line: {explain(error)}") from None
 
 
-class PersonaPack(PromptPack):
-    """A prompt pack whose templates also know who judges, as `persona`."""
-
-    def __init__(self, pack: PromptPack, persona: str) -> None:
-        self.__dict__.update(pack.__dict__)
-        self._persona = persona
-
-    def render(self, language: Language, template: str, **values: object) -> str:
-        return super().render(language, template, **({"persona": self._persona} | values))
-
-
 @dataclass(frozen=True)
 class Member:
-    """One judge of the panel, loaded and checked."""
+    """One judge of the panel, loaded and checked. The templates of `prompts` know its persona."""
 
     entry: JudgeEntry
     resolved: Resolved
-    prompts: PersonaPack
+    prompts: PromptPack
 
     @property
     def spec(self) -> ModelSpec:
@@ -101,15 +99,15 @@ class Member:
 
 
 def members(config: FeelConfig) -> list[Member]:
-    """The panel, in order. Raises `UserError` for whatever is missing or does not fit together; nothing is started yet."""
-    if len(set(config.judges)) < len(config.judges):
-        raise UserError("judges: the same model and persona twice; rounds ask a judge again")
-    found = []
+    """The panel, judges of one model together, as only one model is up at a time. Raises `UserError` for whatever is missing or
+    does not fit together; nothing is started yet."""
+    found: list[Member] = []
     for entry in config.judges:
         asked = EvalConfig(
             seeker=entry.model,  # nobody speaks here: a run's config has to name one
             judge=entry.model,
             rubric=config.rubric,
+            method=_ASKED[config.methods[0]],
             prompts=config.prompts,
             languages=config.languages,
             concurrency=config.concurrency,
@@ -122,24 +120,25 @@ def members(config: FeelConfig) -> list[Member]:
         if "tokens" in config.methods and not resolved.judge.endpoint.top_logprobs:
             raise UserError(f"model {resolved.judge.name}: its endpoint gives no token probabilities (top_logprobs: 0)")
         assert resolved.rubric is not None, "loaded, so that it is checked"
-        found.append(Member(entry, resolved, PersonaPack(resolved.judge_prompts, entry.persona)))
-    known = {member.spec.name for member in found}
+        found.append(Member(entry, resolved, resolved.judge_prompts.given(persona=entry.persona)))
+    for a, b in itertools.combinations(found, 2):  # by model's name and persona a judge is known, in records and to servers
+        if a.spec.name == b.spec.name and (a.spec != b.spec or a.entry.persona == b.entry.persona):
+            raise UserError(f"judges: {a.entry.model} and {b.entry.model} are both named {a.spec.name}: rename one")
+    known = list(dict.fromkeys(member.spec.name for member in found))
     for name, url in config.endpoints.items():
         if name not in known:
             raise UserError(f"endpoint for {name!r}: no such judge in this run: {near(name, known)}")
         for member in found:
             if member.spec.name == name:
                 member.resolved.config.endpoints[name] = url
-    return found
+    return sorted(found, key=lambda member: known.index(member.spec.name))
 
 
 def score(
     run: Run, config: FeelConfig, panel: Sequence[Member], dialogues: Sequence[Dialogue], console: Console
 ) -> list[Judgement]:
-    """Every judge's verdicts by every method. Writes dialogues.jsonl, judgements.jsonl, costs.json; the same command resumes.
-
-    costs.json lists, for each judge and method, calls and tokens of all its verdicts, as the servers counted them.
-    """
+    """Every judge's verdicts by every method. Writes dialogues.jsonl, judgements.jsonl and costs.jsonl (`Cost` records); the
+    same command resumes."""
     if other := set(run.config()) - {FRAMEWORK}:
         raise UserError(f"--out {run.folder} holds another run's records ({', '.join(sorted(other))}); use another --out")
     run.claim(
@@ -153,8 +152,8 @@ def score(
         },
     )
     judgements: list[Judgement] = []
-    costs: list[dict[str, Any]] = []
-    for _, group in itertools.groupby(panel, key=lambda member: member.spec.name):  # one model is up at a time
+    costs: list[Cost] = []
+    for _, group in itertools.groupby(panel, key=lambda member: member.spec.name):
         own = list(group)
         with Fleet(run, own[0].resolved) as fleet:
             for member, method in itertools.product(own, config.methods):
@@ -163,7 +162,7 @@ def score(
                 costs.append(cost)
     write_jsonl(run.folder / "dialogues.jsonl", dialogues)
     write_jsonl(run.folder / "judgements.jsonl", judgements)
-    write_json(run.folder / "costs.json", costs)
+    write_jsonl(run.folder / "costs.jsonl", costs)
     return judgements
 
 
@@ -175,7 +174,7 @@ def _asked(
     method: Method,
     dialogues: Sequence[Dialogue],
     console: Console,
-) -> tuple[list[Judgement], dict[str, Any]]:
+) -> tuple[list[Judgement], Cost]:
     spec = member.spec
     if method == "bands":
         spec = spec.model_copy(update={"sampling": spec.sampling.model_copy(update={"temperature": config.temperature})})
@@ -190,13 +189,13 @@ def _asked(
     found = ask_all(run, member.resolved, fleet, console, dialogues, judged, f"feel {method}", "dialogues")
     judgements = [judgement for of_one in found for judgement in of_one]
     tally = asked_through[0].tallies[spec.name, "judge"]
-    return judgements, {
-        "judge": scorer_of(judgements[0]).name,
-        "dialogues": len(dialogues),
-        "calls": tally.calls,
-        "prompt_tokens": tally.prompt_tokens,
-        "completion_tokens": tally.completion_tokens,
-    }
+    return judgements, Cost(
+        judge=scorer_of(judgements[0]).name,
+        dialogues=len(dialogues),
+        calls=tally.calls,
+        prompt_tokens=tally.prompt_tokens,
+        completion_tokens=tally.completion_tokens,
+    )
 
 
 def _named(judgement: Judgement, method: Method, persona: str) -> Judgement:

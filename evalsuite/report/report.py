@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import jinja2
 import orjson
 import yaml
 from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
+from data_prep import page
 from data_prep.records import Dialogue, HumanScore, Judgement, RoleCard
 from data_prep.rubrics import Rubric
-from data_prep.tables import Estimate, Table, clean, escape_markdown, fmt, is_numeric, to_csv, to_markdown
+from data_prep.tables import Estimate, Table, clean, escape_markdown, to_csv, to_markdown
 from evalsuite.report.charts import (
     LANGUAGES,
     SYNTHETIC_GOLD,
@@ -237,27 +234,16 @@ def _markdown(content: ReportContent, cells: Sequence[Score], sections: list[Sec
 
 
 def _html(content: ReportContent, cells: Sequence[Score], sections: list[Section]) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=lambda value: clean(value) if type(value) is str else value,
-    )
-    # orjson writes Chinese as it is (json.dumps would write six bytes a character); tojson then escapes <, >, & and '.
-    environment.policies["json.dumps_function"] = lambda value, **_: orjson.dumps(value).decode()
+    environment = page.environment(TEMPLATES)
     environment.tests["chart"] = lambda block: isinstance(block, Chart)
-    environment.filters |= {"fmt": fmt, "is_numeric": is_numeric, "csv_link": _csv_link, "is_bold": _is_bold}
+    environment.filters["is_bold"] = _is_bold
     environment.filters["is_estimate"] = lambda cell: isinstance(cell, Estimate)
     scripts = {
         "browse": (TEMPLATES / "browse.js").read_text(encoding="utf-8"),
-        "plotly": get_plotlyjs().replace("\r\n", "\n"),  # as an HTML parser hands it on: the hash is of what it hands on
+        "plotly": page.plotly(),
         "charts": (TEMPLATES / "charts.js").read_text(encoding="utf-8"),
     }
     found, warnings = summary_of(content, cells)
-    # Only scripts whose hash the policy names run: text that got into the page as an element would still do nothing.
-    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts.values()]
     return environment.get_template("report.html.j2").render(
         content=content,
         facts=_facts(content),
@@ -268,15 +254,10 @@ def _html(content: ReportContent, cells: Sequence[Score], sections: list[Section
         transcripts=transcripts(content.dialogues, content.judgements, content.rubric, content.cards, content.risks),
         config=_config_text(content),
         fingerprints=_fingerprints(content),
-        csp_hashes=hashes,
+        csp_hashes=page.hashes(scripts.values()),
         scripts={name: Markup(text) for name, text in scripts.items()},
         style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
     )
-
-
-def _csv_link(table: Table) -> str:
-    """A table's CSV file as an address that needs no network."""
-    return "data:text/csv;charset=utf-8;base64," + base64.b64encode(to_csv(table).encode()).decode()
 
 
 def _is_bold(table: Table, row: int, column: int) -> bool:

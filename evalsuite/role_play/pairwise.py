@@ -16,7 +16,9 @@ from rich.console import Console
 from data_prep.judge_prompts import transcript
 from data_prep.prompts import PromptPack, load_pack
 from data_prep.records import Dialogue, Identifier, Preference, Record
-from evalsuite.config import Resolved, identity
+from data_prep.scores.human import check_answered_once
+from evalsuite.config import Resolved
+from evalsuite.identity import identity
 from evalsuite.pipeline import Fleet
 from evalsuite.role_play.seekers import Field, ask_all, claim, seeker_of
 from evalsuite.runs import Run
@@ -55,14 +57,7 @@ def given_answers(preferences: Sequence[Preference]) -> list[PairAnswer]:
     questions = sorted({preference.question for preference in preferences})
     if len(questions) > 1:
         raise UserError(f"preferences on several questions: {', '.join(questions[:5])}; give one file a question")
-    seen: set[tuple[str, ...]] = set()
-    for preference in preferences:
-        pair = sorted((preference.dialogue_a, preference.dialogue_b))
-        shown = preference.dialogue_a if preference.order == "ab" else preference.dialogue_b
-        key = (preference.annotator, *pair, shown)
-        if key in seen:
-            raise UserError(f"{preference.annotator} answered on {pair[0]} and {pair[1]} twice in the same order")
-        seen.add(key)
+    check_answered_once(preferences)
     return [PairAnswer.model_validate(preference.model_dump()) for preference in preferences]
 
 

@@ -19,13 +19,13 @@ import orjson
 from rich.console import Console
 
 from data_prep.cards import load_cards
-from data_prep.prompts import PromptPack
 from data_prep.records import Dialogue, HumanScore, Judgement, Language, RoleCard, SupportDialogue
 from data_prep.rubrics import Rubric
 from data_prep.scores.bootstrap import Floats
 from data_prep.scores.human import check_scale, read_dialogues
 from data_prep.tables import Cell, Estimate, Table
 from evalsuite.config import Resolved
+from evalsuite.identity import score_config
 from evalsuite.judge import Judge
 from evalsuite.pipeline import Fleet
 from evalsuite.runs import Run
@@ -219,27 +219,16 @@ def ask_all(
             return asyncio.run(everything(endpoints, offline=False))
 
 
-class CardPack(PromptPack):
-    """A prompt pack whose templates also know one role card, as `card`: a seeker cannot be rated without it."""
-
-    def __init__(self, pack: PromptPack, card: RoleCard) -> None:
-        self.__dict__.update(pack.__dict__)
-        self._card = card
-
-    def render(self, language: Language, template: str, **values: object) -> str:
-        return super().render(language, template, **({"card": self._card} | values))
-
-
 def score_seekers(run: Run, resolved: Resolved, fleet: Fleet, console: Console, seekers: Field) -> list[Judgement]:
     """A judgement of every dialogue on every dimension of the rubric, by a judge who sees the role card. Native mode only."""
     if resolved.method == "paper":
         raise UserError("--mode paper: people rated the seekers in the paper; give their scores to `role-play table --scores`")
 
     async def judged(client: ChatClient, dialogue: Dialogue) -> list[Judgement]:
-        pack = CardPack(resolved.judge_prompts, seekers.cards[dialogue.id])
+        pack = resolved.judge_prompts.given(card=seekers.cards[dialogue.id])  # a seeker cannot be rated without it
         return await Judge(client, resolved.judge, resolved.rubric, pack, resolved.method).score(dialogue)
 
-    claim(run, "role_play", resolved.score_config(), seekers)
+    claim(run, "role_play", score_config(resolved), seekers)
     found = ask_all(run, resolved, fleet, console, seekers.dialogues, judged, "role-play score", "dialogues")
     return [judgement for of_one in found for judgement in of_one]
 

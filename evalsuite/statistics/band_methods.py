@@ -3,6 +3,7 @@
 - Spread of the rounds: per dialogue and aspect the standard deviation (n − 1) of the rounds' scores, averaged; it needs two
   readable rounds. A single call has none, and a dash.
 - Agreement of two methods of one model and persona: the scores after equation 1, on dialogues that both scored.
+- Correlation with people, where there are scores of theirs: on dialogues that they, all judges and all methods scored.
 """
 
 from __future__ import annotations
@@ -10,57 +11,58 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
-from data_prep.records import Judgement, Language
+from data_prep.records import Count, Judgement, Language, Record
 from data_prep.rubrics import Rubric
-from data_prep.scores.accuracy import spearman
 from data_prep.scores.bootstrap import interval, resampled_means
 from data_prep.tables import Cell, Estimate, Table
 from evalsuite.judge_bands import read_bands
-from evalsuite.statistics.coefficients import figures
-from evalsuite.statistics.ensemble import Panel, Scores, panel_of
-from evalsuite.statistics.ensemble_tables import FEEL
+from evalsuite.statistics.ensemble import Aspect, Panel, Scores, panel_of
+from evalsuite.statistics.ensemble_tables import FEEL, correlated
 from evalsuite.statistics.summary import scorer_of
 
-Key = tuple[str, str]  # language, dialogue
+
+class Cost(Record):
+    """What one scorer (`Scorer.name`) cost on all dialogues together, as its server counted: costs.jsonl of `feel score`."""
+
+    judge: str
+    dialogues: Annotated[Count, Field(gt=0)]
+    calls: Count
+    prompt_tokens: Count
+    completion_tokens: Count
+
+    def each(self) -> tuple[float, float, float]:
+        """Calls, prompt tokens and completion tokens a dialogue."""
+        return self.calls / self.dialogues, self.prompt_tokens / self.dialogues, self.completion_tokens / self.dialogues
 
 
-def method_table(
-    judgements: Sequence[Judgement], rubric: Rubric, costs: Sequence[Mapping[str, Any]], people: Scores | None = None
-) -> Table:
-    """One row a scorer and language: verdicts, how many could be read, how many did not sum to 1, spread, cost, correlation.
-
-    `costs` are the rows of costs.json (whole numbers per scorer, all languages together); `people` adds the mean over aspects
-    of Spearman's correlation with them.
-    """
+def method_table(judgements: Sequence[Judgement], rubric: Rubric, costs: Sequence[Cost]) -> Table:
+    """One row a scorer and language: verdicts, how many could be read, how many did not sum to 1, spread, cost (a dash for a
+    scorer without any in `costs`)."""
     of_scorer: dict[tuple[str, Language], list[Judgement]] = defaultdict(list)
     for judgement in judgements:
         of_scorer[scorer_of(judgement).name, judgement.language].append(judgement)
-    paid = {str(row["judge"]): row for row in costs}
-    panel = panel_of(judgements)
+    paid = {cost.judge: cost.each() for cost in costs}
     rows: list[tuple[Cell, ...]] = []
     for (scorer, language), own in of_scorer.items():
         read = sum(judgement.value is not None for judgement in own)
-        cost = paid.get(scorer)
-        each = [cost[name] / cost["dialogues"] if cost else None for name in ("calls", "prompt_tokens", "completion_tokens")]
         row: tuple[Cell, ...] = (scorer, language, len(own), 100 * read / len(own), _off_sum(own, rubric, language))
-        rows.append((*row, _spread(own), *each, *([_correlation(panel, people, scorer, language)] if people else [])))
+        rows.append((*row, _spread(own), *paid.get(scorer, (None, None, None))))
     columns = ("scorer", "language", "verdicts", "read %", "sum off %", "spread of the rounds")
     paid_for = ("calls a dialogue", "prompt tokens a dialogue", "completion tokens a dialogue")
     return Table(
         key="feel_methods",
         title="Rounds of band probabilities and token probabilities",
-        columns=(*columns, *paid_for, *(("Spearman with people",) if people else ())),
+        columns=(*columns, *paid_for),
         rows=tuple(rows),
         notes=(
             "Spread: standard deviation of a dialogue's rounds on an aspect, averaged, [95 % bootstrap over dialogues], "
             "n = dialogues. Sum off: verdicts whose numbers could be read and do not sum to 1 ± 0.02.",
-            "Spearman with people: the mean over the aspects on which it is defined."
-            if people
-            else "Costs are over all languages that were asked together.",
+            "Costs are over all languages that were asked together.",
         ),
         section=FEEL,
     )
@@ -95,14 +97,25 @@ def _mean(values: Mapping[str, Sequence[float]]) -> Estimate:
     return Estimate(float(sums.sum() / counts.sum()), low, high, len(values))
 
 
-def _correlation(panel: Panel, people: Scores, scorer: str, language: Language) -> float | None:
-    found = []
-    for aspect, own in panel[scorer].items():
-        ids = sorted(set(own) & set(people.get(aspect, {})))
-        if aspect.language == language:
-            found.append(spearman([own[i] for i in ids], [people[aspect][i] for i in ids]))
-    defined = [value for value in found if value is not None]
-    return sum(defined) / len(defined) if defined else None
+def people_table(panel: Panel, people: Scores) -> Table:
+    """Spearman's correlation of every scorer with people, scorers and languages × aspects. What a scorer has no score on at all
+    is a dash and takes no dialogue from the others."""
+    cells: dict[tuple[str, Language], dict[str, Estimate]] = defaultdict(dict)
+    aspects: dict[Aspect, None] = dict.fromkeys(aspect for own in panel.values() for aspect in own if aspect in people)
+    for aspect in aspects:
+        able = {scorer: own[aspect] for scorer, own in panel.items() if own.get(aspect)}
+        ids = sorted(set(people[aspect]).intersection(*able.values()))
+        for scorer, own in able.items():
+            cells[scorer, aspect.language][aspect.dimension] = correlated(own, people[aspect], ids)["spearman"]
+    names = list(dict.fromkeys(aspect.dimension for aspect in aspects))
+    return Table(
+        key="feel_methods_people",
+        title="Methods against people (spearman)",
+        columns=("scorer", "language", *names),
+        rows=tuple((*who, *(own.get(name) for name in names)) for who, own in cells.items()),
+        notes=("From -1 to 1, [95 % bootstrap over dialogues], n = dialogues that people and all these scorers scored.",),
+        section=FEEL,
+    )
 
 
 def agreement_table(judgements: Sequence[Judgement]) -> Table:
@@ -119,11 +132,9 @@ def agreement_table(judgements: Sequence[Judgement]) -> Table:
             who = " · ".join([judge, *(f"{key}={value}" for key, value in condition)])
             for aspect in (each for each in bands if each in tokens):
                 ids = sorted(set(bands[aspect]) & set(tokens[aspect]))
-                x, y = (np.array([side[aspect][i] for i in ids], dtype=np.float64) for side in (bands, tokens))
-                coefficient = figures(x, y, np.arange(len(ids), dtype=np.intp), "dataset")["spearman"][0]
-                by = {i: [float(b - t)] for i, b, t in zip(ids, x, y, strict=True)}
-                away = {i: [abs(gap[0])] for i, gap in by.items()}
-                rows.append((who, *aspect, coefficient, _mean(by), _mean(away)))
+                gaps = {i: bands[aspect][i] - tokens[aspect][i] for i in ids}
+                both = [_mean({i: [gap] for i, gap in given.items()}) for given in (gaps, {i: abs(g) for i, g in gaps.items()})]
+                rows.append((who, *aspect, correlated(bands[aspect], tokens[aspect], ids)["spearman"], *both))
     return Table(
         key="feel_method_agreement",
         title="Band probabilities against token probabilities",

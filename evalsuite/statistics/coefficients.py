@@ -10,7 +10,6 @@ from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import kendalltau
 
 from data_prep.scores.bootstrap import RESAMPLES, SEED, Floats, interval, resampled_means
 from data_prep.tables import Estimate
@@ -92,6 +91,8 @@ def _coefficients(x: Floats, y: Floats, weights: Floats) -> Floats:
         net = _concordance(levels_x, levels_y, weights)
         kendall = net / np.sqrt((everything - ties_x) * (everything - ties_y))
     else:
+        from scipy.stats import kendalltau
+
         times = weights.astype(np.intp)
         tau = [kendalltau(np.repeat(x, own), np.repeat(y, own), method="asymptotic").statistic for own in times]
         kendall = np.array(tau, dtype=np.float64)

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from pydantic import ValidationError
 
 from data_prep.profiles import Profile
 from data_prep.records import Dialogue, Judgement, Language, RoleCard
 from data_prep.rubrics import Rubric
+from evalsuite.runs import claimed_rubric
 from evalsuite.runs import differences as config_differences
 from evalsuite.statistics import paired
 from evalsuite.statistics.leaderboard import Contestant, Score, card_of, cells_of, stack, tally
 from evalsuite.statistics.paired import Difference
 from evalsuite.statistics.summary import Value, languages_of
 from serve.errors import UserError
-from serve.files import digest, explain, read_bytes, read_jsonl
+from serve.files import digest, read_bytes, read_jsonl
 
 
 @dataclass(frozen=True)
@@ -101,11 +101,7 @@ def read_run(name: str, folder: Path) -> RunRecords:
         raise UserError(f"{path}:{error.lineno}: malformed JSON: {error.msg}") from None
     if not isinstance(config, dict) or "score" not in config:
         raise UserError(f"{folder} has no judgements yet: run `esc-eval score --out {folder} …` first")
-    try:
-        rubric = Rubric.model_validate(config["score"]["rubric"])
-    except (ValidationError, KeyError, TypeError) as error:
-        detail = explain(error) if isinstance(error, ValidationError) else "missing"
-        raise UserError(f"{path}: score.rubric: {detail}; score the run again into a new folder") from None
+    rubric = claimed_rubric(config, "score", path)
     people: list[RoleCard | Profile] = []
     for file, model in (("cards.jsonl", RoleCard), ("profiles.jsonl", Profile)):
         if (folder / file).exists():

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import optimize, stats
 
 from data_prep.cards.sheets import read_sheet
 from data_prep.records import Dialogue, Judgement, Language
@@ -166,10 +165,16 @@ def discriminate(ratings: Floats, models: Sequence[str]) -> Discrimination:
         f_paper=None if msr is None else msr * df[1] / df[0],
         f=f,
         df=df,
-        p=None if f is None else float(stats.f.sf(f, *df)),
+        p=_tail(f, df),
         pairs=pairs,
         undefined=undefined,
     )
+
+
+def _tail(f: float | None, df: tuple[int, int]) -> float | None:
+    from scipy import stats
+
+    return None if f is None else float(stats.f.sf(f, *df))
 
 
 def _share(msr: float | None) -> float | None:
@@ -207,6 +212,7 @@ def _separation_bounds(f: float, df: tuple[int, int], total: int) -> tuple[float
 
 def _noncentrality(f: float, df: tuple[int, int], probability: float) -> float:
     """The λ with which F is at most `f` with this probability; 0 where it is not even without any λ."""
+    from scipy import optimize, stats
 
     def excess(noncentrality: float) -> float:
         return float(stats.ncf.cdf(f, *df, noncentrality)) - probability

@@ -8,6 +8,8 @@
   (`even`, and the tables say so).
 - Equation 3: the ensemble's score is the weighted mean. A dialogue that lacks the score of a judge that has weight gets none.
 - `paper` fits and reports on the same dialogues, `native` fits on one part and reports on the other.
+- Equation 4 holds only where no two scores are equal. Spearman's coefficient is taken on mean ranks here, which is the same
+  there; equation 5 is Kendall's tau-b.
 """
 
 from __future__ import annotations
@@ -243,6 +245,12 @@ def without(weights: Weights, judge: str) -> dict[Aspect, dict[str, float]]:
     return {aspect: shares(own) for aspect, own in correlations.items()}
 
 
+def lacking(judge: str) -> str:
+    """The name, as a judge, of the ensemble that lacks one judge."""
+    name = f"{ENSEMBLE} without {judge}"
+    return name if len(name) <= 200 else f"{name[:187]} {digest(judge, 12)}"  # what an identifier may have
+
+
 def unweighted(weights: Weights, judgements: Iterable[Judgement]) -> list[str]:
     """LANGUAGE/ASPECT of what was judged and has no weights, so that the ensemble says nothing on it; sorted."""
     known = weights.by_aspect()
@@ -267,7 +275,7 @@ def apply(weights: Weights, judgements: Sequence[Judgement], ablation: bool = Fa
     judges = sorted({each.judge for each in weights.weights})
     sets = {ENSEMBLE: own}
     if ablation and len(judges) > 1:
-        sets |= {f"{ENSEMBLE} without {judge}"[:200]: without(weights, judge) for judge in judges}
+        sets |= {lacking(judge): without(weights, judge) for judge in judges}
     spoken = dict.fromkeys((j.dialogue_id, j.language) for j in judgements)
     found = []
     for name, each in sets.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +10,8 @@ import numpy as np
 
 from data_prep.records import Language
 from data_prep.tables import Cell, Estimate, Table
-from evalsuite.statistics.coefficients import figures
-from evalsuite.statistics.ensemble import ENSEMBLE, Aspect, Mode, Panel, Scores, Weights, ensemble_scores, without
+from evalsuite.statistics.coefficients import Coefficient, figures
+from evalsuite.statistics.ensemble import ENSEMBLE, Mode, Panel, Scores, Weights, ensemble_scores, lacking, without
 
 FEEL = "FEEL"  # heading of the tables
 EVEN = "mean of the judges"
@@ -42,26 +42,26 @@ def report(panel: Panel, people: Scores, weights: Weights, dialogues: Iterable[s
     """Every judge, their unweighted mean, the ensemble, and with three or more judges the ensembles that lack one (table 4)."""
     chosen, found = set(dialogues), []
     own, judges = weights.by_aspect(), sorted(panel)
-    lacking = {judge: without(weights, judge) for judge in judges} if len(judges) > 2 else {}
+    fewer = {lacking(judge): without(weights, judge) for judge in judges} if len(judges) > 2 else {}
     for aspect, weight in own.items():
         able = [judge for judge in judges if panel[judge].get(aspect)]
         shared = chosen & {i for i in people[aspect] if all(i in panel[judge][aspect] for judge in able)}
         contestants = {judge: panel[judge].get(aspect, {}) for judge in judges}
         sets = {EVEN: dict.fromkeys(able, 1 / len(able)), ENSEMBLE: weight}
-        sets |= {f"{ENSEMBLE} without {judge}": each[aspect] for judge, each in lacking.items()}
+        sets |= {name: each[aspect] for name, each in fewer.items()}
         for name, each in sets.items():
             contestants[name] = ensemble_scores(panel, {aspect: each})[aspect]
         for name, scores in contestants.items():
-            found.append(_row(weights.mode, aspect, name, scores, people[aspect], sorted(shared & set(scores))))
+            both = correlated(scores, people[aspect], sorted(shared & set(scores)))
+            found.append(Row(weights.mode, *aspect, name, both["spearman"], both["kendall"]))
     return found
 
 
-def _row(
-    mode: Mode, aspect: Aspect, name: str, scores: dict[str, float], people: dict[str, float], dialogues: Sequence[str]
-) -> Row:
-    x, y = (np.array([side[i] for i in dialogues], dtype=np.float64) for side in (scores, people))
-    both = figures(x, y, np.arange(len(dialogues), dtype=np.intp), "dataset")
-    return Row(mode, *aspect, name, both["spearman"][0], both["kendall"][0])
+def correlated(one: Mapping[str, float], other: Mapping[str, float], dialogues: Sequence[str]) -> dict[Coefficient, Estimate]:
+    """How two scores of the same dialogues go together: coefficients, −1 to 1, with 95 % bootstrap intervals over dialogues."""
+    x, y = (np.array([side[i] for i in dialogues], dtype=np.float64) for side in (one, other))
+    found = figures(x, y, np.arange(len(dialogues), dtype=np.intp), "dataset")
+    return {name: estimate for name, (estimate, _, _) in found.items()}
 
 
 def fit_tables(fitted: Sequence[Weights], rows: Sequence[Row]) -> list[Table]:

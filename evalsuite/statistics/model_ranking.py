@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from scipy.stats import rankdata
 
 from data_prep.records import Dialogue, Judgement, Preference
 from data_prep.scores.bootstrap import interval, resampled_means
+from data_prep.scores.human import check_answered_once
 from data_prep.tables import Estimate, Table
 from evalsuite.statistics.coefficients import coefficients
 from evalsuite.statistics.correlation import Pairing
@@ -39,6 +39,8 @@ Ranks = dict[str, dict[str, float]]  # topic → supporter → rank
 
 def ranks_of(scores: Mapping[str, float]) -> dict[str, float]:
     """Rank 1 for the highest score; equal ones get their mean rank."""
+    from scipy.stats import rankdata
+
     ranked = rankdata([-value for value in scores.values()])
     return dict(zip(scores, map(float, ranked), strict=True))
 
@@ -46,8 +48,10 @@ def ranks_of(scores: Mapping[str, float]) -> dict[str, float]:
 def human_ranks(preferences: Iterable[Preference], dialogues: Sequence[Dialogue], pairing: Pairing) -> Ranks:
     """Ranks by wins minus losses over all questions and annotators, a topic at a time.
 
-    Raises `UserError` for an unknown dialogue, and for a pair on two topics or of one supporter.
+    Raises `UserError` for an unknown dialogue, a pair on two topics or of one supporter, and an answer that is given twice.
     """
+    preferences = list(preferences)
+    check_answered_once(preferences)
     known = {dialogue.id: dialogue for dialogue in dialogues}
     tallies: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for each in preferences:
@@ -69,22 +73,23 @@ def metric_ranks(
     """Every scorer's ranks by the rule above: scorer → topic → supporter → rank. Repeats, turns and dialogues of one supporter
     on one topic are averaged first; `condition.supporter`, where there is one, names the supporter.
 
-    Raises `UserError` for an unknown dialogue.
+    Raises `UserError` for an unknown dialogue, and for a scorer with verdicts on several rubrics: their scales may differ.
     """
     known = {dialogue.id: dialogue for dialogue in dialogues}
     values: dict[tuple[str, str], dict[str, dict[str, list[float]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list))
     )
-    names: dict[str, None] = {}
+    rubrics: dict[str, str] = {}
     for judgement in judgements:
         scorer = scorer_of(judgement)
         name = scorer._replace(condition=tuple(pair for pair in scorer.condition if pair[0] != "supporter")).name
-        names[name] = None
+        if rubrics.setdefault(name, judgement.rubric) != judgement.rubric:
+            raise UserError(f"{name}: verdicts on rubrics {rubrics[name]} and {judgement.rubric}: choose one with --rubric")
         if judgement.value is not None:
             dialogue = _known(known, judgement.dialogue_id, f"judgement by {judgement.judge}")
             unit = pairing.unit(dialogue, judgement.condition.get("supporter"))
             values[name, unit.sample][judgement.dimension][unit.system].append(judgement.value)
-    found: dict[str, Ranks] = {name: {} for name in names}
+    found: dict[str, Ranks] = {name: {} for name in rubrics}
     for (name, topic), aspects in values.items():
         means = {
             aspect: {system: round(math.fsum(own) / len(own), 10) for system, own in given.items()}
@@ -109,7 +114,7 @@ def _known(known: Mapping[str, Dialogue], id: str, where: str) -> Dialogue:
 @dataclass(frozen=True)
 class Ranking:
     """How one scorer ranks as people do; `n` of each figure counts topics in which it is defined, `supporters` the fewest and
-    most that a topic has."""
+    most that a topic has (0 without any topic)."""
 
     scorer: str
     figures: dict[str, Estimate]
@@ -122,7 +127,8 @@ class Ranking:
 
 
 def compare_ranks(people: Ranks, metrics: Mapping[str, Ranks]) -> list[Ranking]:
-    """Every scorer against people. Raises `UserError` where a scorer shares no topic with two supporters with people."""
+    """Every scorer against people; what ranks nothing that they did has no figures. Raises `UserError` where none ranks
+    anything."""
     found = []
     for scorer, own in metrics.items():
         rows, sizes = [], []
@@ -133,10 +139,13 @@ def compare_ranks(people: Ranks, metrics: Mapping[str, Ranks]) -> list[Ranking]:
                 sides = [ranks_of({name: -side[topic][name] for name in shared}) for side in (people, own)]
                 rows.append(topic_figures(*([side[name] for name in shared] for side in sides)))
                 sizes.append(len(shared))
-        if not rows:
-            raise UserError(f"{scorer}: no topic has two supporters that both it and people ranked")
-        values = np.array([[np.nan if row[name] is None else row[name] for name in FIGURES] for row in rows], dtype=np.float64)
-        found.append(Ranking(scorer, _averaged(values), len(rows), (min(sizes), max(sizes))))
+        if rows:
+            given = [[np.nan if row[name] is None else row[name] for name in FIGURES] for row in rows]
+            found.append(Ranking(scorer, _averaged(np.array(given, dtype=np.float64)), len(rows), (min(sizes), max(sizes))))
+        else:
+            found.append(Ranking(scorer, dict.fromkeys(FIGURES, Estimate(None, None, None, 0)), 0, (0, 0)))
+    if not any(each.topics for each in found):
+        raise UserError("no topic has two supporters that both a scorer and people ranked")
     return found
 
 

@@ -16,7 +16,6 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from data_prep.records import Dialogue, Language
 from data_prep.scores.bootstrap import LEVEL
@@ -140,6 +139,8 @@ def _steps(spans: Sequence[Span]) -> list[Step]:
 def _band(survival: float, error: float) -> tuple[float | None, float | None]:
     if not 0 < survival < 1:
         return None, None
+    from scipy import stats
+
     width = stats.norm.ppf((1 + LEVEL) / 2) * error / (survival * abs(np.log(survival)))
     return float(survival ** np.exp(width)), float(survival ** np.exp(-width))
 
@@ -169,6 +170,7 @@ def _log_rank(language: Language, groups: dict[str, list[Span]]) -> LogRank:
         anyone = any(span.left for own in groups.values() for span in own)
         reason = "no round in which some seekers left and others stayed has them all" if anyone else "no seeker left"
         return LogRank(language, names, None, df, None, None, reason)
+    from scipy import stats
     from statsmodels.duration.survfunc import survdiff
 
     rows = [(span.rounds, int(span.left), place) for place, own in enumerate(groups.values()) for span in own]

@@ -24,7 +24,7 @@ CORPUS_METRICS = (*BLEU_ORDERS, *DISTINCT_ORDERS)
 # What a table's signature is about: the metrics it shows.
 _LEVELS: dict[Level, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "corpus": ("over all replies at once", CORPUS_METRICS, ("bleu", "distinct")),
-    "responses": ("means over replies", tuple(LABELS), ("bleu of one reply", "rouge_l", "meteor", "distinct")),
+    "responses": ("means over replies", tuple(LABELS), ("bleu of one reply", "rouge", "meteor", "distinct")),
 }
 
 

@@ -1,12 +1,14 @@
-"""Metrics of replies against reference replies: those that tables 3 and 13 to 15 of ESC-Eval correlate with people.
+"""Metrics of replies against reference replies: those that tables 3 and 13 to 15 of ESC-Eval and table 3 of FEEL hold against
+people.
 
-BLEU-1/2/4 (sacrebleu), ROUGE-L F1 (rouge-score), METEOR (nltk) and Distinct-1/2 (Li et al., NAACL 2016), all on 0–100. The
-paper does not say how it counted; `signature` says how it was done here. English is counted in words, Chinese twice: in
+BLEU-1/2/4 (sacrebleu), ROUGE-1/2/L F1 (rouge-score), METEOR (nltk) and Distinct-1/2 (Li et al., NAACL 2016), all on 0–100. The
+papers do not say how they counted; `signature` says how it was done here. English is counted in words, Chinese twice: in
 characters and in jieba's words. This module is about single replies; `text_figures` makes a supporter's figures of them.
 
 - A refused, empty or overflowing reply counts with the text there is: without any, 0 against its reference.
 - A reply that was never given (the server was lost) is measured by nothing.
-- What is not defined is None: Distinct-2 of a one-word reply, anything against a reference where there is none.
+- What is not defined is None: Distinct-2 of a one-word reply, ROUGE-2 against a one-word reference, anything against a
+  reference where there is none.
 """
 
 from __future__ import annotations
@@ -23,11 +25,14 @@ from evalsuite.respond import Response
 from serve.embedded import cache_dir, need_modules
 
 BLEU_ORDERS = {"bleu_1": 1, "bleu_2": 2, "bleu_4": 4}
+ROUGES = {"rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL"}  # rouge-score's names
 DISTINCT_ORDERS = {"distinct_1": 1, "distinct_2": 2}
 LABELS = {
     "bleu_1": "BLEU-1",
     "bleu_2": "BLEU-2",
     "bleu_4": "BLEU-4",
+    "rouge_1": "ROUGE-1",
+    "rouge_2": "ROUGE-2",
     "rouge_l": "ROUGE-L",
     "meteor": "METEOR",
     "distinct_1": "Distinct-1",
@@ -87,7 +92,10 @@ def _sample(response: Response, unit: Unit) -> Sample:
     stats = (*counted.counts, *counted.totals, counted.sys_len, counted.ref_len)
     for metric, order in BLEU_ORDERS.items():
         values[metric] = bleu_of(stats, order, effective=True)
-    values["rouge_l"] = 100 * _rouge(unit).score(reference, text)["rougeL"].fmeasure
+    rouge = _rouge(unit).score(reference, text)
+    values |= {metric: 100 * rouge[name].fmeasure for metric, name in ROUGES.items()}
+    if not values["rouge_2"] and not _rouge(unit).score(reference, reference)["rouge2"].fmeasure:
+        values["rouge_2"] = None  # no pair of words that a reply could share
     values["meteor"] = 100 * _meteor(against, tokens, unit)
     return Sample(response, unit, values, ngrams, stats)
 
@@ -143,7 +151,7 @@ def bleu_of(stats: Sequence[int], order: int, effective: bool) -> float:
 def _rouge(unit: Unit) -> Any:
     from rouge_score.rouge_scorer import RougeScorer
 
-    return RougeScorer(["rougeL"], use_stemmer=False, tokenizer=None if unit == "word" else _RougeTokens(unit))
+    return RougeScorer(list(ROUGES.values()), use_stemmer=False, tokenizer=None if unit == "word" else _RougeTokens(unit))
 
 
 @dataclass(frozen=True)
@@ -216,7 +224,7 @@ def signature(unit: Unit) -> dict[str, str]:
         synonyms = "WordNet synonyms of stems" if _synonyms() else "no synonyms (no WordNet data here)"
         matchers = f"exact, Porter stems, {synonyms}"
     return bleu | {
-        "rouge_l": f"rouge-score {version('rouge-score')}: F1, lower case, {cut[unit]}, no stemming",
+        "rouge": f"rouge-score {version('rouge-score')}: F1, lower case, {cut[unit]}, no stemming",
         "meteor": f"nltk {version('nltk')}: {matchers}; lower case, BLEU's tokens, alpha 0.9, beta 3, gamma 0.5",
         "distinct": "different n-grams / n-grams; BLEU's tokens, case kept",
     }

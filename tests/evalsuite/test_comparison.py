@@ -12,12 +12,13 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from data_prep.records import Judgement, RoleCard
+from data_prep.profiles import Counselling, Demographics, Profile
+from data_prep.records import Dialogue, Judgement, RoleCard
 from evalsuite.commands import compare as command
 from evalsuite.statistics.comparison import compare, read_runs
 from evalsuite.statistics.comparison_tables import as_json, tables
 from serve.errors import UserError, run_cli
-from serve.files import write_json, write_jsonl
+from serve.files import read_jsonl, write_json, write_jsonl
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 
 RUBRIC = make_rubric("fluency", "empathy")
@@ -122,6 +123,21 @@ def test_cards_that_only_share_their_id_are_not_paired(tmp_path: Path) -> None:
     (each,) = found.languages
     assert each.shared == 2 and {one.estimate.n for one in each.differences} == {2}
     assert any("counted as different cards: 1." in note for note in tables(found)[0].notes)
+
+
+def test_other_profiles_under_one_id_are_not_paired(tmp_path: Path) -> None:
+    folders = [make_run(tmp_path / name, {"m": [1, 2]}) for name in "ab"]
+    for folder, trouble in zip(folders, ("old", "new"), strict=True):
+        held = read_jsonl(folder / "dialogues.jsonl", Dialogue, "dialogues")
+        write_jsonl(folder / "dialogues.jsonl", [d.model_copy(update={"card_id": None, "profile_id": d.card_id}) for d in held])
+        troubles = {"c0": trouble, "c1": "same"}
+        profiles = [
+            Profile(id=id, language="en", demographics=Demographics(), counselling=Counselling(problem=problem))
+            for id, problem in troubles.items()
+        ]
+        write_jsonl(folder / "profiles.jsonl", profiles)
+    (each,) = compare(read_runs(folders)).languages
+    assert each.shared == 1 and {one.estimate.n for one in each.differences} == {1}
 
 
 def test_runs_without_shared_cards_stand_side_by_side_only(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
 from typer.testing import CliRunner
@@ -14,12 +15,12 @@ from evalsuite.commands.ecdbench import app, published_scores
 from evalsuite.fdaef.aggregate import Result, aggregate
 from evalsuite.fdaef.figures import charts
 from evalsuite.fdaef.registry import Benchmark, load_benchmark, load_models
-from evalsuite.fdaef.registry_tables import counts_table
+from evalsuite.fdaef.registry_tables import counts_table, metrics_table
 from evalsuite.fdaef.tables import leaderboard, ranks_table
 from evalsuite.reported.recomputation import check
 from evalsuite.reported.tables import load_reported
 from serve.errors import UserError
-from tests.evalsuite.test_fdaef import SMALL, item, whole, write
+from tests.evalsuite.test_fdaef import SMALL, item, whole, write, write_all
 
 GATED = {"qwen3-0.6b", "abab6.5t-chat"}
 
@@ -69,13 +70,44 @@ def test_the_registry_has_the_counts_of_table_1_but_two_datasets(ecdbench: Bench
     assert all(None not in row for row in table.rows), "every row has its counterpart"
 
 
+def test_levels_weigh_what_section_7_2_3_says(ecdbench: Benchmark) -> None:
+    cases = {"LMH": (0.3, 0.55, 0.15), "LM": (0.4, 0.6), "LH": (0.6, 0.4), "MH": (0.7, 0.3), "L": (1,), "M": (1,), "H": (1,)}
+    names = {"L": "low", "M": "medium", "H": "high"}
+    for levels, weights in cases.items():
+        found = ecdbench.weights_of_levels(frozenset(names[level] for level in levels))
+        assert found == {names[level]: weight for level, weight in zip(levels, weights, strict=True)}
+    assert ecdbench.gate is not None and ecdbench.gate.threshold == 60
+    assert [c.weight for c in ecdbench.capabilities.values()] == [None, 0.3, 0.4, 0.3]
+
+
+NORMALISED = {  # raw → 0 to 100, for every metric that the registry names
+    **dict.fromkeys(["accuracy", "exact_match", "f1_positive", "f1_macro", "f1_answers", "rouge_l", "recall_at_k"], (0.25, 25)),
+    **dict.fromkeys(["mrr", "bleurt_acc", "rouge_acc", "bleu_acc", "stereoset_lms", "preferred", "scale_points"], (0.25, 25)),
+    "stereoset_ss": (0.75, 50),
+    "bbq_bias_ambiguous": (-0.25, 75),
+    "bbq_bias_disambiguated": (0.25, 75),
+    "completeness": (2, 25),
+    "conciseness": (5, 100),
+    "eq_points": (20, 25),
+}
+
+
+def test_every_metric_becomes_0_to_100(ecdbench: Benchmark) -> None:
+    used = {method.metric for known in ecdbench.datasets.values() for method in known.methods}
+    assert set(NORMALISED) == set(ecdbench.metrics) == used
+    for name, (raw, expected) in NORMALISED.items():
+        rule = ecdbench.metrics[name]
+        assert float(rule.normalise(np.array([rule.raw(raw)]))[0]) == pytest.approx(expected), name
+    rules = {row[0]: row[5] for row in metrics_table(ecdbench).rows}
+    assert rules["stereoset_ss"] == "distance from 0.5: 0.5 is 0, 0 is 100" and rules["mrr"] == "raw score × 100"
+
+
 def test_every_dataset_says_how_it_is_run(ecdbench: Benchmark) -> None:
     used = [name for _, _, task in ecdbench.tasks() for name in task.datasets]
     assert sorted(used) == sorted(ecdbench.datasets), "each in one task"
     for name, known in ecdbench.datasets.items():
         assert known.run is not None, name
         assert known.get or known.run.by == "none", name
-    assert {c.weight for c in ecdbench.capabilities.values() if c.weight} == {0.3, 0.4}
     assert set(load_models("models")) == {one.model for one in published_scores(ecdbench)}
 
 
@@ -98,6 +130,8 @@ def test_figures_4_to_7(ecdbench: Benchmark, published: list[Result]) -> None:
     points = found["figure7"][0]
     place = points["text"].index("gpt-4o")
     assert points["x"][place] == 78.07 and points["y"][place] == pytest.approx((0.4 * 71.19 + 0.3 * 57.31) / 0.7)
+    caption = next(chart.caption for chart in charts(ecdbench, published, {}) if chart.key == "figure7")
+    assert "n=30" in caption and "n=28" in caption, "two models below the gate make most of the correlation"
     assert charts(ecdbench, [], {}) == []
 
 
@@ -117,17 +151,13 @@ def two_models(tmp_path: Path) -> Path:
     return write_all(tmp_path / "two.jsonl", records)
 
 
-def write_all(path: Path, records: list[dict[str, Any]]) -> Path:
-    path.write_bytes(b"\n".join(map(orjson.dumps, records)))
-    return path
-
-
 def test_aggregate_gives_null_with_the_reason_beside_a_partial_total(tmp_path: Path) -> None:
     figures = call("aggregate", "--scores", two_models(tmp_path))["models"]
     first = figures[0]
     total = first["total"]
     assert total["listed"] is None and total["algorithm_5"] is None
-    assert any("Companionship Capability: no score" in reason for reason in total["reasons"])
+    assert "Companionship Capability: no score" in total["reasons"]
+    assert len(set(total["reasons"])) == len(total["reasons"]), "the gate's gaps are told once"
     # wic is alone in its sub-capability, as EmoBench's task is: 40 and 30, weighed 0.3 and 0.4.
     assert total["partial"]["listed"] == pytest.approx((0.3 * 40 + 0.4 * 30) / 0.7)
     # Shares: NLU is 1 of 4, medium 0.6 of it, wic 1 of 3; recognition 1 of 5, high 0.15 of it, EmoBench's task 1 of 2.
@@ -137,7 +167,9 @@ def test_aggregate_gives_null_with_the_reason_beside_a_partial_total(tmp_path: P
     low, high = total["interval"]
     assert low < total["partial"]["listed"] < high
     zero = call("aggregate", "--scores", two_models(tmp_path), "--missing", "zero", "--model", "b")["models"][0]["total"]
-    assert zero["listed"] is None and zero["partial"]["listed"] == pytest.approx(0.3 * 0.6 * 20 / 4 + 0.4 * 0.15 * 15 / 5)
+    as_zero = 0.3 * 0.6 * 20 / 4 + 0.4 * 0.15 * 15 / 5
+    assert zero["listed"] is None and zero["partial"]["listed"] == pytest.approx(as_zero)
+    assert zero["interval"][0] < as_zero < zero["interval"][1]
 
 
 def test_leaderboard_of_two_on_partial_scores_and_its_page(tmp_path: Path) -> None:
@@ -145,7 +177,7 @@ def test_leaderboard_of_two_on_partial_scores_and_its_page(tmp_path: Path) -> No
     out = call("leaderboard", "--scores", two_models(tmp_path), "--html", page, "--out", tmp_path / "out")
     board = out["tables"][0]
     rows = [dict(zip(board["columns"], row, strict=True)) for row in board["rows"]]
-    assert "partial scores only" in board["title"]
+    assert "partial scores only" in board["title"] and "Scores are partial where something is missing" in page.read_text()
     assert [(row["model"], row["rank"]) for row in rows] == [("b", 1), ("<b>a</b>", 2)]
     assert (tmp_path / "out" / "separation.csv").exists()
     text = re.sub(r"<script>.*?</script>", "", page.read_text(), flags=re.S)  # all but the code
@@ -157,7 +189,13 @@ def test_models_that_rest_on_different_parts_are_not_ranked(tmp_path: Path) -> N
     records = [r | {"model": m} for m, d in (("a", "wic"), ("b", "lcqmc")) for r in whole(d, "accuracy", 0.5)]
     out = call("leaderboard", "--scores", write_all(tmp_path / "s.jsonl", records))
     board = out["tables"][0]
-    assert [row[1] for row in board["rows"]] == [None, None] and any("No ranks" in note for note in out["notes"])
+    assert [row[1] for row in board["rows"]] == [None, None] and any("rest on different parts" in note for note in out["notes"])
+    records = [
+        {"model": "a", "node": name, "value": 59} for name in ("values_safety", "foundational", "emotional", "companionship")
+    ]
+    out = call("leaderboard", "--scores", write_all(tmp_path / "s.jsonl", records))
+    assert out["tables"][0]["rows"][0][:4] == ["a", None, 59, 0]
+    assert any("No ranks: every complete total is that of a model below the gate" in note for note in out["notes"])
 
 
 def test_explain_goes_down_to_single_items(tmp_path: Path) -> None:
@@ -181,7 +219,7 @@ def test_another_benchmark_in_yaml_runs_through_every_verb(tmp_path: Path) -> No
     assert figures["total"]["algorithm_5"] == pytest.approx(65) and figures["gate"]["passed"] is True
     assert call("leaderboard", "--scores", scores, "--benchmark", own)["tables"][0]["rows"][0][1] == 1
     assert call("explain", "--scores", scores, "--benchmark", own, "--node", "base")["tree"]["score"] == 50
-    assert len(call("registry", "--benchmark", own)["tables"]) == 1
+    assert [table["key"] for table in call("registry", "--benchmark", own)["tables"]] == ["registry", "metrics"]
     with pytest.raises(UserError, match="--published is ECDBench's table 5"):
         call("leaderboard", "--published", "--benchmark", own)
     with pytest.raises(UserError, match="nothing to rank"):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -168,10 +171,13 @@ def test_a_run_broken_in_mid_dialogue_asks_nothing_twice(esc_eval: EscEval, tmp_
     breaks = [2, 3, 8, 17]  # before the Talker, before the supporter, in the last round, in the second dialogue
 
     def behave(body: dict[str, Any], count: int) -> Answer:
+        answer = speaks(body, count)
+        if body["model"] == "thinker":
+            answer.text += ". I want to kill myself."
         if breaks and len(answered) == breaks[0]:
             return Answer(status=404)  # ends the process at once, as a kill does
         answered.append(body)
-        return speaks(body, count)
+        return answer
 
     with Endpoint(behave, MODELS) as endpoint:
         given = config(tmp_path, endpoint, supporters=[str(tmp_path / f"{name}.yaml") for name in ("my-model", "other")])
@@ -186,6 +192,38 @@ def test_a_run_broken_in_mid_dialogue_asks_nothing_twice(esc_eval: EscEval, tmp_
             assert esc_eval(verb, "--config", given, "--out", "undisturbed") == (0, "")
     for name in ("dialogues.jsonl", "judgements.jsonl", "profiles.jsonl", "usage.json"):
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "undisturbed" / name).read_bytes()
+    assert esc_eval("report", "--run", "undisturbed") == (0, "")
+    tables = {table["key"]: table for table in orjson.loads((tmp_path / "undisturbed" / "report.json").read_bytes())["tables"]}
+    assert {"survival-en", "log-rank", "discrimination-en", "dialogue-costs"} <= tables.keys()
+    assert len(tables["discrimination-en"]["rows"]) == 11 and "1 user: " in tables["discrimination-en"]["notes"][-1]
+    costs = {row[0]: row[1:] for row in tables["dialogue-costs"]["rows"]}
+    assert costs["dialogue with other"][-1] == 10 and costs["dialogue with other"][1] > 0, "nine turns and a verdict, timed"
+    page = (tmp_path / "undisturbed" / "report.html").read_text()
+    assert page.count('["self-harm"],[["text","THOUGHT') == 6, "thoughts stand behind the content warning"
+    assert '"person":"profile"' in page
+
+
+def test_sigkill_in_mid_dialogue_repeats_no_answered_call(esc_eval: EscEval, tmp_path: Path) -> None:
+    """Killed while the Talker of the second round writes: what its Thinker has thought already is kept."""
+    answered: list[bytes] = []
+
+    def behave(body: dict[str, Any], count: int) -> Answer:
+        if count == 6:
+            process.kill()
+            return Answer(drop=True)
+        answered.append(orjson.dumps(body))
+        return speaks(body, count)
+
+    with Endpoint(behave, MODELS) as endpoint:
+        command = [sys.executable, "-m", "evalsuite.cli", "simulate", "--config", str(config(tmp_path, endpoint))]
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        assert process.wait(120) == -signal.SIGKILL and not (tmp_path / "run" / "dialogues.jsonl").exists()
+        assert esc_eval("simulate", "--config", tmp_path / "config.yaml") == (0, "")
+        rounds = ["my-model", "thinker", "talker"]
+        assert [body["model"] for body in endpoint.requests] == [*rounds * 2, "talker", *rounds]
+    assert len(answered) == len(set(answered)) == 9
+    (dialogue,) = dialogues(tmp_path / "run")
+    assert [turn.state["text"] for turn in dialogue.turns if turn.state] == ["THOUGHT 1", "THOUGHT 3", "THOUGHT 5"]
 
 
 def test_given_dialogues_get_the_states_they_lack_and_keep_their_words(esc_eval: EscEval, tmp_path: Path) -> None:
@@ -194,8 +232,8 @@ def test_given_dialogues_get_the_states_they_lack_and_keep_their_words(esc_eval:
     turns[2]["state"] = {"text": "THOUGHT there", "emotion_point": 30}  # type: ignore[assignment]
     known = {"id": "d", "language": "en", "source": "s", "profile_id": PROFILES["en"].id, "turns": turns}
     beyond = load_profiles(bundled_profiles("en"))[2].id  # `limit` is for what is played, not for what is given
-    told = [{"role": "supporter", "text": "hello"}, {"role": "seeker", "text": "hi", "state": {"text": "THOUGHT own"}}]
-    second = known | {"id": "e", "profile_id": beyond, "turns": told}
+    whole = [{"role": "supporter", "text": "a"}, {"role": "seeker", "text": "b", "state": {"text": "THOUGHT own"}}] * 2
+    second = known | {"id": "e", "profile_id": beyond, "turns": whole}
     (tmp_path / "given.jsonl").write_bytes(b"\n".join(map(orjson.dumps, (known, second))))
     (tmp_path / "unknown.jsonl").write_bytes(orjson.dumps(known | {"profile_id": "nobody"}))
     with Endpoint(speaks, MODELS) as endpoint:
@@ -209,10 +247,40 @@ def test_given_dialogues_get_the_states_they_lack_and_keep_their_words(esc_eval:
     people = [orjson.loads(line)["id"] for line in (tmp_path / "run" / "profiles.jsonl").read_bytes().splitlines()]
     assert people == [PROFILES["en"].id, beyond]
     dialogue, untouched = dialogues(tmp_path / "run")
-    assert [turn.model_dump(exclude_none=True) for turn in untouched.turns] == told
+    assert [turn.model_dump(exclude_none=True) for turn in untouched.turns] == whole
     assert [turn.text for turn in dialogue.turns] == [f"said {place}" for place in range(5)]
     assert dialogue.turns[0].state is None and unthought(dialogue) == []
     assert dialogue.turns[2].state == {"text": "THOUGHT there", "emotion_point": 30}
+
+
+def test_gold_and_probes_are_judged_by_what_the_config_shows(esc_eval: EscEval, tmp_path: Path) -> None:
+    turns = [{"role": role, "text": f"said {place}"} for place, role in enumerate(["supporter", "seeker"] * 2)]
+    known = {"id": "g", "language": "en", "source": "s", "profile_id": PROFILES["en"].id, "turns": turns}
+    score = {"dialogue_id": "g", "language": "en", "annotator": "a", "rubric": "emoharbor", "value": 4}
+    files = {"gold": [known], "unknown": [known | {"profile_id": "x"}]}
+    files["scores"] = [score | {"dimension": name} for name in RUBRIC.dimensions]
+    for name, records in files.items():
+        (tmp_path / f"{name}.jsonl").write_bytes(b"\n".join(map(orjson.dumps, records)))
+    with Endpoint(speaks, MODELS) as endpoint:
+        gold = {"dialogues": "gold.jsonl", "scores": "scores.jsonl"}
+        given = config(tmp_path, endpoint, {"per_turn": True}, gold=gold | {"dialogues": "unknown.jsonl"}, exchanges=1)
+        code, err = esc_eval("run", "--config", given)
+        assert code == 2 and "dialogue g: profile 'x' is not among" in err and endpoint.requests == []
+        given = config(tmp_path, endpoint, {"per_turn": True}, gold=gold, exchanges=2)
+        assert esc_eval("run", "--config", given) == (0, "")
+        assert [body["model"] for body in endpoint.requests] == [
+            *["my-model", "thinker", "talker"] * 2,
+            *["judge"] * 3,  # the whole, and its two rounds
+            *("thinker", "thinker", "judge"),  # people scored whole dialogues
+        ]
+        assert "[4] Seeker, inwardly: THOUGHT 3" in text(endpoint.requests[-1])
+        probing = ("health", "probe", "--config", given, "--out", "probed", "--dialogues")
+        code, err = esc_eval(*probing, "gold.jsonl")
+        assert code == 2 and "dialogue g: its seeker has no thoughts to judge by" in err and err.count("\n") == 1
+        assert esc_eval(*probing, "run/dialogues.jsonl") == (0, "")
+        assert all("inwardly: THOUGHT 1" in text(body) for body in endpoint.requests[12:])
+    agreement = orjson.loads((tmp_path / "run" / "agreement.json").read_bytes())["agreement"]
+    assert agreement["en"]["safety"]["acc"] == 1
 
 
 @pytest.mark.parametrize(

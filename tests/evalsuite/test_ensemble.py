@@ -140,6 +140,17 @@ def test_a_left_out_judge_leaves_the_ensemble_of_the_others() -> None:
     assert named["feel without x · joint"] == pytest.approx(0.8) and named["z · joint"] == pytest.approx(-1)
 
 
+def test_names_of_ensembles_that_lack_a_judge_stay_apart() -> None:
+    long = [ensemble.lacking("x" * 230 + end) for end in "ab"]
+    assert ensemble.lacking("x · joint") == "feel without x · joint" and len(set(long)) == 2 and max(map(len, long)) <= 200
+
+
+def test_nothing_shared_is_said() -> None:
+    panel, people = panel_of(verdicts("x", {"d": 1.0})), people_of([human("d", 1, dimension="coherence")], {})
+    with pytest.raises(UserError, match="no dialogue has both a judge's and a human score on an aspect"):
+        ensemble.fit(panel, people, ["d"], "feel", "paper")
+
+
 def test_parts_keep_groups_together_and_leave_both_sides() -> None:
     groups = {f"d{n}": f"g{n // 2}" for n in range(10)}
     chosen = ensemble.part(groups, 0.5, 0)
@@ -209,12 +220,15 @@ def test_fit_saves_and_apply_uses(tmp_path: Path) -> None:
 
 def test_wrong_input_is_one_clear_line(tmp_path: Path) -> None:
     files(tmp_path, 4)
+    write_jsonl(tmp_path / "one.jsonl", [make_dialogue("d0")])
     both = ("--judgements", tmp_path / "judged.jsonl", "--human", tmp_path / "human.jsonl", "--weights", tmp_path / "w.json")
     for extra, message in [
         (("--rubric", "fel"), "no judgement on 'fel': did you mean feel"),
         (("--human-rubric", "x"), "no human score on 'x'"),
         (("--map", "safety"), "expected HUMAN=ASPECT"),
-        (("--map", "safety=helpfulness"), "no dialogue has both"),
+        (("--map", "safety=safty"), "--map safety=safty: no judge scored 'safty': did you mean safety"),
+        (("--method", "bands"), "no judgement by method 'bands': known: joint"),
+        (("--dialogues", tmp_path / "one.jsonl"), r"no dialogue 'd1', which judges and people scored \(3 are not there\)"),
         (("--mode", "papr"), "unknown 'papr': did you mean paper"),
     ]:
         with pytest.raises(UserError, match=message):

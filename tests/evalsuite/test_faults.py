@@ -34,7 +34,6 @@ from tests.demo import demo_config
 from tests.endpoint import FAULTS, Answer, Endpoint, Faulty, echo
 from tests.serve.test_client import question, spec
 
-QUICK: dict[str, Any] = {"timeout_s": 5.0, "backoff_s": 0.01}
 MODELS = ("embedded",)
 
 
@@ -82,7 +81,7 @@ def test_a_tenth_of_all_requests_fails_and_nothing_is_lost_or_asked_twice(
     config(tmp_path, dialogues)
     with Endpoint(models=MODELS) as sound:
         assert esc_eval(*run_at(sound.url, "undisturbed")) == (0, "")
-    monkeypatch.setattr("evalsuite.pipeline.ChatClient", partial(ChatClient, **QUICK | {"backoff_s": 0.1}))
+    monkeypatch.setattr("evalsuite.pipeline.ChatClient", partial(ChatClient, timeout_s=5, backoff_s=0.1))
     faults = Faulty(0.1)
     with Endpoint(faults, models=MODELS) as endpoint:
         assert esc_eval(*run_at(endpoint.url)) == (0, "")
@@ -95,7 +94,7 @@ def test_a_tenth_of_all_requests_fails_and_nothing_is_lost_or_asked_twice(
 def test_an_endpoint_that_dies_is_given_up_and_the_run_can_be_resumed(
     esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evalsuite.pipeline.ChatClient", partial(ChatClient, attempts=3, **QUICK))
+    monkeypatch.setattr("evalsuite.pipeline.ChatClient", partial(ChatClient, attempts=3, backoff_s=0.01))
     config(tmp_path, 40, concurrency=4)
     with Endpoint(models=MODELS) as sound:
         assert esc_eval(*run_at(sound.url, "undisturbed"))[0] == 0

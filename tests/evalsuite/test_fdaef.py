@@ -90,6 +90,9 @@ datasets:
 """
 
 
+CAPABILITIES = yaml.safe_load(SMALL)["capabilities"]
+
+
 def item(dataset: str, metric: str, *values: Any) -> list[dict[str, Any]]:
     key = "outcome" if any(isinstance(value, dict) for value in values) else "value"
     return [{"dataset": dataset, "metric": metric, "item": str(i), key: value} for i, value in enumerate(values)]
@@ -160,6 +163,11 @@ def write(path: Path, records: list[dict[str, Any]], **fields: Any) -> Path:
     return path
 
 
+def write_all(path: Path, records: list[dict[str, Any]]) -> Path:
+    path.write_bytes(b"\n".join(map(orjson.dumps, records)))
+    return path
+
+
 def scores_of(benchmark: Benchmark, tmp_path: Path, records: list[dict[str, Any]], draws: bool = False) -> ModelScores:
     (found,) = read_scores([write(tmp_path / "scores.jsonl", records)], benchmark, draws)
     return found
@@ -220,6 +228,8 @@ def test_without_gate_data_the_gate_is_unknown(benchmark: Benchmark, tmp_path: P
     assert result.passed is None and result.gated is None and result.gated_partial is None
     assert result.root.score == pytest.approx(0.4 * BASE + 0.6 * HEART), "the listed total needs no gate"
     assert result.reasons == ["Safe: no score"]
+    neither = aggregate(benchmark, scores_of(benchmark, tmp_path, without("d13", "d12")))
+    assert neither.reasons == ["Safe: no score", "E: no score: nobody has it"]
 
 
 def test_scores_of_whole_parts(benchmark: Benchmark, tmp_path: Path) -> None:
@@ -388,6 +398,16 @@ def test_a_share_of_binary_items_has_the_binomials_interval(benchmark: Benchmark
     assert (estimate.high - estimate.low) / (2 * 1.96) == pytest.approx(100 * np.sqrt(0.21 / 400), rel=0.1)
     gate = aggregate(benchmark, scores_of(benchmark, tmp_path, whole("d13", "acc", 0.6, n=400), draws=True))
     assert gate.passing == pytest.approx(0.5, abs=0.05), "at the threshold every second draw passes"
+    undefined = Node("capability", "safe", "Safe", 0, np.array([70, 65, np.nan, 55]), 1, True, 3, True)
+    assert Result("m", undefined, undefined, 60).passing == 0.5, "a draw without a score neither passes nor fails"
+
+
+def test_shares_of_two_models_are_drawn_apart(benchmark: Benchmark, tmp_path: Path) -> None:
+    """Nothing is known of how their answers go together: the same draws would make every small difference a sure one."""
+    records = [record | {"model": name} for name, value in (("a", 0.2), ("b", 0.3)) for record in whole("d4", "acc", value)]
+    one, other = read_scores([write_all(tmp_path / "two.jsonl", records)], benchmark)
+    draws = [scores.measured["d4", "acc"].values[1:] for scores in (one, other)]
+    assert abs(np.corrcoef(draws)[0, 1]) < 0.1
 
 
 def test_ranks_under_other_weights(benchmark: Benchmark) -> None:
@@ -428,9 +448,7 @@ def test_which_tasks_tell_models_apart(benchmark: Benchmark, tmp_path: Path) -> 
         values = {"d4": right, "d1": noise}
         for dataset, count in values.items():
             records += [one | {"model": name} for one in item(dataset, "acc", *[1] * count, *[0] * (100 - count))]
-    path = tmp_path / "three.jsonl"
-    path.write_bytes(b"\n".join(map(orjson.dumps, records)))
-    results = [aggregate(benchmark, one) for one in read_scores([path], benchmark)]
+    results = [aggregate(benchmark, one) for one in read_scores([write_all(tmp_path / "three.jsonl", records)], benchmark)]
     found = {one.node.path: one for one in separations(results) if one.node.layer == "dataset"}
     sharp, dull = found["base/a/medium/t3/d4"], found["base/a/low/t1/d1"]
     assert sharp.apart == 3 == sharp.pairs and sharp.reliability is not None and sharp.reliability > 0.95
@@ -449,6 +467,7 @@ def test_which_tasks_tell_models_apart(benchmark: Benchmark, tmp_path: Path) -> 
         ({"dataset": "d1", "metric": "f1", "value": 1, "n": 1}, "metric: d1 has no 'f1'"),
         ({"dataset": "d1", "metric": "acc", "value": 53, "n": 300}, "value: 53 is off the range 0 to 1"),
         ({"dataset": "d1", "metric": "acc", "value": 0.5}, "needs value and n"),
+        ({"dataset": "d1", "metric": "acc", "item": "x", "value": 0.5}, "value: 0.5 is neither 0 nor 1"),
         ({"dataset": "d3", "metric": "grade", "item": "x", "value": "bad"}, "value: 'bad' is not one of the grades good, poor"),
         ({"dataset": "d5", "metric": "f1", "item": "x", "value": 1}, "value: items f1 takes outcomes"),
         ({"dataset": "d5", "metric": "f1", "item": "x", "outcome": {"gold": "1"}}, "outcome: gold, answer are needed"),
@@ -478,6 +497,7 @@ def test_a_bad_score_is_one_line_with_its_place(
         ({"gate": None}, "capabilities.safe: a capability needs a weight"),
         ({"metrics": {"acc": {"label": "A", "type": "ratio"}}}, "unknown metric 'macro'"),
         ({"levels": ["low", "medium"]}, "unknown level 'high'"),
+        ({"capabilities": {**CAPABILITIES, "more": CAPABILITIES["base"]}}, "capabilities: two have the label 'Base'"),
     ],
 )
 def test_a_bad_benchmark_is_one_line(tmp_path: Path, change: dict[str, Any], message: str) -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 import yaml
+from scipy.stats import spearmanr
 from typer.testing import CliRunner
 
-from data_prep.records import Turn
+from data_prep.records import HumanScore, Turn
 from data_prep.rubrics import load_rubric
 from evalsuite.commands.feel import app
 from evalsuite.frameworks.feel import load_feel_config, members
@@ -93,13 +95,45 @@ def test_score_resumes_and_methods_compare(tmp_path: Path) -> None:
     assert row[3]["mean"] is None, "token probabilities are the same throughout: no correlation"
     with pytest.raises(UserError, match="was made with another feel config: rounds: 3 → 4"):
         call(*base, "--rounds", 4)
+    people_and_methods(tmp_path, made)
+    (tmp_path / "run" / "costs.jsonl").write_text('{"judge": "j"}\n')
+    with pytest.raises(UserError, match=r"costs\.jsonl:1: dialogues: "):
+        call("compare-methods", "--run", tmp_path / "run")
+
+
+def people_and_methods(folder: Path, made: list[dict[str, Any]]) -> None:
+    """People against a run that holds both methods: compared side by side; `fit` takes one method at a time."""
+    gold = {"language": "en", "annotator": "a", "rubric": "survey", "dimension": "care"}
+    people = [HumanScore.model_validate(gold | {"dialogue_id": f"d{n}", "value": v}) for n, v in enumerate([1, 2, 0, 3])]
+    write_jsonl(folder / "human.jsonl", people)
+    given = ("--human", folder / "human.jsonl", "--map", "care=safety")
+    table = json.loads(call("compare-methods", "--run", folder / "run", *given, "--json"))["tables"][2]
+    assert table["key"] == "feel_methods_people" and table["columns"] == ["scorer", "language", "safety"]
+    rows = {row[0]: row[2] for row in table["rows"]}
+    assert len(rows) == 4 and {row["n"] for row in rows.values()} == {4}
+    own = [r for r in made if (r["method"], r["dimension"], r["condition"]["persona"]) == ("bands", "safety", "peer")]
+    means = [sum(r["value"] for r in own if r["dialogue_id"] == f"d{n}") / 3 for n in range(4)]
+    wanted = spearmanr(means, [1, 2, 0, 3]).statistic
+    assert rows["j · bands · mode=native · persona=peer"]["mean"] == pytest.approx(wanted)
+    assert rows["j · tokens · mode=native · persona=peer"]["mean"] is None, "all alike"
+    weights = folder / "w.json"
+    fit = ("fit", "--judgements", folder / "run" / "judgements.jsonl", *given, "--mode", "paper", "--weights", weights)
+    with pytest.raises(UserError, match="judge j has verdicts by methods bands and tokens: choose one with --method"):
+        call(*fit)
+    with pytest.raises(UserError, match="--method: no judgement by method 'band': did you mean bands"):
+        call(*fit, "--method", "band")
+    call(*fit, "--method", "bands")
+    judges = {row["judge"] for row in json.loads(weights.read_text())["weights"]}
+    assert judges == {f"j · bands · mode=native · persona={name}" for name in ("peer", "psychologist")}
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"temperature": 0}, r"feel\.yaml:\d+: temperature: "),
-        ({"judges": [{"model": "embedded"}] * 2}, "the same model and persona twice"),
+        ({"judges": [{"model": "embedded"}] * 2}, r"feel\.yaml:.*judges: one is given twice; rounds ask a judge again"),
+        ({"judges": [{"model": "embedded"}, {"model": str(CONFIGS / "models" / "embedded.yaml")}]}, "are both named embedded"),
+        ({"methods": ["bands", "bands"]}, "methods: one is given twice"),
         ({"judges": [{"model": "embedded", "persona": "judge"}]}, r"no file .*persona_judge\.j2"),
         ({"judges": [{"model": "embedded", "persona": "../x"}]}, r"judges\.0\.persona"),
         ({"prompts": "role_play"}, "no file .*judge_"),
@@ -110,6 +144,29 @@ def test_score_resumes_and_methods_compare(tmp_path: Path) -> None:
 def test_configs_that_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         members(load_feel_config(config(tmp_path, **changes), {}))
+
+
+def test_judges_of_one_model_are_asked_together(tmp_path: Path) -> None:
+    """Else its server would be started twice; two models of one name could not be told apart by it."""
+    folder = config(tmp_path).parent
+    model, panel = str(folder / "j.yaml"), [{"model": "embedded"}]
+    entries = [{"model": model}, *panel, {"model": model, "persona": "peer"}]
+    found = members(load_feel_config(config(folder, judges=entries), {}))
+    assert [m.spec.name for m in found] == ["j", "j", "embedded"]
+    other = folder / "k.yaml"
+    other.write_text((folder / "j.yaml").read_text().replace("seed: 1", "seed: 2"))
+    with pytest.raises(UserError, match=r"j\.yaml and .*k\.yaml are both named j: rename one"):
+        members(load_feel_config(config(folder, judges=[{"model": model}, {"model": str(other), "persona": "peer"}]), {}))
+
+
+def test_a_pack_needs_the_prompts_of_its_methods_only(tmp_path: Path) -> None:
+    pack = tmp_path / "pack"
+    shutil.copytree(CONFIGS / "prompts" / "feel", pack)
+    for language in ("en", "zh"):
+        (pack / language / "judge_joint.j2").unlink()
+    assert members(load_feel_config(config(tmp_path, prompts=str(pack), methods=["bands"]), {}))
+    with pytest.raises(UserError, match=r"no file .*judge_joint\.j2"):
+        members(load_feel_config(config(tmp_path, prompts=str(pack)), {}))
 
 
 def test_the_bundled_config_is_three_judges_of_the_embedded_model() -> None:

@@ -74,6 +74,29 @@ def test_six_aspects_become_one_rank() -> None:
     assert metric_ranks(lacking, DIALOGUES, BY, "mean") == metric_ranks(given, DIALOGUES, BY, "mean")
 
 
+def test_what_ranks_nothing_has_no_figures() -> None:
+    people = human_ranks(PREFERENCES, DIALOGUES, BY)
+    given = [*scored("j", {"t1": {"m1": 2.0, "m2": 1.0}}), make_judgement("t1m1", "safety", None, judge="k")]
+    j, k = compare_ranks(people, metric_ranks(given, DIALOGUES, BY, "mean"))
+    assert (k.scorer, k.topics, k.supporters) == ("k · joint", 0, (0, 0)) and k.record()["mae"]["value"] is None
+    assert j.figures["spearman"].mean == 1 and j.figures["spearman"].low is None, "one topic has no interval"
+    with pytest.raises(UserError, match="no topic has two supporters that both a scorer and people ranked"):
+        compare_ranks(people, metric_ranks(given[2:], DIALOGUES, BY, "mean"))
+
+
+def test_scores_on_two_rubrics_are_not_one_rank() -> None:
+    given = [make_judgement("t1m1", "safety", 1.0), make_judgement("t1m1", "empathy", 4.0, rubric="other")]
+    with pytest.raises(UserError, match="j · joint: verdicts on rubrics test and other: choose one with --rubric"):
+        metric_ranks(given, DIALOGUES, BY, "mean")
+
+
+def test_an_answer_counts_once() -> None:
+    with pytest.raises(UserError, match="p answered on t1m1 and t1m2 twice in the same order"):
+        human_ranks([*PREFERENCES, PREFERENCES[0]], DIALOGUES, BY)
+    turned = Preference.model_validate(PREFERENCES[0].model_dump() | {"order": "ba"})  # asked again, the other way round
+    assert human_ranks([*PREFERENCES, turned], DIALOGUES, BY)["t1"]["m1"] == 1
+
+
 def test_metrics_of_replies_name_their_supporter() -> None:
     given = [
         make_judgement("t1m1", "bleu_1", value, judge="bleu-1", turn=1, condition={"supporter": name})

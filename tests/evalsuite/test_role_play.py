@@ -21,6 +21,7 @@ from data_prep.seeker_prompts import greeting, seeker_system
 from data_prep.tables import Estimate, Table
 from evalsuite.commands import role_play as commands
 from evalsuite.config import Resolved, load_config
+from evalsuite.identity import score_config, simulate_config
 from evalsuite.role_play.seekers import read_field, role_play_tables, seeker_of
 from serve.client import ChatClient
 from serve.errors import UserError, run_cli
@@ -146,8 +147,8 @@ def test_a_judge_without_the_card_is_refused() -> None:
 def test_the_bundled_config_runs_every_strategy(strategy: str) -> None:
     changed = {"prompts": f"role_play_{strategy}", "supporters": ["chatgpt"]}
     resolved = Resolved(load_config(CONFIGS / "eval" / "role_play.yaml", changed))
-    assert resolved.simulate_config()["prompts"]["pack"] == f"role_play_{strategy}"
-    assert resolved.score_config()["rubric"]["name"] == "role_play"
+    assert simulate_config(resolved)["prompts"]["pack"] == f"role_play_{strategy}"
+    assert score_config(resolved)["rubric"]["name"] == "role_play"
 
 
 def test_a_seekers_reasoning_never_reaches_the_supporter(esc_eval: EscEval, tmp_path: Path) -> None:

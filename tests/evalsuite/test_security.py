@@ -210,7 +210,13 @@ OUTSIDE = ["bundled:../../escaped", "bundled:/etc", "embedded:../../escaped", ".
 def test_checkpoints_that_reach_out_are_refused(place: str) -> None:
     with pytest.raises(UserError):
         resolve_checkpoint(spec(checkpoint=place, context_length=1024))
-    assert local_path("org/name", "model") is None
+
+
+def test_bundled_names_are_names() -> None:
+    """A path that would be found, were it taken for one."""
+    assert local_path("bundled:esc-rank-embedded", "adapter") is not None
+    with pytest.raises(UserError, match="takes the name of an adapter"):
+        local_path("bundled:../adapters/esc-rank-embedded", "adapter")
 
 
 def test_a_list_of_tables_removes_nothing_outside(tmp_path: Path) -> None:

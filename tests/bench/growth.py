@@ -1,0 +1,79 @@
+"""Ever larger runs against the 200 ms endpoint, each in a process of its own: what a dialogue costs must not grow."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+import typer
+
+from serve.files import write_jsonl
+from tests.bench.endpoint_process import endpoint
+from tests.bench.figures import OUT, Bench, OutOption, growth
+from tests.bench.one_run import Spent, varied
+
+LATENCY = 0.2
+WORDS = 110  # of a reply: ten make a dialogue of about 1,300 tokens
+MEMORY, RESUME = 600, 20  # MB; seconds for 10,000 dialogues
+
+
+def process(folder: Path, url: str, concurrency: int) -> tuple[float, Spent]:
+    """One run in a process of its own, which may be one that is finished already: (seconds with its start, what it took)."""
+    started = time.perf_counter()
+    command = [sys.executable, "-m", "tests.bench.one_run", str(folder), url, str(concurrency)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
+    return time.perf_counter() - started, Spent(**orjson.loads(done.stdout))
+
+
+def slopes(peaks: dict[int, float]) -> dict[int, float]:
+    """Memory that each further dialogue takes, from one size to the next: what the process needs anyway drops out."""
+    sizes = sorted(peaks)
+    return {larger: (peaks[larger] - peaks[smaller]) / (larger - smaller) for smaller, larger in pairwise(sizes)}
+
+
+def main(
+    sizes: Annotated[list[int] | None, typer.Argument(help="Dialogues of each run, rising. Default: 100 1000 10000.")] = None,
+    concurrency: Annotated[int, typer.Option(help="Calls in flight; at most the smallest size, for full waves.")] = 100,
+    latency: Annotated[float, typer.Option(help="Seconds that the endpoint takes.")] = LATENCY,
+    out: OutOption = OUT,
+) -> None:
+    """(d) Growth: time and memory a dialogue at 100, 1,000 and 10,000 dialogues, and the resume of the largest."""
+    sizes = sizes or [100, 1_000, 10_000]
+    bench = Bench(
+        "growth", "(d) Growth: runs of more and more dialogues", sizes=sizes, concurrency=concurrency, latency=latency
+    )
+    seconds: dict[int, float] = {}
+    cpu: dict[int, float] = {}
+    peaks: dict[int, float] = {}
+    with endpoint(latency, WORDS) as url, tempfile.TemporaryDirectory() as name:
+        for size in sizes:
+            folder = Path(name) / str(size)
+            write_jsonl(folder / "cards.jsonl", varied(size))
+            bench.say(f"{size} dialogues")
+            _, spent = process(folder, url, concurrency)
+            assert spent.dialogues == size
+            seconds[size], cpu[size], peaks[size] = spent.seconds / size, spent.cpu / size, spent.peak
+        largest = max(sizes)
+        bench.say(f"{largest} dialogues again")
+        again, resumed = process(Path(name) / str(largest), url, concurrency)
+        assert resumed.calls == spent.calls
+    for size in sizes:
+        bench.add(f"{size:,}: time a dialogue, ms", 1000 * seconds[size])
+        bench.add(f"{size:,}: CPU a dialogue, ms", 1000 * cpu[size])
+        bench.add(f"{size:,}: peak memory, MB", peaks[size], at_most=MEMORY)
+    if len(sizes) > 1:
+        bench.add(f"time a dialogue, {largest:,} ÷ {min(sizes):,}", growth(seconds), at_most=1.1)
+    for size, slope in slopes(peaks).items():
+        bench.add(f"up to {size:,}: memory of each further dialogue, KB", 1000 * slope)
+    if len(sizes) > 2:
+        bench.add("memory of each further dialogue, last step ÷ first", growth(slopes(peaks)), at_most=1.1)
+    bench.add(f"{largest:,}: resume of the finished run, s", again, at_most=RESUME if largest >= 10_000 else None)
+    bench.add(f"{largest:,}: peak memory of the resume, MB", resumed.peak, at_most=MEMORY)
+    bench.notes.append("The resume counts the start of its process; the report is not part of either (see report).")
+    bench.deliver(out)

@@ -1,0 +1,95 @@
+"""One run of ours as a user has it: all of `esc-eval run` but the report (replay, check, dialogues and scores in one stream,
+call store, progress display, records written).
+
+    python -m tests.bench.one_run FOLDER URL CONCURRENCY
+
+runs FOLDER/cards.jsonl into FOLDER/run against a server and prints what it took as JSON.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import re
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+from rich.console import Console
+
+from data_prep.cards import bundled_cards, load_cards
+from data_prep.records import Language, RoleCard
+from evalsuite import cli, pipeline
+from evalsuite.config import EvalConfig, Resolved
+from evalsuite.pipeline import Outcome
+from evalsuite.runs import open_run
+from serve.files import write_jsonl
+
+EXCHANGES = 5
+assert cli, "imported, as a user's process does, for the memory that it takes"
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Seconds by the clock and of this process's CPU, for so many dialogues and finished calls; peak memory in MB (10^6)."""
+
+    seconds: float
+    cpu: float
+    dialogues: int
+    calls: int
+    peak: float
+
+
+def varied(count: int, language: Language = "en", first: int = 0) -> list[RoleCard]:
+    """Role cards that differ from their first line on, so that no server's prefix cache mistakes one for another: the bundled
+    ones under ever new ages. `first` leaves so many out, for a run that shares none with another."""
+    bundled = load_cards(bundled_cards(language))
+    made = (
+        card.model_copy(update={"id": f"{card.id}-{n}", "age": f"{18 + n % 72} years and {n} days"})
+        for n in itertools.count()
+        for card in bundled
+    )
+    return list(itertools.islice(made, first, first + count))
+
+
+def run_config(folder: Path, cards: Sequence[RoleCard], **settings: Any) -> EvalConfig:
+    """A run into FOLDER/run over these cards, which it writes into FOLDER; the embedded spec in all roles, unless said."""
+    write_jsonl(folder / "cards.jsonl", cards)
+    return config_of(folder, **settings)
+
+
+def config_of(folder: Path, **settings: Any) -> EvalConfig:
+    given: dict[str, Any] = {"seeker": "embedded", "supporters": ["embedded"], "judge": "embedded", "languages": ["en"]}
+    given |= {"cards": [str(folder / "cards.jsonl")], "exchanges": EXCHANGES, "out": str(folder / "run")}
+    return EvalConfig.model_validate(given | settings)
+
+
+def spend(config: EvalConfig, score: bool = True) -> tuple[Outcome, Spent]:
+    """Hold (and score) every dialogue of a run; nothing may be lost."""
+    console = Console(file=io.StringIO(), force_terminal=True)
+    started, cpu = time.perf_counter(), time.process_time()
+    resolved = Resolved(config)
+    with open_run(Path(config.out)) as run, pipeline.Fleet(run, resolved) as fleet:
+        outcome = pipeline.simulate(run, resolved, fleet, console, score=score)
+        spent = Spent(
+            time.perf_counter() - started, time.process_time() - cpu, len(outcome.dialogues), len(run.store), peak_memory()
+        )
+    assert not outcome.failures.reasons, next(iter(outcome.failures.reasons.values()))
+    return outcome, spent
+
+
+def peak_memory() -> float:
+    """The most memory that this process has held so far, MB; without what the process that started it held."""
+    found = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.M)
+    assert found is not None
+    return int(found[1]) * 1024 / 1e6
+
+
+if __name__ == "__main__":
+    place, url, concurrency = sys.argv[1:]
+    _, took = spend(config_of(Path(place), endpoints={"embedded": url}, concurrency=int(concurrency)))
+    print(orjson.dumps(asdict(took)).decode())
