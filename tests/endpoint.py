@@ -75,7 +75,8 @@ FAULTS = {
 
 
 class Faulty:
-    """A behaviour with seeded faults: a share `rate` of all requests gets one, every kind in turn; `given` counts them."""
+    """A behaviour with seeded faults: a share `rate` of all requests gets one, every kind in turn, but two restarts at most
+    (each takes everything in flight along); `given` counts them."""
 
     def __init__(self, rate: float, seed: int = 0, behave: Callable[[dict[str, Any], int], Answer] = echo) -> None:
         self.rate, self.behave, self.given = rate, behave, Counter[str]()
@@ -87,6 +88,8 @@ class Faulty:
             return self.behave(body, count)
         self._kinds = self._kinds or self._draw.sample(sorted(FAULTS), len(FAULTS))
         kind = self._kinds.pop()
+        if kind == "restart" and self.given[kind] == 2:
+            kind = "reset"
         self.given[kind] += 1
         return FAULTS[kind]
 

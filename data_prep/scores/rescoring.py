@@ -3,8 +3,9 @@
 After the first round, a dialogue's scores on a dimension are looked at together. Where no two lie more than one point apart,
 they stand. Otherwise an annotator scores again who differs from some other by more than one point while the others lie within
 one point of each other; where nobody does so, all review it jointly and agree on one score. The condition is the paper's, as it
-is written: of 1, 2, 3 both 1 and 3 meet it. (The authors' published list of contested scores sends 1, 2, 3 to all three.) It
-needs two others; two annotators more than a point apart review jointly.
+is written: of 1, 2, 3 both 1 and 3 meet it. (The authors' published list of contested scores is stricter: where the others lie
+exactly one point apart, as in 1, 2, 3 and in 0, 2, 3, it sends 12 of 15 items to all three.) It needs two others; two
+annotators more than a point apart review jointly.
 
 There is no third round: what still lies apart after the second is counted and averaged.
 """
