@@ -109,9 +109,9 @@ train-survey-cpu: setup  ## The same ranker on what ESConv's seekers said of the
 	  --out runs/train/survey_table
 
 test: setup  ## All tests but the long versions (one embedded vLLM server is shared by those that need one)
-	$(BIN)/python -m pytest -m "not full"
+	$(BIN)/python -m pytest
 
-test-full: setup  ## The long versions of some tests: 500 dialogues against a faulty endpoint, 20 kills, two real servers behind the router
+test-full: setup  ## The long versions of some tests: 500 dialogues against a failing endpoint, 20 kills, two real servers behind the router
 	$(BIN)/python -m pytest -m full
 
 test-fast: setup  ## Unit tests only, under a minute

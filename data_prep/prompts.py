@@ -26,7 +26,11 @@ class PromptPack:
             raise UserError(f"unknown prompt pack {name[:100]!r}: {near(name[:100], packs)}")
         self._environments = {
             language.name: ImmutableSandboxedEnvironment(
-                loader=FileSystemLoader(language), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+                loader=FileSystemLoader(language),
+                undefined=StrictUndefined,
+                trim_blocks=True,
+                lstrip_blocks=True,
+                auto_reload=False,  # a run asks what its config was claimed with; and looking costs every call
             )
             for language in self.folder.iterdir()
             if language.is_dir()

@@ -51,7 +51,7 @@ class GoldConfig(BaseModel):
     model_config = ConfigDict(extra="forbid")
     dialogues: str = "synthetic"
     scores: str | None = None
-    limit: Annotated[int, Field(gt=0)] | None = None
+    limit: Annotated[int, Field(gt=0, le=10**6)] | None = None
 
 
 class EvalConfig(BaseModel):
@@ -78,11 +78,11 @@ class EvalConfig(BaseModel):
     profiles: list[str] | None = None
     emoharbor: EmoHarborConfig | None = None
     languages: Annotated[list[Language], Field(min_length=1)] = ["en", "zh"]
-    limit: Annotated[int, Field(gt=0)] | None = None
-    exchanges: Annotated[int, Field(gt=0)] = 5
-    trials: Annotated[int, Field(gt=0)] = 1
+    limit: Annotated[int, Field(gt=0, le=10**6)] | None = None
+    exchanges: Annotated[int, Field(gt=0, le=10**6)] = 5
+    trials: Annotated[int, Field(gt=0, le=10**6)] = 1
     shard: Annotated[str, AfterValidator(lambda text: str(Shard.parse(text)))] | None = None
-    concurrency: Annotated[int, Field(gt=0)] | None = None
+    concurrency: Annotated[int, Field(gt=0, le=10**6)] | None = None
     gold: GoldConfig | None = None
     endpoints: dict[str, str] = {}
     out: str

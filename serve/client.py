@@ -132,8 +132,8 @@ class ChatClient:
     408/409/425/429 (Retry-After honoured), 5xx, timeouts, dropped connections and unreadable bodies, with exponential
     back-off, each wait drawn from its upper half (with the defaults a server that restarts has at least half a minute). It is
     not tried again once `give_up_s` have passed, so no call takes longer than `give_up_s` + `timeout_s` (25 minutes; about
-    one where the server refuses at once). An answer without a word in it is asked for twice more before it is believed. Raises `UserError` (naming model and endpoint) on other 4xx, and `ServerLost`
-    when the tries are used up. A model that lost `lost_in_a_row` calls, with no answer between them, is given up: what is
+    one where the server refuses at once). An answer without a word in it is asked for twice more before it is believed.
+    Raises `UserError` (naming model and endpoint) on other 4xx, and `ServerLost` when the tries are used up. A model that lost `lost_in_a_row` calls, with no answer between them, is given up: what is
     asked of it later is lost at once. With `offline`, whatever is not in the store raises `NotStored`.
     """
 

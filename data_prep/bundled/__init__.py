@@ -1,4 +1,5 @@
-"""Sample data written for this repository: role cards, profiles, a questionnaire, dialogues, role play, raw material of the synthetic score set."""
+"""Sample data written for this repository: role cards, profiles, a questionnaire, dialogues, role play, and the raw material of
+the synthetic score set."""
 
 from __future__ import annotations
 

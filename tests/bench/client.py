@@ -65,8 +65,8 @@ def main(
             seconds = rival(name, url, other_dialogues, IN_FLIGHT).seconds
             bench.add(f"{name}, 200 ms: time ÷ ideal", seconds / ideal(other_dialogues, LATENCY, IN_FLIGHT))
     bench.notes.append(
-        f"Ideal, also of the adapting run: calls × latency ÷ {IN_FLIGHT}, or critical path × waves where that is more, {least:.2f} s. "
-        "Ours is all that `esc-eval run` does before the report; of other clients only the calls."
+        f"Ideal, also of the adapting run: calls × latency ÷ {IN_FLIGHT}, or critical path × waves if that is more: "
+        f"{least:.2f} s. Ours is all that `esc-eval run` does before the report; of other clients only the calls."
     )
     if absent := [name for name in RIVALS if name not in others]:
         bench.notes.append(f"Not measured: {', '.join(absent)}" + (" (not installed)." if other_dialogues else "."))

@@ -1,0 +1,120 @@
+"""Dialogues scored a minute: the paper's seven rubric-first requests beside both native methods, on the same dialogues, with the
+server's prefix cache and without."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections import defaultdict
+from itertools import combinations
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from data_prep.records import Dialogue, Judgement
+from data_prep.scores.accuracy import accuracy, spearman
+from data_prep.scores.human import read_dialogues
+from evalsuite import pipeline
+from evalsuite.config import EvalConfig, Resolved
+from evalsuite.runs import open_run
+from serve.files import write_jsonl
+from tests.bench.figures import OUT, Bench, OutOption, RunsOption
+from tests.bench.servers import NAME, forget, server, write_spec
+from tests.generated_report import make_content
+
+METHODS = ("paper", "joint", "per_dimension")
+ANSWER = 2  # tokens that the paper's judge may write; its published ranker answers with a digit and its end
+
+
+def given(count: int, path: Path | None) -> list[Dialogue]:
+    """English dialogues with ten turns: the first of a file, or generated ones of about 1,340 tokens."""
+    if path is not None:
+        return [dialogue for dialogue in read_dialogues([path]) if dialogue.language == "en"][:count]
+    made = make_content(cards=count, supporters={"generated": 0.5}, words=190).dialogues
+    return [d for d in made if d.language == "en" and len(d.turns) == 10][:count]
+
+
+def judged(folder: Path, spec: Path, url: str, method: str, dialogues: list[Dialogue]) -> tuple[float, list[Judgement]]:
+    """Score these dialogues into a new run folder: (seconds, verdicts)."""
+    file = folder / "given.jsonl"
+    write_jsonl(file, dialogues)
+    mode = "paper" if method == "paper" else "native"
+    own: dict[str, Any] = {} if method == "paper" else {"method": method}
+    config = EvalConfig(
+        seeker=str(spec),
+        judge=str(spec),
+        mode=mode,
+        languages=["en"],
+        concurrency=64,
+        endpoints={NAME: url},
+        out=str(folder),
+        **own,
+    )
+    resolved = Resolved(config)
+    started = time.perf_counter()
+    with open_run(folder) as run, pipeline.Fleet(run, resolved) as fleet:
+        outcome = pipeline.score(run, resolved, fleet, Console(file=io.StringIO()), file)
+    seconds = time.perf_counter() - started
+    assert not any(judgement.condition.get("failure") for judgement in outcome.judgements)
+    return seconds, outcome.judgements
+
+
+def agreement(bench: Bench, verdicts: dict[str, list[Judgement]]) -> None:
+    """How far the methods' scores agree, over all dialogues and dimensions that both could be read on."""
+    read = {m: {(j.dialogue_id, j.dimension): j.value for j in own if j.value is not None} for m, own in verdicts.items()}
+    for method, own in read.items():
+        bench.add(f"{method}: share of verdicts that can be read", len(own) / len(verdicts[method]))
+    for a, b in combinations(read, 2):
+        shared = sorted(set(read[a]) & set(read[b]))
+        if not shared:
+            continue
+        left, right = [read[a][item] for item in shared], [float(read[b][item] or 0) for item in shared]
+        found = accuracy(left, right)
+        bench.add(f"{a} and {b}: equal, of {len(shared)}", found["acc"])
+        bench.add(f"{a} and {b}: at most one apart", found["acc_soft"])
+        rank = spearman([value for value in left if value is not None], right)
+        bench.add(f"{a} and {b}: Spearman", [] if rank is None else rank)
+
+
+def main(
+    dialogues: Annotated[int, typer.Option(help="Dialogues to score.")] = 24,
+    file: Annotated[Path | None, typer.Option("--dialogues-file", help="Your own (JSONL), not generated ones.")] = None,
+    runs: RunsOption = 1,
+    out: OutOption = OUT,
+) -> None:
+    """(c) Scoring: seven rubric-first requests (paper) beside both native methods, prefix cache on and off."""
+    chosen = given(dialogues + 2, file)
+    warm, chosen = chosen[-2:], chosen[:-2]
+    bench = Bench("scoring", "(c) Scoring: seven dimensions, embedded model", dialogues=len(chosen), runs=runs)
+    seconds: dict[tuple[str, bool], list[float]] = defaultdict(list)
+    verdicts: dict[str, list[Judgement]] = {}
+    for cached in (True, False):
+        with TemporaryDirectory() as name:
+            spec = write_spec(Path(name), ANSWER, *(() if cached else ("--no-enable-prefix-caching",)))
+            with server(spec) as url:
+                judged(Path(name) / "warm", spec, url, "joint", warm)
+                for run in range(runs):
+                    for method in METHODS:
+                        if cached:
+                            forget(url)
+                        took, found = judged(Path(name) / f"{method}-{run}", spec, url, method, chosen)
+                        seconds[method, cached].append(took)
+                        bench.say(f"prefix cache {'on' if cached else 'off'}, {method}: {took:.1f} s")
+                        if cached:
+                            verdicts[method] = found
+    for (method, cached), took in seconds.items():
+        bench.add(f"prefix cache {'on' if cached else 'off'}, {method}: s", took)
+    for cached in (True, False):
+        for method in METHODS[1:]:
+            ratios = [slow / own for slow, own in zip(seconds["paper", cached], seconds[method, cached], strict=True)]
+            target = {"at_least": 4.0, "aim": "6"} if cached else {}
+            bench.add(f"prefix cache {'on' if cached else 'off'}: paper ÷ {method}", ratios, **target)  # type: ignore[arg-type]
+    agreement(bench, verdicts)
+    bench.notes.append(
+        f"The paper's judge may write {ANSWER} tokens a request, as its published ranker does: only the order differs."
+    )
+    bench.notes.append("Agreement is that of a model far too small to judge; with --dialogues-file it is of your dialogues.")
+    bench.deliver(out)

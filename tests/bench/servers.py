@@ -1,0 +1,44 @@
+"""The embedded model as benchmarks serve it: one server, started for a block, whose prefix cache can be emptied."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from serve.files import CONFIGS
+from serve.launch import Servers
+from serve.plan import plan_servers
+from serve.specs import load_spec
+
+NAME = "bench"
+
+
+def write_spec(folder: Path, max_tokens: int, *extra_args: str) -> Path:
+    """A spec file of the embedded model with its own limit a reply."""
+    settings: dict[str, Any] = yaml.safe_load((CONFIGS / "models" / "embedded.yaml").read_text())
+    settings |= {"name": NAME, "sampling": {"temperature": 0.0, "max_tokens": max_tokens}}
+    settings["serve"] |= {"extra_args": list(extra_args)}
+    path = folder / f"{NAME}.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    return path
+
+
+@contextmanager
+def server(spec: Path) -> Iterator[str]:
+    """A server of this spec; yields its base URL."""
+    plans = plan_servers([load_spec(str(spec))], spec.parent / "logs")
+    plans[0].env["VLLM_SERVER_DEV_MODE"] = "1"  # it takes /reset_prefix_cache then
+    with Servers(plans) as servers:
+        yield servers.endpoints[NAME]
+
+
+def forget(url: str) -> None:
+    """Empty the server's prefix cache: the next run must not profit from the one before."""
+    request = urllib.request.Request(f"{url.removesuffix('/v1')}/reset_prefix_cache", method="POST")
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as answer:
+        assert answer.status == 200, "the server did not empty its prefix cache"
