@@ -121,6 +121,8 @@ def plan_servers(
     units = _units(specs, split_adapters=not gpu)
     plans = list[ServerPlan]()
     places = iter(_places([unit for unit in units for _ in range(unit.replicas)], gpus))
+    if not gpu:
+        _check_seeds(specs)
     for unit in units:
         notes = list[str]()
         if gpus or not gpu:  # a driver whose GPUs cannot be listed: vLLM will know
@@ -191,6 +193,16 @@ def _places(units: list[_Unit], gpus: list[str]) -> list[tuple[list[str], int]]:
         start += unit.gpus
     users = Counter(gpu for place in chosen for gpu in place)
     return [(place, max((users[gpu] for gpu in place), default=1)) for place in chosen]
+
+
+def _check_seeds(specs: Sequence[ModelSpec]) -> None:
+    """vLLM's CPU build dies, server and all, when it reads a prompt in parts that is to be sampled with a seed."""
+    for spec in specs:
+        if spec.endpoint.base_url is None and spec.sampling.seed is not None and spec.sampling.temperature > 0:
+            raise UserError(
+                f"model {spec.name}: sampling.seed with a temperature above 0 can kill vLLM's CPU server: leave the seed out, or "
+                "serve the model yourself and name it with --endpoint"
+            )
 
 
 def _check_gpus(unit: _Unit, visible: int, resolve: bool, notes: list[str]) -> None:

@@ -111,6 +111,17 @@ def test_cpu_flags(cpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "VLLM_CPU_OMP_THREADS_BIND" not in server.env, "the user's own setting stays"
 
 
+def test_a_sampled_seed_is_refused_on_cpu_only(cpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = spec(checkpoint=checkpoint(tmp_path / "base"), sampling={"temperature": 0.7, "max_tokens": 8, "seed": 0})
+    with pytest.raises(UserError, match=r"model m: sampling\.seed with a temperature above 0"):
+        plan_servers([made], tmp_path)
+    greedy = made.model_copy(update={"sampling": made.sampling.model_copy(update={"temperature": 0.0})})
+    assert len(plan_servers([greedy], tmp_path)) == 1
+    monkeypatch.setattr(plan, "has_gpu", lambda: True)
+    monkeypatch.setattr(plan, "visible_gpus", lambda: ["0"])
+    assert len(plan_servers([made], tmp_path)) == 1
+
+
 def test_one_server_a_base(gpus: list[str], tmp_path: Path) -> None:
     specs = [
         spec("a"),
