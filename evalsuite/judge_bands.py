@@ -131,7 +131,7 @@ async def _round(judge: Judge, dialogue: Dialogue, repeat: int) -> list[Judgemen
             sampling=spec.sampling.model_copy(update={"max_tokens": room}),
             served_name=spec.served_name(dialogue.language),
             purpose="judge",
-            regex=answer_regex(rubric, dialogue.language) if spec.endpoint.constrained else None,
+            regex=answer_regex(rubric, dialogue.language),
             session=dialogue.id,
         )
     )

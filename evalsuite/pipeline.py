@@ -239,9 +239,7 @@ def _judge(client: ChatClient, resolved: Resolved) -> Judge:
     return Judge(client, resolved.judge, resolved.rubric, resolved.judge_prompts, resolved.method, shown=shown)
 
 
-async def _stream(
-    client: ChatClient, resolved: Resolved, jobs: Sequence[Job], judged: bool, progress: CallProgress
-) -> Outcome:
+async def _stream(client: ChatClient, resolved: Resolved, jobs: Sequence[Job], judged: bool, progress: CallProgress) -> Outcome:
     judge = _judge(client, resolved) if judged else None
     dialogues: dict[str, Dialogue] = {}
     judgements: dict[str, list[Judgement]] = {}

@@ -107,7 +107,7 @@ class Tally:
 def defang(text: str) -> str:
     """Chat-control markers in model text (`<|im_end|>`, `[INST]`, `</s>` …) broken up with a space, so that no text can open a
     turn of its own: tokenizers read such markers inside a message as control tokens. Records keep the text as it was."""
-    if "<" not in text and "[" not in text:  # every marker begins with one of them; this is asked of every message of every call
+    if "<" not in text and "[" not in text:  # every marker begins with one of them; most messages hold neither
         return text
     return _CONTROL.sub(lambda m: f"{m[0][0]} {m[0][1:]}", text)
 
@@ -127,14 +127,15 @@ def split_reasoning(spec: ModelSpec, text: str) -> tuple[str, str]:
 class ChatClient:
     """Calls for any number of models over one connection pool. Use as an async context manager.
 
-    `endpoints` maps spec names to base URLs of running servers (they win over the spec's own). At most `concurrency` calls are
-    in flight; with None each server has as many as it bears (`serve.limit`). A call is tried `attempts` times: on
+    `endpoints` maps spec names to base URLs of running servers (they win over the spec's own). At most `concurrency` calls
+    are in flight; with None each server has as many as it bears (`serve.limit`). A call is tried `attempts` times: on
     408/409/425/429 (Retry-After honoured), 5xx, timeouts, dropped connections and unreadable bodies, with exponential
-    back-off, each wait drawn from its upper half (with the defaults a server that restarts has at least half a minute). It is
-    not tried again once `give_up_s` have passed, so no call takes longer than `give_up_s` + `timeout_s` (25 minutes; about
-    one where the server refuses at once). An answer without a word in it is asked for twice more before it is believed.
-    Raises `UserError` (naming model and endpoint) on other 4xx, and `ServerLost` when the tries are used up. A model that lost `lost_in_a_row` calls, with no answer between them, is given up: what is
-    asked of it later is lost at once. With `offline`, whatever is not in the store raises `NotStored`.
+    back-off, each wait drawn from its upper half (with the defaults a server that restarts has at least half a minute). It
+    is not tried again once `give_up_s` have passed, so no call takes longer than `give_up_s` + `timeout_s` (25 minutes;
+    about one where the server refuses at once). An answer without a word in it is asked for twice more before it is
+    believed. Raises `UserError` (naming model and endpoint) on other 4xx, and `ServerLost` when the tries are used up. A
+    model that lost `lost_in_a_row` calls, with no answer between them, is given up: what is asked of it later is lost at
+    once. With `offline`, whatever is not in the store raises `NotStored`.
     """
 
     store: Store

@@ -200,8 +200,8 @@ def _check_seeds(specs: Sequence[ModelSpec]) -> None:
     for spec in specs:
         if spec.endpoint.base_url is None and spec.sampling.seed is not None and spec.sampling.temperature > 0:
             raise UserError(
-                f"model {spec.name}: sampling.seed with a temperature above 0 can kill vLLM's CPU server: leave the seed out, or "
-                "serve the model yourself and name it with --endpoint"
+                f"model {spec.name}: sampling.seed with a temperature above 0 can kill vLLM's CPU server: leave the seed out, "
+                "or serve the model yourself and name it with --endpoint"
             )
 
 

@@ -37,7 +37,7 @@ def who_again(given: Mapping[str, float]) -> tuple[str, ...] | None:
     found = []
     for name in sorted(given):
         others = [value for other, value in given.items() if other != name]
-        if len(others) > 1 and not apart(others) and any(apart([given[name], value]) for value in others):
+        if len(others) > 1 and not apart(others):  # then it is the name's own score that lies more than a point from another
             found.append(name)
     return tuple(found) or None
 

@@ -82,11 +82,11 @@ def spend(config: EvalConfig, score: bool = True) -> tuple[Outcome, Spent]:
     return outcome, spent
 
 
-def peak_memory() -> float:
-    """The most memory that this process has held so far, MB; without what the process that started it held."""
-    found = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.M)
-    assert found is not None
-    return int(found[1]) * 1024 / 1e6
+def peak_memory(process: int | str = "self") -> float:
+    """The most memory that a process has held so far, MB; 0 when it is gone. (What `getrusage` says of a child may be what its
+    parent held.)"""
+    found = re.search(r"^VmHWM:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text(), re.M)
+    return int(found[1]) * 1024 / 1e6 if found else 0.0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`python -m tests.bench.report`: the report of 8,512 dialogues, its size and seconds, and how soon Chromium shows it."""
+"""The report of 8,512 dialogues: its size and seconds, and how soon Chromium shows it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from selenium import webdriver
 
-from data_prep.tables import Table, to_console
 from evalsuite.report.report import write_report
+from tests.bench.figures import OUT, Bench, OutOption
 from tests.generated_report import make_content
+
+CHROMIUM = Path("/usr/bin/chromium")
 
 FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
 TIMINGS = """
@@ -28,34 +29,37 @@ def main(
     supporters: Annotated[int, typer.Option(help="Supporters; every one talks on every card.")] = 14,
     cards: Annotated[int, typer.Option(help="Role cards a language.")] = 304,
     words: Annotated[int, typer.Option(help="Random words a reply.")] = 190,
-    out: Annotated[Path | None, typer.Option(help="Keep the report in this folder.")] = None,
+    keep: Annotated[Path | None, typer.Option(help="Keep the report in this folder.")] = None,
+    out: OutOption = OUT,
 ) -> None:
-    """Make a report as large as ESC-Eval's own evaluation and open it once in headless Chromium."""
+    """(e) Report: as large as ESC-Eval's own evaluation would give, written and opened once in headless Chromium."""
+    bench = Bench("report", "(e) Report of a full benchmark", supporters=supporters, cards_a_language=cards)
     with tempfile.TemporaryDirectory() as scratch:
-        folder = out or Path(scratch)
+        folder = keep or Path(scratch)
         clocks = [(time.perf_counter(), time.process_time())]
         content = make_content(cards, {f"model-{n:02d}": n / supporters for n in range(supporters)}, words=words)
         clocks.append((time.perf_counter(), time.process_time()))
         page = write_report(folder, content)["html"]
         clocks.append((time.perf_counter(), time.process_time()))
-        paint, interactive, loaded = _opened(page)
         made, written = ([b - a for a, b in zip(*pair, strict=True)] for pair in pairwise(clocks))
-        rows = (
-            ("dialogues", len(content.dialogues)),
-            ("report.html, MB", page.stat().st_size / 1e6),
-            ("records and tables, s (CPU s)", f"{made[0]:.1f} ({made[1]:.1f})"),
-            ("writing the report, s (CPU s)", f"{written[0]:.1f} ({written[1]:.1f})"),
-            ("first view, s", paint / 1000),
-            ("page ready, s", interactive / 1000),
-            ("loaded, s", loaded / 1000),
-        )
-        to_console(Table("report", "Report of a full benchmark", ("what", "figure"), rows), Console())
+        bench.add("dialogues", len(content.dialogues))
+        bench.add("report.html, MB", page.stat().st_size / 1e6)
+        for what, (seconds, cpu) in (("records and tables", made), ("writing the report", written)):
+            bench.add(f"{what}: s", seconds)
+            bench.add(f"{what}: CPU, s", cpu)
+        for what, milliseconds in zip(("first view", "page ready", "loaded"), _opened(page), strict=False):
+            bench.add(f"{what} in Chromium: s", milliseconds / 1000)
+    if not CHROMIUM.exists():
+        bench.notes.append("No Chromium here (make setup-browser): not opened.")
+    bench.deliver(out)
 
 
 def _opened(page: Path) -> list[float]:
-    """Milliseconds to the first content on screen, to the last script run, and to the load event."""
+    """Milliseconds to the first content on screen, to the last script run, and to the load event; nothing without a browser."""
+    if not CHROMIUM.exists():
+        return []
     options = webdriver.ChromeOptions()
-    options.binary_location = "/usr/bin/chromium"
+    options.binary_location = str(CHROMIUM)
     for flag in FLAGS:
         options.add_argument(flag)
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService("/usr/bin/chromedriver"))
@@ -65,7 +69,3 @@ def _opened(page: Path) -> list[float]:
         return figures
     finally:
         driver.quit()
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -4,6 +4,7 @@ stored, checked or shown."""
 from __future__ import annotations
 
 import asyncio
+import importlib
 import importlib.util
 import os
 import time
@@ -21,9 +22,9 @@ DIMENSIONS = 7
 
 @asynccontextmanager
 async def openai(url: str, concurrency: int, aiohttp: bool) -> AsyncIterator[Ask]:
-    import httpx
     from openai import AsyncOpenAI, DefaultAioHttpClient, DefaultAsyncHttpxClient
 
+    httpx = importlib.import_module("httpx2" if importlib.util.find_spec("httpx2") else "httpx")  # by openai's release
     limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
     http = (DefaultAioHttpClient if aiohttp else DefaultAsyncHttpxClient)(limits=limits)
     async with AsyncOpenAI(base_url=url, api_key="none", http_client=http) as client:
@@ -37,15 +38,14 @@ async def openai(url: str, concurrency: int, aiohttp: bool) -> AsyncIterator[Ask
 
 @asynccontextmanager
 async def inspect_ai(url: str, concurrency: int) -> AsyncIterator[Ask]:
-    from inspect_ai.model import ChatMessageAssistant, ChatMessageSystem, ChatMessageUser, GenerateConfig, get_model
-
+    inspect = importlib.import_module("inspect_ai.model")  # not among our own extras
     os.environ.setdefault("OPENAI_API_KEY", "none")
-    kinds = {"system": ChatMessageSystem, "user": ChatMessageUser, "assistant": ChatMessageAssistant}
-    model = get_model(
+    kinds = {"system": inspect.ChatMessageSystem, "user": inspect.ChatMessageUser, "assistant": inspect.ChatMessageAssistant}
+    model = inspect.get_model(
         "openai/embedded",
         base_url=url,
         responses_api=False,
-        config=GenerateConfig(temperature=0, max_tokens=64, max_connections=concurrency),
+        config=inspect.GenerateConfig(temperature=0, max_tokens=64, max_connections=concurrency),
     )
 
     async def ask(messages: Messages) -> str:

@@ -1,4 +1,4 @@
-"""`python -m tests.bench.role_sft`: building the role-play set at full size, on perturbed rows.
+"""Building the role-play set at full size, on perturbed rows.
 
 Rows are dialogues of random words from the bundled texts (nothing is a near duplicate of anything), in the files that a user
 gives: a quarter support dialogues with a card, the rest general role play, 20 % more of each than the quotas take.
@@ -7,25 +7,21 @@ gives: a quarter support dialogues with a card, the rest general role play, 20 %
 from __future__ import annotations
 
 import random
-import resource
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 import yaml
-from rich.console import Console
 
 from data_prep.bundled import BUNDLED
 from data_prep.records import Dialogue, Language, Line, RolePlay, SupportDialogue, Turn
 from data_prep.sources import SOURCES
 from data_prep.sources.bundled import ROLE_PLAY, SUPPORT
-from data_prep.tables import Table, to_console
-from serve.files import write_json, write_jsonl
+from serve.files import write_jsonl
+from tests.bench.data import measured
+from tests.bench.figures import OUT, Bench, OutOption
 
 SPARE = 1.2  # rows beyond the quota, so that the quota step has something to do
 TURNS, WORDS = 14, 22  # of a dialogue; words (en) or pairs of characters (zh) of a turn: about ESConv's length
@@ -87,36 +83,28 @@ def corpus(folder: Path, size: int, seed: int = 0) -> Path:
 
 
 def main(
-    sizes: Annotated[list[int], typer.Argument(help="Examples of each build.")],
-    out: Annotated[Path, typer.Option(help="Where the figures go.")] = Path("runs/bench"),
+    sizes: Annotated[list[int] | None, typer.Argument(help="Examples of each build. Default: 1400 14000.")] = None,
+    out: OutOption = OUT,
     eval_cards: Annotated[list[str] | None, typer.Option(help="Evaluation cards; default: the bundled ones.")] = None,
 ) -> None:
-    """Seconds and peak memory of `python -m data_prep role-sft` for each size, and the ratio of the last to the first."""
+    """(e) Data preparation: seconds and peak memory of `python -m data_prep role-sft` for each size, on perturbed rows."""
     assert {SUPPORT.name, ROLE_PLAY.name} <= set(SOURCES)
-    figures = []
+    sizes = sizes or [1_400, 14_000]
+    bench = Bench("role_sft", "(e) Role-play set, perturbed rows", sizes=sizes)
+    seconds = {}
     for size in sizes:
+        bench.say(f"{size} examples")
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             mix = corpus(folder, size)
-            command = [sys.executable, "-m", "data_prep", "role-sft", "--config", str(mix), "--out", str(folder / "out")]
-            command += [f"--source={source.name}={folder}" for source in (SUPPORT, ROLE_PLAY)]
-            command += [f"--eval-cards={card}" for card in eval_cards or []]
-            started = time.monotonic()
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-            seconds = time.monotonic() - started
+            given = ["--config", str(mix), "--out", str(folder / "out")]
+            given += [f"--source={source.name}={folder}" for source in (SUPPORT, ROLE_PLAY)]
+            took, peak = measured("role-sft", *given, *(f"--eval-cards={card}" for card in eval_cards or []))
             built = sum(1 for part in ("train", "valid") for _ in (folder / "out" / f"{part}.jsonl").open())
-        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024**2  # largest child so far: sizes in rising order
-        figures.append({"asked": size, "built": built, "seconds": round(seconds, 1), "peak_gib": round(peak, 2)})
-    ratio = figures[-1]["seconds"] / figures[0]["seconds"]
-    table = Table(
-        key="role_sft",
-        title=f"Role-play set, perturbed rows (the last size takes {ratio:.1f} × the first's time)",
-        columns=("Asked", "Built", "Seconds", "Peak memory, GiB"),
-        rows=tuple((f["asked"], f["built"], f["seconds"], f["peak_gib"]) for f in figures),
-    )
-    to_console(table, Console())
-    write_json(out / "role_sft.json", {"builds": figures})
-
-
-if __name__ == "__main__":
-    typer.run(main)
+        seconds[size] = took
+        bench.add(f"{size:,}: built", built)
+        bench.add(f"{size:,}: s", took)
+        bench.add(f"{size:,}: peak memory, MB", peak)
+    if len(sizes) > 1:
+        bench.add(f"time, {max(sizes):,} ÷ {min(sizes):,}", seconds[max(sizes)] / seconds[min(sizes)])
+    bench.deliver(out)

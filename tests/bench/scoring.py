@@ -1,5 +1,5 @@
-"""Dialogues scored a minute: the paper's seven rubric-first requests beside both native methods, on the same dialogues, with the
-server's prefix cache and without."""
+"""Seconds to score the same dialogues: the paper's seven rubric-first requests beside both native methods, with the server's
+prefix cache and without."""
 
 from __future__ import annotations
 
@@ -105,8 +105,8 @@ def main(
                         bench.say(f"prefix cache {'on' if cached else 'off'}, {method}: {took:.1f} s")
                         if cached:
                             verdicts[method] = found
-    for (method, cached), took in seconds.items():
-        bench.add(f"prefix cache {'on' if cached else 'off'}, {method}: s", took)
+    for (method, cached), each in seconds.items():
+        bench.add(f"prefix cache {'on' if cached else 'off'}, {method}: s", each)
     for cached in (True, False):
         for method in METHODS[1:]:
             ratios = [slow / own for slow, own in zip(seconds["paper", cached], seconds[method, cached], strict=True)]

@@ -29,8 +29,8 @@ Lengths = dict[str | None, int]  # card → tokens generated in its dialogue
 
 @dataclass
 class HuggingFace:
-    """The reference: transformers' `generate` answers one call after the other, in this process. It stands where the chat client
-    does, so that both are asked exactly the same messages."""
+    """The reference: transformers' `generate` answers one call after the other, in this process. It stands where the chat
+    client does, so that both are asked exactly the same messages."""
 
     model: Any
     tokenizer: Any
@@ -89,13 +89,13 @@ def one_at_a_time(resolved: Resolved, cards: list[RoleCard], bench: Bench) -> tu
 def main(
     dialogues: Annotated[int, typer.Option(help="Dialogues of ours a run.")] = 96,
     reference_dialogues: Annotated[int, typer.Option(help="How many of them the reference holds, evenly spread.")] = 4,
-    in_flight: Annotated[list[int] | None, typer.Option(help="Calls in flight; repeat. 0: adapting. Default: 32 96 0.")] = None,
+    in_flight: Annotated[list[int] | None, typer.Option(help="Calls in flight; repeat. 0: adapting. Default: 96 0.")] = None,
     max_tokens: Annotated[int, typer.Option(help="Tokens a reply at most.")] = 96,
     runs: RunsOption = 1,
     out: OutOption = OUT,
 ) -> None:
     """(b) Simulation: dialogues a minute beside the reference procedure (transformers, one dialogue at a time)."""
-    widths = in_flight or [32, 96, 0]
+    widths = in_flight or [96, 0]
     sizes = {"dialogues": dialogues, "of the reference": reference_dialogues, "tokens a reply": f"≤ {max_tokens}", "runs": runs}
     bench = Bench("simulation", "(b) Simulation: embedded model, greedy, the same cards", **sizes)
     step = max(dialogues // reference_dialogues, 1)

@@ -128,6 +128,15 @@ def test_through_the_sheets_and_back(tmp_path: Path) -> None:
     fill("joint", "2")
     with pytest.raises(UserError, match="holds answers and would be overwritten"):
         call("export", *base, "--out", tmp_path / "x")
+    (tmp_path / "x" / "eve.csv").write_bytes((tmp_path / "x" / "a.csv").read_bytes())
+    for more, message in [
+        (("--sheet", tmp_path / "x" / "eve.csv"), "nobody named 'eve' was asked again: known: a, joint"),
+        (sheets[:2], "--sheet: a is given twice"),
+        (base[2:], "an annotator scored a dialogue's dimension twice, in two files"),
+        (("--rubric", "epitome"), r"s\.jsonl: a on d1 / safety: rubric: 'feel', but --rubric is epitome"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            call("import", *base, *sheets, *more, "--out", tmp_path / "y")
     shown = call("import", *base, *sheets, "--out", tmp_path / "y")
     assert "before the second round" in shown and "after the second round" in shown and "still more than a point" in shown
     accepted = [json.loads(line) for line in (tmp_path / "y" / "accepted.jsonl").read_text().splitlines()]

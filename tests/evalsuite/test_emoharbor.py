@@ -257,7 +257,7 @@ def test_gold_and_probes_are_judged_by_what_the_config_shows(esc_eval: EscEval, 
     turns = [{"role": role, "text": f"said {place}"} for place, role in enumerate(["supporter", "seeker"] * 2)]
     known = {"id": "g", "language": "en", "source": "s", "profile_id": PROFILES["en"].id, "turns": turns}
     score = {"dialogue_id": "g", "language": "en", "annotator": "a", "rubric": "emoharbor", "value": 4}
-    files = {"gold": [known], "unknown": [known | {"profile_id": "x"}]}
+    files: dict[str, list[dict[str, Any]]] = {"gold": [known], "unknown": [known | {"profile_id": "x"}]}
     files["scores"] = [score | {"dimension": name} for name in RUBRIC.dimensions]
     for name, records in files.items():
         (tmp_path / f"{name}.jsonl").write_bytes(b"\n".join(map(orjson.dumps, records)))
@@ -363,12 +363,13 @@ def test_the_pack_and_the_rubric_are_complete_in_both_languages(language: Langua
         "limit": True,
         "monologue": "M",
     }
-    values |= {"transcript": "T [END CHAT]", "start": "S", "states": True, "problem": "p", "low": 1, "high": 5}
+    values |= {"transcript": "T [END CHAT]", "start": "S [BEGIN CHAT]", "states": True, "problem": "p", "low": 1, "high": 5}
     for template in (*TEMPLATES, "judge_system.j2", "judge_again.j2"):
         shown = pack.render(language, template, **values)
         chinese = bool(re.search("[一-鿿]", shown))
         assert shown and not re.search(r"[{}][{%#}]", shown) and (chinese == (language == "zh") or template == "triple.j2")
-        assert shown.count("[END CHAT]") <= 1, "no reply ends the chat"
+        if "T (END CHAT)" in shown:
+            assert shown.count("[BEGIN CHAT]") == shown.count("[END CHAT]") == 1, "no text begins or ends the chat"
 
 
 def test_the_bundled_config_names_two_supporters_on_one_server_and_the_papers_procedure() -> None:

@@ -20,7 +20,7 @@ from evalsuite.reported.recomputation import check
 from evalsuite.reported.tables import load_reported
 from evalsuite.statistics import ensemble
 from evalsuite.statistics.ensemble import Aspect, combined, panel_of, people_of, shares
-from evalsuite.statistics.ensemble_tables import report
+from evalsuite.statistics.ensemble_tables import fit_tables, report
 from serve.errors import UserError
 from serve.files import write_jsonl
 from tests.evalsuite.records import make_dialogue, make_judgement
@@ -45,6 +45,8 @@ def test_equation_1_by_hand() -> None:
     """Two rounds of band probabilities: (0.2·1 + 0.3·2 + 0.5·3 + 0.4·1 + 0.1·2 + 0.5·0) / 2 = (2.3 + 0.6) / 2."""
     given = [make_judgement("d", "safety", value, repeat=n) for n, value in enumerate([2.3, 0.6, None])]
     assert panel_of(given) == {"j · joint": {SAFE: {"d": 1.45}}}  # the unreadable round is in no mean
+    with pytest.raises(UserError, match=r"several rubrics \(other, test\): choose one with --rubric"):
+        panel_of([*given, make_judgement("d", "safety", 1.0, rubric="other")])
 
 
 def test_equation_2_on_the_printed_tables() -> None:
@@ -136,8 +138,30 @@ def test_a_left_out_judge_leaves_the_ensemble_of_the_others() -> None:
     fitted = ensemble.fit(panel, people, people[SAFE], "test", "paper")
     assert [round(each.weight, 4) for each in fitted.weights] == [0.5556, 0.4444, 0]  # rho 1, 0.8, −1
     assert ensemble.without(fitted, "x · joint") == {SAFE: {"y · joint": 1, "z · joint": 0}}
+    assert len(fitted.data) == 64 and fitted.fitted_on == ["d0", "d1", "d2", "d3"]
+    other = ensemble.fit(panel, {SAFE: people[SAFE] | {"d3": 2.5}}, people[SAFE], "test", "paper")
+    assert other.weights == fitted.weights and other.data != fitted.data, "the ranks are the same, the data are not"
     named = {row.scorer: row.spearman.mean for row in report(panel, people, fitted, people[SAFE])}
     assert named["feel without x · joint"] == pytest.approx(0.8) and named["z · joint"] == pytest.approx(-1)
+
+
+def test_what_lacks_a_judge_has_no_score_and_says_so() -> None:
+    people = people_of([human(f"d{n}", n) for n in range(4)], {})
+    judged = verdicts("x", {f"d{n}": float(n) for n in range(4)}) + verdicts("y", {"d0": 0.0, "d1": 1.0, "d2": 2.0, "d3": None})
+    panel = panel_of(judged)
+    fitted = ensemble.fit(panel, people, people[SAFE], "test", "paper")
+    found = {j.dialogue_id: j for j in ensemble.apply(fitted, judged)}
+    assert (found["d3"].value, found["d3"].condition["failure"]) == (None, "judge_missing")
+    assert found["d2"].value == 2 and "failure" not in found["d2"].condition
+    rows = {row.scorer: row.spearman.n for row in report(panel, people, fitted, people[SAFE])}
+    assert rows == dict.fromkeys(("x · joint", "y · joint", "mean of the judges", "feel"), 3), "all over the same dialogues"
+
+
+def test_weights_that_are_even_are_called_so() -> None:
+    people = people_of([human(f"d{n}", n) for n in range(3)], {})
+    against = ensemble.fit(panel_of(verdicts("x", {f"d{n}": -n for n in range(3)})), people, people[SAFE], "test", "paper")
+    table = fit_tables([against], [])[0]
+    assert table.rows[0][-2:] == (1.0, "even") and table.notes[-1].startswith("even: ")
 
 
 def test_names_of_ensembles_that_lack_a_judge_stay_apart() -> None:
@@ -161,7 +185,8 @@ def test_parts_keep_groups_together_and_leave_both_sides() -> None:
 
 
 def test_people_are_mapped_and_averaged() -> None:
-    survey = [human("d", 5, dimension="empathy"), human("d", 2, dimension="empathy", annotator="b"), human("d", 1)]
+    empathy = (("a", 6.0, 0), ("a", 4.0, 2), ("b", 2.0, None))  # one rated two turns: they count as one
+    survey = [human("d", v, dimension="empathy", annotator=who, turn=turn) for who, v, turn in empathy] + [human("d", 1)]
     assert people_of(survey, {"empathy": "comprehensibility"}) == {Aspect("en", "comprehensibility"): {"d": 3.5}}
     with pytest.raises(UserError, match="--map empaty=safety: people did not score 'empaty': did you mean empathy"):
         people_of(survey, {"empaty": "safety"})
@@ -195,6 +220,7 @@ def test_fit_saves_and_apply_uses(tmp_path: Path) -> None:
     held_out = {row["scorer"]: row["spearman"] for row in shown["correlation"] if row["mode"] == "native"}
     assert held_out["x · joint"]["value"] == pytest.approx(1) and held_out["z · joint"]["value"] < 0
     assert {row["n"] for row in held_out.values()} <= {12 - len(saved["fitted_on"]), 11 - len(saved["fitted_on"])}
+    assert all(f"d{n ^ 1}" in saved["fitted_on"] for n in (int(id[1:]) for id in saved["fitted_on"])), "cards stay whole"
     weights = {row["judge"]: row["weight"] for row in saved["weights"]}
     assert weights["z · joint"] == 0 and weights["x · joint"] > weights["y · joint"] > 0 and len(saved["data"]) == 64
     told = json.loads(
@@ -240,6 +266,18 @@ def test_wrong_input_is_one_clear_line(tmp_path: Path) -> None:
     target = ("--weights", tmp_path / "w.json", "--to", tmp_path / "f.jsonl")
     with pytest.raises(UserError, match="no verdict by judge 'x · joint', which has weight"):
         call("apply", "--judgements", tmp_path / "less.jsonl", *target)
+    for target_too, options, message in [
+        (tmp_path / "judged.jsonl", (), "is read from there and would be replaced"),
+        (tmp_path / "f.jsonl", ("--rubric", "test"), "weights are for rubric feel, the judgements are on test"),
+    ]:
+        write_jsonl(tmp_path / "test.jsonl", verdicts("x", {"d0": 1.0}))
+        given = ("--judgements", tmp_path / "judged.jsonl", "--judgements", tmp_path / "test.jsonl")
+        with pytest.raises(UserError, match=message):
+            call("apply", *given, "--weights", tmp_path / "w.json", "--to", target_too, *options)
+    doubled = saved | {"weights": [*saved["weights"], saved["weights"][0]]}
+    (tmp_path / "w.json").write_text(json.dumps(doubled))
+    with pytest.raises(UserError, match=r"w\.json: .*duplicate entries: en/safety/x · joint"):
+        call("apply", "--judgements", tmp_path / "judged.jsonl", *target)
     saved["weights"][0]["weight"] = 0.1
     (tmp_path / "w.json").write_text(json.dumps(saved))
     with pytest.raises(UserError, match=r"w\.json: weights: those of en/safety sum to"):

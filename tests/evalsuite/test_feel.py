@@ -7,6 +7,7 @@ import json
 import math
 import shutil
 from pathlib import Path
+from statistics import stdev
 from typing import Any
 
 import orjson
@@ -19,6 +20,8 @@ from data_prep.records import HumanScore, Turn
 from data_prep.rubrics import load_rubric
 from evalsuite.commands.feel import app
 from evalsuite.frameworks.feel import load_feel_config, members
+from evalsuite.statistics.band_methods import people_table
+from evalsuite.statistics.ensemble import Aspect
 from serve.errors import UserError
 from serve.files import CONFIGS, write_jsonl
 from tests.endpoint import Answer, Endpoint
@@ -39,7 +42,7 @@ def judge(body: dict[str, Any], count: int) -> Answer:
     third = 0.9 if "hard time" in body["messages"][0]["content"] else 1.0
     lines = []
     for n, dimension in enumerate(ASPECTS.values()):
-        first = round(seed[n] / 512, 2)
+        first = round(seed[n] / 300, 2)
         lines.append(f"{dimension.label['en']}: 0=0 1={first:.2f} 2=0 3={third - first:.2f}")
     return Answer("\n".join(lines))
 
@@ -93,8 +96,24 @@ def test_score_resumes_and_methods_compare(tmp_path: Path) -> None:
     row = next(row for row in shown[1]["rows"] if row[0] == "j · mode=native · persona=peer" and row[2] == "safety")
     assert row[4]["mean"] == pytest.approx(sum(gaps) / 4) and row[5]["mean"] == pytest.approx(sum(map(abs, gaps)) / 4)
     assert row[3]["mean"] is None, "token probabilities are the same throughout: no correlation"
-    with pytest.raises(UserError, match="was made with another feel config: rounds: 3 → 4"):
-        call(*base, "--rounds", 4)
+    assert min(gaps) < 0 < max(gaps), "else the sizes of the gaps would be the gaps"
+    mine = [row for row in made if row["method"] == "bands" and row["condition"]["persona"] == "psychologist"]
+    spread = [stdev(row["value"] for row in mine if (row["dialogue_id"], row["dimension"]) == (f"d{n}", a))
+              for n in range(4) for a in ASPECTS]  # fmt: skip
+    assert rows["j · bands · mode=native · persona=psychologist"][5]["mean"] == pytest.approx(sum(spread) / len(spread))
+    pack = shutil.copytree(CONFIGS / "prompts" / "feel", tmp_path / "pack")
+    for change, option, message in [
+        ({}, ("--rounds", 4), "rounds: 3 → 4"),
+        ({}, ("--limit", 3), r"dialogues\.count: 4 → 3; dialogues\.sha256: "),
+        ({"prompts": str(pack)}, (), r"prompts\.pack: "),
+    ]:
+        config(tmp_path, **change)
+        with pytest.raises(UserError, match=f"was made with another feel config: {message}"):
+            call(*base, *option)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.json").write_text('{"score": {}}')
+    with pytest.raises(UserError, match=r"holds another run's records \(score\)"):
+        call(*base, "--out", tmp_path / "other")
     people_and_methods(tmp_path, made)
     (tmp_path / "run" / "costs.jsonl").write_text('{"judge": "j"}\n')
     with pytest.raises(UserError, match=r"costs\.jsonl:1: dialogues: "):
@@ -157,6 +176,25 @@ def test_judges_of_one_model_are_asked_together(tmp_path: Path) -> None:
     other.write_text((folder / "j.yaml").read_text().replace("seed: 1", "seed: 2"))
     with pytest.raises(UserError, match=r"j\.yaml and .*k\.yaml are both named j: rename one"):
         members(load_feel_config(config(folder, judges=[{"model": model}, {"model": str(other), "persona": "peer"}]), {}))
+
+
+def test_token_probabilities_need_a_server_that_gives_them(tmp_path: Path) -> None:
+    path = config(tmp_path)
+    text = (tmp_path / "j.yaml").read_text()
+    (tmp_path / "j.yaml").write_text(text.replace("endpoint:\n", "endpoint:\n  top_logprobs: 0\n"))
+    with pytest.raises(UserError, match=r"model j: its endpoint gives no token probabilities \(top_logprobs: 0\)"):
+        members(load_feel_config(path, {}))
+    assert members(load_feel_config(path, {"methods": ["bands"]}))
+
+
+def test_what_scorers_lack_is_compared_on_what_they_share() -> None:
+    """Spearman over d0 to d2, which both scored; a scorer without any score takes none away."""
+    safe = Aspect("en", "safety")
+    people = {safe: {"d0": 0.0, "d1": 1.0, "d2": 2.0, "d3": 3.0}}
+    panel = {"x": {safe: {"d0": 0.0, "d1": 2.0, "d2": 1.0, "d3": 3.0}}, "y": {safe: {"d0": 1.0, "d1": 2.0, "d2": 3.0}}, "z": {}}
+    (x, y) = people_table(panel, people).rows
+    assert x[:2] == ("x", "en") and (x[2].mean, x[2].n) == (pytest.approx(0.5), 3)  # type: ignore[union-attr]
+    assert (y[2].mean, y[2].n) == (pytest.approx(1), 3)  # type: ignore[union-attr]
 
 
 def test_a_pack_needs_the_prompts_of_its_methods_only(tmp_path: Path) -> None:

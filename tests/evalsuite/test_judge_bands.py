@@ -93,8 +93,11 @@ def test_labels_that_lines_could_not_be_told_by(label: str) -> None:
     if label in ("Danger", "Tone"):
         check_labels(rubric)
     else:
+        place = SpecEndpoint(base_url="http://127.0.0.1:9/v1")
+        spec = ModelSpec(name="j", about="", roles=("judge",), languages=("en",), endpoint=place)
+        client: Any = None  # nothing is asked
         with pytest.raises(UserError, match=r"rubric test: dimensions\.(tone|safety)\.label\.en: "):
-            check_labels(rubric)
+            Judge(client, spec, rubric, load_pack("feel"), "bands")
 
 
 async def rounds(
@@ -167,6 +170,6 @@ def test_personas_differ_and_keep_the_guard(persona: str) -> None:
     pack = load_pack("feel")
     for language in ("en", "zh"):
         text = pack.given(persona=persona).render(language, "judge_system.j2")
-        assert text == pack.render(language, "judge_system.j2", persona=persona)
+        assert text == pack.given(persona="x").render(language, "judge_system.j2", persona=persona)
         assert text.startswith(pack.render(language, f"persona_{persona}.j2")) and "[END TRANSCRIPT]" in text
         assert (text == pack.render(language, "judge_system.j2")) == (persona == "psychologist")

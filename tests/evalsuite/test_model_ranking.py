@@ -84,6 +84,13 @@ def test_what_ranks_nothing_has_no_figures() -> None:
         compare_ranks(people, metric_ranks(given[2:], DIALOGUES, BY, "mean"))
 
 
+def test_supporters_that_one_side_lacks_are_ranked_out() -> None:
+    """m1 leads for people; of m2 and m3, which the metric has, both put m3 first: no error is left. t2 has one and is out."""
+    given = scored("j", {"t1": {"m2": 1.0, "m3": 2.0}, "t2": {"m3": 1.0}})
+    (found,) = compare_ranks(human_ranks(PREFERENCES, DIALOGUES, BY), metric_ranks(given, DIALOGUES, BY, "mean"))
+    assert (found.topics, found.supporters, found.figures["mae"].mean, found.figures["rmse"].mean) == (1, (2, 2), 0, 0)
+
+
 def test_scores_on_two_rubrics_are_not_one_rank() -> None:
     given = [make_judgement("t1m1", "safety", 1.0), make_judgement("t1m1", "empathy", 4.0, rubric="other")]
     with pytest.raises(UserError, match="j · joint: verdicts on rubrics test and other: choose one with --rubric"):

@@ -1,0 +1,62 @@
+"""The benchmarks' own arithmetic: targets, ideals, slopes, padding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from serve.files import read_object
+from tests.bench.client import ideal
+from tests.bench.figures import Bench, Figure, growth
+from tests.bench.growth import slopes
+from tests.bench.one_run import varied
+from tests.bench.training import padding
+
+
+@pytest.mark.parametrize(
+    ("values", "bounds", "met"),
+    [
+        ([1.0, 3.0, 9.0], {"at_least": 3.0}, True),  # the median counts, not the mean
+        ([1.0, 2.9, 9.0], {"at_least": 3.0}, False),
+        ([1.31], {"at_most": 1.3}, False),
+        ([0.95, 1.05], {"at_least": 0.9, "at_most": 1.1}, True),
+        ([0.5], {"at_least": 0.9, "at_most": 1.1}, False),
+        ([], {"at_most": 1.3}, None),
+        ([5.0], {}, None),
+    ],
+)
+def test_a_target_is_met_by_the_median(values: list[float], bounds: dict[str, float], met: bool | None) -> None:
+    assert Figure("f", values, bounds.get("at_least"), bounds.get("at_most")).met is met
+
+
+def test_the_ideal_is_bound_by_calls_or_by_waves() -> None:
+    assert ideal(500, 0.2, 256) == 500 * 17 * 0.2 / 256  # two waves of a path of 12 calls are 4.8 s, less than 6.64
+    assert ideal(10, 0.2, 256) == pytest.approx(12 * 0.2)
+
+
+def test_memory_a_further_dialogue_leaves_out_what_a_process_needs_anyway() -> None:
+    assert slopes({1000: 140.0, 100: 104.0, 10_000: 500.0}) == {1000: 36 / 900, 10_000: 360 / 9000}
+    assert growth({100: 2.0, 10_000: 2.2, 1000: 9.0}) == pytest.approx(1.1)
+
+
+def test_padding_is_counted_over_whole_batches() -> None:
+    assert padding([[4, 2], [3, 3]]) == pytest.approx(2 / 14)
+
+
+def test_no_card_is_there_twice_and_none_shares_its_beginning_with_another() -> None:
+    cards = varied(400)
+    assert len({card.id for card in cards}) == 400
+    assert len({(card.age, card.problem) for card in cards}) == 400
+    assert not {card.id for card in cards} & {card.id for card in varied(50, first=400)}
+
+
+def test_figures_are_kept_with_their_sizes_and_in_one_table(tmp_path: Path) -> None:
+    for key, value in (("one", 1.0), ("two", 5000.0)):
+        bench = Bench(key, f"Bench {key}", runs=3)
+        bench.add("calls/s", [value, value + 1], at_least=2000)
+        bench.deliver(tmp_path)
+    assert read_object(tmp_path / "two.json", "")["figures"][0]["met"] is True
+    table = (tmp_path / "bench.md").read_text()
+    assert "| calls/s | 1.5 | 1 | 2 | 2 | ≥ 2000 | NO |" in table
+    assert "| calls/s | 5,000 | 5,000 | 5,001 | 2 | ≥ 2000 | yes |" in table
