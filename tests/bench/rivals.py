@@ -58,7 +58,7 @@ async def inspect_ai(url: str, concurrency: int) -> AsyncIterator[Ask]:
 # Name → the modules that it needs, and what opens it for so many calls in flight.
 RIVALS: dict[str, tuple[tuple[str, ...], Callable[[str, int], AbstractAsyncContextManager[Ask]]]] = {
     "openai-python": (("openai",), lambda url, n: openai(url, n, aiohttp=False)),
-    "openai-python on aiohttp": (("openai", "httpx_aiohttp"), lambda url, n: openai(url, n, aiohttp=True)),
+    "openai-python on aiohttp": (("openai", "aiohttp"), lambda url, n: openai(url, n, aiohttp=True)),
     "Inspect AI": (("inspect_ai",), inspect_ai),
 }
 
