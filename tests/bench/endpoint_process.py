@@ -47,8 +47,10 @@ def answers(words: int) -> dict[str, list[bytes]]:
         if digits and words:
             near = [{"token": str(n), "logprob": -0.5 - n} for n in range(20)]
             choice["logprobs"] = {"content": [{"token": digit, "logprob": -0.5, "top_logprobs": near} for digit in text]}
-        usage = {"prompt_tokens": 100, "completion_tokens": digits or max(words, 12)}
-        return orjson.dumps({"choices": [choice], "usage": usage})
+        written = digits or max(words, 12)
+        usage = {"prompt_tokens": 100, "completion_tokens": written, "total_tokens": 100 + written}
+        kind = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "embedded"}
+        return orjson.dumps(kind | {"choices": [{"index": 0, **choice}], "usage": usage})
 
     return {
         "text": [body(text) for text in texts],

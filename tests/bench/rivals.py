@@ -39,12 +39,11 @@ async def openai(url: str, concurrency: int, aiohttp: bool) -> AsyncIterator[Ask
 @asynccontextmanager
 async def inspect_ai(url: str, concurrency: int) -> AsyncIterator[Ask]:
     inspect = importlib.import_module("inspect_ai.model")  # not among our own extras
-    os.environ.setdefault("OPENAI_API_KEY", "none")
+    os.environ.setdefault("BENCH_API_KEY", "none")
     kinds = {"system": inspect.ChatMessageSystem, "user": inspect.ChatMessageUser, "assistant": inspect.ChatMessageAssistant}
     model = inspect.get_model(
-        "openai/embedded",
+        "openai-api/bench/embedded",
         base_url=url,
-        responses_api=False,
         config=inspect.GenerateConfig(temperature=0, max_tokens=64, max_connections=concurrency),
     )
 
