@@ -137,9 +137,8 @@ reproduce-table4:  ## Table 4 from people's scores: SCORES= DIALOGUES= RANKER= (
 	$(BIN)/esc-eval agree $(foreach judge,$(RANKER) $(JUDGES),--judgements $(TABLE4)/$(call spec_name,$(judge))/judgements.jsonl) \
 	  --gold $(TABLE4)/gold/scores.jsonl --only-shared --mode $(MODE) --against paper --out $(TABLE4)
 
-bench: setup  ## Speed of client and engine against a local endpoint, and of building training sets (runs/bench/)
-	$(BIN)/python -m tests.bench
-	$(BIN)/python -m tests.bench.role_sft 1400 14000
+bench: setup  ## Every benchmark beside its target: client, simulation, scoring, growth, data, report, training (runs/bench/)
+	$(BIN)/python -m tests.bench all
 
 clean:  ## Remove .venv, runs and caches of tools (the embedded model's cache stays)
 	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
