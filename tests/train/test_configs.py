@@ -23,6 +23,7 @@ from packaging.requirements import Requirement
 from data_prep.__main__ import app as data_prep_app
 from data_prep.cards.taxonomy import load_taxonomy
 from data_prep.commands.cards import Quotas
+from data_prep.profiles.vocabulary import load_vocabulary
 from data_prep.prompts import PromptPack
 from data_prep.role_play.mix import RoleSftConfig
 from data_prep.rubrics import load_rubric
@@ -30,6 +31,8 @@ from evalsuite.checks.probe import load_injections
 from evalsuite.checks.risk import load_lexicon
 from evalsuite.checks.shared_bases import Families
 from evalsuite.config import load_config
+from evalsuite.fdaef.registry import load_benchmark, load_models
+from evalsuite.frameworks.feel import load_feel_config
 from evalsuite.reported.tables import load_reported
 from serve.__main__ import app as serve_app
 from serve.files import CONFIGS, load_yaml, read_yaml
@@ -80,16 +83,19 @@ PARSERS: dict[str, Callable[[Path], object]] = {
     "constraints-cpu.txt": parse_constraints,
     "data/role_*.yaml": lambda path: read_yaml(path, RoleSftConfig, "role-play mix"),
     "data/table5.yaml": lambda path: read_yaml(path, Quotas, "quotas"),
-    "eval/*.yaml": lambda path: load_config(path, {}),
+    "ecdbench/models.yaml": lambda path: load_models(path.stem),
+    "ecdbench/registry.yaml": lambda path: load_benchmark(path.parent.name),
+    "eval/*.yaml": lambda path: (load_feel_config if path.stem == "feel" else load_config)(path, {}),
     "launch/*.sh": lambda path: subprocess.run(["bash", "-n", str(path)], check=True),  # more in tests/test_launch_files.py
     "launch/*.yaml": lambda path: load_yaml(path, "SkyPilot task"),
     "models/*.yaml": lambda path: load_spec(str(path)),
+    "profiles/scenarios.yaml": load_vocabulary,
     "prompts/*/*/*": compile_template,
     "rubrics/*.yaml": lambda path: load_rubric(str(path)),
     "taxonomy.yaml": load_taxonomy,
     "health/families.yaml": lambda path: read_yaml(path, Families, "model families"),
     "health/injections.yaml": load_injections,
-    "reported/esc_eval/*.yaml": lambda path: load_reported("esc_eval").table(path.stem.removeprefix("table_")),
+    "reported/*/*.yaml": lambda path: load_reported(path.parent.name).table(path.stem.removeprefix("table_")),
     "risk/*.yaml": lambda path: load_lexicon("en" if path.stem == "en" else "zh"),
     "train/architectures.yaml": build_architectures,
     "train/esc_*.yaml": parse_recipe_file,
