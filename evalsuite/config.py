@@ -36,6 +36,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 }
 
 
+C = TypeVar("C", bound=BaseModel)
 J = TypeVar("J")
 P = TypeVar("P", RoleCard, Profile)
 
@@ -109,11 +110,16 @@ class EvalConfig(BaseModel):
 
 
 def load_config(path: Path, overrides: dict[str, Any]) -> EvalConfig:
+    """A run's config (`overridden`)."""
+    return overridden(path, EvalConfig, "eval config", overrides)
+
+
+def overridden(path: Path, kind: type[C], what: str, overrides: dict[str, Any]) -> C:
     """A config file with command-line overrides (None: not given); errors name file, line and field, or the option."""
-    config = read_yaml(path, EvalConfig, "eval config")
+    config = read_yaml(path, kind, what)
     given = {key: value for key, value in overrides.items() if value is not None}
     try:
-        return EvalConfig.model_validate(config.model_dump(exclude_unset=True) | given)
+        return kind.model_validate(config.model_dump(exclude_unset=True) | given)
     except ValidationError as error:
         raise UserError(f"command line: {explain(error)}") from None
 

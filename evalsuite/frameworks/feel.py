@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rich.console import Console
 
 from data_prep.judge_prompts import JudgeMethod, check_pack
 from data_prep.prompts import PromptPack
 from data_prep.records import Dialogue, Judgement, Language
-from evalsuite.config import EvalConfig, Resolved
+from evalsuite.config import EvalConfig, Resolved, overridden
 from evalsuite.identity import identity
 from evalsuite.judge import Judge
 from evalsuite.judge_bands import Bands, OffSum
@@ -30,7 +30,7 @@ from evalsuite.statistics.band_methods import Cost
 from evalsuite.statistics.summary import scorer_of
 from serve.client import ChatClient
 from serve.errors import UserError, near
-from serve.files import digest, explain, read_yaml, write_jsonl
+from serve.files import digest, write_jsonl
 from serve.specs import ModelSpec
 
 FRAMEWORK = "feel"
@@ -76,13 +76,8 @@ class FeelConfig(BaseModel):
 
 
 def load_feel_config(path: Path, overrides: dict[str, Any]) -> FeelConfig:
-    """A config file with command-line overrides (None: not given); errors name file, line and field, or the option."""
-    config = read_yaml(path, FeelConfig, "FEEL config")
-    given = {key: value for key, value in overrides.items() if value is not None}
-    try:
-        return FeelConfig.model_validate(config.model_dump() | given)
-    except ValidationError as error:
-        raise UserError(f"command line: {explain(error)}") from None
+    """A panel's config (`evalsuite.config.overridden`)."""
+    return overridden(path, FeelConfig, "FEEL config", overrides)
 
 
 @dataclass(frozen=True)

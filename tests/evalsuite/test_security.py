@@ -158,7 +158,7 @@ def listing(folder: Path) -> set[str]:
 
 def test_no_name_reaches_out_of_the_run_folder(esc_eval: EscEval, tmp_path: Path) -> None:
     """Card ids, the supporter's name, the rubric and its dimensions, and what models say, all of them hostile at once."""
-    inside = tmp_path / "deep" / "work"
+    inside = tmp_path / "deep" / "inner"
     inside.mkdir(parents=True)
     cards = load_cards(bundled_cards("en"))
     bad = [name[:200] for name in NAMES]
@@ -183,15 +183,15 @@ def test_no_name_reaches_out_of_the_run_folder(esc_eval: EscEval, tmp_path: Path
             mine = ("--supporter", NAMES[0], "--base-url", endpoint.url)
             assert esc_eval(*common, *mine) == (0, "")
             made = listing(tmp_path) - before
-            assert "deep/work/run/report.html" in made and "deep/work/run/tables/leaderboard-en.csv" in made
-            assert {name for name in made if not name.startswith("deep/work/run")} == set()
+            assert "deep/inner/run/report.html" in made and "deep/inner/run/tables/leaderboard-en.csv" in made
+            assert {name for name in made if not name.startswith("deep/inner/run")} == set()
             # Other names: used safely, or refused in one line.
             for name in NAMES[1:]:
                 simulate = ("simulate", *common[1:], "--limit", "1", "--base-url", endpoint.url, "--out", "other")
                 code, err = esc_eval(*simulate, "--supporter", name)
                 assert (code, err) == (0, "") or (code == 2 and err.startswith("error: ") and err.count("\n") == 1), (name, err)
             made = listing(tmp_path) - before
-            assert {name for name in made if not name.startswith(("deep/work/run", "deep/work/other"))} == set()
+            assert {name for name in made if not name.startswith(("deep/inner/run", "deep/inner/other"))} == set()
             for name in (NAMES[0], NAMES[5], NAMES[6]):  # no command line can hold NAMES[4]
                 for option in ("--supporter", "--seeker", "--judge", "--prompts", "--judge-prompts", "--cards"):
                     code, err = esc_eval(*common, "--out", "third", option, name)
