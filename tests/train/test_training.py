@@ -163,6 +163,14 @@ def test_killed_and_resumed_ends_as_undisturbed(disturbed: dict[str, Path], task
     assert (folder / "killed" / "metrics.json").stat().st_mtime_ns == stamp
 
 
+def _readable(path: Path) -> bool:
+    """Whether this JSON file is there in full: a kill while it is written leaves a checkpoint that training refuses."""
+    try:
+        return bool(orjson.loads(path.read_bytes()))
+    except (OSError, orjson.JSONDecodeError):
+        return False
+
+
 def _kill_after_checkpoint(task: str, recipe: Path, checkpoint: Path) -> None:
     """SIGKILL as soon as this checkpoint is whole."""
     process = subprocess.Popen(
@@ -174,7 +182,7 @@ def _kill_after_checkpoint(task: str, recipe: Path, checkpoint: Path) -> None:
         cwd=recipe.parent,
     )
     try:
-        while not (checkpoint / "trainer_state.json").exists():  # the last file of a checkpoint
+        while not _readable(checkpoint / "trainer_state.json"):  # the last file of a checkpoint
             assert process.poll() is None, "training ended before the kill"
             time.sleep(0.002)
     finally:
