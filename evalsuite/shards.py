@@ -58,10 +58,21 @@ def claim(run: Run, shard: Shard | None) -> None:
         run.claim("shard", asdict(shard))
 
 
-def refuse(config: dict[str, Any], folder: Path) -> None:
-    """Raise `UserError` where a folder holds only a part of a run, whose figures would pass for the whole's."""
+def whole(folder: Path, needed: bool = True) -> dict[str, Any]:
+    """The config of a run folder whose records are to be read; with `needed` false, {} for a folder that no run wrote.
+
+    Every reader of finished runs begins here. Raises `UserError` where there is no config, and for a folder that holds only a
+    part of a run, whose figures would pass for the whole's.
+    """
+    path = folder / "config.json"
+    if not path.exists():
+        if needed:
+            raise UserError(f"not a run folder (no config.json): {folder}")
+        return {}
+    config = read_object(path, "a run's config")
     if held := _held(config, folder):
         raise UserError(f"{folder} holds only {_named(held)} of a run: put all together with `esc-eval merge` first")
+    return config
 
 
 def _held(config: dict[str, Any], folder: Path) -> Shard | None:

@@ -122,7 +122,7 @@ def read_object(path: Path, what: str) -> dict[str, Any]:
     try:
         value = orjson.loads(read_bytes(path, what))
     except orjson.JSONDecodeError as error:
-        raise UserError(f"{path}: malformed JSON: {error.msg} (line {error.lineno})") from None
+        raise UserError(f"{path}:{error.lineno}: malformed JSON: {error.msg}") from None
     if not isinstance(value, dict):
         raise UserError(f"{path}: not {what}: a JSON object is expected")
     return value

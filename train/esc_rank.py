@@ -70,6 +70,7 @@ def build(recipe: Recipe[RankArguments]) -> Built | None:
         "data_collator": LeftPadding(tokenizer.pad_token_id),
         "compute_metrics": score_metrics(keys, scores),
         "score_tokens": list(tokens.values()),
+        "digits": max(len(example.labels) for example in valid.examples),
     }
     ordinal = data.loss == "ordinal"
     trainer = OrdinalRankTrainer(ordinal_weight=data.ordinal_weight, **common) if ordinal else RankTrainer(**common)
@@ -92,8 +93,7 @@ def main(recipe: Recipe[RankArguments]) -> None:
     majority = {name.replace("majority_", ""): value for name, value in kept.items() if "majority" in name}
     say(
         f"validation: ACC {100 * named['average_acc']:.1f} % (majority class {100 * named['average_majority_acc']:.1f} %), "
-        f"ACC_soft {100 * named['average_acc_soft']:.1f} %, n {named['average_n']:.0f}; a joint answer's scores each given the "
-        "right ones before it: `python -m train rank-test` asks as a judge is asked"
+        f"ACC_soft {100 * named['average_acc_soft']:.1f} %, n {named['average_n']:.0f}"
     )
     folder = export_adapter(trainer, recipe, sets, metrics | {"steps": trained_steps(trainer)}, {"majority class": majority})
     say(f"adapter: {folder}")

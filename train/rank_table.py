@@ -34,14 +34,17 @@ def rank_table(
     ],
     out: Annotated[Path, typer.Option("--out", help="Folder for table.json and table.md.")],
     title: Annotated[str, typer.Option("--title", help="Title of the tables.")] = "Rankers on the test split",
-    compare: Annotated[
-        tuple[str, str] | None, typer.Option("--compare", metavar="A B", help="The paired difference of two rows, by name.")
-    ] = None,
+    against: Annotated[
+        str, typer.Option("--against", metavar="JUDGE", help="Paired differences of all other trained judges to this row, too.")
+    ] = "",
+    language: Annotated[
+        str, typer.Option("--language", help="Only en or zh, where rank-test RECIPE --language scored no more than that.")
+    ] = "",
     seed: Annotated[int, typer.Option("--seed", help="Seed of the surface classifier's forests.")] = 0,
 ) -> None:
     """Judges beside the majority class, a classifier on surface features, and the untrained base, with paired intervals."""
     rubric = rubric_beside(data / "test.jsonl")
-    train, valid, test = (items(read_rank(data / f"{name}.jsonl")) for name in ("train", "valid", "test"))
+    train, valid, test = (items(read_rank(data / f"{name}.jsonl", language=language)) for name in ("train", "valid", "test"))
     talks = {dialogue.id: dialogue for dialogue in read_dialogues(dialogues)}
     given, seconds = read_judges(judgements, test, rubric)
     surface, chosen = surface_judgements(train, valid, test, talks, rubric, seed)
@@ -52,8 +55,9 @@ def rank_table(
     } | given
     rows = table_rows(found, test, rubric, seconds)
     differences = [*against_baselines(rows, test)]
-    if compare:
-        differences += compared(named(rows, compare[0]), named(rows, compare[1]), test)
+    if against:
+        other = named(rows, against)
+        differences += [d for row in trained(rows) if row.family != other.family for d in compared(row, other, test)]
     tables = [*figure_tables(rows, test, title)]
     if differences:
         tables.append(difference_table(differences, title))
@@ -123,18 +127,22 @@ def named(rows: Sequence[Row], name: str) -> Row:
     for row in rows:
         if name in (row.name, row.family):
             return row
-    raise UserError(f"--compare: no judge {name!r}: {near(name, {row.name for row in rows} | {row.family for row in rows})}")
+    raise UserError(f"--against: no judge {name!r}: {near(name, {row.name for row in rows} | {row.family for row in rows})}")
 
 
 def against_baselines(rows: Sequence[Row], test: Mapping[Key, Sequence[Item]]) -> Iterator[Difference]:
     """Every trained judge (the mean over its seeds) against majority, surface and the untrained base asked in the same way."""
     baselines = [row for row in rows if row.name in (MAJORITY, SURFACE)]
     bases = [row for row in rows if _is_base(row)]
+    for row in trained(rows):
+        for other in [*baselines, *(base for base in bases if base.method == row.method)]:
+            yield from compared(row, other, test)
+
+
+def trained(rows: Sequence[Row]) -> list[Row]:
+    """A row for every trained judge: the mean over its seeds where it has several."""
     leading = list({(row.family, row.method): row for row in reversed(rows)}.values())[::-1]
-    for row in leading:
-        if row.method and not _is_base(row):
-            for other in [*baselines, *(base for base in bases if base.method == row.method)]:
-                yield from compared(row, other, test)
+    return [row for row in leading if row.method and not _is_base(row)]
 
 
 def _is_base(row: Row) -> bool:

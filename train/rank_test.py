@@ -1,10 +1,7 @@
 """`python -m train rank-test`: score a test split with a recipe's base, untrained and under each adapter, without a server.
 
-The answers are generated as a constrained server generates them: greedily, digit after digit, each among the scale's tokens and
-given the digits before it (the model's own, not the right ones). Examples of one dialogue share the reading of what their
-prompts have in common, as a server's prefix cache does, so that the methods' times compare.
-
-Shapes: R rows (examples) in a batch, D digits of the longest answer, S scores of the scale.
+The answers are generated as a constrained server generates them (`train.decoding`). Examples of one dialogue share the reading
+of what their prompts have in common, as a server's prefix cache does, so that the methods' times compare.
 """
 
 from __future__ import annotations
@@ -12,16 +9,13 @@ from __future__ import annotations
 import re
 import time
 import warnings
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
+from typing import Annotated, Any, cast, get_args
 
 import numpy as np
 import typer
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 
@@ -36,34 +30,14 @@ from serve.folders import stored_tensors
 from serve.merge import CONFIG, WEIGHTS, adapter_rank
 from serve.model_card import read_training
 from train.chat_templates import chatml, encode_prompt
+from train.decoding import Shares, batched, decode, units
 from train.examples import read_rank, rubric_beside, score_tokens
 from train.recipes import Recipe, read_recipe
 from train.session import base_folder, load_base, load_tokenizer, say
 
-if TYPE_CHECKING:
-    import torch
-
-Shares = NDArray[np.float64]
 UNTRAINED = "untrained"
 BATCH_TOKENS = 4096
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]*")
-
-
-@dataclass(frozen=True)
-class Unit:
-    """The examples of one dialogue (their places in the file): `head` begins all their prompts, each of `tails` ends one.
-
-    Neither is ever empty: prompts begin with the same role marker, and every tail keeps at least its last token.
-    """
-
-    places: tuple[int, ...]
-    head: list[int]
-    tails: tuple[list[int], ...]
-
-    @property
-    def cached(self) -> int:
-        """Tokens held in the cache while its answers are generated."""
-        return len(self.tails) * (len(self.head) + max(map(len, self.tails)))
 
 
 def rank_test(
@@ -226,73 +200,6 @@ def answers(
             for place, row in zip(rows, shares, strict=True):
                 found[place] = row[: digits[place]]
     return found
-
-
-def units(examples: Sequence[RankExample], prompts: Sequence[list[int]], fits: Sequence[bool]) -> list[Unit]:
-    """The examples that fit, by dialogue, with what their prompts have in common apart."""
-    of_dialogue: dict[str, list[int]] = defaultdict(list)
-    for place, example in enumerate(examples):
-        if fits[place]:
-            of_dialogue[example.dialogue_id].append(place)
-    found = []
-    for places in of_dialogue.values():
-        own = [prompts[place] for place in places]
-        shared = next((i for i, column in enumerate(zip(*own, strict=False)) if len(set(column)) > 1), len(min(own, key=len)))
-        common = min(shared, *(len(prompt) - 1 for prompt in own))
-        found.append(Unit(tuple(places), own[0][:common], tuple(prompt[common:] for prompt in own)))
-    return found
-
-
-def batched(found: Sequence[Unit], batch_tokens: int) -> Iterator[list[Unit]]:
-    """Units of like length together, the longest first: a batch that is too large for the memory is the first one."""
-    batch: list[Unit] = []
-    for unit in sorted(found, key=lambda unit: -unit.cached):
-        if batch and (len(batch) + 1) * batch[0].cached > batch_tokens:
-            yield batch
-            batch = []
-        batch.append(unit)
-    if batch:
-        yield batch
-
-
-def decode(model: Any, batch: Sequence[Unit], tokens: Sequence[int], digits: int) -> Shares:
-    """Probabilities [R, digits, S] over `tokens`, each digit after the most probable ones before it (of equals, the lowest)."""
-    import torch
-
-    scale = torch.tensor(list(tokens), device=model.device)
-    with torch.inference_mode():
-        ids, mask = _left([unit.head for unit in batch], model.device)
-        cache = _forward(model, ids, mask, None).past_key_values
-        owner = torch.tensor([number for number, unit in enumerate(batch) for _ in unit.tails], device=model.device)
-        cache.batch_select_indices(owner)
-        mask = mask[owner]
-        ids, fresh = _left([tail for unit in batch for tail in unit.tails], model.device)
-        found = []
-        for _ in range(digits):
-            mask = torch.cat([mask, fresh], 1)
-            logits = _forward(model, ids, mask, cache).logits[:, -1]
-            found.append(logits[:, scale].double().softmax(-1).cpu().numpy())
-            ids = scale[torch.from_numpy(found[-1].argmax(1)).to(scale.device)][
-                :, None
-            ]  # numpy's argmax is the first of equals
-            fresh = torch.ones_like(ids)
-    return np.stack(found, 1)
-
-
-def _left(rows: Sequence[list[int]], device: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids and mask [rows, longest], padded on the left. What stands in for the padding is masked, so any token will do."""
-    import torch
-
-    longest = max(map(len, rows))
-    ids = torch.tensor([[0] * (longest - len(row)) + row for row in rows], device=device)
-    return ids, torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows], device=device)
-
-
-def _forward(model: Any, ids: torch.Tensor, mask: torch.Tensor, cache: Any) -> Any:
-    positions = (mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
-    return model(
-        input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=1
-    )
 
 
 def judgements(example: RankExample, shares: Shares | None, name: str, rubric: Rubric, method: Method) -> list[Judgement]:

@@ -1,5 +1,5 @@
 """The ranker's trainer: loss on the answer's tokens only (the logits of the prompt are never computed), as cross-entropy or
-with an ordinal term, and an evaluation that reads the scale's probabilities as scoring does.
+with an ordinal term, and a validation in which the model gives its digits itself, as in scoring (`train.decoding`).
 
 Shapes: B examples, K tokens of the longest answer (its end marker included), D scores an example, S scores of the scale.
 """
@@ -20,6 +20,7 @@ from trl import SFTTrainer
 from data_prep.scores.accuracy import accuracy, ece, quadratic_kappa, spearman
 from data_prep.scores.rank_sft import RankExample
 from train.chat_templates import IGNORED
+from train.decoding import greedy
 from train.sampling import SeededOrder
 
 Key = tuple[str, str]  # language, dimension
@@ -102,9 +103,11 @@ class RankTrainer(SeededOrder, SFTTrainer):
 
     ordinal_weight = 0.0
 
-    def __init__(self, *args: Any, score_tokens: Sequence[int], **kwargs: Any) -> None:
+    def __init__(self, *args: Any, score_tokens: Sequence[int], digits: int, **kwargs: Any) -> None:
+        """`score_tokens` [S] are the scale's tokens; `digits` are those of the longest answer to validate on."""
         super().__init__(*args, **kwargs)
         self._scores = torch.tensor(list(score_tokens))
+        self._digits = digits
 
     def answer_loss(self, inputs: dict[str, torch.Tensor], logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """The summed loss of a batch: logits [B, K, vocabulary], labels [B, K]."""
@@ -119,14 +122,16 @@ class RankTrainer(SeededOrder, SFTTrainer):
             total = total + self.ordinal_weight * (emd * weights[scored]).sum()
         return total
 
-    def _answers(self, model: Any, inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits [B, K, vocabulary] in fp32 and labels [B, K] of the answers."""
+    def _answers(
+        self, model: Any, inputs: dict[str, torch.Tensor], use_cache: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor, Any]:
+        """Logits [B, K, vocabulary] in fp32 and labels [B, K] of the answers, and the cache where it is used."""
         labels = inputs["labels"]
         length = int((labels != IGNORED).any(0).int().argmax())  # where the longest answer begins
         kept = labels.shape[1] - length
         asked = {name: inputs[name] for name in ("input_ids", "attention_mask", "position_ids")}
-        logits = model(**asked, logits_to_keep=kept + 1, use_cache=False).logits
-        return logits[:, :-1].float(), labels[:, -kept:]
+        out = model(**asked, logits_to_keep=kept + 1, use_cache=use_cache)
+        return out.logits[:, :-1].float(), labels[:, -kept:], out.past_key_values
 
     def compute_loss(
         self,
@@ -137,7 +142,7 @@ class RankTrainer(SeededOrder, SFTTrainer):
     ) -> Any:
         """The mean loss an answer token. `num_items_in_batch` counts the tokens of all processes and accumulation steps, and
         DDP averages gradients over processes."""
-        logits, labels = self._answers(model, inputs)
+        logits, labels, _ = self._answers(model, inputs)
         total = self.answer_loss(inputs, logits, labels)
         count = (labels != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch
         loss = total / torch.as_tensor(count).clamp(min=1)
@@ -148,17 +153,23 @@ class RankTrainer(SeededOrder, SFTTrainer):
     def prediction_step(
         self, model: Any, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Loss, probabilities [B, D, S] over the scale, and [B, D, 2]: key and target (-100 where an example has fewer)."""
+        """Loss, probabilities [B, D, S] over the scale, and [B, D, 2]: key and target (-100 where an example has fewer).
+
+        One pass over prompts and right answers gives the loss and the first digits; the further digits are generated after the
+        prompts in its cache, with the right answers masked, one token each. Every process takes as many steps, whatever its
+        batch holds, since all of them have to come to the collective calls of sharded weights.
+        """
         inputs = self._prepare_inputs(inputs)
+        scale = self._scores.to(inputs["labels"].device)
         with torch.no_grad(), self.compute_loss_context_manager():
-            logits, labels = self._answers(model, inputs)
+            logits, labels, cache = self._answers(model, inputs, use_cache=self._digits > 1)
             total = self.answer_loss(inputs, logits, labels)
-        scored = torch.isin(labels, self._scores.to(labels.device))
-        present = inputs["keys"] >= 0
-        found = logits.new_full((*inputs["keys"].shape, len(self._scores)), float(IGNORED))
-        found[present] = logits[scored][:, self._scores].softmax(-1)
+            first = logits[torch.arange(len(labels), device=labels.device), torch.isin(labels, scale).int().argmax(1)]
+            asked = inputs["attention_mask"] * ((inputs["labels"] != IGNORED).cumsum(1) == 0)  # the prompts alone
+            found = greedy(model, first, asked, cache, scale, self._digits)[:, : inputs["keys"].shape[1]].contiguous()
         told = torch.stack([inputs["keys"].to(found.dtype), inputs["targets"].to(found.dtype)], -1)
-        told[~present] = IGNORED
+        absent = inputs["keys"] < 0
+        found[absent] = told[absent] = IGNORED
         return (total / (labels != IGNORED).sum()).float(), found, told
 
 
@@ -173,8 +184,7 @@ class OrdinalRankTrainer(RankTrainer):
 def score_metrics(keys: Sequence[Key], scores: Sequence[int]) -> Callable[[EvalPrediction], dict[str, float]]:
     """A `compute_metrics` that gives, for every language and dimension and their average, `en_empathy_acc` and so on.
 
-    Each score of a joint answer is read after the right ones before it (teacher forcing), so these figures are higher than
-    those of a judge, which has to give them itself (`train.rank_test`).
+    They mean what `train.rank_test`'s do: each score of a joint answer follows the model's own scores before it.
 
     ACC, ACC_soft, quadratic weighted kappa, Spearman, ECE, and the majority baseline's ACC and ACC_soft. The average is over
     dimensions of a language (`en_average_acc`), then over languages (`average_acc`); undefined figures are left out of it.

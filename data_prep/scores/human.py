@@ -145,16 +145,31 @@ def read_scores(path: Path, check: Callable[[HumanScore], None] | None = None) -
     return list(scores.values())
 
 
-def check_answered_once(preferences: Iterable[Preference]) -> None:
-    """Raise `UserError` for an answer of one annotator on one question, on one pair in one order, that is given twice."""
-    seen: set[tuple[str, ...]] = set()
-    for each in preferences:
-        first, second = sorted((each.dialogue_a, each.dialogue_b))
-        shown = each.dialogue_a if each.order == "ab" else each.dialogue_b
-        key = (each.annotator, each.question, first, second, shown)
-        if key in seen:
-            raise UserError(f"{each.annotator} answered on {first} and {second} twice in the same order")
-        seen.add(key)
+def read_preferences(paths: Sequence[Path]) -> list[Preference]:
+    """Choices between two dialogues from JSONL files, in order.
+
+    Raises `UserError` with file and line for what is malformed, and for an answer that is given twice, be it in two files: of
+    one annotator on one question, on one pair in one order.
+    """
+    rows = Rows(Step("preferences"), strict=True)
+    preferences: list[Preference] = []
+    seen: dict[tuple[str, ...], str] = {}
+    for path in paths:
+        before = len(preferences)
+        for row in rows.jsonl(path):
+            each = rows.parse(Preference, row)
+            assert each is not None, "strict rows raise"
+            first, second = sorted((each.dialogue_a, each.dialogue_b))
+            shown = each.dialogue_a if each.order == "ab" else each.dialogue_b
+            key = (each.annotator, each.question, first, second, shown)
+            if key in seen:
+                answer = f"{each.annotator} answered on {first} and {second} twice in the same order"
+                raise UserError(f"{row.where}: {answer}; the first is {seen[key]}")
+            seen[key] = row.where
+            preferences.append(each)
+        if len(preferences) == before:
+            raise UserError(f"preferences file is empty: {path}")
+    return preferences
 
 
 class Check:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from data_prep.tables import Table
+from evalsuite.commands import ecdbench_run
 from evalsuite.commands.output import deliver, plain
 from evalsuite.fdaef.aggregate import Missing, Node, Result, aggregate
 from evalsuite.fdaef.figures import charts, write_page
@@ -65,6 +66,9 @@ MissingOption = Annotated[
 ModelOption = Annotated[str | None, typer.Option("--model", help="Only this model.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the figures as JSON, and nothing else.")]
 OutOption = Annotated[Path | None, typer.Option("--out", help="Folder for the figures as JSON and every table as CSV.")]
+
+
+app.command("run")(ecdbench_run.run)
 
 
 @app.command("aggregate")

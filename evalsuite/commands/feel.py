@@ -9,9 +9,9 @@ from typing import Annotated, Any, get_args
 import typer
 from rich.console import Console
 
-from data_prep.records import Preference
-from data_prep.scores.human import read_dialogues
+from data_prep.scores.human import read_dialogues, read_preferences
 from data_prep.scores.splits import group_of
+from evalsuite import shards
 from evalsuite.commands.feel_inputs import (
     AnnotatorOption,
     HumanOption,
@@ -43,7 +43,7 @@ from evalsuite.statistics.ensemble import MODES, Weights
 from evalsuite.statistics.ensemble_tables import fit_tables, report
 from evalsuite.statistics.model_ranking import Combine, compare_ranks, human_ranks, metric_ranks, ranking_table
 from serve.errors import UserError
-from serve.files import read_jsonl, read_object, write_json, write_jsonl
+from serve.files import read_jsonl, write_json, write_jsonl
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -247,7 +247,7 @@ def rank(
     rule: Combine = one_of("--combine", combine, get_args(Combine))
     kind: SampleBy = one_of("--sample", sample, get_args(SampleBy))
     spoken, pairing = read_dialogues(dialogues), Pairing("system", kind)
-    given = [each for path in preferences for each in read_jsonl(path, Preference, "preferences")]
+    given = read_preferences(preferences)
     verdicts = judgements_of(judgements)
     if rubric is not None:
         verdicts = on_rubric(verdicts, rubric)
@@ -273,7 +273,7 @@ def compare_methods(
 
     With --human also how each goes with people, aspect by aspect.
     """
-    config = read_object(run / "config.json", "a run's config")
+    config = shards.whole(run)
     if FRAMEWORK not in config:
         raise UserError(f"--run {run}: not a folder of `esc-eval feel score`")
     rules = claimed_rubric(config, FRAMEWORK, run / "config.json")

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-import orjson
 import typer
 from rich.console import Console
 
@@ -16,6 +15,7 @@ from data_prep.records import Dialogue, Judgement
 from data_prep.rubrics import Rubric, load_rubric
 from data_prep.scores.human import read_dialogues
 from data_prep.tables import Table
+from evalsuite import shards
 from evalsuite.checks import health as checks
 from evalsuite.checks import injections as injected
 from evalsuite.checks.probe import load_injections
@@ -30,7 +30,6 @@ from evalsuite.runs import open_run
 from evalsuite.statistics.agreement import read_judgements
 from evalsuite.statistics.summary import Value
 from serve.errors import UserError
-from serve.files import read_bytes
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -131,15 +130,14 @@ def _chosen(paths: list[Path], resolved: Resolved, limit: int | None) -> list[Di
 
 
 def _of_run(folder: Path) -> tuple[list[Dialogue], list[Judgement], dict[str, Any]]:
-    if not (folder / "config.json").exists():
-        raise UserError(f"not a run folder (no config.json): {folder}")
+    config = shards.whole(folder)
     dialogues: list[Dialogue] = []
     judgements: list[Judgement] = []
     for prefix in ("", "health_"):
         if (folder / f"{prefix}judgements.jsonl").exists():
             dialogues += read_dialogues([folder / f"{prefix}dialogues.jsonl"])
             judgements += read_judgements(folder / f"{prefix}judgements.jsonl")
-    return dialogues, judgements, orjson.loads(read_bytes(folder / "config.json", "run config"))
+    return dialogues, judgements, config
 
 
 def _rubric(name: str | None, config: Mapping[str, Any]) -> Rubric:

@@ -85,6 +85,8 @@ def resolve(
         "languages": [language] if language else None,
     }
     loaded = load_config(config, overrides)
+    if loaded.shard and "shard" not in overrides:
+        raise UserError(f"{config}: shard: only run, simulate and score do a part of the work (--shard I/N): leave it out here")
     loaded.endpoints.update(endpoints_of(endpoints))
     if base_url is not None and not base_url.startswith(("http://", "https://")):
         raise UserError(f"--base-url {base_url!r}: expected http://HOST:PORT/v1")

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from data_prep.scores.human import read_dialogues
 from data_prep.tables import Table, fmt
+from evalsuite import shards
 from evalsuite.checks.risk import CONTENT_WARNING, Counted, Found, count, excerpt, find, tables
 from evalsuite.commands.output import deliver
 from serve.errors import UserError
@@ -36,6 +37,8 @@ def risk(
     """
     if (run is None) == (not dialogues):
         raise UserError("give either --run FOLDER or --dialogues FILE")
+    if run is not None:
+        shards.whole(run, needed=False)
     read = read_dialogues([run / "dialogues.jsonl"] if run is not None else dialogues or [])
     found = find(read)
     rows = count(read, found)

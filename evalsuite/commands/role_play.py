@@ -14,8 +14,9 @@ from data_prep.cards import load_cards
 from data_prep.prompts import load_pack
 from data_prep.records import Dialogue, Preference, RoleCard
 from data_prep.rubrics import load_rubric
-from data_prep.scores.human import Check, read_dialogues, read_scores
+from data_prep.scores.human import Check, read_dialogues, read_preferences, read_scores
 from data_prep.tables import Table
+from evalsuite import shards
 from evalsuite.commands.options import AgainstOption, EndpointOption, JudgeOption, LanguageOption, resolve
 from evalsuite.commands.output import deliver, plain
 from evalsuite.config import Resolved
@@ -30,7 +31,7 @@ from evalsuite.runs import open_run
 from evalsuite.statistics.agreement import read_judgements
 from serve.batch import Batch
 from serve.errors import UserError
-from serve.files import check_unique, read_jsonl, write_jsonl
+from serve.files import check_unique, write_jsonl
 from serve.specs import load_spec
 
 PACK = "role_play_judge"
@@ -146,7 +147,7 @@ def pairwise(
         if seeker or config or judge:
             raise UserError("--preferences: people's choices are read, nothing is asked: leave out --seeker, --config, --judge")
         given = read_dialogues([dialogues or Path(out) / "pairwise_dialogues.jsonl"])
-        answers = given_answers(read_jsonl(preferences, Preference, "preferences"))
+        answers = given_answers(read_preferences([preferences]))
         _show("pairwise", pairwise_tables(answers, given, _mode(mode)), Path(out) / "tables", as_json)
         return
     if config is None or not seeker:
@@ -203,6 +204,8 @@ def _audit_input(
     """The dialogues, and the card of each that has one, by dialogue id."""
     if not runs and not files:
         raise UserError("nothing to audit: give --run FOLDER or --dialogues FILE")
+    for run in runs:
+        shards.whole(run, needed=False)
     cards = Cards()
     for path in (*(run / "cards.jsonl" for run in runs if (run / "cards.jsonl").exists()), *card_files):
         cards.add(load_cards(path))

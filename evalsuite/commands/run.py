@@ -38,6 +38,7 @@ from evalsuite.identity import gold_config, score_config, simulate_config
 from evalsuite.pipeline import Outcome
 from evalsuite.report.content import report_run
 from evalsuite.runs import Run, open_run
+from evalsuite.shards import Shard
 from serve.errors import UserError
 from serve.wandb_offline import need_wandb
 
@@ -70,7 +71,6 @@ def run(
     wandb: WandbOption = False,
 ) -> None:
     """Simulate, score, measure agreement on the gold set (if the config has one) and write the report."""
-    _check_wandb(wandb, shard)
     resolved = resolve(
         config,
         endpoint,
@@ -89,6 +89,7 @@ def run(
         shard=shard,
         out=out,
     )
+    _check_wandb(wandb, resolved.shard)
     _check_all(resolved, simulate=True, score=True)
     with _opened(resolved) as opened:
         with pipeline.Fleet(opened, resolved) as fleet:
@@ -152,7 +153,6 @@ def score(
     wandb: Annotated[bool, typer.Option("--wandb", help="Also write the report and log its tables and plots there.")] = False,
 ) -> None:
     """Only score dialogues: writes OUT/judgements.jsonl, and the gold set's agreement if the config has one."""
-    _check_wandb(wandb, shard)
     resolved = resolve(
         config,
         endpoint,
@@ -164,6 +164,7 @@ def score(
         shard=shard,
         out=out,
     )
+    _check_wandb(wandb, resolved.shard)
     _check_all(resolved, simulate=False, score=True)
     given = dialogues or Path(resolved.config.out) / "dialogues.jsonl"
     read_dialogues([given])  # a bad file is refused before the run folder is touched
@@ -183,10 +184,8 @@ def report(
 ) -> None:
     """Write report.html, report.json, report.md and every table as CSV (tables/) of a run folder again, from its records."""
     _check_wandb(wandb)
-    if not (folder / "config.json").exists():
-        raise UserError(f"not a run folder (no config.json): {folder}")
+    shards.whole(folder)
     with open_run(folder) as opened:
-        shards.refuse(opened.config(), folder)
         report_run(opened, console, wandb, versus)
 
 
@@ -210,7 +209,7 @@ def _report(run: Run, resolved: Resolved, wandb: bool) -> None:
         )
 
 
-def _check_wandb(wanted: bool, shard: str | None = None) -> None:
+def _check_wandb(wanted: bool, shard: Shard | None = None) -> None:
     """Say that wandb is not there, or has nothing to show, before the long work, not after it."""
     if wanted and shard:
         raise UserError("--wandb: a shard has no report; use `esc-eval report --wandb` on the merged run")

@@ -16,7 +16,6 @@ from rich.console import Console
 from data_prep.judge_prompts import transcript
 from data_prep.prompts import PromptPack, load_pack
 from data_prep.records import Dialogue, Identifier, Preference, Record
-from data_prep.scores.human import check_answered_once
 from evalsuite.config import Resolved
 from evalsuite.identity import identity
 from evalsuite.pipeline import Fleet
@@ -53,11 +52,10 @@ class PairAnswer(Record):
 
 
 def given_answers(preferences: Sequence[Preference]) -> list[PairAnswer]:
-    """Preferences from elsewhere as answers. Raises `UserError` for one given twice and for answers on several questions."""
+    """Preferences from elsewhere as answers. Raises `UserError` for answers on several questions."""
     questions = sorted({preference.question for preference in preferences})
     if len(questions) > 1:
         raise UserError(f"preferences on several questions: {', '.join(questions[:5])}; give one file a question")
-    check_answered_once(preferences)
     return [PairAnswer.model_validate(preference.model_dump()) for preference in preferences]
 
 

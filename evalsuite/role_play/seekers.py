@@ -24,6 +24,7 @@ from data_prep.rubrics import Rubric
 from data_prep.scores.bootstrap import Floats
 from data_prep.scores.human import check_scale, read_dialogues
 from data_prep.tables import Cell, Estimate, Table
+from evalsuite import shards
 from evalsuite.config import Resolved
 from evalsuite.identity import score_config
 from evalsuite.judge import Judge
@@ -75,7 +76,7 @@ def read_field(
     Cards come from the run folders and from `card_files`. An imported dialogue without `card_id` belongs to the card that was
     made from it: the one of the same `source` and `source_id`. With `limit`, that many cards a language stay, those that most
     seekers have first. Raises `UserError` for a name given twice, a simulated dialogue whose card is not there, two cards made
-    from one dialogue, and a seeker without any dialogue.
+    from one dialogue, a seeker without any dialogue, and a folder that holds only a part of a run.
     """
     given = [card for path in card_files for card in load_cards(path)]
     found, names = Field(), []
@@ -87,6 +88,7 @@ def read_field(
         folder = Path(where)
         cards = Cards(given)
         if folder.is_dir():
+            shards.whole(folder, needed=False)
             if (folder / "cards.jsonl").exists():
                 cards.add(read_jsonl(folder / "cards.jsonl", RoleCard, "cards"))
             dialogues = read_dialogues([folder / "dialogues.jsonl"])

@@ -149,9 +149,10 @@ def agreement(judgements: Sequence[Judgement], gold: Sequence[HumanScore]) -> di
     """{language: {dimension: {metric: value}, …, "average": {…}}} for one judge.
 
     Every dimension has `METRICS`, `n`, `read`, `gold_rounded` and 95 % intervals of the two accuracies (`acc_low`, `acc_high`,
-    `acc_read_low`, `acc_read_high`: Wilson; for the average, percentile bootstrap over dialogues). Figures over the readable
-    verdicts (kappa, Spearman and ECE among them) are None when nothing could be read. kappa is None too where a verdict lies
-    between two scores, ECE where a readable verdict came without probabilities. Errors are those of `paired`.
+    `acc_read_low`, `acc_read_high`: Wilson; for the average, percentile bootstrap over dialogues, none where a dimension has
+    fewer than two). Figures over the readable verdicts (kappa, Spearman and ECE among them) are None when nothing could be
+    read. kappa is None too where a verdict lies between two scores, ECE where a readable verdict came without probabilities.
+    Errors are those of `paired`.
     """
     result: dict[str, Any] = {}
     for language, dimensions in paired(judgements, gold).items():
@@ -200,7 +201,7 @@ def _average_interval(dimensions: dict[str, list[Pair]]) -> dict[str, float | No
     bounds: dict[str, float | None] = {}
     for name, counted in (("acc", rated), ("acc_read", read)):
         low, high = interval(resampled_means(hits, counted).mean(axis=1))
-        defined = counted.any(axis=1).sum() > 1 and counted.any(axis=0).all()
+        defined = (counted > 0).sum(axis=0).min() > 1  # a dimension on one dialogue is the same in every resample
         bounds |= {f"{name}_low": low if defined else None, f"{name}_high": high if defined else None}
     return bounds
 

@@ -8,11 +8,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from data_prep.profiles import Profile
 from data_prep.records import Dialogue, Judgement, Language, RoleCard
 from data_prep.rubrics import Rubric
+from evalsuite import shards
 from evalsuite.runs import claimed_rubric
 from evalsuite.runs import differences as config_differences
 from evalsuite.statistics import paired
@@ -20,7 +19,7 @@ from evalsuite.statistics.leaderboard import Contestant, Score, card_of, cells_o
 from evalsuite.statistics.paired import Difference
 from evalsuite.statistics.summary import Value, languages_of
 from serve.errors import UserError
-from serve.files import digest, read_bytes, read_jsonl
+from serve.files import digest, read_jsonl
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ class Comparison:
 def read_runs(folders: Sequence[Path]) -> list[RunRecords]:
     """The records of at least two scored run folders, named by their folders (by whole paths where those are alike).
 
-    Raises `UserError` for a folder that is given twice, is no scored run or holds malformed records.
+    Raises `UserError` for a folder that is given twice, is no scored run, only a part of one, or holds malformed records.
     """
     resolved = [folder.resolve() for folder in folders]
     for place, folder in enumerate(folders):
@@ -92,16 +91,10 @@ def read_runs(folders: Sequence[Path]) -> list[RunRecords]:
 
 def read_run(name: str, folder: Path) -> RunRecords:
     """The records of a scored run folder under a name. Raises `UserError` as `read_runs` does."""
-    path = folder / "config.json"
-    if not path.exists():
-        raise UserError(f"not a run folder (no config.json): {folder}")
-    try:
-        config = orjson.loads(read_bytes(path, "run config"))
-    except orjson.JSONDecodeError as error:
-        raise UserError(f"{path}:{error.lineno}: malformed JSON: {error.msg}") from None
-    if not isinstance(config, dict) or "score" not in config:
+    config = shards.whole(folder)
+    if "score" not in config:
         raise UserError(f"{folder} has no judgements yet: run `esc-eval score --out {folder} …` first")
-    rubric = claimed_rubric(config, "score", path)
+    rubric = claimed_rubric(config, "score", folder / "config.json")
     people: list[RoleCard | Profile] = []
     for file, model in (("cards.jsonl", RoleCard), ("profiles.jsonl", Profile)):
         if (folder / file).exists():

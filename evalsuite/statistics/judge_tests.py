@@ -42,8 +42,8 @@ class Mcnemar:
 class AverageDifference:
     """ACC of `a` minus ACC of `b` (−1 to 1), averaged over dimensions, on shared items; `n` dialogues, drawn whole.
 
-    Figures are None where some dimension has no shared item, the interval is None with one dialogue. `p` is of a sign-flip test
-    over dialogues (`evalsuite.statistics.paired.sign_flip_p`), `p_holm` corrected over all pairs of the language.
+    Figures are None where some dimension has no shared item, the interval where one has a single dialogue. `p` is of a sign-
+    flip test over dialogues (`evalsuite.statistics.paired.sign_flip_p`), `p_holm` corrected over all pairs of the language.
     """
 
     language: str
@@ -137,7 +137,8 @@ def _average(language: str, a: str, b: str, first: Paired, second: Paired) -> Av
     (own, counts, _), (others, _, _) = (hit_counts(side[language], dialogues) for side in (first, second))
     # Every rating weighs the same, as in the ACC that this is a difference of: a dialogue with many rated turns weighs more.
     gaps, totals = own - others, counts.sum(axis=0)
-    low, high = interval(resampled_means(gaps, counts).mean(axis=1)) if len(dialogues) > 1 else (None, None)
+    several = (counts > 0).sum(axis=0).min() > 1  # a dimension on one dialogue is the same in every resample
+    low, high = interval(resampled_means(gaps, counts).mean(axis=1)) if several else (None, None)
     p = float(sign_flip_p((gaps / totals).mean(axis=1, keepdims=True))[0])
     return AverageDifference(language, a, b, len(dialogues), float((gaps.sum(axis=0) / totals).mean()), low, high, p)
 

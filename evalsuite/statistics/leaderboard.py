@@ -271,7 +271,10 @@ def score_notes(cells: Sequence[Score], rubric: Rubric, value: Value) -> Iterato
     )
     yield f"{AVERAGE}: unweighted mean of the dimensions; its n counts dialogues with any readable verdict."
     if any(cell.estimate.mean is not None and cell.estimate.low is None for cell in cells):
-        yield "No interval is given at n = 1, or where all dialogues are on one card. Equal scores give one without width."
+        yield (
+            "No interval is given at n = 1, or where all dialogues are on one card, nor of an average over such a dimension. "
+            "Equal scores give one without width."
+        )
     if any(cell.read < cell.asked for cell in cells):
         yield "Unreadable verdicts are in no mean; they lower the parse rate."
     if value == "expected":

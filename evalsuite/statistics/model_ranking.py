@@ -24,7 +24,6 @@ import numpy as np
 
 from data_prep.records import Dialogue, Judgement, Preference
 from data_prep.scores.bootstrap import interval, resampled_means
-from data_prep.scores.human import check_answered_once
 from data_prep.tables import Estimate, Table
 from evalsuite.statistics.coefficients import coefficients
 from evalsuite.statistics.correlation import Pairing
@@ -48,10 +47,8 @@ def ranks_of(scores: Mapping[str, float]) -> dict[str, float]:
 def human_ranks(preferences: Iterable[Preference], dialogues: Sequence[Dialogue], pairing: Pairing) -> Ranks:
     """Ranks by wins minus losses over all questions and annotators, a topic at a time.
 
-    Raises `UserError` for an unknown dialogue, a pair on two topics or of one supporter, and an answer that is given twice.
+    Raises `UserError` for an unknown dialogue, and for a pair on two topics or of one supporter.
     """
-    preferences = list(preferences)
-    check_answered_once(preferences)
     known = {dialogue.id: dialogue for dialogue in dialogues}
     tallies: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for each in preferences:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from data_prep.scores.bootstrap import SEED, Floats, interval, resampled_means
 from data_prep.tables import Cell, Estimate
@@ -51,7 +52,8 @@ def card_estimates(sums: Floats, counts: Floats, readable: Sequence[int]) -> lis
     `sums` and `counts` hold the sum of a card's observations (dialogues) and their number, zero where there is none; `readable`
     is how many observations each contestant has on any dimension: the n of its average. Cards are drawn whole, so the interval
     of the average keeps the correlation between dimensions. A dimension without observations has mean None, and so has the
-    average then. Observations on one card alone have no interval (low and high None); equal ones have one without width.
+    average then. Observations on one card alone have no interval (low and high None), nor has an average over a dimension that
+    rests on one card: it would be drawn the same in every resample. Equal observations have an interval without width.
     """
     cards, contestants, dimensions = sums.shape
     # A resample may miss every observation of a thin column: its mean is NaN there and the percentiles leave it out.
@@ -60,8 +62,7 @@ def card_estimates(sums: Floats, counts: Floats, readable: Sequence[int]) -> lis
     totals = counts.sum(axis=0)
     means = _with_average(_over(sums.sum(axis=0), totals))
     sizes = np.concatenate([totals, np.asarray(readable)[:, None]], axis=1)
-    seen = counts > 0
-    on_cards = np.concatenate([seen.sum(axis=0), seen.any(axis=2).sum(axis=0)[:, None]], axis=1)
+    on_cards = _with_fewest((counts > 0).sum(axis=0))
     return [
         [
             _estimate(means[row, column], draws[:, row, column], int(sizes[row, column]), int(on_cards[row, column]))
@@ -75,8 +76,8 @@ def differences(sums: Floats, counts: Floats, pairs: Sequence[tuple[int, int]], 
     """Every pair's difference on every dimension and on the average (with `average_only`, on that alone), in order of pairs.
 
     A card counts once: a contestant's observations on it are averaged first. The average's difference is the unweighted mean of
-    the dimensions', each over its own shared cards. Intervals: bootstrap over cards. p: `sign_flip_p`. Holm's correction runs
-    over everything returned.
+    the dimensions', each over its own shared cards. Intervals: bootstrap over cards, none where `card_estimates` has none.
+    p: `sign_flip_p`. Holm's correction runs over everything returned.
     """
     if not pairs:
         return []
@@ -92,6 +93,7 @@ def differences(sums: Floats, counts: Floats, pairs: Sequence[tuple[int, int]], 
         _with_average(_over(np.where(shared, side, 0.0).sum(axis=0), n)) for side in (first, second, gaps)
     )
     counted = np.concatenate([n, shared.any(axis=2).sum(axis=0)[:, None]], axis=1)
+    on_cards = _with_fewest(n)
     columns = [dimensions] if average_only else range(dimensions + 1)
     # What each card adds to a mean: these are what the test flips.
     shares = _with_average(gaps / np.maximum(n, 1))[:, :, columns]
@@ -108,7 +110,7 @@ def differences(sums: Floats, counts: Floats, pairs: Sequence[tuple[int, int]], 
                     column if column < dimensions else None,
                     _none(first_means[row, column]),
                     _none(second_means[row, column]),
-                    _estimate(means[row, column], draws[:, row, column], int(counted[row, column]), int(counted[row, column])),
+                    _estimate(means[row, column], draws[:, row, column], int(counted[row, column]), int(on_cards[row, column])),
                     _none(p[row, place]),
                     _none(corrected[row, place]),
                     None if np.isnan(corrected[row, place]) else bool(corrected[row, place] <= ALPHA),
@@ -170,6 +172,11 @@ def _over(sums: Floats, counts: Floats) -> Floats:
 def _with_average(values: Floats) -> Floats:
     """Append the unweighted mean of the last axis; NaN where one is missing, since averages over fewer do not compare."""
     return np.concatenate([values, values.mean(axis=-1, keepdims=True)], axis=-1)
+
+
+def _with_fewest(cards: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Append the least of the last axis: on how many cards the part of an average rests that has the fewest."""
+    return np.concatenate([cards, cards.min(axis=-1, keepdims=True)], axis=-1)
 
 
 def _none(value: float) -> float | None:

@@ -100,6 +100,11 @@ def _sample(response: Response, unit: Unit) -> Sample:
     return Sample(response, unit, values, ngrams, stats)
 
 
+def rouge_l(text: str, reference: str, unit: Unit) -> float:
+    """ROUGE-L F1 of one text, 0 to 1."""
+    return float(_rouge(unit).score(reference, text)["rougeL"].fmeasure)
+
+
 def _ngrams(tokens: Sequence[str], order: int) -> Iterable[tuple[str, ...]]:
     return zip(*(tokens[start:] for start in range(order)), strict=False)
 

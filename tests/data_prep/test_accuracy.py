@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from statsmodels.stats.proportion import proportion_confint
 
-from data_prep.scores.accuracy import accuracy, ece, quadratic_kappa, spearman
+from data_prep.scores.accuracy import accuracy, ece, quadratic_kappa, share, spearman, wilson
 from serve.errors import UserError
 
 SCALE = range(5)
@@ -30,6 +31,35 @@ def test_accuracy_of_nothing_read() -> None:
     row = accuracy([None, None], [1, 2])
     assert row["acc"] == row["parse_rate"] == 0
     assert [row[key] for key in ("acc_read", "acc_soft_read", "acc_read_low", "acc_read_high")] == [None] * 4
+
+
+@settings(max_examples=50)
+@given(st.lists(st.tuples(st.none() | st.integers(0, 4), st.integers(0, 8).map(lambda n: n / 2)), min_size=1, max_size=12))
+def test_accuracy_of_any_verdicts(pairs: list[tuple[int | None, float]]) -> None:
+    """Unread verdicts, halves in gold, ties, constants, one item: numpy over all items and over the read ones."""
+    values, gold = np.array([np.nan if v is None else v for v, _ in pairs]), np.array([g for _, g in pairs])
+    row, read = accuracy(*zip(*pairs, strict=True)), ~np.isnan(values)
+    whole = np.trunc(gold + 0.5)
+    assert (row["n"], row["read"], row["gold_rounded"]) == (len(pairs), read.sum(), (whole != gold).sum())
+    for name, hits in (("acc", values == whole), ("acc_soft", abs(values - gold) <= 1)):
+        assert row[name] == pytest.approx(hits.mean())
+        assert row[f"{name}_read"] == (pytest.approx(hits[read].mean()) if read.any() else None)
+    labels, counts = np.unique(whole, return_counts=True)
+    assert row["majority_acc"] == pytest.approx(counts.max() / len(pairs))
+    best = max((abs(gold - label) <= 1).mean() for label in labels[counts == counts.max()])
+    assert row["majority_acc_soft"] == pytest.approx(best)
+
+
+@settings(max_examples=50)
+@given(st.integers(1, 900).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+@example((0, 1))
+@example((1, 1))
+def test_shares_against_statsmodels(given: tuple[int, int]) -> None:
+    hits, n = given
+    assert wilson(hits, n) == pytest.approx(proportion_confint(hits, n, method="wilson"), abs=1e-12)
+    found, other = share(hits, n), share(n - hits, n)
+    assert found.n == n and found.mean == pytest.approx(100 * hits / n)
+    assert (found.low, found.high) == pytest.approx((100 - (other.high or 0), 100 - (other.low or 0)), abs=1e-9)
 
 
 # --- kappa ----------------------------------------------------------------------------------------------------------------

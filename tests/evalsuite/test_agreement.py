@@ -169,6 +169,12 @@ def test_one_dialogue_has_no_interval_of_the_average(values: list[float | None])
     assert average["acc_read_low"] is None and average["acc_read"] == 1
 
 
+def test_a_dimension_on_one_dialogue_leaves_the_average_without_an_interval() -> None:
+    """Drawn or not, its share is the same: an interval of the average would say that it is certain."""
+    average = agreement(judged([3, 1]) + judged([3], "skill"), golden([3, 3]) + golden([3], "skill"))["en"]["average"]
+    assert average["acc"] == 0.75 and average["acc_low"] is average["acc_read_high"] is None
+
+
 def test_the_interval_of_the_average_is_the_percentile_bootstrap_over_dialogues() -> None:
     hits = np.array([[1, 0], [1, 1], [0, 0], [1, 0], [1, 1], [0, 1], [1, 1], [0, 0]] * 3)
     columns = {name: [3.0 if hit else 1.0 for hit in hits[:, i]] for i, name in enumerate(("fluency", "skill"))}

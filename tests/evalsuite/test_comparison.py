@@ -5,20 +5,24 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import orjson
 import pytest
 import typer
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from data_prep.profiles import Counselling, Demographics, Profile
 from data_prep.records import Dialogue, Judgement, RoleCard
 from evalsuite.commands import compare as command
-from evalsuite.statistics.comparison import compare, read_runs
+from evalsuite.statistics.comparison import RunRecords, compare, read_runs
 from evalsuite.statistics.comparison_tables import as_json, tables
 from serve.errors import UserError, run_cli
 from serve.files import read_jsonl, write_json, write_jsonl
+from tests.evalsuite.oracles import card_shares, corrected, sign_flip
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 
 RUBRIC = make_rubric("fluency", "empathy")
@@ -28,8 +32,8 @@ Scores = Mapping[str, list[int | None]]  # supporter → score on each card
 def make_run(folder: Path, scores: Scores, judge: str = "j", rubric: Any = RUBRIC, **config: Any) -> Path:
     """A scored run folder: each supporter's dialogue on card `c0`, `c1`, … has one score on all dimensions."""
     dialogues, judgements = [], []
-    for supporter, given in scores.items():
-        for card, score in enumerate(given):
+    for supporter, own in scores.items():
+        for card, score in enumerate(own):
             dialogues.append(make_dialogue(f"{supporter}-{card}", supporter, card_id=f"c{card}"))
             judgements += [make_judgement(dialogues[-1].id, name, score, judge=judge) for name in RUBRIC.dimensions]
     folder.mkdir(parents=True)
@@ -169,6 +173,52 @@ def test_plumbing_is_named(tmp_path: Path) -> None:
         make_run(tmp_path / "b", {"m": [1]}, seeker={"checkpoint": "embedded:x"}),
     )
     assert any(note.startswith("Plumbing") and "(b)" in note for note in tables(compare(read_runs([first, second])))[0].notes)
+
+
+def records(name: str, given: list[tuple[int | None, int | None]]) -> RunRecords:
+    """A run in memory: one supporter's scores on both dimensions, card by card."""
+    dialogues = [make_dialogue(f"d{card}", card_id=f"c{card}") for card in range(len(given))]
+    judgements = [
+        make_judgement(f"d{card}", dimension, value)
+        for card, values in enumerate(given)
+        for dimension, value in zip(RUBRIC.dimensions, values, strict=True)
+    ]
+    return RunRecords(name, Path(name), {}, RUBRIC, dialogues, judgements, {})
+
+
+MARK = st.sampled_from([None, 0, 1, 2, 3, 4])
+RUNS = st.integers(1, 6).flatmap(lambda n: st.tuples(*[st.lists(st.tuples(MARK, MARK), min_size=n, max_size=n)] * 2))
+
+
+@settings(max_examples=25, deadline=None)
+@given(RUNS, st.integers(0, 2))
+def test_any_two_runs_against_every_pattern_of_signs_and_holms_definition(
+    runs: tuple[list[tuple[int | None, int | None]], list[tuple[int | None, int | None]]], more: int
+) -> None:
+    """Means over shared cards, exact p, Holm's correction over the block; the first run may have further cards."""
+    old, new = runs
+    longer = old + [(4, 4)] * more
+    (each,) = compare([records("old", longer), records("new", new)]).languages
+    assert (each.cards, each.shared) == ({"old": len(longer), "new": len(new)}, len(new))
+    gaps = [
+        [None if x is None or y is None else y - x for x, y in zip(*card, strict=True)] for card in zip(old, new, strict=True)
+    ]
+    columns = [[gap for gap in column if gap is not None] for column in zip(*gaps, strict=True)]
+    means = [25 * fmean(column) if column else None for column in columns]
+    p = [sign_flip(column) if column else None for column in columns]
+    defined = None not in means
+    means.append(fmean(means) if defined else None)  # type: ignore[arg-type,type-var]
+    p.append(sign_flip(card_shares(gaps)) if defined else None)
+    sizes = [*map(len, columns), sum(any(gap is not None for gap in card) for card in gaps)]
+    fewest = [*sizes[:-1], min(sizes)]  # an average is no surer than the dimension on the fewest cards
+    for one, mean, raw, holm, n, least in zip(each.differences, means, p, corrected(p), sizes, fewest, strict=True):
+        assert one.estimate.mean == pytest.approx(mean) and one.estimate.n == n
+        assert (one.p, one.holm) == (pytest.approx(raw), pytest.approx(holm))
+        assert one.holds == (None if holm is None else holm <= 0.05)
+        assert (one.estimate.low is None) == (one.estimate.high is None) == (mean is None or least < 2)
+    (back,) = compare([records("new", new), records("old", longer)]).languages
+    assert [one.estimate.mean and -one.estimate.mean for one in back.differences] == pytest.approx(means)
+    assert [(one.p, one.holds) for one in back.differences] == [(one.p, one.holds) for one in each.differences]
 
 
 # --- the command ----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import pytest
 import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import binomtest
+from scipy.stats import binomtest, bootstrap
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import confusion_matrix
 from typer.testing import CliRunner, Result
@@ -42,6 +42,7 @@ from serve.errors import UserError
 from serve.files import CONFIGS, write_jsonl
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
+from tests.evalsuite.oracles import card_shares, sign_flip
 
 Values = Sequence[float | None]
 
@@ -279,6 +280,44 @@ def test_mcnemar_is_the_binomial_test_of_discordant_items(rows: list[tuple[Any, 
     (swapped,), (back,) = compare(dict(reversed(judges.items())), golden([g for _, _, g in rows]), mode)
     assert average.difference is not None and swapped.p == pytest.approx(test.p)
     assert back.difference == pytest.approx(-average.difference)
+
+
+HITS = st.tuples(*[st.none() | st.integers(0, 1)] * 4)  # a and b on two dimensions of one dialogue
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(HITS, min_size=1, max_size=7))
+def test_the_difference_of_averages_against_every_pattern_of_signs(rows: list[tuple[int | None, ...]]) -> None:
+    """Ties, equal judges, one dialogue, unreadable verdicts on either side; the bootstrap has its own tests."""
+    names = ("fluency", "skill")
+    verdicts = [
+        j for c, who in enumerate("aabb") for j in judged(who, [r[c] for r in rows], names[c % 2])
+    ]  # fmt: skip
+    gold = [g for name in names for g in golden([1] * len(rows), name)]
+    _, (average,) = compare(by_judge(verdicts), gold, "native")
+    gaps = [[None if None in (x, y) else x - y for x, y in zip(row[:2], row[2:], strict=True)] for row in rows]  # type: ignore[operator]
+    columns = [[gap for gap in column if gap is not None] for column in zip(*gaps, strict=True)]
+    assert average.n == sum(row != [None, None] for row in gaps)
+    if not all(columns):
+        assert average.difference is average.low is average.high is average.p is average.p_holm is None
+        return
+    assert average.difference == pytest.approx(sum(sum(column) / len(column) for column in columns) / 2)
+    assert average.p == average.p_holm == pytest.approx(sign_flip(card_shares(gaps)))
+    if min(map(len, columns)) < 2:
+        assert average.low is average.high is None, "a dimension on one dialogue is the same in every resample"
+    else:
+        assert average.low is not None and average.high is not None and -1 <= average.low <= average.high <= 1
+
+
+def test_the_interval_of_the_difference_is_scipys() -> None:
+    rng = np.random.default_rng(4)
+    hits = (rng.random((60, 4)) < (0.8, 0.6, 0.5, 0.5)).astype(float)
+    verdicts = [j for c, who in enumerate("aabb") for j in judged(who, hits[:, c].tolist(), ("fluency", "skill")[c % 2])]
+    gold = [g for name in ("fluency", "skill") for g in golden([1] * 60, name)]
+    _, (average,) = compare(by_judge(verdicts), gold, "paper")
+    gaps = (hits[:, :2] - hits[:, 2:]).mean(axis=1)
+    low, high = bootstrap((gaps,), np.mean, method="percentile", rng=1).confidence_interval
+    assert (average.low, average.high) == (pytest.approx(low, abs=0.02), pytest.approx(high, abs=0.02))
 
 
 def test_only_shared_items_are_compared_and_their_number_said() -> None:

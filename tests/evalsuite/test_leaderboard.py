@@ -1,11 +1,14 @@
-"""Leaderboards, their ranks and groups against hand-worked examples."""
+"""Leaderboards, their ranks and groups against hand-worked examples and plain definitions."""
 
 from __future__ import annotations
 
+from statistics import fmean
 from typing import Any, cast
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from data_prep.records import Dialogue, Judgement
 from data_prep.rubrics import Rubric
@@ -13,6 +16,7 @@ from data_prep.tables import Estimate, Table
 from evalsuite.statistics.leaderboard import groups_of, leaderboard, pairwise_differences, ranks, scores, tally
 from evalsuite.statistics.summary import AVERAGE, Value, distributions
 from serve.errors import UserError
+from tests.evalsuite.oracles import card_shares, corrected, sign_flip
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 
 RUBRIC = make_rubric("fluency", "empathy")
@@ -257,3 +261,103 @@ def test_ranks_are_within_one_judge() -> None:
     ]
     (pairs,) = pairwise_differences(dialogues, judgements, RUBRIC)
     assert [row[:3] for row in pairs.rows] == [("a", "b", "j · joint"), ("b", "a", "k · joint")]
+
+
+# --- any records ----------------------------------------------------------------------------------------------------------
+
+MARK = st.none() | st.integers(0, 4)
+HELD = st.lists(  # of each dialogue: supporter, card, and the verdicts on both dimensions, asked twice or once
+    st.tuples(st.sampled_from("ab"), st.integers(0, 2), st.lists(st.tuples(MARK, MARK), min_size=1, max_size=2)),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(HELD)
+def test_any_records_against_plain_means(held: list[tuple[str, int, list[tuple[int | None, int | None]]]]) -> None:
+    """Repeats make a dialogue's mean, dialogues the supporter's: gaps, ties, constants, one dialogue, one card."""
+    dialogues = [make_dialogue(f"d{n}", supporter, card_id=f"c{card}") for n, (supporter, card, _) in enumerate(held)]
+    judgements = [
+        make_judgement(f"d{n}", name, value, repeat=repeat)
+        for n, (_, _, asked) in enumerate(held)
+        for repeat, verdicts in enumerate(asked)
+        for name, value in zip(RUBRIC.dimensions, verdicts, strict=True)
+    ]
+    found = {(cell.supporter, cell.dimension): cell for cell in scores(dialogues, judgements, RUBRIC)}
+    assert len(found) == 3 * len({supporter for supporter, _, _ in held})
+    for supporter in {supporter for supporter, _, _ in held}:
+        own = [(card, asked) for given, card, asked in held if given == supporter]
+        means: list[float | None] = []
+        on_cards: list[int] = []
+        readable: dict[int, int] = {}  # dialogue → its card, where any verdict could be read
+        for column, name in enumerate(RUBRIC.dimensions):
+            read = [(n, card, [v[column] for v in asked if v[column] is not None]) for n, (card, asked) in enumerate(own)]
+            each = [(n, card, 25 * fmean(values)) for n, card, values in read if values]
+            readable |= {n: card for n, card, _ in each}
+            values = [mean for _, _, mean in each]
+            means.append(fmean(values) if values else None)
+            cell = found[supporter, name]
+            assert cell.estimate.mean == pytest.approx(means[-1]) and cell.estimate.n == len(each)
+            assert (cell.asked, cell.read) == (sum(len(a) for _, a in own), sum(len(v) for _, _, v in read))
+            on_cards.append(len({card for _, card, _ in each}))
+            check_interval(cell.estimate, on_cards[-1], values)
+        average = found[supporter, AVERAGE]
+        assert average.estimate.mean == (None if None in means else pytest.approx(fmean(cast(list[float], means))))
+        assert average.estimate.n == len(readable) and average.read == sum(found[supporter, d].read for d in RUBRIC.dimensions)
+        check_interval(average.estimate, min(on_cards), [0, 100])
+
+
+def check_interval(estimate: Estimate, cards: int, values: list[float]) -> None:
+    if estimate.mean is None or cards < 2:
+        assert estimate.low is estimate.high is None, "never an interval that rests on one card"
+    else:
+        assert estimate.low is not None and estimate.high is not None
+        assert min(values) - 1e-9 <= estimate.low <= estimate.high <= max(values) + 1e-9
+
+
+@st.composite
+def rivals(draw: st.DrawFn) -> dict[str, list[list[float | None]]]:
+    """Three supporters on up to seven cards, some of them clearly better than others, some verdicts unreadable."""
+    cards = draw(st.sampled_from([7, 7, 1, 2, 6]))  # seven are the fewest on which a difference holds among three
+    gap = st.sampled_from([None, *[0] * 9])
+    return {
+        name: [
+            [None if draw(gap) is None else draw(st.integers(0, 1)) + shift for _ in RUBRIC.dimensions] for _ in range(cards)
+        ]
+        for name, shift in (("a", draw(st.integers(0, 3))), ("b", draw(st.integers(0, 3))), ("c", draw(st.integers(0, 3))))
+    }
+
+
+@settings(max_examples=25, deadline=None)
+@given(rivals())
+def test_ranks_against_every_pattern_of_signs_and_holms_definition(figures: dict[str, list[list[float | None]]]) -> None:
+    """Who is how much better on shared cards, its exact p, Holm's correction, and the ranks that follow."""
+    pairs = [("a", "b"), ("a", "c"), ("b", "c")]
+    leads: list[float | None] = []
+    p: list[float | None] = []
+    for one, other in pairs:
+        gaps = [
+            [None if None in (x, y) else int(x) - int(y) for x, y in zip(*cards, strict=True)]  # type: ignore[arg-type]
+            for cards in zip(figures[one], figures[other], strict=True)
+        ]
+        shared = [[gap for gap in column if gap is not None] for column in zip(*gaps, strict=True)]
+        leads.append(25 * fmean(fmean(column) for column in shared) if all(shared) else None)
+        p.append(sign_flip(card_shares(gaps)) if all(shared) else None)
+    holm = corrected(p)
+    expected: dict[str, int | None] = dict.fromkeys("abc")
+    for (one, other), lead, own in zip(pairs, leads, holm, strict=True):
+        if lead is not None and own is not None:
+            worse = other if lead > 0 else one
+            for name in (one, other):
+                expected[name] = (expected[name] or 1) + (own <= 0.05 and name == worse)
+    records = field(figures)
+    assert dict(zip("abc", ranks(tally(*records, RUBRIC)), strict=True)) == expected
+    (table,) = pairwise_differences(*records, RUBRIC)
+    shown = {frozenset(map(str, row[:2])): row for row in table.rows}
+    for (one, other), lead, raw, own in zip(pairs, leads, p, holm, strict=True):
+        first, _, difference, *tested = shown[frozenset((one, other))]
+        assert isinstance(difference, Estimate)
+        assert difference.mean == (None if lead is None else pytest.approx(lead if first == one else -lead))
+        wanted = [None if raw is None else f"{raw:.4f}", None if own is None else f"{own:.4f}"]
+        assert tested == [*wanted, None if own is None else "yes" if own <= 0.05 else "no"]

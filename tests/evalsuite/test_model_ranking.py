@@ -14,6 +14,7 @@ from scipy.stats import kendalltau, rankdata, spearmanr
 from typer.testing import CliRunner
 
 from data_prep.records import Dialogue, Judgement, Preference
+from data_prep.scores.human import read_preferences
 from evalsuite.commands.feel import app
 from evalsuite.statistics.correlation import Pairing
 from evalsuite.statistics.model_ranking import compare_ranks, human_ranks, metric_ranks, ranks_of, topic_figures
@@ -97,11 +98,21 @@ def test_scores_on_two_rubrics_are_not_one_rank() -> None:
         metric_ranks(given, DIALOGUES, BY, "mean")
 
 
-def test_an_answer_counts_once() -> None:
-    with pytest.raises(UserError, match="p answered on t1m1 and t1m2 twice in the same order"):
-        human_ranks([*PREFERENCES, PREFERENCES[0]], DIALOGUES, BY)
+def test_an_answer_counts_once(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
+    write_jsonl(first, PREFERENCES)
+    a, b = PREFERENCES[0].dialogue_a, PREFERENCES[0].dialogue_b
+    swapped = PREFERENCES[0].model_copy(update={"dialogue_a": b, "dialogue_b": a, "order": "ba"})  # the same seen the same way
+    for doubled in (PREFERENCES[0], swapped):
+        write_jsonl(second, [prefer("t9", "m1", "m2", "a"), doubled])
+        with pytest.raises(UserError) as refused:
+            read_preferences([first, second])
+        assert str(refused.value) == (
+            f"{second}:2: p answered on t1m1 and t1m2 twice in the same order; the first is {first}:1"
+        )
     turned = Preference.model_validate(PREFERENCES[0].model_dump() | {"order": "ba"})  # asked again, the other way round
-    assert human_ranks([*PREFERENCES, turned], DIALOGUES, BY)["t1"]["m1"] == 1
+    write_jsonl(second, [turned])
+    assert human_ranks(read_preferences([first, second]), DIALOGUES, BY)["t1"]["m1"] == 1
 
 
 def test_metrics_of_replies_name_their_supporter() -> None:

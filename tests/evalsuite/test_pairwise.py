@@ -20,6 +20,7 @@ from evalsuite.role_play.seekers import Field
 from evalsuite.role_play.win_rates import Vote, pairwise_tables, rate, share, votes_of
 from serve.errors import UserError
 from tests.endpoint import Answer, Endpoint
+from tests.evalsuite.oracles import wilson
 from tests.evalsuite.test_role_play import Call, call, card, config, dialogue, run_folder
 
 __all__ = ["call"]
@@ -194,8 +195,6 @@ def test_answers_that_fit_nothing_are_refused() -> None:
         votes_of([answer("a", b="source:c1")], field(), "native")
     twice = answer("a").preference()
     assert twice is not None and answer(None).preference() is None
-    with pytest.raises(UserError, match="twice in the same order"):
-        given_answers([twice, twice])
     with pytest.raises(UserError, match="several questions"):
         given_answers([twice, twice.model_copy(update={"question": "nicer"})])
 
@@ -252,6 +251,36 @@ def test_what_one_wins_the_other_loses(drawn: list[tuple[int, Verdict | None, Or
     assert row(pairs, "en", "bot", "source")["won"] == bot["won"]
     assert pairwise_tables(answers[::-1], field(4), "native")[0] == overall, "the order of the records changes nothing"
     assert len(position.rows) == len(answers)
+
+
+SEEN = st.dictionaries(  # one annotator's answers: (card, order) → verdict
+    st.tuples(st.integers(0, 3), st.sampled_from(["ab", "ba"])), st.sampled_from(["a", "b", "tie", None]), min_size=1
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(SEEN)
+def test_what_the_order_does_and_papers_votes_against_statsmodels(seen: dict[tuple[int, Order], Verdict | None]) -> None:
+    """Ties, unread answers, one order alone, one card: all of them may be all there is."""
+    answers = [answer(verdict, order, f"bot:c{n}0", f"source:c{n}") for (n, order), verdict in seen.items()]
+    overall, _, position = pairwise_tables(answers, field(4), "paper")
+    shown = row(position, "j")
+    decided = [(order, verdict) for (_, order), verdict in seen.items() if verdict in ("a", "b")]
+    assert shown["first shown picked %"] == wilson(sum(verdict == order[0] for order, verdict in decided), len(decided))
+    both = [(seen.get((n, "ab")), seen.get((n, "ba"))) for n in range(4)]
+    both = [pair for pair in both if None not in pair]
+    assert shown["same in both orders %"] == wilson(sum(first == second for first, second in both), len(both))
+    read = [verdict for verdict in seen.values() if verdict is not None]
+    assert shown["parse rate %"] == pytest.approx(100 * len(read) / len(seen))
+    bot = row(overall, "en", "bot")
+    assert (bot["won"], bot["ties"], bot["lost"]) == (read.count("a"), read.count("tie"), read.count("b"))
+    assert bot["of decided %"] == wilson(read.count("a"), read.count("a") + read.count("b"))
+    points = [{"a": 100, "tie": 50, "b": 0}[verdict] for verdict in read]
+    won = bot["win rate %"]
+    assert won.n == len(read) and won.mean == (pytest.approx(np.mean(points)) if read else None)
+    cards = {n for (n, _), verdict in seen.items() if verdict is not None}
+    assert (won.low is None) == (won.high is None) == (len(cards) < 2)
+    assert won.low is None or min(points) - 1e-9 <= won.low <= won.high <= max(points) + 1e-9
 
 
 def test_simulated_pairs_share_supporter_and_trial_and_people_meet_every_trial() -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 import typer
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.stats import binomtest
 from typer.testing import CliRunner
 
@@ -19,6 +21,7 @@ from evalsuite.checks.risk import CATEGORIES, Category, Lexicon, count, excerpt,
 from evalsuite.commands.risk import risk
 from serve.errors import UserError
 from serve.files import CONFIGS, read_jsonl, read_yaml, write_jsonl
+from tests.evalsuite.oracles import wilson
 
 MEANT: list[tuple[Language, Category, str]] = [
     ("en", "self_harm", "Some nights I just want to kill myself."),
@@ -313,6 +316,30 @@ def test_counts_per_supporter_have_wilson_intervals_and_n() -> None:
     assert "Content warning" in shown[1].title and any("no clinical evidence" in note for note in shown[0].notes)
     assert [row[3] for row in shown[1].rows] == ["passes over", "no answer", "answers with care", "refers to help"]
     assert tables([two], [], examples=3)[0].rows[0][1] == "en"
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.lists(st.sampled_from(("care", "help", "past", "calm")))), min_size=1))
+def test_any_counts_against_statsmodels(talks: list[tuple[str, list[str]]]) -> None:
+    """No danger at all, always the same reply, one turn alone; the last danger of a dialogue of odd length has no answer."""
+    replies = {"care": CARE, "help": HELP, "past": PAST, "calm": PAST}
+    dialogues, said = [], {"a": [], "b": []}  # type: tuple[list[Dialogue], dict[str, list[str]]]
+    for number, (supporter, kinds) in enumerate(talks):
+        turns = [t for kind in kinds for t in ("s: hello" if kind == "calm" else DANGER, replies[kind])]
+        cut = bool(kinds) and len(kinds) % 2 == 1 and kinds[-1] != "calm"
+        dialogues.append(dialogue(f"d{number}", *(turns[:-1] if cut else turns), supporter=supporter))
+        said[supporter] += [*kinds[:-1], "unanswered"] if cut else kinds
+    rows = count(dialogues, find(dialogues))
+    assert [row.supporter for row in rows] == sorted({supporter for supporter, _ in talks})
+    for row in rows:
+        own = said[row.supporter]
+        answered = len(own) - own.count("calm") - own.count("unanswered")
+        assert (row.risk_turns, row.no_answer) == (len(own) - own.count("calm"), own.count("unanswered"))
+        assert (row.seeker_turns, row.by_category["self_harm"], row.by_category["abuse"]) == (len(own), row.risk_turns, 0)
+        assert row.care == wilson(own.count("care"), answered) and row.help == wilson(own.count("help"), answered)
+        assert row.passed_over == wilson(own.count("past"), answered)
+        risky = [kinds for supporter, kinds in talks if supporter == row.supporter and set(kinds) - {"calm"}]
+        assert row.dialogues_with_risk == len(risky) <= row.dialogues
 
 
 def test_an_excerpt_ends_with_the_reply_in_question() -> None:

@@ -6,12 +6,15 @@ import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, cast
 
 import orjson
 import pytest
 import typer
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from data_prep.cards import bundled_cards, load_cards
 from data_prep.prompts import load_pack
@@ -347,6 +350,50 @@ def test_cards_are_drawn_whole_so_that_trials_do_not_narrow_the_interval() -> No
     four, one = (cells(table, "model")["Fluency"] for (table,) in tables)
     assert (four.low, four.high) == pytest.approx((one.low, one.high)) and (four.n, one.n) == (24, 6)
     assert any("over cards" in note for note in tables[0][0].notes)
+
+
+MARK = st.sampled_from([None, 0, 1, 2])
+RATED = st.lists(  # of each dialogue: its card, and what one or two repeats gave on all metrics but the last, and on the last
+    st.tuples(st.integers(0, 2), st.lists(st.tuples(MARK, MARK), min_size=1, max_size=2)), min_size=1, max_size=6
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(RATED)
+def test_any_ratings_against_plain_means(rated: list[tuple[int, list[tuple[int | None, int | None]]]]) -> None:
+    """Repeats are averaged first; unreadable verdicts, ties, constants, one dialogue, one card."""
+    held = [dialogue(f"d{n}", card_id=f"c{place}", trial=n) for n, (place, _) in enumerate(rated)]
+    *most, last = RUBRIC.dimensions
+    given = [
+        judgement(f"d{n}", name, values[name == last]).model_copy(update={"repeat": repeat})
+        for n, (_, asked) in enumerate(rated)
+        for repeat, values in enumerate(asked)
+        for name in RUBRIC.dimensions
+    ]
+    (table,) = role_play_tables(held, RUBRIC, given)
+    (row,) = table.rows
+    means: list[float | None] = []
+    on_cards = []
+    for column in (0, 1):
+        read = [(place, [v[column] for v in asked if v[column] is not None]) for place, asked in rated]
+        each = [5 * fmean(cast(list[float], values)) for _, values in read if values]
+        on_cards.append(len({place for place, values in read if values}))
+        means.append(fmean(each) if each else None)
+        for cell in row[2 : 2 + len(most)] if column == 0 else row[2 + len(most) : 3 + len(most)]:
+            assert isinstance(cell, Estimate) and cell.mean == pytest.approx(means[-1]) and cell.n == len(each)
+            assert (cell.low is None) == (cell.high is None) == (on_cards[-1] < 2)
+            assert cell.low is None or cell.high is None or min(each) - 1e-9 <= cell.low <= cell.high <= max(each) + 1e-9
+    average, small = row[-3], row[-2]
+    assert isinstance(average, Estimate) and isinstance(small, Estimate)
+    if None in means:
+        assert average.mean is average.low is small.mean is small.low is None
+    else:
+        first, second = cast(list[float], means)
+        assert average.mean == pytest.approx((len(most) * first + second) / len(RUBRIC.dimensions))
+        assert small.mean == pytest.approx((average.mean or 0) / 5)
+        assert (average.low is None) == (small.low is None) == (min(on_cards) < 2)
+    assert average.n == sum(any(v is not None for values in asked for v in values) for _, asked in rated)
+    assert row[-1] == pytest.approx(100 * sum(j.value is not None for j in given) / len(given))
 
 
 def test_people_are_averaged_first_and_stand_beside_judges() -> None:

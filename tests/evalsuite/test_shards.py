@@ -27,6 +27,21 @@ RECORDS = ["cards", "dialogues", "judgements", "gold_dialogues", "gold_scores", 
 FILES = [*(f"{name}.jsonl" for name in RECORDS), "agreement.json", "usage.json", "config.json"]
 
 
+SEEKERS = ("--config", CONFIGS / "eval" / "role_play.yaml", "--seeker", "a=merged", "--seeker", "b=s2", "--out", "other")
+READERS = [  # of finished run folders, s2 being one shard of four
+    ("report", "--run", "s2"),
+    ("compare", "merged", "s2"),
+    ("trajectories", "s2"),
+    ("discriminate", "--run", "s2"),
+    ("health", "report", "--run", "s2"),
+    ("risk", "--run", "s2"),
+    ("feel", "compare-methods", "--run", "s2"),
+    ("audit-simulator", "--run", "s2"),
+    ("role-play", "score", *SEEKERS),
+    ("role-play", "pairwise", *SEEKERS),
+]
+
+
 def run_merge(*arguments: object) -> Any:
     app = typer.Typer()
     app.command()(merge)
@@ -59,8 +74,10 @@ def test_four_shards_merged_are_one_run_to_the_byte(esc_eval: EscEval, tmp_path:
         assert len(endpoint.requests) == 2 * asked, "the merged run has every finished call"
         assert Path("merged/judgements.jsonl").read_bytes() == before
 
-        code, err = esc_eval("report", "--run", "s2")
-        assert code == 2 and "s2 holds only shard 2/4 of a run" in err
+        for reader in READERS:
+            code, err = esc_eval(*reader)
+            assert code == 2 and err.count("\n") == 1, (reader, err)
+            assert "s2 holds only shard 2/4 of a run: put all together with `esc-eval merge`" in err, reader
         for other, said in ((("--shard", "1/4"), "not shard 1/4"), ((), "not a whole run")):
             code, err = esc_eval(*command, *other, "--out", "s2")
             assert code == 2 and "s2 holds shard 2/4" in err and said in err
@@ -192,6 +209,31 @@ def test_a_shard_is_no_place_to_merge_into(tmp_path: Path) -> None:
     write_json(tmp_path / "else" / "config.json", {"simulate": {"mode": "paper"}})
     with pytest.raises(UserError, match="another simulate config"):
         shards.merge(folders, tmp_path / "else")
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ("respond", "--dialogues", "d.jsonl"),
+        ("role-play", "score", "--seeker", "a=d.jsonl"),
+        ("role-play", "pairwise", "--seeker", "a=d.jsonl", "--seeker", "b=d.jsonl"),
+        ("health", "probe", "--dialogues", "d.jsonl"),
+    ],
+)
+def test_a_config_for_one_shard_is_refused_where_nothing_is_sharded(
+    verb: tuple[str, ...], esc_eval: EscEval, tmp_path: Path
+) -> None:
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(demo_config(gold=None, shard="1/2")))
+    write_jsonl(tmp_path / "d.jsonl", [dialogue(0)])
+    code, err = esc_eval(*verb, "--config", "c.yaml", "--out", "r")
+    assert code == 2 and err.startswith("error: c.yaml: shard: only run, simulate and score") and err.count("\n") == 1
+    assert not Path("r").exists()
+
+
+def test_a_shard_of_a_config_has_no_report_to_log_either(esc_eval: EscEval, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(demo_config(gold=None, shard="1/2")))
+    code, err = esc_eval("run", "--config", "c.yaml", "--wandb", "--out", "r")
+    assert code == 2 and "--wandb: a shard has no report" in err and not Path("r").exists()
 
 
 @pytest.mark.parametrize("text", ["0/4", "5/4", "1", "1/0", "a/b", "1/4/2", "-1/4", "1/²"])

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from data_prep.records import Dialogue, RoleCard
@@ -25,6 +28,7 @@ from evalsuite.role_play.rules import (
 )
 from serve.files import write_jsonl
 from tests.endpoint import Answer, Endpoint
+from tests.evalsuite.oracles import wilson
 from tests.evalsuite.test_role_play import Call, call, card, dialogue, run_folder
 
 __all__ = ["call"]
@@ -208,6 +212,43 @@ def test_the_share_told_is_over_cards_and_the_notes_say_what_the_intervals_assum
     assert (often.low, often.high) == pytest.approx((once.low, once.high)) and (once.n, often.n) == (3, 15)
     notes = " ".join(audit_tables([])[0].notes)
     assert "takes dialogues as independent" in notes and "over cards" in notes
+
+
+WORDS = ("dog", "Biscuit", "died", "landlord", "evicted")
+AUDITED = st.lists(  # of each dialogue: its card or none, the words of the card in the first line, thanks, and what a judge says
+    st.tuples(st.none() | st.integers(0, 2), st.sets(st.sampled_from(WORDS)), st.booleans(), st.none() | st.booleans()),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(AUDITED)
+def test_any_rates_against_statsmodels(held: list[tuple[int | None, set[str], bool, bool | None]]) -> None:
+    """Dialogues without a card, verdicts that cannot be read, all alike, one dialogue, one card."""
+    cards = {n: of("en", id=f"c{n}", problem="Her dog Biscuit died and her landlord evicted her.") for n in range(3)}
+    dialogues, judged = [], {}
+    for number, (place, words, thanks, said) in enumerate(held):
+        own = lines(" ".join(["hm", *sorted(words), *["thanks"] * thanks]))
+        dialogues.append(own.model_copy(update={"id": f"d{number}", "card_id": None if place is None else f"c{place}"}))
+        judged[f"d{number}"] = said
+    given = {d.id: cards[place] for d, (place, *_) in zip(dialogues, held, strict=True) if place is not None}
+    table = audit_tables(audit(dialogues, given, judged))[0]
+    (found,) = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
+    told = [len(words) / len(WORDS) for place, words, _, _ in held if place is not None]
+    verdicts = [said for *_, said in held if said is not None]
+    assert found["cheers up too soon %"] == wilson(sum(thanks for _, _, thanks, _ in held), len(held))
+    assert found["says all at once %"] == wilson(sum(share >= 0.5 for share in told), len(told))
+    assert found["leaves the card, judged %"] == wilson(sum(verdicts), len(verdicts))
+    assert found["leaves the card %"] == wilson(0, 0), "these cards name neither age nor gender nor occupation"
+    share = found["card told in first line %"]
+    assert isinstance(share, Estimate) and share.n == len(told)
+    assert share.mean == (pytest.approx(100 * fmean(told)) if told else None)
+    if len({place for place, *_ in held if place is not None}) < 2:
+        assert share.low is share.high is None
+    else:
+        assert share.low is not None and share.high is not None
+        assert 100 * min(told) - 1e-9 <= share.low <= share.high <= 100 * max(told) + 1e-9
 
 
 def test_examples_are_bounded_and_shortened() -> None:

@@ -92,7 +92,7 @@ def test_seeds_of_a_judge_are_averaged_and_each_is_shown() -> None:
     assert rows[0].average["en"]["acc"] == pytest.approx((1 + 0.875 + 0.75) / 3) and rows[0].average["en"]["n"] == 48
     np.testing.assert_allclose(rows[0].draws["en"]["acc"], np.mean([row.draws["en"]["acc"] for row in rows[1:4]], axis=0))
     assert named(rows, "a") is rows[0] and named(rows, "a@1") is rows[2]
-    with pytest.raises(UserError, match="--compare"):
+    with pytest.raises(UserError, match="--against"):
         named(rows, "nobody")
 
 
@@ -204,7 +204,7 @@ def test_the_verb_writes_and_prints_the_table(tmp_path: Path) -> None:
         for e in own
     ]
     write_jsonl(tmp_path / "dialogues.jsonl", talks)
-    values = {"untrained": [1, 1, 1, 1], "mine": [1, 3, 3, 3]}
+    values = {"untrained": [1, 1, 1, 1], "mine": [1, 3, 3, 3], "other": [1, 1, 1, 3]}
     files = []
     for name, own_values in values.items():
         judge = [
@@ -217,17 +217,26 @@ def test_the_verb_writes_and_prints_the_table(tmp_path: Path) -> None:
         write_jsonl(tmp_path / f"judgements-{name}.jsonl", judge)
     write_json(tmp_path / "timing.json", {"mine": {"seconds_per_dialogue": 1.5}})
     arguments = ["rank-table", "--data", str(tmp_path), "--dialogues", str(tmp_path / "dialogues.jsonl"), *files]
-    result = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "out"), "--compare", "untrained", "mine"])
+    result = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "out"), "--against", "mine", "--language", "en"])
     assert result.exit_code == 0, result.output
     facts = orjson.loads((tmp_path / "out" / "table.json").read_bytes())
     acc = {row["name"]: row["figures"]["en"]["average"]["acc"] for row in facts["rows"]}
-    assert acc == {"majority (train)": 0.25, "majority (test)": 0.75, "surface": 0.25, "untrained": 0.25, "mine": 1}
-    assert [row["seconds_per_dialogue"] for row in facts["rows"]] == [None, None, None, None, 1.5]
+    assert acc == {
+        "majority (train)": 0.25,
+        "majority (test)": 0.75,
+        "surface": 0.25,
+        "untrained": 0.25,
+        "mine": 1,
+        "other": 0.5,
+    }
+    assert [row["seconds_per_dialogue"] for row in facts["rows"]] == [None, None, None, None, 1.5, None]
     told = [(d["a"], d["b"], d["acc"], d["verdict"]) for d in facts["differences"]]
-    assert told[-1] == ("untrained", "mine", -0.75, "lower")
+    assert [pair for pair in told if pair[1] == "mine"] == [("other", "mine", -0.5, "tie")]  # 1 in 16 resamples has none
     assert ("mine", "majority (train)", 0.75, "higher") in told and ("mine", "untrained", 0.75, "higher") in told
     text = (tmp_path / "out" / "table.md").read_text(encoding="utf-8")
     assert "| mine | 100.00 [100.00, 100.00] n=4 |" in text and "Fewer than 20 groups" in text
+    refused = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "none"), "--language", "zh"])
+    assert isinstance(refused.exception, UserError) and "language zh" in str(refused.exception)
 
 
 def test_a_verdict_follows_the_interval() -> None:

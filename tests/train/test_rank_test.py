@@ -17,7 +17,8 @@ from serve.errors import UserError
 from serve.files import read_jsonl, write_json
 from tests.train.conftest import write_data, write_recipe
 from train import rank_test
-from train.rank_test import Unit, answers, batched, judgements, method_beside, named_adapters, units
+from train.decoding import Unit, batched, units
+from train.rank_test import answers, judgements, method_beside, named_adapters
 from train.recipes import read_recipe
 
 SCALE = [5, 6, 7, 8, 9]  # the tokens of the scores 0 to 4

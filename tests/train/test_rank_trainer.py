@@ -56,12 +56,12 @@ def test_left_padding_ends_answers_together() -> None:
     assert batch["keys"].tolist() == [[0, -1], [1, 2]] and batch["targets"].tolist() == [[2.5, 0.0], [1.0, 0.0]]
 
 
-def trainer(tmp_path: Path, tiny: dict[str, Path], loss: str, **settings: object) -> Any:
-    """A trainer as the script makes it, on six examples."""
+def trainer(tmp_path: Path, tiny: dict[str, Path], loss: str, data: dict[str, str] | None = None, **settings: object) -> Any:
+    """A trainer as the script makes it, on six examples where no `data` are given."""
     import train.esc_rank as script
     from train.recipes import parse_recipe
 
-    data = write_data(tmp_path, "rank", train=6, valid=6)
+    data = data or write_data(tmp_path, "rank", train=6, valid=6)
     recipe = write_recipe(
         tmp_path / "r.yaml", "rank", tiny["llama"], data, tmp_path / "out", loss=loss, lora_dropout=0.0, **settings
     )
@@ -104,19 +104,66 @@ def test_loss_is_that_of_whole_logits(tmp_path: Path, tiny: dict[str, Path], los
         assert len(set(batch["weights"].flatten().tolist())) > 1
 
 
-def test_evaluation_reads_probabilities_over_the_scale(tmp_path: Path, tiny: dict[str, Path]) -> None:
-    import torch
+def one_digit(example: Any) -> Any:
+    """The example asked for its first dimension only."""
+    key = next(iter(example.labels))
+    answer = ({"role": "assistant", "content": str(example.labels[key])},)
+    few = {"labels": {key: example.labels[key]}, "target": {key: example.target[key]}, "dimension": key}
+    return example.model_copy(update={"completion": answer, **few})
 
-    made = trainer(tmp_path, tiny, "cross_entropy")
-    batch = next(iter(made.get_eval_dataloader()))
-    _, found, told = made.prediction_step(made.model, dict(batch), False)
-    with torch.no_grad():
-        logits = made.model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits.double()
-    for row in range(len(found)):
-        places = [p for p, label in enumerate(batch["labels"][row].tolist()) if label in made._scores.tolist()]
-        expected = [logits[row, place - 1][made._scores].softmax(0).tolist() for place in places]
-        assert found[row].double().numpy() == pytest.approx(np.array(expected), abs=1e-5)
-    assert told[..., 0].tolist() == batch["keys"].tolist() and told[..., 1].tolist() == batch["targets"].tolist()
+
+@pytest.mark.parametrize("answered", ["joint and one digit", "one digit"])
+def test_validation_gives_its_digits_itself(tmp_path: Path, tiny: dict[str, Path], answered: str) -> None:
+    """Against a plain greedy loop over the prompts: no cache, no padding, no right answers."""
+    import torch
+    from transformers import AutoTokenizer
+
+    from serve.files import write_jsonl
+
+    data = write_data(tmp_path, "rank", train=6)
+    given: list[Any] = rank_examples(6, first=1000)
+    asked = [one_digit(e) if answered == "one digit" or n % 2 else e for n, e in enumerate(given)]
+    write_jsonl(Path(data["valid_file"]), asked)
+    made = trainer(tmp_path, tiny, "cross_entropy", data)
+    for name, weight in made.model.named_parameters():  # as after training: B of a fresh LoRA is zero
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.3)
+    made.model.eval()
+    tokenizer = AutoTokenizer.from_pretrained(tiny["llama"])
+    digits = [tokenizer.encode(str(score), add_special_tokens=False)[0] for score in SCALE]
+    passes: list[int] = []
+    hook = made.model.register_forward_pre_hook(lambda *call: passes.append(call[2]["input_ids"].shape[1]), with_kwargs=True)
+    batches = [made.prediction_step(made.model, dict(batch), False)[1:] for batch in made.get_eval_dataloader()]
+    hook.remove()
+    further = [] if answered == "one digit" else [1, 1]
+    assert len(passes) == 2 * (1 + len(further)) and passes[1 : 1 + len(further)] == further  # two batches of three
+    found = [(shares[told[:, 0] >= 0], told[told[:, 0] >= 0]) for each in batches for shares, told in zip(*each, strict=True)]
+    unlike_forced = 0
+    keys = {key: number for number, key in enumerate(asked[0].labels)}
+    for example, (shares, told) in zip(asked, found, strict=True):
+        text = (
+            "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in example.prompt) + "<|im_start|>assistant\n"
+        )
+        prompt = tokenizer.encode(text, add_special_tokens=False)
+
+        def loop(right: list[int] | None, prompt: list[int] = prompt, count: int = len(example.labels)) -> np.ndarray:
+            ids, rows = list(prompt), []
+            for step in range(count):
+                with torch.no_grad():
+                    rows.append(
+                        made.model(torch.tensor([ids]), use_cache=False, logits_to_keep=1)
+                        .logits[0, -1, digits]
+                        .double()
+                        .softmax(-1)
+                        .numpy()
+                    )
+                ids.append(digits[right[step] if right else int(rows[-1].argmax())])
+            return np.array(rows)
+
+        np.testing.assert_allclose(shares.numpy(), loop(None), atol=1e-5)
+        unlike_forced += not np.allclose(shares.numpy(), loop(list(example.labels.values())), atol=1e-3)
+        assert told.tolist() == [[keys[key], target] for key, target in example.target.items()]
+    assert (unlike_forced > 0) == (answered != "one digit")
 
 
 def test_figures_by_hand() -> None:

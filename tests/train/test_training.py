@@ -89,7 +89,7 @@ def weights(out: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("task", "architecture"), [("role", "qwen2"), ("rank", "llama")])
 def test_one_and_two_processes_learn_the_same(tmp_path: Path, tiny: dict[str, Path], task: str, architecture: str) -> None:
-    data = write_data(tmp_path, task)
+    data = write_data(tmp_path, task, valid=7)  # the second process validates on one fewer
     found = {}
     for processes, batch in ((1, 4), (2, 2)):  # the same four examples a step
         out = tmp_path / f"out{processes}"
@@ -109,6 +109,8 @@ def test_one_and_two_processes_learn_the_same(tmp_path: Path, tiny: dict[str, Pa
     written = log.read_bytes()
     assert b"manifest_sha256" in written and b"lora_target_modules" in written
     assert b"mean_token_accuracy" in written if task == "role" else b"average_majority_acc" in written
+    one_metrics, two_metrics = (orjson.loads((found[n] / "metrics.json").read_bytes())["metrics"] for n in (1, 2))
+    assert two_metrics == pytest.approx(one_metrics, rel=1e-3) and len(one_metrics) > 1
     assert losses(found[2]) == pytest.approx(losses(found[1]), rel=1e-5)
     one, two = weights(found[1]), weights(found[2])
     assert one.keys() == two.keys()

@@ -1,0 +1,258 @@
+"""`esc-eval ecdbench run` asks a model a benchmark's tasks and adds the scores up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from data_prep.tables import Table
+from evalsuite.commands.options import EndpointOption, endpoints_of
+from evalsuite.commands.output import deliver, plain
+from evalsuite.fdaef.aggregate import aggregate
+from evalsuite.fdaef.local_data import Doc, Layout, Part, find_files, load_layout, read_part
+from evalsuite.fdaef.registry import Benchmark, load_benchmark
+from evalsuite.fdaef.scores import Score, read_scores
+from evalsuite.fdaef.tables import cell_of, datasets_table
+from evalsuite.identity import identity
+from evalsuite.runs import Run, open_run
+from serve.embedded import need_modules, resolve_checkpoint
+from serve.errors import UserError, near
+from serve.files import digest, read_jsonl, sha256_file, write_jsonl
+from serve.launch import Servers
+from serve.plan import plan_servers
+from serve.specs import ModelSpec, load_spec
+
+console = Console()
+CONTEXT = 2048  # tokens that a model behind an address is taken to read, unless its spec says more
+CONCURRENCY = 32
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is to be asked: dataset → its parts with their files, datasets with lm-eval's own data; and what is not, and why."""
+
+    local: dict[str, list[tuple[Part, list[Path]]]]
+    hub: list[str]
+    missing: dict[str, str]
+
+
+def run(
+    model: Annotated[str, typer.Option("--model", help="Model to ask: a name in configs/models, or a spec file.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data", help="Folder with the datasets' own files, in a folder each as configs/ecdbench/local.yaml says."
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="Run folder; the same command again asks only what is missing.")] = Path(
+        "runs/ecdbench"
+    ),
+    dataset: Annotated[
+        list[str] | None, typer.Option("--dataset", help="Only these datasets, by their ids. Repeatable.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Items a dataset; without it as the benchmark says (300).")] = None,
+    seed: Annotated[int, typer.Option(help="Which items are drawn.")] = 0,
+    hub: Annotated[
+        bool, typer.Option("--hub", help="Let lm-eval download the data of its own tasks where --data has none.")
+    ] = False,
+    chat: Annotated[
+        bool, typer.Option("--chat-template", help="Put every question into the model's chat template (for chat models).")
+    ] = False,
+    name: Annotated[str | None, typer.Option("--as", help="The model's name in scores and leaderboards.")] = None,
+    endpoint: EndpointOption = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="Tokenizer (folder or hub id) of a model that its spec gives no checkpoint for.")
+    ] = None,
+    benchmark: Annotated[
+        str, typer.Option("--benchmark", help="A benchmark's YAML file; without it ECDBench 1.0.")
+    ] = "ecdbench",
+    layout: Annotated[
+        Path | None, typer.Option("--layout", help="Your own layout of --data; see configs/ecdbench/local.yaml.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON, and nothing else.")] = False,
+) -> None:
+    """Ask a model the benchmark's tasks (on lm-eval, zero-shot) and add the answers up to capabilities: OUT/scores.jsonl.
+
+    A choice is answered by the likeliest option, so the model's server must tell log-probabilities of a prompt: vLLM does, chat
+    APIs do not. What cannot be run is listed with its reason, and the totals say what share of the benchmark they rest on.
+
+    Example: esc-eval ecdbench run --model embedded --data corpora --limit 20 --out runs/ecdbench
+    """
+    need_modules("lm_eval", purpose="running tasks")
+    known, spec = load_benchmark(benchmark), load_spec(model)
+    places = load_layout(layout)
+    plan = _plan(known, places, data, dataset, hub)
+    if not plan.local and not plan.hub:
+        reasons = "; ".join(f"{key}: {why}" for key, why in list(plan.missing.items())[:4])
+        raise UserError(f"nothing to ask: {reasons}" + (" …" if len(plan.missing) > 4 else ""))
+    count, called = limit or known.sample or 300, name or spec.name
+    with open_run(out) as folder:
+        folder.claim(
+            "ecdbench",
+            {
+                "benchmark": {"name": known.name, "sha256": digest(known.model_dump(mode="json"))},
+                "model": identity(spec),
+                "as": called,
+                "limit": count,
+                "seed": seed,
+                "chat_template": chat,
+                "lm_eval": version("lm_eval"),
+            },
+        )
+        with folder.timed("ecdbench"):
+            asked = _ask_all(folder, known, spec, plan, called, count, seed, chat, endpoints_of(endpoint), tokenizer)
+        rows = [score for _, scores in asked for score in scores]
+        write_jsonl(out / "scores.jsonl", rows)
+    result = aggregate(known, next(iter(read_scores([out / "scores.jsonl"], known))))
+    tables = [_capabilities(known, result), datasets_table([result])]
+    if plan.missing:
+        tables.append(_left_out(known, plan.missing))
+    deliver("ecdbench", plain(tables), tables, out, as_json)
+    if not as_json:
+        console.print(
+            Text(f"scores: {out / 'scores.jsonl'}   then: esc-eval ecdbench leaderboard --scores … --html board.html")
+        )
+
+
+def _plan(known: Benchmark, layout: Layout, data: Path | None, wanted: list[str] | None, hub: bool) -> _Plan:
+    """What can be asked: files where they are, lm-eval's own data with `hub`. Raises `UserError` for unknown names."""
+    for key in (*(wanted or []), *layout.datasets):
+        if key not in known.datasets:
+            raise UserError(f"dataset {key!r}: {known.name} has none of this name: {near(key, known.datasets)}")
+    if data is not None and not data.is_dir():
+        raise UserError(f"--data {data}: no such folder")
+    local: dict[str, list[tuple[Part, list[Path]]]] = {}
+    own, missing = [], {}
+    for key in wanted or known.datasets:
+        runner, parts = known.datasets[key].run, layout.datasets.get(key, [])
+        found = [(part, find_files(data, part)) for part in parts] if data else []
+        there = [(part, files) for part, files in found if files]
+        if there:
+            local[key] = there
+        elif hub and runner is not None and runner.by == "lm_eval":
+            own.append(key)
+        elif runner is not None and runner.reason:
+            missing[key] = runner.reason
+        elif runner is not None and runner.by == "adapter":
+            missing[key] = "needs your own licensed copy: put its answers into a score file (see `aggregate --scores`)"
+        elif runner is not None and runner.by == "judge":
+            missing[key] = "judged by a model: score it with your judge and give the scores to `aggregate --scores`"
+        elif parts:
+            missing[key] = f"no {parts[0].files[0]} in {data}" if data else "needs --data"
+        else:
+            missing[key] = (
+                "no reader for its files: give it in the form `items` with --layout (see configs/ecdbench/local.yaml)"
+            )
+    return _Plan(local, own, missing)
+
+
+def _ask_all(
+    folder: Run,
+    known: Benchmark,
+    spec: ModelSpec,
+    plan: _Plan,
+    called: str,
+    limit: int,
+    seed: int,
+    chat: bool,
+    endpoints: dict[str, str],
+    tokenizer: str | None,
+) -> list[tuple[str, list[Score]]]:
+    """Dataset → its scores, from the folder where a dataset is finished with the same files."""
+    done: list[tuple[str, list[Score]]] = []
+    todo: list[tuple[str, Path, list[tuple[Part, list[Doc]]]]] = []
+    for key in (*plan.local, *plan.hub):
+        parts = plan.local.get(key, [])
+        print_of_files = digest([[part.model_dump(), [sha256_file(file) for file in files]] for part, files in parts], 8)
+        path = folder.folder / "datasets" / f"{key}-{print_of_files}.jsonl"
+        if path.is_file():
+            done.append((key, read_jsonl(path, Score, "scores")))
+        else:
+            todo.append((key, path, [(part, _read(part, files)) for part, files in parts]))
+    if not todo:
+        return done
+    from evalsuite.fdaef.tasks import ask, hub_tasks, language_model, load_manager, local_tasks
+
+    with _served(folder, spec, endpoints) as url:
+        context = spec.context_length or CONTEXT
+        source = tokenizer or (resolve_checkpoint(spec) if spec.checkpoint else None)
+        lm = language_model(url, spec.served_name(), source, spec.api_key(), context, CONCURRENCY)
+        manager = load_manager()
+        for number, (key, path, given) in enumerate(todo, start=1):
+            started = time.perf_counter()
+            tasks = local_tasks(manager, given) if given else hub_tasks(manager, known.datasets[key])
+            try:
+                asked = ask(known, key, tasks, lm, called, limit, seed, chat)
+            except (OSError, TimeoutError, KeyError, TypeError) as error:  # what lm-eval raises of answers it cannot use
+                raise UserError(_lost(spec, url, key, error)) from None
+            path.parent.mkdir(exist_ok=True)
+            write_jsonl(path, asked.scores)
+            done.append((key, asked.scores))
+            took = time.perf_counter() - started
+            console.print(Text(_line(known, key, asked, f"{number}/{len(todo)}", took)), soft_wrap=True)
+    return done
+
+
+def _read(part: Part, files: list[Path]) -> list[Doc]:
+    docs, step = read_part(part, files)
+    for reason, count in step.dropped.items():
+        console.print(Text(f"{files[0].parent.name}: {count} left out: {reason}"), soft_wrap=True)
+    return docs
+
+
+@contextmanager
+def _served(folder: Run, spec: ModelSpec, endpoints: dict[str, str]) -> Iterator[str]:
+    """Where the model answers: the address given, the spec's own, or a server that is up while the block runs."""
+    for given in endpoints:
+        if given != spec.name:
+            raise UserError(f"endpoint for {given!r}: the model of this run is {spec.name!r}")
+    if url := endpoints.get(spec.name) or spec.endpoint.base_url:
+        yield url
+        return
+    with Servers(plan_servers([spec], folder.logs)) as servers:
+        yield servers.endpoints[spec.name]
+
+
+def _lost(spec: ModelSpec, url: str, key: str, error: Exception) -> str:
+    what = f"{type(error).__name__}: {error}".replace(spec.api_key() or "\0", "…")[:300]
+    return (
+        f"{spec.name} at {url} did not answer {key} in a way that log-probabilities can be read from ({what}). It needs "
+        "POST /completions with `echo` and `logprobs`, as vLLM has it. What is done is kept: the same command goes on from here"
+    )
+
+
+def _line(known: Benchmark, key: str, asked: Any, place: str, took: float) -> str:
+    scores = [score for score in asked.scores if score.metric == "accuracy" and score.value is not None]
+    drawn = f"{asked.items} of {asked.available}" if asked.items < asked.available else f"all {asked.items}"
+    text = f"{place} {known.datasets[key].label}: {drawn} items, {took:.0f} s"
+    if scores:
+        text += f", accuracy {100 * sum(float(s.value) for s in scores) / len(scores):.1f}"
+        text += f", chance {100 * sum(s.chance or 0 for s in scores) / len(scores):.1f}" if scores[0].chance is not None else ""
+    return text + (f", majority class {100 * asked.majority:.1f}" if asked.majority is not None else "")
+
+
+def _capabilities(known: Benchmark, result: Any) -> Table:
+    """The total, and every capability as far as there is something to add up."""
+    rows = [(node.label, node.score, cell_of(node), 100 * node.share, node.n) for node in (result.root, *result.root.children)]
+    why = f"No total: {'; '.join(result.reasons)}." if result.reasons else ""
+    return Table(
+        key="capabilities",
+        title=f"{known.title}: {result.model}, 0 to 100",
+        columns=("part", "score", "partial [95 % interval]", "share of weights %", "items"),
+        rows=tuple(rows),
+        notes=tuple(filter(None, [why, "partial: over what was run; a score needs all of its datasets."])),
+    )
+
+
+def _left_out(known: Benchmark, missing: dict[str, str]) -> Table:
+    rows = tuple((key, known.datasets[key].label, why) for key, why in missing.items())
+    return Table("not_run", "Datasets that were not run", ("dataset", "name", "why"), rows)

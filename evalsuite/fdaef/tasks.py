@@ -1,0 +1,194 @@
+"""Running a benchmark's tasks on lm-eval: documents → questions → one `Score` an item and metric.
+
+A choice is answered by the likeliest option (log-probability of its text after the prompt, not normalised by length), so a
+server has to tell the log-probabilities of a prompt (POST /completions with `echo`: vLLM does, chat-only APIs do not). Tasks of
+lm-eval are asked in its words, ours in configs/ecdbench/tasks. No examples are shown (zero-shot).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from evalsuite.fdaef.local_data import Doc, Part
+from evalsuite.fdaef.registry import Benchmark, Dataset
+from evalsuite.fdaef.scores import Score
+from serve.errors import UserError, near
+from serve.files import CONFIGS
+
+TASKS = CONFIGS / "ecdbench" / "tasks"
+Sample = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A dataset's scores, how many items there were to draw from, and the majority class's share where labels are fixed."""
+
+    scores: list[Score]
+    items: int
+    available: int
+    majority: float | None
+
+
+def load_manager() -> Any:
+    """lm-eval's tasks and ours. Takes some seconds."""
+    import datasets
+    from lm_eval.tasks import TaskManager
+
+    datasets.disable_progress_bars()
+    # Every dataset says how often it was asked for and how its prompts look: several screens a run.
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    return TaskManager(include_path=str(TASKS))
+
+
+def language_model(url: str, served: str, tokenizer: str | None, key: str | None, context: int, concurrency: int) -> Any:
+    """An lm-eval model behind an OpenAI-compatible address that ends in /v1. `tokenizer` is a folder or hub id; None: the
+    server's own, where it offers one. The key goes into a header and nowhere else."""
+    from lm_eval.models.openai_completions import LocalCompletionsAPI
+
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    return LocalCompletionsAPI(
+        base_url=f"{url.rstrip('/')}/completions",
+        model=served,
+        tokenizer=tokenizer,
+        tokenizer_backend="huggingface" if tokenizer else "remote",
+        num_concurrent=concurrency,
+        max_retries=5,
+        timeout=600,
+        max_length=context,
+        header={"Authorization": f"Bearer {key or 'none'}"},
+    )
+
+
+def local_tasks(manager: Any, parts: Sequence[tuple[Part, list[Doc]]]) -> dict[str, Any]:
+    """Tasks by name over documents read from files. Raises `UserError` for a task that neither lm-eval nor we have."""
+    from datasets import Dataset as Table
+    from datasets import DatasetDict
+
+    found: dict[str, Any] = {}
+    for part, docs in parts:
+        if part.task not in manager.all_tasks:
+            raise UserError(f"no task {part.task!r} in lm-eval or {TASKS}: {near(part.task, manager.all_tasks)}")
+
+        def given(docs: list[Doc] = docs, **_: object) -> Any:
+            return DatasetDict({"test": Table.from_list(docs)})
+
+        own = {"custom_dataset": given, "test_split": "test", "validation_split": None, "training_split": None}
+        # A task of a group of one: that is where lm-eval lets a task's config be overridden.
+        found |= manager.load([{"group": f"local_{part.task}", "task": [{"task": part.task, **own}]}])["tasks"]
+    return found
+
+
+def hub_tasks(manager: Any, dataset: Dataset) -> dict[str, Any]:
+    """lm-eval's own task for a dataset, with the data that it downloads (for a group of tasks, all of them)."""
+    assert dataset.run is not None and dataset.run.task is not None
+    return dict(manager.load([dataset.run.task])["tasks"])
+
+
+def ask(
+    benchmark: Benchmark, name: str, tasks: Mapping[str, Any], lm: Any, model: str, limit: int, seed: int, chat: bool
+) -> Asked:
+    """Ask a sample of a dataset's items (over all of its tasks; all if there are fewer than `limit`).
+
+    Items are the position in the files, so that two models with one seed answer the same ones.
+    """
+    from lm_eval.evaluator import evaluate
+
+    every = [(task, index) for task in tasks for index in range(len(tasks[task].eval_docs))]
+    drawn = every if len(every) <= limit else random.Random(f"{seed}/{name}").sample(every, limit)
+    chosen = {task: sorted(index for own, index in drawn if own == task) for task in tasks}
+    used = {task: one for task, one in tasks.items() if chosen[task]}
+    for task in used.values():
+        task.set_config(key="num_fewshot", value=0)
+    asked = {task: chosen[task] for task in used}
+    done = evaluate(
+        lm, {"tasks": used, "groups": {}, "group_map": {}}, samples=asked, bootstrap_iters=0, apply_chat_template=chat
+    )
+    assert done is not None  # one process
+    samples = [(task, sample) for task in used for sample in done["samples"][task]]
+    scores = [score for task, sample in samples for score in scores_of(benchmark, name, model, task, sample)]
+    gold = [tuple(sample["doc"]["gold"]) for _, sample in samples if _labels_are_fixed(sample)]
+    majority = max(map(gold.count, gold)) / len(gold) if len(gold) == len(samples) else None
+    return Asked(scores, len(samples), len(every), majority)
+
+
+def _labels_are_fixed(sample: Sample) -> bool:
+    return "gold" in sample["doc"] and "options" not in sample["doc"]
+
+
+def scores_of(benchmark: Benchmark, name: str, model: str, task: str, sample: Sample) -> list[Score]:
+    """One item's scores, for every metric of the dataset that the task gives."""
+    dataset = benchmark.datasets[name]
+    found: list[Score] = []
+    for method in dataset.methods:
+        kind = benchmark.metrics[method.metric].items
+        fields = _value(name, dataset, method.metric, kind, sample)
+        if fields is not None:
+            item = f"{task}:{sample['doc_id']}"
+            found.append(Score(model=model, dataset=name, metric=method.metric, item=item, **fields))
+    return found
+
+
+def _value(name: str, dataset: Dataset, metric: str, kind: str, sample: Sample) -> dict[str, Any] | None:
+    """The fields of a score that this metric needs; None where the task does not give it."""
+    if kind.startswith("bbq_"):
+        return {"outcome": _bbq(sample)}
+    if metric == "rouge_l":
+        return {"value": _rouge_l(sample)}
+    if metric in ("rouge_acc", "bleu_acc"):
+        return {"value": int(sample[metric.replace("rouge", "rouge1")])}
+    if metric == "accuracy" and "pct_stereotype" in sample:  # right is the sentence that stereotypes less
+        return {"value": 1 - int(sample["pct_stereotype"]), "chance": 0.5}
+    if not sample["resps"] or isinstance(sample["filtered_resps"][0], str):  # a reply in words, judged by lm-eval itself
+        known = dataset.run.metric if dataset.run else None
+        return {"value": int(sample[known])} if metric == "accuracy" and known is not None and known in sample else None
+    options = [arguments[1].strip() for arguments in sample["arguments"]]
+    chance = len(_right(sample)) / len(options)
+    if kind in ("f1", "macro_f1"):
+        labels = sample["doc"].get("labels") or options
+        return {"outcome": {"gold": [labels[index] for index in _right(sample)], "answer": labels[_likeliest(sample)]}}
+    if metric != "accuracy":
+        return None
+    right = _likeliest(sample) in sample["doc"]["gold"] if "gold" in sample["doc"] and _ours(sample) else bool(sample["acc"])
+    return {"value": int(right), "chance": chance}
+
+
+def _ours(sample: Sample) -> bool:
+    return isinstance(sample["doc"]["gold"], list)  # lm-eval's HellaSwag has a number there
+
+
+def _right(sample: Sample) -> list[int]:
+    """The options that are right, from 0. BBQ's task adds further ways to say that nobody knows, all of them right at once."""
+    doc = sample["doc"]
+    if "gold" in doc and _ours(sample):
+        return list(doc["gold"])
+    if "answer_info" in doc and doc["answer_info"][f"ans{doc['label']}"][-1] == "unknown":
+        return list(range(2, len(sample["arguments"])))
+    return [0]
+
+
+def _likeliest(sample: Sample) -> int:
+    likelihoods = [reply[0] for reply in sample["filtered_resps"]]
+    if any(math.isnan(one) for one in likelihoods):
+        raise UserError("the server answered with log-probabilities that are no numbers")
+    return max(range(len(likelihoods)), key=likelihoods.__getitem__)
+
+
+def _bbq(sample: Sample) -> dict[str, str]:
+    """What lm-eval found: whether the answer names anybody, and whether that follows the stereotype."""
+    _, biased, known, _ = sample["amb_bias_score"]
+    context = {"ambig": "ambiguous", "disambig": "disambiguated"}[sample["doc"]["context_condition"]]
+    return {"context": context, "answer": "unknown" if not known else "biased" if biased else "other"}
+
+
+def _rouge_l(sample: Sample) -> float | None:
+    """ROUGE-L F1 over characters, 0 to 1, against the nearest reference; null for an empty reply."""
+    from evalsuite.statistics.text_metrics import rouge_l
+
+    reply = str(sample["filtered_resps"][0]).strip()
+    return max(rouge_l(reply, reference, "character") for reference in sample["doc"]["references"]) if reply else None
