@@ -112,13 +112,10 @@ def ask(
     assert done is not None  # one process
     samples = [(task, sample) for task in used for sample in done["samples"][task]]
     scores = [score for task, sample in samples for score in scores_of(benchmark, name, model, task, sample)]
-    gold = [tuple(sample["doc"]["gold"]) for _, sample in samples if _labels_are_fixed(sample)]
-    majority = max(map(gold.count, gold)) / len(gold) if len(gold) == len(samples) else None
+    # Where options differ from item to item there is no class that could have a majority.
+    gold = [tuple(own) for _, sample in samples if (own := _gold(sample)) is not None and "options" not in sample["doc"]]
+    majority = max(map(gold.count, gold)) / len(gold) if gold and len(gold) == len(samples) else None
     return Asked(scores, len(samples), len(every), majority)
-
-
-def _labels_are_fixed(sample: Sample) -> bool:
-    return "gold" in sample["doc"] and "options" not in sample["doc"]
 
 
 def scores_of(benchmark: Benchmark, name: str, model: str, task: str, sample: Sample) -> list[Score]:
@@ -154,19 +151,22 @@ def _value(name: str, dataset: Dataset, metric: str, kind: str, sample: Sample) 
         return {"outcome": {"gold": [labels[index] for index in _right(sample)], "answer": labels[_likeliest(sample)]}}
     if metric != "accuracy":
         return None
-    right = _likeliest(sample) in sample["doc"]["gold"] if "gold" in sample["doc"] and _ours(sample) else bool(sample["acc"])
+    gold = _gold(sample)
+    right = bool(sample["acc"]) if gold is None else _likeliest(sample) in gold
     return {"value": int(right), "chance": chance}
 
 
-def _ours(sample: Sample) -> bool:
-    return isinstance(sample["doc"]["gold"], list)  # lm-eval's HellaSwag has a number there
+def _gold(sample: Sample) -> list[int] | None:
+    """What our documents name as right; None for those of lm-eval's tasks (where HellaSwag's `gold` is a number)."""
+    gold = sample["doc"].get("gold")
+    return list(gold) if isinstance(gold, list) else None
 
 
 def _right(sample: Sample) -> list[int]:
     """The options that are right, from 0. BBQ's task adds further ways to say that nobody knows, all of them right at once."""
     doc = sample["doc"]
-    if "gold" in doc and _ours(sample):
-        return list(doc["gold"])
+    if (gold := _gold(sample)) is not None:
+        return gold
     if "answer_info" in doc and doc["answer_info"][f"ans{doc['label']}"][-1] == "unknown":
         return list(range(2, len(sample["arguments"])))
     return [0]

@@ -215,7 +215,7 @@ def test_the_share_told_is_over_cards_and_the_notes_say_what_the_intervals_assum
 
 
 WORDS = ("dog", "Biscuit", "died", "landlord", "evicted")
-AUDITED = st.lists(  # of each dialogue: its card or none, the words of the card in the first line, thanks, and what a judge says
+AUDITED = st.lists(  # of each dialogue: its card or none, the words of it in the first line, thanks, and what a judge says
     st.tuples(st.none() | st.integers(0, 2), st.sets(st.sampled_from(WORDS)), st.booleans(), st.none() | st.booleans()),
     min_size=1,
     max_size=8,
