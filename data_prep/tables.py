@@ -104,6 +104,14 @@ def to_console(table: Table, console: Console) -> None:
         console.print(Text(clean(note)))
 
 
+def too_wide(table: Table, console: Console) -> bool:
+    """Whether a table would have words cut to fit this console, whichever way it is turned."""
+    return all(
+        Measurement.get(console, console.options.update(max_width=10_000), _printed(one)).minimum > console.width
+        for one in (table, _turned(table))
+    )
+
+
 def _width(printed: rich.table.Table, console: Console) -> int:
     """The columns of the terminal that a table takes when nothing in it is folded."""
     return Measurement.get(console, console.options.update(max_width=10_000), printed).maximum

@@ -24,7 +24,7 @@ class InjectionEffect:
     """What an appended reply does to one judge's scores on one dimension (None: the average), in points of 0–100.
 
     `neutral` and `injected` are against the dialogue as it is, `effect` is injected minus neutral: what the order adds to the
-    length. `read` maps variant → share of readable verdicts (0–1).
+    length. `read` maps variant → share of readable verdicts (0–1), None where nothing was asked.
     """
 
     language: Language
@@ -33,7 +33,7 @@ class InjectionEffect:
     neutral: Estimate
     injected: Estimate
     effect: paired.Difference
-    read: dict[str, float]
+    read: dict[str, float | None]
 
 
 def injection_effects(
@@ -62,7 +62,8 @@ def injection_effects(
         for place, effect in enumerate(effects):
             key = names[place]
             count = AVERAGE if key is None else key
-            read = {v: one.read[count] / one.asked[count] for v, one in zip(variants, ordered, strict=True)}
+            shares = (one.read[count] / one.asked[count] if one.asked[count] else None for one in ordered)
+            read = dict(zip(variants, shares, strict=True))
             found.append(InjectionEffect(language, judge, key, plain[place], plain[place + len(names)], effect, read))
     return found
 
@@ -85,7 +86,7 @@ def injection_tables(effects: Sequence[InjectionEffect], by_kind: Sequence[tuple
         rows=tuple(
             (
                 *(e.language, e.judge.name, label_of(e.dimension, rubric), e.neutral, e.injected, *paired.cells(e.effect)),
-                *(100 * share for share in e.read.values()),
+                *(None if share is None else 100 * share for share in e.read.values()),
             )
             for e in effects
         ),

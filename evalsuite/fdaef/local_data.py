@@ -22,6 +22,7 @@ from serve.files import CONFIGS, load_yaml, read_bytes, read_yaml
 
 Doc = dict[str, Any]
 Text = Annotated[str, Field(min_length=1)]
+SUMMARY = "summary"  # the task that the model answers with a summary, which a judge scores; lm-eval has no part in it
 YES_NO: dict[str | bool, int] = {"false": 0, "true": 1, False: 0, True: 1}  # as JSON files of SuperGLUE have them
 
 
@@ -43,13 +44,16 @@ class Layout(BaseModel):
 
 
 def load_layout(path: Path | None) -> Layout:
-    """Where files lie: configs/ecdbench/local.yaml, or one's own. Raises `UserError` for a form that there is not."""
+    """Where files lie: configs/ecdbench/local.yaml, or one's own. Raises `UserError` for a form that there is not, or that does
+    not fit the task."""
     path = path or CONFIGS / "ecdbench" / "local.yaml"
     layout = read_yaml(path, Layout, "layout of local data")
     for name, parts in layout.datasets.items():
         for part in parts:
             if part.form not in FORMS:
                 raise UserError(f"{path}: datasets.{name}: unknown form {part.form!r}: {near(part.form, FORMS)}")
+            if (part.form == "documents") != (part.task == SUMMARY):
+                raise UserError(f"{path}: datasets.{name}: form documents and task {SUMMARY} go together")
     return layout
 
 
@@ -185,6 +189,13 @@ class _Item(Raw):
     text: Text
     choices: Annotated[list[Text], Field(min_length=2)]
     gold: int | Annotated[list[int], Field(min_length=1)]
+
+
+class _Document(Raw):
+    """Our own form for what is to be summarised."""
+
+    text: Annotated[str, Field(pattern=r"\S")]
+    language: Literal["en", "zh"] = "zh"
 
 
 def _parsed(model: type[Raw], rows: Iterable[Row], into: Rows) -> Iterator[tuple[Row, Any]]:
@@ -421,6 +432,7 @@ FORMS: dict[str, Callable[[list[Path], Rows], Iterator[Doc]]] = {
     "copa_pairs": _copa_pairs,
     "cped": _cped,
     "crows_pairs": _csv_of(_Crows),
+    "documents": _jsonl_of(_Document),
     "emobench_application": _application,
     "emobench_cause": _understanding("cause"),
     "emobench_emotion": _understanding("emotion"),

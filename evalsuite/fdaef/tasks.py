@@ -13,7 +13,7 @@ import os
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from evalsuite.fdaef.local_data import Doc, Part
 from evalsuite.fdaef.registry import Benchmark, Dataset
@@ -23,6 +23,7 @@ from serve.files import CONFIGS
 
 TASKS = CONFIGS / "ecdbench" / "tasks"
 Sample = Mapping[str, Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,11 @@ def hub_tasks(manager: Any, dataset: Dataset) -> dict[str, Any]:
     return dict(manager.load([dataset.run.task])["tasks"])
 
 
+def draw(every: Sequence[T], name: str, limit: int, seed: int) -> list[T]:
+    """The items of dataset `name` that are asked: all, or a sample of `limit`, the same for every model."""
+    return list(every) if len(every) <= limit else random.Random(f"{seed}/{name}").sample(every, limit)
+
+
 def ask(
     benchmark: Benchmark, name: str, tasks: Mapping[str, Any], lm: Any, model: str, limit: int, seed: int, chat: bool
 ) -> Asked:
@@ -100,7 +106,7 @@ def ask(
     from lm_eval.evaluator import evaluate
 
     every = [(task, index) for task in tasks for index in range(len(tasks[task].eval_docs))]
-    drawn = every if len(every) <= limit else random.Random(f"{seed}/{name}").sample(every, limit)
+    drawn = draw(every, name, limit, seed)
     chosen = {task: sorted(index for own, index in drawn if own == task) for task in tasks}
     used = {task: one for task, one in tasks.items() if chosen[task]}
     for task in used.values():
@@ -133,6 +139,7 @@ def scores_of(benchmark: Benchmark, name: str, model: str, task: str, sample: Sa
 
 def _value(name: str, dataset: Dataset, metric: str, kind: str, sample: Sample) -> dict[str, Any] | None:
     """The fields of a score that this metric needs; None where the task does not give it."""
+    metric = "accuracy" if metric == "preferred" else metric  # right is the reply that people preferred
     if kind.startswith("bbq_"):
         return {"outcome": _bbq(sample)}
     if metric == "rouge_l":

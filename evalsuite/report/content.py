@@ -18,7 +18,7 @@ from rich.text import Text
 from data_prep.profiles import Profile
 from data_prep.records import Dialogue, HumanScore, Judgement, RoleCard, Usage
 from data_prep.rubrics import Rubric
-from data_prep.tables import Estimate, Table, to_console
+from data_prep.tables import Estimate, Table, to_console, too_wide
 from evalsuite.checks import risk
 from evalsuite.checks.shared_bases import alike, bases
 from evalsuite.report.charts import Chart
@@ -39,7 +39,7 @@ from serve.specs import EMBEDDED_PREFIX
 
 M = TypeVar("M", bound=BaseModel)
 
-CONSOLE_ROWS = 30  # longer tables are only named on the console
+CONSOLE_ROWS = 30  # longer tables, and those too wide for it, are only named on the console
 _TITLES = {"esc_eval": "ESC-Eval", "emoharbor": "EmoHarbor"}
 
 
@@ -53,10 +53,11 @@ def report_run(run: Run, console: Console, wandb: bool = False, versus: str | No
     content = content_of(run)
     content = replace(content, tables=against(content.tables, versus))
     for table in content.tables:
-        if len(table.rows) <= CONSOLE_ROWS:
+        if len(table.rows) <= CONSOLE_ROWS and not too_wide(table, console):
             to_console(table, console)
         else:
-            console.print(Text(f"{table.title}: {len(table.rows)} rows, in tables/{table.key}.csv"))
+            size = f"{len(table.rows)} rows of {len(table.columns)} columns"
+            console.print(Text(f"{table.title}: {size}, in tables/{table.key}.csv"), soft_wrap=True)
     if content.plumbing:
         console.print(Text(PLUMBING))
     for kind, path in write_report(run.folder, content).items():

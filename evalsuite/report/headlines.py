@@ -53,8 +53,11 @@ def standings(cells: Sequence[Score], ranks: Ranks) -> Iterator[str]:
             place = f", rank {rank} of {count}" if rank is not None and count > 1 else ""
             return f"{cell.supporter} ({_spoken(cell.estimate)}{place})"
 
+        first = [cell for cell in own if ranks.get((cell.language, cell.scorer, cell.supporter)) == 1]
         if len(own) == 1:
             yield f"{where}: {told(own[0])} is the only supporter."
+        elif len(first) == len(own):
+            yield f"{where}: no supporter is told apart from another; highest average {told(own[0])}, lowest {told(own[-1])}."
         else:
             yield f"{where}: best on average is {told(own[0])}, worst {told(own[-1])}."
 

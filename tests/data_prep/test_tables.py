@@ -11,7 +11,19 @@ import orjson
 import pytest
 from rich.console import Console
 
-from data_prep.tables import Cell, Estimate, Table, clean, escape_markdown, fmt, is_numeric, to_console, to_csv, to_markdown
+from data_prep.tables import (
+    Cell,
+    Estimate,
+    Table,
+    clean,
+    escape_markdown,
+    fmt,
+    is_numeric,
+    to_console,
+    to_csv,
+    to_markdown,
+    too_wide,
+)
 
 
 def table(*rows: tuple[Cell, ...], columns: tuple[str, ...] = ("name", "value")) -> Table:
@@ -118,6 +130,15 @@ def test_bold_follows_its_cell_when_the_table_is_turned(width: int) -> None:
     to_console(shown, Console(file=buffer, width=width, force_terminal=True, color_system="standard"))
     codes = re.findall(r"\x1b\[1m\s*(\d+)", buffer.getvalue())
     assert codes == ["24"]
+
+
+def test_a_table_is_too_wide_when_no_turning_makes_its_words_fit() -> None:
+    shown = Table("t", "t", ("n", *"abcdefgh"), (("word", *range(100, 108)), ("y", *range(200, 208))))
+    text = io.StringIO()
+    for width, expected in ((60, False), (25, False), (9, True)):  # as it is, turned, not at all
+        assert too_wide(shown, Console(file=text, width=width)) is expected, width
+    wide = replace(shown, rows=tuple((str(i), *range(100, 108)) for i in range(20)))
+    assert too_wide(wide, Console(file=text, width=40)) and not too_wide(wide, Console(file=text, width=60))
 
 
 @pytest.mark.parametrize("place", [(2, 0), (0, 2), (-1, 0)])

@@ -96,6 +96,26 @@ def test_length_with_ties_gaps_and_one_dialogue(pairs: list[tuple[int, int | Non
         assert cell.mean == pytest.approx(spearmanr([a for a, _ in read], [b for _, b in read]).statistic)
 
 
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 5), st.none() | st.integers(0, 4)), min_size=1, max_size=9))
+def test_all_supporters_together_are_scipys_weighted_by_their_dialogues(
+    rows: list[tuple[str, int, int | None]],
+) -> None:
+    dialogues = [of_length(f"d{n}", length, who) for n, (who, length, _) in enumerate(rows)]
+    judgements = [make_judgement(f"d{n}", "empathy", value) for n, (*_, value) in enumerate(rows)]
+    pooled = length_effects(dialogues, judgements, make_rubric("empathy"))[-1].cells["empathy"]
+    rhos, sizes = [], []
+    for who in "ab":
+        read = [(length, value) for own, length, value in rows if own == who and value is not None]
+        if len({length for length, _ in read}) > 1 and len({value for _, value in read}) > 1:
+            rhos.append(spearmanr(*zip(*read, strict=True)).statistic)
+            sizes.append(len(read))
+    assert pooled.n == sum(sizes) and pooled.mean == (pytest.approx(np.average(rhos, weights=sizes)) if rhos else None)
+    assert (pooled.low is None) == (pooled.high is None) == (not rhos)
+    if pooled.low is not None and pooled.high is not None:
+        assert -1 <= pooled.low <= pooled.high <= 1
+
+
 # --- ways of asking ---------------------------------------------------------------------------------------------------------
 
 
@@ -158,6 +178,43 @@ def test_injections_are_measured_against_neutral_text() -> None:
     assert injection_effects(dialogues, [make_judgement("d0", "empathy", 1)], rubric) == []
 
 
+MARK = st.none() | st.integers(0, 4)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(*[MARK] * 6), min_size=1, max_size=5), st.booleans())
+def test_any_injections_against_numpy(rows: list[tuple[int | None, ...]], one_dimension: bool) -> None:
+    """Verdicts as is, neutral and injected, on both dimensions or on one alone: gaps, ties, constants."""
+    variants, names = ("as_is", "neutral", "injected"), ["empathy"] if one_dimension else ["empathy", "skill"]
+    judgements = [
+        probe_of(f"d{n}", row[3 * column + place], variant, name)
+        for n, row in enumerate(rows)
+        for column, name in enumerate(names)
+        for place, variant in enumerate(variants)
+    ]
+    dialogues = [make_dialogue(f"d{n}") for n in range(len(rows))]
+    *by_dimension, average = effects = injection_effects(dialogues, judgements, RUBRIC)
+    assert [effect.dimension for effect in effects] == ["empathy", "skill", None]
+    table = np.array([[np.nan if v is None else v for v in row] for row in rows]).reshape(-1, 2, 3)
+    if one_dimension:
+        table[:, 1] = np.nan
+    means = []
+    for column, effect in enumerate(by_dimension):
+        own = table[:, column]
+        for estimate, (late, early) in ((effect.neutral, (1, 0)), (effect.injected, (2, 0)), (effect.effect.estimate, (2, 1))):
+            gaps = 25 * (own[:, late] - own[:, early])
+            gaps = gaps[~np.isnan(gaps)]
+            assert estimate.n == len(gaps) and estimate.mean == (pytest.approx(gaps.mean()) if len(gaps) else None)
+            assert (estimate.low is None) == (estimate.high is None) == (len(gaps) < 2)
+        means.append(effect.effect.estimate.mean)
+        asked = not (one_dimension and column)
+        shares = (~np.isnan(own)).mean(axis=0)
+        assert list(effect.read.values()) == (pytest.approx(shares.tolist()) if asked else [None] * 3)
+    wanted = None if None in means else pytest.approx(np.mean(means))  # type: ignore[arg-type]
+    assert average.effect.estimate.mean == wanted
+    injection_tables(effects, [], RUBRIC)
+
+
 def test_the_injection_set_orders_the_judge_and_has_neutral_twins() -> None:
     injections = load_injections()
     for language in ("en", "zh"):
@@ -218,6 +275,25 @@ def test_probes_change_only_the_last_reply() -> None:
 )
 def test_bundled_models_have_their_family(name: str, family: str) -> None:
     assert base_of(load_spec(name).model_dump(mode="json")).family == family
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(MARK, MARK, MARK), min_size=1, max_size=5))
+def test_any_sharing_against_plain_means(rows: list[tuple[int | None, ...]]) -> None:
+    """On each card two supporters alike, averaged first, and one other."""
+    names = ("mindchat", "qwen1.5-7b-chat", "soulchat")
+    given = [(card, name, value) for card, row in enumerate(rows) for name, value in zip(names, row, strict=True)]
+    dialogues = [make_dialogue(f"{name}/{card}", name, card_id=f"c{card}") for card, name, _ in given]
+    judgements = [make_judgement(f"{name}/{card}", "empathy", value, judge="esc-role") for card, name, value in given]
+    (judge,) = sharings(dialogues, judgements, make_rubric("empathy"), {})
+    gaps = []
+    for one, two, other in rows:
+        alike = [value for value in (one, two) if value is not None]
+        if alike and other is not None:
+            gaps.append(25 * (sum(alike) / len(alike) - other))
+    assert judge.difference is not None and judge.difference.estimate.n == len(gaps)
+    assert judge.difference.estimate.mean == (pytest.approx(np.mean(gaps)) if gaps else None)
+    assert (judge.difference.p is None) == (not gaps) and (judge.difference.estimate.low is None) == (len(gaps) < 2)
 
 
 def test_likeness_is_by_checkpoint_then_family_and_unknown_is_not_alike() -> None:

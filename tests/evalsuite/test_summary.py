@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections import Counter
+from typing import cast, get_args
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import bootstrap
 
-from data_prep.records import Termination, Turn, Usage
+from data_prep.records import Dialogue, Termination, Turn, Usage
 from data_prep.tables import Estimate
 from evalsuite.statistics.summary import costs, distributions, estimates, terminations
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
@@ -103,3 +104,56 @@ def test_distributions_count_labels() -> None:
     table = distributions([make_judgement("a", name, value) for name, value in verdicts], RUBRIC)
     assert table.columns == ("language", "dimension", "0", "1", "2", "3", "4", "unreadable", "verdicts")
     assert table.rows == (("en", "Fluency", 1, 0, 0, 0, 2, 1, 4), ("en", "Empathy", 0, 0, 1, 1, 0, 0, 2))
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(st.sampled_from(["fluency", "empathy"]), st.none() | st.integers(0, 16).map(lambda n: n / 4))))
+def test_distributions_against_numpy(verdicts: list[tuple[str, float | None]]) -> None:
+    """Between two scores the nearest counts, halves upwards: numpy's bins hold their lower edge."""
+    table = distributions([make_judgement("a", name, value) for name, value in verdicts], RUBRIC)
+    found = {row[1]: row[2:] for row in table.rows}
+    assert len(found) == (2 if verdicts else 0)
+    for name in RUBRIC.dimensions if verdicts else ():
+        own = [value for given, value in verdicts if given == name]
+        read = [value for value in own if value is not None]
+        counts = np.histogram(read, bins=np.arange(-0.5, 5))[0].tolist()
+        assert found[name.title()] == (*counts, len(own) - len(read), len(own))
+
+
+ENDS = st.lists(
+    st.tuples(
+        st.sampled_from("mn"),
+        st.none() | st.sampled_from(get_args(Termination)),
+        st.booleans(),
+        st.none() | st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9)),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=40)
+@given(ENDS)
+def test_any_ends_and_costs_are_counted_once(
+    ends: list[tuple[str, Termination | None, bool, tuple[int, int, int] | None]],
+) -> None:
+    dialogues: list[Dialogue] = []
+    for number, (supporter, termination, answered, used) in enumerate(ends):
+        turns = (Turn(role="seeker", text="a"), Turn(role="supporter", text="b"))[: 1 + answered]
+        usage = used and Usage(calls=used[0], prompt_tokens=used[1], completion_tokens=used[2])
+        dialogues.append(make_dialogue(str(number), supporter, termination=termination, turns=turns, usage=usage))
+    table = terminations(dialogues)
+    for row in table.rows:
+        shown = dict(zip(table.columns, row, strict=True))
+        own = [one for one in dialogues if one.supporter == row[0]]
+        assert shown["dialogues"] == len(own) == sum(int(str(cell)) for cell in row[3:-2])
+        by_reason: Counter[str] = Counter()
+        for column, cell in list(shown.items())[3:-2]:
+            by_reason[column.split(" (")[0]] += int(str(cell))
+        assert +by_reason == Counter(one.termination or "not recorded" for one in own)
+        sides = Counter(one.ended_by for one in own)
+        assert (shown["ended by seeker"], shown["ended by supporter"]) == (sides["seeker"], sides["supporter"])
+    rows = {str(row[0]): row[1:4] for row in costs(dialogues, {}, {}).rows}
+    for name, own in (("total", ends), *((f"dialogues with {s}", [e for e in ends if e[0] == s]) for s in "mn")):
+        counted = [used for *_, used in own if used]
+        if own or name == "total":
+            assert rows[name] == (tuple(map(sum, zip(*counted, strict=True))) if counted else (None,) * 3), "unknown is no 0"

@@ -8,6 +8,10 @@ import numpy as np
 import orjson
 import pytest
 import typer
+from hypothesis import given as drawn
+from hypothesis import settings
+from hypothesis import strategies as st
+from scipy.stats import linregress
 from typer.testing import CliRunner
 
 from data_prep.records import Dialogue, Judgement, Turn
@@ -56,6 +60,32 @@ def test_slopes_are_those_within_dialogues() -> None:
     assert (slope.estimate.mean, slope.estimate.n) == (pytest.approx(np.mean(expected)), 3)
     assert slope.p == 1, "25, −25 and 25: every pattern of signs reaches a sum of 25"
     assert found.slopes["clarity"].estimate.mean == 0 and found.slopes["clarity"].p == 1
+
+
+@settings(max_examples=30, deadline=None)
+@drawn(st.lists(st.lists(st.none() | st.integers(1, 5), min_size=1, max_size=4), min_size=1, max_size=5))
+def test_any_trend_against_scipy(talks: list[list[int | None]]) -> None:
+    """Rounds without a readable verdict, equal scores, dialogues of one round, one dialogue."""
+    dialogues = [talk(f"d{n}", len(marks)) for n, marks in enumerate(talks)]
+    judgements = [
+        make_judgement(f"d{n}", "care", mark, turn=2 * place)
+        for n, marks in enumerate(talks)
+        for place, mark in enumerate(marks)
+    ]
+    (found,) = trends(dialogues, judgements, make_rubric("care", low=1, high=5))
+    slopes = []
+    for marks in talks:
+        points = [(place, 25 * (mark - 1)) for place, mark in enumerate(marks) if mark is not None]
+        if len(points) > 1:
+            slopes.append(linregress(*zip(*points, strict=True)).slope)
+    slope = found.slopes["care"].estimate
+    assert slope.n == len(slopes) and slope.mean == (pytest.approx(np.mean(slopes), abs=1e-9) if slopes else None)
+    assert (slope.low is None) == (slope.high is None) == (len(slopes) < 2)
+    for point in found.points:
+        if point.dimension == "care":
+            scores = [25 * (marks[point.round - 1] - 1) for marks in talks if (marks + [None] * 4)[point.round - 1]]  # type: ignore[operator]
+            assert point.reached == sum(len(marks) >= point.round for marks in talks) and point.estimate.n == len(scores)
+            assert point.estimate.mean == (pytest.approx(np.mean(scores)) if scores else None)
 
 
 def test_tables_and_charts() -> None:

@@ -6,9 +6,11 @@ import asyncio
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from serve.batch import in_flight, together
 from serve.client import ChatClient
 from serve.limit import MOST, MOST_UNSEEN, START, Limit, queue_length
 from serve.store import Store
@@ -98,6 +100,55 @@ async def test_refusals_halve_it_once_for_all_calls_under_way() -> None:
     assert limit.limit == 1
 
 
+class Skipping(asyncio.SelectorEventLoop):
+    """A loop that never waits: where nothing is to be done, its clock goes on to when something is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now, wait = 0.0, self._selector.select  # type: ignore[attr-defined]
+
+        def select(timeout: float | None = None) -> Any:
+            self._now += timeout or 0.0
+            return wait(0)
+
+        self._selector.select = select  # type: ignore[attr-defined]
+
+    def time(self) -> float:
+        return self._now
+
+
+@pytest.mark.parametrize(
+    ("dialogues", "together_last", "slots", "seconds"),
+    [
+        ([11] * 500, 6, 256, 34),  # 256 of them: 11 seconds and then 6 for six times as many calls; 244 likewise
+        ([11] * 24, 6, 16, 17 + 11 + 3),
+        ([11], 6, 16, 12),
+        ([10, *[1] * 10], 0, 2, 10),  # the short ones are done while the long one goes on
+    ],
+)
+def test_no_slot_is_empty_while_a_call_waits(dialogues: list[int], together_last: int, slots: int, seconds: int) -> None:
+    """Dialogues of so many calls one after the other, and some at once at the end, a second each: worked out by hand."""
+
+    async def run() -> float:
+        limit = Limit(slots)
+
+        async def call(order: int) -> None:
+            await limit.acquire(order)
+            await asyncio.sleep(1)
+            limit.release()
+
+        async def one(order: int) -> None:
+            for _ in range(dialogues[order]):
+                await call(order)
+            await together(call(order) for _ in range(together_last))
+
+        await in_flight(range(len(dialogues)), one, slots)
+        return asyncio.get_running_loop().time()
+
+    with asyncio.Runner(loop_factory=Skipping) as runner:
+        assert runner.run(run()) == pytest.approx(seconds)
+
+
 async def test_a_fixed_number_stays() -> None:
     limit = Limit(5)
     limit.crowded()
@@ -163,11 +214,13 @@ async def test_the_client_asks_a_server_for_its_queue_but_never_one_with_a_key(
             server.shutdown()
 
 
-async def test_the_client_asks_for_less_after_a_refusal_and_is_answered_in_the_end(tmp_path: Path) -> None:
-    refused = Answer(status=429, headers={"Retry-After": "0"})
+@pytest.mark.parametrize(
+    "refused", [Answer(status=429, headers={"Retry-After": "0"}), Answer("late", delay=5)], ids=["429", "timed out"]
+)
+async def test_the_client_asks_for_less_after_a_refusal_and_is_answered_in_the_end(tmp_path: Path, refused: Answer) -> None:
     with Endpoint(lambda body, count: refused if count <= 4 else Answer("ok")) as endpoint:
         store = Store(tmp_path / "calls.sqlite")
-        async with ChatClient(store, backoff_s=0.001) as client:
+        async with ChatClient(store, backoff_s=0.001, timeout_s=1.0) as client:
             replies = await asyncio.gather(*(client.ask(spec(endpoint.url), question(str(n))) for n in range(12)))
             assert {reply.text for reply in replies} == {"ok"}
             assert client.found == {endpoint.url: START // 2}
