@@ -2,7 +2,7 @@
 
 The command runs in its own process group. The guard waits for the first of: end of file on its own stdin (a pipe whose
 other end the launcher holds, so even a launcher that was killed with SIGKILL closes it), a new parent, SIGTERM, SIGINT or
-SIGHUP, or the command's own end. Whichever it is, the whole group is terminated (SIGTERM, SIGKILL after ten seconds).
+SIGHUP, or the command's own end. Whichever it is, the whole group is terminated (SIGTERM, SIGKILL after `GRACE` seconds).
 
 Exit code: the command's, when it ended by itself (128 + n after signal n); otherwise 0. Standard library only: a guard
 stays in memory as long as its server does.

@@ -18,6 +18,7 @@ from evalsuite.fdaef.figures import charts, write_page
 from evalsuite.fdaef.registry import Benchmark, load_benchmark, load_models
 from evalsuite.fdaef.registry_tables import counts_table, metrics_table, registry_table
 from evalsuite.fdaef.scores import ModelScores, read_scores
+from evalsuite.fdaef.summaries import judged_scores
 from evalsuite.fdaef.tables import (
     GATED,
     LISTED,
@@ -33,6 +34,7 @@ from evalsuite.fdaef.tables import (
 from evalsuite.fdaef.uncertainty import separations
 from evalsuite.reported.tables import load_reported
 from serve.errors import UserError, near
+from serve.files import write_jsonl
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -69,6 +71,30 @@ OutOption = Annotated[Path | None, typer.Option("--out", help="Folder for the fi
 
 
 app.command("run")(ecdbench_run.run)
+
+
+@app.command("judged")
+def judged(
+    judgements: Annotated[
+        Path, typer.Option("--judgements", help="The judge's verdicts: judgements.jsonl of `score` on rubric summary.")
+    ],
+    summaries: Annotated[Path, typer.Option("--summaries", help="What was scored: summaries.jsonl of `ecdbench run`.")],
+    to: Annotated[Path, typer.Option("--to", help="Score file to write, for `aggregate --scores` beside others.")],
+    judge: Annotated[str | None, typer.Option("--judge", help="Whose verdicts, where the file has several judges'.")] = None,
+) -> None:
+    """A judge's verdicts on the summaries that `ecdbench run` had a model write, as a score file.
+
+    A verdict that could not be read has no value; where the model wrote no summary, completeness and conciseness are 1.
+
+    Example: esc-eval ecdbench judged --judgements run/judged/judgements.jsonl --summaries run/summaries.jsonl
+    --to run/judged_scores.jsonl
+    """
+    scores = judged_scores(judgements, summaries, judge)
+    write_jsonl(to, scores)
+    unread = sum(score.value is None for score in scores)
+    console.print(
+        Text(f"scores: {to}   {len(scores)} verdicts" + f", {unread} of them unreadable" * bool(unread)), soft_wrap=True
+    )
 
 
 @app.command("aggregate")

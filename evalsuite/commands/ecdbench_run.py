@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -14,16 +15,19 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from data_prep.prompts import load_pack
 from data_prep.tables import Table
 from evalsuite.commands.options import EndpointOption, endpoints_of
 from evalsuite.commands.output import deliver, plain
 from evalsuite.fdaef.aggregate import aggregate
-from evalsuite.fdaef.local_data import Doc, Layout, Part, find_files, load_layout, read_part
+from evalsuite.fdaef.local_data import SUMMARY, Doc, Layout, Part, find_files, load_layout, read_part
 from evalsuite.fdaef.registry import Benchmark, load_benchmark
 from evalsuite.fdaef.scores import Score, read_scores
+from evalsuite.fdaef.summaries import sampled, summaries_table, summarise
 from evalsuite.fdaef.tables import cell_of, datasets_table
 from evalsuite.identity import identity
 from evalsuite.runs import Run, open_run
+from serve.batch import Batch
 from serve.embedded import need_modules, resolve_checkpoint
 from serve.errors import UserError, near
 from serve.files import digest, read_jsonl, sha256_file, write_jsonl
@@ -35,13 +39,18 @@ console = Console()
 CONTEXT = 2048  # tokens that a model behind an address is taken to read, unless its spec says more
 CONCURRENCY = 32
 
+Files = list[tuple[Part, list[Path]]]
+Todo = list[tuple[str, Path, list[tuple[Part, list[Doc]]]]]
+
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is to be asked: dataset → its parts with their files, datasets with lm-eval's own data; and what is not, and why."""
+    """What is to be asked: dataset → its parts with their files, datasets with lm-eval's own data, datasets to be summarised;
+    and what is not, and why."""
 
-    local: dict[str, list[tuple[Part, list[Path]]]]
+    local: dict[str, Files]
     hub: list[str]
+    summaries: dict[str, Files]
     missing: dict[str, str]
 
 
@@ -83,15 +92,17 @@ def run(
     """Ask a model the benchmark's tasks (on lm-eval, zero-shot) and add the answers up to capabilities: OUT/scores.jsonl.
 
     A choice is answered by the likeliest option, so the model's server must tell log-probabilities of a prompt: vLLM does, chat
-    APIs do not. What cannot be run is listed with its reason, and the totals say what share of the benchmark they rest on.
+    APIs do not. Summaries are written through chat, OUT/summaries.jsonl, and scored by a judge of yours: how is printed. What
+    cannot be run is listed with its reason, and the totals say what share of the benchmark they rest on.
 
     Example: esc-eval ecdbench run --model embedded --data corpora --limit 20 --out runs/ecdbench
     """
+    console.quiet = as_json
     need_modules("lm_eval", purpose="running tasks")
     known, spec = load_benchmark(benchmark), load_spec(model)
     places = load_layout(layout)
-    plan = _plan(known, places, data, dataset, hub)
-    if not plan.local and not plan.hub:
+    plan, url = _plan(known, places, data, dataset, hub), _address(spec, endpoints_of(endpoint))
+    if not plan.local and not plan.hub and not plan.summaries:
         reasons = "; ".join(f"{key}: {why}" for key, why in list(plan.missing.items())[:4])
         raise UserError(f"nothing to ask: {reasons}" + (" …" if len(plan.missing) > 4 else ""))
     count, called = limit or known.sample or 300, name or spec.name
@@ -108,19 +119,55 @@ def run(
                 "lm_eval": version("lm_eval"),
             },
         )
-        with folder.timed("ecdbench"):
-            asked = _ask_all(folder, known, spec, plan, called, count, seed, chat, endpoints_of(endpoint), tokenizer)
-        rows = [score for _, scores in asked for score in scores]
+        if plan.summaries:
+            folder.claim("summaries", {"prompts": load_pack(SUMMARY).fingerprint()})
+        with folder.timed("ecdbench"), ExitStack() as servers:
+            rows, todo = _finished(folder, plan)
+            documents = [one for key, files in plan.summaries.items() for one in sampled(key, _docs(files), count, seed)]
+            if todo:
+                url = servers.enter_context(_served(folder, spec, url))
+            written = []
+            if documents:  # first: chat is less than what lm-eval needs of a server
+                with Batch(spec, folder.store.path, console, url) as batch:
+                    written = summarise(batch, documents, called)
+                write_jsonl(out / "summaries.jsonl", written)
+            if todo and url:
+                rows += _ask_all(url, known, spec, todo, called, count, seed, chat, tokenizer)
+    tables: list[Table] = []
+    if plan.local or plan.hub:
         write_jsonl(out / "scores.jsonl", rows)
-    result = aggregate(known, next(iter(read_scores([out / "scores.jsonl"], known))))
-    tables = [_capabilities(known, result), datasets_table([result])]
+        result = aggregate(known, next(iter(read_scores([out / "scores.jsonl"], known))))
+        tables += [_capabilities(known, result), datasets_table([result])]
+    if written:
+        tables.append(summaries_table(known, written))
     if plan.missing:
         tables.append(_left_out(known, plan.missing))
     deliver("ecdbench", plain(tables), tables, out, as_json)
     if not as_json:
-        console.print(
-            Text(f"scores: {out / 'scores.jsonl'}   then: esc-eval ecdbench leaderboard --scores … --html board.html")
+        console.print(Text("\n".join(_next(out, bool(rows), bool(written)))), soft_wrap=True)
+    if lost := sum(dialogue.termination == "infrastructure" for dialogue in written):
+        print(
+            f"error: {lost} of {len(written)} summaries are missing because a server was lost. "
+            "Run the same command again to ask only for those",
+            file=sys.stderr,
         )
+        sys.exit(1)
+
+
+def _next(out: Path, scores: bool, summaries: bool) -> list[str]:
+    """What was written, and the commands that use it."""
+    said = [f"scores: {out / 'scores.jsonl'}   then: esc-eval ecdbench leaderboard --scores … --html board.html"] * scores
+    if summaries:
+        own, judged, to = out / "summaries.jsonl", out / "judged", out / "judged_scores.jsonl"
+        config = "configs/eval/ecdbench_summaries.yaml"
+        both = f"--scores {out / 'scores.jsonl'} " * scores
+        said += [
+            f"summaries: {own}   then:",
+            f"  esc-eval score --config {config} --judge YOURS --dialogues {own} --out {judged}",
+            f"  esc-eval ecdbench judged --judgements {judged / 'judgements.jsonl'} --summaries {own} --to {to}",
+            f"  esc-eval ecdbench aggregate {both}--scores {to}",
+        ]
+    return said
 
 
 def _plan(known: Benchmark, layout: Layout, data: Path | None, wanted: list[str] | None, hub: bool) -> _Plan:
@@ -128,78 +175,94 @@ def _plan(known: Benchmark, layout: Layout, data: Path | None, wanted: list[str]
     for key in (*(wanted or []), *layout.datasets):
         if key not in known.datasets:
             raise UserError(f"dataset {key!r}: {known.name} has none of this name: {near(key, known.datasets)}")
+        if any((part.task == SUMMARY) != _judged(known, key) for part in layout.datasets.get(key, [])):
+            raise UserError(
+                f"dataset {key!r}: task {SUMMARY} is for datasets that {known.name} has `run: {{by: judge}}`, and only it"
+            )
     if data is not None and not data.is_dir():
         raise UserError(f"--data {data}: no such folder")
-    local: dict[str, list[tuple[Part, list[Path]]]] = {}
+    local: dict[str, Files] = {}
+    summaries: dict[str, Files] = {}
     own, missing = [], {}
     for key in wanted or known.datasets:
         runner, parts = known.datasets[key].run, layout.datasets.get(key, [])
         found = [(part, find_files(data, part)) for part in parts] if data else []
         there = [(part, files) for part, files in found if files]
         if there:
-            local[key] = there
+            (summaries if _judged(known, key) else local)[key] = there
         elif hub and runner is not None and runner.by == "lm_eval":
             own.append(key)
         elif runner is not None and runner.reason:
             missing[key] = runner.reason
         elif runner is not None and runner.by == "adapter":
             missing[key] = "needs your own licensed copy: put its answers into a score file (see `aggregate --scores`)"
-        elif runner is not None and runner.by == "judge":
-            missing[key] = "judged by a model: score it with your judge and give the scores to `aggregate --scores`"
         elif parts:
             missing[key] = f"no {parts[0].files[0]} in {data}" if data else "needs --data"
         else:
+            form = "documents" if _judged(known, key) else "items"
             missing[key] = (
-                "no reader for its files: give it in the form `items` with --layout (see configs/ecdbench/local.yaml)"
+                f"no reader for its files: give it in the form `{form}` with --layout (see configs/ecdbench/local.yaml)"
             )
-    return _Plan(local, own, missing)
+    return _Plan(local, own, summaries, missing)
 
 
-def _ask_all(
-    folder: Run,
-    known: Benchmark,
-    spec: ModelSpec,
-    plan: _Plan,
-    called: str,
-    limit: int,
-    seed: int,
-    chat: bool,
-    endpoints: dict[str, str],
-    tokenizer: str | None,
-) -> list[tuple[str, list[Score]]]:
-    """Dataset → its scores, from the folder where a dataset is finished with the same files."""
-    done: list[tuple[str, list[Score]]] = []
-    todo: list[tuple[str, Path, list[tuple[Part, list[Doc]]]]] = []
+def _judged(known: Benchmark, key: str) -> bool:
+    runner = known.datasets[key].run
+    return runner is not None and runner.by == "judge"
+
+
+def _finished(folder: Run, plan: _Plan) -> tuple[list[Score], Todo]:
+    """The scores of datasets that the folder has with the same files, and what lm-eval is to ask: dataset, where its scores go,
+    documents."""
+    done: list[Score] = []
+    todo: Todo = []
     for key in (*plan.local, *plan.hub):
         parts = plan.local.get(key, [])
         print_of_files = digest([[part.model_dump(), [sha256_file(file) for file in files]] for part, files in parts], 8)
         path = folder.folder / "datasets" / f"{key}-{print_of_files}.jsonl"
         if path.is_file():
-            done.append((key, read_jsonl(path, Score, "scores")))
+            done += read_jsonl(path, Score, "scores")
         else:
             todo.append((key, path, [(part, _read(part, files)) for part, files in parts]))
-    if not todo:
-        return done
+    return done, todo
+
+
+def _docs(parts: Files) -> list[Doc]:
+    return [doc for part, files in parts for doc in _read(part, files)]
+
+
+def _ask_all(
+    url: str,
+    known: Benchmark,
+    spec: ModelSpec,
+    todo: Todo,
+    called: str,
+    limit: int,
+    seed: int,
+    chat: bool,
+    tokenizer: str | None,
+) -> list[Score]:
+    """What lm-eval is to ask of the model at `url`; every dataset's scores are written when it is finished."""
     from evalsuite.fdaef.tasks import ask, hub_tasks, language_model, load_manager, local_tasks
 
-    with _served(folder, spec, endpoints) as url:
-        context = spec.context_length or CONTEXT
-        source = tokenizer or (resolve_checkpoint(spec) if spec.checkpoint else None)
-        lm = language_model(url, spec.served_name(), source, spec.api_key(), context, CONCURRENCY)
-        manager = load_manager()
-        for number, (key, path, given) in enumerate(todo, start=1):
-            started = time.perf_counter()
-            tasks = local_tasks(manager, given) if given else hub_tasks(manager, known.datasets[key])
-            try:
-                asked = ask(known, key, tasks, lm, called, limit, seed, chat)
-            except (OSError, TimeoutError, KeyError, TypeError) as error:  # what lm-eval raises of answers it cannot use
-                raise UserError(_lost(spec, url, key, error)) from None
-            path.parent.mkdir(exist_ok=True)
-            write_jsonl(path, asked.scores)
-            done.append((key, asked.scores))
-            took = time.perf_counter() - started
-            console.print(Text(_line(known, key, asked, f"{number}/{len(todo)}", took)), soft_wrap=True)
-    return done
+    found: list[Score] = []
+    context = spec.context_length or CONTEXT
+    source = tokenizer or (resolve_checkpoint(spec) if spec.checkpoint else None)
+    lm = language_model(url, spec.served_name(), source, spec.api_key(), context, CONCURRENCY)
+    manager = load_manager()
+    for number, (key, path, given) in enumerate(todo, start=1):
+        started = time.perf_counter()
+        tasks = local_tasks(manager, given) if given else hub_tasks(manager, known.datasets[key])
+        try:
+            asked = ask(known, key, tasks, lm, called, limit, seed, chat)
+        except (OSError, TimeoutError, KeyError, TypeError) as error:  # what lm-eval raises of answers it cannot use
+            raise UserError(_lost(spec, url, key, error)) from None
+        path.parent.mkdir(exist_ok=True)
+        write_jsonl(path, asked.scores)
+        found += asked.scores
+        took = time.perf_counter() - started
+        console.print(Text(_line(known, key, asked, f"{number}/{len(todo)}", took)), soft_wrap=True)
+    return found
 
 
 def _read(part: Part, files: list[Path]) -> list[Doc]:
@@ -209,13 +272,18 @@ def _read(part: Part, files: list[Path]) -> list[Doc]:
     return docs
 
 
-@contextmanager
-def _served(folder: Run, spec: ModelSpec, endpoints: dict[str, str]) -> Iterator[str]:
-    """Where the model answers: the address given, the spec's own, or a server that is up while the block runs."""
+def _address(spec: ModelSpec, endpoints: dict[str, str]) -> str | None:
+    """Where the model answers already: the address given, or the spec's own."""
     for given in endpoints:
         if given != spec.name:
             raise UserError(f"endpoint for {given!r}: the model of this run is {spec.name!r}")
-    if url := endpoints.get(spec.name) or spec.endpoint.base_url:
+    return endpoints.get(spec.name) or spec.endpoint.base_url
+
+
+@contextmanager
+def _served(folder: Run, spec: ModelSpec, url: str | None) -> Iterator[str]:
+    """Where the model answers: the address given, or a server that is up while the block runs."""
+    if url:
         yield url
         return
     with Servers(plan_servers([spec], folder.logs)) as servers:
@@ -231,7 +299,7 @@ def _lost(spec: ModelSpec, url: str, key: str, error: Exception) -> str:
 
 
 def _line(known: Benchmark, key: str, asked: Any, place: str, took: float) -> str:
-    scores = [score for score in asked.scores if score.metric == "accuracy" and score.value is not None]
+    scores = [score for score in asked.scores if score.metric in ("accuracy", "preferred") and score.value is not None]
     drawn = f"{asked.items} of {asked.available}" if asked.items < asked.available else f"all {asked.items}"
     text = f"{place} {known.datasets[key].label}: {drawn} items, {took:.0f} s"
     if scores:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.scores.bootstrap import RESAMPLES, interval, resampled_means
+from data_prep.scores.bootstrap import RESAMPLES, Floats, interval, resampled_means
 
 ROWS = st.lists(  # of each row, on two columns: the sum of its observations and their number, nothing where that is 0
     st.tuples(*[st.tuples(st.integers(-4, 4), st.integers(0, 2)).map(lambda cell: cell if cell[1] else (0, 0))] * 2),
@@ -22,8 +22,9 @@ ROWS = st.lists(  # of each row, on two columns: the sum of its observations and
 @given(ROWS)
 def test_draws_are_those_of_all_resamples(rows: list[tuple[tuple[int, int], ...]]) -> None:
     """Ties, constants, one row, gaps. What has a chance of 1 in 27 or more comes up in 2,000 draws, about as often."""
-    table = np.array(rows, dtype=float)
-    sums, counts = table[:, :, 0], table[:, :, 1]
+    table = np.array(rows, dtype=np.float64)
+    sums: Floats = table[:, :, 0]
+    counts: Floats = table[:, :, 1]
     draws = resampled_means(sums, counts)
     assert draws.shape == (RESAMPLES, 2)
     expected = []

@@ -41,5 +41,6 @@ def wilson(hits: int, n: int) -> Estimate:
     """A share in per cent with statsmodels' Wilson interval, to compare with; of nothing: undefined."""
     if not n:
         return Estimate(None, None, None, 0)
-    low, high = (100 * float(end) for end in proportion_confint(hits, n, method="wilson"))
-    return Estimate(*(pytest.approx(figure, abs=1e-9) for figure in (100 * hits / n, low, high)), n)  # type: ignore[arg-type]
+    low, high = proportion_confint(hits, n, method="wilson")
+    mean, low, high = (pytest.approx(100 * float(share), abs=1e-9) for share in (hits / n, low, high))
+    return Estimate(mean, low, high, n)

@@ -207,7 +207,7 @@ def test_any_two_runs_against_every_pattern_of_signs_and_holms_definition(
     means = [25 * fmean(column) if column else None for column in columns]
     p = [sign_flip(column) if column else None for column in columns]
     defined = None not in means
-    means.append(fmean(means) if defined else None)  # type: ignore[arg-type,type-var]
+    means.append(fmean(means) if defined else None)  # type: ignore[arg-type]
     p.append(sign_flip(card_shares(gaps)) if defined else None)
     sizes = [*map(len, columns), sum(any(gap is not None for gap in card) for card in gaps)]
     fewest = [*sizes[:-1], min(sizes)]  # an average is no surer than the dimension on the fewest cards

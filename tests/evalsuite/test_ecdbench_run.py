@@ -13,7 +13,7 @@ from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
 
 from evalsuite.fdaef import tasks as running
-from evalsuite.fdaef.local_data import FORMS, Layout, Part, find_files, load_layout, read_part
+from evalsuite.fdaef.local_data import FORMS, SUMMARY, Layout, Part, find_files, load_layout, read_part
 from evalsuite.fdaef.registry import Benchmark, load_benchmark
 from evalsuite.fdaef.scores import Score, measure
 from serve.errors import UserError
@@ -71,6 +71,10 @@ GOOD: dict[str, tuple[dict[str, str], dict[int, dict[str, Any]]]] = {
     "crows_pairs": (
         {"a.csv": ",sent_more,sent_less\n0,They lie,We lie\n"},
         {0: {"sent_more": "They lie", "sent_less": "We lie"}},
+    ),
+    "documents": (
+        {"a.jsonl": lines({"text": "一篇"}, {"text": "A text", "language": "en"})},
+        {0: {"text": "一篇", "language": "zh"}, 1: {"language": "en"}},
     ),
     "emobench_application": (
         {"a.jsonl": lines({**FEELING, "choices": ["go", "stay"], "label": "stay", "question type": "Response"})},
@@ -168,6 +172,7 @@ BAD = [
     ("items", {"a.jsonl": lines({"text": "x", "choices": ["a", "b"], "gold": 2})}, r"a\.jsonl:1: gold: expected 0 to 1"),
     ("cped", {"a.csv": CPED.replace("anger", "angry")}, r"a\.csv:7: Emotion: did you mean anger"),
     ("truthfulqa", {"a.csv": "Question,Correct Answers,Incorrect Answers\nWhy?,;,No\n"}, r"a\.csv:2: needs correct"),
+    ("documents", {"a.jsonl": lines({"text": "甲"}, {"text": " "})}, r"a\.jsonl:2: text: "),
     ("wic", {"a.jsonl": "not json\n"}, r"a\.jsonl:1: malformed JSON"),
     ("cmrc", {"a.json": "{}"}, r"a\.json: expected a JSON list"),
 ]
@@ -235,6 +240,8 @@ def test_every_local_dataset_is_asked_by_its_task(ecdbench: Benchmark, manager: 
     layout: Layout = load_layout(None)
     for name, parts in layout.datasets.items():
         for index, part in enumerate(parts):
+            if part.task == SUMMARY:  # no task of lm-eval: tests/evalsuite/test_ecdbench_summaries.py
+                continue
             asked = ask(
                 ecdbench, manager, name, docs_of(tmp_path, part.form), Scripted(lambda _, option: -len(option), "x"), part=index
             )
@@ -251,6 +258,10 @@ def test_the_likeliest_option_is_the_answer_and_chance_is_one_of_them(ecdbench: 
     assert {score.chance for score in asked.scores} == {1 / 3}
     assert asked.majority == pytest.approx(1 / 3)
     assert [score.item for score in asked.scores] == [f"esc_items:{i}" for i in range(6)]
+    preferred = running.ask(
+        ecdbench, "personafeedback", tasks, Scripted(lambda _, option: float("B" in option)), "m", 300, 0, False
+    )
+    assert [(s.metric, s.value, s.chance) for s in preferred.scores] == [("preferred", s.value, 1 / 3) for s in asked.scores]
 
 
 def test_a_sample_is_the_same_for_every_model(ecdbench: Benchmark, manager: TaskManager) -> None:

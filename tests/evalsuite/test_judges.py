@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import typer
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest, bootstrap
 from sklearn.calibration import calibration_curve
@@ -287,6 +287,7 @@ HITS = st.tuples(*[st.none() | st.integers(0, 1)] * 4)  # a and b on two dimensi
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(HITS, min_size=1, max_size=7))
+@example([(1, 1, 0, 0), (0, 1, 1, 0), (None, 1, 0, 0), (None, 0, 0, 1)])  # a dimension on fewer dialogues weighs as much
 def test_the_difference_of_averages_against_every_pattern_of_signs(rows: list[tuple[int | None, ...]]) -> None:
     """Ties, equal judges, one dialogue, unreadable verdicts on either side; the bootstrap has its own tests."""
     names = ("fluency", "skill")

@@ -293,7 +293,7 @@ def test_any_records_against_plain_means(held: list[tuple[str, int, list[tuple[i
         readable: dict[int, int] = {}  # dialogue → its card, where any verdict could be read
         for column, name in enumerate(RUBRIC.dimensions):
             read = [(n, card, [v[column] for v in asked if v[column] is not None]) for n, (card, asked) in enumerate(own)]
-            each = [(n, card, 25 * fmean(values)) for n, card, values in read if values]
+            each = [(n, card, 25 * fmean(cast(list[int], values))) for n, card, values in read if values]
             readable |= {n: card for n, card, _ in each}
             values = [mean for _, _, mean in each]
             means.append(fmean(values) if values else None)

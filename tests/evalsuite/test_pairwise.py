@@ -9,7 +9,7 @@ from typing import Any, get_args
 import numpy as np
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest, bootstrap
 
@@ -260,6 +260,7 @@ SEEN = st.dictionaries(  # one annotator's answers: (card, order) → verdict
 
 @settings(max_examples=40, deadline=None)
 @given(SEEN)
+@example({(0, "ab"): "a", (0, "ba"): "b"})  # two votes on one card
 def test_what_the_order_does_and_papers_votes_against_statsmodels(seen: dict[tuple[int, Order], Verdict | None]) -> None:
     """Ties, unread answers, one order alone, one card: all of them may be all there is."""
     answers = [answer(verdict, order, f"bot:c{n}0", f"source:c{n}") for (n, order), verdict in seen.items()]

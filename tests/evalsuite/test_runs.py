@@ -46,6 +46,23 @@ def test_timing_adds_up_over_tries(tmp_path: Path) -> None:
     assert timing["tries"] == 2 and timing["calls"] == 7 and timing["seconds"] >= 0
 
 
+def test_damaged_timing_is_said_before_the_work(tmp_path: Path) -> None:
+    with open_run(tmp_path / "r") as run:
+        (tmp_path / "r" / "timing.json").write_text("{")
+        with pytest.raises(UserError, match=r"timing\.json:1: malformed JSON"), run.timed("score"):
+            pytest.fail("began")
+
+
+def test_what_a_killed_run_left_half_written_is_cleared_away_and_nothing_else(tmp_path: Path) -> None:
+    left = [tmp_path / "r" / ".dialogues.jsonl.123.tmp", tmp_path / "r" / "tables" / ".risk.csv.7.tmp"]
+    own = [tmp_path / "r" / ".mine.tmp", tmp_path / "r" / "notes.1.tmp", tmp_path / "r" / "logs" / ".a.1.tmp"]
+    for path in (*left, *own):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("half")
+    with open_run(tmp_path / "r"):
+        assert not any(path.exists() for path in left) and all(path.exists() for path in own)
+
+
 def test_differences_name_every_leaf() -> None:
     assert differences({"a": 1, "b": {"c": [1]}}, {"a": 1, "b": {"c": [2]}, "d": None}) == ["b.c: [1] → [2]"]
 

@@ -153,7 +153,7 @@ def test_any_ends_and_costs_are_counted_once(
         sides = Counter(one.ended_by for one in own)
         assert (shown["ended by seeker"], shown["ended by supporter"]) == (sides["seeker"], sides["supporter"])
     rows = {str(row[0]): row[1:4] for row in costs(dialogues, {}, {}).rows}
-    for name, own in (("total", ends), *((f"dialogues with {s}", [e for e in ends if e[0] == s]) for s in "mn")):
-        counted = [used for *_, used in own if used]
-        if own or name == "total":
+    for name, spent in (("total", ends), *((f"dialogues with {s}", [e for e in ends if e[0] == s]) for s in "mn")):
+        counted = [used for *_, used in spent if used]
+        if spent or name == "total":
             assert rows[name] == (tuple(map(sum, zip(*counted, strict=True))) if counted else (None,) * 3), "unknown is no 0"

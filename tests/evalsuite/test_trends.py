@@ -77,7 +77,7 @@ def test_any_trend_against_scipy(talks: list[list[int | None]]) -> None:
     for marks in talks:
         points = [(place, 25 * (mark - 1)) for place, mark in enumerate(marks) if mark is not None]
         if len(points) > 1:
-            slopes.append(linregress(*zip(*points, strict=True)).slope)
+            slopes.append(linregress(*np.transpose(points)).slope)
     slope = found.slopes["care"].estimate
     assert slope.n == len(slopes) and slope.mean == (pytest.approx(np.mean(slopes), abs=1e-9) if slopes else None)
     assert (slope.low is None) == (slope.high is None) == (len(slopes) < 2)

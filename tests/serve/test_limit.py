@@ -6,11 +6,9 @@ import asyncio
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from serve.batch import in_flight, together
 from serve.client import ChatClient
 from serve.limit import MOST, MOST_UNSEEN, START, Limit, queue_length
 from serve.store import Store
@@ -98,55 +96,6 @@ async def test_refusals_halve_it_once_for_all_calls_under_way() -> None:
     for _ in range(400):
         limit.crowded()
     assert limit.limit == 1
-
-
-class Skipping(asyncio.SelectorEventLoop):
-    """A loop that never waits: where nothing is to be done, its clock goes on to when something is."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._now, wait = 0.0, self._selector.select  # type: ignore[attr-defined]
-
-        def select(timeout: float | None = None) -> Any:
-            self._now += timeout or 0.0
-            return wait(0)
-
-        self._selector.select = select  # type: ignore[attr-defined]
-
-    def time(self) -> float:
-        return self._now
-
-
-@pytest.mark.parametrize(
-    ("dialogues", "together_last", "slots", "seconds"),
-    [
-        ([11] * 500, 6, 256, 34),  # 256 of them: 11 seconds and then 6 for six times as many calls; 244 likewise
-        ([11] * 24, 6, 16, 17 + 11 + 3),
-        ([11], 6, 16, 12),
-        ([10, *[1] * 10], 0, 2, 10),  # the short ones are done while the long one goes on
-    ],
-)
-def test_no_slot_is_empty_while_a_call_waits(dialogues: list[int], together_last: int, slots: int, seconds: int) -> None:
-    """Dialogues of so many calls one after the other, and some at once at the end, a second each: worked out by hand."""
-
-    async def run() -> float:
-        limit = Limit(slots)
-
-        async def call(order: int) -> None:
-            await limit.acquire(order)
-            await asyncio.sleep(1)
-            limit.release()
-
-        async def one(order: int) -> None:
-            for _ in range(dialogues[order]):
-                await call(order)
-            await together(call(order) for _ in range(together_last))
-
-        await in_flight(range(len(dialogues)), one, slots)
-        return asyncio.get_running_loop().time()
-
-    with asyncio.Runner(loop_factory=Skipping) as runner:
-        assert runner.run(run()) == pytest.approx(seconds)
 
 
 async def test_a_fixed_number_stays() -> None:

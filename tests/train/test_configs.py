@@ -31,6 +31,7 @@ from evalsuite.checks.probe import load_injections
 from evalsuite.checks.risk import load_lexicon
 from evalsuite.checks.shared_bases import Families
 from evalsuite.config import load_config
+from evalsuite.fdaef.local_data import load_layout
 from evalsuite.fdaef.registry import load_benchmark, load_models
 from evalsuite.frameworks.feel import load_feel_config
 from evalsuite.reported.tables import load_reported
@@ -83,8 +84,10 @@ PARSERS: dict[str, Callable[[Path], object]] = {
     "constraints-cpu.txt": parse_constraints,
     "data/role_*.yaml": lambda path: read_yaml(path, RoleSftConfig, "role-play mix"),
     "data/table5.yaml": lambda path: read_yaml(path, Quotas, "quotas"),
+    "ecdbench/local.yaml": load_layout,
     "ecdbench/models.yaml": lambda path: load_models(path.stem),
     "ecdbench/registry.yaml": lambda path: load_benchmark(path.parent.name),
+    "ecdbench/tasks/*.yaml": lambda path: load_yaml(path, "task"),  # more in tests/evalsuite/test_ecdbench_run.py
     "eval/*.yaml": lambda path: (load_feel_config if path.stem == "feel" else load_config)(path, {}),
     "launch/*.sh": lambda path: subprocess.run(["bash", "-n", str(path)], check=True),  # more in tests/test_launch_files.py
     "launch/*.yaml": lambda path: load_yaml(path, "SkyPilot task"),

@@ -1,0 +1,148 @@
+"""Summaries: the model under test writes them, a judge scores them, and the judge's verdicts become scores.
+
+Table 6 of ECDBench has LCSTS, CNewSum and VCSum scored by a model for completeness and conciseness, and says neither how a
+summary is asked for nor what the scores mean: the request (configs/prompts/summary) and the rubric (summary) are ours.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from data_prep.prompts import load_pack
+from data_prep.records import Dialogue, Judgement, Language, Turn, dialogue_id
+from data_prep.rubrics import load_rubric
+from data_prep.scores.human import read_dialogues
+from data_prep.tables import Table
+from evalsuite.dialogue import utterance
+from evalsuite.fdaef.local_data import SUMMARY, Doc
+from evalsuite.fdaef.registry import Benchmark
+from evalsuite.fdaef.scores import Score
+from evalsuite.fdaef.tasks import draw
+from serve.batch import Batch
+from serve.client import Question, Reply
+from serve.errors import UserError, near
+from serve.files import check_unique, read_jsonl
+
+FRAMEWORK = "ecdbench"
+
+
+@dataclass(frozen=True)
+class Document:
+    """What is to be summarised; `item` is its place in the dataset's files."""
+
+    dataset: str
+    item: str
+    language: Language
+    text: str
+
+
+def sampled(name: str, docs: Sequence[Doc], limit: int, seed: int) -> list[Document]:
+    """The documents of dataset `name` that are asked, in file order: `limit` of them, drawn as items of other tasks are."""
+    return [
+        Document(name, f"{SUMMARY}:{index}", docs[index]["language"], docs[index]["text"])
+        for index in sorted(draw(range(len(docs)), name, limit, seed))
+    ]
+
+
+def summarise(batch: Batch, documents: Iterable[Document], called: str) -> list[Dialogue]:
+    """One dialogue a document: the request with the document, and the summary of the batch's model, recorded as `called`.
+
+    A refused, empty or overflowing reply is no turn, as in `evalsuite.dialogue.hold`; a lost server is `infrastructure`.
+    """
+    prompts, spec = load_pack(SUMMARY), batch.spec
+    asked = [(one, prompts.render(one.language, "request.j2", text=one.text)) for one in documents]
+    questions = [
+        Question(
+            [{"role": "user", "content": request}],
+            sample={"dataset": one.dataset, "item": one.item},
+            sampling=spec.sampling,
+            served_name=spec.served_name(),
+            purpose="supporter",
+        )
+        for one, request in asked
+    ]
+    replies = batch.ask(questions, "summaries")
+    return [_dialogue(*pair, reply, called) for pair, reply in zip(asked, replies, strict=True)]
+
+
+def _dialogue(document: Document, request: str, reply: Reply | None, called: str) -> Dialogue:
+    said = utterance(reply) if reply is not None else None
+    turns = [Turn(role="seeker", text=request)]
+    if said is not None and said.stopped is None:
+        turns.append(Turn(role="supporter", text=said.text))
+    return Dialogue(
+        id=dialogue_id(FRAMEWORK, f"{document.dataset}/{document.item}", called, "", 0),
+        language=document.language,
+        framework=FRAMEWORK,
+        source=document.dataset,
+        source_id=document.item,
+        supporter=called,
+        turns=tuple(turns),
+        termination="infrastructure" if said is None else said.stopped or "max_turns",
+    )
+
+
+def summaries_table(benchmark: Benchmark, dialogues: Sequence[Dialogue]) -> Table:
+    """How many summaries every dataset has, and why others are missing."""
+    rows = []
+    for name in dict.fromkeys(dialogue.source for dialogue in dialogues):
+        own = [dialogue for dialogue in dialogues if dialogue.source == name]
+        without = Counter(str(dialogue.termination) for dialogue in own if not dialogue.exchanges)
+        why = ", ".join(f"{count} {reason}" for reason, count in sorted(without.items()))
+        rows.append((name, benchmark.datasets[name].label, len(own), len(own) - without.total(), why))
+    return Table("summaries", "Summaries for a judge", ("dataset", "name", "items", "summaries", "none, because"), tuple(rows))
+
+
+def judged_scores(judgements: Path, summaries: Path, judge: str | None = None) -> list[Score]:
+    """A judge's verdicts on `summaries` as scores, one a summary and dimension, in the order of the summaries.
+
+    A verdict that could not be read has no value; where the model wrote no summary, every dimension has the scale's lowest.
+    Raises `UserError` for verdicts of another rubric or on other dialogues, for several judges of which none is named, for a
+    verdict given twice, and for one that is missing, also because a server was lost.
+    """
+    rubric, written = load_rubric(SUMMARY), {dialogue.id: dialogue for dialogue in read_dialogues([summaries])}
+    for dialogue in written.values():
+        if dialogue.framework != FRAMEWORK or dialogue.source_id is None or dialogue.supporter is None:
+            raise UserError(f"{summaries}: dialogue {dialogue.id}: not a summary that `esc-eval ecdbench run` had written")
+        if dialogue.termination == "infrastructure":
+            raise UserError(
+                f"{summaries}: {dialogue.source} {dialogue.source_id} has no summary because a server was lost: run the same "
+                "`ecdbench run` again, then score"
+            )
+    own = _of_judge(judgements, read_jsonl(judgements, Judgement, "judgements"), judge)
+    verdicts = {(verdict.dialogue_id, verdict.dimension): verdict for verdict in own}
+    for (name, dimension), verdict in verdicts.items():
+        where = f"{judgements}: dialogue {name}"
+        if verdict.rubric != rubric.name:
+            raise UserError(f"{where}: rubric {verdict.rubric!r}: summaries are scored on {rubric.name!r}")
+        if dimension not in rubric.dimensions:
+            raise UserError(f"{where}: {rubric.name} has no dimension {dimension!r}: {near(dimension, rubric.dimensions)}")
+        if name not in written:
+            raise UserError(f"{where}: {summaries} has no such summary: give the file that was scored")
+    check_unique(judgements, (f"{one.dialogue_id} {one.dimension}" for one in own), "verdicts")
+    scores = []
+    for dialogue in written.values():
+        for dimension in rubric.dimensions:
+            found = verdicts.get((dialogue.id, dimension))
+            if found is None or found.condition.get("failure") == "infrastructure":
+                what = "no verdict" if found is None else "a server was lost before the verdict"
+                raise UserError(
+                    f"{judgements}: dialogue {dialogue.id}: {what} on {dimension}: score all of {summaries} "
+                    "(the same command asks only for what is missing)"
+                )
+            value = found.value if dialogue.exchanges else float(rubric.scale.min)
+            place = {"dataset": dialogue.source, "metric": dimension, "item": dialogue.source_id}
+            scores.append(Score.model_validate({"model": dialogue.supporter, **place, "value": value}))
+    return scores
+
+
+def _of_judge(path: Path, given: Sequence[Judgement], judge: str | None) -> list[Judgement]:
+    names = list(dict.fromkeys(verdict.judge for verdict in given))
+    if judge is not None and judge not in names:
+        raise UserError(f"--judge: {path} has no verdict of {judge!r}: {near(judge, names)}")
+    if judge is None and len(names) > 1:
+        raise UserError(f"{path}: verdicts of {len(names)} judges, name one with --judge: {', '.join(names[:12])}")
+    return [verdict for verdict in given if judge in (None, verdict.judge)]
