@@ -14,6 +14,7 @@ from rich.measure import Measurement
 from rich.text import Text
 
 DASH = "–"
+PARTED = " · "  # between the parts of a name, as judge, method and condition of a scorer
 # C0 and C1 control characters except tab and newline: escape sequences must not reach a terminal, nor NUL a parser.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 # What makes a spreadsheet take text for a formula; East Asian ones also take the full-width signs.
@@ -93,9 +94,13 @@ def is_numeric(table: Table, column: int) -> bool:
 
 
 def to_console(table: Table, console: Console) -> None:
-    """Print a table to a rich console, turned on its side when it is too wide for it and narrower so. Cells are plain text:
-    nothing in them is taken for console markup."""
+    """Print a table to a rich console. One that is too wide for it loses the parts that all names of a column share (a note
+    says which), and is turned on its side if it is narrower so. Cells are plain text: nothing in them is taken for console
+    markup."""
     printed = _printed(table)
+    if _width(printed, console) > console.width:
+        table = _without_shared(table)
+        printed = _printed(table)
     if _width(printed, console) > console.width:
         aside = _printed(_turned(table))
         printed = aside if _width(aside, console) < _width(printed, console) else printed
@@ -115,6 +120,23 @@ def too_wide(table: Table, console: Console) -> bool:
 def _width(printed: rich.table.Table, console: Console) -> int:
     """The columns of the terminal that a table takes when nothing in it is folded."""
     return Measurement.get(console, console.options.update(max_width=10_000), printed).maximum
+
+
+def _without_shared(table: Table) -> Table:
+    """Names such as `judge · method · condition` without the parts that all of their column have."""
+    for index, column in enumerate(table.columns):
+        named = {str(row[index]) for row in table.rows if isinstance(row[index], str) and PARTED in str(row[index])}
+        shared = set.intersection(*(set(name.split(PARTED)) for name in named)) if len(named) > 1 else set()
+        if not shared:
+            continue
+        short = {name: PARTED.join(part for part in name.split(PARTED) if part not in shared) or name for name in named}
+        rows = tuple(
+            tuple(short.get(cell, cell) if place == index and isinstance(cell, str) else cell for place, cell in enumerate(row))
+            for row in table.rows
+        )
+        common = PARTED.join(part for part in next(iter(named)).split(PARTED) if part in shared)
+        table = replace(table, rows=rows, notes=(*table.notes, f"{column}: all are {common}."))
+    return table
 
 
 def _turned(table: Table) -> Table:

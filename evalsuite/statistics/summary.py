@@ -11,7 +11,7 @@ import numpy as np
 from data_prep.records import Dialogue, Judgement, Language, Termination, Usage
 from data_prep.rubrics import Rubric
 from data_prep.scores.bootstrap import Floats
-from data_prep.tables import Cell, Estimate, Table
+from data_prep.tables import PARTED, Cell, Estimate, Table
 from evalsuite.statistics.paired import card_estimates
 from serve.errors import UserError
 
@@ -36,7 +36,7 @@ class Scorer(NamedTuple):
     @property
     def name(self) -> str:
         """For people: `judge · method · key=value`."""
-        return " · ".join([self.judge, self.method, *(f"{key}={value}" for key, value in self.condition)])
+        return PARTED.join([self.judge, self.method, *(f"{key}={value}" for key, value in self.condition)])
 
 
 def scorer_of(judgement: Judgement) -> Scorer:

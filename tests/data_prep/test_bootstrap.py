@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.scores.bootstrap import RESAMPLES, Floats, interval, resampled_means
+from data_prep.scores.bootstrap import RESAMPLES, interval, resampled_means
 
 ROWS = st.lists(  # of each row, on two columns: the sum of its observations and their number, nothing where that is 0
     st.tuples(*[st.tuples(st.integers(-4, 4), st.integers(0, 2)).map(lambda cell: cell if cell[1] else (0, 0))] * 2),
@@ -23,8 +23,7 @@ ROWS = st.lists(  # of each row, on two columns: the sum of its observations and
 def test_draws_are_those_of_all_resamples(rows: list[tuple[tuple[int, int], ...]]) -> None:
     """Ties, constants, one row, gaps. What has a chance of 1 in 27 or more comes up in 2,000 draws, about as often."""
     table = np.array(rows, dtype=np.float64)
-    sums: Floats = table[:, :, 0]
-    counts: Floats = table[:, :, 1]
+    sums, counts = table[:, :, 0], table[:, :, 1]
     draws = resampled_means(sums, counts)
     assert draws.shape == (RESAMPLES, 2)
     expected = []
@@ -49,6 +48,6 @@ def test_draws_are_those_of_all_resamples(rows: list[tuple[tuple[int, int], ...]
 
 
 def test_draws_are_the_same_each_time_and_other_under_another_seed() -> None:
-    sums, counts = np.arange(20.0)[:, None], np.ones((20, 1))
+    sums, counts = np.arange(20, dtype=np.float64)[:, None], np.ones((20, 1))
     assert (resampled_means(sums, counts) == resampled_means(sums, counts)).all()
     assert (resampled_means(sums, counts, seed=1) != resampled_means(sums, counts)).any()

@@ -79,9 +79,9 @@ def test_numeric_columns_ignore_gaps() -> None:
     assert not is_numeric(table(("a", 1), ("b", "1")), 1)
 
 
-def printed(shown: Table) -> str:
+def printed(shown: Table, width: int = 200) -> str:
     buffer = io.StringIO()
-    to_console(shown, Console(file=buffer, width=200, force_terminal=False))
+    to_console(shown, Console(file=buffer, width=width, force_terminal=False))
     return buffer.getvalue()
 
 
@@ -130,6 +130,15 @@ def test_bold_follows_its_cell_when_the_table_is_turned(width: int) -> None:
     to_console(shown, Console(file=buffer, width=width, force_terminal=True, color_system="standard"))
     codes = re.findall(r"\x1b\[1m\s*(\d+)", buffer.getvalue())
     assert codes == ["24"]
+
+
+def test_names_lose_what_they_share_where_room_is_short() -> None:
+    names = [f"embedded · bands · p={who}" for who in ("editor", "peer")]
+    rows = ((names[0], "x · y", 1), ("all but " + names[1], "x · y", 2), ("mean", "-", 3))
+    text = printed(Table("t", "t", ("judge", "of", "score"), rows), 44)
+    assert "│ embedded · p=editor" in text and "│ all but embedded · p=peer" in text and "│ mean" in text
+    assert "judge: all are bands." in text and text.count("x · y") == 2
+    assert "bands · p=editor" in printed(Table("t", "t", ("judge", "of", "score"), rows), 200)
 
 
 def test_a_table_is_too_wide_when_no_turning_makes_its_words_fit() -> None:

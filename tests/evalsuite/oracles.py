@@ -43,4 +43,4 @@ def wilson(hits: int, n: int) -> Estimate:
         return Estimate(None, None, None, 0)
     low, high = proportion_confint(hits, n, method="wilson")
     mean, low, high = (pytest.approx(100 * float(share), abs=1e-9) for share in (hits / n, low, high))
-    return Estimate(mean, low, high, n)
+    return Estimate(mean, low, high, n)  # type: ignore[arg-type]
