@@ -135,7 +135,7 @@ def test_bold_follows_its_cell_when_the_table_is_turned(width: int) -> None:
 def test_names_lose_what_they_share_where_room_is_short() -> None:
     names = [f"embedded · bands · p={who}" for who in ("editor", "peer")]
     rows = ((names[0], "x · y", 1), ("all but " + names[1], "x · y", 2), ("mean", "-", 3))
-    text = printed(Table("t", "t", ("judge", "of", "score"), rows), 44)
+    text = printed(Table("t", "t", ("judge", "of", "score"), rows), 50)
     assert "│ embedded · p=editor" in text and "│ all but embedded · p=peer" in text and "│ mean" in text
     assert "judge: all are bands." in text and text.count("x · y") == 2
     assert "bands · p=editor" in printed(Table("t", "t", ("judge", "of", "score"), rows), 200)
