@@ -143,7 +143,7 @@ def _measure(
             hits[place] += value is not None and value == item.label
             near_[place] += value is not None and abs(value - item.target) <= 1
     figures[AVERAGE] = _mean_figures(list(figures.values()))
-    if len(groups) < 2:  # one group is drawn again and again: that says nothing of others
+    if (counts > 0).sum(axis=0).min() < 2:  # a dimension on one group is the same in every draw
         hits, near_ = hits * np.nan, near_ * np.nan
     draws = {name: resampled_means(sums, counts, seed).mean(1) for name, sums in (("acc", hits), ("acc_soft", near_))}
     return figures, draws

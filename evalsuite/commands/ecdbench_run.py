@@ -136,6 +136,8 @@ def run(
     tables: list[Table] = []
     if plan.local or plan.hub:
         write_jsonl(out / "scores.jsonl", rows)
+        if not rows:
+            raise UserError(f"{out}: no task gave a score for a metric of {known.name}")
         result = aggregate(known, next(iter(read_scores([out / "scores.jsonl"], known))))
         tables += [_capabilities(known, result), datasets_table([result])]
     if written:
@@ -221,7 +223,7 @@ def _finished(folder: Run, plan: _Plan) -> tuple[list[Score], Todo]:
         print_of_files = digest([[part.model_dump(), [sha256_file(file) for file in files]] for part, files in parts], 8)
         path = folder.folder / "datasets" / f"{key}-{print_of_files}.jsonl"
         if path.is_file():
-            done += read_jsonl(path, Score, "scores")
+            done += read_jsonl(path, Score, "scores", allow_empty=True)
         else:
             todo.append((key, path, [(part, _read(part, files)) for part, files in parts]))
     return done, todo
@@ -243,7 +245,7 @@ def _ask_all(
     tokenizer: str | None,
 ) -> list[Score]:
     """What lm-eval is to ask of the model at `url`; every dataset's scores are written when it is finished."""
-    from evalsuite.fdaef.tasks import ask, hub_tasks, language_model, load_manager, local_tasks
+    from evalsuite.fdaef.tasks import Unanswered, ask, hub_tasks, language_model, load_manager, local_tasks
 
     found: list[Score] = []
     context = spec.context_length or CONTEXT
@@ -255,7 +257,7 @@ def _ask_all(
         tasks = local_tasks(manager, given) if given else hub_tasks(manager, known.datasets[key])
         try:
             asked = ask(known, key, tasks, lm, called, limit, seed, chat)
-        except (OSError, TimeoutError, KeyError, TypeError) as error:  # what lm-eval raises of answers it cannot use
+        except Unanswered as error:
             raise UserError(_lost(spec, url, key, error)) from None
         path.parent.mkdir(exist_ok=True)
         write_jsonl(path, asked.scores)
@@ -291,7 +293,7 @@ def _served(folder: Run, spec: ModelSpec, url: str | None) -> Iterator[str]:
 
 
 def _lost(spec: ModelSpec, url: str, key: str, error: Exception) -> str:
-    what = f"{type(error).__name__}: {error}".replace(spec.api_key() or "\0", "…")[:300]
+    what = str(error).replace(spec.api_key() or "\0", "…")[:300]
     return (
         f"{spec.name} at {url} did not answer {key} in a way that log-probabilities can be read from ({what}). It needs "
         "POST /completions with `echo` and `logprobs`, as vLLM has it. What is done is kept: the same command goes on from here"
@@ -305,7 +307,8 @@ def _line(known: Benchmark, key: str, asked: Any, place: str, took: float) -> st
     if scores:
         text += f", accuracy {100 * sum(float(s.value) for s in scores) / len(scores):.1f}"
         text += f", chance {100 * sum(s.chance or 0 for s in scores) / len(scores):.1f}" if scores[0].chance is not None else ""
-    return text + (f", majority class {100 * asked.majority:.1f}" if asked.majority is not None else "")
+    text += f", majority class {100 * asked.majority:.1f}" if asked.majority is not None else ""
+    return text + (f"; {asked.cut} questions were longer than the context and lost their beginning" if asked.cut else "")
 
 
 def _capabilities(known: Benchmark, result: Any) -> Table:

@@ -26,14 +26,29 @@ Sample = Mapping[str, Any]
 T = TypeVar("T")
 
 
+class Unanswered(Exception):
+    """The server gave no answer that lm-eval can read; the text says what came instead."""
+
+
 @dataclass(frozen=True)
 class Asked:
-    """A dataset's scores, how many items there were to draw from, and the majority class's share where labels are fixed."""
+    """A dataset's scores, how many items there were to draw from, the majority class's share where labels are fixed, and how
+    many questions lost their beginning because they were longer than the model's context."""
 
     scores: list[Score]
     items: int
     available: int
     majority: float | None
+    cut: int
+
+
+class _Cuts(logging.Handler):
+    """Counts lm-eval's warnings of questions that were cut."""
+
+    count = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.count += "truncat" in record.getMessage().lower()
 
 
 def load_manager() -> Any:
@@ -42,8 +57,9 @@ def load_manager() -> Any:
     from lm_eval.tasks import TaskManager
 
     datasets.disable_progress_bars()
-    # Every dataset says how often it was asked for and how its prompts look: several screens a run.
-    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    # Every dataset says how it was set up, and a server that is gone says so once a question: several screens a run. What
+    # matters of it, questions cut to fit the context, is counted by `ask`; errors come back as `Unanswered`.
+    logging.getLogger("lm_eval").propagate = False
     return TaskManager(include_path=str(TASKS))
 
 
@@ -112,16 +128,22 @@ def ask(
     for task in used.values():
         task.set_config(key="num_fewshot", value=0)
     asked = {task: chosen[task] for task in used}
-    done = evaluate(
-        lm, {"tasks": used, "groups": {}, "group_map": {}}, samples=asked, bootstrap_iters=0, apply_chat_template=chat
-    )
+    given = {"tasks": used, "groups": {}, "group_map": {}}
+    cuts, log = _Cuts(), logging.getLogger("lm_eval")
+    log.addHandler(cuts)
+    try:
+        done = evaluate(lm, given, samples=asked, bootstrap_iters=0, apply_chat_template=chat)
+    except Exception as error:  # lm-eval and its HTTP client raise what they like: connections, statuses, missing keys
+        raise Unanswered(f"{type(error).__name__}: {error}") from error
+    finally:
+        log.removeHandler(cuts)
     assert done is not None  # one process
     samples = [(task, sample) for task in used for sample in done["samples"][task]]
     scores = [score for task, sample in samples for score in scores_of(benchmark, name, model, task, sample)]
     # Where options differ from item to item there is no class that could have a majority.
     gold = [tuple(own) for _, sample in samples if (own := _gold(sample)) is not None and "options" not in sample["doc"]]
     majority = max(map(gold.count, gold)) / len(gold) if gold and len(gold) == len(samples) else None
-    return Asked(scores, len(samples), len(every), majority)
+    return Asked(scores, len(samples), len(every), majority, cuts.count)
 
 
 def scores_of(benchmark: Benchmark, name: str, model: str, task: str, sample: Sample) -> list[Score]:

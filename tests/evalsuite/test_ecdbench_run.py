@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -309,6 +310,16 @@ def test_replies_in_words(ecdbench: Benchmark, manager: TaskManager) -> None:
     for said, value in (("because of the rain", 1), ("no reason at all", 0)):
         scores = ask(ecdbench, manager, "truthfulqa", [doc], Scripted(lambda *_: 0.0, said)).scores
         assert {score.metric: score.value for score in scores} == {"rouge_acc": value, "bleu_acc": value}
+
+
+def test_questions_that_were_cut_are_counted(ecdbench: Benchmark, manager: TaskManager) -> None:
+    def cutting(_: str, option: str) -> float:
+        logging.getLogger("lm_eval.models.api_models").warning("Context length (9) > max_length (8). Left truncating context.")
+        return len(option)
+
+    docs = [{"goal": "g", "sol1": "a", "sol2": "bc", "label": 1}]
+    assert ask(ecdbench, manager, "piqa", docs, Scripted(cutting)).cut == 2
+    assert ask(ecdbench, manager, "piqa", docs, Scripted(lambda *_: 0.0)).cut == 0
 
 
 def test_an_unknown_task_is_named(manager: TaskManager) -> None:
