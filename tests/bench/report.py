@@ -43,12 +43,12 @@ def main(
         clocks.append((time.perf_counter(), time.process_time()))
         made, written = ([b - a for a, b in zip(*pair, strict=True)] for pair in pairwise(clocks))
         bench.add("dialogues", len(content.dialogues))
-        bench.add("report.html, MB", page.stat().st_size / 1e6)
+        bench.add("report.html, MB", page.stat().st_size / 1e6, at_most=40)
         for what, (seconds, cpu) in (("records and tables", made), ("writing the report", written)):
             bench.add(f"{what}: s", seconds)
             bench.add(f"{what}: CPU, s", cpu)
         for what, milliseconds in zip(("first view", "page ready", "loaded"), _opened(page), strict=False):
-            bench.add(f"{what} in Chromium: s", milliseconds / 1000)
+            bench.add(f"{what} in Chromium: s", milliseconds / 1000, at_most=2 if what == "first view" else None)
     if not CHROMIUM.exists():
         bench.notes.append("No Chromium here (make setup-browser): not opened.")
     bench.deliver(out)

@@ -10,14 +10,16 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from data_prep.cards import bundled_cards, load_cards
 from evalsuite import cli
 from evalsuite.commands.output import write_csv
+from serve import plan
 from serve.embedded import local_path, resolve_checkpoint
 from serve.errors import UserError
 from serve.files import CONFIGS, write_jsonl
-from serve.specs import load_spec
+from serve.specs import ModelSpec, load_spec
 from tests.conftest import EscEval
 from tests.demo import demo_config
 from tests.endpoint import Answer, Endpoint, echo
@@ -121,8 +123,6 @@ def test_nothing_that_is_read_can_run() -> None:
 
 
 def test_servers_listen_on_loopback_and_run_no_remote_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from serve import plan
-
     for gpu in (True, False):
         monkeypatch.setattr(plan, "has_gpu", lambda gpu=gpu: gpu)
         monkeypatch.setattr(plan, "visible_gpus", lambda: ["0"])
@@ -217,6 +217,22 @@ def test_bundled_names_are_names() -> None:
     assert local_path("bundled:esc-rank-embedded", "adapter") is not None
     with pytest.raises(UserError, match="takes the name of an adapter"):
         local_path("bundled:../adapters/esc-rank-embedded", "adapter")
+
+
+@pytest.mark.parametrize("name", ["", " ", "..", "../x", "a/b", "-rf", "~root", "a b", "a\n", "名字", "x" * 101])
+def test_a_models_name_is_a_plain_name(name: str) -> None:
+    """It is part of ids, of the names of logs and of what is sent to servers."""
+    with pytest.raises(ValidationError, match="name"):
+        ModelSpec.model_validate(spec().model_dump() | {"name": name})
+
+
+def test_the_log_of_a_server_stays_in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name is the name that the server is asked by, which may be anything."""
+    monkeypatch.setattr(plan, "has_gpu", lambda: False)
+    for name in NAMES:
+        model = spec(None, endpoint={"model": name}, checkpoint="org/model", context_length=1024)
+        (server,) = plan.plan_servers([model], tmp_path, resolve=False)
+        assert server.log.parent == tmp_path and server.log.name.isprintable() and len(server.log.name) < 255
 
 
 def test_a_list_of_tables_removes_nothing_outside(tmp_path: Path) -> None:

@@ -232,6 +232,18 @@ def test_the_guard_reports_the_end_of_its_command(tmp_path: Path) -> None:
     assert gone(int((tmp_path / "pid").read_text()), 1)
 
 
+def test_the_guard_ends_with_its_parent_even_where_the_pipe_stays_open() -> None:
+    code = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    starts = (
+        f"import subprocess, sys; subprocess.run([sys.executable, '-m', 'serve.guard', '--', sys.executable, '-c', {code!r}])"
+    )
+    with subprocess.Popen([sys.executable, "-c", starts], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        command = int(parent.stdout.readline())
+        parent.kill()
+        assert gone(command)
+
+
 def test_the_guard_kills_what_ignores_being_asked(tmp_path: Path) -> None:
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
     code = "import serve.guard, sys; serve.guard.GRACE = 0.5; sys.exit(serve.guard.main(sys.argv[1:]))"
