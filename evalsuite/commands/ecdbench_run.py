@@ -288,7 +288,11 @@ def _served(folder: Run, spec: ModelSpec, url: str | None) -> Iterator[str]:
     if url:
         yield url
         return
-    with Servers(plan_servers([spec], folder.logs)) as servers:
+    from evalsuite.fdaef.completions import ALTERNATIVES
+
+    more = (*spec.serve.extra_args, "--max-logprobs", str(ALTERNATIVES))
+    told = spec.model_copy(update={"serve": spec.serve.model_copy(update={"extra_args": more})})
+    with Servers(plan_servers([told], folder.logs)) as servers:
         yield servers.endpoints[spec.name]
 
 

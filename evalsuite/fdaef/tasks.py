@@ -66,10 +66,10 @@ def load_manager() -> Any:
 def language_model(url: str, served: str, tokenizer: str | None, key: str | None, context: int, concurrency: int) -> Any:
     """An lm-eval model behind an OpenAI-compatible address that ends in /v1. `tokenizer` is a folder or hub id; None: the
     server's own, where it offers one. The key goes into a header and nowhere else."""
-    from lm_eval.models.openai_completions import LocalCompletionsAPI
+    from evalsuite.fdaef.completions import SharedPrompts
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    return LocalCompletionsAPI(
+    return SharedPrompts(
         base_url=f"{url.rstrip('/')}/completions",
         model=served,
         tokenizer=tokenizer,

@@ -22,6 +22,7 @@ from serve.files import CONFIGS, write_json, write_jsonl
 from tests.conftest import EscEval
 from tests.demo import demo_config
 from tests.endpoint import Endpoint
+from tests.evalsuite.records import make_judgement
 
 RECORDS = ["cards", "dialogues", "judgements", "gold_dialogues", "gold_scores", "gold_judgements"]
 FILES = [*(f"{name}.jsonl" for name in RECORDS), "agreement.json", "usage.json", "config.json"]
@@ -171,6 +172,30 @@ def overlapping(t: Path) -> list[Path]:
     return folders
 
 
+def two(t: Path, **config: Any) -> list[Path]:
+    return [shard(t / "a", 1, 2, **config), shard(t / "b", 2, 2, **config)]
+
+
+def of_strangers(t: Path) -> list[Path]:
+    folders = two(t)
+    write_jsonl(t / "a" / "judgements.jsonl", [make_judgement("d4", "empathy", 3)])  # the other shard's
+    return folders
+
+
+def half_scored(t: Path) -> list[Path]:
+    folders = two(t)
+    write_jsonl(t / "a" / "judgements.jsonl", [make_judgement(f"d{n}", "empathy", 3) for n in (0, 1)])
+    return folders
+
+
+def another_part_of_the_gold_set(t: Path) -> list[Path]:
+    folders = two(t, gold={})
+    for folder in folders:
+        write_jsonl(folder / "gold_dialogues.jsonl", [dialogue(0), dialogue(1)])
+        write_jsonl(folder / "gold_judgements.jsonl", [make_judgement("d0", "empathy", 3)])
+    return folders
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -190,6 +215,10 @@ def overlapping(t: Path) -> list[Path]:
         (unfinished, r"shard 2/2 is not finished \(no dialogues.jsonl in .*b\): run its command again"),
         (truncated, r"missing or doubled: .* \(1/2: 2, 2/2: 1\)"),
         (overlapping, "duplicate dialogue ids: d0"),
+        (lambda t: two(t, dialogues={"count": 9}), "9 dialogues were given to be scored, the shards hold 5"),
+        (of_strangers, "a/judgements.jsonl: judges d4, which is not among this shard's dialogues"),
+        (half_scored, r"3 dialogues have no judgement while others have \(d2\): score every shard"),
+        (another_part_of_the_gold_set, "b/gold_judgements.jsonl: not shard 2/2 of the gold set's 2"),
     ],
 )
 def test_what_is_not_all_of_one_run_is_refused_before_anything_is_written(make: Any, message: str, tmp_path: Path) -> None:

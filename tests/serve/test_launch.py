@@ -200,6 +200,7 @@ def test_no_server_outlives_its_launcher(number: signal.Signals, code: int, tmp_
     # SIGINT is ignored in children of some shells; the launcher has to start with its usual meaning.
     launcher = subprocess.Popen(
         [sys.executable, "-c", LAUNCHER, HEALTHY, str(log)],
+        env=os.environ | {"http_proxy": "http://127.0.0.1:9", "no_proxy": "", "NO_PROXY": ""},  # not asked for a server here
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
