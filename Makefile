@@ -16,10 +16,14 @@ export HF_HUB_DISABLE_TELEMETRY = 1
 
 .DEFAULT_GOAL := help
 TRAIN       := $(BIN)/accelerate launch --config_file configs/accelerate/cpu.yaml
-RANK        := configs/train/esc_rank_embedded.yaml
+RANK_RECIPE := configs/train/esc_rank_embedded.yaml
 # For the training targets: ESConv's folder (train.jsonl, valid.jsonl or .json), seeds of the ranker's runs.
 ESCONV      ?=
 SEEDS       ?= 0 1 2
+# For rank-methods-cpu: its folder, how many examples each run trains on (drawn by the seed). SETTINGS: more for any training.
+METHODS     ?= runs/train/methods
+EXAMPLES    ?= 195
+SETTINGS    ?=
 # For reproduce-table4: people's scores and their dialogues, the ranker's spec, further judges.
 SCORES      ?=
 DIALOGUES   ?=
@@ -32,7 +36,7 @@ TABLE4      ?= runs/table4
 SCORE4      = $(BIN)/esc-eval score --config configs/eval/table4.yaml --mode $(MODE) $(if $(LANGUAGE),--language $(LANGUAGE)) \
               --dialogues $(TABLE4)/gold/dialogues.jsonl
 spec_name   = $(patsubst %.yml,%,$(patsubst %.yaml,%,$(notdir $(1))))
-.PHONY: help setup setup-browser demo demo-data demo-cards train-role-cpu train-rank-cpu train-survey-cpu reproduce-table4
+.PHONY: help setup setup-browser demo demo-data demo-cards train-role-cpu train-rank-cpu train-survey-cpu rank-methods-cpu reproduce-table4
 .PHONY: test test-fast test-full lint format bench clean
 
 help:  ## Show this list
@@ -87,8 +91,8 @@ train-rank-cpu: setup  ## Train the embedded ranker on the synthetic set (SEEDS)
 	$(PREP) rank-sft --dialogues runs/train/scores/dialogues.jsonl --scores runs/train/scores/scores.jsonl --rubric esc_eval \
 	  --prompts esc_rank --method joint --out runs/train/rank_data
 	for seed in $(SEEDS); do \
-	  $(TRAIN) train/esc_rank.py --config $(RANK) --seed $$seed --output_dir runs/train/rank-$$seed || exit $$?; done
-	$(BIN)/python -m train rank-test $(RANK) --test runs/train/rank_data/test.jsonl --untrained \
+	  $(TRAIN) train/esc_rank.py --config $(RANK_RECIPE) --seed $$seed --output_dir runs/train/rank-$$seed || exit $$?; done
+	$(BIN)/python -m train rank-test $(RANK_RECIPE) --test runs/train/rank_data/test.jsonl --untrained \
 	  $(foreach seed,$(SEEDS),--adapter trained@$(seed)=runs/train/rank-$(seed)/adapter) --out runs/train/rank_test
 	$(BIN)/python -m train rank-table --data runs/train/rank_data --dialogues runs/train/scores/dialogues.jsonl \
 	  --judgements runs/train/rank_test/judgements-untrained.jsonl \
@@ -100,13 +104,33 @@ train-survey-cpu: setup  ## The same ranker on what ESConv's seekers said of the
 	$(PREP) import-scores --source esconv=$(ESCONV) --out runs/train/survey_scores
 	$(PREP) rank-sft --dialogues runs/train/survey_scores/dialogues.jsonl --scores runs/train/survey_scores/scores.jsonl \
 	  --rubric esconv_survey --dimensions empathy,relevance --prompts esc_rank --method joint --out runs/train/survey_data
-	$(TRAIN) train/esc_rank.py --config $(RANK) --train_file runs/train/survey_data/train.jsonl \
-	  --valid_file runs/train/survey_data/valid.jsonl --output_dir runs/train/survey --num_train_epochs 1
-	$(BIN)/python -m train rank-test $(RANK) --train_file runs/train/survey_data/train.jsonl --test runs/train/survey_data/test.jsonl \
+	$(TRAIN) train/esc_rank.py --config $(RANK_RECIPE) --train_file runs/train/survey_data/train.jsonl \
+	  --valid_file runs/train/survey_data/valid.jsonl --output_dir runs/train/survey --num_train_epochs 1 $(SETTINGS)
+	$(BIN)/python -m train rank-test $(RANK_RECIPE) --train_file runs/train/survey_data/train.jsonl --test runs/train/survey_data/test.jsonl \
 	  --untrained --adapter trained=runs/train/survey/adapter --out runs/train/survey_test
 	$(BIN)/python -m train rank-table --data runs/train/survey_data --dialogues runs/train/survey_scores/dialogues.jsonl \
 	  --judgements runs/train/survey_test/judgements-untrained.jsonl --judgements runs/train/survey_test/judgements-trained.jsonl \
 	  --out runs/train/survey_table
+
+rank-methods-cpu: setup  ## The ranker, two losses × three ways of asking, English, EXAMPLES= a run (195): one table, about 105 minutes
+	$(PREP) score-set --out $(METHODS)/scores
+	for method in joint per_dimension paper; do \
+	  $(PREP) rank-sft --dialogues $(METHODS)/scores/dialogues.jsonl --scores $(METHODS)/scores/scores.jsonl --rubric esc_eval \
+	    --prompts esc_rank --method $$method --out $(METHODS)/$$method/data || exit $$?; \
+	  for loss in cross_entropy ordinal; do \
+	    $(TRAIN) train/esc_rank.py --config $(RANK_RECIPE) --train_file $(METHODS)/$$method/data/train.jsonl \
+	      --valid_file $(METHODS)/$$method/data/valid.jsonl --language en --loss $$loss --max_train_examples $(EXAMPLES) \
+	      --max_valid_examples 26 --output_dir $(METHODS)/$$method/$$loss $(SETTINGS) || exit $$?; \
+	  done; \
+	  $(BIN)/python -m train rank-test $(RANK_RECIPE) --language en --test $(METHODS)/$$method/data/test.jsonl --untrained \
+	    --adapter cross_entropy=$(METHODS)/$$method/cross_entropy/adapter --adapter ordinal=$(METHODS)/$$method/ordinal/adapter \
+	    --out $(METHODS)/$$method/test || exit $$?; \
+	done
+	$(BIN)/python -m train rank-table --data $(METHODS)/joint/data --language en --dialogues $(METHODS)/scores/dialogues.jsonl \
+	  $(foreach method,joint per_dimension paper,$(foreach judge,cross_entropy ordinal untrained,--judgements \
+	  $(METHODS)/$(method)/test/judgements-$(judge).jsonl)) --against 'cross_entropy · joint' \
+	  --title 'Losses and ways of asking' --out $(METHODS)/table
+	@cat $(METHODS)/table/table.md
 
 test: setup  ## All tests but the long versions (one embedded vLLM server is shared by those that need one)
 	$(BIN)/python -m pytest
