@@ -132,7 +132,7 @@ def run(
                     written = summarise(batch, documents, called)
                 write_jsonl(out / "summaries.jsonl", written)
             if todo and url:
-                rows += _ask_all(url, known, spec, todo, called, count, seed, chat, tokenizer)
+                rows += _ask_all(url, known, spec, todo, called, count, seed, chat, tokenizer, plan.missing)
     tables: list[Table] = []
     if plan.local or plan.hub:
         write_jsonl(out / "scores.jsonl", rows)
@@ -243,9 +243,11 @@ def _ask_all(
     seed: int,
     chat: bool,
     tokenizer: str | None,
+    missing: dict[str, str],
 ) -> list[Score]:
-    """What lm-eval is to ask of the model at `url`; every dataset's scores are written when it is finished."""
-    from evalsuite.fdaef.tasks import Unanswered, ask, hub_tasks, language_model, load_manager, local_tasks
+    """What lm-eval is to ask of the model at `url`; every dataset's scores are written when it is finished. Datasets that it
+    cannot download are added to `missing`, with the reason."""
+    from evalsuite.fdaef.tasks import Unanswered, Unavailable, ask, hub_tasks, language_model, load_manager, local_tasks
 
     found: list[Score] = []
     context = spec.context_length or CONTEXT
@@ -254,7 +256,11 @@ def _ask_all(
     manager = load_manager()
     for number, (key, path, given) in enumerate(todo, start=1):
         started = time.perf_counter()
-        tasks = local_tasks(manager, given) if given else hub_tasks(manager, known.datasets[key])
+        try:
+            tasks = local_tasks(manager, given) if given else hub_tasks(manager, known.datasets[key])
+        except Unavailable as error:  # the others can still be asked
+            missing[key] = str(error)
+            continue
         try:
             asked = ask(known, key, tasks, lm, called, limit, seed, chat)
         except Unanswered as error:

@@ -30,6 +30,14 @@ class Unanswered(Exception):
     """The server gave no answer that lm-eval can read; the text says what came instead."""
 
 
+class Unavailable(Exception):
+    """A task or its data cannot be loaded; the text says why."""
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:300]
+
+
 @dataclass(frozen=True)
 class Asked:
     """A dataset's scores, how many items there were to draw from, the majority class's share where labels are fixed, and how
@@ -102,9 +110,13 @@ def local_tasks(manager: Any, parts: Sequence[tuple[Part, list[Doc]]]) -> dict[s
 
 
 def hub_tasks(manager: Any, dataset: Dataset) -> dict[str, Any]:
-    """lm-eval's own task for a dataset, with the data that it downloads (for a group of tasks, all of them)."""
+    """lm-eval's own task for a dataset, with the data that it downloads (for a group of tasks, all of them). Raises
+    `Unavailable` where it cannot."""
     assert dataset.run is not None and dataset.run.task is not None
-    return dict(manager.load([dataset.run.task])["tasks"])
+    try:
+        return dict(manager.load([dataset.run.task])["tasks"])
+    except Exception as error:  # of whatever library fetches
+        raise Unavailable(f"lm-eval could not load its task {dataset.run.task}: {_first_line(error)}") from error
 
 
 def draw(every: Sequence[T], name: str, limit: int, seed: int) -> list[T]:
@@ -134,7 +146,7 @@ def ask(
     try:
         done = evaluate(lm, given, samples=asked, bootstrap_iters=0, apply_chat_template=chat)
     except Exception as error:  # lm-eval and its HTTP client raise what they like: connections, statuses, missing keys
-        raise Unanswered(f"{type(error).__name__}: {error}") from error
+        raise Unanswered(_first_line(error)) from error
     finally:
         log.removeHandler(cuts)
     assert done is not None  # one process

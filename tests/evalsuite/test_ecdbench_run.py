@@ -374,6 +374,20 @@ def test_a_run_resumes_and_says_what_was_left_out(
         assert code == 2 and error in said and said.count("\n") == 1, said
 
 
+def test_what_cannot_be_downloaded_is_left_out(
+    esc_eval: EscEval, corpora: Path, manager: TaskManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the data of a task of lm-eval's own the others are asked, and the reason is written beside them."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
+    monkeypatch.setattr(running, "load_manager", lambda: manager)
+    monkeypatch.setattr(running, "language_model", lambda *_: Scripted(lambda _, option: len(option)))
+    command = ["ecdbench", "run", "--model", "embedded", "--endpoint", "embedded=http://127.0.0.1:9/v1", "--data", corpora]
+    assert esc_eval(*command, "--out", "run", "--dataset", "piqa", "--dataset", "wic", "--hub")[0] == 0
+    assert "wic,WiC,lm-eval could not load its task wic: " in Path("run/not_run.csv").read_text()
+    assert len(Path("run/scores.jsonl").read_text().splitlines()) == 8
+
+
 def test_a_server_that_cannot_tell_likelihoods_is_named(
     esc_eval: EscEval, corpora: Path, manager: TaskManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
