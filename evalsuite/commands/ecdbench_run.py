@@ -20,7 +20,8 @@ from data_prep.tables import Table
 from evalsuite.commands.options import EndpointOption, endpoints_of
 from evalsuite.commands.output import deliver, plain
 from evalsuite.fdaef.aggregate import aggregate
-from evalsuite.fdaef.local_data import SUMMARY, Doc, Layout, Part, find_files, load_layout, read_part
+from evalsuite.fdaef.forms import Doc
+from evalsuite.fdaef.local_data import SUMMARY, Layout, Part, find_files, load_layout, read_part
 from evalsuite.fdaef.registry import Benchmark, load_benchmark
 from evalsuite.fdaef.scores import Score, read_scores
 from evalsuite.fdaef.summaries import sampled, summaries_table, summarise

@@ -17,7 +17,8 @@ from data_prep.rubrics import load_rubric
 from data_prep.scores.human import read_dialogues
 from data_prep.tables import Table
 from evalsuite.dialogue import utterance
-from evalsuite.fdaef.local_data import SUMMARY, Doc
+from evalsuite.fdaef.forms import Doc
+from evalsuite.fdaef.local_data import SUMMARY
 from evalsuite.fdaef.registry import Benchmark
 from evalsuite.fdaef.scores import Score
 from evalsuite.fdaef.tasks import draw

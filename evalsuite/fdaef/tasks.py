@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from evalsuite.fdaef.local_data import Doc, Part
+from evalsuite.fdaef.forms import Doc
+from evalsuite.fdaef.local_data import Part
 from evalsuite.fdaef.registry import Benchmark, Dataset
 from evalsuite.fdaef.scores import Score
 from serve.errors import UserError, near

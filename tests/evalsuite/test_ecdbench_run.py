@@ -14,7 +14,8 @@ from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
 
 from evalsuite.fdaef import tasks as running
-from evalsuite.fdaef.local_data import FORMS, SUMMARY, Layout, Part, find_files, load_layout, read_part
+from evalsuite.fdaef.forms import FORMS
+from evalsuite.fdaef.local_data import SUMMARY, Layout, Part, find_files, load_layout, read_part
 from evalsuite.fdaef.registry import Benchmark, load_benchmark
 from evalsuite.fdaef.scores import Score, measure
 from serve.errors import UserError
@@ -184,6 +185,12 @@ def test_bad_files_are_one_clear_line(tmp_path: Path, form: str, files: dict[str
     with pytest.raises(UserError, match=said) as error:
         read_part(*given(tmp_path / form, form, files))
     assert "\n" not in str(error.value)
+
+
+def test_a_layout_stays_below_the_data_folder(tmp_path: Path) -> None:
+    (tmp_path / "l.yaml").write_text("datasets:\n  piqa:\n  - {task: piqa, form: piqa, files: [/valid.jsonl]}\n")
+    with pytest.raises(UserError, match=r"l\.yaml: datasets\.piqa: files: /valid\.jsonl is not below the data folder"):
+        load_layout(tmp_path / "l.yaml")
 
 
 # --- asking -----------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ from data_prep.records import Dialogue, Judgement
 from evalsuite import cli
 from evalsuite.commands.ecdbench_run import _plan
 from evalsuite.fdaef import tasks as running
-from evalsuite.fdaef.local_data import Doc, Layout, load_layout
+from evalsuite.fdaef.forms import Doc
+from evalsuite.fdaef.local_data import Layout, load_layout
 from evalsuite.fdaef.registry import load_benchmark
 from evalsuite.fdaef.scores import Score
 from evalsuite.fdaef.summaries import judged_scores, sampled
