@@ -25,7 +25,7 @@ from evalsuite.fdaef.local_data import SUMMARY, Layout, Part, find_files, load_l
 from evalsuite.fdaef.registry import Benchmark, load_benchmark
 from evalsuite.fdaef.scores import Score, read_scores
 from evalsuite.fdaef.summaries import sampled, summaries_table, summarise
-from evalsuite.fdaef.tables import cell_of, datasets_table
+from evalsuite.fdaef.tables import GAPS, cell_of, datasets_table
 from evalsuite.identity import identity
 from evalsuite.runs import Run, open_run
 from serve.batch import Batch
@@ -39,6 +39,7 @@ from serve.specs import ModelSpec, load_spec
 console = Console()
 CONTEXT = 2048  # tokens that a model behind an address is taken to read, unless its spec says more
 CONCURRENCY = 32
+LEFT_OUT = "not_run"
 
 Files = list[tuple[Part, list[Path]]]
 Todo = list[tuple[str, Path, list[tuple[Part, list[Doc]]]]]
@@ -145,8 +146,9 @@ def run(
         tables.append(summaries_table(known, written))
     if plan.missing:
         tables.append(_left_out(known, plan.missing))
-    deliver("ecdbench", plain(tables), tables, out, as_json)
-    if not as_json:
+    if deliver("ecdbench", plain(tables), tables, out, as_json, [table for table in tables if table.key != LEFT_OUT]):
+        for line in _grouped(plan.missing, out):
+            console.print(Text(line))
         console.print(Text("\n".join(_next(out, bool(rows), bool(written)))), soft_wrap=True)
     if lost := sum(dialogue.termination == "infrastructure" for dialogue in written):
         print(
@@ -199,6 +201,8 @@ def _plan(known: Benchmark, layout: Layout, data: Path | None, wanted: list[str]
             missing[key] = runner.reason
         elif runner is not None and runner.by == "adapter":
             missing[key] = "needs your own licensed copy: put its answers into a score file (see `aggregate --scores`)"
+        elif runner is not None and runner.by == "lm_eval":
+            missing[key] = "lm-eval can download it (--hub)" + (f"; no {parts[0].files[0]} in --data" if parts else "")
         elif parts:
             missing[key] = f"no {parts[0].files[0]} in {data}" if data else "needs --data"
         else:
@@ -325,7 +329,8 @@ def _line(known: Benchmark, key: str, asked: Any, place: str, took: float) -> st
 def _capabilities(known: Benchmark, result: Any) -> Table:
     """The total, and every capability as far as there is something to add up."""
     rows = [(node.label, node.score, cell_of(node), 100 * node.share, node.n) for node in (result.root, *result.root.children)]
-    why = f"No total: {'; '.join(result.reasons)}." if result.reasons else ""
+    tail = f" and {len(result.reasons) - GAPS} more" if len(result.reasons) > GAPS else ""
+    why = f"No total: {'; '.join(result.reasons[:GAPS])}{tail}." if result.reasons else ""
     return Table(
         key="capabilities",
         title=f"{known.title}: {result.model}, 0 to 100",
@@ -337,4 +342,15 @@ def _capabilities(known: Benchmark, result: Any) -> Table:
 
 def _left_out(known: Benchmark, missing: dict[str, str]) -> Table:
     rows = tuple((key, known.datasets[key].label, why) for key, why in missing.items())
-    return Table("not_run", "Datasets that were not run", ("dataset", "name", "why"), rows)
+    return Table(LEFT_OUT, "Datasets that were not run", ("dataset", "name", "why"), rows)
+
+
+def _grouped(missing: dict[str, str], out: Path) -> list[str]:
+    """What was not run, a line a reason."""
+    if not missing:
+        return []
+    reasons: dict[str, list[str]] = {}
+    for key, why in missing.items():
+        reasons.setdefault(why, []).append(key)
+    lines = [f"- {why}: {', '.join(keys)}" for why, keys in reasons.items()]
+    return [f"{len(missing)} datasets were not run ({out / LEFT_OUT}.csv):", *lines]

@@ -366,6 +366,7 @@ def test_a_run_resumes_and_says_what_was_left_out(
     tables = tmp_path / "run"
     missing = (tables / "not_run.csv").read_text()
     assert "ag_news" in missing and "licensed copy" in missing and "no MuTual/mutual_dev.jsonl" in missing
+    assert "mnli,MNLI,lm-eval can download it (--hub)" in missing
     assert "piqa,Accuracy,8,0.50,0.50" in (tables / "methods.csv").read_text()
     # Another file is another question; another seed is another run.
     (corpora / "LCQMC" / "dev.tsv").write_text("去哪儿？\t到哪里？\t1\n")
