@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -228,7 +229,14 @@ def _check_all(resolved: Resolved, simulate: bool, score: bool) -> None:
 
 
 def _finish(outcome: Outcome) -> None:
-    """Exit code 1 when something is missing because a server was lost; running again asks only for what is missing."""
+    """Say how many verdicts have no value, and why. Exit code 1 when something is missing because a server was lost; running
+    again asks only for what is missing."""
+    unread = Counter(str(j.condition.get("failure", "unreadable")) for j in outcome.judgements if j.value is None)
+    del unread["infrastructure"]  # told below
+    if unread:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in unread.most_common())
+        told = f"{unread.total()} of {len(outcome.judgements)} verdicts have no value (null in judgements.jsonl): {reasons}"
+        console.print(told, soft_wrap=True, highlight=False, markup=False)
     lost = sum(d.termination == "infrastructure" for d in outcome.dialogues)
     unscored = len({j.dialogue_id for j in outcome.judgements if j.condition.get("failure") == "infrastructure"}) - lost
     if lost or unscored > 0:

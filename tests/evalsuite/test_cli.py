@@ -189,3 +189,19 @@ def test_one_dialogue_ends_early_and_the_rest_goes_on(
     assert [d["termination"] for d in dialogues] == [termination, "max_turns", "max_turns"]
     assert [len(d["turns"]) for d in dialogues] == [5, 11, 11]  # the greeting and two exchanges, then the seeker stopped
     assert len(Path("run/judgements.jsonl").read_text().splitlines()) == 21  # what was said is still judged
+
+
+def test_verdicts_without_a_value_are_told(esc_eval: EscEval) -> None:
+    def behave(body: dict[str, Any], count: int) -> Answer:
+        if "[BEGIN TRANSCRIPT]" in body["messages"][-1]["content"]:
+            return Answer(status=400, body=b'{"error": {"message": "maximum context length is 8 tokens"}}')
+        return echo(body, count)
+
+    with Endpoint(behave, models=("embedded", "my-model")) as endpoint:
+        arguments = ("--config", DEMO, "--endpoint", f"embedded={endpoint.url}", "--language", "en")
+        mine = ("--supporter", "my-model", "--base-url", endpoint.url, "--limit", "1", "--out", "run")
+        told: list[str] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("evalsuite.commands.run.console.print", lambda *what, **_: told.extend(map(str, what)))
+            esc_eval("run", *arguments, *mine, *EMBEDDED_JUDGE)
+    assert any(line.startswith("7 of 7 verdicts have no value") and "7 context_overflow" in line for line in told)
