@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,7 +17,7 @@ from rich.text import Text
 from data_prep.prompts import load_pack
 from data_prep.tables import Table
 from evalsuite.commands.options import EndpointOption, endpoints_of
-from evalsuite.commands.output import deliver, plain
+from evalsuite.commands.output import deliver, exit_if_lost, plain
 from evalsuite.fdaef.aggregate import aggregate
 from evalsuite.fdaef.forms import Doc
 from evalsuite.fdaef.local_data import SUMMARY, Layout, Part, find_files, load_layout, read_part
@@ -150,13 +149,7 @@ def run(
         for line in _grouped(plan.missing, out):
             console.print(Text(line))
         console.print(Text("\n".join(_next(out, bool(rows), bool(written)))), soft_wrap=True)
-    if lost := sum(dialogue.termination == "infrastructure" for dialogue in written):
-        print(
-            f"error: {lost} of {len(written)} summaries are missing because a server was lost. "
-            "Run the same command again to ask only for those",
-            file=sys.stderr,
-        )
-        sys.exit(1)
+    exit_if_lost(sum(dialogue.termination == "infrastructure" for dialogue in written), len(written), "summaries")
 
 
 def _next(out: Path, scores: bool, summaries: bool) -> list[str]:

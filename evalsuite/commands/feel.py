@@ -30,7 +30,7 @@ from evalsuite.commands.feel_inputs import (
     read_weights,
 )
 from evalsuite.commands.options import EndpointOption, endpoints_of
-from evalsuite.commands.output import deliver, plain, print_json
+from evalsuite.commands.output import deliver, exit_if_lost, plain, print_json
 from evalsuite.frameworks.feel import FRAMEWORK, load_feel_config, members
 from evalsuite.frameworks.feel import score as score_all
 from evalsuite.reported.against import against
@@ -85,13 +85,7 @@ def score(
         judgements = score_all(run, loaded, panel, given, Console(stderr=True) if as_json else console)
         table = method_table(judgements, panel[0].resolved.rubric, _costs(run.folder))
         deliver("feel_score", plain([table]), [table], run.folder, as_json)
-    if lost := sum(each.condition.get("failure") == "infrastructure" for each in judgements):
-        print(
-            f"error: {lost} of {len(judgements)} verdicts are missing because a server was lost. "
-            "Run the same command again to ask only for those",
-            file=sys.stderr,
-        )
-        sys.exit(1)
+    exit_if_lost(sum(each.condition.get("failure") == "infrastructure" for each in judgements), len(judgements), "verdicts")
 
 
 @app.command("fit")

@@ -68,3 +68,14 @@ def plain(tables: Sequence[Table]) -> dict[str, Any]:
             for t in tables
         ]
     }
+
+
+def exit_if_lost(lost: int, total: int, what: str) -> None:
+    """Exit code 1 where a server was lost before `lost` of the `total` things were there; running again asks only for those."""
+    if lost:
+        print(
+            f"error: {lost} of {total} {what} are missing because a server was lost. "
+            "Run the same command again to ask only for those",
+            file=sys.stderr,
+        )
+        sys.exit(1)

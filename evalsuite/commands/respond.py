@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from evalsuite.commands.options import (
     SupporterOption,
     resolve,
 )
-from evalsuite.commands.output import deliver
+from evalsuite.commands.output import deliver, exit_if_lost
 from evalsuite.config import Resolved, unspoken
 from evalsuite.identity import identity
 from evalsuite.respond import Response, answered
@@ -87,13 +86,7 @@ def respond(
             found = figures(measure(responses))
             tables = metric_tables(found, responses)
             deliver("metrics", figures_json(found), tables, run.folder, as_json=False)
-    if lost := sum(response.termination == "infrastructure" for response in responses):
-        print(
-            f"error: {lost} of {len(responses)} replies are missing because a server was lost. "
-            "Run the same command again to ask only for those",
-            file=sys.stderr,
-        )
-        sys.exit(1)
+    exit_if_lost(sum(response.termination == "infrastructure" for response in responses), len(responses), "replies")
 
 
 def _wanted(resolved: Resolved, paths: Sequence[Path]) -> list[Dialogue]:
