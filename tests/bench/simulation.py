@@ -101,7 +101,7 @@ def main(
     step = max(dialogues // reference_dialogues, 1)
     with TemporaryDirectory() as name:
         folder = Path(name)
-        spec = write_spec(folder, max_tokens)
+        spec = write_spec(folder, max_tokens, eager=False)
         models = {"seeker": str(spec), "supporters": [str(spec)], "judge": str(spec)}
         cards = varied(dialogues)
         config = run_config(folder, cards, **models)
