@@ -14,7 +14,6 @@ from collections import defaultdict
 from operator import itemgetter
 from typing import Any
 
-import requests
 from lm_eval.models.openai_completions import LocalCompletionsAPI
 
 ALTERNATIVES = 1000  # next tokens that a server we launch may tell of (vLLM's --max-logprobs); 20 is what vLLM allows by itself
@@ -63,13 +62,11 @@ class SharedPrompts(LocalCompletionsAPI):
         return list(itertools.chain.from_iterable(asyncio.run(asked)))
 
     def _told(self, prompt: tuple[int, ...], count: int) -> bool:
-        body = self._first._create_payload(
-            self.create_message([list(prompt)]), generate=True, gen_kwargs=_settings(count), seed=self._seed
-        )
-        answer = requests.post(self.base_url, json=body, headers=self.header, timeout=self.timeout)
+        """Whether the server answers with so many alternatives, under their ids."""
         try:
-            return answer.ok and bool(_FirstTokens.parse_generations(answer.json())[0])
-        except (ValueError, KeyError, IndexError, TypeError):
+            answer = self._first.model_call([list(prompt)], generate=True, gen_kwargs=_settings(count))
+            return bool(_FirstTokens.parse_generations(answer)[0])
+        except Exception:  # refused or not understood: a server that is gone says so again when it is asked the old way
             return False
 
 

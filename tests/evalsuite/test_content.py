@@ -79,7 +79,7 @@ def test_the_console_shows_short_tables_and_names_long_ones(run: Run) -> None:
     text = shown.getvalue()
     assert "How dialogues ended" in text and f"html: {run.folder}/report.html" in text
     long = next(table for table in content_of(run).tables if table.key == "confusion_en")
-    assert f"{long.title}: {len(long.rows)} rows, in tables/confusion_en.csv" in text
+    assert f"{long.title}: {len(long.rows)} rows of {len(long.columns)} columns, in tables/confusion_en.csv" in text
     assert (run.folder / "tables" / "confusion_en.csv").read_text().count("\n") == len(long.rows) + 1
 
 

@@ -315,7 +315,7 @@ WQKV = "model.layers.0.attention.wqkv.weight"
 BAD_CHECKPOINTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "pickles": (pickled, r"\.bin is a pickle, which can run code when it is loaded; convert it to safetensors"),
     "no config": (lambda f: (f / "config.json").unlink(), "source has no config.json"),
-    "config cut off": (lambda f: (f / "config.json").write_text('{"a": 1'), "config.json: malformed JSON"),
+    "config cut off": (lambda f: (f / "config.json").write_text('{"a": 1'), r"config\.json:1: malformed JSON"),
     "config a list": (lambda f: (f / "config.json").write_text("[]"), "config.json: not a model's config"),
     "other model": (lambda f: rewrite(f / "config.json", model_type="qwen2"), "model_type: internlm2 expected, got 'qwen2'"),
     "reward model": (

@@ -76,7 +76,7 @@ def test_a_broken_record_is_named(change: dict[str, Any], message: str, tmp_path
     with pytest.raises(UserError, match=message):
         read_training(tmp_path)
     (tmp_path / "training.json").write_text("[")
-    with pytest.raises(UserError, match="training.json: malformed JSON"):
+    with pytest.raises(UserError, match=r"training\.json:1: malformed JSON"):
         read_training(tmp_path)
 
 
