@@ -301,6 +301,7 @@ def test_dark_and_paper(browser: webdriver.Chrome, tmp_path: Path) -> None:
         opened(browser, write_report(tmp_path, make_content())["html"])
         grounds = "return getComputedStyle(document.documentElement).backgroundColor"
         assert browser.execute_script(grounds) == "rgb(20, 24, 27)"
+        browser.execute_script("document.querySelector('.plot').scrollIntoView()")  # charts are drawn when they come near
         until(browser, "return document.querySelector('.plot .xtick text') !== null")
         ink = "return getComputedStyle(document.querySelector('.plot .xtick text')).fill"
         assert browser.execute_script(ink) == "rgb(155, 166, 173)"
