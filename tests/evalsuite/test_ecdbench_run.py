@@ -15,7 +15,7 @@ from lm_eval.tasks import TaskManager
 
 from evalsuite.fdaef import tasks as running
 from evalsuite.fdaef.forms import FORMS
-from evalsuite.fdaef.local_data import SUMMARY, Layout, Part, find_files, load_layout, read_part
+from evalsuite.fdaef.local_data import SUMMARY, Layout, Part, load_layout, read_part
 from evalsuite.fdaef.registry import Benchmark, load_benchmark
 from evalsuite.fdaef.scores import Score, measure
 from serve.errors import UserError
@@ -427,4 +427,3 @@ def test_the_embedded_model_answers(
     records = [json.loads(line) for line in (tmp_path / "run" / "scores.jsonl").read_text().splitlines()]
     values = [record["value"] for record in records if record["dataset"] == "piqa"]
     assert values in ([0, 1] * 4, [1, 0] * 4)  # one question, and labels that alternate
-    assert find_files(corpora, load_layout(None).datasets["lcqmc"][0])
