@@ -1,9 +1,13 @@
 """What a judge is asked: the messages that scoring sends and that a ranker is trained on, from one place.
 
-Methods: `joint` (native: one request answers all dimensions, one digit each), `per_dimension` (native: one digit; the dialogue
-comes first, so a server reads it once), `paper` (one dimension, rubric first, as ESC-Eval publishes it, figures 12-19). Rankers
-are trained on these. Two more are only asked, with one request for all dimensions: `bands` (the probability of every score, as
-FEEL has it) and `json` (a JSON object, as EmoHarbor has it).
+Methods: `joint` (native: one request answers all dimensions, one digit each), `per_dimension` (native: one digit), `paper` (one
+dimension, rubric first, as ESC-Eval publishes it, figures 12-19). Rankers are trained on these. Two more are only asked, with
+one request for all dimensions: `bands` (the probability of every score, as FEEL has it) and `json` (a JSON object, as EmoHarbor
+has it).
+
+Native prompts go from what is the same everywhere to what changes: the rules of all dimensions (system message), the dialogue,
+the request. A server with a prefix cache then reads the rules once for a whole run and a dialogue once for all dimensions. The
+packs decide how much of that they show; a pack for trained rankers leaves the rules out, EmoHarbor's keeps the paper's order.
 """
 
 from __future__ import annotations
@@ -92,10 +96,12 @@ def judge_messages(
     values: dict[str, object] = {"dimension": rules[0]} if method in ("per_dimension", "paper") else {"dimensions": rules}
     values |= {"transcript": paper_transcript(dialogue) if method == "paper" else transcript(dialogue)}
     values |= {"low": rubric.scale.min, "high": rubric.scale.max} | dict(more or {})
-    prompt = prompts.render(language, _TEMPLATES[method], **values)
+    # Asked for one dimension, a native judge sees the rules of all: only so do its seven requests share the dialogue.
+    shared = [_rules(rubric, key, language) for key in rubric.dimensions] if method == "per_dimension" else rules
+    system = {} if method == "paper" else {"dimensions": shared}
     return [
-        {"role": "system", "content": prompts.render(language, _system(method), **(more or {}))},
-        {"role": "user", "content": prompt},
+        {"role": "system", "content": prompts.render(language, _system(method), **system, **(more or {}))},
+        {"role": "user", "content": prompts.render(language, _TEMPLATES[method], **values)},
     ]
 
 

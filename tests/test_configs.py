@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from data_prep.judge_prompts import judge_messages
 from data_prep.prompts import PromptPack, load_pack
-from data_prep.records import Language, RoleCard
+from data_prep.records import Dialogue, Language, RoleCard, Turn
 from data_prep.rubrics import Rubric, load_rubric
 from serve.errors import UserError
 from serve.files import CONFIGS, load_yaml
@@ -171,7 +172,7 @@ def values(language: Language, template: str) -> dict[str, object]:
         return shared | {"dimensions": rules(language)}
     if template in {"judge_dimension.j2", "judge_paper.j2"}:
         return shared | {"dimension": rules(language)[3]}
-    return {}
+    return {"dimensions": rules(language)} if template == "judge_system.j2" else {}
 
 
 def render(language: Language, template: str, **changed: object) -> str:
@@ -200,7 +201,7 @@ def test_every_template_of_the_pack_renders(language: Language) -> None:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-@pytest.mark.parametrize("template", ["seeker_system.j2", "judge_joint.j2", "judge_dimension.j2", "judge_paper.j2"])
+@pytest.mark.parametrize("template", sorted({*TEMPLATES} - {"greeting.txt", "judge_paper_system.j2"}))
 def test_every_variable_is_used(language: Language, template: str) -> None:
     given = values(language, template)
     for name in given:
@@ -214,8 +215,30 @@ def test_native_judge_prompts_share_everything_up_to_the_end_of_the_transcript(l
     prefix = joint[: joint.index(END) + len(END)]
     assert single.startswith(prefix + "\n\n") and joint.startswith(prefix + "\n\n")
     assert TRANSCRIPT in prefix
-    about = str(rules(language)[3]["about"])
-    assert joint.index(about) > len(prefix) and single.index(about) > len(prefix), "the dialogue comes first"
+    assert len(joint) - len(prefix) < 400 and len(single) - len(prefix) < 400, "what follows is read for every request"
+
+
+@pytest.mark.parametrize("pack", ["esc_eval", "esc_rank", "role_play_judge", "summary"])
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_native_requests_on_one_dialogue_part_only_after_it(pack: str, language: Language) -> None:
+    """A prefix cache then serves the rules to all dialogues and the dialogue to all dimensions."""
+    rubric = load_rubric({"esc_rank": "esc_eval", "role_play_judge": "role_play"}.get(pack, pack))
+    prompts = load_pack(pack)
+    if pack == "role_play_judge":
+        prompts = prompts.given(card=RoleCard(language=language, **FIELDS, **CARD))
+    dialogue = Dialogue(
+        id="d",
+        language=language,
+        source="test",
+        turns=(Turn(role="seeker", text="first words"), Turn(role="supporter", text="last words")),
+    )
+    keys = list(rubric.dimensions)
+    asked = [judge_messages(prompts, rubric, dialogue, "joint", keys)]
+    asked += [judge_messages(prompts, rubric, dialogue, "per_dimension", [key]) for key in keys]
+    assert len({messages[0]["content"] for messages in asked}) == 1
+    ends = {messages[1]["content"].split(END)[0] for messages in asked}
+    assert len(ends) == 1 and "last words" in ends.pop()
+    assert len({messages[1]["content"] for messages in asked}) == 1 + len(keys)
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -227,27 +250,28 @@ def test_a_transcript_cannot_end_itself(language: Language) -> None:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_joint_prompt_holds_all_rules_in_order_and_lists_them_again(language: Language) -> None:
-    text = render(language, "judge_joint.j2")
+def test_a_native_judge_has_all_rules_in_order_and_a_joint_request_lists_the_dimensions_again(language: Language) -> None:
+    text = render(language, "judge_system.j2")
     dimensions = load_rubric("esc_eval").dimensions.values()
     position = text.index(END)
     for dimension in dimensions:
         for part in (dimension.label[language], dimension.about[language], *dimension.levels[language].values()):
             position = text.index(part, position)
-    order = text[position:].split("\n")[-1]
-    assert re.search(r"\b7\b", text[position:]), "it says how many digits"
+    request = render(language, "judge_joint.j2").split(END)[1]
+    order = request.split("\n")[-1]
+    assert re.search(r"\b7\b", request), "it says how many digits"
     places = [order.index(dimension.label[language]) for dimension in dimensions]
     assert places == sorted(places)
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_single_dimension_prompts_hold_that_dimension_only(language: Language) -> None:
+def test_single_dimension_prompts_ask_for_that_dimension_only(language: Language) -> None:
     dimensions = list(load_rubric("esc_eval").dimensions.values())
-    for template in ("judge_dimension.j2", "judge_paper.j2"):
-        text = render(language, template)
-        found = [d.label["en"] for d in dimensions if d.about[language] in text]
-        assert found == [dimensions[3].label["en"]], template
-        assert all(level in text for level in dimensions[3].levels[language].values())
+    single = render(language, "judge_dimension.j2")
+    assert [d.label["en"] for d in dimensions if d.label[language] in single] == [dimensions[3].label["en"]]
+    paper = render(language, "judge_paper.j2")
+    assert [d.label["en"] for d in dimensions if d.about[language] in paper] == [dimensions[3].label["en"]]
+    assert all(level in paper for level in dimensions[3].levels[language].values())
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -25,7 +25,13 @@ from tests.bench.figures import OUT, Bench, OutOption, RunsOption
 from tests.bench.servers import NAME, forget, server, write_spec
 from tests.generated_report import make_content
 
-METHODS = ("paper", "joint", "per_dimension")
+PAPER = "paper"
+SETTINGS: dict[str, dict[str, Any]] = {
+    PAPER: {"mode": "paper"},
+    "joint": {"method": "joint"},
+    "per_dimension": {"method": "per_dimension"},
+    "joint, no rules": {"method": "joint", "judge_prompts": "esc_rank"},  # as a ranker is asked that has learnt them
+}
 ANSWER = 2  # tokens that the paper's judge may write; its published ranker answers with a digit and its end
 
 
@@ -41,17 +47,14 @@ def judged(folder: Path, spec: Path, url: str, method: str, dialogues: list[Dial
     """Score these dialogues into a new run folder: (seconds, verdicts)."""
     file = folder / "given.jsonl"
     write_jsonl(file, dialogues)
-    mode = "paper" if method == "paper" else "native"
-    own: dict[str, Any] = {} if method == "paper" else {"method": method}
     config = EvalConfig(
         seeker=str(spec),
         judge=str(spec),
-        mode=mode,
         languages=["en"],
         concurrency=64,
         endpoints={NAME: url},
         out=str(folder),
-        **own,
+        **SETTINGS[method],
     )
     resolved = Resolved(config)
     started = time.perf_counter()
@@ -97,7 +100,7 @@ def main(
             with server(spec) as url:
                 judged(Path(name) / "warm", spec, url, "joint", warm)
                 for run in range(runs):
-                    for method in METHODS:
+                    for method in SETTINGS:
                         if cached:
                             forget(url)
                         took, found = judged(Path(name) / f"{method}-{run}", spec, url, method, chosen)
@@ -108,8 +111,8 @@ def main(
     for (method, cached), each in seconds.items():
         bench.add(f"prefix cache {'on' if cached else 'off'}, {method}: s", each)
     for cached in (True, False):
-        for method in METHODS[1:]:
-            ratios = [slow / own for slow, own in zip(seconds["paper", cached], seconds[method, cached], strict=True)]
+        for method in [name for name in SETTINGS if name != PAPER]:
+            ratios = [slow / own for slow, own in zip(seconds[PAPER, cached], seconds[method, cached], strict=True)]
             target = {"at_least": 4.0, "aim": "6"} if cached else {}
             bench.add(f"prefix cache {'on' if cached else 'off'}: paper ÷ {method}", ratios, **target)  # type: ignore[arg-type]
     agreement(bench, verdicts)

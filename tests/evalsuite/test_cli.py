@@ -12,7 +12,10 @@ import pytest
 import yaml
 
 from data_prep.cards import bundled_cards
+from data_prep.judge_prompts import judge_messages
 from data_prep.prompts import load_pack
+from data_prep.records import Dialogue, Turn
+from data_prep.rubrics import load_rubric
 from serve.files import CONFIGS
 from tests.conftest import EscEval
 from tests.demo import DEMO, EMBEDDED_JUDGE, demo_config
@@ -82,9 +85,11 @@ def test_the_supporter_never_sees_the_greeting_or_the_card(esc_eval: EscEval, tm
 def test_the_judge_can_be_asked_in_its_own_pack(esc_eval: EscEval, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     shutil.copytree(CONFIGS / "prompts" / "esc_rank" / "en", tmp_path / "mine" / "en")
+    rubric = load_rubric("esc_eval")
+    dialogue = Dialogue(id="d", language="en", source="test", turns=(Turn(role="supporter", text="Hello."),))
     systems = {
-        name: (folder / "en" / "judge_system.j2").read_text().strip()
-        for name, folder in (("own", tmp_path / "mine"), ("seekers'", CONFIGS / "prompts" / "esc_eval"))
+        name: judge_messages(load_pack(pack), rubric, dialogue, "joint", list(rubric.dimensions))[0]["content"]
+        for name, pack in (("own", str(tmp_path / "mine")), ("seekers'", "esc_eval"))
     }
     config = demo_config(limit=1, gold=None, languages=["en"])
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))

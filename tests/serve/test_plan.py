@@ -103,12 +103,33 @@ def test_cpu_flags(cpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert value(server.argv, "--model") == base
     assert float(value(server.argv, "--gpu-memory-utilization")) <= 0.3
     assert server.env["VLLM_CPU_OMP_THREADS_BIND"] == "0-2,5,7-8"
-    assert server.env["VLLM_CPU_KVCACHE_SPACE"] == "2"
+    assert value(server.argv, "--block-size") == "32"
     assert server.env["VLLM_USE_AOT_COMPILE"] == "0"
     assert server.env["HF_HUB_OFFLINE"] == "1"
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0")
     (server,) = plan_servers([spec(checkpoint=base)], tmp_path)
     assert "VLLM_CPU_OMP_THREADS_BIND" not in server.env, "the user's own setting stays"
+
+
+@pytest.mark.parametrize(("gib", "servers", "each"), [(24, 1, "6"), (24, 2, "3"), (24, 9, "1"), (2, 1, "1"), (512, 1, "16")])
+def test_servers_on_a_cpu_share_a_quarter_of_its_memory(
+    gib: int, servers: int, each: str, cpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "_memory", lambda: gib * 2**30)
+    specs = [spec(f"m{i}", checkpoint=checkpoint(tmp_path / f"base{i}")) for i in range(servers)]
+    plans = plan_servers(specs, tmp_path)
+    assert [server.env["VLLM_CPU_KVCACHE_SPACE"] for server in plans] == [each] * servers
+    assert not any(server.shares_gpu for server in plans)
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "7")
+    assert "VLLM_CPU_KVCACHE_SPACE" not in plan_servers(specs, tmp_path)[0].env, "the user's own setting stays"
+
+
+def test_a_containers_limit_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = plan._memory()
+    limits = {"max\n": whole, f"{2**30}\n": 2**30, f"{2**60}\n": whole}
+    for text, expected in limits.items():
+        monkeypatch.setattr(Path, "read_text", lambda self, text=text: text)
+        assert plan._memory() == expected
 
 
 def test_a_sampled_seed_is_refused_on_cpu_only(cpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
