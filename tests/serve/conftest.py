@@ -19,5 +19,11 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture
 def cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "has_gpu", lambda: False)
-    for name in ("VLLM_CPU_OMP_THREADS_BIND", "VLLM_CPU_KVCACHE_SPACE", "VLLM_USE_AOT_COMPILE", "HF_HUB_OFFLINE"):
+    for name in (
+        "VLLM_CPU_OMP_THREADS_BIND",
+        "VLLM_CPU_KVCACHE_SPACE",
+        "VLLM_USE_AOT_COMPILE",
+        "THP_MEM_ALLOC_ENABLE",
+        "HF_HUB_OFFLINE",
+    ):
         monkeypatch.delenv(name, raising=False)

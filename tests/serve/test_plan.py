@@ -105,6 +105,7 @@ def test_cpu_flags(cpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert server.env["VLLM_CPU_OMP_THREADS_BIND"] == "0-2,5,7-8"
     assert value(server.argv, "--block-size") == "32"
     assert server.env["VLLM_USE_AOT_COMPILE"] == "0"
+    assert server.env["THP_MEM_ALLOC_ENABLE"] == "1"
     assert server.env["HF_HUB_OFFLINE"] == "1"
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0")
     (server,) = plan_servers([spec(checkpoint=base)], tmp_path)
