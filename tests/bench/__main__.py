@@ -34,7 +34,7 @@ for name, part in PARTS.items():
 def everything(
     only: Annotated[list[str] | None, typer.Option(help="Only these parts; repeat.")] = None, out: OutOption = OUT
 ) -> None:
-    """Every part with its defaults, each in a process of its own; about three quarters of an hour on two cores."""
+    """Every part with its defaults, each in a process of its own; about an hour on two cores."""
     failed = []
     for name in only or PARTS:
         if subprocess.run([sys.executable, "-m", "tests.bench", name, "--out", str(out)], check=False).returncode:
