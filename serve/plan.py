@@ -402,7 +402,7 @@ def _environment(gpu: bool, local: bool, gpus: list[str], sharing: int) -> dict[
         share = int(_memory() * CPU_CACHE_SHARE / sharing / 2**30)
         ours["VLLM_CPU_KVCACHE_SPACE"] = str(min(max(share, 1), CPU_CACHE_MOST))  # GiB
         ours["VLLM_USE_AOT_COMPILE"] = "0"  # on, it doubles the time to start and gains nothing for small models
-        ours["THP_MEM_ALLOC_ENABLE"] = "1"  # torch: weights and cache on huge pages; about 5 % more tokens a second
+        ours["THP_MEM_ALLOC_ENABLE"] = "1"  # torch: huge pages; 291 tokens/s against 277 in a pair of runs
     ours = {key: value for key, value in ours.items() if key not in os.environ}
     if gpus:
         ours["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)

@@ -19,8 +19,8 @@ NAME = "bench"
 
 
 def write_spec(folder: Path, max_tokens: int, *extra_args: str, eager: bool = True) -> Path:
-    """A spec file of the embedded model with its own limit a reply. Without `eager` the model is compiled: a longer start, and
-    about a third more tokens a second, which is what a long run wants."""
+    """A spec file of the embedded model with its own limit a reply. Without `eager` the model is compiled: a longer start and
+    faster steps, which is what a long run wants."""
     settings: dict[str, Any] = yaml.safe_load((CONFIGS / "models" / "embedded.yaml").read_text())
     settings |= {"name": NAME, "sampling": {"temperature": 0.0, "max_tokens": max_tokens}}
     settings["serve"] |= {"extra_args": list(extra_args), "eager": eager}
