@@ -22,7 +22,7 @@
 set -euo pipefail
 cd "$SLURM_SUBMIT_DIR"
 source "${ENVIRONMENT:-.venv}/bin/activate"
-NODE0=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+NODE0=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
 export NODE0
 # SLURM_NODEID is known on each node only, hence the inner shell.
 srun --kill-on-bad-exit=1 bash -c 'accelerate launch --config_file configs/accelerate/multi_node.yaml \
