@@ -9,6 +9,7 @@ The data are what `python -m data_prep rank-sft` writes: one answer for all dime
 from __future__ import annotations
 
 import sys
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from serve.errors import UserError, run_cli
 from train.examples import prepare_rank, read_rank, rubric_beside, score_tokens
 from train.export import export_adapter, trained_steps
 from train.output import check_same_everywhere, finished, open_output
-from train.recipes import RankArguments, Recipe, parse_recipe
+from train.recipes import RankArguments, Recipe, parse_recipe, reads_trees
 from train.session import Built, add_settings_log, fit, load_base, load_tokenizer, say, set_up_logging
 
 
@@ -27,7 +28,9 @@ def build(recipe: Recipe[RankArguments]) -> Built | None:
         LeftPadding,
         OrdinalRankTrainer,
         RankTrainer,
+        TreePadding,
         add_scores,
+        as_trees,
         balanced_weights,
         keys_of,
         score_metrics,
@@ -53,6 +56,11 @@ def build(recipe: Recipe[RankArguments]) -> Built | None:
     keys = keys_of([*train.examples, *valid.examples])
     add_scores(train.rows, train.examples, keys, balanced_weights(train.examples) if data.class_weights == "balanced" else None)
     add_scores(valid.rows, valid.examples, keys)
+    trees = reads_trees(recipe, [*train.examples, *valid.examples])
+    if trees:
+        for each in sets:
+            each.rows = as_trees(each.rows)
+            say(each.packed())
     resume = open_output(recipe, sets)
     check_same_everywhere(recipe, resume)
     if finished(recipe):
@@ -60,16 +68,19 @@ def build(recipe: Recipe[RankArguments]) -> Built | None:
     set_up_logging(recipe)
     training.remove_unused_columns = False  # the loss needs ours
     training.label_names = ["labels"]
+    args = copy(training)
+    args.max_length = None  # every example fits; TRL would cut a tree that is longer than its examples
     common: dict[str, Any] = {
         "model": load_base(recipe),
-        "args": training,
+        "args": args,
         "train_dataset": train.dataset(),
         "eval_dataset": valid.dataset(),
         "processing_class": tokenizer,
         "peft_config": peft_config,
-        "data_collator": LeftPadding(tokenizer.pad_token_id),
+        "data_collator": (TreePadding if trees else LeftPadding)(tokenizer.pad_token_id),
         "compute_metrics": score_metrics(keys, scores),
         "score_tokens": list(tokens.values()),
+        "keep_frozen_states": data.keep_frozen_states and trees,
         "digits": max(len(example.labels) for example in valid.examples),
     }
     ordinal = data.loss == "ordinal"

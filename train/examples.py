@@ -56,15 +56,19 @@ class Prepared:
             "file": self.path.name,
             "sha256": sha256_file(self.path),
             "manifest_sha256": sha256_file(manifest) if manifest.is_file() else None,
-            "examples": len(self.rows),
+            "examples": len(self.examples),
         }
 
     def summary(self) -> str:
         """One line for the log."""
-        parts = [f"{len(self.rows)} examples", f"{self.tokens:,} tokens", f"{self.trained_tokens:,} carry loss"]
+        parts = [f"{len(self.examples)} examples", f"{self.tokens:,} tokens", f"{self.trained_tokens:,} carry loss"]
         parts += [f"{self.cut} cut to fit"] if self.cut else []
         parts += [f"{count} dropped: {reason}" for reason, count in self.dropped.items()]
         return f"{self.path}: " + ", ".join(parts)
+
+    def packed(self) -> str:
+        """One line for the log, once examples that begin alike share a row."""
+        return f"{self.path}: {len(self.rows)} rows, {self.tokens:,} tokens: what examples share is read once"
 
 
 def read_role(path: Path, limit: int = 0, seed: int = 0) -> list[RoleExample]:

@@ -6,6 +6,7 @@ The arithmetic is that of `train.sizes`; here are the GPUs, the data, and the ta
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,6 +19,8 @@ from data_prep.records import Language
 from data_prep.tables import Table, to_console
 from serve.errors import UserError
 from serve.files import load_yaml
+from train.prefix_tree import alike, tree
+from train.recipes import reads_trees
 from train.sizes import GIB, STRATEGIES, architecture, count_steps, flops_per_token, measure, memory
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ GPUS: dict[GpuName, tuple[str, float, float]] = {
 }
 MFU = 0.4  # model FLOPs utilisation: share of the peak that LoRA training of 7B–14B models reaches; 0.3–0.5 is usual
 BYTES_A_TOKEN = 4  # UTF-8 bytes: English has about 4 letters a token, Chinese about 1.4 characters of 3 bytes
+_WORD = re.compile(r"[a-zA-Z']+|\S")
 MARKS = 5  # ChatML's tokens around one message
 ROLE_EXAMPLES = int(14_000 * 0.95)  # ESC-Eval section 2.3, and our validation share of 5 %
 # ESC-Eval section 3.4: 331 English cards × 14 models and 324 Chinese × 12 = 8,522 dialogues a dimension, split 7:1:2.
@@ -45,7 +49,8 @@ MEAN_TOKENS: dict[Task, int] = {
 def read_examples(recipe: Recipe[Any]) -> tuple[int, float, str, str]:
     """How many training examples, their mean tokens before cutting, and where each figure is from, in words.
 
-    From the recipe's train_file when it is there (tokens: UTF-8 bytes / 4 and 5 a message), else the paper's.
+    From the recipe's train_file when it is there (tokens: UTF-8 bytes / 4 and 5 a message), else the paper's. Where
+    the ranker reads trees, an example is one tree, as it is a row in training; its share of tokens is that of words.
     """
     from train.examples import read_rank, read_role
 
@@ -58,7 +63,11 @@ def read_examples(recipe: Recipe[Any]) -> tuple[int, float, str, str]:
             found = read_rank(path, data.dimension, data.language, data.max_train_examples, seed)
             dialogues = [(*e.prompt, *e.completion) for e in found]
         tokens = sum(len(m["content"].encode()) / BYTES_A_TOKEN + MARKS for messages in dialogues for m in messages)
-        return len(dialogues), tokens / len(dialogues), str(path), f"{path}: UTF-8 bytes / {BYTES_A_TOKEN}, + {MARKS} a message"
+        measured = f"{path}: UTF-8 bytes / {BYTES_A_TOKEN}, + {MARKS} a message"
+        if recipe.task == "rank" and reads_trees(recipe, found):
+            rows, share = _as_trees(dialogues)
+            return rows, share * tokens / rows, f"{path}: {len(found):,} in trees", f"{measured}; what examples share once"
+        return len(dialogues), tokens / len(dialogues), str(path), measured
     if recipe.task == "role":
         count, said = ROLE_EXAMPLES, "the paper's 14,000 × 0.95"
     else:
@@ -70,6 +79,19 @@ def read_examples(recipe: Recipe[Any]) -> tuple[int, float, str, str]:
     if data.max_train_examples:
         count = min(count, data.max_train_examples)
     return count, MEAN_TOKENS[recipe.task], f"{said} (no {path} here)", "assumed"
+
+
+def _as_trees(dialogues: Sequence[Sequence[Any]]) -> tuple[int, float]:
+    """How many trees the prompts make, and the share of their words (Chinese: characters) that is left when shared ones count
+    once."""
+    number: dict[str, int] = {}
+    sequences = []
+    for messages in dialogues:
+        words = [word for message in messages for word in _WORD.findall(message["content"])]
+        sequences.append([number.setdefault(word, len(number)) for word in words])
+    groups = alike(sequences)
+    left = sum(len(tree([sequences[n] for n in group]).ids) for group in groups)
+    return len(groups), left / sum(map(len, sequences))
 
 
 def make_plan(recipe: Recipe[Any], gpu: GpuName = "h100", gpus: int = 1, mfu: float = MFU) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Sequences that begin alike, read once: what they share is computed a single time, forward and backward.
 
-The seven questions about a dialogue share all of it, and the first exchanges of a dialogue are shared by its continuations. A row
-holds such sequences as a tree in depth-first order: a token sees the tokens on the way from the root to itself, and has the
-position it would have if its sequence stood alone, so every sequence gets the logits it would get by itself.
+The seven questions about a dialogue share all of it. A row holds such sequences as a tree in depth-first order: a token sees
+the tokens on the way from the root to itself, and has the position it would have if its sequence stood alone, so every
+sequence gets the logits it would get by itself.
 """
 
 from __future__ import annotations
@@ -67,6 +67,28 @@ def tree(sequences: Sequence[Sequence[int]]) -> Tree:
         if group:
             stack.append((group, at))
     return Tree(ids, positions, until, paths)
+
+
+def alike(sequences: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Which sequences to read together: neighbours in sorted order that share at least half of the shorter one.
+
+    Groups are in the order of their first members, and so are members in them: nothing depends on how sequences compare.
+    """
+    order = sorted(range(len(sequences)), key=lambda n: list(sequences[n]))
+    groups: list[list[int]] = []
+    for n in order:
+        if groups and 2 * _shared(sequences[groups[-1][-1]], sequences[n]) >= min(
+            len(sequences[groups[-1][-1]]), len(sequences[n])
+        ):
+            groups[-1].append(n)
+        else:
+            groups.append([n])
+    return sorted(sorted(group) for group in groups)
+
+
+def _shared(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many tokens both begin with."""
+    return next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def visible(until: torch.Tensor) -> torch.Tensor:

@@ -1,13 +1,17 @@
 """The ranker's trainer: loss on the answer's tokens only (the logits of the prompt are never computed), as cross-entropy or
 with an ordinal term, and a validation in which the model gives its digits itself, as in scoring (`train.decoding`).
 
-Shapes: B examples, K tokens of the longest answer (its end marker included), D scores an example, S scores of the scale.
+Where every answer is one digit, a row holds all questions about a dialogue as a tree (`train.prefix_tree`), read once.
+
+Shapes: B rows, T tokens of the longest row, K answer tokens of the one that has most (end markers included), D scores a row,
+S scores of the scale.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +25,8 @@ from data_prep.scores.accuracy import accuracy, ece, quadratic_kappa, spearman
 from data_prep.scores.rank_sft import RankExample
 from train.chat_templates import IGNORED
 from train.decoding import greedy
+from train.frozen_trunk import FrozenTrunk
+from train.prefix_tree import alike, tree, visible
 from train.sampling import SeededOrder
 
 Key = tuple[str, str]  # language, dimension
@@ -61,6 +67,72 @@ def add_scores(
         ]
 
 
+def as_trees(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of one answer each as rows of many: those that begin alike in one tree.
+
+    `row` is its number; `input_ids`, `positions`, `until` [T] are the tree's, `labels` [K] the answers' tokens and `places` [K]
+    where in the tree each of them is foretold; `keys`, `targets`, `weights` [D] follow the answers' order.
+    """
+    # The last token of an answer is foretold and foretells nothing.
+    sequences = [row["input_ids"][:-1] for row in rows]
+    packed: list[dict[str, Any]] = []
+    for group in alike(sequences):
+        made = tree([sequences[n] for n in group])
+        answers = [
+            (path[at - 1], label)
+            for n, path in zip(group, made.paths, strict=True)
+            for at, label in enumerate(rows[n]["labels"])
+            if label != IGNORED
+        ]
+        packed.append(
+            {
+                "row": len(packed),
+                "input_ids": made.ids,
+                "positions": made.positions,
+                "until": made.until,
+                "places": [place for place, _ in answers],
+                "labels": [label for _, label in answers],
+                **{name: [value for n in group for value in rows[n][name]] for name in ("keys", "targets", "weights")},
+            }
+        )
+    return packed
+
+
+def _right(rows: Sequence[Sequence[float]], fill: float) -> torch.Tensor:
+    """Lists of numbers as one tensor [B, longest], filled up on the right."""
+    most = max(map(len, rows))
+    return torch.tensor([[*row, *([fill] * (most - len(row)))] for row in rows])
+
+
+def _scores_of(rows: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    """What `add_scores` gave the rows, as tensors [B, D]; absent scores have key -1."""
+    return {
+        "keys": _right([row["keys"] for row in rows], -1).long(),
+        "targets": _right([row["targets"] for row in rows], 0.0),
+        "weights": _right([row["weights"] for row in rows], 1.0),
+    }
+
+
+@dataclass
+class TreePadding:
+    """Batches of `as_trees` rows: their numbers and lengths [B]; ids, positions [B, T]; who sees whom [B, 1, T, T]; places,
+    labels [B, K]; scores [B, D]."""
+
+    pad: int
+
+    def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        return {
+            "rows": torch.tensor([row["row"] for row in rows]),
+            "lengths": torch.tensor([len(row["input_ids"]) for row in rows]),
+            "input_ids": _right([row["input_ids"] for row in rows], self.pad),
+            "attention_mask": visible(_right([row["until"] for row in rows], 0)),
+            "position_ids": _right([row["positions"] for row in rows], 0),
+            "places": _right([row["places"] for row in rows], 0),
+            "labels": _right([row["labels"] for row in rows], IGNORED),
+            **_scores_of(rows),
+        }
+
+
 @dataclass
 class LeftPadding:
     """Batches padded on the left, so that the answers end together: [B, T] ids, mask, positions, labels; [B, D] the rest."""
@@ -69,13 +141,9 @@ class LeftPadding:
 
     def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
         longest = max(len(row["input_ids"]) for row in rows)
-        most = max(len(row["keys"]) for row in rows)
 
         def left(values: Sequence[int], fill: int) -> list[int]:
             return [fill] * (longest - len(values)) + list(values)
-
-        def right(values: Sequence[float], fill: float) -> list[float]:
-            return [*values, *([fill] * (most - len(values)))]
 
         mask = torch.tensor([left([1] * len(row["input_ids"]), 0) for row in rows])
         return {
@@ -83,9 +151,7 @@ class LeftPadding:
             "attention_mask": mask,
             "position_ids": (mask.cumsum(1) - 1).clamp(min=0),
             "labels": torch.tensor([left(row["labels"], IGNORED) for row in rows]),
-            "keys": torch.tensor([right(row["keys"], -1) for row in rows]).long(),
-            "targets": torch.tensor([right(row["targets"], 0.0) for row in rows]),
-            "weights": torch.tensor([right(row["weights"], 1.0) for row in rows]),
+            **_scores_of(rows),
         }
 
 
@@ -103,9 +169,12 @@ class RankTrainer(SeededOrder, SFTTrainer):
 
     ordinal_weight = 0.0
 
-    def __init__(self, *args: Any, score_tokens: Sequence[int], digits: int, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, score_tokens: Sequence[int], digits: int, keep_frozen_states: bool = False, **kwargs: Any
+    ) -> None:
         """`score_tokens` [S] are the scale's tokens; `digits` are those of the longest answer to validate on."""
         super().__init__(*args, **kwargs)
+        self._trunk = FrozenTrunk(self.model) if keep_frozen_states else None
         self._scores = torch.tensor(list(score_tokens))
         self._digits = digits
 
@@ -127,6 +196,14 @@ class RankTrainer(SeededOrder, SFTTrainer):
     ) -> tuple[torch.Tensor, torch.Tensor, Any]:
         """Logits [B, K, vocabulary] in fp32 and labels [B, K] of the answers, and the cache where it is used."""
         labels = inputs["labels"]
+        if "places" in inputs:
+            kept, where = inputs["places"].unique(return_inverse=True)
+            asked = {name: inputs[name] for name in ("input_ids", "attention_mask", "position_ids")}
+            trunk = self._trunk if model.training else None  # the numbers are those of training rows
+            ready = trunk.kept(inputs["rows"].tolist(), asked, inputs["lengths"].tolist()) if trunk else nullcontext(asked)
+            with ready as given:
+                logits = model(**given, logits_to_keep=kept, use_cache=False).logits
+            return logits.gather(1, where[..., None].expand(-1, -1, logits.shape[-1])).float(), labels, None
         length = int((labels != IGNORED).any(0).int().argmax())  # where the longest answer begins
         kept = labels.shape[1] - length
         asked = {name: inputs[name] for name in ("input_ids", "attention_mask", "position_ids")}
@@ -156,17 +233,22 @@ class RankTrainer(SeededOrder, SFTTrainer):
         """Loss, probabilities [B, D, S] over the scale, and [B, D, 2]: key and target (-100 where an example has fewer).
 
         One pass over prompts and right answers gives the loss and the first digits; the further digits are generated after the
-        prompts in its cache, with the right answers masked, one token each. Every process takes as many steps, whatever its
-        batch holds, since all of them have to come to the collective calls of sharded weights.
+        prompts in its cache, with the right answers masked, one token each (trees have none). Every process takes as many
+        steps, whatever its batch holds, since all of them have to come to the collective calls of sharded weights.
         """
         inputs = self._prepare_inputs(inputs)
         scale = self._scores.to(inputs["labels"].device)
         with torch.no_grad(), self.compute_loss_context_manager():
             logits, labels, cache = self._answers(model, inputs, use_cache=self._digits > 1)
             total = self.answer_loss(inputs, logits, labels)
-            first = logits[torch.arange(len(labels), device=labels.device), torch.isin(labels, scale).int().argmax(1)]
-            asked = inputs["attention_mask"] * ((inputs["labels"] != IGNORED).cumsum(1) == 0)  # the prompts alone
-            found = greedy(model, first, asked, cache, scale, self._digits)[:, : inputs["keys"].shape[1]].contiguous()
+            scored = torch.isin(labels, scale)
+            if "places" in inputs:
+                found = logits.new_zeros((*inputs["keys"].shape, len(scale)), dtype=torch.float64)
+                found[inputs["keys"] >= 0] = logits[scored][:, scale].double().softmax(-1)
+            else:
+                first = logits[torch.arange(len(labels), device=labels.device), scored.int().argmax(1)]
+                asked = inputs["attention_mask"] * ((inputs["labels"] != IGNORED).cumsum(1) == 0)  # the prompts alone
+                found = greedy(model, first, asked, cache, scale, self._digits)[:, : inputs["keys"].shape[1]].contiguous()
         told = torch.stack([inputs["keys"].to(found.dtype), inputs["targets"].to(found.dtype)], -1)
         absent = inputs["keys"] < 0
         found[absent] = told[absent] = IGNORED

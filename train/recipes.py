@@ -19,6 +19,8 @@ from serve.files import load_yaml
 if TYPE_CHECKING:
     from trl import ModelConfig, SFTConfig
 
+    from data_prep.scores.rank_sft import RankExample
+
 Task = Literal["role", "rank"]
 
 
@@ -62,6 +64,13 @@ class RankArguments(DataArguments):
             "choices": ["none", "balanced"],
         },
     )
+    keep_frozen_states: bool = field(
+        default=False,
+        metadata={
+            "help": "Where only upper layers are adapted and answers are one digit: keep in memory what the frozen layers give "
+            "for a row, from its first visit on, so that later epochs compute the upper layers alone."
+        },
+    )
     dimension: str = field(default="", metadata={"help": "Only examples of this dimension (one adapter a dimension)."})
     language: str = field(
         default="",
@@ -69,6 +78,8 @@ class RankArguments(DataArguments):
     )
 
 
+# What may be given a mask of who sees whom; FlashAttention may not.
+MASKED_ATTENTION = (None, "sdpa", "eager")
 # Where and how loudly, not what: the trainer also resolves some of these for the machine it runs on.
 NOT_SETTINGS = {
     *("output_dir", "logging_dir", "run_name", "resume_from_checkpoint", "disable_tqdm", "report_to", "local_rank", "hub_token")
@@ -101,6 +112,12 @@ class Recipe(Generic[A]):
                 if each.init and each.name not in NOT_SETTINGS and (each.name in named or value != default):
                     chosen[each.name] = value
         return chosen
+
+
+def reads_trees(recipe: Recipe[Any], examples: Sequence[RankExample]) -> bool:
+    """Whether the ranker reads all questions about a dialogue in one row (`train.prefix_tree`): where every answer is one
+    digit, so that nothing has to be generated, and the attention takes a mask."""
+    return recipe.model.attn_implementation in MASKED_ATTENTION and all(len(example.labels) == 1 for example in examples)
 
 
 def parse_recipe(task: Task, arguments: Sequence[str]) -> Recipe[Any]:

@@ -112,6 +112,109 @@ def one_digit(example: Any) -> Any:
     return example.model_copy(update={"completion": answer, **few})
 
 
+def per_dimension(examples: Any) -> list[Any]:
+    """Every example asked for each of its dimensions by itself, by name at the end of a prompt that begins with its id."""
+    made = []
+    for example in examples:
+        system = {**example.prompt[0], "content": f"{example.id} {example.prompt[0]['content']}"}
+        for key, label in example.labels.items():
+            question = {**example.prompt[-1], "content": f"{example.prompt[-1]['content']} {key}"}
+            asked = {
+                "id": f"{example.id}/{key}",
+                "prompt": (system, question),
+                "completion": ({"role": "assistant", "content": str(label)},),
+                "labels": {key: label},
+                "target": {key: example.target[key]},
+                "dimension": key,
+            }
+            made.append(example.model_copy(update=asked))
+    return made
+
+
+@pytest.mark.parametrize(("loss", "weighted"), [("cross_entropy", "none"), ("ordinal", "balanced")])
+def test_a_tree_trains_and_validates_as_its_examples_do(
+    tmp_path: Path, tiny: dict[str, Path], loss: str, weighted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loss, gradients and validation of trees are those of the same examples one by one."""
+    import torch
+
+    from serve.files import write_jsonl
+
+    data = write_data(tmp_path, "rank", train=4, valid=4)
+    asked = {"train_file": per_dimension(rank_examples(4)), "valid_file": per_dimension(rank_examples(4, first=1000))}
+    for name, examples in asked.items():
+        write_jsonl(Path(data[name]), examples)
+    count = len(asked["train_file"])
+    found = {}
+    for form in ("trees", "rows"):
+        if form == "rows":
+            monkeypatch.setattr("train.esc_rank.reads_trees", lambda *_: False)
+        folder = tmp_path / form
+        folder.mkdir()
+        batch = {"per_device_train_batch_size": count, "per_device_eval_batch_size": count}
+        made = trainer(folder, tiny, loss, data, class_weights=weighted, **batch)
+        torch.manual_seed(0)
+        for name, weight in made.model.named_parameters():  # as after training: B of a fresh LoRA is zero
+            if "lora_B" in name:
+                torch.nn.init.normal_(weight, std=0.3)
+        made.model.eval()
+        (batches,) = made.get_train_dataloader()
+        value = made.compute_loss(made.model, dict(batches))
+        value.backward()
+        gradients = {name: w.grad for name, w in made.model.named_parameters() if w.grad is not None}
+        found[form] = value.item(), gradients, made.evaluate(), batches["input_ids"].numel()
+    (loss_a, grad_a, valid_a, size_a), (loss_b, grad_b, valid_b, size_b) = found["trees"], found["rows"]
+    assert size_a < size_b / 1.5  # the dialogue once, not once a dimension
+    assert loss_a == pytest.approx(loss_b, rel=1e-5) and grad_a.keys() == grad_b.keys()
+    for name, gradient in grad_a.items():
+        torch.testing.assert_close(gradient, grad_b[name], rtol=1e-4, atol=1e-6)
+    figures = [name for name in valid_a if name.endswith(("_acc", "_acc_soft", "_kappa", "_spearman", "_ece", "_n", "_loss"))]
+    assert len(figures) > 10
+    for name in figures:
+        assert valid_a[name] == pytest.approx(valid_b[name], rel=1e-5), name
+
+
+def test_kept_states_of_frozen_layers_change_nothing(tmp_path: Path, tiny: dict[str, Path]) -> None:
+    """Three epochs over rows of different lengths, two a batch in another order each time: the same weights, fewer layers."""
+    import torch
+
+    from serve.files import write_jsonl
+
+    data = write_data(tmp_path, "rank", train=4, valid=4)
+    for name, first in (("train_file", 0), ("valid_file", 1000)):
+        write_jsonl(Path(data[name]), per_dimension(rank_examples(4, first=first)))
+    upper = {"lora_target_modules": r".*layers\.1\..*_proj", "num_train_epochs": 3, "max_steps": -1}
+    few = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 1}
+    found = {}
+    for kept in (False, True):
+        folder = tmp_path / str(kept)
+        folder.mkdir()
+        made = trainer(folder, tiny, "ordinal", data, keep_frozen_states=kept, **upper, **few)
+        calls: list[int] = []
+        frozen = made.model.get_base_model().model.layers[0]
+        frozen.register_forward_hook(lambda *_, calls=calls: calls.append(1))
+        made.train()
+        steps = made.state.global_step
+        found[kept] = {name: w.detach() for name, w in made.model.named_parameters() if w.requires_grad}, len(calls), steps
+        assert made.model.get_base_model().model.layers[0] is frozen
+    (plain, calls_plain, steps), (with_kept, calls_kept, _) = found[False], found[True]
+    assert steps == 6 and calls_plain >= 6 and calls_kept == calls_plain - 4  # only the first epoch's two steps read it
+    assert plain.keys() == with_kept.keys() and any(w.abs().max() > 0 for name, w in plain.items() if "lora_B" in name)
+    for name, weight in plain.items():
+        torch.testing.assert_close(with_kept[name], weight, rtol=1e-4, atol=1e-6)
+
+
+def test_nothing_is_kept_where_the_lowest_layer_is_adapted(tiny: dict[str, Path]) -> None:
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    from train.frozen_trunk import FrozenTrunk
+
+    for target, depth in ((r".*layers\.1\..*_proj", 1), (r".*_proj", 0), (r".*(layers\.1\..*_proj|embed_tokens)", 0)):
+        model = AutoModelForCausalLM.from_pretrained(tiny["llama"])
+        assert FrozenTrunk(get_peft_model(model, LoraConfig(r=2, target_modules=target))).depth == depth
+
+
 @pytest.mark.parametrize("answered", ["joint and one digit", "one digit"])
 def test_validation_gives_its_digits_itself(tmp_path: Path, tiny: dict[str, Path], answered: str) -> None:
     """Against a plain greedy loop over the prompts: no cache, no padding, no right answers."""
