@@ -18,7 +18,7 @@ from train.examples import prepare_rank, read_rank, rubric_beside, score_tokens
 from train.export import export_adapter, trained_steps
 from train.output import check_same_everywhere, finished, open_output
 from train.recipes import RankArguments, Recipe, parse_recipe, reads_trees
-from train.session import Built, add_settings_log, fit, load_base, load_tokenizer, say, set_up_logging
+from train.session import Built, add_settings_log, fit, load_base, load_tokenizer, note_slow_products, say, set_up_logging
 
 
 def build(recipe: Recipe[RankArguments]) -> Built | None:
@@ -66,6 +66,7 @@ def build(recipe: Recipe[RankArguments]) -> Built | None:
     if finished(recipe):
         return None
     set_up_logging(recipe)
+    note_slow_products(recipe)
     training.remove_unused_columns = False  # the loss needs ours
     training.label_names = ["labels"]
     args = copy(training)

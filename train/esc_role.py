@@ -15,7 +15,7 @@ from train.examples import prepare_role, read_role
 from train.export import export_adapter, trained_steps
 from train.output import check_same_everywhere, finished, open_output
 from train.recipes import Recipe, RoleArguments, parse_recipe
-from train.session import Built, add_settings_log, fit, load_base, load_tokenizer, say, set_up_logging
+from train.session import Built, add_settings_log, fit, load_base, load_tokenizer, note_slow_products, say, set_up_logging
 
 
 def build(recipe: Recipe[RoleArguments]) -> Built | None:
@@ -44,6 +44,7 @@ def build(recipe: Recipe[RoleArguments]) -> Built | None:
     if finished(recipe):
         return None
     set_up_logging(recipe)
+    note_slow_products(recipe)
     out = Path(training.output_dir)
     trainer = RoleTrainer(
         model=load_base(recipe),

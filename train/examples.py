@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from data_prep.records import Record
 from data_prep.role_play.examples import RoleExample
 from data_prep.rubrics import Rubric, load_rubric
 from data_prep.scores.rank_sft import RankExample
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import PreTrainedTokenizerBase
 
-E = TypeVar("E", bound=Record)
+E = TypeVar("E")
 
 
 @dataclass
@@ -86,7 +85,7 @@ def read_role(path: Path, limit: int = 0, seed: int = 0) -> list[RoleExample]:
 
 
 def read_rank(path: Path, dimension: str = "", language: str = "", limit: int = 0, seed: int = 0) -> list[RankExample]:
-    """Ranker examples of a file, of one dimension or language where given."""
+    """Ranker examples of a file, of one dimension or language where given (`limit` > 0: all of so many dialogues, drawn)."""
     examples = read_jsonl(path, RankExample, "ranker examples")
     check_unique(path, (example.id for example in examples), "example ids")
     kept = [
@@ -100,11 +99,12 @@ def read_rank(path: Path, dimension: str = "", language: str = "", limit: int = 
             f"{path}: no example for dimension {dimension or 'any'}, language {language or 'any'}; the file has "
             + ", ".join(" ".join(pair) for pair in have)
         )
-    return draw(kept, limit, seed)
+    chosen = set(draw(list(dict.fromkeys(example.dialogue_id for example in kept)), limit, seed))
+    return [example for example in kept if example.dialogue_id in chosen]
 
 
 def draw(examples: list[E], limit: int, seed: int) -> list[E]:
-    """`limit` of the examples at random, in their order; all of them for 0."""
+    """`limit` of them at random, in their order; all of them for 0."""
     if not limit or limit >= len(examples):
         return examples
     chosen = set(random.Random(seed).sample(range(len(examples)), limit))

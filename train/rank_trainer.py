@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +24,7 @@ from data_prep.scores.accuracy import accuracy, ece, quadratic_kappa, spearman
 from data_prep.scores.rank_sft import RankExample
 from train.chat_templates import IGNORED
 from train.decoding import greedy
-from train.frozen_trunk import FrozenTrunk
+from train.frozen_trunk import FrozenTrunk, answer_logits
 from train.prefix_tree import alike, tree, visible
 from train.sampling import SeededOrder
 
@@ -197,13 +196,11 @@ class RankTrainer(SeededOrder, SFTTrainer):
         """Logits [B, K, vocabulary] in fp32 and labels [B, K] of the answers, and the cache where it is used."""
         labels = inputs["labels"]
         if "places" in inputs:
-            kept, where = inputs["places"].unique(return_inverse=True)
+            if self._trunk and model.training:  # its rows are the training rows
+                with self.accelerator.autocast():
+                    return self._trunk.logits(model, inputs).float(), labels, None
             asked = {name: inputs[name] for name in ("input_ids", "attention_mask", "position_ids")}
-            trunk = self._trunk if model.training else None  # the numbers are those of training rows
-            ready = trunk.kept(inputs["rows"].tolist(), asked, inputs["lengths"].tolist()) if trunk else nullcontext(asked)
-            with ready as given:
-                logits = model(**given, logits_to_keep=kept, use_cache=False).logits
-            return logits.gather(1, where[..., None].expand(-1, -1, logits.shape[-1])).float(), labels, None
+            return answer_logits(model, asked, inputs["places"]).float(), labels, None
         length = int((labels != IGNORED).any(0).int().argmax())  # where the longest answer begins
         kept = labels.shape[1] - length
         asked = {name: inputs[name] for name in ("input_ids", "attention_mask", "position_ids")}

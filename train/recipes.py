@@ -32,8 +32,12 @@ class DataArguments:
     train_file: str = field(default="", metadata={"help": "JSONL of training examples."})
     valid_file: str = field(default="", metadata={"help": "JSONL of validation examples, of other dialogues."})
     licence: str = field(default="", metadata={"help": "Licence of the adapter, for its model card."})
-    max_train_examples: int = field(default=0, metadata={"help": "Train on this many examples drawn by the seed. 0: all."})
-    max_valid_examples: int = field(default=0, metadata={"help": "Validate on this many examples drawn by seed 0. 0: all."})
+    max_train_examples: int = field(
+        default=0, metadata={"help": "Train on this many examples (ranker: dialogues) drawn by the seed. 0: all."}
+    )
+    max_valid_examples: int = field(
+        default=0, metadata={"help": "Validate on this many examples (ranker: dialogues) drawn by seed 0. 0: all."}
+    )
 
 
 @dataclass

@@ -174,7 +174,29 @@ def test_a_tree_trains_and_validates_as_its_examples_do(
         assert valid_a[name] == pytest.approx(valid_b[name], rel=1e-5), name
 
 
-def test_kept_states_of_frozen_layers_change_nothing(tmp_path: Path, tiny: dict[str, Path]) -> None:
+def deeper(folder: Path, out: Path) -> Path:
+    """The tiny checkpoint with a third layer, so that two can be adapted above a frozen one."""
+    import shutil
+
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    shutil.copytree(folder, out)
+    (out / "model.safetensors").unlink()
+    config = AutoConfig.from_pretrained(folder)
+    config.num_hidden_layers = 3
+    if getattr(config, "layer_types", None):
+        config.layer_types = ["full_attention"] * 3
+    torch.manual_seed(3)
+    AutoModelForCausalLM.from_config(config).save_pretrained(out)
+    return out
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2"])
+@pytest.mark.parametrize("adapted", ["1", "[12]"])
+def test_kept_states_of_frozen_layers_change_nothing(
+    tmp_path: Path, tiny: dict[str, Path], architecture: str, adapted: str
+) -> None:
     """Three epochs over rows of different lengths, two a batch in another order each time: the same weights, fewer layers."""
     import torch
 
@@ -183,25 +205,26 @@ def test_kept_states_of_frozen_layers_change_nothing(tmp_path: Path, tiny: dict[
     data = write_data(tmp_path, "rank", train=4, valid=4)
     for name, first in (("train_file", 0), ("valid_file", 1000)):
         write_jsonl(Path(data[name]), per_dimension(rank_examples(4, first=first)))
-    upper = {"lora_target_modules": r".*layers\.1\..*_proj", "num_train_epochs": 3, "max_steps": -1}
+    upper = {"lora_target_modules": rf".*layers\.{adapted}\..*_proj", "num_train_epochs": 3, "max_steps": -1}
     few = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 1}
     found = {}
     for kept in (False, True):
         folder = tmp_path / str(kept)
         folder.mkdir()
-        made = trainer(folder, tiny, "ordinal", data, keep_frozen_states=kept, **upper, **few)
+        bases = {"llama": deeper(tiny[architecture], folder / "base") if adapted == "[12]" else tiny[architecture]}
+        made = trainer(folder, bases, "ordinal", data, keep_frozen_states=kept, **upper, **few)
         calls: list[int] = []
         frozen = made.model.get_base_model().model.layers[0]
         frozen.register_forward_hook(lambda *_, calls=calls: calls.append(1))
         made.train()
-        steps = made.state.global_step
-        found[kept] = {name: w.detach() for name, w in made.model.named_parameters() if w.requires_grad}, len(calls), steps
+        assert made.state.global_step == 6
+        found[kept] = {name: w.detach() for name, w in made.model.named_parameters() if w.requires_grad}, len(calls)
         assert made.model.get_base_model().model.layers[0] is frozen
-    (plain, calls_plain, steps), (with_kept, calls_kept, _) = found[False], found[True]
-    assert steps == 6 and calls_plain >= 6 and calls_kept == calls_plain - 4  # only the first epoch's two steps read it
+    (plain, read), (with_kept, read_when_kept) = found[False], found[True]
+    assert read - read_when_kept == 4  # the second and third epoch's two steps each
     assert plain.keys() == with_kept.keys() and any(w.abs().max() > 0 for name, w in plain.items() if "lora_B" in name)
     for name, weight in plain.items():
-        torch.testing.assert_close(with_kept[name], weight, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(with_kept[name], weight, rtol=1e-3, atol=1e-5)
 
 
 def test_nothing_is_kept_where_the_lowest_layer_is_adapted(tiny: dict[str, Path]) -> None:
