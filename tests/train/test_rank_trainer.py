@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.train.conftest import rank_examples, write_data, write_recipe
+from tests.train.conftest import per_dimension, rank_examples, write_data, write_recipe
 
 pytestmark = pytest.mark.slow
 
@@ -110,25 +110,6 @@ def one_digit(example: Any) -> Any:
     answer = ({"role": "assistant", "content": str(example.labels[key])},)
     few = {"labels": {key: example.labels[key]}, "target": {key: example.target[key]}, "dimension": key}
     return example.model_copy(update={"completion": answer, **few})
-
-
-def per_dimension(examples: Any) -> list[Any]:
-    """Every example asked for each of its dimensions by itself, by name at the end of a prompt that begins with its id."""
-    made = []
-    for example in examples:
-        system = {**example.prompt[0], "content": f"{example.id} {example.prompt[0]['content']}"}
-        for key, label in example.labels.items():
-            question = {**example.prompt[-1], "content": f"{example.prompt[-1]['content']} {key}"}
-            asked = {
-                "id": f"{example.id}/{key}",
-                "prompt": (system, question),
-                "completion": ({"role": "assistant", "content": str(label)},),
-                "labels": {key: label},
-                "target": {key: example.target[key]},
-                "dimension": key,
-            }
-            made.append(example.model_copy(update=asked))
-    return made
 
 
 @pytest.mark.parametrize(("loss", "weighted"), [("cross_entropy", "none"), ("ordinal", "balanced")])

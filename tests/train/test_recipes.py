@@ -107,3 +107,28 @@ def test_not_a_mapping(tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text("- task\n- role\n")
     assert "a recipe is a mapping of settings" in refused(path)
+
+
+@pytest.mark.parametrize("instructions", [True, False])
+def test_slow_bf16_is_noted(
+    tmp_path: Path, instructions: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import torch
+
+    from train.session import note_slow_products
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: instructions)
+    for bf16, noted in ((True, not instructions), (False, False)):
+        note_slow_products(read_recipe(recipe(tmp_path, bf16=bf16)))
+        assert ("--bf16 false" in capsys.readouterr().err) == noted
+
+
+def test_a_limit_draws_whole_dialogues(tmp_path: Path) -> None:
+    from serve.files import write_jsonl
+    from tests.train.conftest import per_dimension, rank_examples
+    from train.examples import read_rank
+
+    write_jsonl(tmp_path / "train.jsonl", per_dimension(rank_examples(6)))
+    found = read_rank(tmp_path / "train.jsonl", limit=2, seed=1)
+    assert len({e.dialogue_id for e in found}) == 2 and len(found) == 6
+    assert len(read_rank(tmp_path / "train.jsonl", limit=7)) == 18
