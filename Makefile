@@ -20,7 +20,8 @@ RANK_RECIPE := configs/train/esc_rank_embedded.yaml
 # For the training targets: ESConv's folder (train.jsonl, valid.jsonl or .json), seeds of the ranker's runs.
 ESCONV      ?=
 SEEDS       ?= 0 1 2
-# For rank-methods-cpu: its folder, how many examples each run trains on (drawn by the seed). SETTINGS: more for any training.
+# For rank-methods-cpu: its folder, how many dialogues a run trains on (drawn by the seed; a seventh of them where each is read
+# seven times, so that runs cost about the same). SETTINGS: more for any training.
 METHODS     ?= runs/train/methods
 EXAMPLES    ?= 195
 SETTINGS    ?=
@@ -89,7 +90,7 @@ train-role-cpu: setup  ## Train the embedded seeker on ESConv (ESCONV=its folder
 train-rank-cpu: setup  ## Train the embedded ranker on the synthetic set (SEEDS) and test it; with ESCONV=its folder on its survey too
 	$(PREP) score-set --out runs/train/scores
 	$(PREP) rank-sft --dialogues runs/train/scores/dialogues.jsonl --scores runs/train/scores/scores.jsonl --rubric esc_eval \
-	  --prompts esc_rank --method per_dimension --out runs/train/rank_data
+	  --prompts esc_rank --method joint --out runs/train/rank_data
 	for seed in $(SEEDS); do \
 	  $(TRAIN) train/esc_rank.py --config $(RANK_RECIPE) --seed $$seed --output_dir runs/train/rank-$$seed || exit $$?; done
 	$(BIN)/python -m train rank-test $(RANK_RECIPE) --test runs/train/rank_data/test.jsonl --untrained \
@@ -103,7 +104,7 @@ train-survey-cpu: setup  ## The same ranker on what ESConv's seekers said of the
 	@test -d "$(ESCONV)" || { echo "error: give ESConv's folder: make train-survey-cpu ESCONV=DIR" >&2; exit 2; }
 	$(PREP) import-scores --source esconv=$(ESCONV) --out runs/train/survey_scores
 	$(PREP) rank-sft --dialogues runs/train/survey_scores/dialogues.jsonl --scores runs/train/survey_scores/scores.jsonl \
-	  --rubric esconv_survey --dimensions empathy,relevance --prompts esc_rank --method per_dimension --out runs/train/survey_data
+	  --rubric esconv_survey --dimensions empathy,relevance --prompts esc_rank --method joint --out runs/train/survey_data
 	$(TRAIN) train/esc_rank.py --config $(RANK_RECIPE) --train_file runs/train/survey_data/train.jsonl \
 	  --valid_file runs/train/survey_data/valid.jsonl --output_dir runs/train/survey --num_train_epochs 1 $(SETTINGS)
 	$(BIN)/python -m train rank-test $(RANK_RECIPE) --train_file runs/train/survey_data/train.jsonl --test runs/train/survey_data/test.jsonl \
@@ -112,15 +113,16 @@ train-survey-cpu: setup  ## The same ranker on what ESConv's seekers said of the
 	  --judgements runs/train/survey_test/judgements-untrained.jsonl --judgements runs/train/survey_test/judgements-trained.jsonl \
 	  --out runs/train/survey_table
 
-rank-methods-cpu: setup  ## The ranker, two losses × three ways of asking, English, EXAMPLES= a run (195): one table, about 105 minutes
+rank-methods-cpu: setup  ## The ranker, two losses × three ways of asking, English, EXAMPLES= dialogues a run (195; paper: a seventh): one table
 	$(PREP) score-set --out $(METHODS)/scores
 	for method in joint per_dimension paper; do \
 	  $(PREP) rank-sft --dialogues $(METHODS)/scores/dialogues.jsonl --scores $(METHODS)/scores/scores.jsonl --rubric esc_eval \
 	    --prompts esc_rank --method $$method --out $(METHODS)/$$method/data || exit $$?; \
+	  reads=$$(test $$method = paper && echo 7 || echo 1); \
 	  for loss in cross_entropy ordinal; do \
 	    $(TRAIN) train/esc_rank.py --config $(RANK_RECIPE) --train_file $(METHODS)/$$method/data/train.jsonl \
-	      --valid_file $(METHODS)/$$method/data/valid.jsonl --language en --loss $$loss --max_train_examples $(EXAMPLES) \
-	      --max_valid_examples 26 --output_dir $(METHODS)/$$method/$$loss $(SETTINGS) || exit $$?; \
+	      --valid_file $(METHODS)/$$method/data/valid.jsonl --language en --loss $$loss --max_train_examples $$(($(EXAMPLES) / reads)) \
+	      --max_valid_examples $$((28 / reads)) --output_dir $(METHODS)/$$method/$$loss $(SETTINGS) || exit $$?; \
 	  done; \
 	  $(BIN)/python -m train rank-test $(RANK_RECIPE) --language en --test $(METHODS)/$$method/data/test.jsonl --untrained \
 	    --adapter cross_entropy=$(METHODS)/$$method/cross_entropy/adapter --adapter ordinal=$(METHODS)/$$method/ordinal/adapter \

@@ -81,7 +81,6 @@ def build(recipe: Recipe[RankArguments]) -> Built | None:
         "data_collator": (TreePadding if trees else LeftPadding)(tokenizer.pad_token_id),
         "compute_metrics": score_metrics(keys, scores),
         "score_tokens": list(tokens.values()),
-        "keep_frozen_states": data.keep_frozen_states and trees,
         "digits": max(len(example.labels) for example in valid.examples),
     }
     ordinal = data.loss == "ordinal"

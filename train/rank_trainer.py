@@ -24,7 +24,6 @@ from data_prep.scores.accuracy import accuracy, ece, quadratic_kappa, spearman
 from data_prep.scores.rank_sft import RankExample
 from train.chat_templates import IGNORED
 from train.decoding import greedy
-from train.frozen_trunk import FrozenTrunk, answer_logits
 from train.prefix_tree import alike, tree, visible
 from train.sampling import SeededOrder
 
@@ -69,7 +68,7 @@ def add_scores(
 def as_trees(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows of one answer each as rows of many: those that begin alike in one tree.
 
-    `row` is its number; `input_ids`, `positions`, `until` [T] are the tree's, `labels` [K] the answers' tokens and `places` [K]
+    `input_ids`, `positions`, `until` [T] are the tree's, `labels` [K] the answers' tokens and `places` [K]
     where in the tree each of them is foretold; `keys`, `targets`, `weights` [D] follow the answers' order.
     """
     # The last token of an answer is foretold and foretells nothing.
@@ -85,7 +84,6 @@ def as_trees(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         ]
         packed.append(
             {
-                "row": len(packed),
                 "input_ids": made.ids,
                 "positions": made.positions,
                 "until": made.until,
@@ -114,15 +112,12 @@ def _scores_of(rows: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
 
 @dataclass
 class TreePadding:
-    """Batches of `as_trees` rows: their numbers and lengths [B]; ids, positions [B, T]; who sees whom [B, 1, T, T]; places,
-    labels [B, K]; scores [B, D]."""
+    """Batches of `as_trees` rows: ids, positions [B, T]; who sees whom [B, 1, T, T]; places, labels [B, K]; scores [B, D]."""
 
     pad: int
 
     def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
         return {
-            "rows": torch.tensor([row["row"] for row in rows]),
-            "lengths": torch.tensor([len(row["input_ids"]) for row in rows]),
             "input_ids": _right([row["input_ids"] for row in rows], self.pad),
             "attention_mask": visible(_right([row["until"] for row in rows], 0)),
             "position_ids": _right([row["positions"] for row in rows], 0),
@@ -168,12 +163,9 @@ class RankTrainer(SeededOrder, SFTTrainer):
 
     ordinal_weight = 0.0
 
-    def __init__(
-        self, *args: Any, score_tokens: Sequence[int], digits: int, keep_frozen_states: bool = False, **kwargs: Any
-    ) -> None:
+    def __init__(self, *args: Any, score_tokens: Sequence[int], digits: int, **kwargs: Any) -> None:
         """`score_tokens` [S] are the scale's tokens; `digits` are those of the longest answer to validate on."""
         super().__init__(*args, **kwargs)
-        self._trunk = FrozenTrunk(self.model) if keep_frozen_states else None
         self._scores = torch.tensor(list(score_tokens))
         self._digits = digits
 
@@ -196,11 +188,10 @@ class RankTrainer(SeededOrder, SFTTrainer):
         """Logits [B, K, vocabulary] in fp32 and labels [B, K] of the answers, and the cache where it is used."""
         labels = inputs["labels"]
         if "places" in inputs:
-            if self._trunk and model.training:  # its rows are the training rows
-                with self.accelerator.autocast():
-                    return self._trunk.logits(model, inputs).float(), labels, None
+            kept, where = inputs["places"].unique(return_inverse=True)
             asked = {name: inputs[name] for name in ("input_ids", "attention_mask", "position_ids")}
-            return answer_logits(model, asked, inputs["places"]).float(), labels, None
+            logits = model(**asked, logits_to_keep=kept, use_cache=False).logits
+            return logits.gather(1, where[..., None].expand(-1, -1, logits.shape[-1])).float(), labels, None
         length = int((labels != IGNORED).any(0).int().argmax())  # where the longest answer begins
         kept = labels.shape[1] - length
         asked = {name: inputs[name] for name in ("input_ids", "attention_mask", "position_ids")}

@@ -68,13 +68,6 @@ class RankArguments(DataArguments):
             "choices": ["none", "balanced"],
         },
     )
-    keep_frozen_states: bool = field(
-        default=False,
-        metadata={
-            "help": "Where only upper layers are adapted and answers are one digit: keep in memory what the frozen layers give "
-            "for a row, from its first visit on, so that later epochs compute the upper layers alone."
-        },
-    )
     dimension: str = field(default="", metadata={"help": "Only examples of this dimension (one adapter a dimension)."})
     language: str = field(
         default="",

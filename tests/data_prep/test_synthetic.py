@@ -139,8 +139,8 @@ def built() -> Built:
 
 def test_size_and_shape(built: Built) -> None:
     dialogues, human = built
-    assert len(dialogues) >= 2000
-    assert len({str(d.source_id).split("/")[0] for d in dialogues}) >= 150
+    assert len(dialogues) >= 400
+    assert len({str(d.source_id).split("/")[0] for d in dialogues}) >= 40
     assert all(d.exchanges == 5 and len(d.turns) == 10 and d.turns[0].role == "seeker" for d in dialogues)
     assert all(t.text.strip() for d in dialogues for t in d.turns)
     assert len({d.id for d in dialogues}) == len(dialogues)

@@ -19,7 +19,8 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.train.conftest import write_data, write_recipe
+from serve.files import write_jsonl
+from tests.train.conftest import per_dimension, rank_examples, write_data, write_recipe
 from train import esc_rank, esc_role
 from train.recipes import parse_recipe
 
@@ -87,9 +88,16 @@ def weights(out: Path) -> dict[str, Any]:
     return load_file(out / "adapter" / "adapter_model.safetensors")
 
 
-@pytest.mark.parametrize(("task", "architecture"), [("role", "qwen2"), ("rank", "llama")])
-def test_one_and_two_processes_learn_the_same(tmp_path: Path, tiny: dict[str, Path], task: str, architecture: str) -> None:
+@pytest.mark.parametrize(
+    ("task", "architecture", "trees"), [("role", "qwen2", False), ("rank", "llama", False), ("rank", "qwen2", True)]
+)
+def test_one_and_two_processes_learn_the_same(
+    tmp_path: Path, tiny: dict[str, Path], task: str, architecture: str, trees: bool
+) -> None:
     data = write_data(tmp_path, task, valid=7)  # the second process validates on one fewer
+    if trees:
+        write_jsonl(Path(data["train_file"]), per_dimension(rank_examples(16)))
+        write_jsonl(Path(data["valid_file"]), per_dimension(rank_examples(7, first=1000)))
     found = {}
     for processes, batch in ((1, 4), (2, 2)):  # the same four examples a step
         out = tmp_path / f"out{processes}"
