@@ -59,7 +59,7 @@ def build(recipe: Recipe[RankArguments]) -> Built | None:
     trees = reads_trees(recipe, [*train.examples, *valid.examples])
     if trees:
         for each in sets:
-            each.rows = as_trees(each.rows)
+            each.rows = as_trees(each.rows, each.examples)
             say(each.packed())
     resume = open_output(recipe, sets)
     check_same_everywhere(recipe, resume)

@@ -65,7 +65,7 @@ def read_examples(recipe: Recipe[Any]) -> tuple[int, float, str, str]:
         tokens = sum(len(m["content"].encode()) / BYTES_A_TOKEN + MARKS for messages in dialogues for m in messages)
         measured = f"{path}: UTF-8 bytes / {BYTES_A_TOKEN}, + {MARKS} a message"
         if recipe.task == "rank" and reads_trees(recipe, found):
-            rows, share = _as_trees(dialogues)
+            rows, share = _as_trees(dialogues, [e.dialogue_id for e in found])
             return rows, share * tokens / rows, f"{path}: {len(found):,} in trees", f"{measured}; what examples share once"
         return len(dialogues), tokens / len(dialogues), str(path), measured
     if recipe.task == "role":
@@ -81,7 +81,7 @@ def read_examples(recipe: Recipe[Any]) -> tuple[int, float, str, str]:
     return count, MEAN_TOKENS[recipe.task], f"{said} (no {path} here)", "assumed"
 
 
-def _as_trees(dialogues: Sequence[Sequence[Any]]) -> tuple[int, float]:
+def _as_trees(dialogues: Sequence[Sequence[Any]], names: Sequence[str]) -> tuple[int, float]:
     """How many trees the prompts make, and the share of their words (Chinese: characters) that is left when shared ones count
     once."""
     number: dict[str, int] = {}
@@ -89,7 +89,7 @@ def _as_trees(dialogues: Sequence[Sequence[Any]]) -> tuple[int, float]:
     for messages in dialogues:
         words = [word for message in messages for word in _WORD.findall(message["content"])]
         sequences.append([number.setdefault(word, len(number)) for word in words])
-    groups = alike(sequences)
+    groups = alike(sequences, names)
     left = sum(len(tree([sequences[n] for n in group]).ids) for group in groups)
     return len(groups), left / sum(map(len, sequences))
 

@@ -34,26 +34,20 @@ def tree(sequences: Sequence[Sequence[int]]) -> Tree:
     positions: list[int] = []
     until: list[int] = []
     paths: list[list[int]] = [[] for _ in sequences]
-    # What is still to lay out: sequences that agree up to `depth`; None closes the subtrees that were opened after a place.
-    stack: list[tuple[list[int], int] | tuple[None, list[int]]] = [([n for n, s in enumerate(sequences) if s], 0)]
-    while stack:
-        group, at = stack.pop()
-        if group is None:
-            for place in at:  # type: ignore[union-attr]
-                until[place] = len(ids)
-            continue
-        assert isinstance(at, int)
-        children: dict[int, list[int]] = {}
-        for n in group:
-            children.setdefault(sequences[n][at], []).append(n)
-        if len(children) > 1:
-            stack += [(members, at) for members in reversed(children.values())]
-            continue
-        # One way on: follow it as far as it does not fork and nothing ends.
+
+    def lay(group: list[int], at: int) -> None:
+        """Sequences that agree up to `at`: their tokens from there on, below what is laid out already."""
         opened: list[int] = []
-        while True:
-            place, token = len(ids), sequences[group[0]][at]
-            ids.append(token)
+        while group:
+            forks: dict[int, list[int]] = {}
+            for n in group:
+                forks.setdefault(sequences[n][at], []).append(n)
+            if len(forks) > 1:
+                for members in forks.values():
+                    lay(members, at)
+                break
+            place = len(ids)
+            ids.append(sequences[group[0]][at])
             positions.append(at)
             until.append(place + 1)
             opened.append(place)
@@ -61,25 +55,25 @@ def tree(sequences: Sequence[Sequence[int]]) -> Tree:
                 paths[n].append(place)
             at += 1
             group = [n for n in group if len(sequences[n]) > at]
-            if not group or len({sequences[n][at] for n in group}) > 1:
-                break
-        stack.append((None, opened))
-        if group:
-            stack.append((group, at))
+        for place in opened:
+            until[place] = len(ids)
+
+    lay([n for n, sequence in enumerate(sequences) if sequence], 0)
     return Tree(ids, positions, until, paths)
 
 
-def alike(sequences: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Which sequences to read together: neighbours in sorted order that share at least half of the shorter one.
+def alike(sequences: Sequence[Sequence[int]], names: Sequence[str]) -> list[list[int]]:
+    """Which sequences to read together: those of one name (a dialogue's), as far as neighbours in sorted order share at least
+    half of the shorter one. Of different dialogues none are: a long preamble alone is no reason for an endless row.
 
     Groups are in the order of their first members, and so are members in them: nothing depends on how sequences compare.
     """
-    order = sorted(range(len(sequences)), key=lambda n: list(sequences[n]))
+    order = sorted(range(len(sequences)), key=lambda n: (names[n], list(sequences[n])))
     groups: list[list[int]] = []
     for n in order:
-        if groups and 2 * _shared(sequences[groups[-1][-1]], sequences[n]) >= min(
-            len(sequences[groups[-1][-1]]), len(sequences[n])
-        ):
+        last = groups[-1][-1] if groups else n
+        shorter = min(len(sequences[last]), len(sequences[n]))
+        if groups and names[last] == names[n] and 2 * _shared(sequences[last], sequences[n]) >= shorter:
             groups[-1].append(n)
         else:
             groups.append([n])

@@ -65,16 +65,16 @@ def add_scores(
         ]
 
 
-def as_trees(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of one answer each as rows of many: those that begin alike in one tree.
+def as_trees(rows: Sequence[dict[str, Any]], examples: Sequence[RankExample]) -> list[dict[str, Any]]:
+    """Rows of one answer each as rows of many: those about one dialogue that begin alike in one tree.
 
-    `input_ids`, `positions`, `until` [T] are the tree's, `labels` [K] the answers' tokens and `places` [K]
-    where in the tree each of them is foretold; `keys`, `targets`, `weights` [D] follow the answers' order.
+    `input_ids`, `positions`, `until` [T] are the tree's, `labels` [K] the answers' tokens and `places` [K] where in the tree
+    each of them is foretold; `keys`, `targets`, `weights` [D] follow the answers' order.
     """
     # The last token of an answer is foretold and foretells nothing.
     sequences = [row["input_ids"][:-1] for row in rows]
     packed: list[dict[str, Any]] = []
-    for group in alike(sequences):
+    for group in alike(sequences, [example.dialogue_id for example in examples]):
         made = tree([sequences[n] for n in group])
         answers = [
             (path[at - 1], label)

@@ -297,7 +297,7 @@ def test_the_ranker_counts_the_papers_dialogues_or_the_files(tmp_path: Path) -> 
     assert found["examples"] == 3 and found["mean_tokens"] == (27 + 1) / 4 + 2 * 5
     assert planned(tmp_path, **files, language="en")["mean_tokens"] == (97 + 1) / 4 + 2 * 5
     assert planned(tmp_path, **{**files, "max_length": 20}, language="en")["mean_tokens"] == 20
-    # Three questions about a dialogue are one row, in which it counts once: 20 of 66 words are left of each three.
+    # Three questions about a dialogue are one row, in which what they share counts once.
     shared = " ".join(f"word{letter}" for letter in "abcdefghijklmnopq")
     asked = [
         row.model_copy(
