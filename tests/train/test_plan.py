@@ -273,12 +273,7 @@ def test_the_ranker_counts_the_papers_dialogues_or_the_files(tmp_path: Path) -> 
         RankExample.model_validate(
             {
                 "id": f"{language}-{number}",
-                "prompt": [
-                    {
-                        "role": "user",
-                        "content": ("xyz" if language == "en" else "字词句")[number] * (97 if language == "en" else 9),
-                    }
-                ],
+                "prompt": [{"role": "user", "content": "x" * 97 if language == "en" else "字" * 9}],
                 "completion": [{"role": "assistant", "content": "3"}],
                 "language": language,
                 "dialogue_id": f"{language}-{number}",
