@@ -21,7 +21,7 @@ RANK_RECIPE := configs/train/esc_rank_embedded.yaml
 ESCONV      ?=
 SEEDS       ?= 0 1 2
 # For rank-methods-cpu: its folder, how many dialogues a run trains on (drawn by the seed; a seventh of them where each is read
-# seven times, so that runs cost about the same). SETTINGS: more for any training.
+# seven times, so that all runs read about as many tokens). SETTINGS: more for any training.
 METHODS     ?= runs/train/methods
 EXAMPLES    ?= 195
 SETTINGS    ?=
@@ -121,7 +121,7 @@ rank-methods-cpu: setup  ## The ranker, two losses × three ways of asking, Engl
 	  reads=$$(test $$method = paper && echo 7 || echo 1); \
 	  for loss in cross_entropy ordinal; do \
 	    $(TRAIN) train/esc_rank.py --config $(RANK_RECIPE) --train_file $(METHODS)/$$method/data/train.jsonl \
-	      --valid_file $(METHODS)/$$method/data/valid.jsonl --language en --loss $$loss --max_train_examples $$(($(EXAMPLES) / reads)) \
+	      --valid_file $(METHODS)/$$method/data/valid.jsonl --language en --loss $$loss --max_train_examples $$((($(EXAMPLES) + reads - 1) / reads)) \
 	      --max_valid_examples $$((28 / reads)) --output_dir $(METHODS)/$$method/$$loss $(SETTINGS) || exit $$?; \
 	  done; \
 	  $(BIN)/python -m train rank-test $(RANK_RECIPE) --language en --test $(METHODS)/$$method/data/test.jsonl --untrained \
@@ -131,7 +131,7 @@ rank-methods-cpu: setup  ## The ranker, two losses × three ways of asking, Engl
 	$(BIN)/python -m train rank-table --data $(METHODS)/joint/data --language en --dialogues $(METHODS)/scores/dialogues.jsonl \
 	  $(foreach method,joint per_dimension paper,$(foreach judge,cross_entropy ordinal untrained,--judgements \
 	  $(METHODS)/$(method)/test/judgements-$(judge).jsonl)) --against 'cross_entropy · joint' \
-	  --title 'Losses and ways of asking' --out $(METHODS)/table
+	  --title 'Losses and ways of asking (paper: trained on a seventh of the dialogues, each read seven times)' --out $(METHODS)/table
 	@cat $(METHODS)/table/table.md
 
 test: setup  ## All tests but the long versions (one embedded vLLM server is shared by those that need one)

@@ -17,7 +17,7 @@ from serve.errors import UserError, run_cli
 from train.examples import prepare_rank, read_rank, rubric_beside, score_tokens
 from train.export import export_adapter, trained_steps
 from train.output import check_same_everywhere, finished, open_output
-from train.recipes import RankArguments, Recipe, parse_recipe, reads_trees
+from train.recipes import RankArguments, Recipe, may_read_trees, parse_recipe
 from train.session import Built, add_settings_log, fit, load_base, load_tokenizer, note_slow_products, say, set_up_logging
 
 
@@ -56,10 +56,14 @@ def build(recipe: Recipe[RankArguments]) -> Built | None:
     keys = keys_of([*train.examples, *valid.examples])
     add_scores(train.rows, train.examples, keys, balanced_weights(train.examples) if data.class_weights == "balanced" else None)
     add_scores(valid.rows, valid.examples, keys)
-    trees = reads_trees(recipe, [*train.examples, *valid.examples])
+    trees = False
+    if may_read_trees(recipe, [*train.examples, *valid.examples]):
+        packed = [as_trees(each.rows, each.examples) for each in sets]
+        # Where nothing is shared (one question a dialogue, or the paper's order), plain rows spare the attention its mask.
+        trees = any(len(rows) < len(each.rows) for rows, each in zip(packed, sets, strict=True))
     if trees:
-        for each in sets:
-            each.rows = as_trees(each.rows, each.examples)
+        for each, rows in zip(sets, packed, strict=True):
+            each.rows = rows
             say(each.packed())
     resume = open_output(recipe, sets)
     check_same_everywhere(recipe, resume)

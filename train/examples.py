@@ -25,8 +25,8 @@ E = TypeVar("E")
 
 @dataclass
 class Prepared:
-    """A tokenised file. `rows` have `input_ids` and `labels` of equal length (and what the ranker's loss needs); `dropped`
-    counts examples by reason, `cut` those shortened to fit."""
+    """A tokenised file. `rows` have `input_ids` and `labels` of equal length (and what the ranker's loss needs; the ranker may
+    pack them into trees, `train.rank_trainer.as_trees`); `dropped` counts examples by reason, `cut` those shortened to fit."""
 
     path: Path
     examples: list[Any]

@@ -20,7 +20,7 @@ from data_prep.tables import Table, to_console
 from serve.errors import UserError
 from serve.files import load_yaml
 from train.prefix_tree import alike, tree
-from train.recipes import reads_trees
+from train.recipes import may_read_trees
 from train.sizes import GIB, STRATEGIES, architecture, count_steps, flops_per_token, measure, memory
 
 if TYPE_CHECKING:
@@ -64,8 +64,10 @@ def read_examples(recipe: Recipe[Any]) -> tuple[int, float, str, str]:
             dialogues = [(*e.prompt, *e.completion) for e in found]
         tokens = sum(len(m["content"].encode()) / BYTES_A_TOKEN + MARKS for messages in dialogues for m in messages)
         measured = f"{path}: UTF-8 bytes / {BYTES_A_TOKEN}, + {MARKS} a message"
-        if recipe.task == "rank" and reads_trees(recipe, found):
+        rows, share = len(dialogues), 1.0
+        if recipe.task == "rank" and may_read_trees(recipe, found):
             rows, share = _as_trees(dialogues, [e.dialogue_id for e in found])
+        if rows < len(dialogues):
             return rows, share * tokens / rows, f"{path}: {len(found):,} in trees", f"{measured}; what examples share once"
         return len(dialogues), tokens / len(dialogues), str(path), measured
     if recipe.task == "role":

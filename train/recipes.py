@@ -111,8 +111,8 @@ class Recipe(Generic[A]):
         return chosen
 
 
-def reads_trees(recipe: Recipe[Any], examples: Sequence[RankExample]) -> bool:
-    """Whether the ranker reads all questions about a dialogue in one row (`train.prefix_tree`): where every answer is one
+def may_read_trees(recipe: Recipe[Any], examples: Sequence[RankExample]) -> bool:
+    """Whether the ranker can read all questions about a dialogue in one row (`train.prefix_tree`): where every answer is one
     digit, so that nothing has to be generated, and the attention takes a mask."""
     return recipe.model.attn_implementation in MASKED_ATTENTION and all(len(example.labels) == 1 for example in examples)
 

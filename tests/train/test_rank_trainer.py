@@ -129,7 +129,7 @@ def test_a_tree_trains_and_validates_as_its_examples_do(
     found = {}
     for form in ("trees", "rows"):
         if form == "rows":
-            monkeypatch.setattr("train.esc_rank.reads_trees", lambda *_: False)
+            monkeypatch.setattr("train.esc_rank.may_read_trees", lambda *_: False)
         folder = tmp_path / form
         folder.mkdir()
         batch = {"per_device_train_batch_size": count, "per_device_eval_batch_size": count}
@@ -153,6 +153,16 @@ def test_a_tree_trains_and_validates_as_its_examples_do(
     assert len(figures) > 10
     for name in figures:
         assert valid_a[name] == pytest.approx(valid_b[name], rel=1e-5), name
+
+
+def test_one_question_a_dialogue_stays_a_plain_row(tmp_path: Path, tiny: dict[str, Path]) -> None:
+    from serve.files import write_jsonl
+
+    data = write_data(tmp_path, "rank", train=4, valid=4)
+    for name, first in (("train_file", 0), ("valid_file", 1000)):
+        write_jsonl(Path(data[name]), per_dimension(rank_examples(4, first=first))[::3])
+    batch = next(iter(trainer(tmp_path, tiny, "cross_entropy", data).get_train_dataloader()))
+    assert "places" not in batch and batch["attention_mask"].dim() == 2
 
 
 @pytest.mark.parametrize("answered", ["joint and one digit", "one digit"])
