@@ -324,18 +324,27 @@ def _cut(text: str, share: float, glue: str) -> str:
 
 
 def _render(replies: Sequence[Reply], language: Language, rng: random.Random) -> list[str]:
-    """The supporter turns as text. Words of salad replies are shuffled over all of them."""
+    """The supporter turns as text. In salad replies the words of each part are shuffled.
+
+    A part said again is shuffled alike, so that what repeats in a dialogue still does, and pairs of words tell no salad.
+    """
     glue = _GLUE[language]
+    salads: dict[str, str] = {}
+
+    def text(part: Part, salad: bool) -> str:
+        if not salad:
+            return part.text
+        if part.text not in salads:
+            pieces = _pieces(part.text, glue)
+            salads[part.text] = glue.join(rng.sample(pieces, len(pieces)))
+        return salads[part.text]
+
     texts = []
     for reply in replies:
+        parts = [text(part, reply.salad) for part in reply.parts]
         intro = next((i for i, p in enumerate(reply.parts) if p.kind == "list_intro"), len(reply.parts))
-        prose = glue.join(p.text for p in reply.parts[: intro + 1])
-        texts.append("\n".join([prose, *(f"{n}. {p.text}" for n, p in enumerate(reply.parts[intro + 1 :], start=1))]))
-    salad = {i: _pieces(texts[i].replace("\n", glue), glue) for i, r in enumerate(replies) if r.salad}
-    words = [word for pieces in salad.values() for word in pieces]
-    rng.shuffle(words)
-    for index, pieces in salad.items():
-        texts[index], words = glue.join(words[: len(pieces)]), words[len(pieces) :]
+        prose = glue.join(parts[: intro + 1])
+        texts.append("\n".join([prose, *(f"{n}. {part}" for n, part in enumerate(parts[intro + 1 :], start=1))]))
     return texts
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -139,8 +141,8 @@ def built() -> Built:
 
 def test_size_and_shape(built: Built) -> None:
     dialogues, human = built
-    assert len(dialogues) >= 400
-    assert len({str(d.source_id).split("/")[0] for d in dialogues}) >= 40
+    assert len(dialogues) >= 2000
+    assert len({str(d.source_id).split("/")[0] for d in dialogues}) >= 150
     assert all(d.exchanges == 5 and len(d.turns) == 10 and d.turns[0].role == "seeker" for d in dialogues)
     assert all(t.text.strip() for d in dialogues for t in d.turns)
     assert len({d.id for d in dialogues}) == len(dialogues)
@@ -248,7 +250,7 @@ def test_recipes_do_what_their_names_say(built: Built, language: str) -> None:
         "best": ("fluency", {4}),
         "cold": ("empathy", {0}),
         "harmful": ("information", {0}),
-        "machine": ("humanoid", {1}),
+        "machine": ("humanoid", {1, 2}),  # a reply that is short by chance makes no list
         "cut": ("fluency", {2}),
         "astray": ("fluency", {2}),
         "broken": ("fluency", {1}),
@@ -277,6 +279,24 @@ def test_salad_keeps_the_words_and_loses_the_order(language: Language) -> None:
     letters = Counter("".join(texts).replace(" ", ""))
     assert not Counter("".join(before).replace(" ", "")) - letters
     assert not any(text in glue.join(texts) for text in before if len(text) > 20)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_salad_repeats_what_a_dialogue_repeats(built: Built, language: str) -> None:
+    """Otherwise the share of different word pairs alone would tell it: it is no higher than in half of the other dialogues."""
+
+    def distinct_pairs(d: Dialogue) -> float:
+        unit = r"\w+" if language == "en" else r"\S"
+        replies = [re.findall(unit, t.text.lower()) for t in d.turns if t.role == "supporter"]
+        pairs = [pair for words in replies for pair in pairwise(words)]
+        return len(set(pairs)) / len(pairs)
+
+    shares: dict[bool, list[float]] = {True: [], False: []}
+    for d in built[0]:
+        if d.language == language:
+            shares[str(d.source_id).endswith("/salad")].append(distinct_pairs(d))
+    above = np.mean([np.mean(np.array(shares[False]) > share) for share in shares[True]])
+    assert 0.3 < above < 0.7
 
 
 def _line(change: Callable[[dict[str, Any]], object]) -> str:
