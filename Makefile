@@ -90,7 +90,7 @@ train-role-cpu: setup  ## Train the embedded seeker on ESConv (ESCONV=its folder
 train-rank-cpu: setup  ## Train the embedded ranker on the synthetic set (SEEDS) and test it; with ESCONV=its folder on its survey too
 	$(PREP) score-set --out runs/train/scores
 	$(PREP) rank-sft --dialogues runs/train/scores/dialogues.jsonl --scores runs/train/scores/scores.jsonl --rubric esc_eval \
-	  --prompts esc_rank --method joint --out runs/train/rank_data
+	  --prompts esc_rank --method per_dimension --out runs/train/rank_data
 	for seed in $(SEEDS); do \
 	  $(TRAIN) train/esc_rank.py --config $(RANK_RECIPE) --seed $$seed --output_dir runs/train/rank-$$seed || exit $$?; done
 	$(BIN)/python -m train rank-test $(RANK_RECIPE) --test runs/train/rank_data/test.jsonl --untrained \
@@ -104,7 +104,7 @@ train-survey-cpu: setup  ## The same ranker on what ESConv's seekers said of the
 	@test -d "$(ESCONV)" || { echo "error: give ESConv's folder: make train-survey-cpu ESCONV=DIR" >&2; exit 2; }
 	$(PREP) import-scores --source esconv=$(ESCONV) --out runs/train/survey_scores
 	$(PREP) rank-sft --dialogues runs/train/survey_scores/dialogues.jsonl --scores runs/train/survey_scores/scores.jsonl \
-	  --rubric esconv_survey --dimensions empathy,relevance --prompts esc_rank --method joint --out runs/train/survey_data
+	  --rubric esconv_survey --dimensions empathy,relevance --prompts esc_rank --method per_dimension --out runs/train/survey_data
 	$(TRAIN) train/esc_rank.py --config $(RANK_RECIPE) --train_file runs/train/survey_data/train.jsonl \
 	  --valid_file runs/train/survey_data/valid.jsonl --output_dir runs/train/survey --num_train_epochs 1 $(SETTINGS)
 	$(BIN)/python -m train rank-test $(RANK_RECIPE) --train_file runs/train/survey_data/train.jsonl --test runs/train/survey_data/test.jsonl \

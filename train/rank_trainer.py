@@ -24,6 +24,7 @@ from data_prep.scores.accuracy import accuracy, ece, quadratic_kappa, spearman
 from data_prep.scores.rank_sft import RankExample
 from train.chat_templates import IGNORED
 from train.decoding import greedy
+from train.last_layer import LastLayer
 from train.prefix_tree import alike, tree, visible
 from train.sampling import SeededOrder
 
@@ -68,7 +69,7 @@ def add_scores(
 def as_trees(rows: Sequence[dict[str, Any]], examples: Sequence[RankExample]) -> list[dict[str, Any]]:
     """Rows of one answer each as rows of many: those about one dialogue that begin alike in one tree.
 
-    `input_ids`, `positions`, `until` [T] are the tree's, `labels` [K] the answers' tokens and `places` [K] where in the tree
+    `row` is its number, `input_ids`, `positions`, `until` [T] are the tree's, `labels` [K] the answers' tokens and `places` [K] where in the tree
     each of them is foretold; `keys`, `targets`, `weights` [D] follow the answers' order.
     """
     # The last token of an answer is foretold and foretells nothing.
@@ -84,6 +85,7 @@ def as_trees(rows: Sequence[dict[str, Any]], examples: Sequence[RankExample]) ->
         ]
         packed.append(
             {
+                "row": len(packed),
                 "input_ids": made.ids,
                 "positions": made.positions,
                 "until": made.until,
@@ -112,12 +114,15 @@ def _scores_of(rows: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
 
 @dataclass
 class TreePadding:
-    """Batches of `as_trees` rows: ids, positions [B, T]; who sees whom [B, 1, T, T]; places, labels [B, K]; scores [B, D]."""
+    """Batches of `as_trees` rows: their numbers and lengths [B]; ids, positions [B, T]; who sees whom [B, 1, T, T]; places,
+    labels [B, K]; scores [B, D]."""
 
     pad: int
 
     def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
         return {
+            "rows": torch.tensor([row["row"] for row in rows]),
+            "lengths": torch.tensor([len(row["input_ids"]) for row in rows]),
             "input_ids": _right([row["input_ids"] for row in rows], self.pad),
             "attention_mask": visible(_right([row["until"] for row in rows], 0)),
             "position_ids": _right([row["positions"] for row in rows], 0),
@@ -149,6 +154,16 @@ class LeftPadding:
         }
 
 
+@dataclass
+class Padding:
+    """Batches of trees, or of plain rows: training may read the ones and validation the others."""
+
+    pad: int
+
+    def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        return (TreePadding if "places" in rows[0] else LeftPadding)(self.pad)(rows)
+
+
 def squared_emd(logits: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """Squared earth mover's distance between softmax(logits [N, S]) and the right scores' places [N]: [N], 0 to S - 1.
 
@@ -159,25 +174,43 @@ def squared_emd(logits: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 class RankTrainer(SeededOrder, SFTTrainer):
-    """Cross-entropy over the vocabulary on the answer's tokens; where the answer is a score, weighted by class."""
+    """Cross-entropy on the answer's tokens, over the vocabulary or over the scale; where it is a score, weighted by class."""
 
     ordinal_weight = 0.0
 
-    def __init__(self, *args: Any, score_tokens: Sequence[int], digits: int, **kwargs: Any) -> None:
-        """`score_tokens` [S] are the scale's tokens; `digits` are those of the longest answer to validate on."""
+    def __init__(
+        self,
+        *args: Any,
+        score_tokens: Sequence[int],
+        digits: int,
+        over_scale: bool = False,
+        last_layer: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        """`score_tokens` [S] are the scale's tokens; `digits` are those of the longest answer to validate on.
+
+        `over_scale`: a score's probability is its share among the scale's tokens, and other tokens of an answer carry no loss.
+        `last_layer`: training reads its rows, all trees, by way of `train.last_layer`.
+        """
         super().__init__(*args, **kwargs)
         self._scores = torch.tensor(list(score_tokens))
         self._digits = digits
+        self._over_scale = over_scale
+        self._last_layer = LastLayer(self.model.get_base_model()) if last_layer else None
 
     def answer_loss(self, inputs: dict[str, torch.Tensor], logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """The summed loss of a batch: logits [B, K, vocabulary], labels [B, K]."""
         scored = torch.isin(labels, self._scores.to(labels.device))
         weights = torch.ones_like(labels, dtype=logits.dtype)
         weights[scored] = inputs["weights"][inputs["keys"] >= 0].to(logits.dtype)
-        losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none")
-        total = (losses * weights.flatten()).sum()
+        places = (labels[scored][:, None] == self._scores.to(labels.device)).int().argmax(1)
+        if self._over_scale:
+            losses = F.cross_entropy(logits[scored][:, self._scores], places, reduction="none")
+            total = (losses * weights[scored]).sum()
+        else:
+            losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none")
+            total = (losses * weights.flatten()).sum()
         if self.ordinal_weight:
-            places = (labels[scored][:, None] == self._scores.to(labels.device)).int().argmax(1)
             emd = squared_emd(logits[scored][:, self._scores], places)
             total = total + self.ordinal_weight * (emd * weights[scored]).sum()
         return total
@@ -187,6 +220,8 @@ class RankTrainer(SeededOrder, SFTTrainer):
     ) -> tuple[torch.Tensor, torch.Tensor, Any]:
         """Logits [B, K, vocabulary] in fp32 and labels [B, K] of the answers, and the cache where it is used."""
         labels = inputs["labels"]
+        if self._last_layer is not None and model.training:
+            return self._last_layer.logits(model, inputs).float(), labels, None
         if "places" in inputs:
             kept, where = inputs["places"].unique(return_inverse=True)
             asked = {name: inputs[name] for name in ("input_ids", "attention_mask", "position_ids")}

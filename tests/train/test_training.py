@@ -128,22 +128,27 @@ def test_one_and_two_processes_learn_the_same(
         assert two[name] == pytest.approx(one[name], rel=1e-3, abs=1e-6), name
 
 
-# Task → architecture, the step after which it is killed (in the first epoch, in the second), the order of the examples.
-DISTURBED = {"role": ("llama", 2, "random"), "rank": ("qwen2", 6, "group_by_length")}
+# Run → task, architecture, the step after which it is killed (in the first epoch, in the second), what else is set.
+LAST_LAYER = r".*layers\.1\..*\.(q|o|gate|up|down)_proj"  # `train.last_layer`: rows are kept, and read again after a kill
+DISTURBED: dict[str, tuple[str, str, int, dict[str, object]]] = {
+    "role": ("role", "llama", 2, {}),
+    "rank": ("rank", "qwen2", 6, {"train_sampling_strategy": "group_by_length"}),
+    "rank, last layer": ("rank", "llama", 6, {"lora_target_modules": LAST_LAYER, "loss_over": "scale"}),
+}
 
 
 @pytest.fixture(scope="module")
 def disturbed(tmp_path_factory: pytest.TempPathFactory, tiny: dict[str, Path]) -> dict[str, Path]:
-    """For each task a folder with `undisturbed.yaml`, not run, and `killed.yaml`, which was killed and then run to its end.
+    """For each run a folder with `undisturbed.yaml`, not run, and `killed.yaml`, which was killed and then run to its end.
 
-    Both tasks beside each other: nearly all of the time goes into imports.
+    All beside each other: nearly all of the time goes into imports.
     """
 
-    def killed_and_resumed(task: str) -> Path:
-        architecture, step, order = DISTURBED[task]
-        folder = folders[task]
+    def killed_and_resumed(run: str) -> Path:
+        task, architecture, step, chosen = DISTURBED[run]
+        folder = folders[run]
         data = write_data(folder, task)
-        settings: dict[str, object] = {"max_steps": 12, "train_sampling_strategy": order}
+        settings = {"max_steps": 12, **chosen}
         for name in ("undisturbed", "killed"):
             write_recipe(folder / f"{name}.yaml", task, tiny[architecture], data, folder / name, **settings)
         _kill_after_checkpoint(task, folder / "killed.yaml", folder / "killed" / f"checkpoint-{step}")
@@ -153,14 +158,14 @@ def disturbed(tmp_path_factory: pytest.TempPathFactory, tiny: dict[str, Path]) -
         assert "resuming from" in launch(task, folder / "killed.yaml", 1)
         return folder
 
-    folders = {task: tmp_path_factory.mktemp(task) for task in DISTURBED}
+    folders = {run: tmp_path_factory.mktemp(run.replace(", ", "-").replace(" ", "-")) for run in DISTURBED}
     with ThreadPoolExecutor(len(DISTURBED)) as pool:
         return dict(zip(DISTURBED, pool.map(killed_and_resumed, DISTURBED), strict=True))
 
 
-@pytest.mark.parametrize("task", DISTURBED)
-def test_killed_and_resumed_ends_as_undisturbed(disturbed: dict[str, Path], task: str) -> None:
-    folder = disturbed[task]
+@pytest.mark.parametrize("run", DISTURBED)
+def test_killed_and_resumed_ends_as_undisturbed(disturbed: dict[str, Path], run: str) -> None:
+    task, folder = DISTURBED[run][0], disturbed[run]
     here(task, folder / "undisturbed.yaml")
     whole, resumed = weights(folder / "undisturbed"), weights(folder / "killed")
     assert whole.keys() == resumed.keys()
