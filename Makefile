@@ -17,6 +17,7 @@ export HF_HUB_DISABLE_TELEMETRY = 1
 .DEFAULT_GOAL := help
 TRAIN       := $(BIN)/accelerate launch --config_file configs/accelerate/cpu.yaml
 RANK_RECIPE := configs/train/esc_rank_embedded.yaml
+WHOLE       := --model_name_or_path embedded:smollm2-135m-instruct
 # For the training targets: ESConv's folder (train.jsonl, valid.jsonl or .json), seeds of the ranker's runs.
 ESCONV      ?=
 SEEDS       ?= 0 1 2
@@ -93,8 +94,10 @@ train-rank-cpu: setup  ## Train the embedded ranker on the synthetic set (SEEDS)
 	  --prompts esc_rank --method per_dimension --out runs/train/rank_data
 	for seed in $(SEEDS); do \
 	  $(TRAIN) train/esc_rank.py --config $(RANK_RECIPE) --seed $$seed --output_dir runs/train/rank-$$seed || exit $$?; done
-	$(BIN)/python -m train rank-test $(RANK_RECIPE) --test runs/train/rank_data/test.jsonl --untrained \
+	$(BIN)/python -m train rank-test $(RANK_RECIPE) --test runs/train/rank_data/test.jsonl \
 	  $(foreach seed,$(SEEDS),--adapter trained@$(seed)=runs/train/rank-$(seed)/adapter) --out runs/train/rank_test
+	@# Untrained, the whole model is asked: its lower layers alone say nothing.
+	$(BIN)/python -m train rank-test $(RANK_RECIPE) $(WHOLE) --test runs/train/rank_data/test.jsonl --untrained --out runs/train/rank_test
 	$(BIN)/python -m train rank-table --data runs/train/rank_data --dialogues runs/train/scores/dialogues.jsonl \
 	  --judgements runs/train/rank_test/judgements-untrained.jsonl \
 	  $(foreach seed,$(SEEDS),--judgements runs/train/rank_test/judgements-trained@$(seed).jsonl) --out runs/train/rank_table
@@ -106,9 +109,10 @@ train-survey-cpu: setup  ## The same ranker on what ESConv's seekers said of the
 	$(PREP) rank-sft --dialogues runs/train/survey_scores/dialogues.jsonl --scores runs/train/survey_scores/scores.jsonl \
 	  --rubric esconv_survey --dimensions empathy,relevance --prompts esc_rank --method per_dimension --out runs/train/survey_data
 	$(TRAIN) train/esc_rank.py --config $(RANK_RECIPE) --train_file runs/train/survey_data/train.jsonl \
-	  --valid_file runs/train/survey_data/valid.jsonl --output_dir runs/train/survey --num_train_epochs 1 $(SETTINGS)
+	  --valid_file runs/train/survey_data/valid.jsonl --output_dir runs/train/survey $(SETTINGS)
 	$(BIN)/python -m train rank-test $(RANK_RECIPE) --train_file runs/train/survey_data/train.jsonl --test runs/train/survey_data/test.jsonl \
-	  --untrained --adapter trained=runs/train/survey/adapter --out runs/train/survey_test
+	  --adapter trained=runs/train/survey/adapter --out runs/train/survey_test
+	$(BIN)/python -m train rank-test $(RANK_RECIPE) $(WHOLE) --test runs/train/survey_data/test.jsonl --untrained --out runs/train/survey_test
 	$(BIN)/python -m train rank-table --data runs/train/survey_data --dialogues runs/train/survey_scores/dialogues.jsonl \
 	  --judgements runs/train/survey_test/judgements-untrained.jsonl --judgements runs/train/survey_test/judgements-trained.jsonl \
 	  --out runs/train/survey_table
@@ -124,12 +128,12 @@ rank-methods-cpu: setup  ## The ranker, two losses × three ways of asking, Engl
 	      --valid_file $(METHODS)/$$method/data/valid.jsonl --language en --loss $$loss --max_train_examples $$((($(EXAMPLES) + reads - 1) / reads)) \
 	      --max_valid_examples $$((28 / reads)) --output_dir $(METHODS)/$$method/$$loss $(SETTINGS) || exit $$?; \
 	  done; \
-	  $(BIN)/python -m train rank-test $(RANK_RECIPE) --language en --test $(METHODS)/$$method/data/test.jsonl --untrained \
+	  $(BIN)/python -m train rank-test $(RANK_RECIPE) --language en --test $(METHODS)/$$method/data/test.jsonl \
 	    --adapter cross_entropy=$(METHODS)/$$method/cross_entropy/adapter --adapter ordinal=$(METHODS)/$$method/ordinal/adapter \
 	    --out $(METHODS)/$$method/test || exit $$?; \
 	done
 	$(BIN)/python -m train rank-table --data $(METHODS)/joint/data --language en --dialogues $(METHODS)/scores/dialogues.jsonl \
-	  $(foreach method,joint per_dimension paper,$(foreach judge,cross_entropy ordinal untrained,--judgements \
+	  $(foreach method,joint per_dimension paper,$(foreach judge,cross_entropy ordinal,--judgements \
 	  $(METHODS)/$(method)/test/judgements-$(judge).jsonl)) --against 'cross_entropy · joint' \
 	  --title 'Losses and ways of asking (paper: trained on a seventh of the dialogues, each read seven times)' --out $(METHODS)/table
 	@cat $(METHODS)/table/table.md

@@ -11,6 +11,7 @@ Shapes: B rows, T tokens, K answer tokens a row, H hidden size.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -18,6 +19,7 @@ import torch.nn.functional as F
 from transformers import DynamicCache
 
 from train.chat_templates import IGNORED
+from train.prefix_tree import visible
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -43,6 +45,27 @@ class _Fixed:
 
     def update(self, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor]:
         return self._held
+
+
+class _Enough(Exception):
+    """The last layer's keys and values are known: the rest of the pass is not needed."""
+
+
+class _UpToLast(DynamicCache):
+    """Keeps the keys and values of layer `last` alone, and ends the pass there."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+
+    def __init__(self, last: int) -> None:
+        super().__init__()
+        self._last = last
+
+    def update(self, keys: torch.Tensor, values: torch.Tensor, layer: int, *_: Any, **__: Any) -> Any:
+        if layer < self._last:
+            return keys, values
+        self.keys, self.values = keys, values
+        raise _Enough
 
 
 def applies(base: Any, config: LoraConfig) -> bool:
@@ -80,7 +103,7 @@ class LastLayer:
         positions = inputs["position_ids"].gather(1, places)
         out = self._layer(
             states,
-            attention_mask=inputs["attention_mask"].gather(2, places[:, None, :, None].expand(-1, -1, -1, tokens)),
+            attention_mask=visible(inputs["until"], places),
             position_ids=positions,
             past_key_values=held,
             use_cache=True,
@@ -91,20 +114,20 @@ class LastLayer:
     def _read(self, model: Any, inputs: dict[str, torch.Tensor], place: int) -> _Seen:
         """Row `place` of a batch alone and unpadded, so that what is kept does not depend on its batch."""
         tokens = int(inputs["lengths"][place])
-        caught: list[torch.Tensor] = []
+        states: list[torch.Tensor] = []
 
         def catch(_: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-            caught.append(named["hidden_states"] if "hidden_states" in named else given[0])
+            states.append(named["hidden_states"] if "hidden_states" in named else given[0])
 
-        cache = DynamicCache()
+        cache = _UpToLast(self._base.config.num_hidden_layers - 1)
         hook = self._layer.register_forward_pre_hook(catch, with_kwargs=True)
         training = model.training
         model.eval()  # no dropout: a resumed run, which reads rows at other times, has to draw the same random numbers
         try:
-            with torch.no_grad():
+            with torch.no_grad(), suppress(_Enough):
                 model(
                     input_ids=inputs["input_ids"][place : place + 1, :tokens],
-                    attention_mask=inputs["attention_mask"][place : place + 1, :, :tokens, :tokens],
+                    attention_mask=visible(inputs["until"][place : place + 1, :tokens]),
                     position_ids=inputs["position_ids"][place : place + 1, :tokens],
                     past_key_values=cache,
                     use_cache=True,
@@ -113,10 +136,8 @@ class LastLayer:
         finally:
             hook.remove()
             model.train(training)
-        (states,) = caught
         answers = inputs["places"][place][inputs["labels"][place] != IGNORED]
-        held = cache.layers[-1]
-        return _Seen(states[0, answers], held.keys[0].to(states.dtype), held.values[0].to(states.dtype))
+        return _Seen(states[0][0, answers], cache.keys[0].to(states[0].dtype), cache.values[0].to(states[0].dtype))
 
 
 def _stacked(each: Iterable[torch.Tensor], length: int) -> torch.Tensor:

@@ -69,8 +69,8 @@ def add_scores(
 def as_trees(rows: Sequence[dict[str, Any]], examples: Sequence[RankExample]) -> list[dict[str, Any]]:
     """Rows of one answer each as rows of many: those about one dialogue that begin alike in one tree.
 
-    `row` is its number, `input_ids`, `positions`, `until` [T] are the tree's, `labels` [K] the answers' tokens and `places` [K] where in the tree
-    each of them is foretold; `keys`, `targets`, `weights` [D] follow the answers' order.
+    `row` is its number, `input_ids`, `positions`, `until` [T] are the tree's, `labels` [K] the answers' tokens and `places` [K]
+    where in the tree each of them is foretold; `keys`, `targets`, `weights` [D] follow the answers' order.
     """
     # The last token of an answer is foretold and foretells nothing.
     sequences = [row["input_ids"][:-1] for row in rows]
@@ -114,8 +114,8 @@ def _scores_of(rows: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
 
 @dataclass
 class TreePadding:
-    """Batches of `as_trees` rows: their numbers and lengths [B]; ids, positions [B, T]; who sees whom [B, 1, T, T]; places,
-    labels [B, K]; scores [B, D]."""
+    """Batches of `as_trees` rows: their numbers and lengths [B]; ids, positions, until [B, T]; places, labels [B, K]; scores
+    [B, D]."""
 
     pad: int
 
@@ -124,7 +124,7 @@ class TreePadding:
             "rows": torch.tensor([row["row"] for row in rows]),
             "lengths": torch.tensor([len(row["input_ids"]) for row in rows]),
             "input_ids": _right([row["input_ids"] for row in rows], self.pad),
-            "attention_mask": visible(_right([row["until"] for row in rows], 0)),
+            "until": _right([row["until"] for row in rows], 0),
             "position_ids": _right([row["positions"] for row in rows], 0),
             "places": _right([row["places"] for row in rows], 0),
             "labels": _right([row["labels"] for row in rows], IGNORED),
@@ -224,8 +224,9 @@ class RankTrainer(SeededOrder, SFTTrainer):
             return self._last_layer.logits(model, inputs).float(), labels, None
         if "places" in inputs:
             kept, where = inputs["places"].unique(return_inverse=True)
-            asked = {name: inputs[name] for name in ("input_ids", "attention_mask", "position_ids")}
-            logits = model(**asked, logits_to_keep=kept, use_cache=False).logits
+            asked = {name: inputs[name] for name in ("input_ids", "position_ids")}
+            seen = visible(inputs["until"])
+            logits = model(**asked, attention_mask=seen, logits_to_keep=kept, use_cache=False).logits
             return logits.gather(1, where[..., None].expand(-1, -1, logits.shape[-1])).float(), labels, None
         length = int((labels != IGNORED).any(0).int().argmax())  # where the longest answer begins
         kept = labels.shape[1] - length

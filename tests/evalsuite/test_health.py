@@ -347,7 +347,11 @@ def test_a_gullible_judge_is_found_out_and_a_second_run_asks_nothing(tmp_path: P
 
     dialogues = [of_length(f"d{n}", 3 + n) for n in range(4)]
     write_jsonl(tmp_path / "d.jsonl", dialogues)
-    config = yaml.safe_load((CONFIGS / "eval" / "demo.yaml").read_text()) | {"gold": None, "judge": "embedded"}
+    config = yaml.safe_load((CONFIGS / "eval" / "demo.yaml").read_text()) | {
+        "gold": None,
+        "judge": "embedded",
+        "method": "joint",
+    }
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(config | {"languages": ["en"], "judge_prompts": "esc_eval"}))
     with Endpoint(behave, models=("embedded",)) as endpoint:
         call = ["probe", "--config", tmp_path / "c.yaml", "--dialogues", tmp_path / "d.jsonl", "--out", tmp_path / "run"]
@@ -391,7 +395,11 @@ def test_bad_input_is_told(tmp_path: Path) -> None:
 def probed(tmp_path: Path, dialogues: list[Dialogue], *more: object) -> tuple[int, list[Dialogue]]:
     """Exit code of a probe before a judge who answers always the same, and the dialogues that it took."""
     write_jsonl(tmp_path / "d.jsonl", dialogues)
-    config = yaml.safe_load((CONFIGS / "eval" / "demo.yaml").read_text()) | {"gold": None, "judge": "embedded"}
+    config = yaml.safe_load((CONFIGS / "eval" / "demo.yaml").read_text()) | {
+        "gold": None,
+        "judge": "embedded",
+        "method": "joint",
+    }
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(config | {"languages": ["en"], "judge_prompts": "esc_eval"}))
     with Endpoint(lambda body, count: Answer("1111111"), models=("embedded",)) as endpoint:
         call = ("probe", "--config", tmp_path / "c.yaml", "--dialogues", tmp_path / "d.jsonl", "--out", tmp_path / "run")

@@ -132,7 +132,8 @@ def test_recipe_is_servable_and_consistent(path: Path) -> None:
     config = lora_config(recipe.model)  # refuses what vLLM would refuse
     assert config.r == load_yaml(path, "recipe")["lora_r"] and config.task_type == "CAUSAL_LM"
     training = recipe.training
-    assert training.bf16 and training.report_to == ([] if "embedded" in path.name else ["wandb"])
+    assert training.bf16 is (path.stem != "esc_rank_embedded")  # fp32: as fast on some CPUs, much faster on others
+    assert training.report_to == ([] if "embedded" in path.name else ["wandb"])
     assert Path(recipe.data.train_file).parent == Path(recipe.data.valid_file).parent, "one rank-sft or role-sft made both"
     for group in (recipe.data, training, recipe.model):
         for field in vars(type(group))["__dataclass_fields__"].values():
