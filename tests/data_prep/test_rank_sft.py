@@ -199,7 +199,7 @@ def test_bundled_set_through_the_command(score_set: Path, tmp_path: Path) -> Non
     dialogues = read_jsonl(score_set / "dialogues.jsonl", Dialogue, "dialogues")
     assert sum(map(len, splits.values())) == len(dialogues)
     groups = [{example.group for example in found} for found in splits.values()]
-    assert sum(map(len, groups)) == len(set.union(*groups)) == 22, "the variants of one base stay together"
+    assert sum(map(len, groups)) == len(set.union(*groups)) == 86, "the variants of one base stay together"
     tested = [d.id for d in read_jsonl(tmp_path / "dialogues_test.jsonl", Dialogue, "dialogues")]
     assert tested == [example.dialogue_id for example in splits["test.jsonl"]]
     gold = read_gold(tmp_path / "scores_test.jsonl")
@@ -245,7 +245,7 @@ def test_a_ranker_can_learn_from_the_short_pack(method: Method, tmp_path: Path) 
 def test_random_rows_are_told_to_share_dialogues(score_set: Path, tmp_path: Path) -> None:
     output = call(score_set, tmp_path, "--split", "random", "--method", "paper")
     labels = json.loads((tmp_path / "labels.json").read_text())
-    assert labels["on_several_sides"]["groups"] == 22 and "22 on several sides" in output
+    assert labels["on_several_sides"]["groups"] == 86 and "86 on several sides" in output
     gold = read_gold(tmp_path / "scores_test.jsonl")
     examples = read_jsonl(tmp_path / "test.jsonl", RankExample, "examples")
     assert {(s.dialogue_id, s.dimension) for s in gold} == {(e.dialogue_id, e.dimension) for e in examples}
