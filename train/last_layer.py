@@ -75,12 +75,9 @@ def applies(base: Any, config: LoraConfig) -> bool:
     if base.config.model_type not in _MODELS or base.config._attn_implementation != "sdpa":
         return False
     last = f".layers.{base.config.num_hidden_layers - 1}."
-    adapted = [name for name, module in base.named_modules() if _leaf(module) and check_target_module_exists(config, name)]
+    linear = [name for name, module in base.named_modules() if isinstance(module, torch.nn.Linear)]
+    adapted = [name for name in linear if check_target_module_exists(config, name)]
     return bool(adapted) and all(last in name and name.rsplit(".", 1)[-1] in _OTHERS for name in adapted)
-
-
-def _leaf(module: Any) -> bool:
-    return isinstance(module, torch.nn.Linear)
 
 
 class LastLayer:
