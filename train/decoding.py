@@ -15,9 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.scores.rank_sft import RankExample
+from train.prefix_tree import tree
 
 if TYPE_CHECKING:
     import torch
+
+    from train.last_layer import LastLayer
 
 Shares = NDArray[np.float64]
 
@@ -79,6 +82,27 @@ def decode(model: Any, batch: Sequence[Unit], tokens: Sequence[int], digits: int
         mask = torch.cat([mask[owner], fresh], 1)
         logits = _forward(model, ids, mask, cache).logits[:, -1]
         return greedy(model, logits, mask, cache, torch.tensor(list(tokens), device=model.device), digits).cpu().numpy()
+
+
+def decode_kept(model: Any, batch: Sequence[Unit], tokens: Sequence[int], way: LastLayer) -> Shares:
+    """`decode` of answers of one digit [R, 1, S] by way of what is kept: further adapters read no dialogue again."""
+    import torch
+
+    found = []
+    for unit in batch:
+        made = tree([unit.head + tail for tail in unit.tails])
+        row = {
+            "input_ids": made.ids,
+            "position_ids": made.positions,
+            "until": made.until,
+            "places": [path[-1] for path in made.paths],
+            "labels": [0] * len(made.paths),  # any: each of the places is asked
+        }
+        inputs = {name: torch.tensor([values], device=model.device) for name, values in row.items()}
+        with torch.inference_mode():
+            logits = way.logits(model, inputs | {"lengths": torch.tensor([len(made.ids)])})
+            found.append(logits[0][:, list(tokens)].double().softmax(-1))
+    return torch.cat(found)[:, None].cpu().numpy()
 
 
 def greedy(model: Any, logits: torch.Tensor, mask: torch.Tensor, cache: Any, scale: torch.Tensor, digits: int) -> torch.Tensor:

@@ -99,6 +99,7 @@ def build(recipe: Recipe[RankArguments]) -> Built | None:
         "digits": max(len(example.labels) for example in valid.examples),
         "over_scale": data.loss_over == "scale",
         "last_layer": last_layer,
+        "kept": Path(data.kept_dir) if data.kept_dir else None,
     }
     ordinal = data.loss == "ordinal"
     trainer = OrdinalRankTrainer(ordinal_weight=data.ordinal_weight, **common) if ordinal else RankTrainer(**common)

@@ -1,23 +1,28 @@
 """An adapter in the last layer that leaves its keys and values alone: training then reads every dialogue once.
 
-What the layers below give, and the last layer's own keys and values, are the same in every epoch. They are kept from a row's
-first visit on; what is left of a step is the last layer at the answers' tokens, a few of hundreds, with the same loss and
-gradients as the whole model would have. It takes (hidden size × answers + 2 × key-value width × tokens) values a row: in fp32
-1.3 MB for 835 tokens of the embedded model.
+What the layers below give, and the last layer's own keys and values, are the same in every epoch and for every such adapter.
+They are kept from a row's first visit on; what is left of a step is the last layer at the answers' tokens, a few of hundreds,
+with the same loss and gradients as the whole model would have. It takes (hidden size × answers + 2 × key-value width × tokens)
+values a row: in fp32 1.3 MB for 835 tokens of the embedded model. In a folder they also serve runs with other seeds or losses.
 
 Shapes: B rows, T tokens, K answer tokens a row, H hidden size.
 """
 
 from __future__ import annotations
 
+import hashlib
+import time
 from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
 from transformers import DynamicCache
 
+from serve.files import atomic_path
 from train.chat_templates import IGNORED
 from train.prefix_tree import visible
 
@@ -30,11 +35,12 @@ _OTHERS = ("q_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 class _Seen(NamedTuple):
-    """Of one row: the last layer's input at the answers [K, H], its keys and values [heads, T, size]."""
+    """Of one row: the last layer's input at the answers [K, H], its keys and values [heads, T, size], seconds of reading []."""
 
     states: torch.Tensor
     keys: torch.Tensor
     values: torch.Tensor
+    seconds: torch.Tensor
 
 
 class _Fixed:
@@ -69,31 +75,31 @@ class _UpToLast(DynamicCache):
 
 
 def applies(base: Any, config: LoraConfig) -> bool:
-    """Whether an adapter of `base` would lie in its last layer only, and not in what makes its keys and values."""
+    """Whether an adapter of `base`, put on or not, lies in its last layer only, and not in what makes its keys and values."""
     from peft.tuners.tuners_utils import check_target_module_exists
 
     if base.config.model_type not in _MODELS or base.config._attn_implementation != "sdpa":
         return False
     last = f".layers.{base.config.num_hidden_layers - 1}."
-    linear = [name for name, module in base.named_modules() if isinstance(module, torch.nn.Linear)]
-    adapted = [name for name in linear if check_target_module_exists(config, name)]
+    linear = [name.removesuffix(".base_layer") for name, module in base.named_modules() if isinstance(module, torch.nn.Linear)]
+    adapted = [name for name in linear if ".lora_" not in name and check_target_module_exists(config, name)]
     return bool(adapted) and all(last in name and name.rsplit(".", 1)[-1] in _OTHERS for name in adapted)
 
 
 class LastLayer:
     """The answers' logits by way of what is kept. `base` is the causal model inside the PEFT model."""
 
-    def __init__(self, base: Any) -> None:
-        self._base, self._layer = base, base.model.layers[-1]
-        self._seen: dict[int, _Seen] = {}
+    def __init__(self, base: Any, folder: Path | None = None) -> None:
+        """`folder` keeps what was read, a file a row, named by the hash of row and base; without it, memory alone does."""
+        self._base, self._layer, self._folder = base, base.model.layers[-1], folder
+        self._name = _hash_of_weights(base) if folder else b""
+        self._seen: dict[str, _Seen] = {}
+        self.spared = 0.0  # seconds that reading the rows took which `logits` found read
 
     def logits(self, model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         """Logits [B, K, vocabulary] of a `TreePadding` batch at its `places` [B, K]; `model` reads the rows that are new."""
-        rows, places = inputs["rows"].tolist(), inputs["places"]
-        for place, row in enumerate(rows):
-            if row not in self._seen:
-                self._seen[row] = self._read(model, inputs, place)
-        seen = [self._seen[row] for row in rows]
+        places = inputs["places"]
+        seen = [self._row(model, inputs, place) for place in range(len(places))]
         tokens = inputs["input_ids"].shape[1]
         states = _stacked((each.states for each in seen), places.shape[1])
         held = _Fixed(_stacked((each.keys for each in seen), tokens), _stacked((each.values for each in seen), tokens))
@@ -108,9 +114,32 @@ class LastLayer:
         )
         return self._base.lm_head(self._base.model.norm(out))
 
-    def _read(self, model: Any, inputs: dict[str, torch.Tensor], place: int) -> _Seen:
-        """Row `place` of a batch alone and unpadded, so that what is kept does not depend on its batch."""
+    def _row(self, model: Any, inputs: dict[str, torch.Tensor], place: int) -> _Seen:
+        """Row `place` of a batch, from memory, from the folder, or read now."""
         tokens = int(inputs["lengths"][place])
+        answers = inputs["places"][place][inputs["labels"][place] != IGNORED]
+        row = (*(inputs[name][place, :tokens] for name in ("input_ids", "position_ids", "until")), answers)
+        made_from = hashlib.sha256(self._name)
+        for each in row:
+            made_from.update(each.cpu().numpy().tobytes())
+        key = made_from.hexdigest()
+        file = self._folder / f"{key}.safetensors" if self._folder else None
+        if key not in self._seen and file and file.is_file():
+            self._seen[key] = _Seen(**load_file(file, str(answers.device)))
+        if key in self._seen:
+            self.spared += float(self._seen[key].seconds)
+            return self._seen[key]
+        found = self._seen[key] = self._read(model, row[0], row[1], row[2], answers)
+        if file:
+            with atomic_path(file) as path:
+                save_file({name: each.contiguous() for name, each in found._asdict().items()}, path)
+        return found
+
+    def _read(
+        self, model: Any, ids: torch.Tensor, positions: torch.Tensor, until: torch.Tensor, answers: torch.Tensor
+    ) -> _Seen:
+        """A row [T] alone and unpadded, so that what is kept does not depend on its batch."""
+        started = time.monotonic()
         states: list[torch.Tensor] = []
 
         def catch(_: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -123,9 +152,9 @@ class LastLayer:
         try:
             with torch.no_grad(), suppress(_Enough):
                 model(
-                    input_ids=inputs["input_ids"][place : place + 1, :tokens],
-                    attention_mask=visible(inputs["until"][place : place + 1, :tokens]),
-                    position_ids=inputs["position_ids"][place : place + 1, :tokens],
+                    input_ids=ids[None],
+                    attention_mask=visible(until[None]),
+                    position_ids=positions[None],
                     past_key_values=cache,
                     use_cache=True,
                     logits_to_keep=1,
@@ -133,8 +162,17 @@ class LastLayer:
         finally:
             hook.remove()
             model.train(training)
-        answers = inputs["places"][place][inputs["labels"][place] != IGNORED]
-        return _Seen(states[0][0, answers], cache.keys[0].to(states[0].dtype), cache.values[0].to(states[0].dtype))
+        found = states[0][0, answers], cache.keys[0].to(states[0].dtype), cache.values[0].to(states[0].dtype)
+        return _Seen(*found, torch.tensor(time.monotonic() - started))
+
+
+def _hash_of_weights(base: Any) -> bytes:
+    """Of the base's own weights, in the precision they are used in."""
+    made_from = hashlib.sha256()
+    for name, weight in base.named_parameters():
+        if "lora_" not in name:
+            made_from.update(name.encode() + weight.detach().contiguous().view(torch.uint8).cpu().numpy().tobytes())
+    return made_from.digest()
 
 
 def _stacked(each: Iterable[torch.Tensor], length: int) -> torch.Tensor:

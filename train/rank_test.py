@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import numpy as np
 import typer
@@ -30,10 +30,13 @@ from serve.folders import stored_tensors
 from serve.merge import CONFIG, WEIGHTS, adapter_rank
 from serve.model_card import read_training
 from train.chat_templates import chatml, encode_prompt
-from train.decoding import Shares, batched, decode, units
+from train.decoding import Shares, batched, decode, decode_kept, units
 from train.examples import read_rank, rubric_beside, score_tokens
-from train.recipes import Recipe, read_recipe
+from train.recipes import Recipe, may_read_trees, read_recipe
 from train.session import base_folder, load_base, load_tokenizer, say
+
+if TYPE_CHECKING:
+    from train.last_layer import LastLayer
 
 UNTRAINED = "untrained"
 BATCH_TOKENS = 4096
@@ -88,17 +91,23 @@ def run(
     """What the verb does. Everything that can be wrong with data and adapters is found before the first forward pass."""
     if recipe.task != "rank":
         raise UserError(f"{recipe.file}: task: {recipe.task}: a recipe of the ranker is needed")
+    from train.last_layer import LastLayer, applies
+
     rubric, method = rubric_beside(test), method_beside(test)
     examples = read_rank(test, recipe.data.dimension, recipe.data.language)
     for folder in adapters.values():
         adapter_rank(folder)
     tokenizer = load_tokenizer(recipe)
     scores = score_tokens(tokenizer, rubric.scale.scores, f"base {recipe.model.model_name_or_path}")
-    model = load_base(recipe)
+    model = base = load_base(recipe)
     limit = getattr(model.config, "max_position_embeddings", None)
+    last = False
     if adapters:
         model = with_adapters(model, recipe, adapters)
+        last = all(applies(base, lora) for lora in model.peft_config.values())
     model = model.to(recipe.training.device).eval()
+    kept = Path(recipe.data.kept_dir) if recipe.data.kept_dir else None
+    way = LastLayer(base, kept) if last and may_read_trees(recipe, examples) else None
     template = chatml(tokenizer)
     prompts = [encode_prompt(tokenizer, example.prompt, template) for example in examples]
     timing_file = out / "timing.json"
@@ -106,8 +115,10 @@ def run(
     for place, name in enumerate([*([UNTRAINED] if untrained else []), *adapters], start=0 if untrained else 1):
         with _ready(model, place - 1):
             started = time.monotonic()
-            found = answers(model, examples, prompts, list(scores.values()), limit, batch_tokens, name, precision(recipe))
+            found = answers(model, examples, prompts, list(scores.values()), limit, batch_tokens, name, precision(recipe), way)
             seconds = time.monotonic() - started
+            if way:  # every adapter's time is that of an adapter which reads for itself
+                seconds, way.spared = seconds + way.spared, 0.0
         records = [j for e, shares in zip(examples, found, strict=True) for j in judgements(e, shares, name, rubric, method)]
         write_jsonl(out / f"judgements-{name}.jsonl", records)
         dialogues = len({example.dialogue_id for example in examples})
@@ -186,8 +197,12 @@ def answers(
     batch_tokens: int = BATCH_TOKENS,
     what: str = "answers",
     cast_to: AbstractContextManager[Any] | None = None,
+    way: LastLayer | None = None,
 ) -> list[Shares | None]:
-    """For each example the probabilities [digits, S] of its digits over `tokens`; None when it exceeds `limit` tokens."""
+    """For each example the probabilities [digits, S] of its digits over `tokens`; None when it exceeds `limit` tokens.
+
+    `way`, where all adapters are in the last layer and answers have one digit: what the first of them read serves them all.
+    """
     digits = [len(example.labels) for example in examples]
     fits = [limit is None or len(prompt) + d <= limit for prompt, d in zip(prompts, digits, strict=True)]
     batches = list(batched(units(examples, prompts, fits), batch_tokens))
@@ -196,7 +211,8 @@ def answers(
     with cast_to or nullcontext():
         for batch in track(batches, what, console=console, disable=not console.is_terminal):
             rows = [place for unit in batch for place in unit.places]
-            shares = decode(model, batch, tokens, max(digits[place] for place in rows))
+            most = max(digits[place] for place in rows)
+            shares = decode_kept(model, batch, tokens, way) if way else decode(model, batch, tokens, most)
             for place, row in zip(rows, shares, strict=True):
                 found[place] = row[: digits[place]]
     return found

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,7 @@ def add_scores(
 def as_trees(rows: Sequence[dict[str, Any]], examples: Sequence[RankExample]) -> list[dict[str, Any]]:
     """Rows of one answer each as rows of many: those about one dialogue that begin alike in one tree.
 
-    `row` is its number, `input_ids`, `positions`, `until` [T] are the tree's, `labels` [K] the answers' tokens and `places` [K]
+    `input_ids`, `positions`, `until` [T] are the tree's, `labels` [K] the answers' tokens and `places` [K]
     where in the tree each of them is foretold; `keys`, `targets`, `weights` [D] follow the answers' order.
     """
     # The last token of an answer is foretold and foretells nothing.
@@ -85,7 +86,6 @@ def as_trees(rows: Sequence[dict[str, Any]], examples: Sequence[RankExample]) ->
         ]
         packed.append(
             {
-                "row": len(packed),
                 "input_ids": made.ids,
                 "positions": made.positions,
                 "until": made.until,
@@ -114,14 +114,12 @@ def _scores_of(rows: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
 
 @dataclass
 class TreePadding:
-    """Batches of `as_trees` rows: their numbers and lengths [B]; ids, positions, until [B, T]; places, labels [B, K]; scores
-    [B, D]."""
+    """Batches of `as_trees` rows: lengths [B]; ids, positions, until [B, T]; places, labels [B, K]; scores [B, D]."""
 
     pad: int
 
     def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
         return {
-            "rows": torch.tensor([row["row"] for row in rows]),
             "lengths": torch.tensor([len(row["input_ids"]) for row in rows]),
             "input_ids": _right([row["input_ids"] for row in rows], self.pad),
             "until": _right([row["until"] for row in rows], 0),
@@ -185,18 +183,19 @@ class RankTrainer(SeededOrder, SFTTrainer):
         digits: int,
         over_scale: bool = False,
         last_layer: bool = False,
+        kept: Path | None = None,
         **kwargs: Any,
     ) -> None:
         """`score_tokens` [S] are the scale's tokens; `digits` are those of the longest answer to validate on.
 
         `over_scale`: a score's probability is its share among the scale's tokens, and other tokens of an answer carry no loss.
-        `last_layer`: training reads its rows, all trees, by way of `train.last_layer`.
+        `last_layer`: trees are read by way of `train.last_layer`, which keeps in folder `kept` what it read (None: in memory).
         """
         super().__init__(*args, **kwargs)
         self._scores = torch.tensor(list(score_tokens))
         self._digits = digits
         self._over_scale = over_scale
-        self._last_layer = LastLayer(self.model.get_base_model()) if last_layer else None
+        self._last_layer = LastLayer(self.model.get_base_model(), kept) if last_layer else None
 
     def answer_loss(self, inputs: dict[str, torch.Tensor], logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """The summed loss of a batch: logits [B, K, vocabulary], labels [B, K]."""
@@ -220,7 +219,7 @@ class RankTrainer(SeededOrder, SFTTrainer):
     ) -> tuple[torch.Tensor, torch.Tensor, Any]:
         """Logits [B, K, vocabulary] in fp32 and labels [B, K] of the answers, and the cache where it is used."""
         labels = inputs["labels"]
-        if self._last_layer is not None and model.training:
+        if self._last_layer is not None and "places" in inputs:
             return self._last_layer.logits(model, inputs).float(), labels, None
         if "places" in inputs:
             kept, where = inputs["places"].unique(return_inverse=True)

@@ -76,6 +76,13 @@ class RankArguments(DataArguments):
             "choices": ["none", "balanced"],
         },
     )
+    kept_dir: str = field(
+        default="",
+        metadata={
+            "help": "Where only the last layer is adapted: folder for what the layers below give, so that runs with other "
+            "seeds or losses, and tests, read no dialogue again (2 MB a dialogue of the embedded model). Empty: memory alone."
+        },
+    )
     dimension: str = field(default="", metadata={"help": "Only examples of this dimension (one adapter a dimension)."})
     language: str = field(
         default="",
@@ -87,7 +94,8 @@ class RankArguments(DataArguments):
 MASKED_ATTENTION = (None, "sdpa", "eager")
 # Where and how loudly, not what: the trainer also resolves some of these for the machine it runs on.
 NOT_SETTINGS = {
-    *("output_dir", "logging_dir", "run_name", "resume_from_checkpoint", "disable_tqdm", "report_to", "local_rank", "hub_token")
+    *("output_dir", "kept_dir", "logging_dir", "run_name", "report_to", "disable_tqdm"),
+    *("resume_from_checkpoint", "local_rank", "hub_token"),
 }
 A = TypeVar("A", bound=DataArguments)
 ARGUMENTS: dict[Task, type[DataArguments]] = {"role": RoleArguments, "rank": RankArguments}
@@ -109,7 +117,7 @@ class Recipe(Generic[A]):
         from trl import ModelConfig, SFTConfig
 
         named = _mapping(self.file) if self.file else {}
-        chosen: dict[str, Any] = {f.name: getattr(self.data, f.name) for f in fields(self.data)}
+        chosen: dict[str, Any] = {f.name: getattr(self.data, f.name) for f in fields(self.data) if f.name not in NOT_SETTINGS}
         for group, kind in ((self.model, ModelConfig), (self.training, SFTConfig)):
             for each in fields(kind):
                 default = each.default if each.default_factory is MISSING else each.default_factory()

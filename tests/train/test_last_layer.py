@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
-from serve.files import write_jsonl
+from data_prep.records import Judgement
+from serve.files import read_jsonl, write_json, write_jsonl
 from tests.train.conftest import per_dimension, rank_examples, write_data, write_recipe
+from train import rank_test
+from train.recipes import read_recipe
 
 pytestmark = pytest.mark.slow
 
@@ -49,8 +54,7 @@ def test_loss_and_gradients_are_those_of_the_whole_model(
     assert way is not None
     (batch,) = made.get_train_dataloader()
     few = made.data_collator([made.train_dataset[n] for n in (3, 1)])  # other neighbours, less padding
-    passes: list[int] = []
-    model.register_forward_pre_hook(lambda *call: passes.append(call[2]["input_ids"].shape[0]), with_kwargs=True)
+    passes = passes_of(model)
     model.train()
     for rows, read in ((batch, 5), (few, 0), (batch, 0)):
         found = []
@@ -115,3 +119,86 @@ def test_loss_over_the_scale(tmp_path: Path, tiny: dict[str, Path], form: str) -
     found = made.compute_loss(made.model, dict(batch)).item()
     assert found == pytest.approx(expected.item() / 15, rel=1e-5)
     assert made.evaluate()["eval_average_n"] == 6  # two dialogues, three dimensions
+
+
+def passes_of(model: Any) -> list[int]:
+    """Rows of every pass through the whole model from now on."""
+    passes: list[int] = []
+    model.register_forward_pre_hook(lambda *call: passes.append(call[2]["input_ids"].shape[0]), with_kwargs=True)
+    return passes
+
+
+def test_validation_reads_a_row_once_and_finds_what_the_whole_model_finds(tmp_path: Path, tiny: dict[str, Path]) -> None:
+    made = trainer(tmp_path, tiny["qwen2"], "per_dimension")
+    passes = passes_of(made.model)
+    first, again = made.evaluate(), made.evaluate()
+    assert passes == [1, 1]
+    made._last_layer = None
+    whole = made.evaluate()
+    assert passes == [1, 1, 2]
+    for name, value in whole.items():
+        if not name.endswith(("runtime", "per_second")):
+            assert first[name] == again[name] == pytest.approx(value, rel=1e-4), name
+
+
+def test_a_folder_keeps_rows_for_further_runs_on_the_same_weights(tmp_path: Path, tiny: dict[str, Path]) -> None:
+    from safetensors.torch import load_file, save_file
+
+    kept, other = tmp_path / "kept", tmp_path / "other-base"
+    shutil.copytree(tiny["llama"], other)
+    weights = load_file(other / "model.safetensors")
+    weights["model.embed_tokens.weight"][0, 0] += 1
+    save_file(weights, other / "model.safetensors", {"format": "pt"})
+    found = []
+    for name, base, loss, read in (
+        ("a", tiny["llama"], "cross_entropy", 5),
+        ("b", tiny["llama"], "cross_entropy", 0),
+        ("c", tiny["llama"], "ordinal", 0),
+        ("d", other, "cross_entropy", 5),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        made = trainer(folder, base, "per_dimension", kept_dir=str(kept), loss=loss)
+        passes = passes_of(made.model)
+        (batch,) = made.get_train_dataloader()
+        found.append(made.compute_loss(made.model.train(), batch).item())
+        assert passes == [1] * read, name
+        assert made._last_layer.spared > 0 or read
+    assert found[0] == found[1] < found[2]
+    assert len(list(kept.glob("*.safetensors"))) == 10 == len(list(kept.iterdir()))
+
+
+@pytest.mark.parametrize("form", ["joint", "per_dimension"])
+def test_scoring_a_test_split_reads_it_once_for_all_adapters(
+    tmp_path: Path, tiny: dict[str, Path], form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And gives the scores that decoding with the whole model gives; the time of reading counts for each of them."""
+    import train.last_layer as module
+
+    made = trainer(tmp_path, tiny["llama"], form)
+    write_json(tmp_path / "manifest.json", {"settings": {"method": form}})
+    made.save_model(str(tmp_path / "one"))
+    made.model.base_model.model.model.layers[-1].mlp.up_proj.lora_B["default"].weight.data.neg_()
+    made.save_model(str(tmp_path / "two"))
+    reads: list[int] = []
+    read = module.LastLayer._read
+    monkeypatch.setattr(module.LastLayer, "_read", lambda *given: reads.append(1) or read(*given))
+    found = {}
+    for name in ("kept", "whole"):
+        if name == "whole":
+            monkeypatch.setattr(module, "applies", lambda *_: False)
+        out = tmp_path / name
+        adapters = {which: tmp_path / which for which in ("one", "two")}
+        rank_test.run(read_recipe(tmp_path / "r.yaml"), tmp_path / "valid.jsonl", adapters, True, out)
+        found[name] = [
+            record
+            for file in ("untrained", "one", "two")
+            for record in read_jsonl(out / f"judgements-{file}.jsonl", Judgement, "judgements")
+        ]
+        timing = orjson.loads((out / "timing.json").read_bytes())
+        assert set(timing) == {"untrained", "one", "two"}
+    assert len(reads) == (2 if form == "per_dimension" else 0)  # two dialogues; answers of several digits are generated
+    assert len({str(record.distribution) for record in found["kept"]}) == 18
+    for a, b in zip(found["kept"], found["whole"], strict=True):
+        assert a.distribution is not None and a.distribution == pytest.approx(b.distribution, rel=1e-3, abs=1e-6)
+        assert a.model_dump(exclude={"distribution", "expected"}) == b.model_dump(exclude={"distribution", "expected"})
