@@ -192,6 +192,8 @@ class RankTrainer(SeededOrder, SFTTrainer):
         `last_layer`: trees are read by way of `train.last_layer`, which keeps in folder `kept` what it read (None: in memory).
         """
         super().__init__(*args, **kwargs)
+        # transformers counts a batch's labels without the first column, which no shifted loss uses; ours are not shifted.
+        self._loss_shifts_labels = False
         self._scores = torch.tensor(list(score_tokens))
         self._digits = digits
         self._over_scale = over_scale

@@ -32,6 +32,10 @@ class DataArguments:
     train_file: str = field(default="", metadata={"help": "JSONL of training examples."})
     valid_file: str = field(default="", metadata={"help": "JSONL of validation examples, of other dialogues."})
     licence: str = field(default="", metadata={"help": "Licence of the adapter, for its model card."})
+    attention_dropout: float = field(
+        default=0.0,
+        metadata={"help": "Share (0 to 1) of the attention's weights left out in training, of every layer that is not kept."},
+    )
     max_train_examples: int = field(
         default=0, metadata={"help": "Train on this many examples (ranker: dialogues) drawn by the seed. 0: all."}
     )

@@ -83,6 +83,7 @@ def load_base(recipe: Recipe[Any]) -> PreTrainedModel:
             dtype=recipe.model.dtype,
             attn_implementation=recipe.model.attn_implementation,
             use_safetensors=True,
+            attention_dropout=recipe.data.attention_dropout,
         )
 
 

@@ -61,7 +61,7 @@ def test_it_was_trained_by_the_recipe_on_the_data_that_this_repository_builds(da
         name: sha256_file(data / name) for name in ("train.jsonl", "valid.jsonl")
     }
     for name, value in load_yaml(RECIPE, "recipe").items():
-        if name not in ("output_dir", "train_file", "valid_file", "report_to", "seed"):
+        if name not in ("output_dir", "kept_dir", "train_file", "valid_file", "report_to", "seed"):
             assert str(found.recipe[name]) == str(value), name
     assert found.metrics["valid_average_acc"] > found.baselines["majority class"]["valid_average_acc"]
 

@@ -89,6 +89,26 @@ def test_reading_a_row_draws_no_random_number(tmp_path: Path, tiny: dict[str, Pa
     assert made.model.training and losses[0] == losses[1]
 
 
+def test_attention_dropout_is_for_training_and_leaves_what_is_kept_alone(tmp_path: Path, tiny: dict[str, Path]) -> None:
+    import torch
+
+    losses, scores = {}, {}
+    for rate in (0.0, 0.5):
+        folder = tmp_path / str(rate)
+        folder.mkdir()
+        made = trainer(folder, tiny["qwen2"], "per_dimension", attention_dropout=rate, kept_dir=str(tmp_path / "kept"))
+        (batch,) = made.get_train_dataloader()
+        for seed in (1, 1, 2):
+            torch.manual_seed(seed)
+            losses.setdefault(rate, []).append(made.compute_loss(made.model.train(), dict(batch)).item())
+        scores[rate] = made.evaluate()["eval_loss"]
+    assert losses[0.0][0] == losses[0.0][1] == losses[0.0][2]
+    assert losses[0.5][0] == losses[0.5][1] != losses[0.5][2]
+    assert losses[0.5][0] != losses[0.0][0]
+    assert scores[0.0] == scores[0.5]
+    assert len(list((tmp_path / "kept").iterdir())) == 7  # five rows and two of validation, read once for both
+
+
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
@@ -202,3 +222,13 @@ def test_scoring_a_test_split_reads_it_once_for_all_adapters(
     for a, b in zip(found["kept"], found["whole"], strict=True):
         assert a.distribution is not None and a.distribution == pytest.approx(b.distribution, rel=1e-3, abs=1e-6)
         assert a.model_dump(exclude={"distribution", "expected"}) == b.model_dump(exclude={"distribution", "expected"})
+
+
+@pytest.mark.parametrize("form", ["joint", "per_dimension"])
+def test_the_loss_that_is_logged_is_the_mean_over_all_answers(tmp_path: Path, tiny: dict[str, Path], form: str) -> None:
+    """transformers counts labels for losses that shift them, a column fewer than trees have."""
+    made = trainer(tmp_path, tiny["llama"], form, max_steps=1)
+    (batch,) = made.get_train_dataloader()
+    expected = made.compute_loss(made.model.train(), dict(batch)).item()
+    made.train()
+    assert made.state.log_history[0]["loss"] == pytest.approx(expected, rel=1e-5)
