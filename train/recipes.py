@@ -34,7 +34,7 @@ class DataArguments:
     licence: str = field(default="", metadata={"help": "Licence of the adapter, for its model card."})
     attention_dropout: float = field(
         default=0.0,
-        metadata={"help": "Share (0 to 1) of the attention's weights left out in training, of every layer that is not kept."},
+        metadata={"help": "Share (below 1) of the attention's weights left out in training. 0: as the base's config has it."},
     )
     max_train_examples: int = field(
         default=0, metadata={"help": "Train on this many examples (ranker: dialogues) drawn by the seed. 0: all."}
@@ -232,6 +232,8 @@ def _check(recipe: Recipe[Any]) -> None:
         value, choices = getattr(recipe.data, each.name), each.metadata.get("choices")
         if choices and value not in choices:
             raise UserError(f"{where}: {each.name}: {value!r} is not one of {', '.join(choices)}")
+    if not 0 <= recipe.data.attention_dropout < 1:
+        raise UserError(f"{where}: attention_dropout: {recipe.data.attention_dropout:g} is not a share from 0 to below 1")
     if recipe.model.dtype is None:
         recipe.model.dtype = "auto"
     if recipe.model.load_in_4bit or recipe.model.load_in_8bit:

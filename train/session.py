@@ -76,6 +76,7 @@ def load_base(recipe: Recipe[Any]) -> PreTrainedModel:
     """The base model in the recipe's dtype, without remote code, from safetensors."""
     from transformers import AutoModelForCausalLM
 
+    rate = recipe.data.attention_dropout
     with _loading(recipe):
         return AutoModelForCausalLM.from_pretrained(
             base_folder(recipe),
@@ -83,7 +84,7 @@ def load_base(recipe: Recipe[Any]) -> PreTrainedModel:
             dtype=recipe.model.dtype,
             attn_implementation=recipe.model.attn_implementation,
             use_safetensors=True,
-            attention_dropout=recipe.data.attention_dropout,
+            **({"attention_dropout": rate} if rate else {}),  # not every architecture's config knows it
         )
 
 
@@ -92,7 +93,7 @@ def _loading(recipe: Recipe[Any]) -> Iterator[None]:
     """What the libraries raise for a base that is not there, or that needs a package which is not, as one line."""
     try:
         yield
-    except (OSError, ImportError, ValueError) as error:
+    except (OSError, ImportError, ValueError, TypeError) as error:
         line = " ".join(str(error).split())
         raise UserError(f"model_name_or_path: {recipe.model.model_name_or_path} cannot be loaded: {line[:300]}") from error
 

@@ -92,7 +92,8 @@ def test_reading_a_row_draws_no_random_number(tmp_path: Path, tiny: dict[str, Pa
 def test_attention_dropout_is_for_training_and_leaves_what_is_kept_alone(tmp_path: Path, tiny: dict[str, Path]) -> None:
     import torch
 
-    losses, scores = {}, {}
+    losses: dict[float, list[float]] = {}
+    scores: dict[float, float] = {}
     for rate in (0.0, 0.5):
         folder = tmp_path / str(rate)
         folder.mkdir()
@@ -202,7 +203,12 @@ def test_scoring_a_test_split_reads_it_once_for_all_adapters(
     made.save_model(str(tmp_path / "two"))
     reads: list[int] = []
     read = module.LastLayer._read
-    monkeypatch.setattr(module.LastLayer, "_read", lambda *given: reads.append(1) or read(*given))
+
+    def counted(*given: Any) -> Any:
+        reads.append(1)
+        return read(*given)
+
+    monkeypatch.setattr(module.LastLayer, "_read", counted)
     found = {}
     for name in ("kept", "whole"):
         if name == "whole":

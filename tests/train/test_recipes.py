@@ -64,6 +64,11 @@ def test_value_that_is_no_choice(tmp_path: Path, name: str, value: str) -> None:
     assert f"{name}: {value}" in refused(recipe(tmp_path, "rank", **{name: value})).replace("'", "")
 
 
+@pytest.mark.parametrize("rate", [-0.1, 1.0])
+def test_attention_dropout_that_is_no_share(tmp_path: Path, rate: float) -> None:
+    assert f"attention_dropout: {rate:g} is not a share" in refused(recipe(tmp_path, "rank", attention_dropout=rate))
+
+
 def test_setting_of_the_other_task(tmp_path: Path) -> None:
     assert "ordinal_weight: unknown setting" in refused(recipe(tmp_path, ordinal_weight=2.0))
     assert read_recipe(recipe(tmp_path, "rank", ordinal_weight=2.0)).data.ordinal_weight == 2.0
