@@ -80,15 +80,16 @@ def decode(model: Any, batch: Sequence[Unit], tokens: Sequence[int], digits: int
         cache.batch_select_indices(owner)
         ids, fresh = _left([tail for unit in batch for tail in unit.tails], model.device)
         mask = torch.cat([mask[owner], fresh], 1)
-        logits = _forward(model, ids, mask, cache).logits[:, -1]
-        return greedy(model, logits, mask, cache, torch.tensor(list(tokens), device=model.device), digits).cpu().numpy()
+        scale = torch.tensor(list(tokens), device=model.device)
+        logits = _forward(model, ids, mask, cache).logits[:, -1, scale]
+        return greedy(model, logits, mask, cache, scale, digits).cpu().numpy()
 
 
 def decode_kept(model: Any, batch: Sequence[Unit], tokens: Sequence[int], way: LastLayer) -> Shares:
     """`decode` of answers of one digit [R, 1, S] by way of what is kept: further adapters read no dialogue again."""
     import torch
 
-    found = []
+    found, scale = [], torch.tensor(list(tokens), device=model.device)
     for unit in batch:
         made = tree([unit.head + tail for tail in unit.tails])
         row = {
@@ -100,16 +101,16 @@ def decode_kept(model: Any, batch: Sequence[Unit], tokens: Sequence[int], way: L
         }
         inputs = {name: torch.tensor([values], device=model.device) for name, values in row.items()}
         with torch.inference_mode():
-            logits = way.logits(model, inputs | {"lengths": torch.tensor([len(made.ids)])})
-            found.append(logits[0][:, list(tokens)].double().softmax(-1))
+            logits = way.logits(model, inputs | {"lengths": torch.tensor([len(made.ids)])}, scale)
+            found.append(logits[0].double().softmax(-1))
     return torch.cat(found)[:, None].cpu().numpy()
 
 
 def greedy(model: Any, logits: torch.Tensor, mask: torch.Tensor, cache: Any, scale: torch.Tensor, digits: int) -> torch.Tensor:
     """Probabilities [R, digits, S] over the tokens `scale` [S], each digit after the most probable ones before it.
 
-    `logits` [R, vocabulary] are those of the first digit; `cache` holds the T tokens read so far, of which `mask` [R, T] says
-    which count: after them it is one token a further digit, `digits` − 1 passes. Of equal scores the lowest is taken.
+    `logits` [R, S] are those of the first digit; `cache` holds the T tokens read so far, of which `mask` [R, T] says which
+    count: after them it is one token a further digit, `digits` − 1 passes. Of equal scores the lowest is taken.
     """
     import torch
 
@@ -118,8 +119,8 @@ def greedy(model: Any, logits: torch.Tensor, mask: torch.Tensor, cache: Any, sca
         if step:
             ids = scale[found[-1].argmax(1)][:, None]  # the first of equals
             mask = torch.cat([mask, torch.ones_like(ids)], 1)
-            logits = _forward(model, ids, mask, cache).logits[:, -1]
-        found.append(logits[:, scale].double().softmax(-1))
+            logits = _forward(model, ids, mask, cache).logits[:, -1, scale]
+        found.append(logits.double().softmax(-1))
     return torch.stack(found, 1)
 
 

@@ -58,19 +58,19 @@ class _Enough(Exception):
 
 
 class _UpToLast(DynamicCache):
-    """Keeps the keys and values of layer `last` alone, and ends the pass there."""
-
-    keys: torch.Tensor
-    values: torch.Tensor
+    """Ends the pass at layer `last`, once its keys and values are known: a part of the row each time."""
 
     def __init__(self, last: int) -> None:
         super().__init__()
         self._last = last
+        self.keys: list[torch.Tensor] = []
+        self.values: list[torch.Tensor] = []
 
-    def update(self, keys: torch.Tensor, values: torch.Tensor, layer: int, *_: Any, **__: Any) -> Any:
+    def update(self, keys: torch.Tensor, values: torch.Tensor, layer: int, *more: Any, **named: Any) -> Any:
         if layer < self._last:
-            return keys, values
-        self.keys, self.values = keys, values
+            return super().update(keys, values, layer, *more, **named)
+        self.keys.append(keys)
+        self.values.append(values)
         raise _Enough
 
 
@@ -96,13 +96,16 @@ class LastLayer:
         self._seen: dict[str, _Seen] = {}
         self.spared = 0.0  # seconds that reading the rows took which `logits` found read
 
-    def logits(self, model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Logits [B, K, vocabulary] of a `TreePadding` batch at its `places` [B, K]; `model` reads the rows that are new."""
+    def logits(self, model: Any, inputs: dict[str, torch.Tensor], tokens: torch.Tensor | None = None) -> torch.Tensor:
+        """Logits [B, K, vocabulary] of a `TreePadding` batch at its `places` [B, K]; `model` reads the rows that are new.
+
+        With `tokens` [S] theirs alone, [B, K, S]: of a small model, the vocabulary is most of a step.
+        """
         places = inputs["places"]
         seen = [self._row(model, inputs, place) for place in range(len(places))]
-        tokens = inputs["input_ids"].shape[1]
+        length = inputs["input_ids"].shape[1]
         states = _stacked((each.states for each in seen), places.shape[1])
-        held = _Fixed(_stacked((each.keys for each in seen), tokens), _stacked((each.values for each in seen), tokens))
+        held = _Fixed(_stacked((each.keys for each in seen), length), _stacked((each.values for each in seen), length))
         positions = inputs["position_ids"].gather(1, places)
         out = self._layer(
             states,
@@ -112,7 +115,8 @@ class LastLayer:
             use_cache=True,
             position_embeddings=self._base.model.rotary_emb(states, positions),
         )
-        return self._base.lm_head(self._base.model.norm(out))
+        out, head = self._base.model.norm(out), self._base.lm_head
+        return head(out) if tokens is None else F.linear(out, head.weight[tokens])  # neither of _MODELS has a bias there
 
     def _row(self, model: Any, inputs: dict[str, torch.Tensor], place: int) -> _Seen:
         """Row `place` of a batch, from memory, from the folder, or read now."""
@@ -138,7 +142,10 @@ class LastLayer:
     def _read(
         self, model: Any, ids: torch.Tensor, positions: torch.Tensor, until: torch.Tensor, answers: torch.Tensor
     ) -> _Seen:
-        """A row [T] alone and unpadded, so that what is kept does not depend on its batch."""
+        """A row [T] alone and unpadded, so that what is kept does not depend on its batch.
+
+        What comes before the first fork of its tree, most of a row, goes without a mask: attention then takes half the time.
+        """
         started = time.monotonic()
         states: list[torch.Tensor] = []
 
@@ -149,21 +156,32 @@ class LastLayer:
         hook = self._layer.register_forward_pre_hook(catch, with_kwargs=True)
         training = model.training
         model.eval()  # no dropout: a resumed run, which reads rows at other times, has to draw the same random numbers
+        fork = _first_fork(until)
         try:
-            with torch.no_grad(), suppress(_Enough):
-                model(
-                    input_ids=ids[None],
-                    attention_mask=visible(until[None]),
-                    position_ids=positions[None],
-                    past_key_values=cache,
-                    use_cache=True,
-                    logits_to_keep=1,
-                )
+            for part in (slice(0, fork), slice(fork, len(ids))):
+                if part.start == part.stop:
+                    continue
+                places = torch.arange(part.start, part.stop, device=ids.device)
+                with torch.no_grad(), suppress(_Enough):
+                    model(
+                        input_ids=ids[None, part],
+                        attention_mask=None if part.stop == fork else visible(until[None], places[None]),
+                        position_ids=positions[None, part],
+                        past_key_values=cache,
+                        use_cache=True,
+                        logits_to_keep=1,
+                    )
         finally:
             hook.remove()
             model.train(training)
-        found = states[0][0, answers], cache.keys[0].to(states[0].dtype), cache.values[0].to(states[0].dtype)
-        return _Seen(*found, torch.tensor(time.monotonic() - started))
+        keys, values = (torch.cat(each, 2)[0].to(states[0].dtype) for each in (cache.keys, cache.values))
+        return _Seen(torch.cat(states, 1)[0, answers], keys, values, torch.tensor(time.monotonic() - started))
+
+
+def _first_fork(until: torch.Tensor) -> int:
+    """How many tokens of a row [T] come before its tree forks: all that follow see them."""
+    inner = until != len(until)
+    return int(inner.int().argmax()) if inner.any() else len(until)
 
 
 def _hash_of_weights(base: Any) -> bytes:

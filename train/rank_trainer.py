@@ -200,40 +200,48 @@ class RankTrainer(SeededOrder, SFTTrainer):
         self._last_layer = LastLayer(self.model.get_base_model(), kept) if last_layer else None
 
     def answer_loss(self, inputs: dict[str, torch.Tensor], logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """The summed loss of a batch: logits [B, K, vocabulary], labels [B, K]."""
+        """The summed loss of a batch: logits as `_answers` gives them, labels [B, K]."""
         scored = torch.isin(labels, self._scores.to(labels.device))
         weights = torch.ones_like(labels, dtype=logits.dtype)
         weights[scored] = inputs["weights"][inputs["keys"] >= 0].to(logits.dtype)
         places = (labels[scored][:, None] == self._scores.to(labels.device)).int().argmax(1)
         if self._over_scale:
-            losses = F.cross_entropy(logits[scored][:, self._scores], places, reduction="none")
+            losses = F.cross_entropy(logits[scored], places, reduction="none")
             total = (losses * weights[scored]).sum()
         else:
             losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none")
             total = (losses * weights.flatten()).sum()
         if self.ordinal_weight:
-            emd = squared_emd(logits[scored][:, self._scores], places)
+            emd = squared_emd(self._of_scale(logits[scored]), places)
             total = total + self.ordinal_weight * (emd * weights[scored]).sum()
         return total
+
+    def _of_scale(self, logits: torch.Tensor) -> torch.Tensor:
+        """The scores' logits [..., S] of what `_answers` gives."""
+        return logits if self._over_scale else logits[..., self._scores.to(logits.device)]
 
     def _answers(
         self, model: Any, inputs: dict[str, torch.Tensor], use_cache: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor, Any]:
-        """Logits [B, K, vocabulary] in fp32 and labels [B, K] of the answers, and the cache where it is used."""
+        """Logits [B, K, vocabulary], or [B, K, S] for a loss over the scale, in fp32, and labels [B, K] of the answers, and the
+        cache where it is used."""
         labels = inputs["labels"]
+        columns = self._scores.to(labels.device) if self._over_scale else None
         if self._last_layer is not None and "places" in inputs:
-            return self._last_layer.logits(model, inputs).float(), labels, None
+            return self._last_layer.logits(model, inputs, columns).float(), labels, None
+        cache = None
         if "places" in inputs:
             kept, where = inputs["places"].unique(return_inverse=True)
             asked = {name: inputs[name] for name in ("input_ids", "position_ids")}
             seen = visible(inputs["until"])
             logits = model(**asked, attention_mask=seen, logits_to_keep=kept, use_cache=False).logits
-            return logits.gather(1, where[..., None].expand(-1, -1, logits.shape[-1])).float(), labels, None
-        length = int((labels != IGNORED).any(0).int().argmax())  # where the longest answer begins
-        kept = labels.shape[1] - length
-        asked = {name: inputs[name] for name in ("input_ids", "attention_mask", "position_ids")}
-        out = model(**asked, logits_to_keep=kept + 1, use_cache=use_cache)
-        return out.logits[:, :-1].float(), labels[:, -kept:], out.past_key_values
+            logits = logits.gather(1, where[..., None].expand(-1, -1, logits.shape[-1]))
+        else:
+            length = int((labels != IGNORED).any(0).int().argmax())  # where the longest answer begins
+            asked = {name: inputs[name] for name in ("input_ids", "attention_mask", "position_ids")}
+            out = model(**asked, logits_to_keep=labels.shape[1] - length + 1, use_cache=use_cache)
+            logits, labels, cache = out.logits[:, :-1], labels[:, length:], out.past_key_values
+        return (logits if columns is None else logits[..., columns]).float(), labels, cache
 
     def compute_loss(
         self,
@@ -269,9 +277,9 @@ class RankTrainer(SeededOrder, SFTTrainer):
             scored = torch.isin(labels, scale)
             if "places" in inputs:
                 found = logits.new_zeros((*inputs["keys"].shape, len(scale)), dtype=torch.float64)
-                found[inputs["keys"] >= 0] = logits[scored][:, scale].double().softmax(-1)
+                found[inputs["keys"] >= 0] = self._of_scale(logits[scored]).double().softmax(-1)
             else:
-                first = logits[torch.arange(len(labels), device=labels.device), scored.int().argmax(1)]
+                first = self._of_scale(logits[torch.arange(len(labels), device=labels.device), scored.int().argmax(1)])
                 asked = inputs["attention_mask"] * ((inputs["labels"] != IGNORED).cumsum(1) == 0)  # the prompts alone
                 found = greedy(model, first, asked, cache, scale, self._digits)[:, : inputs["keys"].shape[1]].contiguous()
         told = torch.stack([inputs["keys"].to(found.dtype), inputs["targets"].to(found.dtype)], -1)

@@ -132,7 +132,7 @@ def test_loss_over_the_scale(tmp_path: Path, tiny: dict[str, Path], form: str) -
     made = trainer(tmp_path, tiny["llama"], form, loss_over="scale")
     made.model.train()
     (batch,) = made.get_train_dataloader()
-    logits, labels, _ = made._answers(made.model, batch)
+    logits, labels = made._last_layer.logits(made.model, batch), batch["labels"]
     tokens = made._scores.tolist()
     assert set(labels.flatten().tolist()) <= set(tokens) and labels.numel() == 15
     shares = logits.detach().double()[..., tokens].log_softmax(-1)
@@ -143,9 +143,14 @@ def test_loss_over_the_scale(tmp_path: Path, tiny: dict[str, Path], form: str) -
 
 
 def passes_of(model: Any) -> list[int]:
-    """Rows of every pass through the whole model from now on."""
+    """Rows of every pass through the model from now on, but for those that go on where another ended (a tree's branches)."""
     passes: list[int] = []
-    model.register_forward_pre_hook(lambda *call: passes.append(call[2]["input_ids"].shape[0]), with_kwargs=True)
+
+    def note(_: Any, given: Any, named: dict[str, Any]) -> None:
+        if not named["position_ids"][:, 0].any():
+            passes.append(named["input_ids"].shape[0])
+
+    model.register_forward_pre_hook(note, with_kwargs=True)
     return passes
 
 
