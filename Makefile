@@ -24,7 +24,7 @@ SEEDS       ?= 0 1 2
 # For rank-methods-cpu: its folder, how many dialogues a run trains on (drawn by the seed; a seventh of them where each is read
 # seven times, so that all runs read about as many tokens). SETTINGS: more for any training.
 METHODS     ?= runs/train/methods
-EXAMPLES    ?= 195
+EXAMPLES    ?= 399
 SETTINGS    ?=
 # For reproduce-table4: people's scores and their dialogues, the ranker's spec, further judges.
 SCORES      ?=
@@ -117,7 +117,7 @@ train-survey-cpu: setup  ## The same ranker on what ESConv's seekers said of the
 	  --judgements runs/train/survey_test/judgements-untrained.jsonl --judgements runs/train/survey_test/judgements-trained.jsonl \
 	  --out runs/train/survey_table
 
-rank-methods-cpu: setup  ## The ranker, two losses × three ways of asking, English, EXAMPLES= dialogues a run (195; paper: a seventh): one table
+rank-methods-cpu: setup  ## The ranker, two losses × three ways of asking, English, EXAMPLES= dialogues a run (399; paper: a seventh): one table
 	$(PREP) score-set --out $(METHODS)/scores
 	for method in joint per_dimension paper; do \
 	  $(PREP) rank-sft --dialogues $(METHODS)/scores/dialogues.jsonl --scores $(METHODS)/scores/scores.jsonl --rubric esc_eval \

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.scores.rank_sft import RankExample
-from train.prefix_tree import tree
+from train.prefix_tree import alike, tree
 
 if TYPE_CHECKING:
     import torch
@@ -91,18 +91,22 @@ def decode_kept(model: Any, batch: Sequence[Unit], tokens: Sequence[int], way: L
 
     found, scale = [], torch.tensor(list(tokens), device=model.device)
     for unit in batch:
-        made = tree([unit.head + tail for tail in unit.tails])
-        row = {
-            "input_ids": made.ids,
-            "position_ids": made.positions,
-            "until": made.until,
-            "places": [path[-1] for path in made.paths],
-            "labels": [0] * len(made.paths),  # any: each of the places is asked
-        }
-        inputs = {name: torch.tensor([values], device=model.device) for name, values in row.items()}
-        with torch.inference_mode():
-            logits = way.logits(model, inputs | {"lengths": torch.tensor([len(made.ids)])}, scale)
-            found.append(logits[0].double().softmax(-1))
+        prompts = [unit.head + tail for tail in unit.tails]
+        shares = torch.empty(len(prompts), len(scale), dtype=torch.float64, device=model.device)
+        for group in alike(prompts, [""] * len(prompts)):  # as in training: in the paper's order each is a row
+            made = tree([prompts[n] for n in group])
+            row = {
+                "input_ids": made.ids,
+                "position_ids": made.positions,
+                "until": made.until,
+                "places": [path[-1] for path in made.paths],
+                "labels": [0] * len(made.paths),  # any: each of the places is asked
+            }
+            inputs = {name: torch.tensor([values], device=model.device) for name, values in row.items()}
+            with torch.inference_mode():
+                logits = way.logits(model, inputs | {"lengths": torch.tensor([len(made.ids)])}, scale)
+            shares[group] = logits[0].double().softmax(-1)
+        found.append(shares)
     return torch.cat(found)[:, None].cpu().numpy()
 
 

@@ -110,16 +110,20 @@ def rank_examples(count: int, first: int = 0) -> list[Record]:
     return made
 
 
-def per_dimension(examples: Sequence[Any]) -> list[Record]:
-    """Every example asked for each of its dimensions by itself, by name at the end of a prompt that begins with its id."""
+def per_dimension(examples: Sequence[Any], dimension_first: bool = False) -> list[Record]:
+    """Every example asked for each of its dimensions by itself, by name at the end of a prompt that begins with its id.
+
+    With `dimension_first` it begins with the name, as in the paper's order: then no two prompts share more than a marker.
+    """
     made: list[Record] = []
     for example in examples:
         system = {**example.prompt[0], "content": f"{example.id} {example.prompt[0]['content']}"}
         for key, label in example.labels.items():
             question = {**example.prompt[-1], "content": f"{example.prompt[-1]['content']} {key}"}
+            named = {**system, "content": f"{key} {system['content']}"} if dimension_first else system
             asked = {
                 "id": f"{example.id}/{key}",
-                "prompt": (system, question),
+                "prompt": (named, question),
                 "completion": ({"role": "assistant", "content": str(label)},),
                 "labels": {key: label},
                 "target": {key: example.target[key]},

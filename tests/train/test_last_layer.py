@@ -28,9 +28,9 @@ def trainer(folder: Path, base: Path, form: str, **settings: object) -> Any:
     from train.recipes import parse_recipe
 
     data = write_data(folder, "rank", train=5, valid=2)
-    if form == "per_dimension":
+    if form != "joint":
         for name, first, count in (("train_file", 0, 5), ("valid_file", 1000, 2)):
-            write_jsonl(Path(data[name]), per_dimension(rank_examples(count, first=first)))
+            write_jsonl(Path(data[name]), per_dimension(rank_examples(count, first=first), form == "paper"))
     asked = {"lora_dropout": 0.0, "lora_target_modules": LAST, "per_device_train_batch_size": 5, **settings}
     recipe = write_recipe(folder / "r.yaml", "rank", base, data, folder / "out", **asked)
     made = script.build(parse_recipe("rank", ["--config", str(recipe)]))
@@ -194,9 +194,12 @@ def test_a_folder_keeps_rows_for_further_runs_on_the_same_weights(tmp_path: Path
     assert len(list(kept.glob("*.safetensors"))) == 10 == len(list(kept.iterdir()))
 
 
-@pytest.mark.parametrize("form", ["joint", "per_dimension"])
+@pytest.mark.parametrize(
+    ("form", "rows"),
+    [("joint", 0), ("per_dimension", 2), ("paper", 6)],  # two dialogues, three dimensions; several digits are generated
+)
 def test_scoring_a_test_split_reads_it_once_for_all_adapters(
-    tmp_path: Path, tiny: dict[str, Path], form: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny: dict[str, Path], form: str, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And gives the scores that decoding with the whole model gives; the time of reading counts for each of them."""
     import train.last_layer as module
@@ -228,7 +231,7 @@ def test_scoring_a_test_split_reads_it_once_for_all_adapters(
         ]
         timing = orjson.loads((out / "timing.json").read_bytes())
         assert set(timing) == {"untrained", "one", "two"}
-    assert len(reads) == (2 if form == "per_dimension" else 0)  # two dialogues; answers of several digits are generated
+    assert len(reads) == rows
     assert len({str(record.distribution) for record in found["kept"]}) == 18
     for a, b in zip(found["kept"], found["whole"], strict=True):
         assert a.distribution is not None and a.distribution == pytest.approx(b.distribution, rel=1e-3, abs=1e-6)
