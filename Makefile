@@ -72,7 +72,7 @@ demo-data: setup  ## Data preparation on the bundled samples: cards, role-play s
 	  --data $(DATA)/role_sft/train.jsonl --data $(DATA)/role_sft/valid.jsonl --out $(DATA)/contamination
 	$(PREP) score-set --out $(DATA)/scores
 	$(PREP) rank-sft --dialogues $(DATA)/scores/dialogues.jsonl --scores $(DATA)/scores/scores.jsonl --rubric esc_eval \
-	  --method joint --out $(DATA)/rank_sft
+	  --out $(DATA)/rank_sft
 
 demo-cards:  ## The part of demo-data that asks a model, which is already served (SERVE_URL_EMBEDDED)
 	$(PREP) cards extract --source bundled_support=$(SAMPLES) --limit 8 $(ASK) --out $(DATA)/extract

@@ -60,7 +60,7 @@ def rank_sft(
     scores: Scores,
     out: OutOption,
     rubric: RubricOption = "esc_eval",
-    method: MethodOption = "joint",
+    method: MethodOption = "per_dimension",
     split: SplitOption = "grouped",
     seed: SeedOption = 0,
     dimensions: DimensionsOption = "",

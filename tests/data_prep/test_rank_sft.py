@@ -197,15 +197,15 @@ def test_bundled_set_through_the_command(score_set: Path, tmp_path: Path) -> Non
     output = call(score_set, tmp_path)
     splits = {file: read_jsonl(tmp_path / file, RankExample, "examples") for file in FILES}
     dialogues = read_jsonl(score_set / "dialogues.jsonl", Dialogue, "dialogues")
-    assert sum(map(len, splits.values())) == len(dialogues)
+    assert sum(map(len, splits.values())) == 7 * len(dialogues)
     groups = [{example.group for example in found} for found in splits.values()]
     assert sum(map(len, groups)) == len(set.union(*groups)) == 86, "the variants of one base stay together"
     tested = [d.id for d in read_jsonl(tmp_path / "dialogues_test.jsonl", Dialogue, "dialogues")]
-    assert tested == [example.dialogue_id for example in splits["test.jsonl"]]
+    assert tested == [example.dialogue_id for example in splits["test.jsonl"]][::7]
     gold = read_gold(tmp_path / "scores_test.jsonl")
     assert {score.dialogue_id for score in gold} == set(tested) and len(gold) == 7 * len(tested)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
-    assert manifest["seed"] == 0 and manifest["settings"]["method"] == "joint"
+    assert manifest["seed"] == 0 and manifest["settings"]["method"] == "per_dimension"
     assert set(manifest["outputs"]) == {*FILES, "dialogues_test.jsonl", "scores_test.jsonl", "labels.json", "rubric.yaml"}
     labels = json.loads((tmp_path / "labels.json").read_text())
     assert labels["on_several_sides"] == {"dialogues": 0, "groups": 0}
@@ -222,7 +222,7 @@ def test_the_written_rubric_asks_what_the_examples_ask(score_set: Path, tmp_path
     example = read_jsonl(tmp_path / "test.jsonl", RankExample, "examples")[0]
     dialogue = read_jsonl(tmp_path / "dialogues_test.jsonl", Dialogue, "dialogues")[0]
     target = {key: float(value) for key, value in example.target.items()}
-    assert Case(dialogue, target, "joint").example(pack, rubric) == example
+    assert Case(dialogue, {"empathy": target["empathy"]}, "per_dimension").example(pack, rubric) == example
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -554,7 +554,7 @@ def test_a_reviewers_wrong_score_is_named_with_file_and_line(tmp_path: Path, lin
     assert f"human.csv:3: {problem}" in str(failed.exception), failed.exception
 
 
-@pytest.mark.parametrize(("mode", "method"), [("native", "joint"), ("paper", "paper")])
+@pytest.mark.parametrize(("mode", "method"), [("native", "per_dimension"), ("paper", "paper")])
 def test_the_config_of_table_4_loads_with_every_judge_of_the_table(mode: str, method: str) -> None:
     for judge in ("esc-rank", "esc-rank-published", "internlm2-chat-7b", "gpt-4"):
         resolved = Resolved(load_config(CONFIGS / "eval" / "table4.yaml", {"judge": judge, "mode": mode}))
