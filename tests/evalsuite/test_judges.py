@@ -517,7 +517,7 @@ def test_from_human_scores_and_a_ranker_to_table_4(esc_eval: EscEval, tmp_path: 
     (tmp_path / "human.csv").write_text("\n".join([",".join(columns), *lines]) + "\n")
     prepare = ["import-scores", "--scores", "human.csv", "--dialogues", "talks.jsonl", "--out", "gold"]
     assert CliRunner().invoke(data_prep_app, prepare).exit_code == 0
-    with Endpoint(lambda body, count: Answer("3333333"), models=("embedded",)) as endpoint:
+    with Endpoint(lambda body, count: Answer("3"), models=("embedded",)) as endpoint:
         asked = ("--config", CONFIGS / "eval" / "table4.yaml", "--judge", "embedded", "--judge-prompts", "esc_rank")
         where = ("--dialogues", "gold/dialogues.jsonl", "--endpoint", f"embedded={endpoint.url}", "--out", "table4/ranker")
         assert esc_eval("score", *asked, *where) == (0, "")
