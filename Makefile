@@ -134,7 +134,7 @@ rank-methods-cpu: setup  ## The ranker, two losses × three ways of asking, Engl
 	done
 	$(BIN)/python -m train rank-table --data $(METHODS)/joint/data --language en --dialogues $(METHODS)/scores/dialogues.jsonl \
 	  $(foreach method,joint per_dimension paper,$(foreach judge,cross_entropy ordinal,--judgements \
-	  $(METHODS)/$(method)/test/judgements-$(judge).jsonl)) --against 'cross_entropy · joint' \
+	  $(METHODS)/$(method)/test/judgements-$(judge).jsonl)) --against 'cross_entropy · per_dimension' \
 	  --title 'Losses and ways of asking (paper: trained on a seventh of the dialogues, each read seven times)' --out $(METHODS)/table
 	@cat $(METHODS)/table/table.md
 
