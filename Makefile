@@ -80,20 +80,20 @@ demo-cards:  ## The part of demo-data that asks a model, which is already served
 	$(PREP) cards categorise --cards $(DATA)/filter/cards.jsonl $(ASK) --out $(DATA)/categorise
 	$(PREP) cards stats --cards $(DATA)/categorise/cards.jsonl --html $(DATA)/cards.html
 
-train-role-cpu: setup  ## Train the embedded seeker on ESConv (ESCONV=its folder) and compare it with its base: 30 to 50 minutes
+train-role-cpu: setup  ## Train the embedded seeker on ESConv (ESCONV=its folder) and compare it with its base: 30 to 50 minutes; on a CPU without bf16, give SETTINGS='--bf16 false'
 	@test -d "$(ESCONV)" || { echo "error: give ESConv's folder: make train-role-cpu ESCONV=DIR (train.jsonl, valid.jsonl)" >&2; exit 2; }
 	$(PREP) role-sft --config configs/data/role_esconv.yaml --source esconv=$(ESCONV)/train.jsonl \
 	  --valid-source esconv=$(ESCONV)/valid.jsonl --out runs/train/role_data
-	$(TRAIN) train/esc_role.py --config configs/train/esc_role_embedded.yaml
+	$(TRAIN) train/esc_role.py --config configs/train/esc_role_embedded.yaml $(SETTINGS)
 	$(BIN)/python -m train compare configs/train/esc_role_embedded.yaml --adapter runs/train/role/adapter --max-length 512 \
-	  --out runs/train/role_compare
+	  --out runs/train/role_compare $(SETTINGS)
 
 train-rank-cpu: setup  ## Train the embedded ranker on the synthetic set (SEEDS) and test it; with ESCONV=its folder on its survey too
 	$(PREP) score-set --out runs/train/scores
 	$(PREP) rank-sft --dialogues runs/train/scores/dialogues.jsonl --scores runs/train/scores/scores.jsonl --rubric esc_eval \
 	  --prompts esc_rank --method per_dimension --out runs/train/rank_data
 	for seed in $(SEEDS); do \
-	  $(TRAIN) train/esc_rank.py --config $(RANK_RECIPE) --seed $$seed --output_dir runs/train/rank-$$seed || exit $$?; done
+	  $(TRAIN) train/esc_rank.py --config $(RANK_RECIPE) --seed $$seed --output_dir runs/train/rank-$$seed $(SETTINGS) || exit $$?; done
 	$(BIN)/python -m train rank-test $(RANK_RECIPE) --test runs/train/rank_data/test.jsonl \
 	  $(foreach seed,$(SEEDS),--adapter trained@$(seed)=runs/train/rank-$(seed)/adapter) --out runs/train/rank_test
 	@# Untrained, the whole model is asked: its lower layers alone say nothing.
