@@ -26,6 +26,8 @@ SEEDS       ?= 0 1 2
 METHODS     ?= runs/train/methods
 EXAMPLES    ?= 399
 SETTINGS    ?=
+# CPUs without instructions for bf16 emulate it, several times slower than fp32.
+PRECISION   := $(if $(shell grep -m1 -owE 'avx512_bf16|amx_bf16|bf16' /proc/cpuinfo 2>/dev/null),,--bf16 false)
 # For reproduce-table4: people's scores and their dialogues, the ranker's spec, further judges.
 SCORES      ?=
 DIALOGUES   ?=
@@ -80,13 +82,13 @@ demo-cards:  ## The part of demo-data that asks a model, which is already served
 	$(PREP) cards categorise --cards $(DATA)/filter/cards.jsonl $(ASK) --out $(DATA)/categorise
 	$(PREP) cards stats --cards $(DATA)/categorise/cards.jsonl --html $(DATA)/cards.html
 
-train-role-cpu: setup  ## Train the embedded seeker on ESConv (ESCONV=its folder) and compare it with its base: 30 to 50 minutes; on a CPU without bf16, give SETTINGS='--bf16 false'
+train-role-cpu: setup  ## Train the embedded seeker on ESConv (ESCONV=its folder) and compare it with its base: 25 to 55 minutes
 	@test -d "$(ESCONV)" || { echo "error: give ESConv's folder: make train-role-cpu ESCONV=DIR (train.jsonl, valid.jsonl)" >&2; exit 2; }
 	$(PREP) role-sft --config configs/data/role_esconv.yaml --source esconv=$(ESCONV)/train.jsonl \
 	  --valid-source esconv=$(ESCONV)/valid.jsonl --out runs/train/role_data
-	$(TRAIN) train/esc_role.py --config configs/train/esc_role_embedded.yaml $(SETTINGS)
+	$(TRAIN) train/esc_role.py --config configs/train/esc_role_embedded.yaml $(PRECISION) $(SETTINGS)
 	$(BIN)/python -m train compare configs/train/esc_role_embedded.yaml --adapter runs/train/role/adapter --max-length 512 \
-	  --out runs/train/role_compare $(SETTINGS)
+	  --out runs/train/role_compare $(PRECISION) $(SETTINGS)
 
 train-rank-cpu: setup  ## Train the embedded ranker on the synthetic set (SEEDS) and test it; with ESCONV=its folder on its survey too
 	$(PREP) score-set --out runs/train/scores
