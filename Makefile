@@ -26,8 +26,8 @@ SEEDS       ?= 0 1 2
 METHODS     ?= runs/train/methods
 EXAMPLES    ?= 399
 SETTINGS    ?=
-# CPUs without instructions for bf16 emulate it, several times slower than fp32.
-PRECISION   := $(if $(shell grep -m1 -owE 'avx512_bf16|amx_bf16|bf16' /proc/cpuinfo 2>/dev/null),,--bf16 false)
+# CPUs without instructions for bf16 emulate it, several times slower than fp32; asked when needed, once the venv is there.
+PRECISION    = $(if $(filter True,$(shell $(BIN)/python -c 'import torch; print(torch.ops.mkldnn._is_mkldnn_bf16_supported())')),,--bf16 false)
 # For reproduce-table4: people's scores and their dialogues, the ranker's spec, further judges.
 SCORES      ?=
 DIALOGUES   ?=
@@ -88,7 +88,7 @@ train-role-cpu: setup  ## Train the embedded seeker on ESConv (ESCONV=its folder
 	  --valid-source esconv=$(ESCONV)/valid.jsonl --out runs/train/role_data
 	$(TRAIN) train/esc_role.py --config configs/train/esc_role_embedded.yaml $(PRECISION) $(SETTINGS)
 	$(BIN)/python -m train compare configs/train/esc_role_embedded.yaml --adapter runs/train/role/adapter --max-length 512 \
-	  --out runs/train/role_compare $(PRECISION) $(SETTINGS)
+	  --out runs/train/role_compare $(PRECISION)
 
 train-rank-cpu: setup  ## Train the embedded ranker on the synthetic set (SEEDS) and test it; with ESCONV=its folder on its survey too
 	$(PREP) score-set --out runs/train/scores
