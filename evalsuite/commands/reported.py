@@ -29,7 +29,7 @@ PaperOption = Annotated[
 def check(
     paper: PaperOption = "esc_eval",
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print a list of paper, table, row, column, printed and recomputed.")
+        bool, typer.Option("--json", help="Print a list of paper, table, row, column, printed, recomputed and its slack.")
     ] = False,
 ) -> None:
     """Recompute every figure that follows from others and list those that disagree. The exit code is 0 either way."""

@@ -164,7 +164,7 @@ def as_printed(paper: Reported, name: str) -> Table:
     notes = [f"{_name(TITLES.get(paper.paper, paper.paper), table)}.", *table.notes]
     notes += ["Intervals: 95 %, Wilson."] if shares else []
     notes += [
-        f"{each.row}, {each.column}: {_figure(table, each.printed)}, recomputed {_figure(table, each.recomputed)} "
+        f"{each.row}, {each.column}: {_figure(table, each.printed)}, recomputed {_recomputed(table, each)} "
         f"({'; '.join(each.notes)})."
         for each in wrong
     ]
@@ -195,12 +195,16 @@ def _figure(table: ReportedTable, value: float) -> str:
     return rounded if isinstance(value, float) and not table.exact and float(rounded) == value else str(value)
 
 
+def _recomputed(table: ReportedTable, each: Disagreement) -> str:
+    return _figure(table, each.recomputed) + (f" ± {each.slack:.1g}" if each.slack else "")
+
+
 def disagreement_table(paper: Reported, checked: Checked) -> Table:
     """What `esc-eval reported check` prints: a row a cell that does not follow, with the reasons."""
 
     def row(each: Disagreement) -> tuple[Cell, ...]:
         table = paper.tables[each.table]
-        figures = (_figure(table, each.printed), _figure(table, each.recomputed))
+        figures = (_figure(table, each.printed), _recomputed(table, each))
         return each.table, each.row, each.column, *figures, "; ".join(each.notes)
 
     title = TITLES.get(paper.paper, paper.paper)
@@ -212,5 +216,11 @@ def disagreement_table(paper: Reported, checked: Checked) -> Table:
         notes=(
             f"{checked.figures:,} figures in {len(paper.tables)} tables were held against what they follow from; "
             f"{len(checked.disagreements)} disagree by more than the rounding of what is printed.",
+            f"{checked.exact:,} of the figures were recomputed exactly, the others within the slack that rounded inputs leave "
+            "(± in the table) or by their sign alone.",
+            *(
+                f"Table {each.table}: {each.exact} of {each.cells} figures are whole counts, so exact as inputs: {each.items}."
+                for each in checked.counted
+            ),
         ),
     )

@@ -2,11 +2,14 @@
 
 A printed number stands for all that round to it (half a unit of its last place either way; counts are exact), a recomputed one
 for all that its printed inputs allow. The two disagree when they have no number in common.
+
+Inputs that are whole numbers of known items (rules with `items`) are exact: of the multiples of 25/331 only one is printed as
+74.32. So an average of such inputs is exact too, and one that was cut off does not pass as rounding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -16,11 +19,15 @@ from serve.errors import UserError, near
 
 OPERATIONS = ("sum", "mean", "minus", "times", "ratio", "count")
 TABLE, LOST = "table", "lost"
+Known = Mapping[tuple[str, str, str], Fraction]  # (table, row, column) → the exact figure of a cell
 
 
 @dataclass(frozen=True)
 class Disagreement:
-    """A printed number that does not follow from the others; `recomputed` is rounded as the printed one is."""
+    """A printed number that does not follow from the others; `recomputed` is rounded as the printed one is.
+
+    `slack` is how far its inputs, rounded in print, let it be off: 0 where they are exact, None where only the sign is known.
+    """
 
     paper: str
     table: str
@@ -28,18 +35,31 @@ class Disagreement:
     column: str
     printed: float
     recomputed: float
+    slack: float | None
     notes: tuple[str, ...]
 
     def record(self) -> dict[str, Any]:
         """Without the notes: what `esc-eval reported check --json` lists."""
-        return {name: getattr(self, name) for name in ("paper", "table", "row", "column", "printed", "recomputed")}
+        return {name: getattr(self, name) for name in ("paper", "table", "row", "column", "printed", "recomputed", "slack")}
+
+
+@dataclass(frozen=True)
+class Counted:
+    """`exact` of the `cells` printed figures of a table are whole numbers of the `items` of one rule, the others are not."""
+
+    table: str
+    items: str
+    exact: int
+    cells: int
 
 
 @dataclass(frozen=True)
 class Checked:
-    """`figures` printed numbers were held against at least one rule."""
+    """`figures` printed numbers were held against at least one rule, `exact` of them against a value without slack."""
 
     figures: int
+    exact: int
+    counted: list[Counted]
     disagreements: list[Disagreement]
 
 
@@ -63,7 +83,9 @@ def check(reported: Reported) -> Checked:
     Two rules that give the same recomputed number for a cell are one disagreement with both reasons.
     Raises `UserError` with file and field for a rule that names cells there are not, or cannot be computed.
     """
-    figures, found = 0, []
+    counted, known = _known(reported)
+    figures = exact = 0
+    found = []
     for name, table in reported.tables.items():
         where = str(reported.files[name])
         places = [f"{where}: derived.{index}" for index in range(len(table.derived))]
@@ -72,17 +94,47 @@ def check(reported: Reported) -> Checked:
         for cell in reported.cells[name]:
             place = cell.row, cell.column
             rules = [i for i, cells in enumerate(covered) if place in cells and cell.value is not None]
-            wrong: dict[float, list[str]] = {}
-            for i in rules:
-                at = f"{places[i]}.{table.derived[i].relation}"
-                if (recomputed := _recomputed(reported, table, table.derived[i], cell, at)) is not None:
-                    wrong.setdefault(recomputed[0], []).append(recomputed[1])
+            results = [
+                _recomputed(reported, known, table, table.derived[i], cell, f"{places[i]}.{table.derived[i].relation}")
+                for i in rules
+            ]
             figures += bool(rules)
-            for value, reasons in wrong.items():
-                notes = (*reasons, *(r.note for r, cells in zip(table.remarks, remarked, strict=True) if place in cells))
+            exact += any(result.slack == 0 for result in results)
+            remarks = [r.note for r, cells in zip(table.remarks, remarked, strict=True) if place in cells]
+            for value in dict.fromkeys(result.value for result in results if result.value is not None):
+                same = [result for result in results if result.value == value]
+                slack = min((result.slack for result in same if result.slack is not None), default=None)
+                notes = (*(result.why for result in same), *remarks)
                 assert cell.value is not None
-                found.append(Disagreement(reported.paper, name, cell.row, cell.column, cell.value, value, notes))
-    return Checked(figures, found)
+                found.append(Disagreement(reported.paper, name, *place, cell.value, value, slack, notes))
+    return Checked(figures, exact, counted, found)
+
+
+def _known(reported: Reported) -> tuple[list[Counted], Known]:
+    """The exact figures of cells that are whole numbers of counted items, and how many there are.
+
+    A cell that was cut off instead of rounded has one such figure too; one that is neither has none.
+    """
+    counted: list[Counted] = []
+    known: dict[tuple[str, str, str], Fraction] = {}
+    for name, table in reported.tables.items():
+        for index, rule in enumerate(table.derived):
+            if rule.items is None:
+                continue
+            where = f"{reported.files[name]}: derived.{index}"
+            cells = [cell for cell in _cells(reported, name, rule.cells, f"{where}.cells") if cell.value is not None]
+            exact = {}
+            for cell in cells:
+                printed, unit = Fraction(str(cell.value)), Fraction(1, 10**table.decimals)
+                step = _step(reported, table, rule, cell, f"{where}.{rule.relation}")
+                if step <= 2 * unit:
+                    raise UserError(f"{where}.items: a step of {float(step):.3g} leaves several counts open")
+                value = round(printed / step) * step
+                if abs(value - printed) <= unit / 2 or _cut_off(printed, value, unit):
+                    exact[name, cell.row, cell.column] = value
+            known |= exact
+            counted.append(Counted(name, rule.items, len(exact), len(cells)))
+    return counted, known
 
 
 def _places(reported: Reported, name: str, selector: Any, where: str) -> set[tuple[str, str]]:
@@ -96,49 +148,64 @@ def _cells(reported: Reported, name: str, selector: Any, where: str) -> list[Pri
     return found
 
 
-def _recomputed(
-    reported: Reported, table: ReportedTable, rule: Rule, cell: Printed, where: str
-) -> tuple[int | float, str] | None:
-    """(recomputed number, reason) when a rule does not hold for a printed cell."""
+@dataclass(frozen=True)
+class _Result:
+    """What one rule says of a cell: the recomputed number where it disagrees, and how far that may be off (None: a sign)."""
+
+    value: int | float | None
+    slack: float | None
+    why: str
+
+
+def _recomputed(reported: Reported, known: Known, table: ReportedTable, rule: Rule, cell: Printed, where: str) -> _Result:
     printed = Fraction(str(cell.value))
     decimals = table.decimals if rule.decimals is None else rule.decimals
-    slack = Fraction(0) if table.exact and rule.decimals is None else Fraction(1, 2 * 10**decimals)
-    why = rule.why
+    unit = Fraction(0) if table.exact and rule.decimals is None else Fraction(1, 10**decimals)
+    slack: float | None = 0.0
     if rule.sign_of is not None:
-        others = [_value(reported, table.table, selector, cell, where).mid for selector in rule.sign_of]
+        others = [_value(reported, known, table.table, selector, cell, where).mid for selector in rule.sign_of]
         near_zero = any(abs(figure) < rule.beyond for figure in (printed, *others))
-        if near_zero or printed * others[0] > 0 or any(figure * others[0] < 0 for figure in others):
-            return None
-        recomputed = -printed
+        holds = near_zero or printed * others[0] > 0 or any(figure * others[0] < 0 for figure in others)
+        recomputed, slack = -printed, None
     elif rule.relation in ("multiple_of", "share_of"):
-        expression = rule.multiple_of if rule.share_of is None else {"ratio": [100, rule.share_of]}
-        step = _value(reported, table.table, expression, cell, where)
-        if step.low != step.high or step.mid <= 0:
-            raise UserError(f"{where}: the step must be exact and above 0")
-        recomputed = round(printed / step.mid) * step.mid
-        if abs(recomputed - printed) <= slack:
-            return None
-        if 0 < recomputed - printed < 2 * slack:
-            why += "; cut off, not rounded"
+        step = _step(reported, table, rule, cell, where)
+        recomputed = round(printed / step) * step
+        holds = abs(recomputed - printed) <= unit / 2
     else:
-        value = _value(reported, table.table, getattr(rule, rule.relation), cell, where)
-        recomputed = value.mid
-        above = rule.relation != "at_least" and printed - slack > value.high
-        below = rule.relation != "at_most" and printed + slack < value.low
-        if not above and not below:
-            return None
+        value = _value(reported, known, table.table, getattr(rule, rule.relation), cell, where)
+        recomputed, slack = value.mid, float(max(value.high - value.mid, value.mid - value.low))
+        above = rule.relation != "at_least" and printed - unit / 2 > value.high
+        below = rule.relation != "at_most" and printed + unit / 2 < value.low
+        holds = not above and not below
+    if holds:
+        return _Result(None, slack, rule.why)
+    cut = slack == 0 and not rule.relation.startswith("at_") and _cut_off(printed, recomputed, unit)
     rounded = round(recomputed, decimals)
-    return int(rounded) if isinstance(cell.value, int) and rounded.denominator == 1 else float(rounded), why
+    shown = int(rounded) if isinstance(cell.value, int) and rounded.denominator == 1 else float(rounded)
+    return _Result(shown, slack, rule.why + "; cut off, not rounded" * cut)
 
 
-def _value(reported: Reported, name: str, expression: Any, cell: Printed, where: str) -> Spread:
-    values = list(_values(reported, name, expression, cell, where))
+def _cut_off(printed: Fraction, exact: Fraction, unit: Fraction) -> bool:
+    """Whether dropping the decimals of an exact figure leaves the printed one."""
+    return printed * exact >= 0 and 0 < abs(exact) - abs(printed) < unit
+
+
+def _step(reported: Reported, table: ReportedTable, rule: Rule, cell: Printed, where: str) -> Fraction:
+    expression = rule.multiple_of if rule.share_of is None else {"ratio": [100, rule.share_of]}
+    step = _value(reported, {}, table.table, expression, cell, where)
+    if step.low != step.high or step.mid <= 0:
+        raise UserError(f"{where}: the step must be exact and above 0")
+    return step.mid
+
+
+def _value(reported: Reported, known: Known, name: str, expression: Any, cell: Printed, where: str) -> Spread:
+    values = list(_values(reported, known, name, expression, cell, where))
     if len(values) != 1:
         raise UserError(f"{where}: one value is needed, {expression} gives {len(values)}")
     return values[0]
 
 
-def _values(reported: Reported, name: str, expression: Any, cell: Printed, where: str) -> Iterator[Spread]:
+def _values(reported: Reported, known: Known, name: str, expression: Any, cell: Printed, where: str) -> Iterator[Spread]:
     """A number or an operation gives one value, a selector one for every cell."""
     if isinstance(expression, int | float) and not isinstance(expression, bool):
         yield exactly(expression)
@@ -151,12 +218,15 @@ def _values(reported: Reported, name: str, expression: Any, cell: Printed, where
         if operation == "count":
             yield exactly(sum(len(_sources(reported, name, operand, cell, where)) for operand in operands))
         else:
-            inputs = [value for operand in operands for value in _values(reported, name, operand, cell, where)]
+            inputs = [value for operand in operands for value in _values(reported, known, name, operand, cell, where)]
             yield combine(operation, inputs, f"{where}.{operation}")
     else:
         for source in _sources(reported, name, expression, cell, where):
-            if source.value is not None:
-                table = reported.tables[expression.get(TABLE, name)]
+            other = expression.get(TABLE, name)
+            if (other, source.row, source.column) in known:
+                yield exactly(known[other, source.row, source.column])
+            elif source.value is not None:
+                table = reported.tables[other]
                 value, slack = Fraction(str(source.value)), Fraction(0 if table.exact else 1, 2 * 10**table.decimals)
                 yield Spread(value - slack, value, value + slack)
             elif expression.get(LOST) != "skip":

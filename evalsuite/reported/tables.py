@@ -43,6 +43,9 @@ class Rule(_Part):
     - `sign_of`: the sign of the selected cells, where these agree and all, the checked one too, are `beyond` away from 0.
 
     `decimals` says to how many the cells are rounded, where not as the table does.
+
+    `items`, for a multiple or a share, says what is counted and where the number is from: the cells are then known exactly, and
+    rules that they go into take the exact figures instead of the printed ones with their rounding.
     """
 
     why: str
@@ -55,11 +58,14 @@ class Rule(_Part):
     sign_of: Annotated[list[Names], Field(min_length=1)] | None = None
     beyond: Number = 5
     decimals: Annotated[int, Field(ge=0)] | None = None
+    items: str | None = None
 
     @model_validator(mode="after")
     def _one_relation(self) -> Rule:
         if sum(getattr(self, name) is not None for name in RELATIONS) != 1:
             raise ValueError(f"exactly one of {', '.join(RELATIONS)} is needed")
+        if self.items is not None and self.multiple_of is None and self.share_of is None:
+            raise ValueError("items: for multiple_of and share_of only")
         return self
 
     @property

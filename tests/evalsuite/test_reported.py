@@ -22,7 +22,7 @@ from data_prep.rubrics import load_rubric
 from data_prep.scores.accuracy import wilson
 from data_prep.tables import Estimate, Table, fmt
 from evalsuite.commands.reported import reported as app
-from evalsuite.reported.against import against, as_printed, beside
+from evalsuite.reported.against import against, as_printed, beside, disagreement_table
 from evalsuite.reported.recomputation import Checked, Spread, check, combine
 from evalsuite.reported.tables import Reported, load_reported
 from evalsuite.statistics.coefficients import COEFFICIENTS
@@ -31,7 +31,7 @@ from serve.errors import UserError
 from serve.files import CONFIGS, load_yaml
 from serve.specs import load_spec
 
-TABLES = ["1", "2", "3", "4", "6", "9", "13", "14", "15", "text"]
+TABLES = ["1", "2", "3", "4", "5", "6", "9", "13", "14", "15", "text"]
 
 # Every figure of the paper that does not follow from the others: table, row, column, printed, recomputed.
 DISAGREEMENTS = [
@@ -48,6 +48,8 @@ DISAGREEMENTS = [
     ("2", "EN / Domain / ChatCounselor", "Expression", 66.61, 66.62),
     ("2", "EN / Domain / ChatCounselor", "Overall", 47.5, 47.51),
     ("2", "ZH / Open / Vicuna-7B-1.5", "Humanoid", 35.41, 35.42),
+    # Cut off as well: the seven sums of 324 scores are 5,872 together, and 25 × 5,872 / (7 × 324) = 64.7266.
+    ("2", "ZH / Domain / ChatCounselor", "Average", 64.72, 64.73),
     # Cut off: 512/779, 924/927, 252/779, 255/927, 8/779. Not cut off: 62/779 is 7.96 and 63/779 is 8.09.
     ("4", "Exp. / ESC-RANK", "ACC ZH", 65.72, 65.73),
     ("4", "Exp. / ESC-RANK", "ACC_soft EN", 99.67, 99.68),
@@ -55,13 +57,17 @@ DISAGREEMENTS = [
     ("4", "Ski. / InternLM2", "ACC EN", 27.5, 27.51),
     ("4", "Hum. / GPT-4", "ACC ZH", 1.02, 1.03),
     ("4", "Ove. / InternLM2", "ACC ZH", 8.04, 8.09),
-    # 177.48 / 7, 497.95 / 7, 506.04 / 7, 494.09 / 7.
-    ("4", "Avg. / InternLM2", "ACC ZH", 25.5, 25.35),
+    # (1,320 / 7.79 + 8.04) / 7, and the counts 3,879 of 7 × 779, 4,691 of 7 × 927, 3,849 of 7 × 779.
+    ("4", "Avg. / InternLM2", "ACC ZH", 25.5, 25.36),
     ("4", "Avg. / InternLM2", "ACC_soft ZH", 79.59, 71.14),
     ("4", "Avg. / InternLM2", "ACC_soft EN", 76.56, 72.29),
     ("4", "Avg. / ESC-RANK", "ACC ZH", 70.53, 70.58),
+    # Cut off: 5,395 of 7 × 779 are 98.9364.
+    ("4", "Avg. / ESC-RANK", "ACC_soft ZH", 98.93, 98.94),
     # 1,708 − 331, and 2,146 − 769.
     ("6", "English", "Middle", 1455, 1377),
+    # More cards than the 1,000 items of PsyQA and the 1,000 of Smile (table 5).
+    ("6", "Chinese", "Extract", 2023, 2000),
     # Two lost minus signs.
     ("13", "Rouge-L", "Average", 37.24, -37.24),
     ("14", "ESC-humanoid", "Empathy Spear.", 8.59, -8.59),
@@ -106,6 +112,7 @@ def test_all_tables_are_there(paper: Reported) -> None:
         "2": 26 * 8,
         "3": 8 * 6 * 2,
         "4": 24 * 2 * 2,
+        "5": 7,
         "6": 2 * 5,
         "9": 35 * 2,
         "13": 8 * 6,
@@ -135,9 +142,64 @@ def test_every_derived_figure_was_recomputed(paper: Reported, checked: Checked) 
     }
     assert in_rules["2"] == {(cell.row, cell.column) for cell in paper.cells["2"]}
     assert in_rules["4"] == {(cell.row, cell.column) for cell in paper.cells["4"]}
-    assert {column for _, column in in_rules["6"]} == {"GPT-4_F", "Human_F", "High", "Middle"}
+    assert {column for _, column in in_rules["6"]} == {"Extract", "GPT-4_F", "Human_F", "High", "Middle"}
     assert {row for row, _ in in_rules["text"]} == {c.row for c in paper.cells["text"]} - {"Role-play dialogues of the domain"}
     assert checked.figures == sum(map(len, in_rules.values()))
+
+
+@pytest.mark.parametrize(
+    ("table", "axes", "unit", "counts"),
+    [
+        ("2", {"Language": "ZH", "Model": "ChatCounselor"}, 25 / 324, [932, 856, 892, 870, 899, 821, 602]),
+        ("4", {"Model": "ESC-RANK", "column": "ACC_soft", "part": "ZH"}, 100 / 779, [778, 775, 772, 771, 754, 770, 775]),
+    ],
+)
+def test_averages_of_known_counts_are_exact(
+    paper: Reported, checked: Checked, table: str, axes: dict[str, str], unit: float, counts: list[int]
+) -> None:
+    *dimensions, average = paper.select(table, axes, "here")
+    assert [cell.value for cell in dimensions] == [round(unit * count, 2) for count in counts]
+    (found,) = [d for d in checked.disagreements if (d.table, d.row, d.column) == (table, average.row, average.column)]
+    mean = unit * np.mean(counts)
+    assert (found.printed, found.recomputed) == (np.floor(100 * mean) / 100, round(mean, 2))
+    assert (found.slack, found.notes) == (0, ("mean of the seven dimensions; cut off, not rounded",))
+
+
+def test_the_output_says_what_is_exact(paper: Reported, checked: Checked) -> None:
+    counted = [(each.table, each.exact, each.cells) for each in checked.counted]
+    assert counted == [("2", 98, 98), ("2", 84, 84), ("4", 41, 42), ("4", 42, 42)]
+    assert {(d.table, d.column, d.slack) for d in checked.disagreements if d.slack != 0} == {
+        ("1", "Aver. EN", 0.05),
+        ("4", "ACC ZH", 0.005 / 7),  # one of its seven shares is no whole count
+        ("13", "Average", None),
+        ("14", "Empathy Spear.", None),
+        ("text", "Printed", 0.01),
+        ("text", "Printed", 0.005),
+    }
+    shown = disagreement_table(paper, checked)
+    figures = {row[:3]: row[4] for row in shown.rows}
+    assert figures["1", "Baichuan-NPC CoT", "Aver. EN"] == "7.8 ± 0.05"
+    assert figures["4", "Avg. / InternLM2", "ACC ZH"] == "25.36 ± 0.0007"
+    assert figures["4", "Avg. / ESC-RANK", "ACC_soft ZH"] == "98.94"
+    assert figures["13", "Rouge-L", "Average"] == "-37.24"
+    assert any(note.startswith("Table 4: 41 of 42 figures are whole counts, so exact as inputs: 779 ") for note in shown.notes)
+
+
+@pytest.mark.parametrize(("part", "n", "misfits"), [("ZH", 779, 1), ("EN", 927, 0)])
+def test_the_shares_of_table_4_fit_one_number_of_items_only(paper: Reported, part: str, n: int, misfits: int) -> None:
+    shares = [c.value for c in paper.cells["4"] if c.at["part"] == part and c.at["Dim."] != "Avg." and c.value is not None]
+    printed = np.rint(100 * np.array(shares)).astype(int)
+    wrong = {}
+    for items in range(700, 1000):
+        exact = 10_000 * np.arange(items + 1) / items
+        wrong[items] = len(printed) - np.isin(printed, [np.rint(exact).astype(int), np.floor(exact).astype(int)]).sum()
+    assert wrong.pop(n) == misfits and min(wrong.values()) > 20
+
+
+def test_table_5_is_what_cards_are_drawn_by(paper: Reported) -> None:
+    quotas = load_yaml(CONFIGS / "data" / "table5.yaml", "quotas")["quotas"]
+    ours = {cell.at["Dataset"].lower().replace(" ", "_"): cell.value for cell in paper.cells["5"]}
+    assert ours == quotas
 
 
 def test_reasons_and_remarks_are_kept_together(checked: Checked) -> None:
@@ -244,6 +306,27 @@ def test_rounding_explains_one_unit_of_a_mean_and_no_more(tmp_path: Path, printe
     assert found == ([("1", "x", "Mean", printed, 1.5)] if wrong else [])
 
 
+# 2 of 7 are 28.571 and 4 of 7 are 57.143, so their mean is 42.857. 28.5 is 2 of 7 cut off.
+@pytest.mark.parametrize(
+    ("row", "items", "average"),
+    [
+        ([28.6, 57.1, 42.9], "dialogues", None),
+        ([28.6, 57.1, 42.8], None, None),
+        ([28.6, 57.1, 42.8], "dialogues", (42.9, 0, "mean; cut off, not rounded")),
+        ([28.5, 57.1, 42.8], "dialogues", (42.9, 0, "mean; cut off, not rounded")),
+        ([28.5, 57.1, 42.7], "dialogues", (42.9, 0, "mean")),
+        ([28.1, 57.1, 42.6], "dialogues", None),  # no whole count is printed 28.1: (28.1 ± 0.05 + 57.143) / 2
+        ([28.1, 57.1, 42.5], "dialogues", (42.6, 0.025, "mean")),
+    ],
+)
+def test_counts_as_inputs_leave_an_average_no_slack(
+    tmp_path: Path, row: list[float], items: str | None, average: tuple[float, float, str] | None
+) -> None:
+    shares = {"why": "n = 7", "cells": {"column": ["A", "B"]}, "share_of": 7} | ({"items": items} if items else {})
+    found = check(toy(tmp_path, rows=[["x", *row]], derived=[shares, MEAN])).disagreements
+    assert [(d.recomputed, d.slack, *d.notes) for d in found if d.column == "Mean"] == ([average] if average else [])
+
+
 def test_counts_are_exact(tmp_path: Path) -> None:
     rule = {"why": "sum", "cells": {"column": "Mean"}, "equals": {"sum": [{"column": ["A", "B"]}]}}
     paper = toy(tmp_path, rows=[["x", 1, 2, 3], ["y", 1, 2, 4]], exact=True, decimals=0, derived=[rule])
@@ -328,6 +411,8 @@ def test_a_wrong_cell_is_found(tmp_path: Path) -> None:
             {"derived": [MEAN | {"equals": None, "multiple_of": {"column": "A"}}]},
             "derived.0.multiple_of: the step must be exact",
         ),
+        ({"derived": [MEAN | {"items": "cards"}]}, "derived.0: .*items: for multiple_of and share_of only"),
+        ({"derived": [{"why": "n", "share_of": 700, "items": "cards"}]}, "items: a step of 0.143 leaves several counts open"),
         ({"remarks": [{"cells": {"Model": "z"}, "note": "?"}]}, "remarks.0.cells: table 1 has no Model 'z'"),
         (
             {"beside": [{"tables": ["t"], "rows": {"m": {"x": {"Model": "z"}}}, "columns": {"a": {}}}]},
@@ -479,16 +564,17 @@ def test_tables_are_shown_as_printed(paper: Reported) -> None:
     assert first.columns[:3] == ("Model", "Cohe. ZH", "Cohe. EN") and first.rows[2][:3] == ("GPT-4 CoT", "10", "9.1")
     assert as_printed(paper, "9").rows[1][-2:] == (None, 73)
     assert any("1455, recomputed 1377" in note for note in as_printed(paper, "6").notes)
-    with pytest.raises(UserError, match="no table '5' of esc_eval"):
-        as_printed(paper, "5")
+    with pytest.raises(UserError, match="no table '7' of esc_eval"):
+        as_printed(paper, "7")
 
 
 def test_check_on_the_command_line() -> None:
     result = CliRunner().invoke(app, ["check", "--json"])
     assert result.exit_code == 0
     records = orjson.loads(result.stdout)
-    assert [list(record) for record in records] == [["paper", "table", "row", "column", "printed", "recomputed"]] * len(records)
-    assert [tuple(record.values()) for record in records] == [("esc_eval", *each) for each in DISAGREEMENTS]
+    names = ["paper", "table", "row", "column", "printed", "recomputed", "slack"]
+    assert [list(record) for record in records] == [names] * len(records)
+    assert [tuple(record.values())[:-1] for record in records] == [("esc_eval", *each) for each in DISAGREEMENTS]
     text = CliRunner().invoke(app, ["check"], env={"COLUMNS": "200"})
     assert text.exit_code == 0 and f"{len(DISAGREEMENTS)} disagree" in " ".join(text.stdout.split())
 
@@ -496,5 +582,5 @@ def test_check_on_the_command_line() -> None:
 def test_show_on_the_command_line() -> None:
     result = CliRunner().invoke(app, ["show", "6"])
     assert result.exit_code == 0 and "3673" in result.stdout
-    failed = CliRunner().invoke(app, ["show", "5"])
+    failed = CliRunner().invoke(app, ["show", "7"])
     assert isinstance(failed.exception, UserError)
