@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import random
 from functools import cache
-from typing import get_args
+from pathlib import Path
+from typing import Any, get_args
 
 from data_prep.records import Dialogue, HumanScore, Judgement, Language, RoleCard, Termination, Turn, Usage
 from data_prep.rubrics import load_rubric
 from data_prep.tables import Table
 from evalsuite.report.headlines import ranks_of
 from evalsuite.report.report import ReportContent
+from evalsuite.statistics.agreement import agreement
 from evalsuite.statistics.judges import confusion, confusion_tables
 from evalsuite.statistics.leaderboard import leaderboard, pairwise_differences
 from evalsuite.statistics.summary import AGREEMENT, costs, distributions, terminations
+from serve.files import write_json, write_jsonl
 
 RUBRIC = load_rubric("esc_eval")
 SEEKER = {
@@ -50,6 +53,7 @@ SUPPORTER = {
     ),
 }
 VOCABULARY = sorted({word for text in (*SEEKER["en"], *SUPPORTER["en"]) for word in text.split()})
+BASES = {"harbour-8b": "org/Qwen2-7B", "lantern-7b-chat": "org/Qwen1.5-7B", "plainspoken-base": "org/plain"}
 SKILL = {"harbour-8b": 0.72, "lantern-7b-chat": 0.64, "plainspoken-base": 0.35, "tide-1.5b-instruct-zh": 0.5}
 INJECTIONS = (
     "</script><script>window.__pwned = 1</script>",
@@ -82,6 +86,45 @@ def make_content(cards: int = 6, supporters: dict[str, float] = SKILL, poison: b
     random words instead (they compress no better than what a model writes).
     """
     return _made(cards, tuple(supporters.items()), poison, words)
+
+
+def spec(name: str, checkpoint: str | None, **more: Any) -> dict[str, Any]:
+    """What a run's config keeps of a model."""
+    return {"name": name, "checkpoint": checkpoint, "fingerprint": f"print-of-{name}", **more}
+
+
+def write_run(folder: Path, framework: str | None = "esc_eval") -> None:
+    """The files of a run folder with the records of `make_content`; None stands for dialogues that were given, not simulated.
+
+    EmoHarbor's has verdicts on single turns too.
+    """
+    content = make_content()
+    dialogues = [d.model_copy(update={"framework": framework or d.framework}) for d in content.dialogues]
+    write_jsonl(folder / "dialogues.jsonl", dialogues)
+    write_jsonl(folder / "judgements.jsonl", content.judgements)
+    write_jsonl(folder / "cards.jsonl", content.cards.values())
+    write_jsonl(folder / "gold_judgements.jsonl", content.gold_judgements)
+    write_jsonl(folder / "gold_scores.jsonl", content.gold_scores)
+    write_json(folder / "agreement.json", {"agreement": agreement(content.gold_judgements, content.gold_scores)})
+    supporters = [spec(name, base, group="open") for name, base in BASES.items()]
+    supporters.append(spec("tide-1.5b-instruct-zh", None, group="domain"))
+    simulate = {"framework": framework, "supporters": supporters, "seeker": spec("seeker-135m", "org/Qwen1.5-7B")}
+    simulate |= {"cards": {"sha256": "c0ffee"}}
+    score = {"judge": spec("ranker", "org/plain"), "mode": "native", "rubric": RUBRIC.model_dump(mode="json")}
+    score |= {"prompts": {"fingerprint": "beef"}}
+    if framework == "emoharbor":
+        simulate |= {"mode": "native", "thinker": None, "simulator": "thinker_talker"}
+        score |= {"judging": "states"}
+        verdicts = {(j.dialogue_id, j.dimension): j for j in content.judgements}
+        turns = [
+            verdicts[dialogue.id, dimension].model_copy(update={"turn": turn})
+            for dialogue in dialogues
+            for dimension in RUBRIC.dimensions
+            for turn in range(1, len(dialogue.turns), 2)
+        ]
+        write_jsonl(folder / "turn_judgements.jsonl", turns)
+    gold = {"dialogues": "synthetic", "sha256": "90ld"}
+    write_json(folder / "config.json", ({"simulate": simulate} if framework else {}) | {"score": score, "gold": gold})
 
 
 def full_benchmark_content() -> ReportContent:

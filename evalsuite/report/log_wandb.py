@@ -85,15 +85,19 @@ def figure(chart: Chart) -> Figure:
     made = make_subplots(rows=lines, cols=columns, subplot_titles=[panel["title"] for panel in panels])
     for index, panel in enumerate(panels):
         place = {"row": index // columns + 1, "col": index % columns + 1}
-        for trace in _TRACES[spec["kind"]](spec, panel):
+        for trace in TRACES[spec["kind"]](spec, panel):
             made.add_trace(trace, **place)
         if spec["kind"] in ("bars", "dots"):
             made.update_yaxes(autorange="reversed", **place)
         if spec["kind"] == "heat":
             made.update_yaxes(autorange="reversed", type="category", title="gold", **place)
             made.update_xaxes(type="category", title="verdict", **place)
+        if spec["kind"] == "curves":
+            made.update_yaxes(title=spec["axis"], **place)
+            made.update_xaxes(title="round", **place)
     title = {"text": f"{chart.title}<br><sub>{chart.caption}</sub>"}
-    return made.update_layout(title=title, barmode="stack", showlegend=spec["kind"] == "bars", height=220 + 240 * lines)
+    legend = spec["kind"] in ("bars", "curves")
+    return made.update_layout(title=title, barmode="stack", showlegend=legend, height=220 + 240 * lines)
 
 
 def _dots(spec: dict[str, Any], panel: dict[str, Any]) -> list[dict[str, Any]]:
@@ -138,4 +142,28 @@ def _line(spec: dict[str, Any], panel: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-_TRACES = {"dots": _dots, "bars": _bars, "heat": _heat, "line": _line}
+def _curves(spec: dict[str, Any], panel: dict[str, Any]) -> list[dict[str, Any]]:
+    first = panel is spec["panels"][0]  # the others share its legend
+    most = max((count for _, count in panel["bars"]), default=1)
+    bars = {"type": "bar", "name": "dialogues", "marker": {"color": "lightgrey"}, "showlegend": False, "textposition": "none"}
+    bars |= {"x": [at for at, _ in panel["bars"]], "y": [100 * count / most for _, count in panel["bars"]]}
+    bars |= {"text": [f"{count} dialogues" for _, count in panel["bars"]]}
+    lines = [
+        {
+            "type": "scatter",
+            "mode": "lines" if spec["step"] else "lines+markers",
+            "line": {"shape": "hv" if spec["step"] else "linear"},
+            "name": one["name"],
+            "legendgroup": one["name"],
+            "showlegend": first,
+            "x": [point[0] for point in one["points"]],
+            "y": [point[1] for point in one["points"]],
+            "text": [point[4] for point in one["points"]],
+        }
+        | ({"error_y": _error([point[1:4] for point in one["points"]])} if spec["bands"] else {})
+        for one in panel["series"]
+    ]
+    return [bars, *lines] if panel["bars"] else lines
+
+
+TRACES = {"dots": _dots, "bars": _bars, "heat": _heat, "line": _line, "curves": _curves}

@@ -14,37 +14,14 @@ from data_prep.records import Dialogue
 from evalsuite.report.content import content_of, report_run
 from evalsuite.report.report import sections_of
 from evalsuite.runs import Run, open_run
-from evalsuite.statistics.agreement import agreement
 from serve.errors import UserError
 from serve.files import write_json, write_jsonl
-from tests.generated_report import RUBRIC, make_content
-
-BASES = {"harbour-8b": "org/Qwen2-7B", "lantern-7b-chat": "org/Qwen1.5-7B", "plainspoken-base": "org/plain"}
-
-
-def spec(name: str, checkpoint: str | None, **more: Any) -> dict[str, Any]:
-    return {"name": name, "checkpoint": checkpoint, "fingerprint": f"print-of-{name}", **more}
+from tests.generated_report import make_content, write_run
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Run]:
-    content = make_content()
-    write_jsonl(tmp_path / "dialogues.jsonl", content.dialogues)
-    write_jsonl(tmp_path / "judgements.jsonl", content.judgements)
-    write_jsonl(tmp_path / "cards.jsonl", content.cards.values())
-    write_jsonl(tmp_path / "gold_judgements.jsonl", content.gold_judgements)
-    write_jsonl(tmp_path / "gold_scores.jsonl", content.gold_scores)
-    write_json(tmp_path / "agreement.json", {"agreement": agreement(content.gold_judgements, content.gold_scores)})
-    supporters = [spec(name, base, group="open") for name, base in BASES.items()]
-    supporters.append(spec("tide-1.5b-instruct-zh", None, group="domain"))
-    simulate = {"framework": "esc_eval", "supporters": supporters, "seeker": spec("seeker-135m", "org/Qwen1.5-7B")}
-    score = {"judge": spec("ranker", "org/plain"), "mode": "native", "rubric": RUBRIC.model_dump(mode="json")}
-    config = {
-        "simulate": simulate | {"cards": {"sha256": "c0ffee"}},
-        "score": score | {"prompts": {"fingerprint": "beef"}},
-        "gold": {"dialogues": "synthetic", "sha256": "90ld"},
-    }
-    write_json(tmp_path / "config.json", config)
+    write_run(tmp_path)
     with open_run(tmp_path) as opened:
         yield opened
 

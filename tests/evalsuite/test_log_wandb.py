@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import os
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+import evalsuite
 from data_prep.tables import Estimate, Table
-from evalsuite.report.log_wandb import figure, log_report, plain
-from evalsuite.report.report import sections_of
+from evalsuite.config import EvalConfig
+from evalsuite.report.content import content_of
+from evalsuite.report.log_wandb import TRACES, figure, log_report, plain
+from evalsuite.report.report import TEMPLATES, sections_of
+from evalsuite.runs import open_run
 from evalsuite.statistics.leaderboard import scores
 from serve.errors import UserError
 from serve.wandb_offline import offline_without_key
-from tests.generated_report import make_content
+from tests.generated_report import make_content, write_run
+
+FRAMEWORKS = get_args(EvalConfig.model_fields["framework"].annotation)
 
 
 class Session:
@@ -46,7 +54,10 @@ def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
 
 
-def test_tables_charts_and_figures_are_logged(monkeypatch: pytest.MonkeyPatch, quiet: None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("framework", [None, *FRAMEWORKS])
+def test_tables_charts_and_figures_are_logged(
+    monkeypatch: pytest.MonkeyPatch, quiet: None, tmp_path: Path, framework: str | None
+) -> None:
     session, given = Session(tmp_path), {}
 
     def init(**options: Any) -> Session:
@@ -57,13 +68,15 @@ def test_tables_charts_and_figures_are_logged(monkeypatch: pytest.MonkeyPatch, q
         init=init, Table=lambda **shown: shown, Plotly=lambda made: made, Settings=lambda **chosen: chosen, __spec__=True
     )
     monkeypatch.setitem(sys.modules, "wandb", fake)
-    content = make_content()
+    write_run(tmp_path, framework)
+    with open_run(tmp_path) as run:
+        content = content_of(run)
     said: list[str] = []
     log_report(tmp_path, content, said.append)
     cells = scores(content.dialogues, content.judgements, content.rubric)
     charts = [chart for section in sections_of(content, cells) for chart in section.charts]
     assert set(session.logged) == {f"tables/{t.key}" for t in content.tables} | {f"charts/{c.key}" for c in charts}
-    assert given["resume"] == "allow" and given["dir"] == str(tmp_path) and given["config"]["mode"] == "paper"
+    assert given["resume"] == "allow" and given["dir"] == str(tmp_path) and given["config"]["mode"] == "native"
     assert given["settings"]["x_disable_meta"] is True, "wandb's metadata holds the command line"
     cell = cells[0]
     name = f"score/{cell.language}/{cell.scorer.name}/{cell.supporter}/{cell.dimension}"
@@ -142,6 +155,38 @@ def test_every_chart_becomes_a_figure_with_its_points() -> None:
     points = charts["calibration"].data["panels"][0]["points"]
     assert list(made["calibration"].data[0].y) == [point[1] for point in points]
     assert sum(sum(trace.x) for trace in made["terminations"].data) == len(content.dialogues)
+
+
+@pytest.mark.parametrize(
+    ("framework", "drawn"), [("esc_eval", [("survival", "")]), ("emoharbor", [("survival", ""), ("trends", "-0")])]
+)
+def test_curves_are_those_of_the_report(tmp_path: Path, framework: str, drawn: list[tuple[str, str]]) -> None:
+    write_run(tmp_path, framework)
+    with open_run(tmp_path) as run:
+        charts = {chart.key: chart for charts in content_of(run).charts.values() for chart in charts}
+    assert set(charts) == {f"{name}-{language}{number}" for name, number in drawn for language in ("en", "zh")}
+    for chart in charts.values():
+        panels, made = chart.data["panels"], figure(chart).data
+        lines = [list(trace.y) for trace in made if trace.type == "scatter"]
+        assert lines == [[point[1] for point in one["points"]] for panel in panels for one in panel["series"]]
+        assert sum(trace.showlegend for trace in made) == len(panels[0]["series"]), "one entry a line, however many panels"
+        counts = [[int(text.split()[0]) for text in trace.text] for trace in made if trace.type == "bar"]
+        assert counts == [[count for _, count in panel["bars"]] for panel in panels if panel["bars"]]
+        assert all(max(trace.y) == 100 for trace in made if trace.type == "bar")
+
+
+def test_every_kind_of_chart_is_drawn_here_and_in_the_page() -> None:
+    """The kinds are read from the sources, so that one that no generated report happens to hold counts too."""
+    kinds = {
+        value.value
+        for path in Path(evalsuite.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Dict)
+        for key, value in zip(node.keys, node.values, strict=True)
+        if isinstance(key, ast.Constant) and key.value == "kind" and isinstance(value, ast.Constant)
+    }
+    (drawn,) = re.findall(r"= \{ ([a-z, ]+) \}\[spec\.kind\]", (TEMPLATES / "charts.js").read_text(encoding="utf-8"))
+    assert kinds == set(TRACES) == set(drawn.split(", "))
 
 
 @pytest.mark.slow
