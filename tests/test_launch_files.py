@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import shutil
 import subprocess
 from collections import Counter
 from itertools import chain
@@ -28,6 +30,7 @@ SKY = [path for path in FILES if path.suffix == ".yaml"]
 FULL = CONFIGS / "eval" / "esc_eval_full.yaml"
 # What a Slurm job and a SkyPilot node find in their environment, for the last of the array or nodes.
 KNOWN = {
+    "ENVIRONMENT": "BATCH",  # Slurm sets it in batch jobs
     "SLURM_SUBMIT_DIR": str(ROOT),
     "SLURM_JOB_NODELIST": "node[1-2]",
     "SLURM_NODEID": "1",
@@ -55,7 +58,7 @@ STUBS = {
 }
 
 
-def called(script: str, tmp_path: Path) -> list[list[str]]:
+def called(script: str, tmp_path: Path, shell: str = "bash") -> list[list[str]]:
     """The command lines that a script comes to, in order."""
     bin = tmp_path / "bin"
     bin.mkdir(exist_ok=True)
@@ -66,9 +69,9 @@ def called(script: str, tmp_path: Path) -> list[list[str]]:
     notes = tmp_path / "notes"
     notes.write_text("")
     path = f"{bin}:{os.environ['PATH']}"
-    environment = {"PATH": path, "ENVIRONMENT": str(tmp_path), "NOTES": str(notes), **KNOWN}
+    environment = {"PATH": path, "ESC_EVAL_VENV": str(tmp_path), "NOTES": str(notes), **KNOWN}
     script = script.replace("source .venv/bin/activate", f"source {bin}/activate")
-    subprocess.run(["bash", "-c", script], check=True, env=environment, timeout=60, cwd=tmp_path)
+    subprocess.run([shell, "-c", script], check=True, env=environment, timeout=60, cwd=tmp_path)
     lines = notes.read_text().removesuffix("\n").split("\n")
     return [[word.replace("\x1e", "\n") for word in line.split("\x1f")[:-1]] for line in lines]
 
@@ -83,13 +86,9 @@ def parsed(words: list[str]) -> dict[str, Any]:
 
 
 def shown(path: Path, program: str) -> list[list[str]]:
-    """The command lines of a program in a file's comments, braces expanded by bash."""
+    """The words of every line of a program in a file's comments."""
     text = "\n".join(line[1:].strip() for line in path.read_text().splitlines() if line.startswith("# "))
-    found = []
-    for line in re.findall(rf"{program} [^\"\n]*", text.replace("\\\n", " ")):
-        expanded = subprocess.run(["bash", "-c", f"printf '%s\\n' {line}"], capture_output=True, text=True, check=True).stdout
-        found.append(expanded.splitlines()[1:])
-    return found
+    return [shlex.split(line) for line in re.findall(rf"^{program} .*", text.replace("\\\n", " "), re.M)]
 
 
 @pytest.mark.parametrize("path", SLURM, ids=lambda path: path.stem)
@@ -101,6 +100,19 @@ def test_slurm_scripts_are_complete(path: Path) -> None:
     assert len(options) == text.count("#SBATCH"), "one option a line, in the form --name=value"
     assert text.index("#SBATCH") < text.index("set -euo pipefail"), "Slurm stops reading options at the first command"
     assert "Prerequisite:" in text and f"configs/launch/{path.name}" in text.split("#SBATCH")[0]
+
+
+@pytest.mark.parametrize("chosen", [None, "other"])
+@pytest.mark.parametrize("path", SLURM, ids=lambda path: path.stem)
+def test_slurm_scripts_activate_the_users_environment(path: Path, chosen: str | None, tmp_path: Path) -> None:
+    """.venv of the folder that the job was submitted from, or ESC_EVAL_VENV; never ENVIRONMENT, which Slurm sets to BATCH."""
+    for name in (".venv", "other", "BATCH"):
+        (tmp_path / name / "bin").mkdir(parents=True)
+        (tmp_path / name / "bin" / "activate").write_text(f"echo {name}; exit\n")
+    environment = KNOWN | {"PATH": os.environ["PATH"], "SLURM_SUBMIT_DIR": str(tmp_path)}
+    environment |= {"ESC_EVAL_VENV": chosen} if chosen else {}
+    ran = subprocess.run(["bash", str(path)], env=environment, cwd="/", capture_output=True, text=True, timeout=60)
+    assert (ran.stdout, ran.stderr) == (f"{chosen or '.venv'}\n", "")
 
 
 @pytest.mark.parametrize("path", SKY, ids=lambda path: path.stem)
@@ -133,7 +145,12 @@ def test_runs_parse_and_name_what_is_there(name: str, tmp_path: Path) -> None:
         assert [pair.split("=")[0] for pair in given["endpoint"]] == ["esc-role", "esc-rank"]
         return
     assert given["shard"] == "13/13" and given["out"] == "runs/full-13"
-    (merged,) = (parsed(words) for words in shown(path, "esc-eval") if words[0] == "merge")
+    if path.suffix == ".yaml":
+        (line,) = shown(path, "esc-eval")
+    else:
+        (job,) = (words[words.index("--wrap") + 1] for words in shown(path, "sbatch") if "--wrap" in words)
+        (line,) = called(job, tmp_path, shutil.which("dash") or "sh")  # Slurm's shell for --wrap is /bin/sh
+    merged = parsed(line[1:])
     assert [folder.name for folder in merged["folders"]] == [f"full-{index}" for index in range(1, 14)]
 
 

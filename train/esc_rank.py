@@ -19,7 +19,17 @@ from train.examples import prepare_rank, read_rank, rubric_beside, score_tokens
 from train.export import export_adapter, trained_steps
 from train.output import check_same_everywhere, finished, open_output
 from train.recipes import RankArguments, Recipe, may_read_trees, parse_recipe
-from train.session import Built, add_settings_log, fit, load_base, load_tokenizer, note_slow_products, say, set_up_logging
+from train.session import (
+    Built,
+    add_settings_log,
+    check_one_gpu,
+    fit,
+    load_base,
+    load_tokenizer,
+    note_slow_products,
+    say,
+    set_up_logging,
+)
 
 
 def build(recipe: Recipe[RankArguments]) -> Built | None:
@@ -37,6 +47,7 @@ def build(recipe: Recipe[RankArguments]) -> Built | None:
         score_metrics,
     )
 
+    check_one_gpu(recipe)
     data, training = recipe.data, recipe.training
     peft_config = lora_config(recipe.model)
     tokenizer = load_tokenizer(recipe)

@@ -15,7 +15,17 @@ from train.examples import prepare_role, read_role
 from train.export import export_adapter, trained_steps
 from train.output import check_same_everywhere, finished, open_output
 from train.recipes import Recipe, RoleArguments, parse_recipe
-from train.session import Built, add_settings_log, fit, load_base, load_tokenizer, note_slow_products, say, set_up_logging
+from train.session import (
+    Built,
+    add_settings_log,
+    check_one_gpu,
+    fit,
+    load_base,
+    load_tokenizer,
+    note_slow_products,
+    say,
+    set_up_logging,
+)
 
 
 def build(recipe: Recipe[RoleArguments]) -> Built | None:
@@ -23,6 +33,7 @@ def build(recipe: Recipe[RoleArguments]) -> Built | None:
     from train.lora import lora_config
     from train.role_trainer import RoleTrainer, SampleLines, perplexity
 
+    check_one_gpu(recipe)
     data, training = recipe.data, recipe.training
     peft_config = lora_config(recipe.model)
     tokenizer = load_tokenizer(recipe)

@@ -98,6 +98,16 @@ def _loading(recipe: Recipe[Any]) -> Iterator[None]:
         raise UserError(f"model_name_or_path: {recipe.model.model_name_or_path} cannot be loaded: {line[:300]}") from error
 
 
+def check_one_gpu(recipe: Recipe[Any]) -> None:
+    """Raise `UserError` where one process sees several GPUs: the Trainer would use all of them and multiply the batch."""
+    count = recipe.training.n_gpu
+    if count > 1:
+        raise UserError(
+            f"one process sees {count} GPUs, so its batches would be {count} times the recipe's: choose one with `accelerate "
+            "launch --gpu_ids 0` (or CUDA_VISIBLE_DEVICES=0), or start a process on each with configs/accelerate/ddp.yaml"
+        )
+
+
 def note_slow_products(recipe: Recipe[Any]) -> None:
     """bf16 is emulated on CPUs without instructions for it: products were 8 times as slow as in fp32 where it was measured."""
     import torch

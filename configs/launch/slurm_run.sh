@@ -1,9 +1,10 @@
 #!/bin/bash
 # ESC-Eval's 655 cards × 14 supporters on Slurm: thirteen jobs of four 80 GB GPUs, one shard each, then the merge.
-# Prerequisite: pip install '.[gpu]' into the environment that ENVIRONMENT names, the checkpoints and cards that
+# Prerequisite: pip install '.[gpu]' into the environment that ESC_EVAL_VENV names (default .venv), the checkpoints and cards that
 # configs/eval/esc_eval_full.yaml asks for, and a disk that all nodes share and that knows file locks (flock).
 #   mkdir -p runs && sbatch configs/launch/slurm_run.sh
-#   sbatch --dependency=afterok:JOB --wrap "esc-eval merge runs/full-{1..13} --out runs/full"
+#   sbatch --dependency=afterok:JOB --output=runs/merge-%j.log \
+#     --wrap '"${ESC_EVAL_VENV:-.venv}/bin/esc-eval" merge $(seq -f runs/full-%g 13) --out runs/full'
 # Override example, other supporters and parts: sbatch --array=1-4 --export=ALL,CONFIG=my.yaml,OUT=runs/mine configs/launch/slurm_run.sh
 # The same line again resumes what was cut off; a job that Slurm requeues does so by itself.
 #
@@ -26,6 +27,6 @@
 #SBATCH --output=runs/%x-%A-%a.log
 set -euo pipefail
 cd "$SLURM_SUBMIT_DIR"
-source "${ENVIRONMENT:-.venv}/bin/activate"
+source "${ESC_EVAL_VENV:-.venv}/bin/activate"
 esc-eval run --config "${CONFIG:-configs/eval/esc_eval_full.yaml}" \
   --shard "$SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT" --out "${OUT:-runs/full}-$SLURM_ARRAY_TASK_ID"

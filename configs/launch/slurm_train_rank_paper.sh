@@ -1,6 +1,7 @@
 #!/bin/bash
 # The paper's fourteen rankers on Slurm: one 80 GB GPU each, by the recipe configs/train/esc_rank_internlm2_7b_paper.yaml.
-# Prerequisite: pip install '.[gpu,data]' into the environment that ENVIRONMENT names, and the recipe's data and converted base.
+# Prerequisite: pip install '.[gpu,data]' into the environment that ESC_EVAL_VENV names (default .venv), and the recipe's data and
+# converted base.
 #   mkdir -p runs && sbatch configs/launch/slurm_train_rank_paper.sh
 # Override example, English only: sbatch --array=0-6 configs/launch/slurm_train_rank_paper.sh
 # The same line again resumes from the last checkpoints. One adapter for all dimensions (esc_rank_internlm2_7b.yaml) needs no job of
@@ -20,7 +21,7 @@
 #SBATCH --output=runs/%x-%A-%a.log
 set -euo pipefail
 cd "$SLURM_SUBMIT_DIR"
-source "${ENVIRONMENT:-.venv}/bin/activate"
+source "${ESC_EVAL_VENV:-.venv}/bin/activate"
 dimensions=(fluency expression empathy information humanoid skill overall)
 languages=(en zh)
 dimension=${dimensions[SLURM_ARRAY_TASK_ID % 7]}

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ESC-Role on Slurm: two nodes of eight 80 GB GPUs, DDP, by the recipe configs/train/esc_role_qwen1.5_14b.yaml.
-# Prerequisite: pip install '.[gpu,data]' into the environment that ENVIRONMENT names, the recipe's data and base, and a disk that
-# all nodes share, so that a resumed run finds its checkpoints.
+# Prerequisite: pip install '.[gpu,data]' into the environment that ESC_EVAL_VENV names (default .venv), the recipe's data and base,
+# and a disk that all nodes share, so that a resumed run finds its checkpoints.
 #   mkdir -p runs && sbatch configs/launch/slurm_train_role.sh
 # The same line again resumes from the last checkpoint; a job that Slurm requeues does so by itself.
 #
@@ -21,7 +21,7 @@
 #SBATCH --output=runs/%x-%j.log
 set -euo pipefail
 cd "$SLURM_SUBMIT_DIR"
-source "${ENVIRONMENT:-.venv}/bin/activate"
+source "${ESC_EVAL_VENV:-.venv}/bin/activate"
 NODE0=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
 export NODE0
 # SLURM_NODEID is known on each node only, hence the inner shell.

@@ -340,6 +340,27 @@ def test_accelerate_launches_what_the_file_says(path: Path) -> None:
             assert getattr(asked, name) == value, f"{name}: accelerate does not take it from a file"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ACCELERATE, ids=lambda path: path.stem)
+@pytest.mark.parametrize(("words", "seen"), [((), "2,5"), (("--gpu_ids", "3,4"), "3,4")])
+def test_the_gpus_are_those_of_the_scheduler_unless_the_command_line_says_others(
+    path: Path, words: tuple[str, ...], seen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a launched process would find in its environment, by accelerate's own code for each kind of launch."""
+    from accelerate.utils import launch as launchers
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
+    asked, _ = launch(path, "--main_process_ip", "127.0.0.1", "--main_process_port", "0", *words)
+    if asked.use_deepspeed:
+        asked.deepspeed_fields_from_accelerate_config = ""
+        _, environment = launchers.prepare_deepspeed_cmd_env(asked)
+    elif asked.multi_gpu:
+        environment = launchers.prepare_multi_gpu_env(asked)
+    else:
+        _, environment = launchers.prepare_simple_launcher_cmd_env(asked)
+    assert environment["CUDA_VISIBLE_DEVICES"] == seen
+
+
 RESOLVE = """
 import json, sys
 from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,16 @@ def test_slow_bf16_is_noted(
     for bf16, noted in ((True, not instructions), (False, False)):
         note_slow_products(read_recipe(recipe(tmp_path, bf16=bf16)))
         assert ("--bf16 false" in capsys.readouterr().err) == noted
+
+
+@pytest.mark.parametrize("task", ["role", "rank"])
+def test_one_process_with_several_gpus_is_refused(tmp_path: Path, task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers would wrap the model in DataParallel and multiply the batch by the number of GPUs."""
+    script = importlib.import_module(f"train.esc_{task}")
+    made = read_recipe(recipe(tmp_path, task))
+    monkeypatch.setattr(type(made.training), "n_gpu", 8)
+    with pytest.raises(UserError, match=r"one process sees 8 GPUs.*--gpu_ids 0"):
+        script.build(made)
 
 
 def test_a_limit_draws_whole_dialogues(tmp_path: Path) -> None:
