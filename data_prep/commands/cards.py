@@ -30,7 +30,7 @@ from data_prep.commands.options import (
 from data_prep.ledger import Build, Step
 from data_prep.prompts import load_pack
 from data_prep.records import Language, Post, RoleCard, SupportDialogue
-from data_prep.sources import parse_places, read_source, source_named
+from data_prep.sources import parse_places, read_source, source_at
 from data_prep.tables import to_console
 from serve.batch import Batch
 from serve.errors import UserError, near
@@ -95,7 +95,7 @@ def extract(
     items: list[SupportDialogue | Post] = []
     drawn = {}
     for name, place in places.items():
-        if source_named(name).kind == "role_play":
+        if source_at(name, place).kind == "role_play":
             raise UserError(f"--source {name}: a role-play corpus has no seeker; cards come from support dialogues and posts")
         there = [item for item in read_source(name, place, build, console, strict) if isinstance(item, SupportDialogue | Post)]
         chosen = _draw(there, wanted[name], seed, name, build.step(f"sample {name}"))

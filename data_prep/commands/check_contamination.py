@@ -26,7 +26,10 @@ def check_contamination(
     cards: Annotated[list[Path], typer.Option("--cards", help="Evaluation cards: JSONL, or ESC-Eval's JSON. Repeat for more.")],
     data: Annotated[
         list[Path],
-        typer.Option("--data", help="JSONL of role-play examples, Dialogues or SupportDialogues. Repeat for more."),
+        typer.Option(
+            "--data",
+            help="JSONL of role-play examples, Dialogues or SupportDialogues, or your own corpus (README). Repeat for more.",
+        ),
     ],
     out: OutOption,
     top: Annotated[int, typer.Option("--top", min=1, help="Best matches kept for each card.")] = 10,

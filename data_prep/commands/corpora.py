@@ -15,7 +15,11 @@ def sources() -> None:
     for source in SOURCES.values():
         drawn = f"; table 5 draws {source.table5.count}" if source.table5 else ""
         console.print(Text(source.name, style="bold"), Text(f"({source.kind}, {'/'.join(source.languages)}{drawn})"))
-        lines = (source.about, f"{source.paper}; {source.where}", f"licence as stated there: {source.licence}")
+        lines = (
+            source.about,
+            "; ".join(filter(None, (source.paper, source.where))),
+            f"licence as stated there: {source.licence}",
+        )
         for line in (*lines, f"files: {', '.join(source.files)}"):
             console.print(Padding(Text(line), (0, 0, 0, 4)))
 

@@ -15,7 +15,8 @@ SourceOption = Annotated[
     typer.Option(
         "--source",
         metavar="NAME=PLACE",
-        help="A corpus and where it is: a folder, a file, or hf:OWNER/DATASET. Repeat for more; `sources` lists the names.",
+        help="A corpus and where it is: a folder, a file, or hf:OWNER/DATASET. Repeat for more; `sources` lists the names. "
+        "Your own: generic=FILE (README).",
     ),
 ]
 OutOption = Annotated[Path, typer.Option("--out", help="Folder for the output and its manifest.json.")]

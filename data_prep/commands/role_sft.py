@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,10 +31,11 @@ from data_prep.role_play.mix import (
     RoleSet,
     RoleSftConfig,
     build_set,
+    check_quotas,
     quantiles,
 )
-from data_prep.sources import parse_places, read_source, source_named
-from data_prep.sources.rows import Item
+from data_prep.sources import parse_places, read_source, source_at
+from data_prep.sources.rows import Item, Source
 from data_prep.tables import Table, to_console
 from serve.embedded import need_modules
 from serve.errors import UserError
@@ -78,6 +80,7 @@ def role_sft(
     for name in held_places:
         check_source(name)
     mix = _config(config, tokenizer)
+    check_quotas(mix, config, places)
     made = [card for path in cards or [] for card in load_cards(path)]
     given = eval_cards or ["bundled"]
     files = [p for name in given for p in ([bundled_cards("en"), bundled_cards("zh")] if name == "bundled" else [Path(name)])]
@@ -106,7 +109,9 @@ def role_sft(
     build.write("valid.jsonl", result.valid)
     build.write("links.jsonl", match_records(result.matches, evaluation))
     _write_dataset(out, result, build)
-    values = _card_values(result, mix, evaluation, given, [*items, *(name for name in held if name not in items)], build)
+    places_read = places | {name: place for name, place in held_places.items() if name not in places}
+    sources = [_as_read(source_at(name, place), (held | items)[name]) for name, place in places_read.items()]
+    values = _card_values(result, mix, evaluation, given, sources, build)
     template = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True)
     write_text(out / "README.md", template.get_template("data_card.md.j2").render(values) + "\n")
     build.output("README.md")
@@ -120,6 +125,11 @@ def _config(path: Path, tokenizer: str | None) -> RoleSftConfig:
         return RoleSftConfig.model_validate(mix.model_dump() | ({"tokenizer": tokenizer} if tokenizer else {}))
     except ValidationError as error:
         raise UserError(f"command line: {explain(error)}") from None
+
+
+def _as_read(source: Source, items: Sequence[Item]) -> Source:
+    """A corpus with the languages of the dialogues that were read: a part of it may hold one only."""
+    return replace(source, languages=tuple(sorted({item.language for item in items})))
 
 
 def _write_dataset(out: Path, result: RoleSet, build: Build) -> None:
@@ -144,7 +154,7 @@ def _card_values(
     mix: RoleSftConfig,
     evaluation: Sequence[RoleCard],
     given: Sequence[str],
-    names: Sequence[str],
+    sources: Sequence[Source],
     build: Build,
 ) -> dict[str, Any]:
     source_of = {card.id: card.source for card in evaluation}
@@ -185,7 +195,7 @@ def _card_values(
         "cautious_own": CAUTIOUS_OWN,
         "scores": {name: quantiles(values) for name, values in sorted(scores.items())},
         "examples": examples,
-        "sources": [source_named(name) for name in names],
+        "sources": sources,
     }
 
 

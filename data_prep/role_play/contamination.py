@@ -37,8 +37,12 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from scipy import sparse
 
 from data_prep.bundled import BUNDLED
+from data_prep.ledger import Step
 from data_prep.records import Dialogue, Identifier, Language, Record, RoleCard, RolePlay, Turn
 from data_prep.scores.synthetic import Base, load_bases
+from data_prep.sources import generic
+from data_prep.sources.rows import Rows
+from serve.errors import UserError
 from serve.files import read_jsonl
 
 THRESHOLD = 1.0
@@ -289,8 +293,15 @@ class _Row(BaseModel):
 
 
 def read_documents(path: Path) -> list[tuple[str, Language, str]]:
-    """The dialogues of a JSONL file of role-play examples, Dialogues or SupportDialogues as (id, language, text to search).
+    """The dialogues of a JSONL file of role-play examples, Dialogues or SupportDialogues, or of a corpus of the user's own, as
+    (id, language, text to search).
 
     Raises `UserError` with file, line and field at the first line that is none of these, and for an empty file.
     """
+    if generic.is_generic(path):
+        own = generic.header(path).source
+        dialogues = list(generic.dialogues(path, Rows(Step("read"), strict=True)))
+        if not dialogues:
+            raise UserError(f"data file is empty: {path}")
+        return [(f"{own}-{one.id}", one.language, document_text(one.said)) for _, one in dialogues]
     return [row.document() for row in read_jsonl(path, _Row, "data file")]

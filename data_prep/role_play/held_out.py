@@ -46,8 +46,8 @@ def check_source(name: str) -> None:
     """Raise `UserError` for a corpus whose cards would tell of the dialogue's own lines."""
     if name not in BEFORE_CHAT:
         raise UserError(
-            f"--valid-source: {name} has no situation that its seekers wrote before the chat, so its cards would be made from "
-            f"the lines that are scored; hold out one of {', '.join(BEFORE_CHAT)}"
+            f"--valid-source: {name} is not known to have a situation that its seekers wrote before the chat, so its cards may "
+            f"tell of the lines that are scored; hold out one of {', '.join(BEFORE_CHAT)}"
         )
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -24,10 +25,11 @@ from data_prep.role_play.examples import Draft, RoleExample, fit, role_play_draf
 from data_prep.role_play.held_out import LEAST_HELD, HeldOut, Made, held_drafts, held_out_figures
 from data_prep.role_play.repeats import apart, distinct
 from data_prep.role_play.tokens import TokenCounter
-from data_prep.sources import source_named
+from data_prep.sources import SOURCES
+from data_prep.sources.generic import GENERIC
 from data_prep.sources.rows import Item
 from serve.client import Message
-from serve.errors import UserError
+from serve.errors import UserError, near
 from serve.files import check_unique
 
 GENERAL_PROMPTS = "role_play"
@@ -66,15 +68,27 @@ class RoleSftConfig(BaseModel):
 
     @model_validator(mode="after")
     def _adds_up(self) -> RoleSftConfig:
-        for quota in self.quotas:
-            if quota.language not in source_named(quota.source).languages:
-                raise ValueError(f"quotas: {quota.source} has no {quota.language}")
         if len({(q.source, q.language) for q in self.quotas}) < len(self.quotas):
             raise ValueError("quotas: the same source and language twice")
         total = sum(quota.count for quota in self.quotas)
         if total != self.target:
             raise ValueError(f"quotas sum to {total}, the target is {self.target}")
         return self
+
+
+def check_quotas(config: RoleSftConfig, file: Path, given: Collection[str]) -> None:
+    """Raise `UserError` for a quota of an unknown corpus or of a language that it lacks.
+
+    `file` is where the config stands, `given` the names of the corpora to read, the user's own among them.
+    """
+    for quota in config.quotas:
+        if quota.source in given and quota.source not in SOURCES:
+            continue
+        if quota.source not in SOURCES or quota.source == GENERIC.name:
+            known = near(quota.source, {*SOURCES, *given} - {GENERIC.name})
+            raise UserError(f"{file}: quotas: unknown corpus {quota.source!r}: {known} (your own: give --source generic=FILE)")
+        if quota.language not in SOURCES[quota.source].languages:
+            raise UserError(f"{file}: quotas: {quota.source} has no {quota.language}")
 
 
 @dataclass

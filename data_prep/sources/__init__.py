@@ -23,6 +23,7 @@ from data_prep.sources import (
     esconv,
     escot,
     extes,
+    generic,
     mhp_reddit,
     pippa,
     psych8k,
@@ -38,7 +39,7 @@ from data_prep.sources.rows import MALFORMED, Item, Rows, Source
 from serve.errors import UserError, near
 from serve.files import check_unique
 
-_MODULES = (  # the seven of ESC-Eval's table 5, other support corpora, general role play, our samples
+_MODULES = (  # the seven of ESC-Eval's table 5, other support corpora, general role play, our samples, the user's own
     epitome,
     mhp_reddit,
     psych8k,
@@ -61,6 +62,7 @@ _MODULES = (  # the seven of ESC-Eval's table 5, other support corpora, general 
     socialbench,
     pippa,
     bundled,
+    generic,
 )
 SOURCES: dict[str, Source] = {source.name: source for module in _MODULES for source in module.SOURCES}
 _SHOWN = 5  # malformed rows printed one by one; the rest is counted
@@ -73,17 +75,37 @@ def source_named(name: str) -> Source:
     return SOURCES[name]
 
 
+def source_at(name: str, place: str) -> Source:
+    """The corpus called `name` in `parse_places`: one of ours, or the user's own in the file `place`."""
+    own = generic.own_source(Path(place).expanduser()) if name not in SOURCES else None
+    return own if own and own.name == name else source_named(name)
+
+
 def parse_places(given: Sequence[str], option: str = "--source") -> dict[str, str]:
-    """`name=place` options as a mapping, in the order given; `UserError` for what is not one, unknown or doubled."""
+    """`name=place` options as a mapping, in the order given; a corpus of the user's own (`generic=FILE`) goes by its own name.
+
+    Raises `UserError` for what is not one, unknown or doubled.
+    """
     places: dict[str, str] = {}
     for text in given:
         name, separator, place = text.partition("=")
         if not separator or not place:
-            raise UserError(f"{option} {text}: write NAME=PATH, or NAME=hf:OWNER/DATASET for the hub")
-        if source_named(name).name in places:
+            raise UserError(
+                f"{option} {text}: write NAME=PATH, NAME=hf:OWNER/DATASET for the hub, or generic=FILE for your own"
+            )
+        name = _own_name(place) if name == generic.NAME else source_named(name).name
+        if name in places:
             raise UserError(f"{option}: {name} is given twice")
         places[name] = place
     return places
+
+
+def _own_name(place: str) -> str:
+    file = Path(place).expanduser()
+    name = generic.own_source(file).name
+    if name in SOURCES:
+        raise UserError(f"{file}:1: source: {name} is the name of a corpus that is read in its own format; choose another name")
+    return name
 
 
 def corpus_files(source: Source, place: str) -> list[Path]:
@@ -150,7 +172,7 @@ def _beside(source: Source, files: Sequence[Path]) -> list[Path]:
 
 def read_source(name: str, place: str, build: Build, console: Console, strict: bool = False) -> list[Item]:
     """All items of one corpus by name; see `read_counted`. Raises `UserError` for ids that stand twice."""
-    source = source_named(name)
+    source = source_at(name, place)
 
     def read(files: list[Path], rows: Rows) -> list[Item]:
         items = []

@@ -48,10 +48,10 @@ class Rows:
     strict: bool = False
     problems: list[str] = field(default_factory=list)
 
-    def jsonl(self, path: Path) -> Iterator[Row]:
-        """Every line of a JSON-lines file that is not blank."""
+    def jsonl(self, path: Path, first: int = 1) -> Iterator[Row]:
+        """Every line of a JSON-lines file, from line `first` on, that is not blank."""
         for number, line in enumerate(read_bytes(path, "corpus file").split(b"\n"), start=1):
-            if line.strip():
+            if number >= first and line.strip():
                 row = self.unit(f"{path}:{number}", None)
                 try:
                     value = orjson.loads(line)

@@ -200,7 +200,7 @@ def test_cards_that_sum_up_the_scored_lines_are_refused(build: Builder, tmp_path
     card = made_card(tmp_path, "valid/0", card_method="llm")
     with pytest.raises(UserError, match="--cards: made was made by a model from the held-out dialogue esconv-valid/0"):
         build([row(talk(3))], [row(talk(0))], card)
-    with pytest.raises(UserError, match="--valid-source: extes has no situation that its seekers wrote before the chat"):
+    with pytest.raises(UserError, match="--valid-source: extes is not known to have a situation that its seekers wrote"):
         build([row(talk(3))], [], place="extes=extes.json")
 
 

@@ -1,0 +1,173 @@
+"""A corpus of the user's own: JSON lines of which the first names the corpus and every further one is a dialogue.
+
+    {"source": "helpline", "licence": "CC BY 4.0", "about": "chats of a student helpline, anonymised"}
+    {"id": "1", "language": "en", "turns": [{"role": "seeker", "text": "…"}, {"role": "supporter", "text": "…"}]}
+
+With `"kind": "role_play"` in the first line the dialogues are general role play: `character`, `persona`, `scene` and
+`lines` of {name, text}. `--source generic=FILE` reads it; from then on the corpus goes by the name in its first line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from data_prep.records import Language, Role
+from data_prep.sources.play import play
+from data_prep.sources.rows import Item, Row, Rows, Source
+from data_prep.sources.support import support_dialogue
+from serve.errors import UserError
+from serve.files import explain
+
+NAME = "generic"
+_FIRST_LINE = 'the first line names the corpus: {"source": "my_corpus", "licence": "CC BY 4.0"}'
+
+Said = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+Id = Annotated[str, Field(min_length=1, max_length=100)]
+
+
+class _Form(BaseModel):
+    """Unknown fields are errors here: a misspelt one of somebody else's corpus may be noise, of one's own it is a loss."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
+
+
+class Header(_Form):
+    """The first line: the corpus's name (its records, quotas and the data card use it), licence, kind, and what it is."""
+
+    source: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=60)]
+    licence: Said
+    kind: Literal["support", "role_play"] = "support"
+    about: Said = "own corpus"
+
+
+class _Turn(_Form):
+    role: Role
+    text: Said
+
+
+class Support(_Form):
+    """A dialogue of a seeker and a supporter, and what is known of the seeker apart from it."""
+
+    id: Id
+    language: Language
+    turns: Annotated[list[_Turn], Field(min_length=1)]
+    situation: str = ""
+    problem: str = ""
+    emotion: str = ""
+    age: str = ""
+    gender: str = ""
+    occupation: str = ""
+
+    @property
+    def said(self) -> list[tuple[Role, str]]:
+        return [(turn.role, turn.text) for turn in self.turns]
+
+
+class _Line(_Form):
+    name: Said
+    text: Said
+
+
+class Play(_Form):
+    """A role-play dialogue; lines under the name of `character` are the played character's."""
+
+    id: Id
+    language: Language
+    character: Said
+    lines: Annotated[list[_Line], Field(min_length=1)]
+    persona: str = ""
+    scene: str = ""
+
+    @property
+    def said(self) -> list[tuple[str, str]]:
+        return [(line.name, line.text) for line in self.lines]
+
+
+def header(path: Path) -> Header:
+    """The first line of a corpus file. Raises `UserError` for a file without one, naming line and field."""
+    first = _first_line(path)
+    try:
+        return Header.model_validate(orjson.loads(first))
+    except orjson.JSONDecodeError as error:
+        raise UserError(f"{path}:1: malformed JSON: {error.msg} (column {error.colno}); {_FIRST_LINE}") from None
+    except ValidationError as error:
+        raise UserError(f"{path}:1: {explain(error)}; {_FIRST_LINE}") from None
+
+
+def is_generic(path: Path) -> bool:
+    """Does a JSONL file begin as a corpus of this form does: with a licence?"""
+    try:
+        first = orjson.loads(_first_line(path))
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(first, dict) and "licence" in first
+
+
+def _first_line(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.readline()
+    except FileNotFoundError:
+        raise UserError(f"corpus file not found: {path}") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise UserError(f"corpus file cannot be read: {path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def dialogues(path: Path, rows: Rows) -> Iterator[tuple[Row, Support | Play]]:
+    """Every dialogue of a file, checked and otherwise as it stands there."""
+    form: type[Support | Play] = Support if header(path).kind == "support" else Play
+    for row in rows.jsonl(path, first=2):
+        dialogue = rows.parse(form, row)
+        if dialogue is not None:
+            yield row, dialogue
+
+
+def read(files: list[Path], rows: Rows) -> Iterator[Item]:
+    """One `SupportDialogue` or `RolePlay` a line."""
+    for file in files:
+        source = header(file).source
+        for row, dialogue in dialogues(file, rows):
+            item: Item | None
+            if isinstance(dialogue, Support):
+                about = dialogue.model_dump(exclude={"id", "language", "turns"})
+                item = support_dialogue(rows, row, source, dialogue.id, dialogue.language, dialogue.said, **about)
+            else:
+                item = play(
+                    row,
+                    rows,
+                    source=source,
+                    source_id=dialogue.id,
+                    language=dialogue.language,
+                    character=dialogue.character,
+                    said=dialogue.said,
+                    persona=dialogue.persona.strip(),
+                    scene=dialogue.scene.strip(),
+                )
+            if item is not None:
+                yield item
+
+
+GENERIC = Source(
+    name=NAME,
+    about="corpora of your own, support or role play: a JSONL file each, its name and licence in the first line (README)",
+    kind="support",
+    languages=("en", "zh"),
+    files=("FILE.jsonl",),
+    where="your own file: --source generic=FILE, once for each corpus",
+    licence="each file states its own",
+    paper="",
+    read=read,
+)
+SOURCES = (GENERIC,)
+
+
+def own_source(path: Path) -> Source:
+    """The corpus in a file, under its own name and licence. Raises `UserError` for a file that does not begin with them."""
+    stated = header(path)
+    return replace(GENERIC, name=stated.source, about=stated.about, kind=stated.kind, where=path.name, licence=stated.licence)
