@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_args
 
 import numpy as np
 import typer
@@ -13,12 +13,20 @@ from data_prep.cards import load_cards
 from data_prep.commands.options import OutOption, console
 from data_prep.ledger import Build
 from data_prep.records import Language, RoleCard
-from data_prep.role_play.contamination import THRESHOLD, Match, contaminated, link, match_records, read_documents
+from data_prep.role_play.contamination import (
+    THRESHOLD,
+    Document,
+    Match,
+    by_chance,
+    contaminated,
+    link,
+    match_records,
+    read_documents,
+)
 from serve.errors import UserError
 from serve.files import check_unique
 
 _BIN, _BAR, _EXCERPT = 0.2, 40, 240
-_FEW = 500  # dialogues of a language; fewer overrate words that are common elsewhere
 _QUANTILES = {"min": 0.0, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "95 %": 0.95, "max": 1.0}
 
 
@@ -37,8 +45,11 @@ def check_contamination(
 ) -> None:
     """Search data for dialogues that evaluation cards may have been made from. Exit code 1 when something is flagged.
 
+    Cards that were made from none of these dialogues are flagged too. Beside the count stands how many of so many cards that is
+    in a corpus of this size: the fewest and the most over corpora of support that are no card's source (the README has them).
+
     Word statistics come from the data searched: give all files of a set at once. Writes OUT/matches.jsonl (each card's best
-    matches and all flagged ones) and the manifest.
+    matches and all flagged ones) and the manifest, with both counts.
     """
     build = Build(out, "check-contamination", settings={"threshold": THRESHOLD, "top": top})
     with console.status("reading cards and data"):
@@ -54,25 +65,44 @@ def check_contamination(
         matches = link(wanted, documents, top)
     flagged = contaminated(matches)
     _account(build, wanted, documents, flagged)
-    _report(wanted, documents, matches, max_examples)
-    build.write(
-        "matches.jsonl",
-        match_records(matches, wanted),
-    )
+    figures = _figures(wanted, documents, flagged)
+    build.figures |= figures
+    _report(wanted, documents, matches, figures, max_examples)
+    build.write("matches.jsonl", match_records(matches, wanted))
     build.finish(console)
-    few = [language for language in ("en", "zh") if 0 < sum(other == language for _, other, _ in documents) < _FEW]
-    caution = f" (few dialogues in {', '.join(few)}: give all files of a set at once for a sure answer)" if few else ""
     if flagged:
         alike = len({match.document_id for match in flagged})
-        text = f"CONTAMINATED: {alike} dialogues match {len({m.card_id for m in flagged})} cards{caution}"
+        low, high = (sum(row["by_chance"][end] for row in figures.values()) for end in (0, 1))
+        text = f"FLAGGED: {alike} dialogues match {len({m.card_id for m in flagged})} cards; {_span(low, high)} by chance alone"
         console.print(text, highlight=False, soft_wrap=True)
         raise typer.Exit(1)
-    console.print(f"clean: no dialogue matches a card{caution}", highlight=False, soft_wrap=True)
+    console.print("clean: no dialogue matches a card", highlight=False, soft_wrap=True)
 
 
-def _account(
-    build: Build, cards: Sequence[RoleCard], documents: Sequence[tuple[str, Language, str]], flagged: Sequence[Match]
-) -> None:
+def _figures(cards: Sequence[RoleCard], documents: Sequence[Document], flagged: Sequence[Match]) -> dict[str, dict[str, Any]]:
+    """By language that both have: cards, dialogues, cards flagged, and how many would be by chance alone (fewest, most)."""
+    suspects = {match.card_id for match in flagged}
+    figures = {}
+    for language in get_args(Language):
+        asked = [card.id for card in cards if card.language == language]
+        among = sum(other == language for _, other, _ in documents)
+        if asked and among:
+            figures[language] = {
+                "cards": len(asked),
+                "dialogues": among,
+                "flagged": sum(id in suspects for id in asked),
+                "by_chance": by_chance(len(asked), among, language),
+            }
+    return figures
+
+
+def _span(low: float, high: float) -> str:
+    """A range of numbers of cards; decimals only where they matter."""
+    few, most = (f"{value:.0f}" if high >= 10 else f"{value:.1f}" for value in (low, high))
+    return f"{few} to {most}"
+
+
+def _account(build: Build, cards: Sequence[RoleCard], documents: Sequence[Document], flagged: Sequence[Match]) -> None:
     step = build.step("search")
     step.taken = len(documents)
     known = {card.language for card in cards}
@@ -87,17 +117,23 @@ def _account(
 
 
 def _report(
-    cards: Sequence[RoleCard], documents: Sequence[tuple[str, Language, str]], matches: Sequence[Match], examples: int
+    cards: Sequence[RoleCard],
+    documents: Sequence[Document],
+    matches: Sequence[Match],
+    figures: Mapping[str, dict[str, Any]],
+    examples: int,
 ) -> None:
-    """Counts, the distribution of each card's best score, and the highest matches."""
+    """Counts and those by chance, the distribution of each card's best score, and the highest matches."""
     by_id = {card.id: card for card in cards}
     best = [match for match in matches if match.rank == 1]
     for language in sorted({card.language for card in cards}):
         asked = [card.id for card in cards if card.language == language]
         among = sum(other == language for _, other, _ in documents)
-        few = " (few: expect false alarms; give all files of the set)" if 0 < among < _FEW else ""
-        console.print(f"{language}: {len(asked)} cards, {among} dialogues{few}", highlight=False, soft_wrap=True)
+        console.print(f"{language}: {len(asked)} cards, {among} dialogues", highlight=False, soft_wrap=True)
         if among:
+            counts = figures[language]
+            text = f"  {counts['flagged']} cards flagged; {_span(*counts['by_chance'])} by chance alone"
+            console.print(text, highlight=False, soft_wrap=True)
             found = {match.card_id: match.score for match in best}
             _distribution([found.get(id, 0.0) for id in asked])
     texts = {id: text for id, _, text in documents}

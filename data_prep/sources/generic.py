@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from data_prep.records import Language, Role
 from data_prep.sources.play import play
+from data_prep.sources.posts import post
 from data_prep.sources.rows import Item, Row, Rows, Source
 from data_prep.sources.support import support_dialogue
 from serve.errors import UserError
@@ -129,12 +130,14 @@ def dialogues(path: Path, rows: Rows) -> Iterator[tuple[Row, Support | Play]]:
 
 
 def read(files: list[Path], rows: Rows) -> Iterator[Item]:
-    """One `SupportDialogue` or `RolePlay` a line."""
+    """One `SupportDialogue` or `RolePlay` a line; a `Post` where only the seeker speaks."""
     for file in files:
         source = header(file).source
         for row, dialogue in dialogues(file, rows):
             item: Item | None
-            if isinstance(dialogue, Support):
+            if isinstance(dialogue, Support) and all(role == "seeker" for role, _ in dialogue.said):
+                item = post(source, dialogue.id, dialogue.language, "\n".join(text for _, text in dialogue.said))
+            elif isinstance(dialogue, Support):
                 about = dialogue.model_dump(exclude={"id", "language", "turns"})
                 item = support_dialogue(rows, row, source, dialogue.id, dialogue.language, dialogue.said, **about)
             else:

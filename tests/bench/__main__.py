@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from serve.errors import run_cli
-from tests.bench import client, data, growth, report, role_sft, scoring, simulation, training
+from tests.bench import client, data, false_alarms, growth, report, role_sft, scoring, simulation, training
 from tests.bench.figures import OUT, OutOption
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ PARTS: dict[str, Callable[..., None]] = {
 }
 for name, part in PARTS.items():
     app.command(name)(part)
+app.command("false-alarms")(false_alarms.main)  # not among PARTS: it needs corpora that a user brings
 
 
 @app.command("all")

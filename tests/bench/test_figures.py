@@ -6,8 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from data_prep.cards import bundled_cards
+from data_prep.records import RoleCard
+from data_prep.role_play.contamination import Document
+from serve.errors import UserError
 from serve.files import read_object
 from tests.bench.client import ideal
+from tests.bench.false_alarms import flagged, shares
+from tests.bench.false_alarms import main as false_alarms
 from tests.bench.figures import Bench, Figure, growth
 from tests.bench.growth import slopes
 from tests.bench.one_run import varied
@@ -49,6 +55,19 @@ def test_no_card_is_there_twice_and_none_shares_its_beginning_with_another() -> 
     assert len({card.id for card in cards}) == 400
     assert len({(card.age, card.problem) for card in cards}) == 400
     assert not {card.id for card in cards} & {card.id for card in varied(50, first=400)}
+
+
+def test_false_alarms_are_counted_in_cards_and_over_samples_of_the_corpus() -> None:
+    cards = [RoleCard(id=word, language="en", problem=word, source="x", card_method="llm") for word in ("otter", "zyzzyva")]
+    documents: list[Document] = [(f"{n}", "en", f"word{n} {'otter' if n == 0 else ''}") for n in range(40)]
+    assert flagged(cards, documents) == 50
+    assert set(shares(cards, documents, 3)[40]) == {50} and set(shares(cards, documents[1:], 3)[30]) == {0}
+    assert [len(values) for values in shares(cards, documents, 3).values()] == [3, 1]
+
+
+def test_false_alarms_are_not_measured_on_a_corpus_of_unknown_kin(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--source extes: .*akin"):
+        false_alarms([bundled_cards("en")], ["extes=."], out=tmp_path)
 
 
 def test_figures_are_kept_with_their_sizes_and_in_one_table(tmp_path: Path) -> None:

@@ -23,7 +23,16 @@ from data_prep.bundled import BUNDLED
 from data_prep.cards import bundled_cards, load_cards
 from data_prep.commands.check_contamination import check_contamination
 from data_prep.records import Dialogue, Language, Record, RoleCard, SupportDialogue
-from data_prep.role_play.contamination import THRESHOLD, Match, contaminated, document_text, link, read_documents, terms
+from data_prep.role_play.contamination import (
+    THRESHOLD,
+    Match,
+    by_chance,
+    contaminated,
+    document_text,
+    link,
+    read_documents,
+    terms,
+)
 from data_prep.scores.synthetic import build, load_bases
 from serve.errors import UserError
 from serve.files import read_jsonl, write_jsonl
@@ -194,6 +203,14 @@ def test_the_threshold_is_part_of_what_counts() -> None:
     assert contaminated([at, below]) == [at]
 
 
+@pytest.mark.parametrize(("dialogues", "expected"), [(5, (2, 4)), (99, (2, 4)), (100, (1, 3)), (5000, (1, 3))])
+def test_chance_is_what_was_measured_at_the_next_smaller_size(
+    dialogues: int, expected: tuple[float, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("data_prep.role_play.contamination.BY_CHANCE", {"en": ((30, 0.2, 0.4), (100, 0.1, 0.3))})
+    assert by_chance(10, dialogues, "en") == pytest.approx(expected)
+
+
 @pytest.mark.parametrize(
     ("text", "language", "expected"),
     [
@@ -267,17 +284,24 @@ def command(folder: Path, cards: Path, data: Path, *more: str) -> Result:
 
 
 @pytest.mark.parametrize(("half", "status"), [(1, 1), (0, 0)])
-def test_the_command_tells_clean_from_contaminated(half: int, status: int, tmp_path: Path) -> None:
+def test_the_command_tells_clean_from_contaminated(
+    half: int, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And says beside the cards flagged how many would be by chance."""
+    monkeypatch.setattr("data_prep.role_play.contamination.BY_CHANCE", {"en": ((30, 0.05, 0.2),)})
     cards = tmp_path / "cards.jsonl"
     write_jsonl(cards, [pair.card for pair in pairs("en")[1::2]])
     data = lines(tmp_path / "data.jsonl", *(pair.dialogue.model_dump(mode="json") for pair in pairs("en")[half::2]))
     done = command(tmp_path, cards, data, "--max-examples", "2")
     assert done.exit_code == status, done.output
-    assert "12 cards, 12 dialogues" in done.output and ("CONTAMINATED" in done.output) == bool(status)
+    assert "12 cards, 12 dialogues" in done.output and ("FLAGGED" in done.output) == bool(status)
     assert done.output.count("    dialogue: ") == 2
     rows = [json.loads(line) for line in (tmp_path / "out" / "matches.jsonl").read_text().splitlines()]
     assert any(row["flagged"] for row in rows) == bool(status)
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    count = len({row["card_id"] for row in rows if row["flagged"]})
+    assert f"{count} cards flagged; 0.6 to 2.4 by chance alone" in done.output
+    assert manifest["figures"]["en"] == {"cards": 12, "dialogues": 12, "flagged": count, "by_chance": pytest.approx([0.6, 2.4])}
     (step,) = manifest["steps"]
     assert step["in"] == 12 and step["in"] - step["out"] == sum(step["dropped"].values())
     assert bool(step["dropped"]) == bool(status)

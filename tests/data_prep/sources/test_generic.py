@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from data_prep.__main__ import app
 from data_prep.cards import load_cards
 from data_prep.ledger import Build
-from data_prep.records import RoleCard, RolePlay, SupportDialogue
+from data_prep.records import Post, RoleCard, RolePlay, SupportDialogue
 from data_prep.role_play.contamination import read_documents
 from data_prep.role_play.examples import RoleExample
 from data_prep.sources import parse_places, read_source
@@ -84,7 +84,7 @@ def test_readmes_example_is_searched_for_what_a_card_was_made_from(tmp_path: Pat
     problem = "Her flatmate was gone on Sunday, with half the rent, while she was at work."
     write_jsonl(cards, [RoleCard(id="c", language="en", problem=problem, source="x", card_method="llm")])
     done = run("check-contamination", "--cards", cards, "--data", corpus, "--out", tmp_path / "out")
-    assert done.exit_code == 1 and "CONTAMINATED: 1 dialogues match 1 cards" in done.output
+    assert done.exit_code == 1 and "FLAGGED: 1 dialogues match 1 cards" in done.output
     assert "c ~ helpline-1" in done.output
     assert [id for id, _, _ in read_documents(corpus)] == [item.id for item in read(corpus)]
 
@@ -128,6 +128,16 @@ def test_role_play_has_the_characters_lines_as_its_own(tmp_path: Path) -> None:
 def test_numbers_serve_as_ids_and_ages(tmp_path: Path) -> None:
     (item,) = read(lines(tmp_path / "a.jsonl", HEAD, TALK | {"id": 7, "age": 34}))
     assert isinstance(item, SupportDialogue) and (item.id, item.age) == ("helpline-7", "34")
+
+
+def test_what_nobody_answers_is_a_post_and_what_no_seeker_says_is_left_out(tmp_path: Path) -> None:
+    unasked = TALK | {"id": "2", "turns": TURNS[1:]}
+    (item,) = read(lines(tmp_path / "a.jsonl", HEAD, TALK | {"turns": [TURNS[0], TURNS[0]]}, unasked))
+    assert isinstance(item, Post) and (item.id, item.text, item.reply) == (
+        "helpline-1",
+        "My otter is ill.\nMy otter is ill.",
+        None,
+    )
 
 
 @pytest.mark.parametrize(
