@@ -23,6 +23,7 @@ from data_prep.judge_prompts import transcript
 from data_prep.ledger import Step
 from data_prep.records import Dialogue, HumanScore, Language
 from data_prep.rubrics import Rubric
+from data_prep.scores.means import exact_mean
 from serve.errors import UserError
 from serve.files import digest, write_text
 
@@ -288,7 +289,7 @@ def settle(scores: Sequence[HumanScore], reviewed: Sequence[HumanScore], asked: 
     accepted, waiting = [], defaultdict(list)
     for (dialogue, dimension), own in given.items():
         if dimension not in asked.get(dialogue, ()):
-            value = sum(score.value for score in own) / len(own)
+            value = exact_mean(score.value for score in own)
         elif (dialogue, dimension) in decided:
             value = decided[dialogue, dimension]
         else:
