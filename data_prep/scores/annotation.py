@@ -127,7 +127,7 @@ def write_review(
         given[score.dialogue_id, score.dimension].append(score.value)
     rows = []
     for dialogue in sorted(dialogues, key=lambda dialogue: (dialogue.language, digest(["review", dialogue.id]))):
-        if wanted := asked.get(dialogue.id):
+        if wanted := [key for key in rubric.dimensions if key in asked.get(dialogue.id, ())]:
             said = {f"{key}_given": " / ".join(f"{v:g}" for v in sorted(given[dialogue.id, key])) for key in wanted}
             rows.append(_shown(dialogue) | said | {"decide": ", ".join(wanted)})
     return _write(folder, name, review_layout(rubric), rows, rubric, halves)

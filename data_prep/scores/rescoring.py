@@ -115,4 +115,4 @@ def finish(first: Sequence[HumanScore], again: Sequence[HumanScore], jointly: Se
             still.append((dialogue, dimension))
         final = {"annotator": ACCEPTED, "value": exact_mean(values.values())}
         accepted.append(next(iter(given.values())).model_copy(update=final))
-    return Final(scores, accepted, waiting, still)
+    return Final(scores, accepted, sorted(waiting), sorted(still))

@@ -88,10 +88,7 @@ def metric_ranks(
             values[name, unit.sample][judgement.dimension][unit.system].append(judgement.value)
     found: dict[str, Ranks] = {name: {} for name in rubrics}
     for (name, topic), aspects in values.items():
-        means = {
-            aspect: {system: exact_mean(own) for system, own in given.items()}
-            for aspect, given in aspects.items()
-        }
+        means = {aspect: {system: exact_mean(own) for system, own in given.items()} for aspect, given in aspects.items()}
         complete = sorted(set.intersection(*(set(given) for given in means.values())))
         if combine == "ranks":  # a low rank is good, a high score is
             means = {
