@@ -28,6 +28,7 @@ from evalsuite.cli import app as esc_eval
 from evalsuite.statistics import coefficients
 from serve.__main__ import app as serve
 from tests.files_of_rows import read_sheet, write_all, write_sheet
+from train import surface
 from train.__main__ import app as train
 
 APPS = {"esc-eval": esc_eval, "data_prep": data_prep, "train": train, "serve": serve}
@@ -238,6 +239,11 @@ def compared(path: Path) -> object:
     return path.read_bytes()
 
 
+def _small(classifier: Any) -> Any:
+    """The forest with few trees: they take most of the time."""
+    return classifier.set_params(n_estimators=5) if hasattr(classifier, "n_estimators") else classifier
+
+
 def outcome(case: Case, folder: Path) -> dict[str, object]:
     """Standard output and all that is written, by name."""
     written = folder / ("run" if case.verb == "esc-eval report" else "OUT")
@@ -256,6 +262,8 @@ def test_figures_do_not_depend_on_the_order_of_rows(
     monkeypatch.setattr(time, "strftime", lambda *given: "now")  # when a report was made
     for module in (bootstrap, coefficients, health):  # what is drawn counts here, not how often
         monkeypatch.setattr(module, "RESAMPLES", 200)
+    every = surface._classifiers
+    monkeypatch.setattr(surface, "_classifiers", lambda *given: {name: _small(one) for name, one in every(*given).items()})
     found = []
     for seed in range(SHUFFLES + 1):
         folder = tmp_path / str(seed) / "files"  # reports are named after their folder

@@ -20,7 +20,7 @@ from serve.files import write_jsonl
 from tests.train.conftest import role_examples, write_data, write_recipe
 from train.base_and_adapter import BaseAndAdapter, batches, load_adapter, stock_rows
 from train.chat_templates import CHATML, IGNORED
-from train.compare import Line, draw_turns, line_figures, perplexity_figures, ratio, weighted
+from train.compare import Line, draw_turns, line_figures, perplexity_figures, ratio, read_held_out, weighted
 from train.examples import Prepared, prepare_role
 
 
@@ -250,6 +250,11 @@ def test_the_command(
     lines = [orjson.loads(line) for line in (out / "lines.jsonl").read_bytes().splitlines()]
     assert all(line["real"].endswith("weeks now.") and line["asked"].startswith("How long") for line in lines)
     assert str(tmp_path) not in (out / "compare.md").read_text()
+    write_jsonl(tmp_path / "turned.jsonl", [*other, *reversed(role_examples(6, first=1000))])
+    turned = read_held_out(read_recipe(recipe, []), tmp_path / "turned.jsonl")
+    assert turned == read_held_out(read_recipe(recipe, []), tmp_path / "valid.jsonl"), (
+        "no draw depends on the order of the rows"
+    )
 
     stored = load_file(adapters["llama"] / "adapter_model.safetensors")
     first, *rest = sorted(stored)
