@@ -261,7 +261,7 @@ def test_figures_do_not_depend_on_the_order_of_rows(
 ) -> None:
     monkeypatch.setattr(time, "strftime", lambda *given: "now")  # when a report was made
     for module in (bootstrap, coefficients, health):  # what is drawn counts here, not how often
-        monkeypatch.setattr(module, "RESAMPLES", 200)
+        monkeypatch.setattr(module, "RESAMPLES", 50)
     every = surface._classifiers
     monkeypatch.setattr(surface, "_classifiers", lambda *given: {name: _small(one) for name, one in every(*given).items()})
     found = []

@@ -6,6 +6,7 @@ import math
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -221,6 +222,16 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *a
     return code, *capsys.readouterr()
 
 
+def test_no_draw_depends_on_the_order_of_the_held_out_dialogues(tmp_path: Path) -> None:
+    recipe: Any = SimpleNamespace(data=SimpleNamespace(train_file=tmp_path / "none.jsonl"))
+    talks = role_examples(12)
+    found = []
+    for rows in (talks, talks[::-1]):
+        write_jsonl(tmp_path / "valid.jsonl", rows)
+        found.append(read_held_out(recipe, tmp_path / "valid.jsonl"))
+    assert found[0] == found[1] and len(found[0][0]) == 12
+
+
 @pytest.mark.slow
 def test_the_command(
     tmp_path: Path,
@@ -250,11 +261,6 @@ def test_the_command(
     lines = [orjson.loads(line) for line in (out / "lines.jsonl").read_bytes().splitlines()]
     assert all(line["real"].endswith("weeks now.") and line["asked"].startswith("How long") for line in lines)
     assert str(tmp_path) not in (out / "compare.md").read_text()
-    write_jsonl(tmp_path / "turned.jsonl", [*other, *reversed(role_examples(6, first=1000))])
-    turned = read_held_out(read_recipe(recipe, []), tmp_path / "turned.jsonl")
-    assert turned == read_held_out(read_recipe(recipe, []), tmp_path / "valid.jsonl"), (
-        "no draw depends on the order of the rows"
-    )
 
     stored = load_file(adapters["llama"] / "adapter_model.safetensors")
     first, *rest = sorted(stored)
