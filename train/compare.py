@@ -229,9 +229,13 @@ def make_comparison(
 
 
 def read_held_out(recipe: Recipe[Any], path: Path) -> tuple[list[RoleExample], int]:
-    """A file's support dialogues and how many others it has; `UserError` when there is none or the recipe trains on one."""
+    """A file's support dialogues, sorted by id, and how many others it has; `UserError` when there is none or the recipe trains
+    on one.
+
+    Sorted, so that neither the lines that are drawn nor the intervals depend on the order of its rows.
+    """
     examples = read_role(path)
-    support = [example for example in examples if example.kind == "support"]
+    support = sorted((example for example in examples if example.kind == "support"), key=lambda example: example.id)
     if not support:
         raise UserError(f"{path}: no dialogue of kind support: without a seeker there is nothing to compare")
     train = Path(recipe.data.train_file)

@@ -19,6 +19,7 @@ from data_prep.records import Judgement
 from data_prep.rubrics import Rubric
 from data_prep.scores.accuracy import accuracy, ece, quadratic_kappa, spearman
 from data_prep.scores.bootstrap import SEED, Floats, interval, resampled_means
+from data_prep.scores.means import mean_of_all
 from train.surface import Item, Key
 
 AVERAGE, ALL = "average", "mean"  # over dimensions, over languages
@@ -150,11 +151,8 @@ def _measure(
 
 
 def _mean_figures(rows: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
-    """Unweighted means, None where one is missing; counts are added up."""
-    means: dict[str, float | None] = {}
-    for name in FIGURES:
-        values = [value for row in rows if (value := row[name]) is not None]
-        means[name] = sum(values) / len(values) if len(values) == len(rows) else None
+    """Unweighted means (`mean_of_all`); counts are added up."""
+    means = {name: mean_of_all(row[name] for row in rows) for name in FIGURES}
     return means | {name: sum(row[name] or 0 for row in rows) for name in ("n", "read")}
 
 
@@ -173,8 +171,7 @@ def _over_seeds(members: Sequence[Row]) -> Row:
             for dimension in of
         }
         row.draws[language] = _mean_draws([member.draws[language] for member in members])
-    times = [member.seconds for member in members if member.seconds is not None]
-    row.seconds = sum(times) / len(times) if len(times) == len(members) else None
+    row.seconds = mean_of_all(member.seconds for member in members)
     return row
 
 

@@ -45,6 +45,8 @@ def rank_table(
     """Judges beside the majority class, a classifier on surface features, and the untrained base, with paired intervals."""
     rubric = rubric_beside(data / "test.jsonl")
     train, valid, test = (items(read_rank(data / f"{name}.jsonl", language=language)) for name in ("train", "valid", "test"))
+    # No figure depends on the order of the test split. What is trained does on that of its training data, as rankers do.
+    test = {(of, name): sorted(test[of, name]) for of in languages_of(test) for name in rubric.dimensions if (of, name) in test}
     talks = {dialogue.id: dialogue for dialogue in read_dialogues(dialogues)}
     given, seconds = read_judges(judgements, test, rubric)
     surface, chosen = surface_judgements(train, valid, test, talks, rubric, seed)
@@ -78,21 +80,24 @@ def rank_table(
 def read_judges(
     paths: Sequence[Path], test: Mapping[Key, Sequence[Item]], rubric: Rubric
 ) -> tuple[dict[Judge, Verdicts], dict[Judge, float]]:
-    """Verdicts by judge and method, and seconds a dialogue where the timing.json of rank-test is beside the file.
+    """Verdicts by judge and method (file by file, in each by name), and seconds a dialogue where the timing.json of rank-test
+    is beside the file.
 
     A judge may be spread over files (one adapter a dimension); its seconds add up.
 
     Raises `UserError` unless every judge has every item of the test split, on its scale, once, and nothing else.
     """
     wanted = {(item.dialogue_id, dimension) for (_, dimension), own in test.items() for item in own}
-    found: dict[Judge, Verdicts] = defaultdict(dict)
+    found: dict[Judge, Verdicts] = {}
     seconds: dict[Judge, float] = defaultdict(float)
     for path in paths:
         records = read_jsonl(path, Judgement, "judgements")
         beside = path.with_name("timing.json")
         timing = read_object(beside, "seconds by judge") if beside.is_file() else {}
-        for judge in {(j.judge, j.method) for j in records if j.judge in timing}:
-            seconds[judge] += float(timing[judge[0]]["seconds_per_dialogue"])
+        for judge in sorted({(j.judge, j.method) for j in records}):
+            found.setdefault(judge, {})
+            if judge[0] in timing:
+                seconds[judge] += float(timing[judge[0]]["seconds_per_dialogue"])
         for j in records:
             where = f"{path}: {j.judge}, dialogue {j.dialogue_id}, {j.dimension}"
             key = (j.dialogue_id, j.dimension)
@@ -115,7 +120,7 @@ def read_judges(
                 f"{name} ({method}): {len(missing)} of {len(wanted)} items of the test split are not judged, for example "
                 f"dialogue {missing[0][0]}, {missing[0][1]}: figures over different items do not compare"
             )
-    return dict(found), dict(seconds)
+    return found, dict(seconds)
 
 
 def _by_item(judgements: Sequence[Judgement]) -> Verdicts:

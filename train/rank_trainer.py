@@ -22,6 +22,8 @@ from transformers import EvalPrediction
 from trl import SFTTrainer
 
 from data_prep.scores.accuracy import accuracy, ece, quadratic_kappa, spearman
+from data_prep.scores.human import round_half_up
+from data_prep.scores.means import mean_of_all
 from data_prep.scores.rank_sft import RankExample
 from train.chat_templates import IGNORED
 from train.decoding import greedy
@@ -302,7 +304,8 @@ def score_metrics(keys: Sequence[Key], scores: Sequence[int]) -> Callable[[EvalP
     They mean what `train.rank_test`'s do: each score of a joint answer follows the model's own scores before it.
 
     ACC, ACC_soft, quadratic weighted kappa, Spearman, ECE, and the majority baseline's ACC and ACC_soft. The average is over
-    dimensions of a language (`en_average_acc`), then over languages (`average_acc`); undefined figures are left out of it.
+    dimensions of a language (`en_average_acc`), then over languages (`average_acc`). What is not defined has no entry, and an
+    average over it has none either (`mean_of_all`).
     """
 
     def compute(prediction: EvalPrediction) -> dict[str, float]:
@@ -333,7 +336,7 @@ def figures(distributions: np.ndarray, targets: np.ndarray, scores: Sequence[int
     gold = [float(target) for target in targets]
     measured = accuracy(values, gold)
     kept = {name: measured[name] for name in ("acc", "acc_soft", "majority_acc", "majority_acc_soft", "n")}
-    labels = [int(np.floor(target + 0.5)) for target in gold]
+    labels = [round_half_up(target) for target in gold]
     return {
         **kept,
         "kappa": quadratic_kappa(values, labels, scores),
@@ -343,9 +346,5 @@ def figures(distributions: np.ndarray, targets: np.ndarray, scores: Sequence[int
 
 
 def _means(rows: Sequence[dict[str, float | None]]) -> dict[str, float | None]:
-    names = dict.fromkeys(name for row in rows for name in row)
-    means: dict[str, float | None] = {}
-    for name in names:
-        values = [value for row in rows if (value := row.get(name)) is not None]
-        means[name] = (sum(values) if name == "n" else sum(values) / len(values)) if values else None
-    return means
+    means = {name: mean_of_all(row[name] for row in rows) for name in rows[0] if name != "n"}
+    return means | {"n": sum(row["n"] or 0 for row in rows)}

@@ -111,12 +111,12 @@ def link(cards: Sequence[RoleCard], documents: Sequence[Document], top: int = 10
     """The best `top` documents of each card in its own language, and every further one (up to 200) at or above `THRESHOLD`.
 
     `documents` are (id, language, whole text). Cards in the order given, their matches by rank; documents that share no word
-    with the card are left out. Time and memory grow linearly with the documents.
+    with the card are left out; of equal scores the first id comes first. Time and memory grow linearly with the documents.
     """
     found: dict[int, list[Match]] = {}
     for language in sorted({card.language for card in cards}):
         places = [place for place, card in enumerate(cards) if card.language == language]
-        among = [(id, text) for id, other, text in documents if other == language]
+        among = sorted((id, text) for id, other, text in documents if other == language)
         if among:
             best = _search([_query(cards[place]) for place in places], [text for _, text in among], language, top)
             for place, hits in zip(places, best, strict=True):

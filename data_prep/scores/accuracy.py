@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from data_prep.scores.human import majority, round_half_up
+from data_prep.scores.means import comparable
 from data_prep.tables import Estimate
 from serve.errors import UserError
 
@@ -34,7 +35,8 @@ def accuracy(values: Verdicts, gold: Sequence[float]) -> dict[str, Any]:
     n = len(gold)
     rounded = [round_half_up(g) for g in gold]
     hits = [value is not None and value == r for value, r in zip(values, rounded, strict=True)]
-    near = [value is not None and abs(value - g) <= 1 for value, g in zip(values, gold, strict=True)]
+    # 2.2 − 1.2 is more than 1 in floats.
+    near = [value is not None and comparable(abs(value - g)) <= 1 for value, g in zip(values, gold, strict=True)]
     read = sum(value is not None for value in values)
     baseline = majority(gold)
     return {

@@ -23,6 +23,7 @@ from data_prep.judge_prompts import transcript
 from data_prep.ledger import Step
 from data_prep.records import Dialogue, HumanScore, Language
 from data_prep.rubrics import Rubric
+from data_prep.scores.means import exact_mean
 from serve.errors import UserError
 from serve.files import digest, write_text
 
@@ -126,7 +127,7 @@ def write_review(
         given[score.dialogue_id, score.dimension].append(score.value)
     rows = []
     for dialogue in sorted(dialogues, key=lambda dialogue: (dialogue.language, digest(["review", dialogue.id]))):
-        if wanted := asked.get(dialogue.id):
+        if wanted := [key for key in rubric.dimensions if key in asked.get(dialogue.id, ())]:
             said = {f"{key}_given": " / ".join(f"{v:g}" for v in sorted(given[dialogue.id, key])) for key in wanted}
             rows.append(_shown(dialogue) | said | {"decide": ", ".join(wanted)})
     return _write(folder, name, review_layout(rubric), rows, rubric, halves)
@@ -288,7 +289,7 @@ def settle(scores: Sequence[HumanScore], reviewed: Sequence[HumanScore], asked: 
     accepted, waiting = [], defaultdict(list)
     for (dialogue, dimension), own in given.items():
         if dimension not in asked.get(dialogue, ()):
-            value = sum(score.value for score in own) / len(own)
+            value = exact_mean(score.value for score in own)
         elif (dialogue, dimension) in decided:
             value = decided[dialogue, dimension]
         else:

@@ -50,7 +50,8 @@ def agreement(
             for score in scores:
                 if (score.language, score.dimension) == (language, dimension):
                     items[score.dialogue_id][score.annotator] = round(steps * (score.value - rubric.scale.min))
-            shared = [by_name for by_name in items.values() if len(by_name) > 1]
+            # Sorted by dialogue: the draws are of places in this list, and must not depend on the order of the rows.
+            shared = [by_name for _, by_name in sorted(items.items()) if len(by_name) > 1]
             if shared:
                 rows.append(
                     _agreed(
@@ -79,7 +80,7 @@ def _agreed(
         return (every @ cells.reshape(n, -1)).reshape(-1, size, size)
 
     away = np.abs(np.subtract.outer(np.arange(size), np.arange(size))).astype(float)
-    by_pair = [summed(table) for table in tables.values()]
+    by_pair = [summed(table) for _, table in sorted(tables.items())]
     pooled = np.sum(by_pair, axis=0)
     kappas = np.array([cohen_kappa(table, away**2) for table in by_pair])
     counts = np.where(np.isnan(kappas), 0.0, np.array([table.sum((1, 2)) for table in by_pair]))

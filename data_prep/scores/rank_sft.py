@@ -20,6 +20,7 @@ from data_prep.records import Dialogue, HumanScore, Identifier, Language, Record
 from data_prep.rubrics import Rubric, load_rubric
 from data_prep.scores import synthetic
 from data_prep.scores.human import check_scale, majority, round_half_up
+from data_prep.scores.means import exact_mean
 from data_prep.scores.splits import SHARES, Split, group_of, grouped_split, random_split, shares
 from data_prep.scores.splits import Method as SplitMethod
 from serve.client import Message
@@ -127,7 +128,7 @@ def mean_targets(
         given.add(key)
         values[score.dialogue_id][score.dimension].append(score.value)
         used.append(score)
-    return {name: {key: sum(v) / len(v) for key, v in by.items()} for name, by in values.items()}, used
+    return {name: {key: exact_mean(own) for key, own in by.items()} for name, by in values.items()}, used
 
 
 def _unused(

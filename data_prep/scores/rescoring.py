@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from data_prep.records import HumanScore
 from data_prep.scores.annotation import ACCEPTED, TOLERATED, Asked
+from data_prep.scores.means import exact_mean
 from serve.errors import UserError
 
 JOINT = "joint"  # the sheet of what all review together
@@ -112,6 +113,6 @@ def finish(first: Sequence[HumanScore], again: Sequence[HumanScore], jointly: Se
         scores += [score.model_copy(update={"value": values[name]}) for name, score in given.items()]
         if apart(list(values.values())):
             still.append((dialogue, dimension))
-        mean = sum(values.values()) / len(values)
-        accepted.append(next(iter(given.values())).model_copy(update={"annotator": ACCEPTED, "value": mean}))
-    return Final(scores, accepted, waiting, still)
+        final = {"annotator": ACCEPTED, "value": exact_mean(values.values())}
+        accepted.append(next(iter(given.values())).model_copy(update=final))
+    return Final(scores, accepted, sorted(waiting), sorted(still))

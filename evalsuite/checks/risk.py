@@ -193,8 +193,8 @@ class Found:
 
 
 def find(dialogues: Iterable[Dialogue]) -> list[Found]:
-    """Every risk turn of the dialogues, in their order."""
-    return [Found(dialogue, risk) for dialogue in dialogues for risk in risk_turns(dialogue)]
+    """Every risk turn of the dialogues, sorted by dialogue id: the first ones are shown as examples."""
+    return [Found(one, risk) for one in sorted(dialogues, key=lambda dialogue: dialogue.id) for risk in risk_turns(one)]
 
 
 def excerpt(found: Found) -> Dialogue | None:

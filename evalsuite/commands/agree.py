@@ -94,7 +94,7 @@ def agree(
     """
     if mode not in ("paper", "native"):
         raise UserError(f"--mode: unknown mode {mode!r}: paper or native")
-    verdicts, scores = judgements_of(judgements), gold_scores_of(gold)
+    verdicts, scores = judgements_of(judgements, _rubric(rubric, ())), gold_scores_of(gold)
     known = _rubric(rubric, verdicts)
     if rubric is not None:
         name = known.name if known else rubric

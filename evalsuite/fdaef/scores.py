@@ -91,7 +91,7 @@ class ModelScores:
 
 
 def read_scores(paths: Sequence[Path], benchmark: Benchmark, draws: bool = True) -> list[ModelScores]:
-    """The scores of every model in some files, in the order in which the files name them; `draws` are for intervals.
+    """The scores of every model in some files, one file after the other, by name within each; `draws` are for intervals.
 
     Raises `UserError` with file and line for names that the benchmark does not have, values off a metric's range, an item
     given twice, and a dataset given both whole and by items.
@@ -102,9 +102,10 @@ def read_scores(paths: Sequence[Path], benchmark: Benchmark, draws: bool = True)
     for path in paths:
         records = read_jsonl(path, Score, "scores")
         lines = [i for i, line in enumerate(read_bytes(path, "scores").split(b"\n"), start=1) if line.strip()]
+        for model in sorted({score.model for score in records}):
+            found.setdefault(model, {})
         for line, score in zip(lines, records, strict=True):
             where = f"{path}:{line}"
-            found.setdefault(score.model, {})
             if score.node is not None:
                 if score.node not in nodes:
                     raise UserError(f"{where}: node: {benchmark.name} has no {score.node!r}: {near(score.node, nodes)}")

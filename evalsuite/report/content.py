@@ -32,6 +32,7 @@ from evalsuite.statistics import dialogue_costs, discrimination, discrimination_
 from evalsuite.statistics.agreement import agreement_tables
 from evalsuite.statistics.judges import calibration, confusion, confusion_tables
 from evalsuite.statistics.leaderboard import groups_of, leaderboard, pairwise_differences
+from evalsuite.statistics.order import judgements_in_order
 from evalsuite.statistics.summary import AGREEMENT, checked, costs, distributions, supporter_of, terminations
 from serve.errors import UserError
 from serve.files import read_bytes, read_jsonl
@@ -88,7 +89,7 @@ def content_of(run: Run) -> ReportContent:
     labels = {key: dimension.label.get("en", key) for key, dimension in rubric.dimensions.items()}
     agreed = _json(run.folder / "agreement.json", {}).get("agreement")
     note = "synthetic gold, scores hold by construction" if synthetic else ""
-    gold_judgements = _records(run.folder / "gold_judgements.jsonl", Judgement)
+    gold_judgements = judgements_in_order(_records(run.folder / "gold_judgements.jsonl", Judgement), rubric)
     gold_scores = _records(run.folder / "gold_scores.jsonl", HumanScore)
     risky = risk.find(dialogues)
     usage = _json(run.folder / "usage.json", {})

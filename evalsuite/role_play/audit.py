@@ -39,13 +39,13 @@ class Audited:
 def audit(
     dialogues: Sequence[Dialogue], cards: Mapping[str, RoleCard], judged: Mapping[str, bool | None] | None = None
 ) -> list[Audited]:
-    """Every check on every dialogue with at least one seeker line; the others are left out.
+    """Every check on every dialogue with at least one seeker line, sorted by dialogue id; the others are left out.
 
     `cards` maps dialogue id → its card. `judged` maps dialogue id → whether a judge found a contradiction to the card (None:
     unreadable); it becomes a check of its own.
     """
     audited = []
-    for dialogue in dialogues:
+    for dialogue in sorted(dialogues, key=lambda dialogue: dialogue.id):
         if not lines_of(dialogue):
             continue
         card = cards.get(dialogue.id)
@@ -92,7 +92,7 @@ def _yes(reply: Reply | None) -> bool | None:
 
 def audit_tables(audited: Sequence[Audited], examples: int = 3) -> list[Table]:
     """Per seeker, supporter and language the share of dialogues with a finding, by check, and up to `examples` of each check
-    and seeker (the first ones, in the order of the dialogues)."""
+    and seeker (the first ones, in the order of the ids)."""
     groups: dict[tuple[str, str, Language], list[Audited]] = defaultdict(list)
     for one in audited:
         groups[seeker_of(one.dialogue), supporter_of(one.dialogue), one.dialogue.language].append(one)

@@ -23,6 +23,7 @@ from data_prep.records import Dialogue, HumanScore, Judgement, Language, RoleCar
 from data_prep.rubrics import Rubric
 from data_prep.scores.bootstrap import Floats
 from data_prep.scores.human import check_scale, read_dialogues
+from data_prep.scores.means import exact_mean
 from data_prep.tables import Cell, Estimate, Table
 from evalsuite import shards
 from evalsuite.config import Resolved
@@ -321,12 +322,13 @@ def _row(
 ) -> tuple[Cell, ...]:
     places = {name: place for place, name in enumerate(sorted({rating.dialogue for rating in ratings}))}
     columns = {name: place for place, name in enumerate(rubric.dimensions)}
-    sums, counts = np.zeros((2, len(places), len(columns)))
+    given: dict[tuple[int, int], list[float]] = defaultdict(list)
     for rating in ratings:
         if rating.value is not None:
-            sums[places[rating.dialogue], columns[rating.dimension]] += rating.value
-            counts[places[rating.dialogue], columns[rating.dimension]] += 1
-    means = np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
+            given[places[rating.dialogue], columns[rating.dimension]].append(rating.value)
+    means = np.full((len(places), len(columns)), np.nan)
+    for place, values in given.items():
+        means[place] = exact_mean(values)
     low, span = rubric.scale.min, rubric.scale.max - rubric.scale.min
     cells = over_cards((means - low) * PRINTED / span, [known[name] for name in places])
     average = cells[-1]

@@ -1,7 +1,7 @@
 """Agreement of one judge with gold scores, by the figures that `data_prep.scores.accuracy` defines (several: judges).
 
 - The judge's score is `Judgement.value`: its most probable score.
-- Several annotators of one item are averaged first.
+- Several annotators of one item are averaged first (`data_prep.scores.means`).
 - `average` is the unweighted mean over dimensions; its `n` is the number of ratings.
 """
 
@@ -15,10 +15,13 @@ from typing import Any
 import numpy as np
 
 from data_prep.records import HumanScore, Judgement
+from data_prep.rubrics import Rubric
 from data_prep.scores.accuracy import accuracy, ece, quadratic_kappa, spearman
 from data_prep.scores.bootstrap import Floats, interval, resampled_means
 from data_prep.scores.human import read_scores, round_half_up
+from data_prep.scores.means import comparable, exact_mean, mean_of_all
 from data_prep.tables import Cell, Estimate, Table
+from evalsuite.statistics.order import judgements_in_order, scores_in_order
 from evalsuite.statistics.summary import AGREEMENT, AVERAGE, scorer_of
 from serve.errors import UserError, near
 from serve.files import read_bytes, read_jsonl
@@ -46,23 +49,24 @@ def read_gold(path: Path) -> list[HumanScore]:
     return read_scores(path)
 
 
-def read_judgements(path: Path) -> list[Judgement]:
-    """Judges' verdicts from JSONL; a verdict given twice is an error."""
+def read_judgements(path: Path, rubric: Rubric | None = None) -> list[Judgement]:
+    """Judges' verdicts from JSONL, in the order of `evalsuite.statistics.order`; a verdict given twice is an error."""
     judgements = read_jsonl(path, Judgement, "judgements")
     _refuse_doubled(str(path), ((*item_of(j), j.rubric, scorer_of(j), j.repeat) for j in judgements))
-    return judgements
+    return judgements_in_order(judgements, rubric)
 
 
-def judgements_of(paths: Iterable[Path]) -> list[Judgement]:
-    """Verdicts from several files; one that was given twice, in two files too, is an error."""
-    found = [(path, each) for path in paths for each in read_judgements(path)]
+def judgements_of(paths: Iterable[Path], rubric: Rubric | None = None) -> list[Judgement]:
+    """Verdicts from several files, one file after the other; one that was given twice, in two files too, is an error."""
+    found = [(path, each) for path in paths for each in read_judgements(path, rubric)]
     _refuse_twice((path, j.dialogue_id, j.dimension, j.judge, scorer_of(j), j.rubric, j.turn, j.repeat) for path, j in found)
     return [each for _, each in found]
 
 
 def gold_scores_of(paths: Iterable[Path]) -> list[HumanScore]:
-    """Gold scores from several files; one that an annotator gave twice, in two files too, is an error."""
-    found = [(path, each) for path in paths for each in read_gold(path)]
+    """Gold scores from several files, one file after the other, each in the order of `evalsuite.statistics.order`; one that an
+    annotator gave twice, in two files too, is an error."""
+    found = [(path, each) for path in paths for each in scores_in_order(read_gold(path))]
     _refuse_twice((path, s.dialogue_id, s.dimension, s.annotator, s.rubric, s.turn) for path, s in found)
     return [each for _, each in found]
 
@@ -98,7 +102,7 @@ def item_of(record: Judgement | HumanScore) -> Item:
 
 
 def paired(judgements: Sequence[Judgement], gold: Sequence[HumanScore]) -> Paired:
-    """One judge's verdicts with the mean gold of their items, dimensions and verdicts in their order of appearance.
+    """One judge's verdicts with the mean gold of their items: dimensions in their order of appearance, verdicts sorted by item.
 
     Raises `UserError` when the verdicts are of several judges, for items without a partner on the other side, and for gold on
     several rubrics or in another language.
@@ -111,17 +115,20 @@ def paired(judgements: Sequence[Judgement], gold: Sequence[HumanScore]) -> Paire
     golden = mean_gold(gold)
     refuse_partnerless(map(item_of, judgements), golden)
     languages = {item_of(score): score.language for score in gold}
-    found: Paired = defaultdict(lambda: defaultdict(list))
+    found: Paired = {}
     for j in judgements:
+        found.setdefault(j.language, {}).setdefault(j.dimension, [])
+    for j in sorted(judgements, key=lambda j: (j.dialogue_id, -1 if j.turn is None else j.turn)):
         item = item_of(j)
         if languages[item] != j.language:
             raise UserError(f"dialogue {j.dialogue_id}: judged as {j.language}, its gold scores are {languages[item]}")
         found[j.language][j.dimension].append((j, golden[item]))
-    return {language: dict(found[language]) for language in sorted(found)}
+    return dict(sorted(found.items()))
 
 
 def mean_gold(gold: Iterable[HumanScore]) -> dict[Item, float]:
-    """The mean over annotators of every item. Raises `UserError` where an item was scored on several rubrics."""
+    """The mean over annotators of every item, as `comparable` has it. Raises `UserError` where an item was scored on several
+    rubrics."""
     scores: dict[Item, list[float]] = defaultdict(list)
     rubrics: dict[Item, str] = {}
     for score in gold:
@@ -130,7 +137,7 @@ def mean_gold(gold: Iterable[HumanScore]) -> dict[Item, float]:
             where = f"dialogue {score.dialogue_id}, dimension {score.dimension}"
             raise UserError(f"{where}: gold on two rubrics, {rubrics[item]} and {score.rubric}: keep one (--gold-rubric)")
         scores[item].append(score.value)
-    return {item: sum(values) / len(values) for item, values in scores.items()}
+    return {item: comparable(exact_mean(values)) for item, values in scores.items()}
 
 
 def refuse_partnerless(judged: Iterable[Item], golden: Iterable[Item]) -> None:
@@ -187,11 +194,8 @@ def probabilities(pairs: Iterable[Pair]) -> tuple[list[list[float]], list[int]]:
 
 
 def _average(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Unweighted means over dimensions; a figure that some dimension lacks is None, never the mean of the others."""
-    average: dict[str, Any] = {}
-    for metric in METRICS:
-        values = [row[metric] for row in rows.values()]
-        average[metric] = None if None in values else sum(values) / len(values)
+    """Unweighted means over dimensions (`mean_of_all`); counts are added up."""
+    average = {metric: mean_of_all(row[metric] for row in rows.values()) for metric in METRICS}
     return average | {key: sum(row[key] for row in rows.values()) for key in ("n", "read", "gold_rounded")}
 
 

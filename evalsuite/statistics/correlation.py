@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from data_prep.records import Dialogue, HumanScore, Judgement, Language
 from data_prep.scores.bootstrap import RESAMPLES, Floats
+from data_prep.scores.means import comparable, exact_mean
 from data_prep.tables import Cell, Estimate, Table
 from evalsuite.statistics.coefficients import COEFFICIENTS, LEVELS, Coefficient, Level, figures
 from evalsuite.statistics.judges import file_keys
@@ -150,7 +151,7 @@ def _arrays(scores: dict[Unit, float], wanted: dict[Unit, float]) -> tuple[Float
     """The units that both sides have, sorted, so that no interval depends on the order of the files: see `figures`."""
     units = sorted(set(scores) & set(wanted))
     index = {sample: number for number, sample in enumerate(dict.fromkeys(unit.sample for unit in units))}
-    x, y = (np.array([side[unit] for unit in units], dtype=np.float64) for side in (scores, wanted))
+    x, y = (np.array([comparable(side[unit]) for unit in units], dtype=np.float64) for side in (scores, wanted))
     return x, y, np.array([index[unit.sample] for unit in units], dtype=np.intp)
 
 
@@ -202,11 +203,11 @@ def _dialogue(name: str, known: dict[str, Dialogue], what: str) -> Dialogue:
 
 
 def _means(given: Iterable[tuple[K, float]]) -> dict[K, float]:
-    """The mean of each key's numbers. Real means are rounded to 10 decimals: equal ones must tie, however they were summed."""
+    """The mean of each key's numbers."""
     groups: dict[K, list[float]] = defaultdict(list)
     for key, number in given:
         groups[key].append(number)
-    return {key: own[0] if len(own) == 1 else round(sum(own) / len(own), 10) for key, own in groups.items()}
+    return {key: exact_mean(own) for key, own in groups.items()}
 
 
 def _with_average(side: Values) -> Values:

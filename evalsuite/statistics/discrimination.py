@@ -229,7 +229,7 @@ def _noncentrality(f: float, df: tuple[int, int], probability: float) -> float:
 
 
 def read_ratings(path: Path) -> tuple[Floats, list[str]]:
-    """Ratings [users, models] and the models' names, in order of appearance, from a sheet with the columns user, model, score.
+    """Ratings [users, models] and the models' names from a sheet with the columns user, model, score; both sorted by name.
 
     An empty score is a verdict that could not be read: a missing rating. Raises `UserError` with file, line and column, also
     for a user and model that come twice (average trials first: which of them counts is not for us to guess).
@@ -252,7 +252,7 @@ def read_ratings(path: Path) -> tuple[Floats, list[str]]:
         if text and not math.isfinite(score):
             raise row.fault("score", f"{text!r} is not a finite number; leave the cell empty for an unreadable verdict")
         found[user, model] = score
-    users, models = (list(dict.fromkeys(key[side] for key in found)) for side in (0, 1))
+    users, models = (sorted({key[side] for key in found}) for side in (0, 1))
     ratings = np.array([[found.get((user, model), math.nan) for model in models] for user in users])
     return ratings, models
 

@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from data_prep.records import HumanScore, Judgement, Language
 from data_prep.scores.accuracy import spearman
+from data_prep.scores.means import comparable, exact_mean
 from evalsuite.statistics.summary import scorer_of
 from serve.errors import UserError, near
 from serve.files import check_unique, digest
@@ -66,7 +67,7 @@ def combined(weights: Mapping[str, float], scores: Mapping[str, float | None]) -
             return None
         if weight and score is not None:
             parts.append(weight * score)
-    return round(math.fsum(parts), 10)  # equal scores must tie, however they were summed
+    return comparable(math.fsum(parts))
 
 
 def panel_of(judgements: Iterable[Judgement]) -> Panel:
@@ -112,12 +113,12 @@ def people_of(scores: Iterable[HumanScore], aspects: Mapping[str, str]) -> Score
         own[aspect, score.dialogue_id, score.annotator].append(score.value)
     annotators: dict[Aspect, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for (aspect, dialogue, _), values in own.items():
-        annotators[aspect][dialogue].append(math.fsum(values) / len(values))
+        annotators[aspect][dialogue].append(exact_mean(values))
     return {aspect: _means(each) for aspect, each in annotators.items()}
 
 
 def _means(given: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    return {dialogue: round(math.fsum(values) / len(values), 10) for dialogue, values in given.items()}
+    return {dialogue: comparable(exact_mean(values)) for dialogue, values in given.items()}
 
 
 # --- weights ----------------------------------------------------------------------------------------------------------------

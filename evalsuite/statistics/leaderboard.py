@@ -13,6 +13,7 @@ import numpy as np
 from data_prep.records import Dialogue, Judgement, Language
 from data_prep.rubrics import Rubric
 from data_prep.scores.bootstrap import RESAMPLES, Floats
+from data_prep.scores.means import exact_mean
 from data_prep.tables import Cell, Estimate, Table
 from evalsuite.statistics import paired
 from evalsuite.statistics.summary import AVERAGE, SCORES, Scorer, Value, checked, dimension_label, scorer_of, supporter_of
@@ -104,7 +105,7 @@ def tally(
             row = contestant.cards.setdefault(card_of(known[id]), np.zeros((2, len(columns))))
             for column, given in enumerate(figures):
                 if given:
-                    row[:, column] += (sum(sorted(given)) / len(given) - low) * 100 / span, 1
+                    row[:, column] += (exact_mean(given) - low) * 100 / span, 1
             contestant.readable += any(figures)
     order = list(get_args(Language))
     return sorted(found.values(), key=lambda one: (order.index(one.language), one.scorer, one.supporter))

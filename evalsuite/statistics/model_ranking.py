@@ -14,7 +14,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ import numpy as np
 
 from data_prep.records import Dialogue, Judgement, Preference
 from data_prep.scores.bootstrap import interval, resampled_means
+from data_prep.scores.means import comparable, exact_mean
 from data_prep.tables import Estimate, Table
 from evalsuite.statistics.coefficients import coefficients
 from evalsuite.statistics.correlation import Pairing
@@ -88,16 +88,14 @@ def metric_ranks(
             values[name, unit.sample][judgement.dimension][unit.system].append(judgement.value)
     found: dict[str, Ranks] = {name: {} for name in rubrics}
     for (name, topic), aspects in values.items():
-        means = {
-            aspect: {system: round(math.fsum(own) / len(own), 10) for system, own in given.items()}
-            for aspect, given in aspects.items()
-        }
+        means = {aspect: {system: exact_mean(own) for system, own in given.items()} for aspect, given in aspects.items()}
         complete = sorted(set.intersection(*(set(given) for given in means.values())))
         if combine == "ranks":  # a low rank is good, a high score is
             means = {
-                aspect: {s: -r for s, r in ranks_of({s: given[s] for s in complete}).items()} for aspect, given in means.items()
+                aspect: {s: -r for s, r in ranks_of({s: comparable(given[s]) for s in complete}).items()}
+                for aspect, given in means.items()
             }
-        totals = {s: round(math.fsum(given[s] for given in means.values()) / len(means), 10) for s in complete}
+        totals = {s: comparable(exact_mean(given[s] for given in means.values())) for s in complete}
         found[name][topic] = ranks_of(totals)
     return found
 

@@ -74,7 +74,7 @@ def _means(dialogues: Sequence[Sequence[Sample]]) -> _Found:
     for row, dialogue in enumerate(dialogues):
         for column, metric in enumerate(LABELS):
             own = [value for sample in dialogue if (value := sample.values[metric]) is not None]
-            sums[row, column], counts[row, column] = sum(own), len(own)
+            sums[row, column], counts[row, column] = math.fsum(own), len(own)
     draws = resampled_means(sums, counts)
     found: _Found = {}
     for column, metric in enumerate(LABELS):

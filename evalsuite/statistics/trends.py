@@ -18,6 +18,7 @@ import numpy as np
 from data_prep.records import Dialogue, Judgement, Language
 from data_prep.rubrics import Rubric
 from data_prep.scores.bootstrap import Floats
+from data_prep.scores.means import exact_mean
 from data_prep.tables import Cell, Estimate, Table
 from evalsuite.statistics import paired
 from evalsuite.statistics.leaderboard import card_of
@@ -99,7 +100,7 @@ def trends(
         places = own.setdefault(dialogue.id, defaultdict(list))
         figure = judgement.value if value == "value" else judgement.expected
         if judgement.value is not None and figure is not None:
-            places[number - 1, columns[judgement.dimension]].append((figure - low) * 100 / span)
+            places[number - 1, columns[judgement.dimension]].append(figure)
     found = []
     languages = languages_of(dialogues)
     for language, scorer, supporter in sorted(given, key=lambda who: (languages.index(who[0]), *who[1:])):
@@ -109,7 +110,7 @@ def trends(
         scores = np.full((len(verdicts), max(reached), len(columns)), np.nan)
         for row, (_, places) in enumerate(sorted(verdicts.items())):
             for place, figures in places.items():
-                scores[row, *place] = sum(sorted(figures)) / len(figures)
+                scores[row, *place] = (exact_mean(figures) - low) * 100 / span
         cards = [card_of(known[id]) for id in sorted(verdicts)]
         names = [*columns, AVERAGE]
         points = _points(scores, cards, names, reached)

@@ -104,6 +104,27 @@ def test_halves_round_up(value: float, rounded: int) -> None:
     assert round_half_up(value) == rounded
 
 
+@pytest.mark.parametrize("scores", [(1.4, 2.8, 3.3), (3.3, 2.8, 1.4), (2.8, 3.3, 1.4), (0.6, 2.3, 4.6)])
+def test_a_mean_that_is_a_half_on_paper_is_rounded_up_whatever_the_order_of_its_scores(scores: tuple[float, ...]) -> None:
+    gold = [score for number, value in enumerate(scores) for score in golden([value], annotator=f"a{number}")]
+    row = agreement(judged([3]), gold)["en"]["fluency"]
+    assert (row["acc"], row["acc_soft"], row["gold_rounded"]) == (1, 1, 1)
+
+
+def test_means_that_are_equal_on_paper_tie() -> None:
+    crowd, experts = 7 / 3, 3.0  # a file of means, averaged with another: (7/3 + 3) / 2 is 8/3, as (2 + 3 + 3) / 3
+    gold = golden([crowd], annotator="crowd") + golden([experts], annotator="experts")
+    for name, value in (("a", 2), ("b", 3), ("c", 3)):
+        gold += [score.model_copy(update={"dialogue_id": "d1"}) for score in golden([value], annotator=name)]
+    gold += [score.model_copy(update={"dialogue_id": "d2"}) for score in golden([4])]
+    row = agreement(judged([1, 0, 2]), gold)["en"]["fluency"]
+    assert row["spearman"] == pytest.approx(math.sqrt(3) / 2)  # ranks 2, 1, 3 with 1.5, 1.5, 3; without the tie it is 1/2 or 1
+
+
+def test_what_is_one_point_off_on_paper_is_within_one() -> None:
+    assert agreement(judged([2.2]), golden([1.2]))["en"]["fluency"]["acc_soft"] == 1
+
+
 def test_the_average_is_the_unweighted_mean_over_dimensions_and_languages_stay_apart() -> None:
     verdicts = judged([3, 3, 3, 3]) + judged([3, 3, 0, 0], "empathy")
     zh = [j.model_copy(update={"language": "zh", "dialogue_id": "z" + j.dialogue_id}) for j in judged([1])]

@@ -6,6 +6,7 @@ import math
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from serve.files import write_jsonl
 from tests.train.conftest import role_examples, write_data, write_recipe
 from train.base_and_adapter import BaseAndAdapter, batches, load_adapter, stock_rows
 from train.chat_templates import CHATML, IGNORED
-from train.compare import Line, draw_turns, line_figures, perplexity_figures, ratio, weighted
+from train.compare import Line, draw_turns, line_figures, perplexity_figures, ratio, read_held_out, weighted
 from train.examples import Prepared, prepare_role
 
 
@@ -219,6 +220,16 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *a
     except SystemExit as end:
         code = int(end.code or 0)
     return code, *capsys.readouterr()
+
+
+def test_no_draw_depends_on_the_order_of_the_held_out_dialogues(tmp_path: Path) -> None:
+    recipe: Any = SimpleNamespace(data=SimpleNamespace(train_file=tmp_path / "none.jsonl"))
+    talks = role_examples(12)
+    found = []
+    for rows in (talks, talks[::-1]):
+        write_jsonl(tmp_path / "valid.jsonl", rows)
+        found.append(read_held_out(recipe, tmp_path / "valid.jsonl"))
+    assert found[0] == found[1] and len(found[0][0]) == 12
 
 
 @pytest.mark.slow

@@ -238,7 +238,9 @@ def test_figures_by_hand() -> None:
     assert got["en_average_acc"] == pytest.approx(1 / 3) and got["average_acc"] == pytest.approx((1 / 3 + 1.0) / 2)
     assert got["average_n"] == 5
     assert got["en_fluency_ece"] == pytest.approx(abs(0.92 - 2 / 3))
-    assert "zh_fluency_spearman" not in got  # one item: undefined, not 0
+    # One item: undefined, not 0, and then no average over it: a mean of the others would not compare.
+    assert "zh_fluency_spearman" not in got and "en_fluency_spearman" in got
+    assert not {"en_average_spearman", "zh_average_spearman", "average_spearman", "average_kappa"} & set(got)
     # Weighted kappa of verdicts 0, 1, 2 with golds 0, 2, 2: 1 − Σ(v−g)² / (Σ over all pairs of (v−g)² / n).
     pairs = [(v - g) ** 2 for v in (0, 1, 2) for g in (0, 2, 2)]
     assert got["en_fluency_kappa"] == pytest.approx(1 - 1 / (sum(pairs) / 3))

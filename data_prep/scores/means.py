@@ -1,0 +1,41 @@
+"""Means of scores, in one place: the same for every order of the rows, and equal to what one gets on paper.
+
+Scores are decimals, which floats hold only nearly. Added up as floats, 1.4, 2.8 and 3.3 have the mean 2.5 in one order and
+2.4999999999999996 in another, and rounding halves up then gives 3 or 2. `math.fsum` would do away with the order, but not with
+the error: it adds what the floats hold, and 0.6, 2.3 and 4.6 come to 2.4999999999999996 in every order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from fractions import Fraction
+
+_DIGITS = 12
+
+
+def exact_mean(scores: Iterable[float]) -> float:
+    """The mean of one or more scores, each taken as the decimal that is written; only the result is rounded to a float."""
+    given = list(scores)
+    if len(given) == 1:
+        return given[0]
+    return float(sum(Fraction(str(float(score))) for score in given) / len(given))
+
+
+def comparable(number: float) -> float:
+    """A number to 12 significant digits, for what is compared, ranked or rounded to whole scores.
+
+    A mean of means, or of thirds that a file holds as 2.3333333333333335, is a little off in its last digits: numbers that are
+    equal on paper must tie. Round the last mean only, not those that go into another.
+    """
+    return float(f"{number:.{_DIGITS}g}")
+
+
+def mean_of_all(figures: Iterable[float | None]) -> float | None:
+    """The unweighted mean of one or more figures (of dimensions, languages, seeds); None where one of them is not defined.
+
+    A mean of the others would be over other dimensions, and would not compare.
+    """
+    given = list(figures)
+    defined = [figure for figure in given if figure is not None]
+    return math.fsum(defined) / len(defined) if len(defined) == len(given) else None

@@ -1,0 +1,61 @@
+"""An order for records that their content gives: no figure, interval or table may depend on the order of the rows of a file.
+
+Means of floats differ in their last digits with the order of the numbers, and a bootstrap draws places in a list: what reads
+judgements and scores for figures puts them into this order first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+
+from data_prep.records import HumanScore, Judgement
+from data_prep.rubrics import Rubric, load_rubric
+from evalsuite.statistics.summary import scorer_of
+from serve.files import CONFIGS
+
+
+def judgements_in_order(judgements: Iterable[Judgement], rubric: Rubric | None = None) -> list[Judgement]:
+    """By judge (name, method, condition, rubric), language, dimension, dialogue, turn and repeat.
+
+    Dimensions come as `rubric`, where it is given, or the bundled rubric of the judgement's name has them, others by name.
+    """
+    return sorted(
+        judgements,
+        key=lambda j: (
+            scorer_of(j),
+            j.rubric,
+            j.language,
+            _place(j.rubric, j.dimension, rubric),
+            j.dialogue_id,
+            -1 if j.turn is None else j.turn,
+            j.repeat,
+        ),
+    )
+
+
+def scores_in_order(scores: Iterable[HumanScore]) -> list[HumanScore]:
+    """By rubric, language, dimension (as for judgements), dialogue, turn and annotator."""
+    return sorted(
+        scores,
+        key=lambda s: (
+            s.rubric,
+            s.language,
+            _place(s.rubric, s.dimension),
+            s.dialogue_id,
+            -1 if s.turn is None else s.turn,
+            s.annotator,
+        ),
+    )
+
+
+def _place(name: str, dimension: str, rubric: Rubric | None = None) -> tuple[int, str]:
+    known = _bundled(name) if rubric is None else tuple(rubric.dimensions)
+    return known.index(dimension) if dimension in known else len(known), dimension
+
+
+@cache
+def _bundled(name: str) -> tuple[str, ...]:
+    """The dimensions of the bundled rubric of that name, none where there is no such rubric."""
+    bundled = {path.stem for path in (CONFIGS / "rubrics").glob("*.yaml")}
+    return tuple(load_rubric(name).dimensions) if name in bundled else ()

@@ -1,0 +1,318 @@
+"""Small files of every kind that figures are computed from: what `tests/test_row_order.py` permutes.
+
+Scores have tenths, and thirds of them come up: sums of floats then differ with the order of the numbers. There are more cards
+than a sign-flip test tries exactly.
+"""
+
+from __future__ import annotations
+
+import csv
+import random
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import yaml
+
+from data_prep.cards.annotation_sheets import leaf_name
+from data_prep.cards.taxonomy import load_taxonomy
+from data_prep.rubrics import load_rubric
+from data_prep.scores.rank_sft import narrowed
+from tests.evalsuite.test_fdaef import SMALL
+
+RUBRIC = narrowed(load_rubric("feel"), ["helpfulness", "coherence"])
+PEOPLE = ("anna", "ben", "cleo")
+SUPPORTERS = ("alpha", "beta", "gamma")
+_WORDS = ("I am so tired", "of work", "and my friend", "left me", "what can", "we do", "about it", "today", "maybe", "alone")
+_DANGER = "I want to kill myself."
+
+
+def write(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+
+
+def read_sheet(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+    with path.open(encoding="utf-8-sig", newline="") as handle:
+        reader = csv.DictReader(handle)
+        rows = list(reader)
+    return list(reader.fieldnames or ()), rows
+
+
+def write_sheet(path: Path, columns: list[str], rows: Iterable[dict[str, str]]) -> None:
+    with path.open("w", encoding="utf-8-sig", newline="") as handle:
+        writer = csv.DictWriter(handle, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def write_all(folder: Path, run: Callable[..., str]) -> None:
+    """Every file. `run` calls a verb in `folder`: sheets that people fill in are exported first."""
+    rng = random.Random(5)
+    cards, talks = _cards(rng), _talks(rng)
+    write(folder / "cards.jsonl", cards)
+    write(folder / "talks.jsonl", talks)
+    write(folder / "spoken.jsonl", [talk for talk in talks if talk["language"] == "en"])
+    (folder / "rubric.yaml").write_text(yaml.safe_dump(RUBRIC.model_dump(), allow_unicode=True))
+    write(folder / "profiles.jsonl", _profiles(rng))
+    verdicts = [
+        {**_of(talk), "judge": judge, "rubric": "feel", "dimension": name, **_verdict(rng, judge)}
+        for talk in talks
+        for judge in ("whole", "tenths")
+        for name in RUBRIC.dimensions
+    ]
+    write(folder / "verdicts.jsonl", verdicts)
+    judged = {"judge": "rounds", "rubric": "feel"}
+    rounds = [
+        _of(talk) | judged | {"dimension": name, "method": method, "repeat": repeat, "value": rng.randint(0, 30) / 10}
+        for talk in talks
+        for name in RUBRIC.dimensions
+        for method, count in (("bands", 3), ("tokens", 1))
+        for repeat in range(count)
+    ]
+    write(folder / "rounds.jsonl", [row for row in rounds if row["method"] == "bands"])
+    people = [
+        {**_of(talk), "annotator": person, "rubric": "feel", "dimension": name, "value": rng.randint(0, 30) / 10, **turn}
+        for talk in talks
+        for person in PEOPLE
+        for name in RUBRIC.dimensions
+        for turn in ({}, {"turn": 1})
+    ]
+    write(folder / "people.jsonl", [row for row in people if "turn" not in row])
+    write(folder / "people_turns.jsonl", people)
+    write(folder / "halves.jsonl", [row | {"value": rng.randint(0, 6) / 2} for row in people if "turn" not in row])
+    columns = ["dialogue_id", "language", "annotator", "rubric", "dimension", "value", "turn"]
+    write_sheet(folder / "people.csv", columns, [{k: str(v) for k, v in row.items()} for row in people if "turn" not in row])
+    write(folder / "preferences.jsonl", _preferences(rng, talks, "supporter"))
+    write(folder / "seekers.jsonl", _preferences(rng, talks, "simulator"))
+    write(folder / "replies.jsonl", _replies(rng, talks))
+    write(folder / "references.jsonl", _references(rng, talks))
+    ratings = [{"user": c["id"], "model": s, "score": str(rng.randint(0, 50) / 10)} for c in cards for s in SUPPORTERS]
+    write_sheet(folder / "ratings.csv", ["user", "model", "score"], ratings)
+    for name in ("run", "other"):
+        _run_folder(rng, folder / name, cards, talks)
+    write(folder / "feel" / "judgements.jsonl", rounds)
+    cost = {"dialogues": len(talks), "calls": 9, "prompt_tokens": 99, "completion_tokens": 9}
+    write(folder / "feel" / "costs.jsonl", [{"judge": f"rounds · {method}"} | cost for method in ("bands", "tokens")])
+    (folder / "feel" / "config.json").write_bytes(orjson.dumps({"feel": {"rubric": RUBRIC.model_dump(mode="json")}}))
+    _benchmark(rng, folder)
+    _sheets(rng, folder, run)
+
+
+def _of(talk: dict[str, Any]) -> dict[str, Any]:
+    return {"dialogue_id": talk["id"], "language": talk["language"]}
+
+
+def _text(rng: random.Random) -> str:
+    return " ".join(rng.choices(_WORDS, k=rng.randint(3, 8)))
+
+
+def _cards(rng: random.Random) -> list[dict[str, Any]]:
+    leaves = list(load_taxonomy().leaves)
+    return [
+        {"id": f"c{n:02}", "language": "zh" if n > 14 else "en", "age": rng.choice(["20", "35"]), "occupation": "teacher"}
+        | {"gender": rng.choice(["female", "male"]), "problem": _text(rng), "source": "written", "source_id": f"s{n}"}
+        | {"card_method": "written", "category": rng.choice(leaves), "quality": rng.choice(["high", "middle"])}
+        for n in range(18)
+    ]
+
+
+def _talks(rng: random.Random) -> list[dict[str, Any]]:
+    """Every card with every supporter, under ids that tell nothing of either; one of them talked to another seeker."""
+    numbers = list(range(100, 154))
+    rng.shuffle(numbers)
+    found = []
+    for card in range(18):
+        for supporter in SUPPORTERS:
+            turns = []
+            for _ in range(rng.randint(2, 4)):
+                said = _text(rng) + (f" {_DANGER}" if rng.random() < 0.3 else "")
+                turns += [{"role": "seeker", "text": said}, {"role": "supporter", "text": _text(rng)}]
+            found.append(
+                {"id": f"d{numbers.pop()}", "language": "zh" if card > 14 else "en", "framework": "esc_eval"}
+                | {"source": "written", "source_id": f"s{card}", "card_id": f"c{card:02}", "supporter": supporter}
+                | {"simulator": "base" if supporter == "gamma" else "role", "turns": turns}
+                | {"termination": rng.choice(["max_turns", "seeker_ended"])}
+                | {"usage": {"calls": 7, "prompt_tokens": rng.randint(1, 999), "completion_tokens": rng.randint(1, 99)}}
+            )
+    return found
+
+
+def _verdict(rng: random.Random, judge: str) -> dict[str, Any]:
+    if rng.random() < 0.05:
+        return {"value": None}
+    if judge == "tenths":
+        return {"value": rng.randint(0, 30) / 10}
+    shares = [rng.randint(1, 9) for _ in range(4)]
+    distribution = {str(score): share / sum(shares) for score, share in enumerate(shares)}
+    expected = sum(int(score) * share for score, share in distribution.items())
+    return {"value": shares.index(max(shares)), "distribution": distribution, "expected": expected}
+
+
+def _preferences(rng: random.Random, talks: list[dict[str, Any]], who: str) -> list[dict[str, Any]]:
+    """Every two dialogues on a card that differ in `who`; one annotator answers in both orders."""
+    return [
+        {"dialogue_a": a["id"], "dialogue_b": b["id"], "annotator": person, "question": "better", "order": order}
+        | {"verdict": rng.choice(["a", "b", "tie"])}
+        for a in talks
+        for b in talks
+        if a["id"] < b["id"] and a["card_id"] == b["card_id"] and a[who] != b[who]
+        for person in PEOPLE
+        for order in (("ab", "ba") if person == "anna" else ("ab",))
+    ]
+
+
+def _replies(rng: random.Random, talks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {**_of(talk), "turn": turn, "supporter": talk["supporter"], "text": _text(rng), "reference": _text(rng)}
+        for talk in talks
+        if talk["language"] == "en"
+        for turn in (1, 3)
+    ]
+
+
+def _references(rng: random.Random, talks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {"id": f"reference {card}", "language": "en", "source": "written", "card_id": card}
+        | {"turns": [{"role": role, "text": _text(rng)} for _ in range(3) for role in ("seeker", "supporter")]}
+        for card in sorted({talk["card_id"] for talk in talks if talk["language"] == "en"})
+    ]
+
+
+def _run_folder(rng: random.Random, folder: Path, cards: list[dict[str, Any]], talks: list[dict[str, Any]]) -> None:
+    write(folder / "cards.jsonl", cards)
+    write(folder / "dialogues.jsonl", talks)
+    judged = {"judge": "whole", "rubric": "feel", "method": "joint"}
+    write(
+        folder / "judgements.jsonl",
+        [_of(t) | judged | {"dimension": name} | _verdict(rng, "whole") for t in talks for name in RUBRIC.dimensions],
+    )
+    write(
+        folder / "turn_judgements.jsonl",
+        [
+            _of(t) | judged | {"dimension": name, "turn": turn, "repeat": repeat} | _verdict(rng, "tenths")
+            for t in talks
+            for turn in (1, 3)
+            for repeat in range(3)
+            for name in RUBRIC.dimensions
+        ],
+    )
+    gold = talks[:8]
+    write(
+        folder / "gold_judgements.jsonl",
+        [_of(t) | judged | {"dimension": name} | _verdict(rng, "whole") for t in gold for name in RUBRIC.dimensions],
+    )
+    write(
+        folder / "gold_scores.jsonl",
+        [
+            _of(t) | {"annotator": p, "rubric": "feel", "dimension": name, "value": rng.randint(0, 30) / 10}
+            for t in gold
+            for p in PEOPLE
+            for name in RUBRIC.dimensions
+        ],
+    )
+    model = {"checkpoint": "org/model", "fingerprint": "f"}
+    config = {
+        "simulate": {
+            "framework": "esc_eval",
+            "mode": "native",
+            "supporters": [{"name": name} | model for name in SUPPORTERS],
+            "seeker": {"name": "role"} | model,
+            "cards": {"sha256": "c"},
+        },
+        "score": {"rubric": RUBRIC.model_dump(mode="json"), "mode": "native", "judge": {"name": "whole"} | model}
+        | {"judging": "dialogue"}
+        | {"prompts": {"fingerprint": "p"}},
+        "gold": {"sha256": "g", "dialogues": "gold.jsonl"},
+    }
+    (folder / "config.json").write_bytes(orjson.dumps(config))
+    usage = {"simulate": {"supporter": {name: {"calls": 3, "prompt_tokens": 7} for name in SUPPORTERS}}}
+    (folder / "usage.json").write_bytes(orjson.dumps(usage))
+
+
+def _benchmark(rng: random.Random, folder: Path) -> None:
+    """Score files of a benchmark in one file (test_fdaef's small one), and summaries with a judge's verdicts."""
+    (folder / "small.yaml").write_text(SMALL)
+    rows = [
+        {"model": model, "dataset": dataset, "metric": metric, "item": str(item), "value": value}
+        for model in ("m1", "m2", "m3")
+        for dataset, metric, values in (("d1", "acc", (0, 1)), ("d13", "acc", (1, 1, 0)), ("d11", "share", (0.1, 0.7, 0.33)))
+        for item in range(20)
+        for value in [rng.choice(values)]
+    ]
+    write(folder / "scores.jsonl", rows)
+    summaries = [
+        {"id": f"sum{n}", "language": "zh", "framework": "ecdbench", "source": "lcsts", "source_id": f"summary:{n}"}
+        | {"supporter": "m1", "termination": "max_turns"}
+        | {"turns": [{"role": "seeker", "text": "text"}, {"role": "supporter", "text": "summary"}]}
+        for n in range(6)
+    ]
+    write(folder / "summaries.jsonl", summaries)
+    judged = {"language": "zh", "judge": "j", "rubric": "summary"}
+    write(
+        folder / "judged.jsonl",
+        [
+            {"dialogue_id": s["id"], "dimension": name, "value": rng.randint(1, 5)} | judged
+            for s in summaries
+            for name in load_rubric("summary").dimensions
+        ],
+    )
+
+
+def _profiles(rng: random.Random) -> list[dict[str, Any]]:
+    return [
+        {"id": f"p{n}", "language": rng.choice(["en", "zh"]), "scenario": _text(rng), "source": "written"}
+        | {"demographics": {"age": rng.randint(15, 60), "gender": rng.choice(["woman", "man"]), "occupation": _text(rng)}}
+        | {"preferences": {"mbti": rng.choice(["INTJ", "ESFP"])}, "counselling": {"problem": _text(rng)}}
+        for n in range(12)
+    ]
+
+
+def _sheets(rng: random.Random, folder: Path, run: Callable[..., str]) -> None:
+    """What people fill in, and what a ranker is trained and tested on."""
+    taxonomy = load_taxonomy()
+    leaves = list(taxonomy.leaves)[:3]
+    run("data_prep cards annotate export", "--cards", "cards.jsonl", "--out", "workers")
+    for name in ("worker_1", "worker_2"):
+        columns, rows = read_sheet(folder / "workers" / f"{name}.csv")
+        for row in rows:
+            row["quality"] = rng.choice(["high", "middle", "invalid"])
+            row["category"] = leaf_name(rng.choice(leaves), "zh" if row["card_id"] > "c14" else "en", taxonomy)
+        write_sheet(folder / "workers" / f"{name}.csv", columns, rows)
+    people = [part for name in PEOPLE for part in ("--annotator", name)]
+    given = ("--dialogues", "talks.jsonl", "--rubric", "rubric.yaml")
+    run("data_prep annotate-dialogues export", *given, *people, "--each", 3, "--out", "annotators")
+    for name in PEOPLE:
+        columns, rows = read_sheet(folder / "annotators" / f"{name}.csv")
+        write_sheet(
+            folder / "annotators" / f"{name}.csv",
+            columns,
+            [row | {key: str(rng.randint(0, 3)) for key in RUBRIC.dimensions} for row in rows],
+        )
+    run("data_prep rescore export", *given, "--scores", "halves.jsonl", "--out", "again")
+    for path in (folder / "again").glob("*.csv"):
+        columns, rows = read_sheet(path)
+        answers = [{key: str(rng.randint(0, 6) / 2).removesuffix(".0") for key in row["decide"].split(", ")} for row in rows]
+        write_sheet(path, columns, [row | own for row, own in zip(rows, answers, strict=True)])
+    esc_eval = ("empathy", "overall")
+    talks = [orjson.loads(line) for line in (folder / "talks.jsonl").read_bytes().splitlines()]
+    write(
+        folder / "ranked.jsonl",
+        [
+            _of(talk) | {"annotator": p, "rubric": "esc_eval", "dimension": name, "value": rng.randint(0, 40) / 10}
+            for talk in talks
+            for p in PEOPLE
+            for name in esc_eval
+        ],
+    )
+    named = ("--dimensions", ",".join(esc_eval), "--prompts", "esc_rank")
+    run("data_prep rank-sft", "--dialogues", "talks.jsonl", "--scores", "ranked.jsonl", *named, "--out", "ranker")
+    tested = [orjson.loads(line) for line in (folder / "ranker" / "test.jsonl").read_bytes().splitlines()]
+    judged = [
+        {"dialogue_id": row["dialogue_id"], "language": row["language"], "judge": judge, "rubric": "esc_eval"}
+        | {"dimension": row["dimension"], "value": rng.randint(0, 4), "method": "per_dimension"}
+        for row in tested
+        for judge in ("trained@1", "trained@2", "untrained")
+    ]
+    write(folder / "tested.jsonl", judged)

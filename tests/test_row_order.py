@@ -1,0 +1,284 @@
+"""No figure depends on the order of the rows of a file: every verb that computes any, run again on shuffled rows.
+
+Compared whole: standard output, and every file that is written. Left out is what follows the rows and is no figure:
+- manifest.json: the hashes of inputs and outputs, and the first places of each reason to drop (a line number, or an id);
+- records (.jsonl, and the third person's sheet) come in the order of the rows: their lines are compared without it, and so are
+  those in report.json;
+- .xlsx (the same rows are in the .csv beside it), and the pages of runs, which show dialogues in the order of the rows.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from data_prep.__main__ import app as data_prep
+from data_prep.scores import bootstrap
+from evalsuite.checks import health
+from evalsuite.cli import app as esc_eval
+from evalsuite.statistics import coefficients
+from serve.__main__ import app as serve
+from tests.files_of_rows import read_sheet, write_all, write_sheet
+from train import surface
+from train.__main__ import app as train
+
+APPS = {"esc-eval": esc_eval, "data_prep": data_prep, "train": train, "serve": serve}
+SHUFFLES = 2
+
+
+class Case(NamedTuple):
+    """A verb with its options (OUT is the folder to write into), and the files whose rows are shuffled."""
+
+    verb: str
+    options: str
+    shuffled: str
+
+
+CASES = [
+    Case("esc-eval agree", "--judgements verdicts.jsonl --gold people.jsonl --json --out OUT", "verdicts.jsonl people.jsonl"),
+    Case(
+        "esc-eval agree",
+        "--judgements verdicts.jsonl --gold people.csv --mode paper --rubric rubric.yaml --only-shared --json",
+        "people.csv",
+    ),
+    Case(
+        "esc-eval correlate",
+        "--judgements verdicts.jsonl --judgements rounds.jsonl --gold people_turns.jsonl --dialogues talks.jsonl --json",
+        "verdicts.jsonl rounds.jsonl people_turns.jsonl talks.jsonl",
+    ),
+    Case(
+        "esc-eval correlate",
+        "--judgements verdicts.jsonl --gold people.csv --dialogues talks.jsonl --pair-by system --sample source --json",
+        "verdicts.jsonl people.csv talks.jsonl",
+    ),
+    Case("esc-eval discriminate", "--scores ratings.csv --json --out OUT", "ratings.csv"),
+    Case("esc-eval discriminate", "--run run --json --out OUT", "run/dialogues.jsonl run/judgements.jsonl"),
+    Case(
+        "esc-eval compare",
+        "run other --json --out OUT",
+        "run/dialogues.jsonl run/judgements.jsonl run/cards.jsonl other/dialogues.jsonl other/judgements.jsonl",
+    ),
+    Case("esc-eval trajectories", "run --json --out OUT", "run/dialogues.jsonl run/judgements.jsonl run/turn_judgements.jsonl"),
+    Case(
+        "esc-eval report",
+        "--run run",
+        "run/dialogues.jsonl run/judgements.jsonl run/turn_judgements.jsonl run/cards.jsonl run/gold_judgements.jsonl "
+        "run/gold_scores.jsonl",
+    ),
+    Case("esc-eval metrics", "--responses replies.jsonl --json --out OUT --judgements-out OUT/values.jsonl", "replies.jsonl"),
+    Case(
+        "esc-eval metrics",
+        "--dialogues spoken.jsonl --references references.jsonl --json --out OUT",
+        "spoken.jsonl references.jsonl",
+    ),
+    Case("esc-eval risk", "--dialogues talks.jsonl --out OUT", "talks.jsonl"),
+    Case("esc-eval risk", "--run run --json", "run/dialogues.jsonl"),
+    Case("esc-eval audit-simulator", "--dialogues talks.jsonl --cards cards.jsonl --json --out OUT", "talks.jsonl cards.jsonl"),
+    Case(
+        "esc-eval health report",
+        "--judgements verdicts.jsonl --judgements rounds.jsonl --dialogues talks.jsonl --rubric rubric.yaml --json --out OUT",
+        "verdicts.jsonl rounds.jsonl talks.jsonl",
+    ),
+    Case(
+        "esc-eval feel fit",
+        "--judgements verdicts.jsonl --human people.jsonl --dialogues talks.jsonl --weights OUT/fitted.json --json --out OUT",
+        "verdicts.jsonl people.jsonl talks.jsonl",
+    ),
+    Case(
+        "esc-eval feel apply",
+        "--judgements verdicts.jsonl --weights weights.json --ablation --to OUT/scores.jsonl --json",
+        "verdicts.jsonl",
+    ),
+    Case(
+        "esc-eval feel rank",
+        "--judgements verdicts.jsonl --preferences preferences.jsonl --dialogues talks.jsonl --json --out OUT",
+        "verdicts.jsonl preferences.jsonl talks.jsonl",
+    ),
+    Case(
+        "esc-eval feel compare-methods",
+        "--run feel --human people.jsonl --json --out OUT",
+        "feel/judgements.jsonl feel/costs.jsonl people.jsonl",
+    ),
+    Case(
+        "esc-eval role-play table",
+        "--dialogues talks.jsonl --judgements rounds.jsonl --scores people_turns.jsonl --rubric rubric.yaml --json --out OUT",
+        "talks.jsonl rounds.jsonl people_turns.jsonl",
+    ),
+    Case(
+        "esc-eval role-play pairwise",
+        "--preferences seekers.jsonl --dialogues talks.jsonl --json --out OUT",
+        "seekers.jsonl talks.jsonl",
+    ),
+    Case("esc-eval ecdbench aggregate", "--benchmark small.yaml --scores scores.jsonl --json --out OUT", "scores.jsonl"),
+    Case("esc-eval ecdbench leaderboard", "--benchmark small.yaml --scores scores.jsonl --json --out OUT", "scores.jsonl"),
+    Case(
+        "esc-eval ecdbench explain", "--benchmark small.yaml --scores scores.jsonl --model m2 --items 3 --json", "scores.jsonl"
+    ),
+    Case(
+        "esc-eval ecdbench judged",
+        "--judgements judged.jsonl --summaries summaries.jsonl --to OUT/scores.jsonl",
+        "judged.jsonl summaries.jsonl",
+    ),
+    Case("data_prep check-contamination", "--cards cards.jsonl --data talks.jsonl --out OUT", "cards.jsonl talks.jsonl"),
+    Case("data_prep cards stats", "--cards cards.jsonl --html OUT/cards.html", "cards.jsonl"),
+    Case(
+        "data_prep cards annotate import",
+        "--cards cards.jsonl --sheet workers/worker_1.csv --sheet workers/worker_2.csv --out OUT",
+        "cards.jsonl workers/worker_1.csv workers/worker_2.csv",
+    ),
+    Case("data_prep profiles stats", "--profiles profiles.jsonl --html OUT/profiles.html", "profiles.jsonl"),
+    Case(
+        "data_prep annotate-dialogues import",
+        "--dialogues talks.jsonl --rubric rubric.yaml --sheet annotators/anna.csv --sheet annotators/ben.csv "
+        "--sheet annotators/cleo.csv --out OUT",
+        "talks.jsonl annotators/anna.csv annotators/ben.csv annotators/cleo.csv",
+    ),
+    Case("data_prep rescore export", "--dialogues talks.jsonl --scores halves.jsonl --out OUT", "talks.jsonl halves.jsonl"),
+    Case(
+        "data_prep rescore import",
+        "--dialogues talks.jsonl --scores halves.jsonl --rubric rubric.yaml --sheet again/anna.csv --sheet again/joint.csv "
+        "--out OUT",
+        "talks.jsonl halves.jsonl again/anna.csv again/joint.csv",
+    ),
+    # Not train.jsonl: what is trained on rows in another order is another model, a forest as well as a ranker.
+    Case(
+        "train rank-table",
+        "--data ranker --dialogues talks.jsonl --judgements tested.jsonl --against trained --language en --out OUT",
+        "ranker/valid.jsonl ranker/test.jsonl talks.jsonl tested.jsonl",
+    ),
+]
+
+ROW_BY_ROW = "says what is wrong with each row, in their order (a text repeats an earlier one)"
+ASKS = "asks models; figures of what it writes are other verbs'"
+MAKES = "makes data of data, row by row, and computes no figure"
+DRAWS = "a seed draws from the rows as they stand: another order is another draw, and no figure is computed"
+NO_ROWS = "reads no rows"
+NOT_SHUFFLED = {
+    **dict.fromkeys(("esc-eval run", "esc-eval simulate", "esc-eval score", "esc-eval respond", "esc-eval feel score"), ASKS),
+    **dict.fromkeys(("esc-eval role-play score", "esc-eval health probe", "esc-eval ecdbench run"), ASKS),
+    **dict.fromkeys(("data_prep cards extract", "data_prep cards filter", "data_prep cards categorise"), ASKS),
+    **dict.fromkeys(("data_prep profiles build", "train rank-test"), ASKS),
+    "train compare": "loads a base and an adapter: tests/train/test_compare.py shuffles its dialogues",
+    "data_prep profiles check": ROW_BY_ROW,
+    "esc-eval merge": "puts the parts of a run together; its figures are those of `report`",
+    **dict.fromkeys(("esc-eval reported check", "esc-eval reported show", "esc-eval ecdbench registry"), NO_ROWS),
+    **dict.fromkeys(("data_prep sources", "data_prep score-set", "train plan"), NO_ROWS),
+    **dict.fromkeys(("data_prep read", "data_prep import-esc-eval", "data_prep import-scores", "data_prep import-held"), MAKES),
+    **dict.fromkeys(("data_prep profiles import", "data_prep cards human-filter"), MAKES),
+    **dict.fromkeys(("data_prep role-sft", "data_prep rank-sft", "data_prep cards annotate export"), DRAWS),
+    **dict.fromkeys(("data_prep annotate-dialogues export", "data_prep profiles inspect"), DRAWS),
+    **dict.fromkeys((f"serve {name}" for name in ("up", "embedded", "models", "merge")), NO_ROWS),
+    **dict.fromkeys(("serve convert-internlm2", "serve convert-internlm2-adapter"), NO_ROWS),
+}
+
+
+def verbs() -> Iterator[str]:
+    def below(name: str, command: Any) -> Iterator[str]:
+        for part, one in getattr(command, "commands", {}).items():
+            yield from below(f"{name} {part}", one)
+        if not hasattr(command, "commands"):
+            yield name
+
+    for name, app in APPS.items():
+        yield from below(name, typer.main.get_command(app))
+
+
+def run(verb: str, *options: object) -> str:
+    """A verb's standard output, in the working directory."""
+    name, *rest = verb.split()
+    result = CliRunner().invoke(APPS[name], [*rest, *map(str, options)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), (verb, result.exception)
+    assert result.exit_code in (0, 1), result.output  # 1: something was found (a card's source, a doubtful profile)
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All files, once; every test shuffles a copy."""
+    folder = tmp_path_factory.mktemp("rows")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        write_all(folder, run)
+        run("esc-eval feel fit", "--judgements", "verdicts.jsonl", "--human", "people.jsonl", "--weights", "weights.json")
+    return folder
+
+
+def shuffle(path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    if path.suffix == ".csv":
+        columns, rows = read_sheet(path)
+        write_sheet(path, columns, rng.sample(rows, len(rows)))
+    else:
+        lines = path.read_bytes().splitlines(keepends=True)
+        path.write_bytes(b"".join(rng.sample(lines, len(lines))))
+
+
+def compared(path: Path) -> object:
+    """What a file says, without what is left out above."""
+    if path.suffix == ".jsonl" or path.name == "third.csv":
+        return sorted(path.read_bytes().splitlines())
+    if path.name == "manifest.json":
+        manifest = orjson.loads(path.read_bytes())
+        steps = [{key: value for key, value in step.items() if key != "examples"} for step in manifest["steps"]]
+        return orjson.dumps(
+            {key: value for key, value in manifest.items() if key not in ("inputs", "outputs")} | {"steps": steps}
+        )
+    if path.name == "report.json":
+        found = orjson.loads(path.read_bytes())
+        records: dict[str, Any] = {key: sorted(map(orjson.dumps, found.pop(key))) for key in ("dialogues", "judgements")}
+        return orjson.dumps(found | {"cards": dict(sorted(found["cards"].items()))}), records
+    return path.read_bytes()
+
+
+def _small(classifier: Any) -> Any:
+    """The forest with few trees: they take most of the time."""
+    return classifier.set_params(n_estimators=5) if hasattr(classifier, "n_estimators") else classifier
+
+
+def outcome(case: Case, folder: Path) -> dict[str, object]:
+    """Standard output and all that is written, by name."""
+    written = folder / ("run" if case.verb == "esc-eval report" else "OUT")
+    written.mkdir(exist_ok=True)
+    before = {path: path.stat().st_mtime_ns for path in written.rglob("*")}
+    said = run(case.verb, *case.options.split())
+    made = [path for path in sorted(written.rglob("*")) if path.is_file() and before.get(path) != path.stat().st_mtime_ns]
+    shown = [path for path in made if path.suffix != ".xlsx" and path.name not in ("report.html", "calls.sqlite")]
+    return {"stdout": said} | {str(path.relative_to(written)): compared(path) for path in shown}
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{case.verb}-{place}" for place, case in enumerate(CASES)])
+def test_figures_do_not_depend_on_the_order_of_rows(
+    case: Case, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "strftime", lambda *given: "now")  # when a report was made
+    for module in (bootstrap, coefficients, health):  # what is drawn counts here, not how often
+        monkeypatch.setattr(module, "RESAMPLES", 50)
+    every = surface._classifiers
+    monkeypatch.setattr(surface, "_classifiers", lambda *given: {name: _small(one) for name, one in every(*given).items()})
+    found = []
+    for seed in range(SHUFFLES + 1):
+        folder = tmp_path / str(seed) / "files"  # reports are named after their folder
+        shutil.copytree(files, folder)
+        for name in case.shuffled.split() if seed else ():
+            shuffle(folder / name, seed)
+        monkeypatch.chdir(folder)
+        found.append(outcome(case, folder))
+    for other in found[1:]:
+        assert other.keys() == found[0].keys()
+        for name, content in found[0].items():
+            assert other[name] == content, name
+
+
+def test_no_verb_is_forgotten() -> None:
+    shuffled = {case.verb for case in CASES}
+    assert shuffled.isdisjoint(NOT_SHUFFLED)
+    assert sorted(verbs()) == sorted(shuffled | NOT_SHUFFLED.keys())
