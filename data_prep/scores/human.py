@@ -202,10 +202,11 @@ class Check:
 
 
 def check_scale(score: HumanScore, rubric: Rubric) -> None:
-    """Raise `UserError` for a value that is not between the rubric's lowest and highest score; halves and means may be."""
-    scale = rubric.scale
+    """Raise `UserError` for a value that is not between its dimension's lowest and highest score; halves and means may be."""
+    scale = rubric.scale_of(score.dimension)
     if not scale.min <= score.value <= scale.max:
-        raise UserError(f"value: {score.value:g} is off the scale of rubric {rubric.name}, {scale.min} to {scale.max}")
+        what = f"rubric {rubric.name}" if rubric.shared_scale else f"{score.dimension} in rubric {rubric.name}"
+        raise UserError(f"value: {score.value:g} is off the scale of {what}, {scale.min} to {scale.max}")
 
 
 def _check_dialogue(score: HumanScore, dialogue: Dialogue | None) -> None:

@@ -151,7 +151,6 @@ def _measured(
 ) -> tuple[dict[str, Any], _Tables]:
     """The figures as JSON, and as tables."""
     labels = {key: dimension_label(rubric, key) for key in rubric.dimensions} if rubric else {}
-    scale = rubric.scale.scores if rubric else None
     is_synthetic = {score.annotator for score in scores} == {SYNTHETIC}
     note = "synthetic gold, scores hold by construction" if is_synthetic else ""
     figures = against_gold(judges, scores)
@@ -165,7 +164,7 @@ def _measured(
     keys = file_keys(judges)
     for name, own in judges.items():
         golden = gold_of(own, scores)
-        matrices = confusion(own, golden, scale)
+        matrices = confusion(own, golden, rubric.scales if rubric else None)
         tail = f"_{keys[name]}" if len(judges) > 1 else ""
         about = "; ".join(part for part in (name if tail else "", note) if part)
         tables.own.extend(agreement_tables(figures[name], mode, labels, about, f"agreement{tail}"))

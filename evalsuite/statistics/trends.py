@@ -83,7 +83,6 @@ def trends(
     """
     known = {dialogue.id: dialogue for dialogue in dialogues}
     columns = {name: place for place, name in enumerate(rubric.dimensions)}
-    low, span = rubric.scale.min, rubric.scale.max - rubric.scale.min
     given: dict[tuple[Language, Scorer, str], dict[str, dict[tuple[int, int], list[float]]]] = {}
     for judgement in checked([each for each in judgements if each.turn is not None], rubric):
         where = f"judgement by {judgement.judge}"
@@ -99,7 +98,8 @@ def trends(
         places = own.setdefault(dialogue.id, defaultdict(list))
         figure = judgement.value if value == "value" else judgement.expected
         if judgement.value is not None and figure is not None:
-            places[number - 1, columns[judgement.dimension]].append((figure - low) * 100 / span)
+            scale = rubric.scale_of(judgement.dimension)
+            places[number - 1, columns[judgement.dimension]].append((figure - scale.min) * 100 / scale.span)
     found = []
     languages = languages_of(dialogues)
     for language, scorer, supporter in sorted(given, key=lambda who: (languages.index(who[0]), *who[1:])):
