@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from data_prep.records import Language
 from serve.errors import UserError
-from serve.files import read_named
+from serve.files import CONFIGS, read_named
 
 
 class Scale(BaseModel):
@@ -74,7 +74,7 @@ class Rubric(BaseModel):
                     raise ValueError(f"dimension {key}: no {language} facet")
                 if extra := sorted(set(dimension.levels.get(language, {})) - set(scale.scores)):
                     raise ValueError(
-                        f"dimension {key} ({language}): score {extra[0]} is off the scale; it runs from {scale.min} to {scale.max}"
+                        f"dimension {key} ({language}): score {extra[0]} is off the scale, {scale.min} to {scale.max}"
                     )
         return self
 
@@ -105,8 +105,8 @@ class Rubric(BaseModel):
         (a, first), *others = self.scales.items()
         b, second = next((key, scale) for key, scale in others if scale != first)
         raise UserError(
-            f"rubric {self.name}: {purpose} needs all dimensions on one scale, but {a} runs from {first.min} to {first.max} and "
-            f"{b} from {second.min} to {second.max}: make a rubric of the dimensions that share one"
+            f"rubric {self.name}: {purpose} needs all dimensions on one scale, but {a} runs from {first.min} to {first.max} "
+            f"and {b} from {second.min} to {second.max}: make a rubric of the dimensions that share one"
         )
 
     def texts(self, dimension: str, language: Language) -> dict[int, str]:
@@ -118,3 +118,9 @@ class Rubric(BaseModel):
 def load_rubric(name: str) -> Rubric:
     """A rubric by name (configs/rubrics) or by the path of a YAML file."""
     return read_named("rubrics", name, Rubric, "rubric")
+
+
+def known_rubric(name: str) -> Rubric | None:
+    """The rubric where `name` is one of configs/rubrics or a YAML file; None for a name that only somebody's records have."""
+    bundled = (CONFIGS / "rubrics" / f"{name}.yaml").is_file()
+    return load_rubric(name) if bundled or name.endswith((".yaml", ".yml")) else None

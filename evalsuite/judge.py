@@ -89,7 +89,7 @@ class Judge:
     def __post_init__(self) -> None:
         if self.method in ("joint", "bands", "json") and self.spec.adapters is not None:
             raise UserError(f"judge {self.spec.name} has one adapter a dimension: use method per_dimension or paper")
-        if self.method != "paper" and not all(0 <= scale.min and scale.max <= 9 for scale in self.rubric.scales.values()):
+        if self.method != "paper" and not all(scale.min >= 0 and scale.max <= 9 for scale in self.rubric.scales.values()):
             raise UserError(f"rubric {self.rubric.name}: native methods read one digit a dimension, the scale must be in 0-9")
         if self.method == "bands":
             judge_bands.check_labels(self.rubric)

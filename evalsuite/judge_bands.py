@@ -112,9 +112,7 @@ def answer_regex(rubric: Rubric, language: Language) -> str:
     """What a server that constrains may answer: the asked lines with numbers of two decimals. No regular expression makes them
     sum to 1: that stays with the model, and with the rule for those that do not."""
     number = r"(0\.[0-9][0-9]|1\.00)"
-    names = (
-        (key, re.sub(r"([\\.^$*+?()\[\]{}|])", r"\\\1", each.label[language])) for key, each in rubric.dimensions.items()
-    )
+    names = ((key, re.sub(r"([\\.^$*+?()\[\]{}|])", r"\\\1", each.label[language])) for key, each in rubric.dimensions.items())
     return r"\n".join(_lines(rubric, names, number))
 
 

@@ -163,7 +163,10 @@ def _places(rubric: Rubric, halves: bool) -> dict[Scale, str]:
 
 def _rules(rubric: Rubric, languages: Sequence[Language], halves: bool = False) -> list[list[str]]:
     """The scores in column A from row 2; then every dimension with its levels, and how to fill in the sheet."""
-    rows = [["score", "", ""], *([score] for scale in dict.fromkeys(rubric.scales.values()) for score in _allowed(scale, halves))]
+    rows = [
+        ["score", "", ""],
+        *([score] for scale in dict.fromkeys(rubric.scales.values()) for score in _allowed(scale, halves)),
+    ]
     for key, dimension in rubric.dimensions.items():
         for language in languages:
             rows += [[], [key, dimension.label[language], " ".join(dimension.about[language].split())]]

@@ -27,8 +27,7 @@ _CELLS = 2**22  # of tables at a time: 32 MB an array
 
 @dataclass(frozen=True)
 class Pair:
-    """Two people on the `n` items that both scored: Cohen's kappa, and the shares of equal scores and of those at most one point
-    apart, as in `Figures`."""
+    """Two people on the `n` items that both scored; see `Figures`."""
 
     a: str
     b: str
@@ -43,10 +42,10 @@ class Figures:
     """Agreement with 95 % percentile intervals of a bootstrap.
 
     `n`, also of every estimate, is the number of items that at least two people scored; `alone` items have one person's score
-    and count for nothing. `pairs` is how many pairs of `people` share items. `alpha` is Krippendorff's (ordinal, −1 to 1),
-    `kappa` the mean of Cohen's over the pairs (quadratic weights, each pair as often as it shares items; pairs without variation
-    left out), `equal` and `near` the shares (0–1) of pairs of scores that are equal, or at most one point apart. What is not
-    defined, because nothing varies, has mean None.
+    and are in no figure. `pairs` of the `people` share items. `alpha` is Krippendorff's (ordinal, −1 to 1), `kappa` the mean of
+    Cohen's over the pairs (quadratic weights, each pair as often as it shares items; pairs without variation left out), `equal`
+    and `near` the shares (0–1) of pairs of scores that are equal, or at most one point apart. What is not defined, because
+    nothing varies, has mean None.
     """
 
     n: int
@@ -190,11 +189,11 @@ def agreement_table(rows: Sequence[Agreed], resamples: int = RESAMPLES) -> Table
         columns=(*names, "People", "Pairs", "Krippendorff's alpha", "Weighted kappa", "Equal", "Within 1"),
         rows=tuple((*_name(r, names), r.people, r.pairs, r.alpha, r.kappa, r.equal, r.near) for r in rows),
         notes=(
-            "n: dialogues (or turns) that two or more people scored. Alpha is ordinal; kappa has quadratic weights and is the mean "
-            "over pairs of people who share dialogues. Equal, within 1 (point): shares of pairs of scores. A dash: not defined, "
-            "because nothing varies.",
+            "n: dialogues (or turns) that two or more people scored. Alpha is ordinal; kappa has quadratic weights and is the "
+            "mean over pairs of people who share dialogues. Equal, within 1 (point): shares of pairs of scores. A dash: not "
+            "defined, because nothing varies.",
             f"Intervals: 95 %, bootstrap over dialogues, {resamples:,} draws.",
-            *[f"{alone:,} scores stand alone, without another person's of the same thing: they are in no figure."] * bool(alone),
+            *([f"{alone:,} scores are one person's alone and in no figure."] if alone else []),
         ),
         section="Annotators",
     )

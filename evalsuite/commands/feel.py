@@ -9,6 +9,7 @@ from typing import Annotated, Any, get_args
 import typer
 from rich.console import Console
 
+from data_prep.rubrics import known_rubric
 from data_prep.scores.human import read_dialogues, read_preferences
 from data_prep.scores.splits import group_of
 from evalsuite import shards
@@ -245,6 +246,9 @@ def rank(
     verdicts = judgements_of(judgements)
     if rubric is not None:
         verdicts = on_rubric(verdicts, rubric)
+    for name in {each.rubric for each in verdicts} if rule == "mean" else ():
+        if rules := known_rubric(name):
+            rules.one_scale("--combine mean (unlike --combine ranks)")
     found = compare_ranks(human_ranks(given, spoken, pairing), metric_ranks(verdicts, spoken, pairing, rule))
     table = ranking_table(found, rule)
     table = against([table], versus)[0]

@@ -44,7 +44,9 @@ def transcripts(
     scorers = {scorer: index for index, scorer in enumerate(sorted({scorer_of(judgement) for judgement in own}))}
     verdicts: dict[str, list[Any]] = {}
     for j in own:
-        spread = j.distribution and [round(j.distribution.get(str(score), 0.0), 3) for score in rubric.scale_of(j.dimension).scores]
+        spread = j.distribution and [
+            round(j.distribution.get(str(score), 0.0), 3) for score in rubric.scale_of(j.dimension).scores
+        ]
         expected = None if j.expected is None else round(j.expected, 3)
         raw = clean(j.raw) if j.value is None else None
         place = [scorers[scorer_of(j)], places[j.dimension]]

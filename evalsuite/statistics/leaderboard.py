@@ -76,7 +76,8 @@ def tally(
     """Every language × scorer × supporter with its scores, sorted by them (English first).
 
     A dialogue's repeats and turns are averaged first, so that each dialogue counts once. A score s becomes
-    (s − min) / (max − min) × 100 of its dimension's scale. `value` says whether verdicts or their expectations (from token probabilities) are taken.
+    (s − min) / (max − min) × 100 of its dimension's scale. `value` says whether verdicts or their expectations (from token
+    probabilities) are taken.
     Raises `UserError` for a judgement of a dialogue that is not among `dialogues`, or one that does not fit the rubric.
     """
     known = {dialogue.id: dialogue for dialogue in dialogues}

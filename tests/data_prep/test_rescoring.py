@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 
 from data_prep.commands.rescore import app
 from data_prep.records import Dialogue, HumanScore, Turn
-from data_prep.rubrics import load_rubric
 from data_prep.scores.annotation import ACCEPTED
 from data_prep.scores.annotator_agreement import agreement
 from data_prep.scores.rescoring import contested, finish, who_again

@@ -434,7 +434,7 @@ def test_gold_may_be_csv(files: Path) -> None:
         (("--value", "mode"), "--value: unknown value 'mode'"),
         (("--pair-by", "card"), "--pair-by: unknown pair-by 'card': known: dialogue, system"),
         (("--sample", "cards"), "--sample: unknown sample 'cards': did you mean card"),
-        (("--annotator", "c"), "--annotator c: gave none of the gold scores: known: a, b"),
+        (("--annotator", "c"), "--annotator c: gave none of the scores: known: a, b"),
     ],
 )
 def test_wrong_options(more: tuple[str, ...], message: str, files: Path) -> None:

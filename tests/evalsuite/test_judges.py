@@ -455,7 +455,7 @@ def test_one_rubric_of_several_is_chosen(tmp_path: Path) -> None:
         (["--mode", "strict"], "--mode: unknown mode 'strict'"),
         (["--rubric", "epitome"], "--rubric: no verdict is on rubric epitome: .*esc_eval"),
         (["--gold-rubric", "esc_eval_human"], "--gold-rubric: no gold score is on rubric esc_eval_human: .*esc_eval"),
-        (["--annotator", "b"], "--annotator b: gave none of the gold scores: .*a"),
+        (["--annotator", "b"], "--annotator b: gave none of the scores: .*a"),
     ],
 )
 def test_options_that_leave_nothing_are_errors(tmp_path: Path, options: list[str], problem: str) -> None:
