@@ -70,10 +70,10 @@ class Agreed(Figures):
 
 
 class Item(NamedTuple):
-    """What people scored. The items of one `cluster` are drawn together: the turns of a dialogue."""
+    """What people scored. The parts of one `cluster` are drawn together: the turns of a dialogue."""
 
     cluster: str
-    turn: int | None = None
+    part: int | None = None
 
 
 def agreement(
@@ -131,7 +131,7 @@ def agreement_on(items: Mapping[Item, Mapping[str, float]], seed: int = 0, resam
 
 
 def _order(item: Item) -> tuple[str, int]:
-    return item.cluster, -1 if item.turn is None else item.turn
+    return item.cluster, -1 if item.part is None else item.part
 
 
 def _weights(clusters: Sequence[str], seed: int, resamples: int) -> Counts:

@@ -278,12 +278,12 @@ def calibration(judgements: Sequence[Judgement], gold: Sequence[HumanScore], bin
     return found
 
 
-def file_keys(names: Iterable[str]) -> dict[str, str]:
-    """Names as parts of file names: what is not a letter, digit, point, hyphen or underscore becomes a hyphen. Where two would
-    be the same, or nothing is left, a number is added."""
+def file_keys(names: Iterable[str], nameless: str = "judge") -> dict[str, str]:
+    """Names as parts of file names: what is not a letter, digit, point, hyphen or underscore becomes a hyphen, and `nameless`
+    stands where nothing is left. Where two would be the same, a number is added."""
     keys: dict[str, str] = {}
     for name in names:
-        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._") or "judge"
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._") or nameless
         key, number = plain, 1
         while key in keys.values():
             number += 1
