@@ -83,6 +83,7 @@ def transcripts(
         "risky_cards": [clean(key) for key, card in cards.items() if load_lexicon(card.language).danger(card.problem)],
         "scorers": [clean(scorer.name) for scorer in scorers],
         "scores": list(rubric.scores),
+        "averaged": rubric.shared_scale is not None,
         "dimensions": [
             {
                 "label": d.label,

@@ -173,8 +173,8 @@ def _rates(choices: Sequence[Choice], mode: Mode, words: Words, title: str) -> l
     spoken, graded = any(vote.language for vote in given), any(vote.degree is not None for vote in given)
     notes = [
         "Win rate: share of votes won, a tie counts half, with a 95 % bootstrap interval over "
-        f"{words.items} (none for one alone). Decided: share of the votes that are no tie, Wilson's 95 % interval. Votes without "
-        "a readable answer are in no rate.",
+        f"{words.items} (none for one alone). Decided: share of the votes that are no tie, Wilson's 95 % interval. Votes "
+        "without a readable answer are in no rate.",
     ]
     if any(choice.first is not None for choice in choices):
         rule = {

@@ -112,12 +112,8 @@ def test_a_dialogues_turns_are_drawn_together() -> None:
     pairs = [(rng.randint(0, 4), rng.randint(0, 4)) for _ in range(12)]
 
     def rows(turns: int) -> list[HumanScore]:
-        return [
-            score(n, w, "overall", v, t)
-            for n, p in enumerate(pairs)
-            for w, v in zip("ab", p, strict=True)
-            for t in range(turns)
-        ]
+        given = [(n, who, pair["ab".index(who)]) for n, pair in enumerate(pairs) for who in "ab"]
+        return [score(n, who, "overall", value, turn) for n, who, value in given for turn in range(turns)]
 
     (one,), (ten,) = agreement(rows(1)), agreement(rows(10))
     assert (one.n, ten.n) == (12, 120)
@@ -127,12 +123,12 @@ def test_a_dialogues_turns_are_drawn_together() -> None:
 
 
 def test_many_values_and_many_people_fit_into_memory() -> None:
-    """A slider's scores: 400 values would be 160,000 cells a draw and item; 60 people are 1,770 pairs."""
+    """120 values: whole tables, items × values × values for each of the pairs, would not."""
     rng = random.Random(2)
-    slider = [score(n, who, "overall", rng.random() * 4) for n in range(200) for who in NAMES[:2]]
-    crowd = [score(n, f"w{who}", "lively", rng.randint(0, 2)) for n in range(40) for who in rng.sample(range(60), 5)]
-    wide, many = agreement(slider + crowd, resamples=20)[::-1]
-    assert (wide.dimension, wide.n, many.people) == ("overall", 200, 60)
+    slider = [score(n, who, "overall", rng.random() * 4) for n in range(60) for who in NAMES[:2]]
+    crowd = [score(n, f"w{n + who}", "lively", rng.randint(0, 2)) for n in range(30) for who in range(3)]
+    wide, many = agreement(slider + crowd, resamples=2)[::-1]
+    assert (wide.dimension, wide.n, many.people, many.pairs) == ("overall", 60, 32, 61)
     ranked = np.array([[s.value for s in slider if s.annotator == who] for who in NAMES[:2]])
     assert wide.alpha.mean == pytest.approx(krippendorff.alpha(ranked, level_of_measurement="ordinal"), abs=1e-6)
 
@@ -160,11 +156,9 @@ def test_csv_with_a_rubric_of_ones_own_is_checked_line_by_line(tmp_path: Path) -
 
 
 def test_rubrics_and_turns_are_told_apart_and_dimensions_keep_the_rubrics_order(tmp_path: Path) -> None:
-    other = [
-        s.model_copy(update={"rubric": "another", "dimension": d}) for s in fed_like() for d in ("z", "a") if s.turn is None
-    ]
-    kept = {(s.dialogue_id, s.annotator, s.dimension): s for s in other}
-    rows = agreement([*kept.values(), *fed_like()], [fed_rubric()])
+    whole = {(s.dialogue_id, s.annotator): s for s in fed_like() if s.turn is None}.values()
+    other = [s.model_copy(update={"rubric": "another", "dimension": d}) for s in whole for d in ("z", "a")]
+    rows = agreement([*other, *fed_like()], [fed_rubric()])
     assert [(row.rubric, row.dimension, row.scored) for row in rows] == [
         ("another", "a", "dialogue"),
         ("another", "z", "dialogue"),
@@ -173,7 +167,7 @@ def test_rubrics_and_turns_are_told_apart_and_dimensions_keep_the_rubrics_order(
         ("fed_like", "overall", "dialogue"),
         ("fed_like", "overall", "turn"),
     ]
-    write_jsonl(tmp_path / "s.jsonl", [*kept.values(), *fed_like()])
+    write_jsonl(tmp_path / "s.jsonl", [*other, *fed_like()])
     printed = call("--annotators", tmp_path / "s.jsonl", "--rubric", "another", "--json")
     assert {row["rubric"] for row in json.loads(printed)["annotators"]} == {"another"}
     assert "too many to show" not in printed and "too many to show" not in call("--annotators", tmp_path / "s.jsonl")

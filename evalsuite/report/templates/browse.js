@@ -69,7 +69,7 @@
   const bounds = [byId("filter-low"), byId("filter-high")];
   const labels = data.dimensions.map((about) => about.label.en ?? Object.values(about.label)[0]);
   data.scorers.forEach((scorer, number) =>
-    [...labels, "Average"].forEach((label, place) => {
+    [...labels, ...(data.averaged ? ["Average"] : [])].forEach((label, place) => {
       const option = make("option", "", data.scorers.length > 1 ? `${label} · ${scorer}` : label);
       option.value = String(number * (labels.length + 1) + place);
       dimension.append(option);
