@@ -205,8 +205,8 @@ def _rates(choices: Sequence[Choice], mode: Mode, words: Words, title: str) -> l
     columns = (*first, words.system, *heads)
     against = (*first, words.system, "against", *heads)
     return [
-        Table("win_rates", f"{title}: all pairs", columns, tuple(overall), tuple(notes)),
-        Table("pairs", f"{title}: pair by pair", against, tuple(pairs), tuple(notes)),
+        Table("win_rates", f"{title} (all pairs)", columns, tuple(overall), tuple(notes)),
+        Table("pairs", f"{title} (pair by pair)", against, tuple(pairs), tuple(notes)),
     ]
 
 
@@ -227,7 +227,7 @@ def _position(choices: Sequence[Choice], words: Words, title: str) -> Table:
         rows.append((annotator, len(own), 100 * len(read) / len(own), len(read) - len(decided), *shares))
     return Table(
         key="position",
-        title=f"{title}: what the order shown does to the answers",
+        title=f"{title} (what the order shown does to the answers)",
         columns=("annotator", "answers", "parse rate %", "ties", "first shown picked %", "same in both orders %"),
         rows=tuple(rows),
         notes=(
@@ -253,7 +253,7 @@ def _agreement(choices: Sequence[Choice], words: Words, title: str) -> Table:
             rows.append((a, b, figures.people, figures.alpha, figures.kappa, figures.equal))
     return Table(
         key="agreement",
-        title=f"{title}: agreement of the annotators",
+        title=f"{title} (agreement of the annotators)",
         columns=(words.system, "against", "people", "Krippendorff's alpha", "weighted kappa", "equal"),
         rows=tuple(rows),
         notes=(
