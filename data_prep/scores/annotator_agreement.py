@@ -106,28 +106,33 @@ def agreement_on(items: Mapping[Item, Mapping[str, float]], seed: int = 0, resam
     weights = _weights([item.cluster for item, _ in shared], seed, resamples)
     by_pair: dict[tuple[str, str], list[tuple[int, float, float]]] = defaultdict(list)
     for row, (_, given) in enumerate(shared):
-        for (a, x), (b, y) in itertools.combinations(given, 2):
-            by_pair[a, b].append((row, x, y))
+        for (a, first), (b, second) in itertools.combinations(given, 2):
+            by_pair[a, b].append((row, first, second))
+
+    def both(figure: Counts, n: int) -> Estimate:
+        return estimate(figure[:1], figure[1:], n)
+
     pairs, kappas = [], []
     counts = np.zeros((len(by_pair), 3, len(weights)))  # pairs of scores, equal ones, near ones
-    for number, (names, given_both) in enumerate(sorted(by_pair.items())):
-        rows, x, y = (np.array(column) for column in zip(*given_both, strict=True))
-        own = weights[:, rows]
-        counts[number] = own.sum(1), own @ (np.abs(x - y) <= _SAME), own @ (np.abs(x - y) <= 1 + _SAME)
-        values, place = _places(np.concatenate([x, y]))
-        away = np.subtract.outer(values, values) ** 2
-        first, second = np.split(place, 2)
-        kappas.append(_on_tables(partial(cohen_kappa, weights=away), weights, rows, first, second, np.ones(len(rows))))
-        every, equal, near = counts[number]
-        figures = (kappas[-1], ratio(equal, every), ratio(near, every))
-        pairs.append(Pair(*names, len(rows), *(estimate(each[:1], each[1:], len(rows)) for each in figures)))
-    weighed = np.where(np.isnan(kappas), 0.0, counts[:, 0])
+    for number, ((a, b), scored) in enumerate(sorted(by_pair.items())):
+        rows, x, y = (np.array(column) for column in zip(*scored, strict=True))
+        own, gaps, n = weights[:, rows], np.abs(x - y), len(rows)
+        every, equal, near = counts[number] = own.sum(1), own @ (gaps <= _SAME), own @ (gaps <= 1 + _SAME)
+        kappas.append(_kappa(x, y, rows, weights))
+        pairs.append(Pair(a, b, n, both(kappas[-1], n), both(ratio(equal, every), n), both(ratio(near, every), n)))
+    n, weighed = len(shared), np.where(np.isnan(kappas), 0.0, counts[:, 0])
     every, equal, near = counts.sum(0)
-    alpha, n = _alpha([[value for _, value in given] for _, given in shared], weights), len(shared)
-    figures = (alpha, ratio((np.nan_to_num(kappas) * weighed).sum(0), weighed.sum(0)), ratio(equal, every), ratio(near, every))
-    people = {name for _, given in shared for name, _ in given}
-    sums = (estimate(each[:1], each[1:], n) for each in figures)
-    return Figures(n, len(items) - n, len(people), len(pairs), *sums, by_pair=tuple(pairs))
+    return Figures(
+        n,
+        alone=len(items) - n,
+        people=len({name for _, given in shared for name, _ in given}),
+        pairs=len(pairs),
+        alpha=both(_alpha([[value for _, value in given] for _, given in shared], weights), n),
+        kappa=both(ratio((np.nan_to_num(kappas) * weighed).sum(0), weighed.sum(0)), n),
+        equal=both(ratio(equal, every), n),
+        near=both(ratio(near, every), n),
+        by_pair=tuple(pairs),
+    )
 
 
 def _order(item: Item) -> tuple[str, int]:
@@ -145,6 +150,14 @@ def _places(given: Counts) -> tuple[Counts, NDArray[np.intp]]:
     """The values that occur, ascending, and which of them each given one is."""
     values, place = np.unique(given.round(9), return_inverse=True)
     return values, place
+
+
+def _kappa(x: Counts, y: Counts, rows: NDArray[np.intp], weights: Counts) -> Counts:
+    """Cohen's kappa (quadratic weights) of each draw: two people's values, item by item, and the items' rows."""
+    values, place = _places(np.concatenate([x, y]))
+    first, second = np.split(place, 2)
+    away = np.subtract.outer(values, values) ** 2
+    return _on_tables(partial(cohen_kappa, weights=away), weights, rows, first, second, np.ones(len(rows)))
 
 
 def _alpha(items: Sequence[Sequence[float]], weights: Counts) -> Counts:
@@ -173,7 +186,7 @@ def _on_tables(
     cells = csr_array((amounts, (first * size + second, rows)), shape=(size**2, weights.shape[1]))
     step = max(1, _CELLS // size**2)
     parts = (weights[start : start + step] for start in range(0, len(weights), step))
-    return np.concatenate([figure((cells @ part.T).T.reshape(-1, size, size)) for part in parts])
+    return np.concatenate([figure(np.asarray(cells @ part.T).T.reshape(-1, size, size)) for part in parts])
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------------

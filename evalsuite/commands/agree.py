@@ -111,7 +111,12 @@ def agree(
     if mode not in ("paper", "native"):
         raise UserError(f"--mode: unknown mode {mode!r}: paper or native")
     if annotators:
-        others = {"--judgements": judgements, "--gold": gold, "--gold-rubric": gold_rubric, "--against": versus}
+        others: dict[str, object] = {
+            "--judgements": judgements,
+            "--gold": gold,
+            "--gold-rubric": gold_rubric,
+            "--against": versus,
+        }
         others |= {"--only-shared": only_shared, "--mode": mode != "native"}
         if given := [option for option, value in others.items() if value]:
             raise UserError(f"--annotators: people are compared with each other, without judges: leave out {', '.join(given)}")
@@ -153,7 +158,7 @@ def _rubric(given: str | None, verdicts: Sequence[Judgement]) -> Rubric | None:
 def _people(paths: Sequence[Path], rubric: str | None, names: Sequence[str], out: Path | None, as_json: bool) -> None:
     """Agreement of annotators. Scores on a rubric whose file is known must fit it; others are taken as they are."""
     asked = None if rubric is None else known_rubric(rubric)
-    fits = Check([Path(rubric)] if asked and rubric != asked.name else [])
+    fits = Check([Path(rubric)] if rubric is not None and asked and rubric != asked.name else [])
     rubrics: dict[str, Rubric | None] = {asked.name: asked} if asked else {}
 
     def check(score: HumanScore) -> None:

@@ -97,7 +97,7 @@ def correlate(
             raise UserError(f"{needing[0]}: what sample and system a dialogue belongs to is in the dialogues: give --dialogues")
         levels = ("dataset",)
     verdicts, scores = judgements_of(judgements), of_annotators(gold_scores_of(gold), annotator or [])
-    names = {record.rubric for record in (*verdicts, *scores)}
+    names = {verdict.rubric for verdict in verdicts} | {score.rubric for score in scores}
     rubrics = {name: known for name in sorted(names) if (known := known_rubric(name))}
     rubrics |= {own.name: own for own in map(load_rubric, map(str, rubric or []))}
     left_out: list[str] = [] if dialogues else [_WITHOUT]

@@ -170,9 +170,10 @@ class _Places:
     known: Mapping[str, Dialogue] | None
 
     def of(self, record: Judgement | HumanScore) -> tuple[Language, Unit]:
-        judged = isinstance(record, Judgement)
-        system = record.condition.get("supporter") if judged else None
-        what = f"judgement by {record.judge}" if judged else f"score by {record.annotator}"
+        if isinstance(record, Judgement):
+            what, system = f"judgement by {record.judge}", record.condition.get("supporter")
+        else:
+            what, system = f"score by {record.annotator}", None
         if self.known is None:
             if system is not None:
                 raise UserError(

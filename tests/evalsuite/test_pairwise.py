@@ -183,7 +183,7 @@ def test_two_orders_are_one_vote(verdicts: tuple[Verdict | None, ...], vote: str
 
 def test_sides_may_be_given_either_way_round() -> None:
     plain, swapped = answer("a"), answer("b", a="source:c0", b="bot:c00")
-    shown = {"annotator": "j", "question": "q", "outputs": ("bot:c00", "source:c0")}
+    shown: dict[str, Any] = {"annotator": "j", "question": "q", "outputs": ("bot:c00", "source:c0")}
     assert (
         votes_of([plain], field(), "native")
         == votes_of([swapped], field(), "native")

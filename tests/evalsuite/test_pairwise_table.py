@@ -103,9 +103,8 @@ def test_rates_degrees_and_agreement_against_independent_sums(seed: int) -> None
     x = row(found["pairwise-win_rates"], "x")
     everything = [degree for other in "yz" for _, _, degree in seen(rows, "x", other)]
     assert x["degree"].mean == pytest.approx(np.mean(everything)) and x["degree"].n == len(everything)
-    assert sum(found["pairwise-win_rates"].rows[n][-1].mean * found["pairwise-win_rates"].rows[n][-1].n for n in range(3)) == (
-        pytest.approx(0, abs=1e-9)
-    )
+    degrees = [row(found["pairwise-win_rates"], system)["degree"] for system in "xyz"]
+    assert sum(each.mean * each.n for each in degrees) == pytest.approx(0, abs=1e-9), "what one is better by, another is worse"
 
 
 def test_items_are_drawn_whole() -> None:

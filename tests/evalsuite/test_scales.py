@@ -158,7 +158,7 @@ def test_averages_are_over_0_to_100() -> None:
     assert {point.dimension: point.estimate.mean for point in trend.points} == pytest.approx(cells)
     played = make_dialogue("d", simulator="bot", card_id="c")
     (table,) = role_play_tables([played], FED, judged())
-    row = dict(zip(table.columns, table.rows[0], strict=True))
+    row: dict[str, Any] = dict(zip(table.columns, table.rows[0], strict=True))
     assert row["average"].mean == pytest.approx(175 / 30) and not any(name.startswith("average on") for name in table.columns)
     assert "each dimension's lowest score → 0" in table.notes[0]
 
