@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -39,7 +39,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Figures:
-    """Agreement with 95 % percentile intervals of a bootstrap.
+    """Agreement with 95 % percentile intervals of a bootstrap (none where all items are of one cluster).
 
     `n`, also of every estimate, is the number of items that at least two people scored; `alone` items have one person's score
     and are in no figure. `pairs` of the `people` share items. `alpha` is Krippendorff's (ordinal, −1 to 1), `kappa` the mean of
@@ -109,28 +109,31 @@ def agreement_on(items: Mapping[Item, Mapping[str, float]], seed: int = 0, resam
         for (a, first), (b, second) in itertools.combinations(given, 2):
             by_pair[a, b].append((row, first, second))
 
-    def both(figure: Counts, n: int) -> Estimate:
-        return estimate(figure[:1], figure[1:], n)
+    def both(figure: Counts, rows: Sequence[int]) -> Estimate:
+        found = estimate(figure[:1], figure[1:], len(rows))
+        alone = len({shared[row][0].cluster for row in rows}) < 2  # every draw is the same
+        return replace(found, low=None, high=None) if alone else found
 
     pairs, kappas = [], []
     counts = np.zeros((len(by_pair), 3, len(weights)))  # pairs of scores, equal ones, near ones
     for number, ((a, b), scored) in enumerate(sorted(by_pair.items())):
         rows, x, y = (np.array(column) for column in zip(*scored, strict=True))
-        own, gaps, n = weights[:, rows], np.abs(x - y), len(rows)
+        own, gaps = weights[:, rows], np.abs(x - y)
         every, equal, near = counts[number] = own.sum(1), own @ (gaps <= _SAME), own @ (gaps <= 1 + _SAME)
         kappas.append(_kappa(x, y, rows, weights))
-        pairs.append(Pair(a, b, n, both(kappas[-1], n), both(ratio(equal, every), n), both(ratio(near, every), n)))
-    n, weighed = len(shared), np.where(np.isnan(kappas), 0.0, counts[:, 0])
+        figures = (both(each, rows) for each in (kappas[-1], ratio(equal, every), ratio(near, every)))
+        pairs.append(Pair(a, b, len(rows), *figures))
+    weighed, everything = np.where(np.isnan(kappas), 0.0, counts[:, 0]), range(len(shared))
     every, equal, near = counts.sum(0)
     return Figures(
-        n,
-        alone=len(items) - n,
+        len(shared),
+        alone=len(items) - len(shared),
         people=len({name for _, given in shared for name, _ in given}),
         pairs=len(pairs),
-        alpha=both(_alpha([[value for _, value in given] for _, given in shared], weights), n),
-        kappa=both(ratio((np.nan_to_num(kappas) * weighed).sum(0), weighed.sum(0)), n),
-        equal=both(ratio(equal, every), n),
-        near=both(ratio(near, every), n),
+        alpha=both(_alpha([[value for _, value in given] for _, given in shared], weights), everything),
+        kappa=both(ratio((np.nan_to_num(kappas) * weighed).sum(0), weighed.sum(0)), everything),
+        equal=both(ratio(equal, every), everything),
+        near=both(ratio(near, every), everything),
         by_pair=tuple(pairs),
     )
 

@@ -202,3 +202,10 @@ def test_every_two_people_are_printed_unless_there_are_too_many(tmp_path: Path) 
     assert "Agreement of every two annotators" in call("--annotators", tmp_path / "few.jsonl")
     printed = call("--annotators", tmp_path / "many.jsonl")
     assert "Agreement of every two annotators" not in printed and "45 pairs of annotators are too many to show" in printed
+
+
+def test_a_single_dialogue_has_no_interval() -> None:
+    (row,) = agreement([score(0, who, "overall", value, turn) for turn in range(4) for who, value in (("a", turn), ("b", 2))])
+    assert row.n == 4 and row.equal.mean == 0.25
+    for figure in (row.alpha, row.kappa, row.equal, row.near, row.by_pair[0].near):
+        assert figure.mean is not None and (figure.low, figure.high) == (None, None)

@@ -200,7 +200,7 @@ def test_a_mean_over_several_scales_is_refused_and_ranks_are_not(tmp_path: Path)
     options = {"judgements": "j.jsonl", "preferences": "p.jsonl", "dialogues": "d.jsonl", "rubric": "fed.yaml"}
     given = [part for option, name in options.items() for part in (f"--{option}", str(tmp_path / name))]
     with pytest.raises(
-        UserError, match=r"rubric fed_like: --combine mean \(unlike --combine ranks\) needs all dimensions on one"
+        UserError, match=r"fed_like: --combine mean \(unlike --combine ranks\) needs all dimensions on one scale"
     ):
         CliRunner().invoke(app, ["rank", *given], catch_exceptions=False)
     result = CliRunner().invoke(app, ["rank", *given, "--combine", "ranks", "--json"], catch_exceptions=False)
