@@ -109,7 +109,7 @@ def agreement_on(items: Mapping[Item, Mapping[str, float]], seed: int = 0, resam
         for (a, first), (b, second) in itertools.combinations(given, 2):
             by_pair[a, b].append((row, first, second))
 
-    def both(figure: Counts, rows: Sequence[int]) -> Estimate:
+    def both(figure: Counts, rows: Sequence[int] | NDArray[np.intp]) -> Estimate:
         found = estimate(figure[:1], figure[1:], len(rows))
         alone = len({shared[row][0].cluster for row in rows}) < 2  # every draw is the same
         return replace(found, low=None, high=None) if alone else found
