@@ -92,10 +92,14 @@ def judge_messages(
     `more` are further values for both templates; a `transcript` among them is shown in place of the dialogue.
     """
     language = dialogue.language
+    scales = list(dict.fromkeys(rubric.scale_of(key) for key in dimensions))
     rules = [_rules(rubric, key, language) for key in dimensions]
+    if len(scales) > 1 and method != "bands":  # whose template shows every score, and whose answers are found by the label
+        for rule, scale in zip(rules, map(rubric.scale_of, dimensions), strict=True):
+            rule["label"] = f"{rule['label']} ({scale.min}-{scale.max})"
     values: dict[str, object] = {"dimension": rules[0]} if method in ("per_dimension", "paper") else {"dimensions": rules}
     values |= {"transcript": paper_transcript(dialogue) if method == "paper" else transcript(dialogue)}
-    values |= {"low": rubric.scale.min, "high": rubric.scale.max} | dict(more or {})
+    values |= {"low": min(scale.min for scale in scales), "high": max(scale.max for scale in scales)} | dict(more or {})
     # Asked for one dimension, a native judge sees the rules of all: only so do its seven requests share the dialogue.
     shared = [_rules(rubric, key, language) for key in rubric.dimensions] if method == "per_dimension" else rules
     system = {} if method == "paper" else {"dimensions": shared}
@@ -106,11 +110,13 @@ def judge_messages(
 
 
 def _rules(rubric: Rubric, key: str, language: Language) -> dict[str, object]:
+    """What templates show of a dimension. `levels` has every score of its scale, which is how a judge learns it where the
+    dimensions' scales differ; a dash stands for a text that the rubric lacks."""
     dimension = rubric.dimensions[key]
     return {
         "key": key,
         "label": dimension.label[language],
         "facet": (dimension.facet or {}).get(language, ""),
         "about": dimension.about[language],
-        "levels": sorted(dimension.levels[language].items()),
+        "levels": [(score, text or "–") for score, text in rubric.texts(key, language).items()],
     }

@@ -17,6 +17,8 @@ Role = Literal["seeker", "supporter"]
 Termination = Literal["max_turns", "seeker_ended", "refusal", "empty_reply", "context_overflow", "infrastructure"]
 Identifier = Annotated[str, Field(min_length=1, max_length=200)]
 Count = Annotated[int, Field(ge=0, le=2**53)]  # what JSON holds exactly
+Verdict = Literal["a", "b", "tie"]  # which of two is better
+Order = Literal["ab", "ba"]  # which of two was shown first
 
 
 class Record(BaseModel):
@@ -226,5 +228,40 @@ class Preference(Record):
     dialogue_b: Identifier
     annotator: Identifier
     question: str
-    verdict: Literal["a", "b", "tie"]
-    order: Literal["ab", "ba"]
+    verdict: Verdict
+    order: Order
+
+
+class Comparison(Record):
+    """Which of two systems `a` and `b` did better on an item, as an annotator saw it: a row of a table, without dialogues.
+
+    There is a `verdict`, a `degree` or both. `degree` says by how much a is better, from −n (b far better) over 0 (a tie) to n.
+    `order` is which of the two was shown first, where that is known.
+    """
+
+    item: Identifier
+    a: Identifier
+    b: Identifier
+    annotator: Identifier
+    question: Identifier = "preferred"
+    verdict: Verdict | None = None
+    degree: Annotated[float, BeforeValidator(_no_truth_value)] | None = None
+    order: Order | None = None
+
+    @model_validator(mode="after")
+    def _answered(self) -> Comparison:
+        if self.a == self.b:
+            raise ValueError(f"a and b: both are {self.a!r}")
+        if self.verdict is None and self.degree is None:
+            raise ValueError("verdict and degree: neither is given")
+        if self.verdict is not None and self.verdict != self.choice:
+            raise ValueError(f"verdict and degree: verdict is {self.verdict}, degree {self.degree:g} (above 0: a is better)")
+        return self
+
+    @property
+    def choice(self) -> Verdict:
+        """The verdict; that of a degree is its sign."""
+        if self.degree is None:
+            assert self.verdict is not None, "one of the two is given"
+            return self.verdict
+        return "a" if self.degree > 0 else "b" if self.degree < 0 else "tie"

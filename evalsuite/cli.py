@@ -11,6 +11,7 @@ from evalsuite.commands.correlate import correlate
 from evalsuite.commands.discriminate import discriminate
 from evalsuite.commands.merge import merge
 from evalsuite.commands.metrics import metrics
+from evalsuite.commands.pairwise import pairwise
 from evalsuite.commands.reported import reported
 from evalsuite.commands.respond import respond
 from evalsuite.commands.risk import risk
@@ -29,7 +30,7 @@ app = typer.Typer(
 RUNS, PEOPLE, CHECKS = "Runs", "Judges and people", "Checks"
 for panel, verbs in {
     RUNS: (run, simulate, score, merge, report, compare, trajectories),
-    PEOPLE: (agree, correlate, discriminate, respond, metrics),
+    PEOPLE: (agree, correlate, pairwise, discriminate, respond, metrics),
     CHECKS: (risk, role_play.audit_simulator),
 }.items():
     for verb in verbs:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from data_prep.judge_prompts import JudgeMethod, judge_messages
 from data_prep.prompts import PromptPack
 from data_prep.records import Dialogue, Judgement
-from data_prep.rubrics import Rubric
+from data_prep.rubrics import Rubric, Scale
 from evalsuite import judge_bands, judge_json
 from serve.batch import together
 from serve.client import ChatClient, Question, Reply, ServerLost
@@ -31,15 +32,16 @@ def paper_score(reply: str, scores: Sequence[int]) -> int | None:
     return next((score for score in scores if str(score) in reply), None)
 
 
-def digit_distributions(reply: Reply, scores: Sequence[int]) -> list[tuple[int, dict[str, float]]]:
-    """(score, distribution) for every token of a reply that is exactly one score of the scale.
+def digit_distributions(reply: Reply, scales: Sequence[Scale]) -> list[tuple[int, dict[str, float]]]:
+    """(score, distribution) for every token of a reply that is exactly one score of its scale.
 
-    A distribution is the softmax over the scale's scores of the reported log-probabilities: servers report them before the
+    The first such token is on the first of `scales`, the second on the second, and so on; further ones are on the last. A
+    distribution is the softmax over the scale's scores of the reported log-probabilities: servers report them before the
     constraint's mask, so they are renormalised here. A score that is not among the reported alternatives counts 0.
     """
-    labels = dict.fromkeys((str(score) for score in scores), 0.0)
-    found = []
+    found: list[tuple[int, dict[str, float]]] = []
     for token, alternatives in reply.tokens or []:
+        labels = dict.fromkeys(map(str, scales[min(len(found), len(scales) - 1)].scores), 0.0)
         if token.strip() not in labels:
             continue
         mass = dict(labels)  # with the same keys: a run keeps one distribution a verdict
@@ -50,6 +52,12 @@ def digit_distributions(reply: Reply, scores: Sequence[int]) -> list[tuple[int, 
         total = sum(mass.values())
         found.append((int(token), {score: value / total for score, value in mass.items()}))
     return found
+
+
+def digits_regex(scales: Iterable[Scale]) -> str:
+    """As many digits as there are scales, each from its own."""
+    runs = ((scale, sum(1 for _ in run)) for scale, run in groupby(scales))
+    return "".join(f"[{scale.min}-{scale.max}]{{{count}}}" for scale, count in runs)
 
 
 def most_probable(distribution: Mapping[str, float]) -> int:
@@ -81,7 +89,7 @@ class Judge:
     def __post_init__(self) -> None:
         if self.method in ("joint", "bands", "json") and self.spec.adapters is not None:
             raise UserError(f"judge {self.spec.name} has one adapter a dimension: use method per_dimension or paper")
-        if self.method != "paper" and not (self.rubric.scale.min >= 0 and self.rubric.scale.max <= 9):
+        if self.method != "paper" and not all(scale.min >= 0 and scale.max <= 9 for scale in self.rubric.scales.values()):
             raise UserError(f"rubric {self.rubric.name}: native methods read one digit a dimension, the scale must be in 0-9")
         if self.method == "bands":
             judge_bands.check_labels(self.rubric)
@@ -118,7 +126,7 @@ class Judge:
 
     async def _ask(self, dialogue: Dialogue, key: str, dimensions: Sequence[str]) -> Reply | str:
         """The reply on these dimensions, or the reason why there is none. `key` names the sample: one dimension, or "all"."""
-        scale, digits = self.rubric.scale, len(dimensions)
+        scales, digits = [self.rubric.scale_of(name) for name in dimensions], len(dimensions)
         messages = judge_messages(self.prompts, self.rubric, dialogue, self.method, dimensions)
         constrained = self.method != "paper" and self.spec.endpoint.constrained
         # A constrained answer is as long as its digits; free text gets the spec's own limit (a reasoning judge needs it).
@@ -129,8 +137,8 @@ class Judge:
             sampling=sampling,
             served_name=self.spec.served_name(dialogue.language, key),
             purpose="judge",
-            choices=tuple(map(str, scale.scores)) if constrained and digits == 1 else None,
-            regex=f"[{scale.min}-{scale.max}]{{{digits}}}" if constrained and digits > 1 else None,
+            choices=tuple(map(str, scales[0].scores)) if constrained and digits == 1 else None,
+            regex=digits_regex(scales) if constrained and digits > 1 else None,
             logprobs=True,
             session=dialogue.id,
         )
@@ -150,10 +158,11 @@ class Judge:
         answer = await self._ask(dialogue, "all", keys)
         if isinstance(answer, str):
             return [self.judgement(dialogue, key, "", failure=answer) for key in keys]
-        scores = self._read_digits(answer.text, len(keys))
+        scales = [self.rubric.scale_of(key) for key in keys]
+        scores = self._read_digits(answer.text, scales)
         if scores is None:
             return [self.judgement(dialogue, key, answer.text) for key in keys]
-        found = digit_distributions(answer, self.rubric.scale.scores)
+        found = digit_distributions(answer, scales)
         # Tokenizers that merge digits ("32") give no distribution a dimension; the digits still stand.
         distributions = [d for _, d in found] if [score for score, _ in found] == scores else [None] * len(keys)
         return [
@@ -165,18 +174,20 @@ class Judge:
         answer = await self._ask(dialogue, key, [key])
         if isinstance(answer, str):
             return self.judgement(dialogue, key, "", failure=answer)
+        scale = self.rubric.scale_of(key)
         if self.method == "paper":
-            score = paper_score(answer.text, self.rubric.scale.scores)
+            score = paper_score(answer.text, scale.scores)
         else:
-            read = self._read_digits(answer.text, 1)
+            read = self._read_digits(answer.text, [scale])
             score = read[0] if read else None
-        found = [d for value, d in digit_distributions(answer, self.rubric.scale.scores) if value == score]
+        found = [d for value, d in digit_distributions(answer, [scale]) if value == score]
         return self.judgement(dialogue, key, answer.text, score, found[0] if found else None)
 
-    def _read_digits(self, text: str, count: int) -> list[int] | None:
-        """Exactly `count` scores of the scale: digits alone, or parted by white space or commas. Anything else is unread."""
+    @staticmethod
+    def _read_digits(text: str, scales: Sequence[Scale]) -> list[int] | None:
+        """Exactly one score of each scale: digits alone, or parted by white space or commas. Anything else is unread."""
         digits = re.sub(r"[\s,，、]+", "", text)
-        if not re.fullmatch(f"[{self.rubric.scale.min}-{self.rubric.scale.max}]{{{count}}}", digits, re.ASCII):
+        if not re.fullmatch(digits_regex(scales), digits, re.ASCII):
             return None
         return [int(digit) for digit in digits]
 

@@ -12,7 +12,7 @@ their sum: that is rounding. Where they do not, `Bands.off_sum` decides: `renorm
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -69,7 +69,7 @@ def read_bands(text: str, rubric: Rubric, language: Language) -> dict[str, Given
     for key, dimension in rubric.dimensions.items():
         names = {key.casefold(), dimension.label[language].casefold()}
         own = [rest for name in names for rest in lines.get(name, [])]
-        found[key] = _read_line(own[0], rubric.scale.scores) if len(own) == 1 else None
+        found[key] = _read_line(own[0], rubric.scale_of(key).scores) if len(own) == 1 else None
     return found
 
 
@@ -87,8 +87,13 @@ def _read_line(text: str, scores: Sequence[int]) -> Given | None:
 
 def _answer(rubric: Rubric, language: Language) -> str:
     """An answer of the asked form; with numbers of two decimals all are as long."""
-    bands = " ".join(f"{score}=0.00" for score in rubric.scale.scores)
-    return "\n".join(f"{dimension.label[language]}: {bands}" for dimension in rubric.dimensions.values())
+    return "\n".join(_lines(rubric, ((key, each.label[language]) for key, each in rubric.dimensions.items()), "0.00"))
+
+
+def _lines(rubric: Rubric, names: Iterable[tuple[str, str]], number: str) -> Iterator[str]:
+    """A line for each dimension and the name it goes by: `number` for every score of its scale."""
+    for key, name in names:
+        yield f"{name}: " + " ".join(f"{score}={number}" for score in rubric.scale_of(key).scores)
 
 
 def check_labels(rubric: Rubric) -> None:
@@ -107,9 +112,8 @@ def answer_regex(rubric: Rubric, language: Language) -> str:
     """What a server that constrains may answer: the asked lines with numbers of two decimals. No regular expression makes them
     sum to 1: that stays with the model, and with the rule for those that do not."""
     number = r"(0\.[0-9][0-9]|1\.00)"
-    bands = " ".join(f"{score}={number}" for score in rubric.scale.scores)
-    names = [re.sub(r"([\\.^$*+?()\[\]{}|])", r"\\\1", each.label[language]) for each in rubric.dimensions.values()]
-    return r"\n".join(f"{name}: {bands}" for name in names)
+    names = ((key, re.sub(r"([\\.^$*+?()\[\]{}|])", r"\\\1", each.label[language])) for key, each in rubric.dimensions.items())
+    return r"\n".join(_lines(rubric, names, number))
 
 
 async def score(judge: Judge, dialogue: Dialogue) -> list[Judgement]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from data_prep.judge_prompts import judge_messages, told
 from data_prep.records import Dialogue, Judgement, Language
-from data_prep.rubrics import Rubric
+from data_prep.rubrics import Rubric, Scale
 from serve.batch import together
 from serve.client import Message, Question
 from serve.errors import UserError
@@ -87,7 +87,7 @@ def reached(dialogue: Dialogue, place: int) -> Dialogue:
 
 
 async def _scored(judge: Judge, dialogue: Dialogue, place: int | None) -> list[Judgement]:
-    keys, scale = list(judge.rubric.dimensions), judge.rubric.scale
+    keys, scores = list(judge.rubric.dimensions), judge.rubric.scores
     part = dialogue if place is None else reached(dialogue, place)
     profile, states = judge.shown.profile(dialogue), judge.shown.strategy == "states"
     more: dict[str, object] = {
@@ -102,7 +102,7 @@ async def _scored(judge: Judge, dialogue: Dialogue, place: int | None) -> list[J
         return [_judgement(judge, dialogue, key, place, failure=first) for key in keys]
     best, lost = first, None
     if first.problem:
-        again = judge.prompts.render(dialogue.language, "judge_again.j2", problem=first.problem, low=scale.min, high=scale.max)
+        again = judge.prompts.render(dialogue.language, "judge_again.j2", problem=first.problem, low=scores[0], high=scores[-1])
         # Chat templates want something to have been said; an empty answer is shown as dots.
         asked: list[Message] = [
             *messages,
@@ -156,7 +156,7 @@ def _judgement(
 
 def answer_regex(rubric: Rubric, language: Language) -> str:
     """The answer's schema as a regular expression: keys in the rubric's order, one digit a score, a reason that ends."""
-    scores = ", ".join(f'"{re.escape(key)}": [{rubric.scale.min}-{rubric.scale.max}]' for key in rubric.dimensions)
+    scores = ", ".join(f'"{re.escape(key)}": [{scale.min}-{scale.max}]' for key, scale in rubric.scales.items())
     return rf'\{{"analysis": "[^"\\\n\r\t]{{1,{_REASON[language]}}}", "evaluation": \{{{scores}\}}\}}'
 
 
@@ -177,12 +177,16 @@ def read_answer(text: str, rubric: Rubric) -> Answer:
     for name, value in given.items() if isinstance(given, Mapping) else ():
         if _plain(name) in names:
             values = value if isinstance(value, _Twice) else [value]
-            read.setdefault(names[_plain(name)], set()).update(_score(one, rubric) for one in values)
+            key = names[_plain(name)]
+            read.setdefault(key, set()).update(_score(one, rubric.scale_of(key)) for one in values)
     scores = {key: values.copy().pop() for key, values in read.items() if len(values) == 1}
     kept = {key: scores[key] for key in rubric.dimensions if scores.get(key) is not None}
-    missing = [key for key in rubric.dimensions if key not in kept]
-    problem = f"no whole number from {rubric.scale.min} to {rubric.scale.max} for {', '.join(missing)}" if missing else ""
-    return Answer({key: value for key, value in kept.items() if value is not None}, problem, text)
+    missing: dict[Scale, list[str]] = {}
+    for key, scale in rubric.scales.items():
+        if key not in kept:
+            missing.setdefault(scale, []).append(key)
+    problems = (f"no whole number from {scale.min} to {scale.max} for {', '.join(own)}" for scale, own in missing.items())
+    return Answer({key: value for key, value in kept.items() if value is not None}, "; ".join(problems), text)
 
 
 class _Twice(list[Any]):
@@ -220,8 +224,8 @@ def _plain(name: str) -> str:
     return re.sub(r"[\s_-]+", "", name).casefold()
 
 
-def _score(value: Any, rubric: Rubric) -> int | None:
+def _score(value: Any, scale: Scale) -> int | None:
     if isinstance(value, str) and re.fullmatch(r"\s*\d+(\.0+)?\s*", value, re.ASCII):
         value = float(value)
-    whole = isinstance(value, int | float) and not isinstance(value, bool) and value in rubric.scale.scores
+    whole = isinstance(value, int | float) and not isinstance(value, bool) and value in scale.scores
     return int(value) if whole else None

@@ -110,6 +110,7 @@ def test_rubric_loads_under_its_file_name(path: Path) -> None:
         for key, dimension in rubric.dimensions.items():
             levels = list(dimension.levels[language].values())
             assert len(set(levels)) == len(levels), f"{key} ({language}) describes two scores alike"
+            assert all(rubric.texts(key, language).values()), f"{key} ({language}): a bundled rubric describes every score"
 
 
 @pytest.mark.parametrize("name", ["esc_eval", "esc_eval_human"])

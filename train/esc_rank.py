@@ -51,7 +51,7 @@ def build(recipe: Recipe[RankArguments]) -> Built | None:
     data, training = recipe.data, recipe.training
     peft_config = lora_config(recipe.model)
     tokenizer = load_tokenizer(recipe)
-    scores = list(rubric_beside(Path(data.train_file)).scale.scores)
+    scores = list(rubric_beside(Path(data.train_file)).scores)
     tokens = score_tokens(tokenizer, scores, f"base {recipe.model.model_name_or_path}")
     sets = []
     for name, limit, seed in (

@@ -122,7 +122,7 @@ def _measure(
     groups = {group: place for place, group in enumerate(groups_of(test, language))}
     hits, near_, counts = np.zeros((3, len(groups), len(asked)))
     figures: dict[str, dict[str, float | None]] = {}
-    scores = list(rubric.scale.scores)
+    scores = list(rubric.scores)
     for column, (dimension, own) in enumerate(asked.items()):
         given = [verdicts[item.dialogue_id, dimension] for item in own]
         values, gold = [j.value for j in given], [item.target for item in own]

@@ -107,9 +107,9 @@ def read_judges(
                 raise UserError(f"{where}: not in the test split: these are judgements of other data")
             if key in found[j.judge, j.method]:
                 raise UserError(f"{where}: scored twice by {j.method} (the same judge's other seeds are NAME@SEED)")
-            if j.value is not None and j.value not in rubric.scale.scores:
+            if j.value is not None and j.value not in rubric.scores:
                 raise UserError(
-                    f"{where}: value: {j.value:g} is not a score of the scale {rubric.scale.min}-{rubric.scale.max}"
+                    f"{where}: value: {j.value:g} is not a score of the scale {rubric.scores[0]}-{rubric.scores[-1]}"
                 )
             if j.judge in (MAJORITY, TEST_MAJORITY, SURFACE):
                 raise UserError(f"{where}: judge: the name {j.judge} is that of a baseline: give it another")

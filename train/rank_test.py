@@ -98,7 +98,7 @@ def run(
     for folder in adapters.values():
         adapter_rank(folder)
     tokenizer = load_tokenizer(recipe)
-    scores = score_tokens(tokenizer, rubric.scale.scores, f"base {recipe.model.model_name_or_path}")
+    scores = score_tokens(tokenizer, rubric.scores, f"base {recipe.model.model_name_or_path}")
     model = base = load_base(recipe)
     limit = getattr(model.config, "max_position_embeddings", None)
     last = False
@@ -220,7 +220,7 @@ def answers(
 
 def judgements(example: RankExample, shares: Shares | None, name: str, rubric: Rubric, method: Method) -> list[Judgement]:
     """One record a dimension of the example, with the fields that a served judge fills."""
-    scores = rubric.scale.scores
+    scores = rubric.scores
     condition = {"mode": "paper" if method == "paper" else "native", "where": "in-process"}
     common: dict[str, Any] = dict(
         dialogue_id=example.dialogue_id, language=example.language, judge=name, rubric=rubric.name, method=method

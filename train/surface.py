@@ -162,8 +162,8 @@ def _judgement(
 ) -> Judgement:
     distribution = None
     if shares is not None:
-        distribution = {str(score): shares.get(score, 0.0) for score in rubric.scale.scores}
-        value = float(max(rubric.scale.scores, key=lambda score: shares.get(score, 0.0)))  # of equals, the lowest
+        distribution = {str(score): shares.get(score, 0.0) for score in rubric.scores}
+        value = float(max(rubric.scores, key=lambda score: shares.get(score, 0.0)))  # of equals, the lowest
     return Judgement(
         dialogue_id=item.dialogue_id,
         language=key[0],

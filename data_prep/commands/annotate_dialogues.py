@@ -106,7 +106,7 @@ def import_(
     for dialogue_id, dimensions in settled.waiting.items():
         for dimension in dimensions:
             step.drop("waits for a reviewer", f"{dialogue_id}/{dimension}")
-    rows = agreement(scores, rules, seed)
+    rows = agreement(scores, [rules], seed)
     build.figures = {"agreement": [asdict(row) for row in rows]}
     build.write("scores.jsonl", scores)
     build.write("accepted.jsonl", settled.accepted)

@@ -92,8 +92,8 @@ def import_(
     for dialogue, dimension in final.waiting:
         step.drop("waits for a second score or the joint review", f"{dialogue}/{dimension}")
     rows = {
-        "before": agreement(given, rules, seed, halves=True),
-        "after": agreement(final.scores, rules, seed, halves=True),
+        "before": agreement(given, [rules], seed),
+        "after": agreement(final.scores, [rules], seed),
     }
     build.figures = {
         "agreement": {when: [asdict(row) for row in each] for when, each in rows.items()},

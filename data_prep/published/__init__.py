@@ -142,7 +142,7 @@ def _turn(line: str) -> Turn | None:
 
 def read_scores(run: Run, known: set[str], rows: Rows) -> Iterator[Judgement]:
     """ESC-RANK's verdicts of one score file, one a dimension; unreadable ones (-1) have no value. A unit is one score."""
-    scale = load_rubric(RUBRIC).scale.scores
+    scale = load_rubric(RUBRIC).scores
     for index, value in _entries(run, rows):
         if not isinstance(value, dict):
             rows.malformed(rows.unit(f"{run.path}: dialogue {index}", value), "expected an object of scores")

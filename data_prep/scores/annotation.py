@@ -22,7 +22,7 @@ from data_prep.cards.sheets import Choice, Layout, SheetRow, read_filled, write_
 from data_prep.judge_prompts import transcript
 from data_prep.ledger import Step
 from data_prep.records import Dialogue, HumanScore, Language
-from data_prep.rubrics import Rubric
+from data_prep.rubrics import Rubric, Scale
 from data_prep.scores.means import exact_mean
 from serve.errors import UserError
 from serve.files import digest, write_text
@@ -141,26 +141,37 @@ def _write(
     folder: Path, name: str, form: Layout, rows: Sequence[Mapping[str, str]], rubric: Rubric, halves: bool = False
 ) -> list[str]:
     write_csv(folder / f"{name}.csv", form.columns, rows)
-    scores = _allowed(rubric, halves)
-    choices = [Choice(key, 0, len(rows) - 1, f"rules!$A$2:$A${len(scores) + 1}") for key in rubric.dimensions if rows]
+    places = _places(rubric, halves)
+    choices = [Choice(key, 0, len(rows) - 1, places[scale]) for key, scale in rubric.scales.items() if rows]
     languages = [language for language in rubric.languages if any(row["language"] == language for row in rows)]
     write_xlsx(folder / f"{name}.xlsx", form.sheet, form.columns, rows, choices, {"rules": _rules(rubric, languages, halves)})
     return [f"{name}.csv", f"{name}.xlsx"]
 
 
-def _allowed(rubric: Rubric, halves: bool) -> list[str]:
+def _allowed(scale: Scale, halves: bool) -> list[str]:
     """What may stand in the cell of a score."""
-    low, high = rubric.scale.min, rubric.scale.max
-    return [f"{low + step / 2:g}" for step in range(2 * (high - low) + 1)] if halves else list(map(str, rubric.scale.scores))
+    return [f"{scale.min + step / 2:g}" for step in range(2 * scale.span + 1)] if halves else list(map(str, scale.scores))
+
+
+def _places(rubric: Rubric, halves: bool) -> dict[Scale, str]:
+    """Where in sheet `rules` the scores of each scale stand, one scale below the other from row 2."""
+    places, row = {}, 2
+    for scale in dict.fromkeys(rubric.scales.values()):
+        last = row + len(_allowed(scale, halves)) - 1
+        places[scale], row = f"rules!$A${row}:$A${last}", last + 1
+    return places
 
 
 def _rules(rubric: Rubric, languages: Sequence[Language], halves: bool = False) -> list[list[str]]:
     """The scores in column A from row 2; then every dimension with its levels, and how to fill in the sheet."""
-    rows = [["score", "", ""], *([score] for score in _allowed(rubric, halves))]
+    rows = [
+        ["score", "", ""],
+        *([score] for scale in dict.fromkeys(rubric.scales.values()) for score in _allowed(scale, halves)),
+    ]
     for key, dimension in rubric.dimensions.items():
         for language in languages:
             rows += [[], [key, dimension.label[language], " ".join(dimension.about[language].split())]]
-            rows += [["", str(score), text] for score, text in sorted(dimension.levels[language].items())]
+            rows += [["", str(score), text] for score, text in rubric.texts(key, language).items()]
     rows.append([])
     for language in languages:
         rows += [["", "", line[0 if language == "en" else 1]] for line in (_HALVES if halves else _WHOLE, *_HOW)]
@@ -234,9 +245,10 @@ def _score(row: SheetRow, column: str, rubric: Rubric, halves: bool = False) -> 
     text = row.cells[column].strip()
     if not text:
         return None
-    if text not in _allowed(rubric, halves):
+    scale = rubric.scale_of(column)
+    if text not in _allowed(scale, halves):
         kind = "a whole or half number" if halves else "a whole number"
-        raise row.fault(column, f"{text[:40]!r} is not {kind} from {rubric.scale.min} to {rubric.scale.max}")
+        raise row.fault(column, f"{text[:40]!r} is not {kind} from {scale.min} to {scale.max}")
     return float(text)
 
 

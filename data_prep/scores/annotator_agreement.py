@@ -1,13 +1,19 @@
-"""How well people agree on a rubric: Krippendorff's alpha, weighted kappa of every two of them, equal and near scores."""
+"""How well people agree: Krippendorff's alpha, weighted kappa of every two of them, equal and near scores.
+
+The same figures for sheets of ours, for scores that are there already, and (by `agreement_on`) for choices between two systems.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from data_prep.records import HumanScore, Language
 from data_prep.reliability import Counts, cohen_kappa, estimate, krippendorff_alpha, ratio
@@ -15,103 +21,218 @@ from data_prep.rubrics import Rubric
 from data_prep.tables import Estimate, Table
 
 RESAMPLES = 1000
+_SAME = 1e-9  # the difference of two thirds is not exact
+_CELLS = 2**22  # of tables at a time: 32 MB an array
 
 
 @dataclass(frozen=True)
-class Agreed:
-    """Agreement on one dimension in one language, with 95 % percentile intervals of a bootstrap over dialogues.
+class Pair:
+    """Two people on the `n` items that both scored; see `Figures`."""
 
-    `n` of every figure is the number of dialogues that at least two people scored, `pairs` how many pairs of people share
-    dialogues. `alpha` is Krippendorff's (ordinal, −1 to 1), `kappa` the mean of Cohen's over the pairs (quadratic weights, each
-    pair as often as it shares dialogues; pairs without variation left out), `equal` and `near` the shares (0–1) of pairs of
-    scores that are equal, or at most one point apart. What is not defined, because nothing varies, has mean None.
+    a: str
+    b: str
+    n: int
+    kappa: Estimate
+    equal: Estimate
+    near: Estimate
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Agreement with 95 % percentile intervals of a bootstrap (none where all items are of one cluster).
+
+    `n`, also of every estimate, is the number of items that at least two people scored; `alone` items have one person's score
+    and are in no figure. `pairs` of the `people` share items. `alpha` is Krippendorff's (ordinal, −1 to 1), `kappa` the mean of
+    Cohen's over the pairs (quadratic weights, each pair as often as it shares items; pairs without variation left out), `equal`
+    and `near` the shares (0–1) of pairs of scores that are equal, or at most one point apart. What is not defined, because
+    nothing varies, has mean None.
     """
 
-    language: Language
-    dimension: str
     n: int
+    alone: int
     people: int
     pairs: int
     alpha: Estimate
     kappa: Estimate
     equal: Estimate
     near: Estimate
+    by_pair: tuple[Pair, ...]
+
+
+@dataclass(frozen=True)
+class Agreed(Figures):
+    """Agreement on one dimension of a rubric, on whole dialogues or on single turns. A dialogue's turns are drawn together."""
+
+    language: Language
+    rubric: str
+    dimension: str
+    scored: Literal["dialogue", "turn"]
+
+
+class Item(NamedTuple):
+    """What people scored. The parts of one `cluster` are drawn together: the turns of a dialogue."""
+
+    cluster: str
+    part: int | None = None
 
 
 def agreement(
-    scores: Sequence[HumanScore], rubric: Rubric, seed: int, resamples: int = RESAMPLES, halves: bool = False
+    scores: Iterable[HumanScore], rubrics: Sequence[Rubric] = (), seed: int = 0, resamples: int = RESAMPLES
 ) -> list[Agreed]:
-    """A row a language and dimension, where any dialogue has scores of two people. Scores are on the scale and whole, or with
-    `halves` whole or half."""
-    rows, steps = [], 2 if halves else 1  # steps a point
-    for language in rubric.languages:
-        for dimension in rubric.dimensions:
-            items: dict[str, dict[str, int]] = defaultdict(dict)
-            for score in scores:
-                if (score.language, score.dimension) == (language, dimension):
-                    items[score.dialogue_id][score.annotator] = round(steps * (score.value - rubric.scale.min))
-            # Sorted by dialogue: the draws are of places in this list, and must not depend on the order of the rows.
-            shared = [by_name for _, by_name in sorted(items.items()) if len(by_name) > 1]
-            if shared:
-                rows.append(
-                    _agreed(
-                        language, dimension, shared, (rubric.scale.max - rubric.scale.min) * steps + 1, steps, seed, resamples
-                    )
-                )
+    """A row a language, rubric and dimension, where any dialogue (or turn) has scores of two people.
+
+    Any numbers will do: whole ones, halves, thirds. Dimensions of the `rubrics` come in their order, others by name.
+    """
+    groups: dict[tuple[Language, str, str, bool], dict[Item, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    for score in scores:
+        key = (score.language, score.rubric, score.dimension, score.turn is not None)
+        groups[key][Item(score.dialogue_id, score.turn)][score.annotator] = score.value
+    order = {(rubric.name, key): place for rubric in rubrics for place, key in enumerate(rubric.dimensions)}
+    rows = []
+    for key in sorted(groups, key=lambda key: (key[0], key[1], order.get(key[1:3], len(order)), key)):
+        language, rubric, dimension, of_turns = key
+        if figures := agreement_on(groups[key], seed, resamples):
+            scored: Literal["dialogue", "turn"] = "turn" if of_turns else "dialogue"
+            rows.append(Agreed(**vars(figures), language=language, rubric=rubric, dimension=dimension, scored=scored))
     return rows
 
 
-def _agreed(
-    language: Language, dimension: str, items: Sequence[dict[str, int]], size: int, steps: int, seed: int, resamples: int
-) -> Agreed:
-    n = len(items)
-    tables: dict[tuple[str, str], Counts] = defaultdict(lambda: np.zeros((n, size, size)))
-    coincidences = np.zeros((n, size, size))
-    for index, by_name in enumerate(items):
-        for a, b in itertools.combinations(sorted(by_name), 2):
-            tables[a, b][index, by_name[a], by_name[b]] += 1
-            coincidences[index, by_name[a], by_name[b]] += 1 / (len(by_name) - 1)
-            coincidences[index, by_name[b], by_name[a]] += 1 / (len(by_name) - 1)
-    weights = np.ones((1, n))  # the data as they are, then the draws
-    drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples).astype(float)
-    every = np.concatenate([weights, drawn])
+def agreement_on(items: Mapping[Item, Mapping[str, float]], seed: int = 0, resamples: int = RESAMPLES) -> Figures | None:
+    """The figures of `items`, each with the values that people gave it by name; None where no item has two values. Neither the
+    order of the items nor that of the people changes anything."""
+    shared = [(item, sorted(items[item].items())) for item in sorted(items, key=_order) if len(items[item]) > 1]
+    if not shared:
+        return None
+    weights = _weights([item.cluster for item, _ in shared], seed, resamples)
+    by_pair: dict[tuple[str, str], list[tuple[int, float, float]]] = defaultdict(list)
+    for row, (_, given) in enumerate(shared):
+        for (a, first), (b, second) in itertools.combinations(given, 2):
+            by_pair[a, b].append((row, first, second))
 
-    def summed(cells: Counts) -> Counts:
-        return (every @ cells.reshape(n, -1)).reshape(-1, size, size)
+    def both(figure: Counts, rows: Sequence[int] | NDArray[np.intp]) -> Estimate:
+        found = estimate(figure[:1], figure[1:], len(rows))
+        alone = len({shared[row][0].cluster for row in rows}) < 2  # every draw is the same
+        return replace(found, low=None, high=None) if alone else found
 
-    away = np.abs(np.subtract.outer(np.arange(size), np.arange(size))).astype(float)
-    by_pair = [summed(table) for _, table in sorted(tables.items())]
-    pooled = np.sum(by_pair, axis=0)
-    kappas = np.array([cohen_kappa(table, away**2) for table in by_pair])
-    counts = np.where(np.isnan(kappas), 0.0, np.array([table.sum((1, 2)) for table in by_pair]))
-
-    def both(figure: Counts) -> Estimate:
-        return estimate(figure[:1], figure[1:], n)
-
-    return Agreed(
-        language,
-        dimension,
-        n,
-        people=len({name for by_name in items for name in by_name}),
-        pairs=len(tables),
-        alpha=both(krippendorff_alpha(summed(coincidences), ordinal=True)),
-        kappa=both(ratio((np.nan_to_num(kappas) * counts).sum(0), counts.sum(0))),
-        equal=both(ratio(pooled[:, away == 0].sum(1), pooled.sum((1, 2)))),
-        near=both(ratio(pooled[:, away <= steps].sum(1), pooled.sum((1, 2)))),
+    pairs, kappas = [], []
+    counts = np.zeros((len(by_pair), 3, len(weights)))  # pairs of scores, equal ones, near ones
+    for number, ((a, b), scored) in enumerate(sorted(by_pair.items())):
+        rows, x, y = (np.array(column) for column in zip(*scored, strict=True))
+        own, gaps = weights[:, rows], np.abs(x - y)
+        every, equal, near = counts[number] = own.sum(1), own @ (gaps <= _SAME), own @ (gaps <= 1 + _SAME)
+        kappas.append(_kappa(x, y, rows, weights))
+        figures = (both(each, rows) for each in (kappas[-1], ratio(equal, every), ratio(near, every)))
+        pairs.append(Pair(a, b, len(rows), *figures))
+    weighed, everything = np.where(np.isnan(kappas), 0.0, counts[:, 0]), range(len(shared))
+    every, equal, near = counts.sum(0)
+    return Figures(
+        len(shared),
+        alone=len(items) - len(shared),
+        people=len({name for _, given in shared for name, _ in given}),
+        pairs=len(pairs),
+        alpha=both(_alpha([[value for _, value in given] for _, given in shared], weights), everything),
+        kappa=both(ratio((np.nan_to_num(kappas) * weighed).sum(0), weighed.sum(0)), everything),
+        equal=both(ratio(equal, every), everything),
+        near=both(ratio(near, every), everything),
+        by_pair=tuple(pairs),
     )
+
+
+def _order(item: Item) -> tuple[str, int]:
+    return item.cluster, -1 if item.part is None else item.part
+
+
+def _weights(clusters: Sequence[str], seed: int, resamples: int) -> Counts:
+    """How often each item counts (draws × items): once in the data as they are, then as often as its cluster is drawn."""
+    names, column = np.unique(clusters, return_inverse=True)
+    drawn = np.random.default_rng(seed).multinomial(len(names), np.full(len(names), 1 / len(names)), size=resamples)
+    return np.concatenate([np.ones((1, len(names))), drawn.astype(float)])[:, column]
+
+
+def _places(given: Counts) -> tuple[Counts, NDArray[np.intp]]:
+    """The values that occur, ascending, and which of them each given one is."""
+    values, place = np.unique(given.round(9), return_inverse=True)
+    return values, place
+
+
+def _kappa(x: Counts, y: Counts, rows: NDArray[np.intp], weights: Counts) -> Counts:
+    """Cohen's kappa (quadratic weights) of each draw: two people's values, item by item, and the items' rows."""
+    values, place = _places(np.concatenate([x, y]))
+    first, second = np.split(place, 2)
+    away = np.subtract.outer(values, values) ** 2
+    return _on_tables(partial(cohen_kappa, weights=away), weights, rows, first, second, np.ones(len(rows)))
+
+
+def _alpha(items: Sequence[Sequence[float]], weights: Counts) -> Counts:
+    """Krippendorff's alpha (ordinal) of each draw; every item has two values or more."""
+    sizes = np.array(list(map(len, items)))
+    _, place = _places(np.concatenate([np.array(own, dtype=float) for own in items]))
+    ends = itertools.pairwise([0, *np.cumsum(sizes)])
+    cells = [(row, a, b) for row, (start, end) in enumerate(ends) for a, b in itertools.permutations(place[start:end], 2)]
+    rows, first, second = (np.array(column) for column in zip(*cells, strict=True))
+    return _on_tables(partial(krippendorff_alpha, ordinal=True), weights, rows, first, second, 1 / (sizes[rows] - 1))
+
+
+def _on_tables(
+    figure: Callable[[Counts], Counts],
+    weights: Counts,
+    rows: NDArray[np.intp],
+    first: NDArray[np.intp],
+    second: NDArray[np.intp],
+    amounts: Counts,
+) -> Counts:
+    """`figure` of tables (draws × values × values): each pair of values, first and second, counts its amount as often as a draw
+    has the item in its row. The tables of so many draws are made at a time as fit into memory."""
+    from scipy.sparse import csr_array
+
+    size = int(max(first.max(), second.max())) + 1
+    cells = csr_array((amounts, (first * size + second, rows)), shape=(size**2, weights.shape[1]))
+    step = max(1, _CELLS // size**2)
+    parts = (weights[start : start + step] for start in range(0, len(weights), step))
+    return np.concatenate([figure(np.asarray(cells @ part.T).T.reshape(-1, size, size)) for part in parts])
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------------
 
 
 def agreement_table(rows: Sequence[Agreed], resamples: int = RESAMPLES) -> Table:
     """The rows as one table."""
+    names = _names(rows)
+    alone = sum(row.alone for row in rows)
     return Table(
         key="annotators",
         title="Agreement of the annotators",
-        columns=("Dimension", "Language", "People", "Pairs", "Krippendorff's alpha", "Weighted kappa", "Equal", "Within 1"),
-        rows=tuple((r.dimension, r.language, r.people, r.pairs, r.alpha, r.kappa, r.equal, r.near) for r in rows),
+        columns=(*names, "People", "Pairs", "Krippendorff's alpha", "Weighted kappa", "Equal", "Within 1"),
+        rows=tuple((*_name(r, names), r.people, r.pairs, r.alpha, r.kappa, r.equal, r.near) for r in rows),
         notes=(
-            "Before any review. n: dialogues that two or more people scored. Alpha is ordinal; kappa has quadratic weights and "
-            "is the mean over pairs of people who share dialogues. A dash: not defined, because nothing varies.",
+            "n: dialogues (or turns) that two or more people scored. Alpha is ordinal; kappa has quadratic weights and is the "
+            "mean over pairs of people who share dialogues. Equal, within 1 (point): shares of pairs of scores. A dash: not "
+            "defined, because nothing varies.",
             f"Intervals: 95 %, bootstrap over dialogues, {resamples:,} draws.",
+            *([f"{alone:,} scores are one person's alone and in no figure."] if alone else []),
         ),
         section="Annotators",
     )
+
+
+def pair_table(rows: Sequence[Agreed]) -> Table:
+    """Every two people who share dialogues."""
+    names = _names(rows)
+    return Table(
+        key="annotator_pairs",
+        title="Agreement of every two annotators",
+        columns=(*names, "Annotator", "and", "Weighted kappa", "Equal", "Within 1"),
+        rows=tuple((*_name(row, names), p.a, p.b, p.kappa, p.equal, p.near) for row in rows for p in row.by_pair),
+        notes=("n: dialogues (or turns) that both scored. Kappa with quadratic weights. Intervals as above.",),
+        section="Annotators",
+    )
+
+
+def _names(rows: Sequence[Agreed]) -> list[str]:
+    """Heads of what tells the rows apart; rubric, and whether dialogues or turns were scored, only where that differs."""
+    several = [*["Rubric"] * (len({row.rubric for row in rows}) > 1), *["Scored"] * (len({row.scored for row in rows}) > 1)]
+    return ["Dimension", "Language", *several]
+
+
+def _name(row: Agreed, heads: Sequence[str]) -> list[str]:
+    return [getattr(row, head.lower()) for head in heads]

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.ledger import Build, Step
-from data_prep.records import Dialogue, HumanScore, Judgement, Preference
+from data_prep.records import Comparison, Dialogue, HumanScore, Judgement, Preference
 from data_prep.rubrics import Rubric, load_rubric
-from data_prep.sources.rows import Rows
+from data_prep.sources.rows import Row, Rows
 from serve.errors import UserError, near
 from serve.files import check_unique, read_jsonl
 
@@ -172,6 +172,41 @@ def read_preferences(paths: Sequence[Path]) -> list[Preference]:
     return preferences
 
 
+def read_comparisons(paths: Sequence[Path]) -> list[Comparison]:
+    """Choices between two systems from `.jsonl` or `.csv` tables with the fields of `Comparison`, in order; cells may be empty.
+
+    Raises `UserError` with file, line and field for what is malformed or answered twice (by one annotator on one question, item
+    and pair in one order), and for a question of which some rows have a degree and others none.
+    """
+    rows = Rows(Step("comparisons"), strict=True)
+    found: list[Comparison] = []
+    seen: dict[tuple[str | None, ...], str] = {}
+    graded: dict[str, bool] = {}
+    for path in paths:
+        suffix = path.suffix.lower()
+        if suffix not in (".jsonl", ".csv"):
+            raise UserError(f"{path}: choices between two systems are read from .jsonl or .csv")
+        before = len(found)
+        for row in rows.jsonl(path) if suffix == ".jsonl" else rows.csv(path, ("item", "a", "b", "annotator")):
+            given = {k: v for k, v in row.value.items() if v != ""} if suffix == ".csv" else row.value
+            each = rows.parse(Comparison, Row(row.where, given))
+            assert each is not None, "strict rows raise"
+            first = None if each.order is None else each.a if each.order == "ab" else each.b
+            key = (each.annotator, each.question, each.item, *sorted((each.a, each.b)), first)
+            if key in seen:
+                answer = f"{each.annotator} chose between {each.a} and {each.b} on item {each.item} twice"
+                remedy = "" if first else "; if both orders were shown, say which is which in column order"
+                raise UserError(f"{row.where}: {answer} (first at {seen[key]}){remedy}")
+            seen[key] = row.where
+            if graded.setdefault(each.question, each.degree is not None) != (each.degree is not None):
+                what = "missing" if each.degree is None else "given, but missing before"
+                raise UserError(f"{row.where}: degree: {what}: on question {each.question!r} all rows have one or none has")
+            found.append(each)
+        if len(found) == before:
+            raise UserError(f"{path}: no choice in it (columns: {', '.join(Comparison.model_fields)})")
+    return found
+
+
 class Check:
     """Whether a score fits its rubric (own rubric files first, then the bundled ones) and, where given, its dialogue."""
 
@@ -202,10 +237,11 @@ class Check:
 
 
 def check_scale(score: HumanScore, rubric: Rubric) -> None:
-    """Raise `UserError` for a value that is not between the rubric's lowest and highest score; halves and means may be."""
-    scale = rubric.scale
+    """Raise `UserError` for a value that is not between its dimension's lowest and highest score; halves and means may be."""
+    scale = rubric.scale_of(score.dimension)
     if not scale.min <= score.value <= scale.max:
-        raise UserError(f"value: {score.value:g} is off the scale of rubric {rubric.name}, {scale.min} to {scale.max}")
+        what = f"rubric {rubric.name}" if rubric.shared_scale else f"{score.dimension} in rubric {rubric.name}"
+        raise UserError(f"value: {score.value:g} is off the scale of {what}, {scale.min} to {scale.max}")
 
 
 def _check_dialogue(score: HumanScore, dialogue: Dialogue | None) -> None:

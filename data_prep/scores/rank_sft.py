@@ -155,10 +155,11 @@ def _unused(
 def cases(dialogues: Iterable[Dialogue], targets: Targets, rubric: Rubric, method: Method, step: Step) -> list[Case]:
     """One case a dialogue (joint) or a dialogue and dimension, in the order of dialogues and of the rubric.
 
-    The step counts mean scores; joint drops those of a dialogue that lacks another dimension. Raises `UserError` when a native
-    method's scores are not one digit.
+    The step counts mean scores; joint drops those of a dialogue that lacks another dimension. Raises `UserError` when the
+    dimensions' scales differ, or a native method's scores are not one digit.
     """
-    if method != "paper" and not 0 <= rubric.scale.min < rubric.scale.max <= 9:
+    scale = rubric.one_scale("a ranker")  # whose loss and figures are over the tokens of one scale
+    if method != "paper" and not 0 <= scale.min < scale.max <= 9:
         raise UserError(f"rubric {rubric.name}: native methods answer one digit a dimension, the scale must be in 0-9")
     result = []
     for dialogue in dialogues:

@@ -90,9 +90,11 @@ def append(dialogue: Dialogue, text: str) -> Dialogue:
 def probes(dialogues: Sequence[Dialogue], injections: Sequence[Injection], rubric: Rubric, reverse: bool) -> list[Probe]:
     """Every variant of every dialogue: as it is, neutral, injected and, with `reverse`, asked in reverse order.
 
-    The injections of a language take turns over its dialogues, in order. Raises `UserError` for a language without any.
+    The injections of a language take turns over its dialogues, in order. Raises `UserError` for a language without any
+    and for dimensions on different scales.
     """
     backwards = rubric.model_copy(update={"dimensions": dict(reversed(rubric.dimensions.items()))})
+    scale = rubric.one_scale("a probe, which asks for the highest score by its number,")
     turn: dict[Language, int] = {}
     found = []
     for dialogue in dialogues:
@@ -104,7 +106,7 @@ def probes(dialogues: Sequence[Dialogue], injections: Sequence[Injection], rubri
         chosen = own[place % len(own)]
         found.append(Probe(dialogue, rubric, {"variant": AS_IS}))
         for variant in (NEUTRAL, INJECTED):
-            changed = append(dialogue, chosen.text(variant, rubric.scale))
+            changed = append(dialogue, chosen.text(variant, scale))
             found.append(Probe(changed, rubric, {"variant": variant, "injection": chosen.id}))
         if reverse and len(rubric.dimensions) > 1:
             found.append(Probe(dialogue, backwards, {"variant": REVERSED}))

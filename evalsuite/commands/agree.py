@@ -1,4 +1,5 @@
-"""`esc-eval agree`: judges against human (or synthetic) scores, and against each other: table 4 of ESC-Eval."""
+"""`esc-eval agree`: judges against human (or synthetic) scores, and against each other: table 4 of ESC-Eval; people among
+themselves."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ import typer
 from rich.console import Console
 
 from data_prep.records import HumanScore, Judgement
-from data_prep.rubrics import Rubric, load_rubric
+from data_prep.rubrics import Rubric, known_rubric
+from data_prep.scores.annotator_agreement import agreement, agreement_table, pair_table
+from data_prep.scores.human import Check
 from data_prep.tables import Table, to_markdown
 from evalsuite.commands.output import deliver
 from evalsuite.reported.against import against
@@ -30,10 +33,11 @@ from evalsuite.statistics.judges import (
 )
 from evalsuite.statistics.summary import checked, dimension_label, scorer_of
 from serve.errors import UserError, near
-from serve.files import CONFIGS, write_text
+from serve.files import write_text
 
 console = Console()
 SYNTHETIC = "construction"  # who `python -m data_prep score-set` says gave its scores
+SHOWN_PAIRS = 40  # of annotators, on the console
 R = TypeVar("R", Judgement, HumanScore)
 
 
@@ -57,25 +61,32 @@ class _Tables:
 
 def agree(
     judgements: Annotated[
-        list[Path], typer.Option(help="Judgement records (JSONL); a file may hold several judges. Repeat for more files.")
-    ],
+        list[Path] | None,
+        typer.Option(help="Judgement records (JSONL); a file may hold several judges. Repeat for more files."),
+    ] = None,
     gold: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Option(help="HumanScore records (JSONL, or CSV with its columns). Annotators are averaged. Repeat for more."),
-    ],
+    ] = None,
+    annotators: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Instead of both: HumanScore records, to see how the annotators agree with each other. Repeat for more."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON (shares 0-1).")] = False,
     mode: Annotated[
         str,
         typer.Option(help="What becomes of unreadable verdicts. paper: they count as wrong. native: they are left out."),
     ] = "native",
     rubric: Annotated[
-        str | None, typer.Option(help="Only verdicts, and gold, on this rubric: a name, or the file of one of your own.")
+        str | None, typer.Option(help="Only verdicts and scores on this rubric: a name, or the file of one of your own.")
     ] = None,
     gold_rubric: Annotated[
         str | None, typer.Option("--gold-rubric", help="The rubric that gold is on, where it is not that of the verdicts.")
     ] = None,
     annotator: Annotated[
-        list[str] | None, typer.Option(help="Only the gold scores that this annotator gave. Repeat for more.")
+        list[str] | None, typer.Option(help="Only the scores that this annotator gave. Repeat for more.")
     ] = None,
     only_shared: Annotated[
         bool,
@@ -83,7 +94,8 @@ def agree(
     ] = False,
     versus: Annotated[str | None, typer.Option("--against", help="paper: ESC-Eval's table 4 beside ours.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for agreement.json, table4.md and every table as CSV (matrices included).")
+        Path | None,
+        typer.Option(help="Folder for agreement.json (annotators.json), table4.md and every table as CSV (matrices included)."),
     ] = None,
 ) -> None:
     """Judges against gold, per language and dimension: ACC, ACC_soft, n, parse rate, intervals, kappa, Spearman, ECE, majority.
@@ -91,9 +103,27 @@ def agree(
     A judge is one judge asked on one rubric, by one method, under one condition. Several are set side by side as in table 4 of
     ESC-Eval, the best in bold, and tested against each other on the items that both judged: McNemar a dimension, a paired
     bootstrap over dialogues for the average, Holm's correction.
+
+    With --annotators, people among themselves, per language, rubric and dimension: Krippendorff's alpha, weighted kappa (of
+    every two people, too), the shares of equal scores and of those within one point. No dialogue texts are needed. Halves,
+    thirds and scores of turns may be given.
     """
     if mode not in ("paper", "native"):
         raise UserError(f"--mode: unknown mode {mode!r}: paper or native")
+    if annotators:
+        others: dict[str, object] = {
+            "--judgements": judgements,
+            "--gold": gold,
+            "--gold-rubric": gold_rubric,
+            "--against": versus,
+        }
+        others |= {"--only-shared": only_shared, "--mode": mode != "native"}
+        if given := [option for option, value in others.items() if value]:
+            raise UserError(f"--annotators: people are compared with each other, without judges: leave out {', '.join(given)}")
+        _people(annotators, rubric, annotator or [], out, as_json)
+        return
+    if not judgements or not gold:
+        raise UserError("give --judgements and --gold (judges against people), or --annotators (people among themselves)")
     verdicts, scores = judgements_of(judgements, _rubric(rubric, ())), gold_scores_of(gold)
     known = _rubric(rubric, verdicts)
     if rubric is not None:
@@ -122,10 +152,33 @@ def _rubric(given: str | None, verdicts: Sequence[Judgement]) -> Rubric | None:
     no such file."""
     names = {verdict.rubric for verdict in verdicts}
     name = given if given is not None else names.pop() if len(names) == 1 else None
-    if name is None:
-        return None
-    bundled = (CONFIGS / "rubrics" / f"{name}.yaml").is_file()
-    return load_rubric(name) if bundled or name.endswith((".yaml", ".yml")) else None
+    return None if name is None else known_rubric(name)
+
+
+def _people(paths: Sequence[Path], rubric: str | None, names: Sequence[str], out: Path | None, as_json: bool) -> None:
+    """Agreement of annotators. Scores on a rubric whose file is known must fit it; others are taken as they are."""
+    asked = None if rubric is None else known_rubric(rubric)
+    fits = Check([Path(rubric)] if rubric is not None and asked and rubric != asked.name else [])
+    rubrics: dict[str, Rubric | None] = {asked.name: asked} if asked else {}
+
+    def check(score: HumanScore) -> None:
+        if score.rubric not in rubrics:
+            rubrics[score.rubric] = known_rubric(score.rubric)
+        if rubrics[score.rubric] is not None:
+            fits(score)
+
+    scores = gold_scores_of(paths, check)
+    if rubric is not None:
+        scores = _only(scores, asked.name if asked else rubric, "--rubric", "score")
+    rows = agreement(of_annotators(scores, names), [each for each in rubrics.values() if each])
+    if not rows:
+        raise UserError("--annotators: no dialogue (and no turn) has scores of two people on one dimension")
+    tables = [agreement_table(rows), pair_table(rows)]
+    shown = tables if len(tables[1].rows) <= SHOWN_PAIRS else tables[:1]
+    deliver("annotators", {"annotators": [asdict(row) for row in rows]}, tables, out, as_json, shown)
+    if len(shown) < len(tables) and not as_json:
+        text = f"{len(tables[1].rows)} pairs of annotators are too many to show here: see --json or --out"
+        console.print(text, highlight=False)
 
 
 def _only(records: Sequence[R], rubric: str, option: str, what: str) -> list[R]:
@@ -151,7 +204,6 @@ def _measured(
 ) -> tuple[dict[str, Any], _Tables]:
     """The figures as JSON, and as tables."""
     labels = {key: dimension_label(rubric, key) for key in rubric.dimensions} if rubric else {}
-    scale = rubric.scale.scores if rubric else None
     is_synthetic = {score.annotator for score in scores} == {SYNTHETIC}
     note = "synthetic gold, scores hold by construction" if is_synthetic else ""
     figures = against_gold(judges, scores)
@@ -165,7 +217,7 @@ def _measured(
     keys = file_keys(judges)
     for name, own in judges.items():
         golden = gold_of(own, scores)
-        matrices = confusion(own, golden, scale)
+        matrices = confusion(own, golden, rubric.scales if rubric else None)
         tail = f"_{keys[name]}" if len(judges) > 1 else ""
         about = "; ".join(part for part in (name if tail else "", note) if part)
         tables.own.extend(agreement_tables(figures[name], mode, labels, about, f"agreement{tail}"))

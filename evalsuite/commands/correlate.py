@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar, get_args
 
 import typer
 from rich.console import Console
 
+from data_prep.rubrics import known_rubric, load_rubric
 from data_prep.scores.human import read_dialogues
 from evalsuite.commands.options import AgainstOption
 from evalsuite.commands.output import deliver
 from evalsuite.reported.against import against
 from evalsuite.statistics.agreement import gold_scores_of, judgements_of, of_annotators
 from evalsuite.statistics.alignment import alignment_tables
-from evalsuite.statistics.coefficients import LEVELS
+from evalsuite.statistics.coefficients import LEVELS, Level
 from evalsuite.statistics.correlation import PairBy, Pairing, SampleBy, correlation_tables, correlations
 from evalsuite.statistics.summary import Value
 from serve.errors import UserError, near
 
 console = Console()
 T = TypeVar("T", bound=str)
+_FROM_DIALOGUES = ("system", "source", "sample")  # choices of options that need to know the dialogues
+_WITHOUT = "without --dialogues, the sample level; intervals are over dialogues, each taken as a sample of its own"
 
 
 def correlate(
@@ -33,8 +37,12 @@ def correlate(
         typer.Option(help="HumanScore records (JSONL, or CSV with its columns). Annotators are averaged. Repeatable."),
     ],
     dialogues: Annotated[
-        list[Path], typer.Option(help="Dialogue records (JSONL) of everything scored: they say sample and system. Repeatable.")
-    ],
+        list[Path] | None,
+        typer.Option(
+            help="Dialogue records (JSONL) of everything scored: they say sample and system. Repeatable. Without them, scores "
+            "of one dialogue_id are paired, and there is no sample level."
+        ),
+    ] = None,
     level: Annotated[
         str | None,
         typer.Option(
@@ -61,6 +69,10 @@ def correlate(
     annotator: Annotated[
         list[str] | None, typer.Option(help="Only the human scores that this annotator gave. Repeat for more.")
     ] = None,
+    rubric: Annotated[
+        list[Path] | None,
+        typer.Option(help="A rubric file of your own: dimensions with different scales are averaged on 0-100. Repeatable."),
+    ] = None,
     versus: AgainstOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON, from -1 to 1.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for correlation.json and every table as CSV.")] = None,
@@ -74,13 +86,23 @@ def correlate(
     on cards made of the same situations, have the supporters answer the situations' own dialogues (`esc-eval respond`, then
     `esc-eval metrics --judgements-out`), and give all of it here with --pair-by system --sample source.
     """
-    levels = LEVELS if level is None else (_choice("--level", level, LEVELS),)
+    levels: Sequence[Level] = LEVELS if level is None else (_choice("--level", level, LEVELS),)
     figure: Value = _choice("--value", value, get_args(Value))
     by: PairBy = _choice("--pair-by", pair_by, get_args(PairBy))
     kind: SampleBy = _choice("--sample", sample, get_args(SampleBy))
+    if not dialogues:
+        if needing := [
+            f"{o} {v}" for o, v in (("--pair-by", by), ("--sample", kind), ("--level", level)) if v in _FROM_DIALOGUES
+        ]:
+            raise UserError(f"{needing[0]}: what sample and system a dialogue belongs to is in the dialogues: give --dialogues")
+        levels = ("dataset",)
     verdicts, scores = judgements_of(judgements), of_annotators(gold_scores_of(gold), annotator or [])
-    left_out: list[str] = []
-    found = correlations(verdicts, scores, read_dialogues(dialogues), figure, Pairing(by, kind), levels, left_out)
+    names = {verdict.rubric for verdict in verdicts} | {score.rubric for score in scores}
+    rubrics = {name: known for name in sorted(names) if (known := known_rubric(name))}
+    rubrics |= {own.name: own for own in map(load_rubric, map(str, rubric or []))}
+    left_out: list[str] = [] if dialogues else [_WITHOUT]
+    held = read_dialogues(dialogues) if dialogues else None
+    found = correlations(verdicts, scores, held, figure, Pairing(by, kind), levels, left_out, rubrics)
     for line in left_out:
         print(f"left out: {line}", file=sys.stderr)
     tables = against([*correlation_tables(found), *alignment_tables(found)], versus)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, get_args
 import typer
 from rich.console import Console
 
+from data_prep.rubrics import known_rubric
 from data_prep.scores.human import read_dialogues, read_preferences
 from data_prep.scores.splits import group_of
 from evalsuite import shards
@@ -213,7 +214,12 @@ def rank(
         list[Path],
         typer.Option("--dialogues", help="Dialogue records (JSONL): they say which supporter and topic. Repeatable."),
     ],
-    rubric: RubricOption = None,
+    rubric: Annotated[
+        str | None,
+        typer.Option(
+            "--rubric", help="Only judgements on this rubric: a name, or the file of one of your own, to know its scales."
+        ),
+    ] = None,
     combine: Annotated[
         str,
         typer.Option(
@@ -244,7 +250,10 @@ def rank(
     given = read_preferences(preferences)
     verdicts = judgements_of(judgements)
     if rubric is not None:
-        verdicts = on_rubric(verdicts, rubric)
+        asked = known_rubric(rubric)
+        verdicts = on_rubric(verdicts, asked.name if asked else rubric)
+        if asked and rule == "mean":
+            asked.one_scale("--combine mean (unlike --combine ranks)")
     found = compare_ranks(human_ranks(given, spoken, pairing), metric_ranks(verdicts, spoken, pairing, rule))
     table = ranking_table(found, rule)
     table = against([table], versus)[0]

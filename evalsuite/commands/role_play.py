@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -29,6 +29,7 @@ from evalsuite.role_play.seekers import Cards, Field, given_dialogues, read_fiel
 from evalsuite.role_play.win_rates import pairwise_tables
 from evalsuite.runs import open_run
 from evalsuite.statistics.agreement import read_judgements
+from evalsuite.statistics.win_rates import mode_of
 from serve.batch import Batch
 from serve.errors import UserError
 from serve.files import check_unique, write_jsonl
@@ -125,7 +126,11 @@ def pairwise(
     ] = None,
     cards: CardsOption = None,
     preferences: Annotated[
-        Path | None, typer.Option(help="People's choices (Preference records, JSONL) instead of a judge's.")
+        Path | None,
+        typer.Option(
+            help="People's choices (Preference records, JSONL) instead of a judge's. Those in a table, without dialogues: see "
+            "`esc-eval pairwise`."
+        ),
     ] = None,
     dialogues: Annotated[
         Path | None,
@@ -148,7 +153,7 @@ def pairwise(
             raise UserError("--preferences: people's choices are read, nothing is asked: leave out --seeker, --config, --judge")
         given = read_dialogues([dialogues or Path(out) / "pairwise_dialogues.jsonl"])
         answers = given_answers(read_preferences([preferences]))
-        _show("pairwise", pairwise_tables(answers, given, _mode(mode)), Path(out) / "tables", as_json)
+        _show("pairwise", pairwise_tables(answers, given, mode_of(mode or "native")), Path(out) / "tables", as_json)
         return
     if config is None or not seeker:
         raise UserError("give --config and two or more --seeker NAME=PLACE to ask a judge, or --preferences FILE")
@@ -236,14 +241,6 @@ def _write_field(folder: Path, stage: str, seekers: Field) -> None:
 
 def _readable(answers: Sequence[PairAnswer]) -> list[Preference]:
     return [preference for answer in answers if (preference := answer.preference()) is not None]
-
-
-def _mode(mode: str | None) -> Literal["paper", "native"]:
-    if mode in (None, "native"):
-        return "native"
-    if mode == "paper":
-        return "paper"
-    raise UserError(f"--mode: unknown mode {mode!r}: paper or native")
 
 
 def _show(name: str, tables: Sequence[Table], out: Path | None, as_json: bool) -> None:

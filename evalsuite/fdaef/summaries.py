@@ -134,7 +134,7 @@ def judged_scores(judgements: Path, summaries: Path, judge: str | None = None) -
                     f"{judgements}: dialogue {dialogue.id}: {what} on {dimension}: score all of {summaries} "
                     "(the same command asks only for what is missing)"
                 )
-            value = found.value if dialogue.exchanges else float(rubric.scale.min)
+            value = found.value if dialogue.exchanges else float(rubric.scale_of(dimension).min)
             place = {"dataset": dialogue.source, "metric": dimension, "item": dialogue.source_id}
             scores.append(Score.model_validate({"model": dialogue.supporter, **place, "value": value}))
     return scores

@@ -81,10 +81,11 @@ def distribution_charts(judgements: Sequence[Judgement], rubric: Rubric) -> Iter
     for judgement in checked(judgements, rubric):
         groups.setdefault((judgement.language, scorer_of(judgement)), []).append(judgement)
     several = len({scorer for _, scorer in groups}) > 1
-    marks = rubric.scale.scores
+    marks = rubric.scores
     for number, (language, scorer) in enumerate(sorted(groups)):
         table = distributions(groups[language, scorer], rubric)
         counts = np.array([row[2:-1] for row in table.rows], dtype=float)  # dimensions × (scores, unreadable)
+        counts = np.nan_to_num(counts)  # scores that are not on a dimension's scale
         shares = 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
         series = [
             {"name": str(mark), "tone": f"step-{round(4 * place / (len(marks) - 1))}", "hatch": "", "values": column.tolist()}
@@ -170,7 +171,7 @@ def gold_charts(
 
     Raises `UserError` where `evalsuite.statistics.judges.confusion` does.
     """
-    for language, matrices in confusion(judgements, gold, rubric.scale.scores).items():
+    for language, matrices in confusion(judgements, gold, rubric.scales).items():
         yield Chart(
             f"confusion-{language}",
             f"Verdicts by gold score, {LANGUAGES[language]}",

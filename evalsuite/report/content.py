@@ -222,7 +222,7 @@ def _gold_tables(
     judgements: Sequence[Judgement], gold: Sequence[HumanScore], rubric: Rubric, labels: dict[str, str], note: str
 ) -> Iterator[Table]:
     """Confusion and calibration, as figures beside their charts."""
-    yield from confusion_tables(confusion(judgements, gold, rubric.scale.scores), labels, note)
+    yield from confusion_tables(confusion(judgements, gold, rubric.scales), labels, note)
     bins = calibration(judgements, gold)
     if bins:
         percent = [100 * np.array([b.low, b.high, b.confidence, b.hit_rate, b.hit_low, b.hit_high]) for b in bins]

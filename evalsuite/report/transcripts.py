@@ -37,14 +37,16 @@ def transcripts(
     `risks` maps dialogue id → place of a turn → what it is about: such dialogues are shown only after a content warning, and
     their opening is not in the list. `risky_cards` are cards whose problem speaks of such things: the list of cards shows only
     their ids. A row ends in its scores: scorer by scorer, the mean verdict on every dimension (turns
-    and repeats averaged) and their average, null where nothing was read.
+    and repeats averaged) and their average, null where nothing was read or the dimensions' scales differ.
     """
     places = {name: index for index, name in enumerate(rubric.dimensions)}
     own = list(checked(judgements, rubric))
     scorers = {scorer: index for index, scorer in enumerate(sorted({scorer_of(judgement) for judgement in own}))}
     verdicts: dict[str, list[Any]] = {}
     for j in own:
-        spread = j.distribution and [round(j.distribution.get(str(score), 0.0), 3) for score in rubric.scale.scores]
+        spread = j.distribution and [
+            round(j.distribution.get(str(score), 0.0), 3) for score in rubric.scale_of(j.dimension).scores
+        ]
         expected = None if j.expected is None else round(j.expected, 3)
         raw = clean(j.raw) if j.value is None else None
         place = [scorers[scorer_of(j)], places[j.dimension]]
@@ -61,7 +63,7 @@ def transcripts(
             sum(mark[2] is None for mark in marks),
             sorted({name for about in risky.values() for name in about}),
         ]
-        rows.append([clean(n) for n in names] + ends + told + [_scores(marks, len(scorers), len(places))])
+        rows.append([clean(n) for n in names] + ends + told + [_scores(marks, len(scorers), rubric)])
         turns = [
             [int(turn.role == "supporter"), clean(turn.text), *_beside(list(risky.get(place, ())), turn.state)]
             for place, turn in enumerate(dialogue.turns)
@@ -80,13 +82,15 @@ def transcripts(
         "cards": {clean(key): {f: clean(getattr(card, f)) for f in card_fields} for key, card in cards.items()},
         "risky_cards": [clean(key) for key, card in cards.items() if load_lexicon(card.language).danger(card.problem)],
         "scorers": [clean(scorer.name) for scorer in scorers],
-        "scores": list(rubric.scale.scores),
+        "scores": list(rubric.scores),
+        "averaged": rubric.shared_scale is not None,
         "dimensions": [
             {
                 "label": d.label,
-                "levels": {code: [texts.get(s, "") for s in rubric.scale.scores] for code, texts in d.levels.items()},
+                "scores": list(rubric.scale_of(key).scores),
+                "levels": {code: list(rubric.texts(key, code).values()) for code in d.levels},
             }
-            for d in rubric.dimensions.values()
+            for key, d in rubric.dimensions.items()
         ],
     }
 
@@ -101,12 +105,13 @@ def _beside(risk: list[str], state: Mapping[str, Any] | None) -> list[Any]:
     return [risk or None, pairs] if pairs else [risk] if risk else []
 
 
-def _scores(marks: Sequence[Sequence[Any]], scorers: int, dimensions: int) -> list[float | None]:
-    sums, counts = np.zeros((2, scorers, dimensions))
+def _scores(marks: Sequence[Sequence[Any]], scorers: int, rubric: Rubric) -> list[float | None]:
+    sums, counts = np.zeros((2, scorers, len(rubric.dimensions)))
     for scorer, dimension, value, *_ in marks:
         if value is not None:
             sums[scorer, dimension] += value
             counts[scorer, dimension] += 1
     means = np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
-    flat = np.concatenate([means, means.mean(axis=1, keepdims=True)], axis=1).ravel()
+    average = means.mean(axis=1, keepdims=True) if rubric.shared_scale else np.full((scorers, 1), np.nan)
+    flat = np.concatenate([means, average], axis=1).ravel()
     return [None if np.isnan(figure) else round(float(figure), 2) for figure in flat]

@@ -9,27 +9,24 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Literal
 
 from rich.console import Console
 
 from data_prep.judge_prompts import transcript
 from data_prep.prompts import PromptPack, load_pack
-from data_prep.records import Dialogue, Identifier, Preference, Record
+from data_prep.records import Dialogue, Identifier, Order, Preference, Record, Verdict
 from evalsuite.config import Resolved
 from evalsuite.identity import identity
 from evalsuite.pipeline import Fleet
 from evalsuite.role_play.seekers import Field, ask_all, claim, seeker_of
 from evalsuite.runs import Run
+from evalsuite.statistics.win_rates import Mode
 from serve.client import ChatClient, Message, Question, ServerLost
 from serve.errors import UserError
 
 QUESTION = "closer_to_human"
 CHOICES = ("1", "2", "tie")
 TEMPLATES = ("pairwise_system.j2", "pairwise.j2")
-Order = Literal["ab", "ba"]
-Verdict = Literal["a", "b", "tie"]
-Mode = Literal["paper", "native"]
 
 
 class PairAnswer(Record):

@@ -31,7 +31,7 @@ from evalsuite.identity import score_config
 from evalsuite.judge import Judge
 from evalsuite.pipeline import Fleet
 from evalsuite.runs import Run
-from evalsuite.statistics.leaderboard import card_of
+from evalsuite.statistics.leaderboard import card_of, ends
 from evalsuite.statistics.paired import card_estimates
 from evalsuite.statistics.summary import AVERAGE, checked, dimension_label, languages_of, scorer_of
 from serve.batch import in_flight
@@ -265,7 +265,8 @@ def role_play_tables(
 ) -> list[Table]:
     """Table 1, one a language: seekers × metrics on 0–10 with 95 % intervals and n, their average on both scales, parse rate.
 
-    A score s counts (s − min) / (max − min) × 10, on 0–2 the mean × 5. A dialogue's annotators, repeats and turns are averaged
+    A score s counts (s − min) / (max − min) × 10, on 0–2 the mean × 5. Where the metrics' scales differ, the average is on 0–10
+    only. A dialogue's annotators, repeats and turns are averaged
     first; several judges are separate rows, people are one. Records on other rubrics are passed over. Raises `UserError` for a
     score off the rubric or of a dialogue that is not given, and where nothing is on this rubric.
     """
@@ -279,11 +280,14 @@ def role_play_tables(
     if not groups:
         raise UserError(f"nothing is rated on rubric {rubric.name}")
     labels = [dimension_label(rubric, dimension) for dimension in rubric.dimensions]
-    columns = ("seeker", "judged by", *labels, AVERAGE, f"{AVERAGE} on {rubric.scale.min}–{rubric.scale.max}", "parse rate %")
+    shared = rubric.shared_scale
+    unprinted = [f"{AVERAGE} on {shared.min}–{shared.max}"] if shared else []
+    columns = ("seeker", "judged by", *labels, AVERAGE, *unprinted, "parse rate %")
+    average = columns.index(AVERAGE)
     tables = []
     for language in languages_of(dialogues):
         rows = [_row(key[2], key[1], members, rubric, known) for key, members in groups.items() if key[0] == language]
-        rows.sort(key=lambda row: (str(row[1]), *_falling(row[-3]), str(row[0])))
+        rows.sort(key=lambda row: (str(row[1]), *_falling(row[average]), str(row[0])))
         if rows:
             table = Table(
                 key=f"role_play-{language}",
@@ -329,18 +333,20 @@ def _row(
     means = np.full((len(places), len(columns)), np.nan)
     for place, values in given.items():
         means[place] = exact_mean(values)
-    low, span = rubric.scale.min, rubric.scale.max - rubric.scale.min
+    low, span = (np.array([getattr(scale, end) for scale in rubric.scales.values()]) for end in ("min", "span"))
     cells = over_cards((means - low) * PRINTED / span, [known[name] for name in places])
-    average = cells[-1]
-    mean, least, most = (None if x is None else low + x * span / PRINTED for x in (average.mean, average.low, average.high))
-    read = sum(rating.value is not None for rating in ratings)
-    return seeker, scorer, *cells, Estimate(mean, least, most, average.n), 100 * read / len(ratings)
+    read = 100 * sum(rating.value is not None for rating in ratings) / len(ratings)
+    average, shared = cells[-1], rubric.shared_scale
+    if shared is None:
+        return seeker, scorer, *cells, read
+    bounds = (average.mean, average.low, average.high)
+    mean, least, most = (None if x is None else shared.min + x * shared.span / PRINTED for x in bounds)
+    return seeker, scorer, *cells, Estimate(mean, least, most, average.n), read
 
 
 def _notes(rubric: Rubric) -> Iterator[str]:
-    scale = rubric.scale
     yield (
-        f"Mean score on 0–{PRINTED} as the paper prints it ({scale.min} → 0, {scale.max} → {PRINTED}; on 0–2 the mean × 5), "
+        f"Mean score on 0–{PRINTED} as the paper prints it ({ends(rubric, PRINTED)}; on 0–2 the mean × 5), "
         "[95 % bootstrap percentile interval over cards, each drawn with all its dialogues; none for a single card], "
         "n = dialogues with a readable score."
     )

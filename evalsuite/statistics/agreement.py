@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +43,10 @@ Pair = tuple[Judgement, float]  # a verdict and its mean gold score
 Paired = dict[str, dict[str, list[Pair]]]  # language → dimension → verdicts
 
 
-def read_gold(path: Path) -> list[HumanScore]:
+def read_gold(path: Path, check: Callable[[HumanScore], None] | None = None) -> list[HumanScore]:
     """Gold scores from JSONL or CSV (`data_prep.scores.human`); a score that one annotator gave twice is an error."""
     read_bytes(path, "gold scores")  # says what is missing
-    return read_scores(path)
+    return read_scores(path, check)
 
 
 def read_judgements(path: Path, rubric: Rubric | None = None) -> list[Judgement]:
@@ -63,10 +63,10 @@ def judgements_of(paths: Iterable[Path], rubric: Rubric | None = None) -> list[J
     return [each for _, each in found]
 
 
-def gold_scores_of(paths: Iterable[Path]) -> list[HumanScore]:
-    """Gold scores from several files, one file after the other, each in the order of `evalsuite.statistics.order`; one that an
-    annotator gave twice, in two files too, is an error."""
-    found = [(path, each) for path in paths for each in scores_in_order(read_gold(path))]
+def gold_scores_of(paths: Iterable[Path], check: Callable[[HumanScore], None] | None = None) -> list[HumanScore]:
+    """Gold scores from several files, each given to `check`: one file after the other, each in the order of
+    `evalsuite.statistics.order`; one that an annotator gave twice, in two files too, is an error."""
+    found = [(path, each) for path in paths for each in scores_in_order(read_gold(path, check))]
     _refuse_twice((path, s.dialogue_id, s.dimension, s.annotator, s.rubric, s.turn) for path, s in found)
     return [each for _, each in found]
 
@@ -86,7 +86,7 @@ def of_annotators(scores: Sequence[HumanScore], annotators: Sequence[str]) -> li
     known = {score.annotator for score in scores}
     for name in annotators:
         if name not in known:
-            raise UserError(f"--annotator {name}: gave none of the gold scores: {near(name, known)}")
+            raise UserError(f"--annotator {name}: gave none of the scores: {near(name, known)}")
     return [score for score in scores if not annotators or score.annotator in annotators]
 
 

@@ -6,6 +6,8 @@
   Dataset level: one coefficient over all units.
 - Turns and repeats of a dialogue are averaged first, then annotators, then the dialogues of a unit.
 - `average` is the mean of a side's dimensions, over the units that have them all: it is what tables 3, 13 and 15 correlate.
+  Dimensions whose scales differ are on 0–100 of their scale first.
+- Without dialogues a unit is a dialogue, known by its id alone: there are no samples with several systems in them.
 - A coefficient is undefined (None, never 0) for fewer than two units and where either side is constant.
 - Intervals: 95 %, percentile bootstrap over samples, which are drawn whole. An undefined resample is left out and counted.
 """
@@ -13,7 +15,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -22,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.records import Dialogue, HumanScore, Judgement, Language
+from data_prep.rubrics import Rubric
 from data_prep.scores.bootstrap import RESAMPLES, Floats
 from data_prep.scores.means import comparable, exact_mean
 from data_prep.tables import Cell, Estimate, Table
@@ -106,23 +109,25 @@ class Correlation:
 def correlations(
     judgements: Sequence[Judgement],
     gold: Sequence[HumanScore],
-    dialogues: Sequence[Dialogue],
+    dialogues: Sequence[Dialogue] | None,
     value: Value = "value",
     pairing: Pairing = Pairing(),
     levels: Sequence[Level] = LEVELS,
     alone_told: list[str] | None = None,
+    rubrics: Mapping[str, Rubric] = {},
 ) -> list[Correlation]:
     """Every dimension of every judge with every dimension of every rubric that people scored, within a language.
 
     Judges (judge, method, condition, rubric) come in the order of `judgements`. Condition `supporter`, where a judgement has
     it, names the system. A judge that shares no unit with people in some language is left out there; `alone_told` gets a line
-    on why.
+    on why. Without `dialogues`, the language is the record's own, and `pairing` must be by dialogue. `rubrics` by name tell
+    the scales of dimensions where these differ.
     Raises `UserError` for scores of unknown dialogues, and where nothing is shared at all.
     """
-    known = {dialogue.id: dialogue for dialogue in dialogues}
+    places = _Places(pairing, None if dialogues is None else {dialogue.id: dialogue for dialogue in dialogues})
     unread: Counter[tuple[object, ...]] = Counter()
-    judged = _judged(judgements, known, value, pairing, unread)
-    golden = _golden(gold, known, pairing)
+    judged = _judged(judgements, places, value, unread)
+    golden = _golden(gold, places)
     found: list[Correlation] = []
     alone: list[str] = []
     for (language, scorer, rubric), own in judged.items():
@@ -131,7 +136,7 @@ def correlations(
             alone.append(_nothing_shared(scorer, language, own, golden, pairing))
         for gold_rubric, theirs in partners.items():
             for (dimension, scores), (wanted, gold_scores) in product(
-                _with_average(own).items(), _with_average(theirs).items()
+                _with_average(own, rubrics.get(rubric)).items(), _with_average(theirs, rubrics.get(gold_rubric)).items()
             ):
                 lost = unread[language, scorer, rubric, dimension]
                 x, y, place = _arrays(scores, gold_scores)
@@ -158,48 +163,61 @@ def _arrays(scores: dict[Unit, float], wanted: dict[Unit, float]) -> tuple[Float
 # --- both sides -----------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class _Places:
+    """Where a record belongs: the language and unit of what it is about."""
+
+    pairing: Pairing
+    known: Mapping[str, Dialogue] | None
+
+    def of(self, record: Judgement | HumanScore) -> tuple[Language, Unit]:
+        if isinstance(record, Judgement):
+            what, system = f"judgement by {record.judge}", record.condition.get("supporter")
+        else:
+            what, system = f"score by {record.annotator}", None
+        if self.known is None:
+            if system is not None:
+                raise UserError(
+                    f"{what}: condition.supporter: which system people scored is in the dialogues: give --dialogues"
+                )
+            return record.language, Unit(record.dialogue_id, "", record.dialogue_id)
+        if record.dialogue_id not in self.known:
+            raise UserError(f"{what}: dialogue_id: no dialogue {record.dialogue_id!r} among those given with --dialogues")
+        dialogue = self.known[record.dialogue_id]
+        return dialogue.language, self.pairing.unit(dialogue, system)
+
+
 def _judged(
-    judgements: Sequence[Judgement],
-    known: dict[str, Dialogue],
-    value: Value,
-    pairing: Pairing,
-    unread: Counter[tuple[object, ...]],
+    judgements: Sequence[Judgement], places: _Places, value: Value, unread: Counter[tuple[object, ...]]
 ) -> dict[tuple[Language, Scorer, str], Values]:
     sides: dict[tuple[Language, Scorer, str], Values] = {}
     given: list[tuple[tuple[tuple[Language, Scorer, str], str, str, Unit], float]] = []
     for judgement in judgements:
-        dialogue = _dialogue(judgement.dialogue_id, known, f"judgement by {judgement.judge}")
+        language, unit = places.of(judgement)
         scorer = scorer_of(judgement)
         scorer = scorer._replace(condition=tuple(pair for pair in scorer.condition if pair[0] != "supporter"))
-        side = (dialogue.language, scorer, judgement.rubric)
+        side = (language, scorer, judgement.rubric)
         sides.setdefault(side, {}).setdefault(judgement.dimension, {})
         figure = judgement.value if value == "value" else judgement.expected
         if judgement.value is None or figure is None:
             unread[*side, judgement.dimension] += 1
             unread[*side, AVERAGE] += 1
         else:
-            unit = pairing.unit(dialogue, judgement.condition.get("supporter"))
             given.append(((side, judgement.dimension, judgement.dialogue_id, unit), figure))
     for (side, dimension, unit), mean in _means(((s, d, u), v) for (s, d, _, u), v in _means(given).items()).items():
         sides[side][dimension][unit] = mean
     return sides
 
 
-def _golden(gold: Sequence[HumanScore], known: dict[str, Dialogue], pairing: Pairing) -> dict[tuple[Language, str], Values]:
-    of = {s.dialogue_id: _dialogue(s.dialogue_id, known, f"score by {s.annotator}") for s in gold}
+def _golden(gold: Sequence[HumanScore], places: _Places) -> dict[tuple[Language, str], Values]:
+    of = {s.dialogue_id: places.of(s) for s in gold}
     by_annotator = _means(((s.dialogue_id, s.rubric, s.dimension, s.annotator), s.value) for s in gold)
     by_dialogue = _means((key[:3], mean) for key, mean in by_annotator.items())
     sides: dict[tuple[Language, str], Values] = defaultdict(dict)
-    by_unit = _means(((of[d].language, r, dim, pairing.unit(of[d])), mean) for (d, r, dim), mean in by_dialogue.items())
-    for (language, rubric, dimension, unit), mean in by_unit.items():
+    by_unit = _means(((*of[d], r, dim), mean) for (d, r, dim), mean in by_dialogue.items())
+    for (language, unit, rubric, dimension), mean in by_unit.items():
         sides[language, rubric].setdefault(dimension, {})[unit] = mean
     return sides
-
-
-def _dialogue(name: str, known: dict[str, Dialogue], what: str) -> Dialogue:
-    if name not in known:
-        raise UserError(f"{what}: dialogue_id: no dialogue {name!r} among those given with --dialogues")
-    return known[name]
 
 
 def _means(given: Iterable[tuple[K, float]]) -> dict[K, float]:
@@ -210,12 +228,19 @@ def _means(given: Iterable[tuple[K, float]]) -> dict[K, float]:
     return {key: exact_mean(own) for key, own in groups.items()}
 
 
-def _with_average(side: Values) -> Values:
-    """The dimensions, and where there are several `average` (unless one has that name) over the units that have them all."""
+def _with_average(side: Values, rubric: Rubric | None) -> Values:
+    """The dimensions, and where there are several `average` (unless one has that name) over the units that have them all. There
+    is none where the rubric has several scales and lacks one of the dimensions."""
     if len(side) < 2 or AVERAGE in side:
         return side
     units = set.intersection(*(set(own) for own in side.values()))
-    return side | {AVERAGE: _means((unit, own[unit]) for own in side.values() for unit in units)}
+    scales = rubric.scales if rubric and not rubric.shared_scale else None
+    if scales is None:
+        return side | {AVERAGE: _means((unit, own[unit]) for own in side.values() for unit in units)}
+    if not scales.keys() >= side.keys():
+        return side
+    given = ((unit, 100 * (own[unit] - scales[d].min) / scales[d].span) for d, own in side.items() for unit in units)
+    return side | {AVERAGE: _means(given)}
 
 
 def _units(side: Values) -> set[Unit]:
@@ -300,7 +325,8 @@ def _notes(part: Sequence[Correlation]) -> list[str]:
         f"Intervals: 95 %, percentile bootstrap over samples, {RESAMPLES:,} resamples."
     ]
     if any(AVERAGE in (each.dimension, each.gold_dimension) for each in part):
-        notes.append(f"{AVERAGE}: the mean of a side's dimensions, where all of them were scored.")
+        several = "on 0–100 where their rubric has several scales"
+        notes.append(f"{AVERAGE}: the mean of a side's dimensions ({several}), where all of them were scored.")
     if worst := max(each.left_out for each in part):
         notes.append(f"Undefined resamples are left out: up to {worst:,} for one figure.")
     if lost := max(each.unread for each in part):

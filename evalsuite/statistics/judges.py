@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data_prep.records import HumanScore, Judgement
+from data_prep.rubrics import Scale
 from data_prep.scores.accuracy import wilson
 from data_prep.scores.human import majority, round_half_up
 from data_prep.tables import Cell, Estimate, Table
@@ -162,12 +163,12 @@ class Confusion(NamedTuple):
 
 
 def confusion(
-    judgements: Sequence[Judgement], gold: Sequence[HumanScore], scores: Sequence[int] | None = None
+    judgements: Sequence[Judgement], gold: Sequence[HumanScore], scales: Mapping[str, Scale] | None = None
 ) -> dict[str, dict[str, Confusion]]:
-    """{language: {dimension, and `POOLED`: its matrix}} of one judge.
+    """{language: {dimension, and `POOLED` where all are on one scale: its matrix}} of one judge.
 
-    `scores` are rows and columns; without it, from the lowest to the highest score that occurs anywhere. Errors are those of
-    `evalsuite.agreement.paired`, and `UserError` for a score that is not among `scores`.
+    The scores of a dimension's scale are rows and columns; without `scales`, those from the lowest to the highest that occurs
+    anywhere. Errors are those of `evalsuite.agreement.paired`, and `UserError` for a score off the scale.
     """
     found: dict[str, dict[str, Confusion]] = {}
     pairs_of = paired(judgements, gold)
@@ -177,22 +178,27 @@ def confusion(
         for dimension, pairs in own.items()
     }
     occurring = {score for counts in cells.values() for pair in counts for score in pair if score is not None}
-    axis = list(scores) if scores is not None else list(range(min(occurring), max(occurring) + 1)) if occurring else []
-    if off := occurring - set(axis):
-        pairs = (pair for own in pairs_of.values() for each in own.values() for pair in each)
-        j, mean = next((j, mean) for j, mean in pairs if {round_half_up(mean), _nearest(j.value)} & off)
-        raise UserError(
-            f"dialogue {j.dialogue_id}, dimension {j.dimension}: {j.judge} gave {j.value}, gold is {mean:g}, but rubric "
-            f"{j.rubric} runs from {axis[0]} to {axis[-1]}: are both on the same rubric?"
-        )
+    anywhere = list(range(min(occurring), max(occurring) + 1)) if occurring else []
+    axes = {dimension: list(scales[dimension].scores) if scales else anywhere for own in pairs_of.values() for dimension in own}
+    for own in pairs_of.values():
+        for dimension, pairs in own.items():
+            axis = axes[dimension]
+            for j, mean in pairs:
+                if not {round_half_up(mean), _nearest(j.value)} <= {*axis, None}:
+                    raise UserError(
+                        f"dialogue {j.dialogue_id}, dimension {dimension}: {j.judge} gave {j.value}, gold is {mean:g}, but "
+                        f"rubric {j.rubric} runs from {axis[0]} to {axis[-1]}: are both on the same rubric?"
+                    )
     for language, own in pairs_of.items():
         counted = {dimension: cells[language, dimension] for dimension in own}
-        counted[POOLED] = sum(counted.values(), Counter())
-        found[language] = {
-            dimension: Confusion(axis, [[of[g, v] for v in axis] for g in axis], [of[g, None] for g in axis])
-            for dimension, of in counted.items()
-        }
+        found[language] = {dimension: _matrix(of, axes[dimension]) for dimension, of in counted.items()}
+        if len({tuple(axes[dimension]) for dimension in own}) == 1:
+            found[language][POOLED] = _matrix(sum(counted.values(), Counter()), axes[next(iter(own))])
     return found
+
+
+def _matrix(counts: Counter[tuple[int, int | None]], axis: list[int]) -> Confusion:
+    return Confusion(axis, [[counts[g, v] for v in axis] for g in axis], [counts[g, None] for g in axis])
 
 
 def _nearest(value: float | None) -> int | None:
@@ -202,14 +208,17 @@ def _nearest(value: float | None) -> int | None:
 def confusion_tables(
     matrices: Mapping[str, Mapping[str, Confusion]], labels: Mapping[str, str], note: str = "", key: str = "confusion"
 ) -> list[Table]:
-    """One table a language: a row a dimension and gold score, a column a verdict, unreadable ones in their own."""
+    """One table a language: a row a dimension and gold score, a column a verdict (a dash where it is off the dimension's
+    scale), unreadable ones in their own."""
     tables = []
     for language, own in matrices.items():
         rows: list[tuple[Cell, ...]] = []
-        axis = next(iter(own.values())).scores
+        axis = sorted({score for matrix in own.values() for score in matrix.scores})
         for dimension, matrix in own.items():
             for score, counts, unread in zip(*matrix, strict=True):
-                rows.append((labels.get(dimension, dimension), str(score), *counts, unread, sum(counts) + unread))
+                given = dict(zip(matrix.scores, counts, strict=True))
+                cells = (given.get(verdict) for verdict in axis)
+                rows.append((labels.get(dimension, dimension), str(score), *cells, unread, sum(counts) + unread))
         tables.append(
             Table(
                 key=f"{key}_{language}",
@@ -269,12 +278,12 @@ def calibration(judgements: Sequence[Judgement], gold: Sequence[HumanScore], bin
     return found
 
 
-def file_keys(names: Iterable[str]) -> dict[str, str]:
-    """Names as parts of file names: what is not a letter, digit, point, hyphen or underscore becomes a hyphen. Where two would
-    be the same, or nothing is left, a number is added."""
+def file_keys(names: Iterable[str], nameless: str = "judge") -> dict[str, str]:
+    """Names as parts of file names: what is not a letter, digit, point, hyphen or underscore becomes a hyphen, and `nameless`
+    stands where nothing is left. Where two would be the same, a number is added."""
     keys: dict[str, str] = {}
     for name in names:
-        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._") or "judge"
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._") or nameless
         key, number = plain, 1
         while key in keys.values():
             number += 1

@@ -77,7 +77,8 @@ def tally(
     """Every language × scorer × supporter with its scores, sorted by them (English first).
 
     A dialogue's repeats and turns are averaged first, so that each dialogue counts once. A score s becomes
-    (s − min) / (max − min) × 100. `value` says whether verdicts or their expectations (from token probabilities) are taken.
+    (s − min) / (max − min) × 100 of its dimension's scale. `value` says whether verdicts or their expectations (from token
+    probabilities) are taken.
     Raises `UserError` for a judgement of a dialogue that is not among `dialogues`, or one that does not fit the rubric.
     """
     known = {dialogue.id: dialogue for dialogue in dialogues}
@@ -98,14 +99,14 @@ def tally(
         figure = judgement.value if value == "value" else judgement.expected
         if figure is not None:
             own[columns[judgement.dimension]].append(figure)
-    low, span = rubric.scale.min, rubric.scale.max - rubric.scale.min
+    scales = list(rubric.scales.values())
     for key, contestant in found.items():
         # Sorted, so that no figure depends on the order in which records came in.
         for id, figures in sorted(verdicts[key].items()):
             row = contestant.cards.setdefault(card_of(known[id]), np.zeros((2, len(columns))))
-            for column, given in enumerate(figures):
+            for column, (given, scale) in enumerate(zip(figures, scales, strict=True)):
                 if given:
-                    row[:, column] += (exact_mean(given) - low) * 100 / span, 1
+                    row[:, column] += (exact_mean(given) - scale.min) * 100 / scale.span, 1
             contestant.readable += any(figures)
     order = list(get_args(Language))
     return sorted(found.values(), key=lambda one: (order.index(one.language), one.scorer, one.supporter))
@@ -260,14 +261,19 @@ def score_cells(block: Sequence[Score]) -> tuple[Cell, ...]:
     return (*(cell.estimate for cell in block), 100 * block[-1].read / block[-1].asked)
 
 
+def ends(rubric: Rubric, top: int) -> str:
+    """Which scores become 0 and `top`."""
+    scale = rubric.shared_scale
+    return f"{scale.min} → 0, {scale.max} → {top}" if scale else f"each dimension's lowest score → 0, its highest → {top}"
+
+
 def score_notes(cells: Sequence[Score], rubric: Rubric, value: Value) -> Iterator[str]:
     """What a reader of a table of scores must know."""
-    scale = rubric.scale
     scorers = {cell.scorer for cell in cells}
     if len(scorers) == 1:
         yield f"Judged by {scorers.pop().name} on rubric {rubric.name}."
     yield (
-        f"Mean score on 0–100 ({scale.min} → 0, {scale.max} → 100), [95 % bootstrap percentile interval over cards (dialogues "
+        f"Mean score on 0–100 ({ends(rubric, 100)}), [95 % bootstrap percentile interval over cards (dialogues "
         f"without a card: themselves), {RESAMPLES:,} resamples], n = dialogues with a readable verdict."
     )
     yield f"{AVERAGE}: unweighted mean of the dimensions; its n counts dialogues with any readable verdict."

@@ -61,16 +61,18 @@ def checked(judgements: Sequence[Judgement], rubric: Rubric) -> Iterator[Judgeme
 
     Raises `UserError` for a dimension that the rubric lacks or a value off its scale: either would distort every mean.
     """
-    low, high = rubric.scale.min, rubric.scale.max
     for judgement in judgements:
         if judgement.rubric != rubric.name:
             continue
         where = f"judgement of dialogue {judgement.dialogue_id} by {judgement.judge}"
         if judgement.dimension not in rubric.dimensions:
             raise UserError(f"{where}: dimension: {judgement.dimension!r} is not in rubric {rubric.name}")
+        scale = rubric.scale_of(judgement.dimension)
         for field, figure in (("value", judgement.value), ("expected", judgement.expected)):
-            if figure is not None and not low <= figure <= high:
-                raise UserError(f"{where}: {field}: {figure:g} is off the scale {low} to {high} of rubric {rubric.name}")
+            if figure is not None and not scale.min <= figure <= scale.max:
+                raise UserError(
+                    f"{where}: {field}: {figure:g} is off the scale {scale.min} to {scale.max} of rubric {rubric.name}"
+                )
         yield judgement
 
 
@@ -151,7 +153,8 @@ def costs(dialogues: Sequence[Dialogue], judgement_usage: Mapping[str, Usage], t
 def distributions(judgements: Sequence[Judgement], rubric: Rubric) -> Table:
     """How often each score was given, per language, scorer and dimension, with the unreadable verdicts in their own column.
 
-    Verdicts between two scores (ensembles give such) count as the nearest one, halves upwards.
+    Verdicts between two scores (ensembles give such) count as the nearest one, halves upwards. A score that is not on a
+    dimension's scale has a dash.
     """
     counts: dict[tuple[Language, Scorer], dict[str, Counter[int | None]]] = {}
     for judgement in checked(judgements, rubric):
@@ -162,7 +165,8 @@ def distributions(judgements: Sequence[Judgement], rubric: Rubric) -> Table:
     for language, scorer in sorted(counts):
         for dimension, row in counts[language, scorer].items():
             names = (language, scorer.name) if several else (language,)
-            figures = (*(row[score] for score in rubric.scale.scores), row[None], row.total())
+            own = rubric.scale_of(dimension).scores
+            figures = (*(row[score] if score in own else None for score in rubric.scores), row[None], row.total())
             rows.append((*names, dimension_label(rubric, dimension), *figures))
     return Table(
         key="distributions",
@@ -170,7 +174,7 @@ def distributions(judgements: Sequence[Judgement], rubric: Rubric) -> Table:
         columns=(
             *(("language", "judged by") if several else ("language",)),
             "dimension",
-            *(str(score) for score in rubric.scale.scores),
+            *(str(score) for score in rubric.scores),
             "unreadable",
             "verdicts",
         ),

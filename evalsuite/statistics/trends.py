@@ -84,7 +84,7 @@ def trends(
     """
     known = {dialogue.id: dialogue for dialogue in dialogues}
     columns = {name: place for place, name in enumerate(rubric.dimensions)}
-    low, span = rubric.scale.min, rubric.scale.max - rubric.scale.min
+    scales = list(rubric.scales.values())
     given: dict[tuple[Language, Scorer, str], dict[str, dict[tuple[int, int], list[float]]]] = {}
     for judgement in checked([each for each in judgements if each.turn is not None], rubric):
         where = f"judgement by {judgement.judge}"
@@ -109,8 +109,8 @@ def trends(
         verdicts = given[language, scorer, supporter]
         scores = np.full((len(verdicts), max(reached), len(columns)), np.nan)
         for row, (_, places) in enumerate(sorted(verdicts.items())):
-            for place, figures in places.items():
-                scores[row, *place] = (exact_mean(figures) - low) * 100 / span
+            for (number, column), figures in places.items():
+                scores[row, number, column] = (exact_mean(figures) - scales[column].min) * 100 / scales[column].span
         cards = [card_of(known[id]) for id in sorted(verdicts)]
         names = [*columns, AVERAGE]
         points = _points(scores, cards, names, reached)

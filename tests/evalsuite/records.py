@@ -23,3 +23,24 @@ def make_dialogue(name: str, supporter: str | None = "m", language: Language = "
 def make_judgement(dialogue: str, dimension: str, value: float | None, **more: Any) -> Judgement:
     base = {"language": "en", "judge": "j", "rubric": "test", "method": "joint", "raw": "raw"}
     return Judgement.model_validate(base | {"dialogue_id": dialogue, "dimension": dimension, "value": value} | more)
+
+
+def fed_rubric() -> Rubric:
+    """Three scales in one rubric, few texts of levels, as FED's questions have it: 0–2, yes or no, 0–4."""
+    return Rubric.model_validate(
+        {
+            "name": "fed_like",
+            "source": "made up",
+            "languages": ["en"],
+            "scale": {"min": 0, "max": 2},
+            "dimensions": {
+                "lively": {
+                    "label": {"en": "Lively"},
+                    "about": {"en": "Pace."},
+                    "levels": {"en": {0: "dull", 2: "lively"}},
+                },
+                "consistent": {"label": {"en": "Consistent"}, "about": {"en": "No break."}, "scale": {"min": 0, "max": 1}},
+                "overall": {"label": {"en": "Overall"}, "about": {"en": "All in all."}, "scale": {"min": 0, "max": 4}},
+            },
+        }
+    )

@@ -107,13 +107,13 @@ def test_config_that_is_not_yaml(esc_eval: EscEval, tmp_path: Path) -> None:
     refused(run_with(esc_eval, config="c.yaml"), "c.yaml:", "malformed YAML")
 
 
-def test_rubric_with_a_gap_in_its_scale(esc_eval: EscEval, tmp_path: Path) -> None:
+def test_rubric_with_a_level_off_its_scale(esc_eval: EscEval, tmp_path: Path) -> None:
     rubric = yaml.safe_load((CONFIGS / "rubrics" / "esc_eval.yaml").read_text())
-    del rubric["dimensions"]["empathy"]["levels"]["zh"][2]
-    (tmp_path / "gap.yaml").write_text(yaml.safe_dump(rubric, allow_unicode=True))
-    config = demo_config(rubric="gap.yaml")
+    rubric["dimensions"]["empathy"]["levels"]["zh"][5] = "?"
+    (tmp_path / "off.yaml").write_text(yaml.safe_dump(rubric, allow_unicode=True))
+    config = demo_config(rubric="off.yaml")
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
-    refused(run_with(esc_eval, config="c.yaml"), "gap.yaml", "empathy (zh)", "no description for score 2")
+    refused(run_with(esc_eval, config="c.yaml"), "off.yaml", "empathy (zh)", "score 5 is off the scale, 0 to 4")
 
 
 def test_no_supporter(esc_eval: EscEval) -> None:

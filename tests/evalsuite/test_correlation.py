@@ -414,6 +414,32 @@ def test_the_verb_prints_tables_of_one_level(files: Path) -> None:
     assert "Dataset-level" in output and "Sample-level correlation" not in output
 
 
+def test_without_dialogues_scores_of_one_dialogue_are_paired(files: Path) -> None:
+    """With a sample of its own for each dialogue, dialogues that are given say the same."""
+    bare = ["--judgements", files / "j.jsonl", "--gold", files / "g.jsonl", "--json"]
+    result = CliRunner().invoke(app, [str(each) for each in bare])
+    found = json.loads(result.stdout)["correlation"]
+    assert {row["level"] for row in found} == {"dataset"} and found[0]["pairs"] == found[0]["samples"] == 6
+    assert "left out: without --dialogues, the sample level" in result.stderr
+    known = json.loads(call(files, "--json", "--level", "dataset"))["correlation"]
+    assert [row["value"] for row in found] == [row["value"] for row in known]
+    apart = [d.model_copy(update={"card_id": None, "source_id": None}) for d in TALKS]
+    write_jsonl(files / "d.jsonl", apart)
+    assert json.loads(call(files, "--json", "--level", "dataset"))["correlation"] == found
+
+
+@pytest.mark.parametrize("option", ["--pair-by system", "--sample source", "--level sample"])
+def test_what_only_dialogues_can_tell_is_asked_for(option: str, files: Path) -> None:
+    with pytest.raises(UserError, match=f"{option}: .* give --dialogues"):
+        result = CliRunner().invoke(
+            app, ["--judgements", str(files / "j.jsonl"), "--gold", str(files / "g.jsonl"), *option.split()]
+        )
+        assert result.exception is not None
+        raise result.exception
+    with pytest.raises(UserError, match="condition.supporter: .*give --dialogues"):
+        correlations(judged(1, 2, 3, 30, 20, 10, condition={"supporter": "s1"}), GOLD, None)
+
+
 def test_only_some_annotators(files: Path) -> None:
     only_a = json.loads(call(files, "--annotator", "a", "--json"))["correlation"]
     assert only_a[0]["value"] == 0.75
@@ -434,7 +460,7 @@ def test_gold_may_be_csv(files: Path) -> None:
         (("--value", "mode"), "--value: unknown value 'mode'"),
         (("--pair-by", "card"), "--pair-by: unknown pair-by 'card': known: dialogue, system"),
         (("--sample", "cards"), "--sample: unknown sample 'cards': did you mean card"),
-        (("--annotator", "c"), "--annotator c: gave none of the gold scores: known: a, b"),
+        (("--annotator", "c"), "--annotator c: gave none of the scores: known: a, b"),
     ],
 )
 def test_wrong_options(more: tuple[str, ...], message: str, files: Path) -> None:

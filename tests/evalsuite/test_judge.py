@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from data_prep.judge_prompts import Method, paper_transcript, transcript
 from data_prep.prompts import load_pack
 from data_prep.records import Dialogue, Judgement, Turn
-from data_prep.rubrics import load_rubric
+from data_prep.rubrics import Scale, load_rubric
 from evalsuite.judge import Judge, digit_distributions, expectation, paper_score
 from serve.client import ChatClient, Reply
 from serve.errors import UserError
@@ -200,7 +200,9 @@ def test_the_published_parser(reply: str, score: int | None) -> None:
 @given(st.dictionaries(st.sampled_from(["0", "1", "2", "3", "4", " 2", "x", "12"]), st.floats(-30, 0), min_size=1))
 def test_distributions_are_distributions(alternatives: dict[str, float]) -> None:
     for token in alternatives:
-        for score, distribution in digit_distributions(Reply(text=token, tokens=[(token, alternatives)]), range(5)):
+        for score, distribution in digit_distributions(
+            Reply(text=token, tokens=[(token, alternatives)]), [Scale(min=0, max=4)]
+        ):
             assert sum(distribution.values()) == pytest.approx(1)
             assert set(distribution) == set("01234")
             assert 0 <= expectation(distribution) <= 4

@@ -21,6 +21,7 @@ from typer.testing import CliRunner, Result
 
 from data_prep.__main__ import app as data_prep_app
 from data_prep.records import Dialogue, HumanScore, Judgement, Turn
+from data_prep.rubrics import Scale
 from data_prep.scores import synthetic
 from data_prep.scores.rank_sft import synthetic_test
 from data_prep.tables import Estimate, Table, fmt
@@ -204,7 +205,7 @@ def test_items_that_one_side_lacks_are_errors(verdicts: list[Judgement], gold: l
 @given(st.lists(st.tuples(st.integers(0, 4) | st.none(), st.integers(0, 4)), min_size=1, max_size=30))
 def test_confusion_against_scikit_learn(pairs: list[tuple[int | None, int]]) -> None:
     verdicts, gold = judged("a", [v for v, _ in pairs]), golden([g for _, g in pairs])
-    found = confusion(verdicts, gold, range(5))["en"]
+    found = confusion(verdicts, gold, {"fluency": Scale(min=0, max=4)})["en"]
     read = [(v, g) for v, g in pairs if v is not None]
     expected = confusion_matrix([g for _, g in read], [v for v, _ in read], labels=range(5)) if read else np.zeros((5, 5))
     assert found["fluency"].counts == expected.tolist() == found[POOLED].counts
@@ -224,7 +225,7 @@ def test_confusion_pools_dimensions_and_shows_every_score_between() -> None:
 
 def test_a_score_off_the_scale_is_an_error() -> None:
     with pytest.raises(UserError, match=r"dialogue d\d, dimension .*gold is 5.* runs from 0 to 4"):
-        confusion(judged("a", [1]), golden([5]), range(5))
+        confusion(judged("a", [1]), golden([5]), {"fluency": Scale(min=0, max=4)})
 
 
 # --- calibration ----------------------------------------------------------------------------------------------------------
@@ -454,7 +455,7 @@ def test_one_rubric_of_several_is_chosen(tmp_path: Path) -> None:
         (["--mode", "strict"], "--mode: unknown mode 'strict'"),
         (["--rubric", "epitome"], "--rubric: no verdict is on rubric epitome: .*esc_eval"),
         (["--gold-rubric", "esc_eval_human"], "--gold-rubric: no gold score is on rubric esc_eval_human: .*esc_eval"),
-        (["--annotator", "b"], "--annotator b: gave none of the gold scores: .*a"),
+        (["--annotator", "b"], "--annotator b: gave none of the scores: .*a"),
     ],
 )
 def test_options_that_leave_nothing_are_errors(tmp_path: Path, options: list[str], problem: str) -> None:

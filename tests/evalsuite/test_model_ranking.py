@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kendalltau, rankdata, spearmanr
@@ -20,7 +21,7 @@ from evalsuite.statistics.correlation import Pairing
 from evalsuite.statistics.model_ranking import compare_ranks, human_ranks, metric_ranks, ranks_of, topic_figures
 from serve.errors import UserError
 from serve.files import write_jsonl
-from tests.evalsuite.records import make_dialogue, make_judgement
+from tests.evalsuite.records import fed_rubric, make_dialogue, make_judgement
 
 BY = Pairing("system")
 TOPICS, MODELS = ("t1", "t2"), ("m1", "m2", "m3")
@@ -185,3 +186,22 @@ def test_rank_command_with_the_papers_rows(tmp_path: Path) -> None:
     assert "paper: ROUGE-2,-0.332," in shown and "paper: GLM+GPT,0.386," in shown
     with pytest.raises(UserError, match="--combine: unknown 'men': did you mean mean"):
         call("--combine", "men")
+
+
+def test_a_mean_over_several_scales_is_refused_and_ranks_are_not(tmp_path: Path) -> None:
+    values = {"t1": {"m1": 1.0, "m2": 0.0, "m3": 1.0}, "t2": {"m1": 0.0, "m2": 1.0, "m3": 1.0}}
+    verdicts = [
+        one.model_copy(update={"rubric": "fed_like"}) for key in ("lively", "overall") for one in scored("j", values, key)
+    ]
+    write_jsonl(tmp_path / "j.jsonl", verdicts)
+    write_jsonl(tmp_path / "p.jsonl", PREFERENCES)
+    write_jsonl(tmp_path / "d.jsonl", DIALOGUES)
+    (tmp_path / "fed.yaml").write_text(yaml.safe_dump(fed_rubric().model_dump(mode="json")))
+    options = {"judgements": "j.jsonl", "preferences": "p.jsonl", "dialogues": "d.jsonl", "rubric": "fed.yaml"}
+    given = [part for option, name in options.items() for part in (f"--{option}", str(tmp_path / name))]
+    with pytest.raises(
+        UserError, match=r"fed_like: --combine mean \(unlike --combine ranks\) needs all dimensions on one scale"
+    ):
+        CliRunner().invoke(app, ["rank", *given], catch_exceptions=False)
+    result = CliRunner().invoke(app, ["rank", *given, "--combine", "ranks", "--json"], catch_exceptions=False)
+    assert json.loads(result.stdout)["ranking"][0]["topics"] == 2

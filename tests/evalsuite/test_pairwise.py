@@ -13,11 +13,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest, bootstrap
 
-from data_prep.records import Dialogue, Preference
+from data_prep.records import Dialogue, Order, Preference, Verdict
 from data_prep.tables import Estimate, Table
-from evalsuite.role_play.pairwise import Order, Pair, PairAnswer, Verdict, given_answers, pairs_of, read_answer, shown
+from evalsuite.role_play.pairwise import Pair, PairAnswer, given_answers, pairs_of, read_answer, shown
 from evalsuite.role_play.seekers import Field
-from evalsuite.role_play.win_rates import Vote, pairwise_tables, rate, share, votes_of
+from evalsuite.role_play.win_rates import choices_of, pairwise_tables
+from evalsuite.statistics.win_rates import Choice, Mode, rate, share, votes
 from serve.errors import UserError
 from tests.endpoint import Answer, Endpoint
 from tests.evalsuite.oracles import wilson
@@ -38,6 +39,10 @@ def answer(
     verdict: Verdict | None, order: Order = "ab", a: str = "bot:c00", b: str = "source:c0", who: str = "j"
 ) -> PairAnswer:
     return PairAnswer(dialogue_a=a, dialogue_b=b, annotator=who, question="q", verdict=verdict, order=order)
+
+
+def votes_of(answers: list[PairAnswer], dialogues: list[Dialogue], mode: Mode) -> list[Choice]:
+    return votes(choices_of(answers, dialogues), mode)
 
 
 def row(table: Table, *start: str) -> dict[str, Any]:
@@ -178,10 +183,11 @@ def test_two_orders_are_one_vote(verdicts: tuple[Verdict | None, ...], vote: str
 
 def test_sides_may_be_given_either_way_round() -> None:
     plain, swapped = answer("a"), answer("b", a="source:c0", b="bot:c00")
+    shown: dict[str, Any] = {"annotator": "j", "question": "q", "outputs": ("bot:c00", "source:c0")}
     assert (
         votes_of([plain], field(), "native")
         == votes_of([swapped], field(), "native")
-        == [Vote("en", "c0", "bot", "source", "a")]
+        == [Choice("en", "c0", "bot", "source", "a", **shown)]
     )
     assert len(votes_of([plain, swapped], field(), "native")) == 1, "the same pair"
 
@@ -203,13 +209,13 @@ def test_answers_that_fit_nothing_are_refused() -> None:
 
 
 def test_a_rate_is_the_mean_over_votes_with_cards_drawn_whole() -> None:
-    votes = [Vote("en", f"c{n % 12}", "x", "y", "a" if n % 5 else "b") for n in range(30)]
-    found = rate(votes, lambda vote: float(vote.verdict == "a"))
+    own = [Choice("en", f"c{n % 12}", "x", "y", "a" if n % 5 else "b") for n in range(30)]
+    found = rate(own, lambda vote: float(vote.verdict == "a"))
     assert found.mean == pytest.approx(80) and found.n == 30
     sums, counts = np.zeros(12), np.zeros(12)
-    for vote in votes:
-        sums[int(vote.card[1:])] += 100 * (vote.verdict == "a")
-        counts[int(vote.card[1:])] += 1
+    for vote in own:
+        sums[int(vote.item[1:])] += 100 * (vote.verdict == "a")
+        counts[int(vote.item[1:])] += 1
     drawn = bootstrap(
         (sums, counts),
         lambda s, c, axis=-1: s.sum(axis) / c.sum(axis),
@@ -222,8 +228,8 @@ def test_a_rate_is_the_mean_over_votes_with_cards_drawn_whole() -> None:
 
 
 def test_one_card_has_no_interval_and_no_votes_no_rate() -> None:
-    assert rate([Vote("en", "c", "x", "y", "a")] * 3, lambda vote: 1.0) == Estimate(100.0, None, None, 3)
-    assert rate([Vote("en", "c", "x", "y", None)], lambda vote: 1.0) == Estimate(None, None, None, 0)
+    assert rate([Choice("en", "c", "x", "y", "a")] * 3, lambda vote: 1.0) == Estimate(100.0, None, None, 3)
+    assert rate([Choice("en", "c", "x", "y", None)], lambda vote: 1.0) == Estimate(None, None, None, 0)
     assert share(0, 0) == Estimate(None, None, None, 0)
     wilson = binomtest(3, 4).proportion_ci(method="wilson")
     assert share(3, 4) == Estimate(75.0, 100 * wilson.low, 100 * wilson.high, 4)
@@ -240,7 +246,7 @@ VERDICTS = st.lists(
 @given(VERDICTS)
 def test_what_one_wins_the_other_loses(drawn: list[tuple[int, Verdict | None, Order]]) -> None:
     answers = [answer(v, o, f"bot:c{n}0", f"source:c{n}", f"person {i}") for i, (n, v, o) in enumerate(drawn)]
-    overall, pairs, position = pairwise_tables(answers, field(4), "native")
+    overall, pairs, position = pairwise_tables(answers, field(4), "native")[:3]
     bot, source = row(overall, "en", "bot"), row(overall, "en", "source")
     assert (bot["won"], bot["ties"], bot["lost"]) == (source["lost"], source["ties"], source["won"])
     assert bot["won"] + bot["ties"] + bot["lost"] + bot["unread"] == len(answers)

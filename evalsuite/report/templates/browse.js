@@ -69,7 +69,7 @@
   const bounds = [byId("filter-low"), byId("filter-high")];
   const labels = data.dimensions.map((about) => about.label.en ?? Object.values(about.label)[0]);
   data.scorers.forEach((scorer, number) =>
-    [...labels, "Average"].forEach((label, place) => {
+    [...labels, ...(data.averaged ? ["Average"] : [])].forEach((label, place) => {
       const option = make("option", "", data.scorers.length > 1 ? `${label} · ${scorer}` : label);
       option.value = String(number * (labels.length + 1) + place);
       dimension.append(option);
@@ -272,10 +272,10 @@
       const small = [turn === null ? "" : `turn ${turn}`, repeat ? `repeat ${repeat}` : "", expected === null ? "" : `expected ${expected.toFixed(2)}`];
       name.append(make("small", "", small.filter(Boolean).join(" · ")));
       line.append(name);
-      if (spread) line.append(odds(spread, value));
+      if (spread) line.append(odds(spread, value, about.scores));
       line.append(value === null ? make("span", "unread", "unreadable") : make("span", "value", String(value)));
       item.append(line);
-      const level = (about.levels[row.language] ?? Object.values(about.levels)[0])?.[data.scores.indexOf(value)];
+      const level = (about.levels[row.language] ?? Object.values(about.levels)[0])?.[about.scores.indexOf(value)];
       if (level) {
         const meaning = make("p", "level", level);
         meaning.lang = about.levels[row.language] ? row.language : "";
@@ -294,16 +294,16 @@
     return box;
   };
 
-  const odds = (spread, value) => {
+  const odds = (spread, value, scores) => {
     const box = make("span", "odds");
     box.setAttribute("role", "img");
-    box.setAttribute("aria-label", "probabilities " + spread.map((p, i) => `${data.scores[i]}: ${Math.round(100 * p)} %`).join(", "));
-    box.title = spread.map((p, i) => `${data.scores[i]}: ${(100 * p).toFixed(1)} %`).join("\n");
+    box.setAttribute("aria-label", "probabilities " + spread.map((p, i) => `${scores[i]}: ${Math.round(100 * p)} %`).join(", "));
+    box.title = spread.map((p, i) => `${scores[i]}: ${(100 * p).toFixed(1)} %`).join("\n");
     spread.forEach((probability, index) => {
-      const column = make("span", data.scores[index] === value ? "chosen" : "");
+      const column = make("span", scores[index] === value ? "chosen" : "");
       const bar = make("i");
       bar.style.height = `${Math.round(26 * probability)}px`;
-      column.append(bar, make("b", "", String(data.scores[index])));
+      column.append(bar, make("b", "", String(scores[index])));
       box.append(column);
     });
     return box;

@@ -1,0 +1,39 @@
+"""`esc-eval pairwise`: people's choices between two systems, from a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from data_prep.scores.human import read_comparisons
+from evalsuite.commands.output import deliver, plain
+from evalsuite.role_play.win_rates import TITLES
+from evalsuite.statistics.win_rates import Words, choices_of, mode_of, win_rate_tables
+
+WORDS = Words("pairwise", "system", "items")
+
+
+def pairwise(
+    table: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Tables, CSV or JSONL: item, a, b, annotator, and verdict (a, b, tie) or degree (from -n, b far better, to n, "
+            "a far better); question and order (ab: a was shown first; ba) may be left out."
+        ),
+    ],
+    mode: Annotated[
+        str, typer.Option(help="Who saw both orders. native: answers that differ are a tie. paper: every answer is a vote.")
+    ] = "native",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON.")] = False,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for pairwise.json and the tables as CSV.")] = None,
+) -> None:
+    """Which of two systems people prefer, supporters or simulators, from a table alone: no cards, no dialogues.
+
+    Per question: win rates of every system and pair with intervals over items, ties, mean degrees, whether the place that a
+    system was shown in matters, and how far annotators agree.
+    """
+    choices = choices_of(read_comparisons(table))
+    tables = win_rate_tables(choices, mode_of(mode), WORDS, TITLES)
+    deliver("pairwise", plain(tables), tables, out, as_json)

@@ -1,0 +1,265 @@
+"""Choices between two systems, by people or judges: votes, win rates, degrees, agreement, and what the order shown does.
+
+In native mode an annotator's answers on a pair are one vote, and a tie where they change with the order; in paper mode every
+answer is a vote of its own. Intervals: 95 %, bootstrap over items, which are drawn whole with all their votes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import numpy as np
+
+from data_prep.records import Comparison, Verdict
+from data_prep.scores.accuracy import share
+from data_prep.scores.annotator_agreement import Item, agreement_on
+from data_prep.scores.bootstrap import interval, resampled_means
+from data_prep.scores.means import exact_mean
+from data_prep.tables import Cell, Estimate, Table
+from evalsuite.statistics.judges import file_keys
+from serve.errors import UserError
+
+Mode = Literal["paper", "native"]
+_OTHER: Mapping[Verdict | None, Verdict | None] = {"a": "b", "b": "a", "tie": "tie", None: None}
+_SIDE = {"a": 1.0, "tie": 0.0, "b": -1.0}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One answer on what two systems `a` and `b` (in alphabetical order) did on an item, or what several come to.
+
+    `verdict` is None where it could not be read. `degree` says by how much `a` is better (negative: `b`). `outputs` tells apart
+    what was compared where systems did several things on an item, `first` is the system that was shown first, where known.
+    """
+
+    language: str
+    item: str
+    a: str
+    b: str
+    verdict: Verdict | None
+    degree: float | None = None
+    annotator: str = ""
+    question: str = ""
+    outputs: tuple[str, str] = ("", "")
+    first: str | None = None
+
+    @property
+    def pair(self) -> tuple[str, ...]:
+        """What was compared: the item, the systems, and their outputs."""
+        return self.language, self.item, self.a, self.b, *self.outputs
+
+    def sorted(self) -> Choice:
+        """The same with the systems in alphabetical order."""
+        if self.a <= self.b:
+            return self
+        degree = None if self.degree is None else -self.degree
+        outputs = (self.outputs[1], self.outputs[0])
+        return replace(self, a=self.b, b=self.a, verdict=_OTHER[self.verdict], degree=degree, outputs=outputs)
+
+
+@dataclass(frozen=True)
+class Words:
+    """How tables call what is compared: one system, several items; `key` begins the tables' names."""
+
+    key: str
+    system: str
+    items: str
+    section: str = ""
+
+
+def mode_of(name: str) -> Mode:
+    """What --mode says."""
+    for mode in get_args(Mode):
+        if name == mode:
+            return mode
+    raise UserError(f"--mode: unknown mode {name!r}: paper or native")
+
+
+def choices_of(comparisons: Iterable[Comparison]) -> list[Choice]:
+    """A table's rows as choices."""
+    found = []
+    for row in comparisons:
+        first = None if row.order is None else row.a if row.order == "ab" else row.b
+        more = {"degree": row.degree, "annotator": row.annotator, "question": row.question, "first": first}
+        found.append(Choice("", row.item, row.a, row.b, row.choice, **more).sorted())  # type: ignore[arg-type]
+    return found
+
+
+def votes(choices: Iterable[Choice], mode: Mode) -> list[Choice]:
+    """The votes that answers come to, sorted, so that nothing depends on the order of the answers.
+
+    Native: an annotator's answers to a question on a pair are one vote: their verdict where all orders agree, a tie where they
+    differ, None where one of them could not be read; its degree is the mean of theirs. Paper: every answer is a vote.
+    """
+    ordered = sorted(choices, key=lambda c: (c.question, c.pair, c.annotator, c.first or "", str(c.verdict), c.degree or 0))
+    if mode == "paper":
+        return ordered
+    grouped: dict[tuple[object, ...], list[Choice]] = defaultdict(list)
+    for choice in ordered:
+        grouped[choice.question, choice.pair, choice.annotator].append(choice)
+    found = []
+    for members in grouped.values():
+        verdicts = {member.verdict for member in members}
+        verdict: Verdict | None = None if None in verdicts else verdicts.pop() if len(verdicts) == 1 else "tie"
+        degrees = [member.degree for member in members if member.degree is not None]
+        degree = exact_mean(degrees) if len(degrees) == len(members) else None
+        found.append(replace(members[0], verdict=verdict, degree=degree, first=None))
+    return found
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------------
+
+
+def mean_over_items(given: Sequence[Choice], value: Callable[[Choice], float]) -> Estimate:
+    """Mean value of the votes, with a 95 % bootstrap interval over items (None for a single item); n counts votes."""
+    if not given:
+        return Estimate(None, None, None, 0)
+    places = {item: place for place, item in enumerate(sorted({vote.item for vote in given}))}
+    sums, counts = np.zeros((2, len(places), 1))
+    for vote in given:
+        sums[places[vote.item]] += value(vote)
+        counts[places[vote.item]] += 1
+    mean = float(sums.sum() / counts.sum())
+    if len(places) < 2:
+        return Estimate(mean, None, None, len(given))
+    return Estimate(mean, *interval(resampled_means(sums, counts)[:, 0]), len(given))
+
+
+def rate(given: Sequence[Choice], points: Callable[[Choice], float]) -> Estimate:
+    """Mean points of the votes with a verdict, in per cent; see `mean_over_items`."""
+    return mean_over_items([vote for vote in given if vote.verdict is not None], lambda vote: 100 * points(vote))
+
+
+def _points(system: str) -> Callable[[Choice], float]:
+    def points(vote: Choice) -> float:
+        return 0.5 if vote.verdict == "tie" else float((vote.a if vote.verdict == "a" else vote.b) == system)
+
+    return points
+
+
+def _counts(given: Sequence[Choice], system: str) -> list[Cell]:
+    """Items, won, ties, lost, unread, win rate, share of the decided, mean degree, as one system's."""
+    points = _points(system)
+    read = Counter(points(vote) for vote in given if vote.verdict is not None)
+    won, ties, lost = read[1.0], read[0.5], read[0.0]
+    unread = sum(vote.verdict is None for vote in given)
+    counts: list[Cell] = [len({vote.item for vote in given}), won, ties, lost, unread]
+    degrees = [vote for vote in given if vote.degree is not None]
+    degree = mean_over_items(degrees, lambda vote: (vote.degree or 0.0) * (1 if vote.a == system else -1))
+    return [*counts, rate(given, points), share(won, won + lost), degree]
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------------
+
+
+def win_rate_tables(choices: Sequence[Choice], mode: Mode, words: Words, titles: Mapping[str, str] = {}) -> list[Table]:
+    """For each question: win rates of every system, every pair of systems, and what annotators make of the order and of each
+    other, where that can be told. `titles` gives questions other names than their own."""
+    questions = sorted({choice.question for choice in choices})
+    keys = file_keys(questions, "question")
+    tables = []
+    for question in questions:
+        own = [choice for choice in choices if choice.question == question]
+        tail, title = f"-{keys[question]}" if len(questions) > 1 else "", titles.get(question, question)
+        found = [*_rates(own, mode, words, title), _position(own, words, title), _agreement(own, words, title)]
+        tables += [replace(table, key=f"{words.key}-{table.key}{tail}", section=words.section) for table in found if table.rows]
+    return tables
+
+
+def _rates(choices: Sequence[Choice], mode: Mode, words: Words, title: str) -> list[Table]:
+    given = votes(choices, mode)
+    spoken, graded = any(vote.language for vote in given), any(vote.degree is not None for vote in given)
+    notes = [
+        "Win rate: share of votes won, a tie counts half, with a 95 % bootstrap interval over "
+        f"{words.items} (none for one alone). Decided: share of the votes that are no tie, Wilson's 95 % interval. Votes "
+        "without a readable answer are in no rate.",
+    ]
+    if any(choice.first is not None for choice in choices):
+        rule = {
+            "native": "one vote an annotator and pair; answers that change with the order shown are a tie.",
+            "paper": "every answer is a vote of its own, whatever the other order gave.",
+        }
+        notes.append(f"{mode} mode: {rule[mode]}")
+    if graded:
+        most = max(abs(vote.degree or 0.0) for vote in given)
+        notes.append(
+            f"Degree: by how much the {words.system} is better (below 0: worse), here up to {most:g}; interval as for rates."
+        )
+    heads = (words.items, "won", "ties", "lost", "unread", "win rate %", "of decided %", "degree")[: None if graded else -1]
+    overall: list[tuple[Cell, ...]] = []
+    pairs: list[tuple[Cell, ...]] = []
+    for language in sorted({vote.language for vote in given}):
+        own = [vote for vote in given if vote.language == language]
+        named = [language] if spoken else []
+        ranked = []
+        for system in sorted({name for vote in own for name in (vote.a, vote.b)}):
+            ranked.append((system, _counts([vote for vote in own if system in (vote.a, vote.b)], system)))
+        ranked.sort(key=lambda row: -(row[1][5].mean or 0.0))  # type: ignore[union-attr]
+        overall += [(*named, system, *figures[: len(heads)]) for system, figures in ranked]
+        for a, b in sorted({(vote.a, vote.b) for vote in own}):
+            figures = _counts([vote for vote in own if (vote.a, vote.b) == (a, b)], a)
+            pairs.append((*named, a, b, *figures[: len(heads)]))
+    first = ("language",) if spoken else ()
+    columns = (*first, words.system, *heads)
+    against = (*first, words.system, "against", *heads)
+    return [
+        Table("win_rates", f"{title} (all pairs)", columns, tuple(overall), tuple(notes)),
+        Table("pairs", f"{title} (pair by pair)", against, tuple(pairs), tuple(notes)),
+    ]
+
+
+def _position(choices: Sequence[Choice], words: Words, title: str) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    shown = [choice for choice in choices if choice.first is not None]
+    for annotator in sorted({choice.annotator for choice in shown}):
+        own = [choice for choice in shown if choice.annotator == annotator]
+        read = [choice for choice in own if choice.verdict is not None]
+        decided = [choice for choice in read if choice.verdict != "tie"]
+        first = sum((choice.a if choice.verdict == "a" else choice.b) == choice.first for choice in decided)
+        both: dict[tuple[str, ...], list[Verdict | None]] = defaultdict(list)
+        for choice in read:
+            both[choice.pair].append(choice.verdict)
+        twice = [verdicts for verdicts in both.values() if len(verdicts) > 1]
+        stable = sum(len(set(verdicts)) == 1 for verdicts in twice)
+        shares = (share(first, len(decided)), share(stable, len(twice)))
+        rows.append((annotator, len(own), 100 * len(read) / len(own), len(read) - len(decided), *shares))
+    return Table(
+        key="position",
+        title=f"{title} (what the order shown does to the answers)",
+        columns=("annotator", "answers", "parse rate %", "ties", "first shown picked %", "same in both orders %"),
+        rows=tuple(rows),
+        notes=(
+            "First shown picked: share of the answers that are no tie; 50 without a bias to either place. Wilson's 95 % "
+            "intervals, which take answers as independent.",
+        ),
+    )
+
+
+def _agreement(choices: Sequence[Choice], words: Words, title: str) -> Table:
+    """Pair by pair: over several pairs, alpha would depend on which system of each is called the first."""
+    given = [vote for vote in votes(choices, "native") if vote.verdict is not None]
+    graded = bool(given) and all(vote.degree is not None for vote in given)
+    rows: list[tuple[Cell, ...]] = []
+    for a, b in sorted({(vote.a, vote.b) for vote in given}):
+        own = [vote for vote in given if (vote.a, vote.b) == (a, b)]
+        outputs = {pair: number for number, pair in enumerate(sorted({vote.pair for vote in own}))}
+        items: dict[Item, dict[str, float]] = defaultdict(dict)
+        for vote in own:
+            value = vote.degree if graded and vote.degree is not None else _SIDE[vote.verdict or "tie"]
+            items[Item(vote.item, outputs[vote.pair])][vote.annotator] = value
+        if figures := agreement_on(items):
+            rows.append((a, b, figures.people, figures.alpha, figures.kappa, figures.equal))
+    return Table(
+        key="agreement",
+        title=f"{title} (agreement of the annotators)",
+        columns=(words.system, "against", "people", "Krippendorff's alpha", "weighted kappa", "equal"),
+        rows=tuple(rows),
+        notes=(
+            f"Of {'degrees' if graded else 'verdicts (one, tie, other)'} that two people or more gave; n: what was compared. "
+            "Alpha is ordinal; kappa has quadratic weights and is the mean over pairs of people. Equal: share of pairs of "
+            f"answers. Intervals: 95 %, bootstrap over {words.items}. A dash: not defined, because nothing varies.",
+        ),
+    )
