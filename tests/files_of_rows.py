@@ -98,6 +98,20 @@ def write_all(folder: Path, run: Callable[..., str]) -> None:
     (folder / "feel" / "config.json").write_bytes(orjson.dumps({"feel": {"rubric": RUBRIC.model_dump(mode="json")}}))
     _benchmark(rng, folder)
     _sheets(rng, folder, run)
+    write_sheet(folder / "choices.csv", ["item", "a", "b", "annotator", "question", "degree", "order"], _choices(rng))
+
+
+def _choices(rng: random.Random) -> list[dict[str, str]]:
+    """People's choices between supporters: degrees in tenths, both orders of some pairs."""
+    return [
+        {"item": f"i{item:02}", "a": a, "b": b, "annotator": person, "question": question}
+        | {"degree": str(rng.randint(-20, 20) / 10), "order": order}
+        for item in range(15)
+        for a, b in (("alpha", "beta"), ("beta", "gamma"))
+        for person in PEOPLE
+        for question in ("Who is kinder?", "Who helps more?")
+        for order in rng.choice((("ab",), ("ba",), ("ab", "ba")))
+    ]
 
 
 def _of(talk: dict[str, Any]) -> dict[str, Any]:

@@ -50,6 +50,10 @@ CASES = [
         "--judgements verdicts.jsonl --gold people.csv --mode paper --rubric rubric.yaml --only-shared --json",
         "people.csv",
     ),
+    Case("esc-eval agree", "--annotators people_turns.jsonl --json --out OUT", "people_turns.jsonl"),
+    Case("esc-eval agree", "--annotators people.csv --rubric rubric.yaml --json", "people.csv"),
+    Case("esc-eval pairwise", "choices.csv --json --out OUT", "choices.csv"),
+    Case("esc-eval pairwise", "choices.csv --mode paper --json", "choices.csv"),
     Case(
         "esc-eval correlate",
         "--judgements verdicts.jsonl --judgements rounds.jsonl --gold people_turns.jsonl --dialogues talks.jsonl --json",
