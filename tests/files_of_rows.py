@@ -182,7 +182,7 @@ def _replies(rng: random.Random, talks: list[dict[str, Any]]) -> list[dict[str, 
         {**_of(talk), "turn": turn, "supporter": talk["supporter"], "text": _text(rng), "reference": _text(rng)}
         for talk in talks
         if talk["language"] == "en"
-        for turn in (1, 3)
+        for turn in (1, 3, 5, 7)
     ]
 
 

@@ -46,7 +46,7 @@ def rank_table(
     rubric = rubric_beside(data / "test.jsonl")
     train, valid, test = (items(read_rank(data / f"{name}.jsonl", language=language)) for name in ("train", "valid", "test"))
     # No figure depends on the order of the test split. What is trained does on that of its training data, as rankers do.
-    test = {(of, name): sorted(test[of, name]) for of in languages_of(test) for name in rubric.dimensions if (of, name) in test}
+    test = {key: sorted(own) for key, own in sorted(test.items())}
     talks = {dialogue.id: dialogue for dialogue in read_dialogues(dialogues)}
     given, seconds = read_judges(judgements, test, rubric)
     surface, chosen = surface_judgements(train, valid, test, talks, rubric, seed)
