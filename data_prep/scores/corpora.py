@@ -4,7 +4,8 @@
   and gives no score) and the ratings given on the way (rubric esconv_turns, 1–5, see `turn_ratings`).
 - EPITOME (Sharma et al., EMNLP 2020): three mechanisms, 0–2, on a post and a reply: a dialogue of two turns.
 - EmpathicComm ("When LLMs are Reliable for Judging Empathic Communication"): three experts, the crowd and three models on 50
-  dialogues of EmpatheticDialogues (1–5) and 50 pairs of EPITOME (0–2). Models' verdicts are `Judgement` records.
+  dialogues of EmpatheticDialogues (1–5) and 50 pairs of EPITOME (0–2). Models' verdicts are `Judgement` records. Its two other
+  parts are left out (`_LEFT_OUT` says why).
 """
 
 from __future__ import annotations
@@ -28,6 +29,12 @@ from serve.errors import UserError, near
 
 MECHANISMS = ("emotional_reactions", "interpretations", "explorations")
 _JUDGES = {"gpt": "gpt-4o", "claude": "claude-3.7-sonnet", "gemini": "gemini-2.5-pro"}  # EmpathicComm's file names
+# EmpathicComm's folders with ratings that are not read, and why.
+_LEFT_OUT = {
+    "lend_an_ear": "lend_an_ear: there is no rubric for its six dimensions",
+    "perceived_empathy": "perceived_empathy: its dialogues are not published",
+    "original_data": "perceived_empathy: its dialogues are not published",  # the seekers' own ratings
+}
 
 
 # --- ESConv ---------------------------------------------------------------------------------------------------------------
@@ -202,19 +209,28 @@ class _PairRating(Raw):
 
 
 def _empathic_comm(files: list[Path], rows: Rows) -> Imported:
-    """Texts first, then every rater's file (`PART__RATER_ratings.csv`)."""
+    """Texts first, then every rater's file (`annotations/PART/RATER_ratings.csv`)."""
     texts: dict[tuple[str, str], Dialogue] = {}  # (part, conv_id or sp_id)
-    for file in files:
-        if file.name.startswith("original_data__sample_epitome"):
+    placed = {file: _place(file) for file in files}
+    for file, place in placed.items():
+        if place == ("original_data", "sample_epitome.csv"):
             texts |= {("epitome", d.source_id.split("/")[0]): d for d in _pairs(file, rows) if d.source_id}
-        elif file.name.startswith("original_data__sample_empatheticdialogues"):
+        elif place == ("original_data", "sample_empatheticdialogues.csv"):
             texts |= {("empatheticdialogues", d.source_id): d for d in _conversations(file, rows) if d.source_id}
     found = Imported(list(texts.values()))
-    for file in files:
-        part, separator, rater = file.name.removesuffix("_ratings.csv").partition("__")
-        if separator and file.name.endswith("_ratings.csv"):
-            _rater(file, part, rater, texts, rows, found)
+    for file, (part, name) in placed.items():
+        if name.endswith("_ratings.csv") and part in _LEFT_OUT:
+            for row in rows.csv(file):
+                rows.drop(row, _LEFT_OUT[part])
+        elif name.endswith("_ratings.csv"):
+            _rater(file, part, name.removesuffix("_ratings.csv"), texts, rows, found)
     return found
+
+
+def _place(file: Path) -> tuple[str, str]:
+    """(folder, name) of a file of the published repository, also where its files lie in one folder as FOLDER__NAME."""
+    folder, separator, name = file.name.partition("__")
+    return (folder, name) if separator else (file.parent.name, file.name)
 
 
 def _pairs(file: Path, rows: Rows) -> Iterator[Dialogue]:
@@ -316,12 +332,17 @@ def _no_items(files: list[Path], rows: Rows) -> Iterator[SupportDialogue]:
 
 _EMPATHIC_COMM = Source(
     name="empathic_comm",
-    about="EmpathicComm: 100 short dialogues rated by three experts, the crowd and three models, English",
+    about="EmpathicComm: 100 short dialogues (of its 200) rated by three experts, the crowd and three models, English",
     kind="support",
     languages=("en",),
-    files=("original_data__sample_*.csv", "*__*_ratings.csv"),
-    where="GitHub aakriti1kumar/replication-data-and-code-when-LLMs-reliable-empathic-communication "
-    "(data files named FOLDER__FILE)",
+    files=(
+        "original_data/sample_e*.csv",
+        "original_data/*_ratings.csv",
+        "annotations/*/*_ratings.csv",
+        "original_data__sample_e*.csv",
+        "*__*_ratings.csv",
+    ),
+    where="GitHub aakriti1kumar/replication-data-and-code-when-LLMs-reliable-empathic-communication",
     licence="MIT",
     paper="When LLMs are Reliable for Judging Empathic Communication",
     read=_no_items,
