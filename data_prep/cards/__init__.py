@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from data_prep.bundled import BUNDLED
 from data_prep.records import Language, RoleCard
 from serve.errors import UserError
-from serve.files import check_unique, explain, read_bytes, read_jsonl
+from serve.files import check_unique, explain, read_json, read_jsonl
 
 _FIELDS = {
     "age": ("Age", "年龄"),
@@ -54,11 +53,7 @@ def bundled_cards(language: Language) -> Path:
 
 
 def _published(path: Path) -> list[RoleCard]:
-    raw = read_bytes(path, "role card file")
-    try:
-        entries: Any = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise UserError(f"{path}:{error.lineno}: malformed JSON: {error.msg}") from None
+    entries = read_json(path, "role card file")
     if not isinstance(entries, list):
         raise UserError(f"{path}: expected a JSON list of cards, found {type(entries).__name__}")
     if not entries:

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 from rich.console import Console
 
 from data_prep.ledger import Build, Step
-from data_prep.records import Dialogue, HumanScore, Judgement, Role, SupportDialogue, Turn
+from data_prep.records import Dialogue, HumanScore, Judgement, Name, Number, Role, SupportDialogue, Turn, Whole
 from data_prep.scores.human import Imported
 from data_prep.sources import corpus_files, esconv, read_counted, read_source, source_named
 from data_prep.sources.rows import Raw, Row, Rows, Source
@@ -127,12 +127,16 @@ class _Pair(Raw):
     seeker_post: str
     response_post: str
 
-    def dialogue(self) -> Dialogue | None:
-        """The post and the reply as two turns; None when one of them is empty. Pairs of one post share its source id's base."""
+    def dialogue(self, row: Row, rows: Rows) -> Dialogue | None:
+        """The post and the reply as two turns; pairs of one post share its source id's base. None, and a drop, when one of the
+        two is empty or an id is none."""
         turns = merged([Turn(role="seeker", text=self.seeker_post), Turn(role="supporter", text=self.response_post)])
         if len(turns) < 2:
+            rows.drop(row, "empty post or reply")
             return None
-        return Dialogue(
+        return rows.record(
+            Dialogue,
+            row,
             id=f"epitome-{self.sp_id}-{self.rp_id}",
             language="en",
             source="epitome",
@@ -142,7 +146,7 @@ class _Pair(Raw):
 
 
 class _LabelledPair(_Pair):
-    level: Annotated[int, Field(ge=0, le=2)]
+    level: Annotated[Whole, Field(ge=0, le=2)]
 
 
 def _epitome(files: list[Path], rows: Rows) -> Imported:
@@ -155,12 +159,10 @@ def _epitome(files: list[Path], rows: Rows) -> Imported:
             raise UserError(f"{file}: the file's name must begin with a mechanism ({', '.join(MECHANISMS)}, with hyphens)")
         for row in rows.csv(file):
             raw = rows.parse(_LabelledPair, row)
-            dialogue = raw.dialogue() if raw else None
-            if raw is None:
+            dialogue = raw.dialogue(row, rows) if raw else None
+            if raw is None or dialogue is None:
                 continue
-            if dialogue is None:
-                rows.drop(row, "empty post or reply")
-            elif (first := levels.get((dialogue.id, mechanism))) is not None:
+            if (first := levels.get((dialogue.id, mechanism))) is not None:
                 rows.drop(row, f"the pair again, with {'the same' if first.value == raw.level else 'another'} level")
             else:
                 dialogues.setdefault(dialogue.id, dialogue)
@@ -172,23 +174,14 @@ def _epitome(files: list[Path], rows: Rows) -> Imported:
 # --- EmpathicComm ---------------------------------------------------------------------------------------------------------
 
 
-def _number(low: int, high: int, value: Any) -> float | None:
-    """A number of the scale; None where the cell is empty."""
-    if value in (None, ""):
-        return None
-    number = float(value)
-    if not low <= number <= high:
-        raise ValueError(f"a rating is {low} to {high}")
-    return number
-
-
-_OneToFive = Annotated[float | None, BeforeValidator(partial(_number, 1, 5))]
-_ZeroToTwo = Annotated[float | None, BeforeValidator(partial(_number, 0, 2))]
+_EMPTY_IS_NONE = BeforeValidator(lambda cell: None if cell == "" else cell)
+_OneToFive = Annotated[Annotated[Number, Field(ge=1, le=5)] | None, _EMPTY_IS_NONE]
+_ZeroToTwo = Annotated[Annotated[Number, Field(ge=0, le=2)] | None, _EMPTY_IS_NONE]
 
 
 class _Spoken(Raw):
-    conv_id: Annotated[str, Field(min_length=1)]
-    utterance_idx: int
+    conv_id: Annotated[Name, Field(min_length=1, max_length=150)]  # part of an id
+    utterance_idx: Whole
     prompt: str
     speaker_idx: str
     utterance: str
@@ -236,12 +229,10 @@ def _place(file: Path) -> tuple[str, str]:
 def _pairs(file: Path, rows: Rows) -> Iterator[Dialogue]:
     for row in rows.csv(file):
         raw = rows.parse(_Pair, row)
-        dialogue = raw.dialogue() if raw else None
+        dialogue = raw.dialogue(row, rows) if raw else None
         if dialogue is not None:
             rows.step.kept += 1
             yield dialogue
-        elif raw is not None:
-            rows.drop(row, "empty post or reply")
 
 
 def _conversations(file: Path, rows: Rows) -> Iterator[Dialogue]:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from data_prep.ledger import Step
 from data_prep.records import Language, Post, RolePlay, SupportDialogue
 from serve.errors import UserError
-from serve.files import explain, read_bytes
+from serve.files import explain, load_json, read_bytes, read_json
 
 Item = SupportDialogue | Post | RolePlay
 M = TypeVar("M", bound=BaseModel)
@@ -54,7 +54,7 @@ class Rows:
             if line.strip():
                 row = self.unit(f"{path}:{number}", None)
                 try:
-                    value = orjson.loads(line)
+                    value = load_json(line)
                 except orjson.JSONDecodeError as error:
                     self.malformed(row, f"malformed JSON: {error.msg} (column {error.colno})")
                     continue
@@ -70,10 +70,7 @@ class Rows:
 
     def json(self, path: Path) -> Any:
         """A whole JSON file, not counted: for files whose units lie deeper (`unit` counts those)."""
-        try:
-            return orjson.loads(read_bytes(path, "corpus file"))
-        except orjson.JSONDecodeError as error:
-            raise UserError(f"{path}:{error.lineno}: malformed JSON: {error.msg}") from None
+        return read_json(path, "corpus file")
 
     def csv(self, path: Path, needed: Sequence[str] = ()) -> Iterator[Row]:
         """Every record of a CSV file with a header, as a dict; its place is the line it begins on. Raises `UserError` for a
@@ -113,6 +110,10 @@ class Rows:
         except ValidationError as error:
             self.malformed(row, explain(error))
             return None
+
+    def record(self, model: type[M], row: Row, **fields: Any) -> M | None:
+        """A record made of a row; None (and a malformed drop with its place and field) where the values do not fit."""
+        return self.parse(model, Row(row.where, fields))
 
     def malformed(self, row: Row, problem: str) -> None:
         """Drop a row that cannot be read. Raises `UserError` under `strict`."""
