@@ -45,12 +45,19 @@ def plain_name(text: str) -> str:
     return text
 
 
+def _level(text: str) -> str:
+    if not re.fullmatch(r"0|-?[1-9][0-9]{0,2}", text):  # written in one way only: they are looked up by their text
+        raise ValueError("the key is not a whole score")
+    return text
+
+
 Number = Annotated[float, BeforeValidator(_number)]
 Whole = Annotated[int, BeforeValidator(_number)]
 Count = Annotated[Whole, Field(ge=0, le=2**53)]  # what JSON holds exactly
 Name = Annotated[str, AfterValidator(plain_name)]
 Identifier = Annotated[Name, Field(min_length=1, max_length=200)]
-_Score = Annotated[str, Field(pattern=r"^(0|-?[1-9][0-9]{0,5})$")]  # a whole score as text, written in one way only
+Score = Annotated[Number, Field(ge=-1000, le=1000)]  # no rubric goes further; what does is damage, and tables grow with it
+_Level = Annotated[str, AfterValidator(_level)]
 _Probability = Annotated[Number, Field(ge=0)]
 
 
@@ -220,9 +227,9 @@ class Judgement(Record):
     judge: Identifier
     rubric: Identifier
     dimension: Identifier
-    value: Number | None
-    expected: Number | None = None
-    distribution: dict[_Score, _Probability] | None = None
+    value: Score | None
+    expected: Score | None = None
+    distribution: dict[_Level, _Probability] | None = None
     turn: Count | None = None
     repeat: Count = 0
     condition: dict[Name, Name] = {}
@@ -244,7 +251,7 @@ class HumanScore(Record):
     annotator: Identifier
     rubric: Identifier
     dimension: Identifier
-    value: Number
+    value: Score
     turn: Count | None = None
 
 

@@ -72,7 +72,7 @@ def _published(path: Path) -> list[RoleCard]:
 
 def _card(published: _Published) -> RoleCard:
     if published.res not in _TOP_LEVEL:
-        raise ValueError(f"res: unknown category {published.res!r} (known: {', '.join(_TOP_LEVEL)})")
+        raise ValueError(f"res: unknown category {published.res[:60]!r} (known: {', '.join(_TOP_LEVEL)})")
     try:
         fields = parse_card_text(published.base)
     except ValueError as error:

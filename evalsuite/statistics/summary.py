@@ -59,7 +59,8 @@ def languages_of(records: Iterable[Dialogue | Judgement]) -> list[Language]:
 def checked(judgements: Sequence[Judgement], rubric: Rubric) -> Iterator[Judgement]:
     """The judgements on this rubric (those on other rubrics are passed over).
 
-    Raises `UserError` for a dimension that the rubric lacks or a value off its scale: either would distort every mean.
+    Raises `UserError` for a dimension that the rubric lacks, and for a value or a probability off its scale: all of them would
+    distort every mean.
     """
     low, high = rubric.scale.min, rubric.scale.max
     for judgement in judgements:
@@ -71,6 +72,9 @@ def checked(judgements: Sequence[Judgement], rubric: Rubric) -> Iterator[Judgeme
         for field, figure in (("value", judgement.value), ("expected", judgement.expected)):
             if figure is not None and not low <= figure <= high:
                 raise UserError(f"{where}: {field}: {figure:g} is off the scale {low} to {high} of rubric {rubric.name}")
+        for score in judgement.distribution or ():
+            if not low <= int(score) <= high:
+                raise UserError(f"{where}: distribution: {score} is off the scale {low} to {high} of rubric {rubric.name}")
         yield judgement
 
 
