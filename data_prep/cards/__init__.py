@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from data_prep.bundled import BUNDLED
-from data_prep.records import Language, RoleCard
+from data_prep.records import Language, RoleCard, Whole
 from serve.errors import UserError
 from serve.files import check_unique, explain, read_json, read_jsonl
 
@@ -29,7 +29,7 @@ class _Published(BaseModel):
     """One entry of ESC-Eval's card_high_*.json: `base` the card, `res` its category, `base_biaozhu` the annotators' text."""
 
     model_config = ConfigDict(extra="forbid")
-    id: int
+    id: Whole
     base: str
     base_biaozhu: str
     res: str

@@ -172,9 +172,9 @@ def read_scores(run: Run, known: set[str], rows: Rows) -> Iterator[Judgement]:
 
 def _is_score(row: Row, key: str, scale: Sequence[int], rows: Rows) -> bool:
     if key not in DIMENSIONS:
-        rows.malformed(row, f"unknown dimension {key[:60]!r} (known: {', '.join(DIMENSIONS)})")
+        rows.malformed(row, f"unknown dimension {key!r} (known: {', '.join(DIMENSIONS)})")
     elif type(row.value) is not int or row.value not in (*scale, UNREAD):
-        rows.malformed(row, f"{repr(row.value)[:60]} is not a score ({scale[0]} to {scale[-1]}, or {UNREAD})")
+        rows.malformed(row, f"{row.value!r} is not a score ({scale[0]} to {scale[-1]}, or {UNREAD})")
     else:
         return True
     return False

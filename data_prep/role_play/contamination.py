@@ -37,7 +37,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from scipy import sparse
 
 from data_prep.bundled import BUNDLED
-from data_prep.records import Dialogue, Identifier, Language, Record, RoleCard, RolePlay, Turn
+from data_prep.records import Dialogue, Identifier, Language, Number, Record, RoleCard, RolePlay, Turn, Whole
 from data_prep.scores.synthetic import Base, load_bases
 from serve.files import read_jsonl
 
@@ -120,8 +120,8 @@ class MatchRecord(Record):
     card_id: Identifier
     document_id: Identifier
     language: Language
-    score: float
-    rank: int
+    score: Number
+    rank: Whole
     flagged: bool
 
 
@@ -256,7 +256,7 @@ class _Row(BaseModel):
     id: Identifier | None = None
     language: Language | None = None
     messages: list[dict[str, str]] | None = None
-    turns: int | list[Turn] | None = None
+    turns: Whole | list[Turn] | None = None
     dialogue: Dialogue | None = None
 
     @model_validator(mode="after")

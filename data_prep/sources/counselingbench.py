@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from data_prep.records import Language
+from data_prep.records import Language, Whole
 from data_prep.sources.posts import post
 from data_prep.sources.rows import Item, Raw, Rows, Source
 
 
 class _English(Raw):
-    question_id: int
+    question_id: Whole
     turns: list[str]
 
     def post(self) -> str:
@@ -22,7 +22,7 @@ class _English(Raw):
 
 
 class _Chinese(Raw):
-    question_id: int
+    question_id: Whole
     text: str
 
     def post(self) -> str:

@@ -20,6 +20,7 @@ from serve.files import explain, load_json, read_bytes, read_json
 Item = SupportDialogue | Post | RolePlay
 M = TypeVar("M", bound=BaseModel)
 MALFORMED = "malformed"
+_LONGEST = 300  # characters of a problem: what a row holds may be of any length
 
 
 class Raw(BaseModel):
@@ -117,6 +118,7 @@ class Rows:
 
     def malformed(self, row: Row, problem: str) -> None:
         """Drop a row that cannot be read. Raises `UserError` under `strict`."""
+        problem = problem if len(problem) <= _LONGEST else f"{problem[:_LONGEST]} …"
         if self.strict:
             raise UserError(f"{row.where}: {problem}")
         self.problems.append(f"{row.where}: {problem}")

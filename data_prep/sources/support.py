@@ -53,6 +53,6 @@ def by_role(rows: Rows, row: Row, spoken: Iterable[tuple[str, str]], roles: dict
     pairs = list(spoken)
     unknown = sorted({speaker for speaker, _ in pairs} - set(roles))
     if unknown:
-        rows.malformed(row, f"unknown speaker {unknown[0][:60]!r} (known: {', '.join(roles)})")
+        rows.malformed(row, f"unknown speaker {unknown[0]!r} (known: {', '.join(roles)})")
         return None
     return [(roles[speaker], text) for speaker, text in pairs]

@@ -280,7 +280,7 @@ def _safety(files: list[Path], rows: Rows) -> Iterator[Doc]:
             continue
         answer = known.get("answer")
         if type(answer) is not int or not 0 <= answer < len(raw.options):
-            rows.malformed(row, f"answer of {raw.id}: expected 0 to {len(raw.options) - 1}, found {repr(answer)[:60]}")
+            rows.malformed(row, f"answer of {raw.id}: expected 0 to {len(raw.options) - 1}, found {answer!r}")
         language = "en" if raw.question.isascii() else "zh"
         item = {"question": raw.question, "options": raw.options, "category": raw.category, "language": language}
         yield {**item, "gold": [answer]}
