@@ -54,8 +54,10 @@ def _level(text: str) -> str:
 Number = Annotated[float, BeforeValidator(_number)]
 Whole = Annotated[int, BeforeValidator(_number)]
 Count = Annotated[Whole, Field(ge=0, le=2**53)]  # what JSON holds exactly
-Name = Annotated[str, AfterValidator(plain_name)]
-Identifier = Annotated[Name, Field(min_length=1, max_length=200)]
+_PLAIN = AfterValidator(plain_name)
+Name = Annotated[str, _PLAIN]
+Identifier = Annotated[str, Field(min_length=1, max_length=200), _PLAIN]
+Part = Annotated[str, Field(min_length=1, max_length=150), _PLAIN]  # what an identifier is made with
 Score = Annotated[Number, Field(ge=-1000, le=1000)]  # no rubric goes further; what does is damage, and tables grow with it
 _Level = Annotated[str, AfterValidator(_level)]
 _Probability = Annotated[Number, Field(ge=0)]

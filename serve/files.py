@@ -185,7 +185,8 @@ def read_object(path: Path, what: str) -> dict[str, Any]:
 def explain(error: ValidationError) -> str:
     """The first problem of a pydantic error as `field: what is wrong` (and how many more there are)."""
     first, *more = error.errors(include_url=False, include_context=False)
-    field = " ".join(".".join(str(part) for part in first["loc"]).split())[:100] or "record"
+    parts = (str(part) for part in first["loc"] if not str(part).startswith("function-"))  # pydantic's name of a validator
+    field = " ".join(".".join(parts).split())[:100] or "record"
     message = {"extra_forbidden": "unknown field", "model_type": "expected a JSON object"}.get(first["type"], first["msg"])
     message = " ".join(message.removeprefix("Value error, ").split())
     if first["type"] not in {"missing", "extra_forbidden"} and isinstance(first["input"], str | int | float):

@@ -18,7 +18,7 @@ import orjson
 from pydantic import Field, ValidationError
 
 from data_prep.profiles.record import Counselling, Demographics, Preferences, Profile
-from data_prep.records import Dialogue, Name, Number, Turn, dialogue_id
+from data_prep.records import Dialogue, Number, Part, Turn, dialogue_id
 from data_prep.sources.rows import Raw
 from serve.errors import UserError
 from serve.files import check_unique, explain, read_bytes, read_placed
@@ -73,11 +73,8 @@ _SCENARIOS = {
 }
 
 
-_Id = Annotated[Name, Field(min_length=1, max_length=150)]  # part of an id of ours
-
-
 class _Row(Raw):
-    id: _Id
+    id: Part
     player: str
     scene: str
     main_cha: str = ""
@@ -99,7 +96,7 @@ class _Said(Raw):
 
 
 class _Result(Raw):
-    id: _Id
+    id: Part
     topic: str
     history: Annotated[tuple[_Said, ...], Field(min_length=1)]
 

@@ -20,7 +20,7 @@ from pydantic import BeforeValidator, Field
 from rich.console import Console
 
 from data_prep.ledger import Build, Step
-from data_prep.records import Dialogue, HumanScore, Judgement, Name, Number, Role, SupportDialogue, Turn, Whole
+from data_prep.records import Dialogue, HumanScore, Judgement, Number, Part, Role, SupportDialogue, Turn, Whole
 from data_prep.scores.human import Imported
 from data_prep.sources import corpus_files, esconv, read_counted, read_source, source_named
 from data_prep.sources.rows import Raw, Row, Rows, Source
@@ -180,7 +180,7 @@ _ZeroToTwo = Annotated[Annotated[Number, Field(ge=0, le=2)] | None, _EMPTY_IS_NO
 
 
 class _Spoken(Raw):
-    conv_id: Annotated[Name, Field(min_length=1, max_length=150)]  # part of an id
+    conv_id: Part
     utterance_idx: Whole
     prompt: str
     speaker_idx: str

@@ -21,7 +21,7 @@ from typing import Annotated, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, model_validator
 
-from data_prep.records import Name, Number, Whole
+from data_prep.records import Identifier, Number, Whole
 from data_prep.scores.bootstrap import RESAMPLES, Floats, resampled_means
 from evalsuite.fdaef.normalise import check_item, features
 from evalsuite.fdaef.registry import Benchmark, Method
@@ -35,11 +35,11 @@ class Score(BaseModel):
     """One line of a score file (see the module)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    model: Annotated[Name, Field(min_length=1)]
+    model: Identifier
     dataset: str | None = None
     metric: str | None = None
     node: str | None = None
-    item: Annotated[Name, Field(min_length=1)] | None = None
+    item: Identifier | None = None
     value: Annotated[StrictInt | StrictFloat, Field(allow_inf_nan=False)] | str | None = None
     outcome: dict[str, str | list[str] | None] | None = None
     n: Annotated[Whole, Field(ge=1)] | None = None

@@ -19,6 +19,7 @@ from rich.console import Console
 from data_prep import published
 from data_prep.cards import load_cards
 from data_prep.ledger import Build, Step
+from data_prep.profiles import sage
 from data_prep.published import find_clone, read_dialogues, read_scores
 from data_prep.rubrics import load_rubric
 from data_prep.scores.corpora import import_corpus
@@ -176,6 +177,37 @@ SCORED: dict[str, dict[str, Any]] = {
         "annotations/epitome/gpt_ratings.csv": cells({"sp_id": "p1"} | _LEVELS),
     },
 }
+_PERSONA = (
+    ("姓名", "小李"),
+    ("年龄", "30岁"),
+    ("性别", "女"),
+    ("职业", "厨师"),
+    ("个人爱好", "画画"),
+    ("习惯和行为特点", "早起"),
+)
+_SAID = {"role": "assistant", "content": "你好"}
+SAGE = {
+    "simulator_profile.jsonl": F.lines(
+        {
+            "id": "1",
+            "player": "\n".join(f"{name}：{value}" for name, value in (*_PERSONA, ("说话风格", "直接"), ("说话方式", "简短"))),
+            "scene": "她丢了猫。",
+            "cha_group": ["急躁"],
+            "task": "被倾听",
+        }
+    ),
+    "m_result.jsonl": F.lines(
+        {
+            "id": "1",
+            "topic": "恋爱矛盾-x",
+            "history": [
+                {"role": "user", "content": "唉", "emotion-point": 50, "planning": {"activity": "想"}},
+                _SAID,
+                {"role": "user", "content": "再见"},
+            ],
+        }
+    ),
+}
 CLONE = {
     "result/A_en.json": {"0": ["AI assistant：Hello", "ESC-Role：Bad day.", "AI assistant：Tell me."]},
     "score/A_en.json": {"0": {"fluency": 3, "diversity": -1}},
@@ -284,6 +316,17 @@ def test_corpora_with_scores(name: str, tmp_path: Path) -> None:
         return [line for line in console.file.getvalue().splitlines() if "more malformed rows" not in line]  # type: ignore[attr-defined]
 
     sweep(folder, SCORED[name], read)
+
+
+def test_sage(tmp_path: Path) -> None:
+    folder = tmp_path / "sage"
+
+    def read() -> list[str]:
+        write_jsonl(tmp_path / "p.jsonl", sage.load_profiles(folder / "simulator_profile.jsonl"))
+        write_jsonl(tmp_path / "d.jsonl", sage.load_dialogues(folder / "m_result.jsonl", "m"))
+        return []
+
+    sweep(folder, SAGE, read)
 
 
 def test_the_published_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

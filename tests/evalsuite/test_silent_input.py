@@ -17,8 +17,8 @@ import evalsuite
 from data_prep import records
 from data_prep.ledger import Step
 from data_prep.records import Count, Judgement, Number, Record, number
+from data_prep.role_play.contamination import read_documents
 from data_prep.rubrics import load_rubric
-from data_prep.scores.held import read_held
 from data_prep.scores.human import COLUMNS
 from data_prep.sources.rows import Raw, Rows
 from evalsuite.fdaef.forms import FORMS
@@ -33,11 +33,9 @@ from tests.conftest import EscEval
 from tests.evalsuite.test_bad_files import DIALOGUE, READERS, Reader, changed
 from tests.evalsuite.test_bad_input import refused
 
-HELD = DIALOGUE | {"situation": "s", "supporter": "m"}
-del HELD["source"]
 SCORE = {"model": "m", "dataset": "wic", "metric": "accuracy", "value": 0.5, "n": 3}
 READ: dict[str, Reader] = READERS | {
-    "held dialogues": Reader(lambda path: read_held([path]), ".jsonl", [HELD, HELD | {"trial": 1}]),
+    "documents": Reader(read_documents, ".jsonl", [DIALOGUE | {"id": "d1"}]),
     "ecdbench scores": Reader(lambda path: read_scores([path], load_benchmark(), draws=False), ".jsonl", [SCORE]),
 }
 TRUE = "a number is expected, not true or false"
@@ -67,6 +65,8 @@ SILENT: list[tuple[str, str, Any, str]] = [
     ("published cards", "id", True, f"id: {TRUE}"),
     ("preferences", "annotator", "a\tb", f"annotator: {NAME}"),
     ("replies", "turn", True, f"turn: {TRUE}"),
+    ("profiles", "demographics", {"age": True}, f"demographics.age: {TRUE}"),
+    ("documents", "turns", True, f"turns: {TRUE}"),
     ("held dialogues", "trial", True, f"trial: {TRUE}"),
     ("ecdbench scores", "n", True, f"n: {TRUE}"),
     ("ecdbench scores", "chance", True, f"chance: {TRUE}"),
