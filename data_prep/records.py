@@ -6,19 +6,63 @@ that two runs that did the same leave the same bytes.
 
 from __future__ import annotations
 
+import math
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from serve.files import digest
 
 Language = Literal["en", "zh"]
 Role = Literal["seeker", "supporter"]
 Termination = Literal["max_turns", "seeker_ended", "refusal", "empty_reply", "context_overflow", "infrastructure"]
-Identifier = Annotated[str, Field(min_length=1, max_length=200)]
-Count = Annotated[int, Field(ge=0, le=2**53)]  # what JSON holds exactly
 Verdict = Literal["a", "b", "tie"]  # which of two is better
 Order = Literal["ab", "ba"]  # which of two was shown first
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+def number(text: str) -> float:
+    """The number that a cell holds: digits 0 to 9 with a point, an exponent and white space around, as in `3`, `-0.5`, ` 1e2 `.
+
+    Raises `ValueError` for all else, also for what `float` would take: `1_0`, `nan`, `inf`, digits of other scripts.
+    """
+    value = float(text) if NUMBER.fullmatch(text.strip()) else math.nan
+    if not math.isfinite(value):
+        raise ValueError("a number is expected")
+    return value
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("a number is expected, not true or false")
+    return number(value) if isinstance(value, str) else value
+
+
+def plain_name(text: str) -> str:
+    """The name itself. Raises `ValueError` for one with control characters, which no spreadsheet or page shows."""
+    if _CONTROL.search(text):
+        raise ValueError("a control character (a line end, a tab or NUL) in a name")
+    return text
+
+
+def _level(text: str) -> str:
+    if not re.fullmatch(r"0|-?[1-9][0-9]{0,2}", text):  # written in one way only: they are looked up by their text
+        raise ValueError("the key is not a whole score")
+    return text
+
+
+Number = Annotated[float, BeforeValidator(_number)]
+Whole = Annotated[int, BeforeValidator(_number)]
+Count = Annotated[Whole, Field(ge=0, le=2**53)]  # what JSON holds exactly
+_PLAIN = AfterValidator(plain_name)
+Name = Annotated[str, _PLAIN]
+Identifier = Annotated[str, Field(min_length=1, max_length=200), _PLAIN]
+Part = Annotated[str, Field(min_length=1, max_length=150), _PLAIN]  # what an identifier is made with
+Score = Annotated[Number, Field(ge=-1000, le=1000)]  # no rubric goes further; what does is damage, and tables grow with it
+_Level = Annotated[str, AfterValidator(_level)]
+_Probability = Annotated[Number, Field(ge=0)]
 
 
 class Record(BaseModel):
@@ -39,8 +83,8 @@ class RoleCard(Record):
     gender: str = ""
     occupation: str = ""
     problem: Annotated[str, Field(min_length=1)]
-    source: str
-    source_id: str | None = None
+    source: Name
+    source_id: Name | None = None
     card_method: Literal["llm", "heuristic", "written"]
     category: tuple[str, ...] | None = None
     quality: Literal["high", "middle", "invalid"] | None = None
@@ -59,8 +103,8 @@ class Post(Record):
 
     id: Identifier
     language: Language
-    source: str
-    source_id: str
+    source: Name
+    source_id: Name
     text: Annotated[str, Field(min_length=1)]
     reply: str | None = None
 
@@ -69,7 +113,7 @@ class Line(Record):
     """One utterance of a role-play dialogue: the played character's own, or that of whoever it talks to (by name)."""
 
     role: Literal["character", "partner"]
-    name: str
+    name: Name
     text: Annotated[str, Field(min_length=1)]
 
 
@@ -81,9 +125,9 @@ class RolePlay(Record):
 
     id: Identifier
     language: Language
-    source: str
-    source_id: str
-    character: Annotated[str, Field(min_length=1)]
+    source: Name
+    source_id: Name
+    character: Annotated[Name, Field(min_length=1)]
     persona: str = ""
     scene: str = ""
     lines: Annotated[tuple[Line, ...], Field(min_length=1)]
@@ -107,13 +151,13 @@ class Dialogue(Record):
 
     id: Identifier
     language: Language
-    framework: str | None = None
-    source: str
-    source_id: str | None = None
-    card_id: str | None = None
-    profile_id: str | None = None
-    supporter: str | None = None
-    simulator: str | None = None
+    framework: Name | None = None
+    source: Name
+    source_id: Name | None = None
+    card_id: Name | None = None
+    profile_id: Name | None = None
+    supporter: Name | None = None
+    simulator: Name | None = None
     trial: Count = 0
     turns: tuple[Turn, ...]
     termination: Termination | None = None
@@ -158,7 +202,7 @@ class SupportDialogue(Record):
     age: str = ""
     gender: str = ""
     occupation: str = ""
-    survey: dict[str, float] = {}
+    survey: dict[str, Number] = {}
 
     @property
     def id(self) -> str:
@@ -187,13 +231,13 @@ class Judgement(Record):
     judge: Identifier
     rubric: Identifier
     dimension: Identifier
-    value: float | None
-    expected: float | None = None
-    distribution: dict[str, float] | None = None
+    value: Score | None
+    expected: Score | None = None
+    distribution: dict[_Level, _Probability] | None = None
     turn: Count | None = None
     repeat: Count = 0
-    condition: dict[str, str] = {}
-    method: str = "given"
+    condition: dict[Name, Name] = {}
+    method: Name = "given"
     raw: str = ""
 
     @model_validator(mode="after")
@@ -201,12 +245,6 @@ class Judgement(Record):
         if self.distribution is not None and abs(sum(self.distribution.values()) - 1) > 1e-3:
             raise ValueError("distribution does not sum to 1")
         return self
-
-
-def _no_truth_value(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise ValueError("a score is a number, not true or false")
-    return value
 
 
 class HumanScore(Record):
@@ -217,7 +255,7 @@ class HumanScore(Record):
     annotator: Identifier
     rubric: Identifier
     dimension: Identifier
-    value: Annotated[float, BeforeValidator(_no_truth_value)]
+    value: Score
     turn: Count | None = None
 
 
@@ -227,7 +265,7 @@ class Preference(Record):
     dialogue_a: Identifier
     dialogue_b: Identifier
     annotator: Identifier
-    question: str
+    question: Name
     verdict: Verdict
     order: Order
 
@@ -245,7 +283,7 @@ class Comparison(Record):
     annotator: Identifier
     question: Identifier = "preferred"
     verdict: Verdict | None = None
-    degree: Annotated[float, BeforeValidator(_no_truth_value)] | None = None
+    degree: Number | None = None
     order: Order | None = None
 
     @model_validator(mode="after")

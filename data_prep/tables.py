@@ -13,13 +13,14 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.text import Text
 
+from data_prep.records import NUMBER
+
 DASH = "–"
 PARTED = " · "  # between the parts of a name, as judge, method and condition of a scorer
 # C0 and C1 control characters except tab and newline: escape sequences must not reach a terminal, nor NUL a parser.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 # What makes a spreadsheet take text for a formula; East Asian ones also take the full-width signs.
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ def to_markdown(table: Table) -> str:
 def _csv_text(text: str) -> str:
     """Text a spreadsheet does not run: a leading apostrophe makes a would-be formula plain text."""
     text = clean(text)
-    return "'" + text if text.startswith(FORMULA_STARTS) and not _NUMBER.fullmatch(text) else text
+    return "'" + text if text.startswith(FORMULA_STARTS) and not NUMBER.fullmatch(text) else text
 
 
 def to_csv(table: Table) -> str:

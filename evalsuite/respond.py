@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from data_prep.records import Dialogue, Identifier, Language, Record, Role, Turn, Usage
+from data_prep.records import Count, Dialogue, Identifier, Language, Record, Role, Turn, Usage
 from evalsuite.dialogue import utterance
 from evalsuite.statistics.summary import supporter_of
 from serve.batch import Batch
@@ -35,7 +35,7 @@ class Response(Record):
 
     dialogue_id: Identifier
     language: Language
-    turn: Annotated[int, Field(ge=0)]
+    turn: Count
     supporter: Identifier
     text: str
     reference: Annotated[str, Field(min_length=1)] | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -117,12 +118,65 @@ def read_bytes(path: Path, what: str) -> bytes:
         raise UserError(f"{what} cannot be read: {path}: {getattr(error, 'strerror', None) or error}") from None
 
 
-def read_object(path: Path, what: str) -> dict[str, Any]:
-    """A JSON file that holds one object, or a `UserError`."""
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"(\s*:)?|[{}]')
+_DEEPEST = 254  # levels that can be written again
+
+
+def _refuse_doubled(pairs: list[tuple[str, Any]]) -> None:
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError
+
+
+_KEYS = json.JSONDecoder(object_pairs_hook=_refuse_doubled, parse_int=float)  # int() has a limit of digits
+
+
+def load_json(text: bytes | str) -> Any:
+    """Parsed JSON. Raises `orjson.JSONDecodeError` (`msg`, `lineno`, `colno`) for what is none, for a key that an object has
+    twice (the later value would silently win), and for values that are nested too deeply to be written again.
+
+    Keys are looked at in a second pass, by the standard library: 0.4 s for 10,000 dialogues of 2 kB.
+    """
+    value = orjson.loads(text)
+    doc = text if isinstance(text, str) else text.decode("utf-8")
+    if doc.count("[") + doc.count("{") > _DEEPEST:
+        try:
+            orjson.dumps(value)
+        except TypeError:
+            raise orjson.JSONDecodeError("nested too deeply", doc, 0) from None
     try:
-        value = orjson.loads(read_bytes(path, what))
+        _KEYS.decode(doc)
+    except ValueError:
+        raise _doubled(doc) from None
+    return value
+
+
+def _doubled(doc: str) -> orjson.JSONDecodeError:
+    """Which key of a JSON text its object has already, and where that key stands again."""
+    objects: list[set[str]] = []
+    for token in _TOKEN.finditer(doc):
+        if token[0] == "{":
+            objects.append(set())
+        elif token[0] == "}":
+            objects.pop()
+        elif token[1]:
+            key = orjson.loads(token[0].removesuffix(token[1]))
+            if key in objects[-1]:
+                return orjson.JSONDecodeError(f"the key {key[:60]!r} is given twice", doc, token.start())
+            objects[-1].add(key)
+    raise AssertionError("no key is there twice")
+
+
+def read_json(path: Path, what: str) -> Any:
+    """A JSON file's value, or a `UserError` with file and line."""
+    try:
+        return load_json(read_bytes(path, what))
     except orjson.JSONDecodeError as error:
         raise UserError(f"{path}:{error.lineno}: malformed JSON: {error.msg}") from None
+
+
+def read_object(path: Path, what: str) -> dict[str, Any]:
+    """A JSON file that holds one object, or a `UserError`."""
+    value = read_json(path, what)
     if not isinstance(value, dict):
         raise UserError(f"{path}: not {what}: a JSON object is expected")
     return value
@@ -131,9 +185,10 @@ def read_object(path: Path, what: str) -> dict[str, Any]:
 def explain(error: ValidationError) -> str:
     """The first problem of a pydantic error as `field: what is wrong` (and how many more there are)."""
     first, *more = error.errors(include_url=False, include_context=False)
-    field = " ".join(".".join(str(part) for part in first["loc"]).split())[:100] or "record"
+    parts = (str(part) for part in first["loc"] if not str(part).startswith("function-"))  # pydantic's name of a validator
+    field = " ".join(".".join(parts).split())[:100] or "record"
     message = {"extra_forbidden": "unknown field", "model_type": "expected a JSON object"}.get(first["type"], first["msg"])
-    message = " ".join(message.split())
+    message = " ".join(message.removeprefix("Value error, ").split())
     if first["type"] not in {"missing", "extra_forbidden"} and isinstance(first["input"], str | int | float):
         message += f" (got {str(first['input'])[:60]!r})"
     return f"{field}: {message}" + (f" (and {len(more)} more)" if more else "")
@@ -144,18 +199,22 @@ def read_jsonl(path: Path, model: type[M], what: str, allow_empty: bool = False)
 
     Raises `UserError` with file, line and field at the first line that is not one, and for an empty file.
     """
-    records: list[M] = []
+    return [record for _, record in read_placed(path, model, what, allow_empty)]
+
+
+def read_placed(path: Path, model: type[M], what: str, allow_empty: bool = False) -> list[tuple[str, M]]:
+    """The records of a JSONL file as `read_jsonl` has them, each with its place (`file:line`)."""
+    records: list[tuple[str, M]] = []
     for number, line in enumerate(read_bytes(path, what).split(b"\n"), start=1):
         if not line.strip():
             continue
+        where = f"{path}:{number}"
         try:
-            value = orjson.loads(line)
+            records.append((where, model.model_validate(load_json(line))))
         except orjson.JSONDecodeError as error:
-            raise UserError(f"{path}:{number}: malformed JSON: {error.msg} (column {error.colno})") from None
-        try:
-            records.append(model.model_validate(value))
+            raise UserError(f"{where}: malformed JSON: {error.msg} (column {error.colno})") from None
         except ValidationError as error:
-            raise UserError(f"{path}:{number}: {explain(error)}") from None
+            raise UserError(f"{where}: {explain(error)}") from None
     if not records and not allow_empty:
         raise UserError(f"{what} is empty: {path}")
     return records

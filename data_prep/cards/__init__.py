@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from data_prep.bundled import BUNDLED
-from data_prep.records import Language, RoleCard
+from data_prep.records import Language, RoleCard, Whole
 from serve.errors import UserError
-from serve.files import check_unique, explain, read_bytes, read_jsonl
+from serve.files import check_unique, explain, read_json, read_jsonl
 
 _FIELDS = {
     "age": ("Age", "年龄"),
@@ -30,7 +29,7 @@ class _Published(BaseModel):
     """One entry of ESC-Eval's card_high_*.json: `base` the card, `res` its category, `base_biaozhu` the annotators' text."""
 
     model_config = ConfigDict(extra="forbid")
-    id: int
+    id: Whole
     base: str
     base_biaozhu: str
     res: str
@@ -54,11 +53,7 @@ def bundled_cards(language: Language) -> Path:
 
 
 def _published(path: Path) -> list[RoleCard]:
-    raw = read_bytes(path, "role card file")
-    try:
-        entries: Any = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise UserError(f"{path}:{error.lineno}: malformed JSON: {error.msg}") from None
+    entries = read_json(path, "role card file")
     if not isinstance(entries, list):
         raise UserError(f"{path}: expected a JSON list of cards, found {type(entries).__name__}")
     if not entries:
@@ -77,7 +72,7 @@ def _published(path: Path) -> list[RoleCard]:
 
 def _card(published: _Published) -> RoleCard:
     if published.res not in _TOP_LEVEL:
-        raise ValueError(f"res: unknown category {published.res!r} (known: {', '.join(_TOP_LEVEL)})")
+        raise ValueError(f"res: unknown category {published.res[:60]!r} (known: {', '.join(_TOP_LEVEL)})")
     try:
         fields = parse_card_text(published.base)
     except ValueError as error:

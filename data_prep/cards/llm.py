@@ -17,7 +17,7 @@ from data_prep.cards.taxonomy import Taxonomy
 from data_prep.judge_prompts import transcript
 from data_prep.ledger import Step
 from data_prep.prompts import load_pack
-from data_prep.records import Identifier, Language, Post, Record, RoleCard, SupportDialogue
+from data_prep.records import Identifier, Language, Number, Post, Record, RoleCard, SupportDialogue
 from serve.batch import Batch
 from serve.client import Question, Reply
 
@@ -48,7 +48,7 @@ class Verdict(Record):
 
     card_id: Identifier
     keep: bool
-    probability: float | None = None
+    probability: Number | None = None
 
 
 class Asker:

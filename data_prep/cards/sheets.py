@@ -189,10 +189,14 @@ def read_sheet(path: Path, sheet: str, columns: Sequence[str]) -> list[SheetRow]
 def read_filled(path: Path, layout: Layout, known: Mapping[str, str], what: str) -> dict[str, SheetRow]:
     """{id: row} of a sheet that came back. `known` is {id: text that the sheet was written with}, `what` names such a thing.
 
-    Raises `UserError` as `read_sheet` does, and for an id that is empty, unknown or doubled, or whose text is another.
+    Raises `UserError` as `read_sheet` does, for a sheet without rows, and for an id that is empty, unknown or doubled, or whose
+    text is another.
     """
     found: dict[str, SheetRow] = {}
-    for row in read_sheet(path, layout.sheet, layout.columns):
+    rows = read_sheet(path, layout.sheet, layout.columns)
+    if not rows:
+        raise UserError(f"{path}: no {what} below the header")
+    for row in rows:
         key = row.cells[layout.key].strip()
         if not key:
             raise row.fault(layout.key, "empty")
@@ -264,12 +268,13 @@ def _xlsx_lines(path: Path, sheet: str) -> list[tuple[str, list[str]]]:
     raw = io.BytesIO(read_bytes(path, "sheet"))
     try:
         book = openpyxl.load_workbook(raw, read_only=True)
+        names = book.sheetnames
+        rows = book[sheet].iter_rows(values_only=True) if sheet in names else ()
+        lines = [[_cell_text(value) for value in row] for row in rows]
     except Exception as error:  # zip, XML and openpyxl's own errors have no common base
         raise UserError(f"{path}: not a readable XLSX file: {type(error).__name__}: {error}") from None
-    if sheet not in book.sheetnames:
-        raise UserError(f"{path}: no sheet named {sheet!r} (it has {', '.join(map(repr, book.sheetnames))})")
-    rows = book[sheet].iter_rows(values_only=True)
-    lines = [[_cell_text(value) for value in row] for row in rows]
+    if sheet not in names:
+        raise UserError(f"{path}: no sheet named {sheet!r} (it has {', '.join(map(repr, names))})")
     width = max(map(len, lines), default=0)  # empty cells at a row's end may not be stored
     return [(f"{path}: row {n}", line + [""] * (width - len(line))) for n, line in enumerate(lines, start=1)]
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from data_prep.records import Identifier, Language, Record
+from data_prep.records import Identifier, Language, Name, Record, Whole
 
 Level = Literal["low", "middle", "high"]
 Text = Annotated[str, Field(min_length=1)]
@@ -19,7 +19,7 @@ Mbti = Literal[
 class Demographics(Record):
     """What grounds the seeker in a context; "" (and a null age, in years) where nothing is known. `name` is an invented one."""
 
-    age: Annotated[int, Field(ge=6, le=110)] | None = None
+    age: Annotated[Whole, Field(ge=6, le=110)] | None = None
     gender: str = ""
     occupation: str = ""
     name: str = ""
@@ -75,5 +75,5 @@ class Profile(Record):
     preferences: Preferences = Preferences()
     counselling: Counselling
     scenario: str = ""
-    source: str = ""
-    source_id: str | None = None
+    source: Name = ""
+    source_id: Name | None = None

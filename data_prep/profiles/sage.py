@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, ValidationError
 
 from data_prep.profiles.record import Counselling, Demographics, Preferences, Profile
-from data_prep.records import Dialogue, Turn, dialogue_id
+from data_prep.records import Dialogue, Number, Part, Turn, dialogue_id
 from data_prep.sources.rows import Raw
 from serve.errors import UserError
-from serve.files import check_unique, explain, read_bytes
+from serve.files import check_unique, explain, read_bytes, read_placed
 
 NAME = "sage"
 _PROFILE_FILES, _RESULT = "simulator_profile*.jsonl", "_result.jsonl"
@@ -37,7 +37,6 @@ _HEADINGS = {
     "manner": "说话方式",
 }
 _HEADING = re.compile(r"^\s*[*#-]*\s*\**(" + "|".join(_HEADINGS.values()) + r")\**\s*[:：]\**[ \t]*", re.M)
-_THOUGHTS = ("activity", "analyse", "TargetCompletion")
 _BRACKET = re.compile(r"^[^\n\[\]]{1,16}\]\s*")  # the rest of a heading that was cut off, "心理活动]"
 # Where a scene goes over from what happened to how the person will react; the headings are by a model and vary.
 _REACTIONS = re.compile(r"^[^\n。，]{0,16}(?:不同[^\n。，]{0,14}|可能的)反应|^[^\n。]{0,16}情绪反应可能", re.M)
@@ -75,7 +74,7 @@ _SCENARIOS = {
 
 
 class _Row(Raw):
-    id: Annotated[str, Field(min_length=1)]
+    id: Part
     player: str
     scene: str
     main_cha: str = ""
@@ -83,20 +82,23 @@ class _Row(Raw):
     task: str
 
 
+class _Thoughts(Raw):
+    activity: str | None = None
+    analyse: str | None = None
+    TargetCompletion: str | None = None
+
+
 class _Said(Raw):
     role: Literal["user", "assistant"]
     content: str
-    emotion: Annotated[float | None, Field(alias="emotion-point", ge=0, le=100)] = None
-    planning: dict[str, Any] | None = None
+    emotion: Annotated[Annotated[Number, Field(ge=0, le=100)] | None, Field(alias="emotion-point")] = None
+    planning: _Thoughts = _Thoughts()
 
 
 class _Result(Raw):
-    id: Annotated[str, Field(min_length=1)]
+    id: Part
     topic: str
     history: Annotated[tuple[_Said, ...], Field(min_length=1)]
-
-
-R = TypeVar("R", bound=Raw)
 
 
 def is_sage(path: Path) -> bool:
@@ -115,7 +117,7 @@ def load_profiles(path: Path, topics: dict[str, str] | None = None) -> list[Prof
     Raises `UserError` with file, line and field, also for a persona without one of its headings.
     """
     profiles = []
-    for where, row in _rows(path, _Row, "SAGE profile file"):
+    for where, row in read_placed(path, _Row, "SAGE profile file"):
         try:
             profiles.append(_profile(row, (topics or {}).get(row.id, "")))
         except ValidationError as error:
@@ -141,7 +143,7 @@ def find(place: Path) -> tuple[Path, dict[str, Path]]:
 
 def load_topics(path: Path) -> dict[str, str]:
     """{profile's id there: topic} of a file of dialogues."""
-    return {row.id: row.topic for _, row in _rows(path, _Result, "SAGE dialogue file")}
+    return {row.id: row.topic for _, row in read_placed(path, _Result, "SAGE dialogue file")}
 
 
 def load_dialogues(path: Path, supporter: str) -> list[Dialogue]:
@@ -151,7 +153,7 @@ def load_dialogues(path: Path, supporter: str) -> list[Dialogue]:
     SAGE's simulation never leaves, raises `UserError`, as do two turns of one side in a row.
     """
     dialogues = []
-    for where, row in _rows(path, _Result, "SAGE dialogue file"):
+    for where, row in read_placed(path, _Result, "SAGE dialogue file"):
         roles = [said.role for said in row.history]
         wrong = [i for i, role in enumerate(roles) if role != ("user", "assistant")[i % 2]]
         if wrong:
@@ -181,27 +183,13 @@ def profile_id(source_id: str) -> str:
     return f"{NAME}-{source_id}"
 
 
-def _rows(path: Path, model: type[R], what: str) -> list[tuple[str, R]]:
-    adapter = TypeAdapter(model)
-    found = []
-    for number, line in enumerate(read_bytes(path, what).split(b"\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            found.append((f"{path}:{number}", adapter.validate_python(orjson.loads(line))))
-        except orjson.JSONDecodeError as error:
-            raise UserError(f"{path}:{number}: malformed JSON: {error.msg} (column {error.colno})") from None
-        except ValidationError as error:
-            raise UserError(f"{path}:{number}: {explain(error)}") from None
-    if not found:
-        raise UserError(f"{what} is empty: {path}")
-    return found
-
-
 def _turn(said: _Said) -> Turn:
     """The state is what the simulator made of the reply before (activity, impression, whether its wish was met), and its
     emotion from 0 to 100; how it then planned its own words is left out."""
-    thoughts = [_BRACKET.sub("", (said.planning or {}).get(key) or "").strip() for key in _THOUGHTS]
+    planning = said.planning
+    thoughts = [
+        _BRACKET.sub("", thought or "").strip() for thought in (planning.activity, planning.analyse, planning.TargetCompletion)
+    ]
     text = "\n".join(thought for thought in thoughts if thought)
     state: dict[str, Any] = {"text": text} if text else {}
     if said.emotion is not None:
@@ -246,7 +234,7 @@ def _persona(text: str) -> dict[str, str]:
 
 
 def _age(text: str) -> int:
-    number = re.match(r"\d+", text)
+    number = re.match(r"\d{1,9}", text)  # int() has a limit of digits
     if number is None:
         raise ValueError(f"player: 年龄: no number in {text[:20]!r}")
     return int(number[0])

@@ -109,8 +109,9 @@ def read_dialogues(run: Run, cards: Sequence[RoleCard], rows: Rows) -> Iterator[
 
     A unit is one dialogue (its id ends in its key). The fixed greeting opens it.
     """
+    by_place = {str(place): card.id for place, card in enumerate(cards)}
     for index, value in _entries(run, rows):
-        row = rows.unit(f"{run.path}: dialogue {index}", value)
+        row = rows.unit(f"{run.path}: dialogue {index[:60]}", value)
         if not isinstance(value, list) or not value or not all(isinstance(line, str) for line in value):
             rows.malformed(row, "expected a list of lines")
             continue
@@ -118,19 +119,22 @@ def read_dialogues(run: Run, cards: Sequence[RoleCard], rows: Rows) -> Iterator[
         if None in turns:
             rows.malformed(row, f"line {turns.index(None)} begins with none of {', '.join(_MARKERS)}")
             continue
-        card = cards[int(index)] if index.isdecimal() and int(index) < len(cards) else None
-        yield Dialogue(
+        dialogue = rows.record(
+            Dialogue,
+            row,
             id=run.dialogue_id(index),
             language=run.language,
             framework=FRAMEWORK,
             source="esc-eval",
             source_id=f"{run.name}/{index}",
-            card_id=card.id if card else None,
+            card_id=by_place.get(index),
             supporter=run.supporter,
             simulator=SIMULATOR,
-            turns=tuple(turn for turn in turns if turn),
+            turns=turns,
             termination="max_turns",
         )
+        if dialogue is not None:
+            yield dialogue
 
 
 def _turn(line: str) -> Turn | None:
@@ -145,10 +149,10 @@ def read_scores(run: Run, known: set[str], rows: Rows) -> Iterator[Judgement]:
     scale = load_rubric(RUBRIC).scores
     for index, value in _entries(run, rows):
         if not isinstance(value, dict):
-            rows.malformed(rows.unit(f"{run.path}: dialogue {index}", value), "expected an object of scores")
+            rows.malformed(rows.unit(f"{run.path}: dialogue {index[:60]}", value), "expected an object of scores")
             continue
         for key, score in value.items():
-            row = rows.unit(f"{run.path}: dialogue {index}, {key}", score)
+            row = rows.unit(f"{run.path}: dialogue {index[:60]}, {key[:60]}", score)
             if not _is_score(row, key, scale, rows):
                 continue
             if run.dialogue_id(index) not in known:

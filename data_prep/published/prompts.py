@@ -65,11 +65,10 @@ def find_prompts(scripts: Sequence[Path]) -> Found:
     for path in scripts:
         try:
             tree = ast.parse(read_bytes(path, "script"))
+            _find_seeker(tree, path, found)
+            _find_judge(tree, path, found)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             found.problems.append(f"{path}: not readable as python: {error}")
-            continue
-        _find_seeker(tree, path, found)
-        _find_judge(tree, path, found)
     return found
 
 

@@ -43,7 +43,7 @@ from scipy import sparse
 
 from data_prep.bundled import BUNDLED
 from data_prep.ledger import Step
-from data_prep.records import Dialogue, Identifier, Language, Record, RoleCard, RolePlay, Turn
+from data_prep.records import Dialogue, Identifier, Language, Number, Record, RoleCard, RolePlay, Turn, Whole
 from data_prep.scores.synthetic import Base, load_bases
 from data_prep.sources import generic
 from data_prep.sources.rows import Rows
@@ -148,8 +148,8 @@ class MatchRecord(Record):
     card_id: Identifier
     document_id: Identifier
     language: Language
-    score: float
-    rank: int
+    score: Number
+    rank: Whole
     flagged: bool
 
 
@@ -284,7 +284,7 @@ class _Row(BaseModel):
     id: Identifier | None = None
     language: Language | None = None
     messages: list[dict[str, str]] | None = None
-    turns: int | list[Turn] | None = None
+    turns: Whole | list[Turn] | None = None
     dialogue: Dialogue | None = None
 
     @model_validator(mode="after")

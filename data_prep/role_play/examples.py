@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from data_prep.prompts import PromptPack
-from data_prep.records import Identifier, Language, Record, RoleCard, RolePlay, SupportDialogue
+from data_prep.records import Identifier, Language, Record, RoleCard, RolePlay, SupportDialogue, Whole
 from data_prep.seeker_prompts import character_system, greeting, opening, seeker_system
 from serve.client import Message
 
@@ -33,8 +33,8 @@ class RoleExample(Record):
     source_id: str
     card_id: str | None = None
     card_method: Literal["llm", "heuristic", "written"] | None = None
-    turns: Annotated[int, Field(ge=2)]
-    tokens: Annotated[int, Field(gt=0)]
+    turns: Annotated[Whole, Field(ge=2)]
+    tokens: Annotated[Whole, Field(gt=0)]
     messages: tuple[Message, ...]
 
 

@@ -4,7 +4,8 @@
   and gives no score) and the ratings given on the way (rubric esconv_turns, 1–5, see `turn_ratings`).
 - EPITOME (Sharma et al., EMNLP 2020): three mechanisms, 0–2, on a post and a reply: a dialogue of two turns.
 - EmpathicComm ("When LLMs are Reliable for Judging Empathic Communication"): three experts, the crowd and three models on 50
-  dialogues of EmpatheticDialogues (1–5) and 50 pairs of EPITOME (0–2). Models' verdicts are `Judgement` records.
+  dialogues of EmpatheticDialogues (1–5) and 50 pairs of EPITOME (0–2). Models' verdicts are `Judgement` records. Its two other
+  parts are left out (`_LEFT_OUT` says why).
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 from rich.console import Console
 
 from data_prep.ledger import Build, Step
-from data_prep.records import Dialogue, HumanScore, Judgement, Role, SupportDialogue, Turn
+from data_prep.records import Dialogue, HumanScore, Judgement, Number, Part, Role, SupportDialogue, Turn, Whole
 from data_prep.scores.human import Imported
 from data_prep.sources import corpus_files, esconv, read_counted, read_source, source_named
 from data_prep.sources.rows import Raw, Row, Rows, Source
@@ -28,6 +29,12 @@ from serve.errors import UserError, near
 
 MECHANISMS = ("emotional_reactions", "interpretations", "explorations")
 _JUDGES = {"gpt": "gpt-4o", "claude": "claude-3.7-sonnet", "gemini": "gemini-2.5-pro"}  # EmpathicComm's file names
+# EmpathicComm's folders with ratings that are not read, and why.
+_LEFT_OUT = {
+    "lend_an_ear": "lend_an_ear: there is no rubric for its six dimensions",
+    "perceived_empathy": "perceived_empathy: its dialogues are not published",
+    "original_data": "perceived_empathy: its dialogues are not published",  # the seekers' own ratings
+}
 
 
 # --- ESConv ---------------------------------------------------------------------------------------------------------------
@@ -120,12 +127,16 @@ class _Pair(Raw):
     seeker_post: str
     response_post: str
 
-    def dialogue(self) -> Dialogue | None:
-        """The post and the reply as two turns; None when one of them is empty. Pairs of one post share its source id's base."""
+    def dialogue(self, row: Row, rows: Rows) -> Dialogue | None:
+        """The post and the reply as two turns; pairs of one post share its source id's base. None, and a drop, when one of the
+        two is empty or an id is none."""
         turns = merged([Turn(role="seeker", text=self.seeker_post), Turn(role="supporter", text=self.response_post)])
         if len(turns) < 2:
+            rows.drop(row, "empty post or reply")
             return None
-        return Dialogue(
+        return rows.record(
+            Dialogue,
+            row,
             id=f"epitome-{self.sp_id}-{self.rp_id}",
             language="en",
             source="epitome",
@@ -135,7 +146,7 @@ class _Pair(Raw):
 
 
 class _LabelledPair(_Pair):
-    level: Annotated[int, Field(ge=0, le=2)]
+    level: Annotated[Whole, Field(ge=0, le=2)]
 
 
 def _epitome(files: list[Path], rows: Rows) -> Imported:
@@ -148,12 +159,10 @@ def _epitome(files: list[Path], rows: Rows) -> Imported:
             raise UserError(f"{file}: the file's name must begin with a mechanism ({', '.join(MECHANISMS)}, with hyphens)")
         for row in rows.csv(file):
             raw = rows.parse(_LabelledPair, row)
-            dialogue = raw.dialogue() if raw else None
-            if raw is None:
+            dialogue = raw.dialogue(row, rows) if raw else None
+            if raw is None or dialogue is None:
                 continue
-            if dialogue is None:
-                rows.drop(row, "empty post or reply")
-            elif (first := levels.get((dialogue.id, mechanism))) is not None:
+            if (first := levels.get((dialogue.id, mechanism))) is not None:
                 rows.drop(row, f"the pair again, with {'the same' if first.value == raw.level else 'another'} level")
             else:
                 dialogues.setdefault(dialogue.id, dialogue)
@@ -165,23 +174,14 @@ def _epitome(files: list[Path], rows: Rows) -> Imported:
 # --- EmpathicComm ---------------------------------------------------------------------------------------------------------
 
 
-def _number(low: int, high: int, value: Any) -> float | None:
-    """A number of the scale; None where the cell is empty."""
-    if value in (None, ""):
-        return None
-    number = float(value)
-    if not low <= number <= high:
-        raise ValueError(f"a rating is {low} to {high}")
-    return number
-
-
-_OneToFive = Annotated[float | None, BeforeValidator(partial(_number, 1, 5))]
-_ZeroToTwo = Annotated[float | None, BeforeValidator(partial(_number, 0, 2))]
+_EMPTY_IS_NONE = BeforeValidator(lambda cell: None if cell == "" else cell)
+_OneToFive = Annotated[Annotated[Number, Field(ge=1, le=5)] | None, _EMPTY_IS_NONE]
+_ZeroToTwo = Annotated[Annotated[Number, Field(ge=0, le=2)] | None, _EMPTY_IS_NONE]
 
 
 class _Spoken(Raw):
-    conv_id: Annotated[str, Field(min_length=1)]
-    utterance_idx: int
+    conv_id: Part
+    utterance_idx: Whole
     prompt: str
     speaker_idx: str
     utterance: str
@@ -202,30 +202,37 @@ class _PairRating(Raw):
 
 
 def _empathic_comm(files: list[Path], rows: Rows) -> Imported:
-    """Texts first, then every rater's file (`PART__RATER_ratings.csv`)."""
+    """Texts first, then every rater's file (`annotations/PART/RATER_ratings.csv`)."""
     texts: dict[tuple[str, str], Dialogue] = {}  # (part, conv_id or sp_id)
-    for file in files:
-        if file.name.startswith("original_data__sample_epitome"):
+    placed = {file: _place(file) for file in files}
+    for file, place in placed.items():
+        if place == ("original_data", "sample_epitome.csv"):
             texts |= {("epitome", d.source_id.split("/")[0]): d for d in _pairs(file, rows) if d.source_id}
-        elif file.name.startswith("original_data__sample_empatheticdialogues"):
+        elif place == ("original_data", "sample_empatheticdialogues.csv"):
             texts |= {("empatheticdialogues", d.source_id): d for d in _conversations(file, rows) if d.source_id}
     found = Imported(list(texts.values()))
-    for file in files:
-        part, separator, rater = file.name.removesuffix("_ratings.csv").partition("__")
-        if separator and file.name.endswith("_ratings.csv"):
-            _rater(file, part, rater, texts, rows, found)
+    for file, (part, name) in placed.items():
+        if name.endswith("_ratings.csv") and part in _LEFT_OUT:
+            for row in rows.csv(file):
+                rows.drop(row, _LEFT_OUT[part])
+        elif name.endswith("_ratings.csv"):
+            _rater(file, part, name.removesuffix("_ratings.csv"), texts, rows, found)
     return found
+
+
+def _place(file: Path) -> tuple[str, str]:
+    """(folder, name) of a file of the published repository, also where its files lie in one folder as FOLDER__NAME."""
+    folder, separator, name = file.name.partition("__")
+    return (folder, name) if separator else (file.parent.name, file.name)
 
 
 def _pairs(file: Path, rows: Rows) -> Iterator[Dialogue]:
     for row in rows.csv(file):
         raw = rows.parse(_Pair, row)
-        dialogue = raw.dialogue() if raw else None
+        dialogue = raw.dialogue(row, rows) if raw else None
         if dialogue is not None:
             rows.step.kept += 1
             yield dialogue
-        elif raw is not None:
-            rows.drop(row, "empty post or reply")
 
 
 def _conversations(file: Path, rows: Rows) -> Iterator[Dialogue]:
@@ -316,12 +323,17 @@ def _no_items(files: list[Path], rows: Rows) -> Iterator[SupportDialogue]:
 
 _EMPATHIC_COMM = Source(
     name="empathic_comm",
-    about="EmpathicComm: 100 short dialogues rated by three experts, the crowd and three models, English",
+    about="EmpathicComm: 100 short dialogues (of its 200) rated by three experts, the crowd and three models, English",
     kind="support",
     languages=("en",),
-    files=("original_data__sample_*.csv", "*__*_ratings.csv"),
-    where="GitHub aakriti1kumar/replication-data-and-code-when-LLMs-reliable-empathic-communication "
-    "(data files named FOLDER__FILE)",
+    files=(
+        "original_data/sample_e*.csv",
+        "original_data/*_ratings.csv",
+        "annotations/*/*_ratings.csv",
+        "original_data__sample_e*.csv",
+        "*__*_ratings.csv",
+    ),
+    where="GitHub aakriti1kumar/replication-data-and-code-when-LLMs-reliable-empathic-communication",
     licence="MIT",
     paper="When LLMs are Reliable for Judging Empathic Communication",
     read=_no_items,

@@ -25,10 +25,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
 
-from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic import BeforeValidator, StringConstraints
 
 from data_prep.ledger import Step
-from data_prep.records import Dialogue, HumanScore, Identifier, Language, Record, Role, Turn, dialogue_id
+from data_prep.records import Count, Dialogue, HumanScore, Identifier, Language, Record, Role, Turn, dialogue_id
 from data_prep.scores.human import read_dialogues
 from data_prep.sources.rows import Row, Rows
 from data_prep.sources.support import merged
@@ -55,7 +55,7 @@ class Talk(NamedTuple):
 class _OfTalk(Record):
     situation: _Name
     supporter: _Name
-    trial: Annotated[int, Field(ge=0), BeforeValidator(lambda value: 0 if value == "" else value)] = 0
+    trial: Annotated[Count, BeforeValidator(lambda value: 0 if value == "" else value)] = 0
 
     @property
     def talk(self) -> Talk:

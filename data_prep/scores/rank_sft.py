@@ -16,7 +16,7 @@ from pydantic import Field
 from data_prep.judge_prompts import Method, judge_messages
 from data_prep.ledger import Step
 from data_prep.prompts import PromptPack
-from data_prep.records import Dialogue, HumanScore, Identifier, Language, Record
+from data_prep.records import Dialogue, HumanScore, Identifier, Language, Number, Record, Whole
 from data_prep.rubrics import Rubric, load_rubric
 from data_prep.scores import synthetic
 from data_prep.scores.human import check_scale, majority, round_half_up
@@ -44,8 +44,8 @@ class RankExample(Record):
     dialogue_id: Identifier
     group: str
     dimension: str | None
-    labels: dict[str, int]
-    target: dict[str, float]
+    labels: dict[str, Whole]
+    target: dict[str, Number]
 
 
 @dataclass(frozen=True)

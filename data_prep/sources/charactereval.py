@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from data_prep.records import RolePlay
+from data_prep.records import RolePlay, Whole
 from data_prep.sources.play import play, profile
 from data_prep.sources.rows import Item, Raw, Row, Rows, Source
 from serve.errors import UserError
@@ -22,7 +22,7 @@ _SPEAKER = re.compile(r"\s*([^：:\n（）()，。！？“”\"]{1,20})[：:]\s
 
 
 class _Row(Raw):
-    id: int | str
+    id: Whole | str
     role: str
     context: str
 

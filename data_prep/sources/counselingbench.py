@@ -8,25 +8,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from data_prep.records import Language
-from data_prep.sources.posts import EMPTY, post
+from data_prep.records import Language, Whole
+from data_prep.sources.posts import post
 from data_prep.sources.rows import Item, Raw, Rows, Source
 
 
 class _English(Raw):
-    question_id: int
+    question_id: Whole
     turns: list[str]
 
     def post(self) -> str:
-        return "\n".join(self.turns).strip()
+        return "\n".join(self.turns)
 
 
 class _Chinese(Raw):
-    question_id: int
+    question_id: Whole
     text: str
 
     def post(self) -> str:
-        return self.text.strip()
+        return self.text
 
 
 def read(files: list[Path], rows: Rows) -> Iterator[Item]:
@@ -36,12 +36,10 @@ def read(files: list[Path], rows: Rows) -> Iterator[Item]:
             chinese = isinstance(row.value, dict) and "text" in row.value
             language: Language = "zh" if chinese else "en"
             raw = rows.parse(_Chinese, row) if chinese else rows.parse(_English, row)
-            if raw is None:
-                continue
-            if not raw.post():
-                rows.drop(row, EMPTY)
-                continue
-            yield post("counselingbench", f"{language}/{raw.question_id}", language, raw.post())
+            source_id = f"{language}/{raw.question_id}" if raw else ""
+            item = post(row, rows, "counselingbench", source_id, language, raw.post()) if raw else None
+            if item is not None:
+                yield item
 
 
 SOURCES = (

@@ -16,7 +16,7 @@ import orjson
 from data_prep.records import Role, SupportDialogue
 from data_prep.sources.rows import Item, Raw, Row, Rows, Source
 from data_prep.sources.support import by_role, support_dialogue
-from serve.files import read_bytes
+from serve.files import load_json, read_bytes
 
 OTHERS = "someone besides one seeker and one counsellor speaks"
 _ROLES: dict[str, Role] = {"来访者": "seeker", "求助者": "seeker", "心理咨询师": "supporter", "支持者": "supporter"}
@@ -51,7 +51,7 @@ def _lines(row: Row, raw: _Row, rows: Rows) -> list[str] | None:
     if not raw.file.endswith(".json"):
         return raw.text.splitlines()
     try:
-        value = orjson.loads(raw.text)
+        value = load_json(raw.text)
     except orjson.JSONDecodeError as error:
         rows.malformed(row, f"text: malformed JSON: {error.msg}")
         return None

@@ -8,28 +8,22 @@ same dialogues as ESConv in another order: it is a corpus of its own here (`esco
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
-from data_prep.records import SupportDialogue
+from data_prep.records import Number, SupportDialogue
 from data_prep.sources.rows import Raw, Row, Rows, Sampled, Source, by_row
 from data_prep.sources.support import ROLES, by_role, support_dialogue
 
 MISSING = -1  # the split files' mark for a survey question that was not answered
 
 
-def _score(value: Any) -> float | None:
-    """A survey answer 1–5; None where it is missing."""
-    if value in (None, "", MISSING, str(MISSING)):
-        return None
-    score = float(value)
-    if not 1 <= score <= 5:
-        raise ValueError("a survey answer is 1 to 5")
-    return score
-
-
-Score = Annotated[float | None, BeforeValidator(_score)]
+# A survey answer 1–5; None where it is missing.
+Score = Annotated[
+    Annotated[Number, Field(ge=1, le=5)] | None,
+    BeforeValidator(lambda value: None if value in ("", MISSING, str(MISSING)) else value),
+]
 
 
 class _Utterance(Raw):

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from data_prep.records import SupportDialogue
+from data_prep.records import SupportDialogue, Whole
 from data_prep.sources.rows import Item, Raw, Row, Rows, Source
 from data_prep.sources.support import ROLES, by_role, support_dialogue
 
@@ -35,13 +35,13 @@ class _Thought(Raw):
 
 
 class _Row(Raw):
-    id: int
+    id: Whole
     original_data: _Original
     cot_data: _Thought = _Thought()
 
 
 class _ResponseOnly(Raw):
-    dialog_id: int
+    dialog_id: Whole
     input: str
     output: str
 

@@ -23,7 +23,7 @@ from data_prep.sources.posts import post
 from data_prep.sources.rows import Item, Row, Rows, Source
 from data_prep.sources.support import support_dialogue
 from serve.errors import UserError
-from serve.files import explain
+from serve.files import explain, load_json
 
 NAME = "generic"
 _FIRST_LINE = 'the first line names the corpus: {"source": "my_corpus", "licence": "CC BY 4.0"}'
@@ -94,7 +94,7 @@ def header(path: Path) -> Header:
     """The first line of a corpus file. Raises `UserError` for a file without one, naming line and field."""
     first = _first_line(path)
     try:
-        return Header.model_validate(orjson.loads(first))
+        return Header.model_validate(load_json(first))
     except orjson.JSONDecodeError as error:
         raise UserError(f"{path}:1: malformed JSON: {error.msg} (column {error.colno}); {_FIRST_LINE}") from None
     except ValidationError as error:
@@ -104,7 +104,7 @@ def header(path: Path) -> Header:
 def is_generic(path: Path) -> bool:
     """Does a JSONL file begin as a corpus of this form does: with a licence?"""
     try:
-        first = orjson.loads(_first_line(path))
+        first = load_json(_first_line(path))
     except orjson.JSONDecodeError:
         return False
     return isinstance(first, dict) and "licence" in first
@@ -136,7 +136,8 @@ def read(files: list[Path], rows: Rows) -> Iterator[Item]:
         for row, dialogue in dialogues(file, rows):
             item: Item | None
             if isinstance(dialogue, Support) and all(role == "seeker" for role, _ in dialogue.said):
-                item = post(source, dialogue.id, dialogue.language, "\n".join(text for _, text in dialogue.said))
+                text = "\n".join(text for _, text in dialogue.said)
+                item = post(row, rows, source, dialogue.id, dialogue.language, text)
             elif isinstance(dialogue, Support):
                 about = dialogue.model_dump(exclude={"id", "language", "turns"})
                 item = support_dialogue(rows, row, source, dialogue.id, dialogue.language, dialogue.said, **about)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from data_prep.records import Language, Line, RolePlay
+from data_prep.records import Language, RolePlay
 from data_prep.sources.rows import Row, Rows
 
 _CJK = re.compile(r"[一-鿿]")
@@ -84,8 +84,8 @@ def play(
 ) -> RolePlay | None:
     """An item from what was said, as (speaker, text); lines of the speaker `character` are the character's.
 
-    Empty texts are left out. None, with a reason in the account, when nothing is left, when the character does not speak, or
-    when nobody else does (`alone`: that is how the corpus is).
+    Empty texts are left out. None, with a reason in the account, when nothing is left, when the character does not speak, when
+    nobody else does (`alone`: that is how the corpus is), or when the row's values do not fit the record.
     """
     spoken = [(name.strip(), text.strip()) for name, text in said if text.strip()]
     speakers = {name for name, _ in spoken}
@@ -96,8 +96,10 @@ def play(
     elif len(speakers) == 1 and not alone:
         rows.drop(row, "only the character speaks")
     else:
-        lines = tuple(Line(role="character" if name == character else "partner", name=name, text=text) for name, text in spoken)
-        return RolePlay(
+        lines = [{"role": "character" if name == character else "partner", "name": name, "text": text} for name, text in spoken]
+        return rows.record(
+            RolePlay,
+            row,
             id=f"{source}-{source_id}",
             language=language,
             source=source,

@@ -38,13 +38,27 @@ def first_replies(source: str, language: Language, found: Iterable[tuple[Row, Pa
             rows.drop(row, EMPTY)
         else:
             seen.add(pair.post_id)
-            yield post(source, pair.post_id, language, text, pair.reply)
+            item = post(row, rows, source, pair.post_id, language, text, pair.reply)
+            if item is not None:
+                yield item
         pairs.add(key)
 
 
-def post(source: str, source_id: str, language: Language, text: str, reply: str | None = None) -> Post:
-    """A `Post` whose id is `source-source_id`; a blank reply is none."""
-    said = (reply or "").strip() or None
-    return Post(
-        id=f"{source}-{source_id}", language=language, source=source, source_id=source_id, text=text.strip(), reply=said
+def post(
+    row: Row, rows: Rows, source: str, source_id: str, language: Language, text: str, reply: str | None = None
+) -> Post | None:
+    """A `Post` whose id is `source-source_id`; a blank reply is none, a blank text drops the row. None, and a malformed drop,
+    where the row's values do not fit the record."""
+    if not text.strip():
+        rows.drop(row, EMPTY)
+        return None
+    return rows.record(
+        Post,
+        row,
+        id=f"{source}-{source_id}",
+        language=language,
+        source=source,
+        source_id=source_id,
+        text=text.strip(),
+        reply=(reply or "").strip() or None,
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from data_prep.sources.posts import EMPTY, post
+from data_prep.sources.posts import post
 from data_prep.sources.rows import Item, Raw, Rows, Sampled, Source
 
 
@@ -24,12 +24,9 @@ def read(files: list[Path], rows: Rows) -> Iterator[Item]:
     for file in files:
         for position, row in enumerate(rows.json_list(file)):
             raw = rows.parse(_Row, row)
-            if raw is None:
-                continue
-            if not raw.input.strip():
-                rows.drop(row, EMPTY)
-                continue
-            yield post("psych8k", f"{position}", "en", raw.input, raw.output)
+            item = post(row, rows, "psych8k", f"{position}", "en", raw.input, raw.output) if raw else None
+            if item is not None:
+                yield item
 
 
 SOURCES = (

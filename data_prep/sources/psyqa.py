@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from data_prep.records import Whole
 from data_prep.sources.posts import Pair, first_replies
 from data_prep.sources.rows import Item, Raw, Row, Rows, Sampled, Source
 
@@ -17,7 +18,7 @@ class _Answer(Raw):
 
 
 class _Row(Raw):
-    questionID: int | str
+    questionID: Whole | str
     question: str
     description: str = ""
     answers: tuple[_Answer, ...] = ()

@@ -15,11 +15,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from data_prep.ledger import Step
 from data_prep.records import Language, Post, RolePlay, SupportDialogue
 from serve.errors import UserError
-from serve.files import explain, read_bytes
+from serve.files import explain, load_json, read_bytes, read_json
 
 Item = SupportDialogue | Post | RolePlay
 M = TypeVar("M", bound=BaseModel)
 MALFORMED = "malformed"
+_LONGEST = 300  # characters of a problem: what a row holds may be of any length
 
 
 class Raw(BaseModel):
@@ -54,7 +55,7 @@ class Rows:
             if number >= first and line.strip():
                 row = self.unit(f"{path}:{number}", None)
                 try:
-                    value = orjson.loads(line)
+                    value = load_json(line)
                 except orjson.JSONDecodeError as error:
                     self.malformed(row, f"malformed JSON: {error.msg} (column {error.colno})")
                     continue
@@ -70,10 +71,7 @@ class Rows:
 
     def json(self, path: Path) -> Any:
         """A whole JSON file, not counted: for files whose units lie deeper (`unit` counts those)."""
-        try:
-            return orjson.loads(read_bytes(path, "corpus file"))
-        except orjson.JSONDecodeError as error:
-            raise UserError(f"{path}:{error.lineno}: malformed JSON: {error.msg}") from None
+        return read_json(path, "corpus file")
 
     def csv(self, path: Path, needed: Sequence[str] = ()) -> Iterator[Row]:
         """Every record of a CSV file with a header, as a dict; its place is the line it begins on. Raises `UserError` for a
@@ -114,8 +112,13 @@ class Rows:
             self.malformed(row, explain(error))
             return None
 
+    def record(self, model: type[M], row: Row, **fields: Any) -> M | None:
+        """A record made of a row; None (and a malformed drop with its place and field) where the values do not fit."""
+        return self.parse(model, Row(row.where, fields))
+
     def malformed(self, row: Row, problem: str) -> None:
         """Drop a row that cannot be read. Raises `UserError` under `strict`."""
+        problem = problem if len(problem) <= _LONGEST else f"{problem[:_LONGEST]} …"
         if self.strict:
             raise UserError(f"{row.where}: {problem}")
         self.problems.append(f"{row.where}: {problem}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from data_prep.sources.posts import EMPTY, post
+from data_prep.sources.posts import post
 from data_prep.sources.rows import Item, Rows, Source
 
 
@@ -15,10 +15,8 @@ def read(files: list[Path], rows: Rows) -> Iterator[Item]:
         for position, row in enumerate(rows.json_list(file)):
             if not isinstance(row.value, str):
                 rows.malformed(row, f"expected a string, found {type(row.value).__name__}")
-            elif not row.value.strip():
-                rows.drop(row, EMPTY)
-            else:
-                yield post("simpsydial", f"{file.stem}/{position}", "zh", row.value)
+            elif (item := post(row, rows, "simpsydial", f"{file.stem}/{position}", "zh", row.value)) is not None:
+                yield item
 
 
 SOURCES = (

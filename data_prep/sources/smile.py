@@ -14,7 +14,7 @@ from pydantic import ConfigDict
 from data_prep.records import Role
 from data_prep.sources.rows import Item, Raw, Row, Rows, Sampled, Source
 from data_prep.sources.support import by_role, support_dialogue
-from serve.files import read_bytes
+from serve.files import load_json, read_bytes
 
 _ROLES: dict[str, Role] = {"client": "seeker", "counselor": "supporter"}
 
@@ -38,7 +38,7 @@ def _found(file: Path, rows: Rows) -> Iterator[Row]:
         return
     row = rows.unit(str(file), None)
     try:
-        yield Row(row.where, {"id": file.stem, "dialog": orjson.loads(read_bytes(file, "corpus file"))})
+        yield Row(row.where, {"id": file.stem, "dialog": load_json(read_bytes(file, "corpus file"))})
     except orjson.JSONDecodeError as error:
         rows.malformed(row, f"malformed JSON: {error.msg} (line {error.lineno})")
 

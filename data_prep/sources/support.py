@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from data_prep.records import Dialogue, Language, Role, SupportDialogue, Turn
+from data_prep.records import Language, Role, SupportDialogue, Turn
 from data_prep.sources.rows import Row, Rows
 
 ROLES: dict[str, Role] = {"usr": "seeker", "seeker": "seeker", "speaker": "seeker"}
@@ -38,14 +38,14 @@ def support_dialogue(
 ) -> SupportDialogue | None:
     """A row's turns as a dialogue (merged as in `merged`); None, and the drop "no reply", when fewer than two are left.
 
-    `about` are further fields of `SupportDialogue`.
+    `about` are further fields of `SupportDialogue`. None, and a malformed drop, where the row's values do not fit the record.
     """
     spoken = merged(Turn(role=role, text=text) for role, text in turns)
     if len(spoken) < 2:
         rows.drop(row, NO_REPLY)
         return None
-    dialogue = Dialogue(id=f"{source}-{source_id}", language=language, source=source, source_id=source_id, turns=spoken)
-    return SupportDialogue(dialogue=dialogue, **about)
+    dialogue = {"id": f"{source}-{source_id}", "language": language, "source": source, "source_id": source_id, "turns": spoken}
+    return rows.record(SupportDialogue, row, dialogue=dialogue, **about)
 
 
 def by_role(rows: Rows, row: Row, spoken: Iterable[tuple[str, str]], roles: dict[str, Role]) -> list[tuple[Role, str]] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from data_prep.records import Whole
 from data_prep.sources.rows import Raw, Row, Rows
 from serve.errors import UserError, near
 from serve.files import CONFIGS, load_yaml, read_bytes
@@ -36,15 +36,15 @@ class _Wic(Raw):
     word: Text
     sentence1: Text
     sentence2: Text
-    start1: int
-    end1: int
+    start1: Whole
+    end1: Whole
     label: Literal["false", "true"] | bool
 
 
 class _Target(Raw):
     span1_text: Text
     span2_text: Text
-    span2_index: int
+    span2_index: Whole
 
 
 class _Wsc(Raw):
@@ -64,7 +64,7 @@ class _HellaSwag(Raw):
     ctx_a: str
     ctx_b: str
     endings: Annotated[list[str], Field(min_length=4, max_length=4)]
-    label: Literal[0, 1, 2, 3]
+    label: Annotated[Whole, Field(ge=0, le=3)]
 
 
 class _Piqa(Raw):
@@ -98,7 +98,7 @@ class _Bbq(Raw):
     ans0: Text
     ans1: Text
     ans2: Text
-    label: Literal[0, 1, 2]
+    label: Annotated[Whole, Field(ge=0, le=2)]
     context_condition: Literal["ambig", "disambig"]
     question_polarity: Literal["neg", "nonneg"]
     category: Text
@@ -107,7 +107,7 @@ class _Bbq(Raw):
 
 
 class _Safety(Raw):
-    id: int
+    id: Whole
     question: Text
     options: Annotated[list[str], Field(min_length=2)]
     category: Text
@@ -128,7 +128,7 @@ class _Item(Raw):
 
     text: Text
     choices: Annotated[list[Text], Field(min_length=2)]
-    gold: int | Annotated[list[int], Field(min_length=1)]
+    gold: Whole | Annotated[list[Whole], Field(min_length=1)]
 
 
 class _Document(Raw):
@@ -198,11 +198,12 @@ def _irony(files: list[Path], rows: Rows) -> Iterator[Doc]:
 def _goemotions(files: list[Path], rows: Rows) -> Iterator[Doc]:
     """The file of label names comes first."""
     names = _lines(files[0])
+    places = {str(place): place for place in range(len(names))}
     for row, (text, labels, _) in _tabbed(files[1:], rows, 3):
         gold = labels.split(",")
-        if not all(one.isdigit() and int(one) < len(names) for one in gold):
+        if not set(gold) <= places.keys():
             rows.malformed(row, f"labels: expected numbers below {len(names)}, found {labels!r}")
-        yield {"text": text, "choices": names, "gold": [int(one) for one in gold]}
+        yield {"text": text, "choices": names, "gold": [places[one] for one in gold]}
 
 
 def _mutual(files: list[Path], rows: Rows) -> Iterator[Doc]:
@@ -277,11 +278,12 @@ def _safety(files: list[Path], rows: Rows) -> Iterator[Doc]:
         if not isinstance(known, dict):
             rows.drop(row, "no answer in the file of answers")
             continue
-        if known.get("answer") not in range(len(raw.options)):
-            rows.malformed(row, f"answer of {raw.id}: expected 0 to {len(raw.options) - 1}, found {known.get('answer')!r}")
+        answer = known.get("answer")
+        if type(answer) is not int or not 0 <= answer < len(raw.options):
+            rows.malformed(row, f"answer of {raw.id}: expected 0 to {len(raw.options) - 1}, found {answer!r}")
         language = "en" if raw.question.isascii() else "zh"
         item = {"question": raw.question, "options": raw.options, "category": raw.category, "language": language}
-        yield {**item, "gold": [known["answer"]]}
+        yield {**item, "gold": [answer]}
 
 
 def _understanding(what: str) -> Callable[[list[Path], Rows], Iterator[Doc]]:
@@ -357,7 +359,8 @@ def _tabbed(files: Sequence[Path], rows: Rows, width: int, header: str | None = 
     """The fields of every line, parted by tabs, without quoting."""
     for file in files:
         lines = _lines(file, keep_blank=True)
-        for number, fields in enumerate(csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE), start=1):
+        for number, line in enumerate(lines, start=1):
+            fields = line.removesuffix("\r").split("\t") if line.strip("\r") else []
             if not fields or (number == 1 and header is not None and fields[0] == header):
                 continue
             row = rows.unit(f"{file}:{number}", None)

@@ -21,11 +21,12 @@ from typing import Annotated, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, model_validator
 
+from data_prep.records import Identifier, Number, Whole
 from data_prep.scores.bootstrap import RESAMPLES, Floats, resampled_means
 from evalsuite.fdaef.normalise import check_item, features
 from evalsuite.fdaef.registry import Benchmark, Method
 from serve.errors import UserError, near
-from serve.files import digest, read_bytes, read_jsonl
+from serve.files import digest, read_placed
 
 T = TypeVar("T")
 
@@ -34,15 +35,15 @@ class Score(BaseModel):
     """One line of a score file (see the module)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    model: Annotated[str, Field(min_length=1)]
+    model: Identifier
     dataset: str | None = None
     metric: str | None = None
     node: str | None = None
-    item: Annotated[str, Field(min_length=1)] | None = None
+    item: Identifier | None = None
     value: Annotated[StrictInt | StrictFloat, Field(allow_inf_nan=False)] | str | None = None
     outcome: dict[str, str | list[str] | None] | None = None
-    n: Annotated[int, Field(ge=1)] | None = None
-    chance: Annotated[float, Field(ge=0, le=1)] | None = None
+    n: Annotated[Whole, Field(ge=1)] | None = None
+    chance: Annotated[Number, Field(ge=0, le=1)] | None = None
 
     @model_validator(mode="after")
     def _of_one_kind(self) -> Score:
@@ -100,12 +101,10 @@ def read_scores(paths: Sequence[Path], benchmark: Benchmark, draws: bool = True)
     given: dict[str, dict[str, float]] = {}
     nodes = set(node_paths(benchmark))
     for path in paths:
-        records = read_jsonl(path, Score, "scores")
-        lines = [i for i, line in enumerate(read_bytes(path, "scores").split(b"\n"), start=1) if line.strip()]
-        for model in sorted({score.model for score in records}):
+        records = read_placed(path, Score, "scores")
+        for model in sorted({score.model for _, score in records}):
             found.setdefault(model, {})
-        for line, score in zip(lines, records, strict=True):
-            where = f"{path}:{line}"
+        for where, score in records:
             if score.node is not None:
                 if score.node not in nodes:
                     raise UserError(f"{where}: node: {benchmark.name} has no {score.node!r}: {near(score.node, nodes)}")

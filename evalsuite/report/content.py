@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import orjson
 from pydantic import BaseModel
 from rich.console import Console
 from rich.text import Text
@@ -35,7 +34,7 @@ from evalsuite.statistics.leaderboard import groups_of, leaderboard, pairwise_di
 from evalsuite.statistics.order import judgements_in_order
 from evalsuite.statistics.summary import AGREEMENT, checked, costs, distributions, supporter_of, terminations
 from serve.errors import UserError
-from serve.files import read_bytes, read_jsonl
+from serve.files import read_jsonl, read_object
 from serve.specs import EMBEDDED_PREFIX
 
 M = TypeVar("M", bound=BaseModel)
@@ -244,7 +243,7 @@ def _records(path: Path, model: type[M]) -> list[M]:
 
 
 def _json(path: Path, default: dict[str, Any]) -> dict[str, Any]:
-    return orjson.loads(read_bytes(path, path.name)) if path.exists() else default
+    return read_object(path, path.name) if path.exists() else default
 
 
 def _models(config: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from data_prep.cards.sheets import read_sheet
-from data_prep.records import Dialogue, Judgement, Language
+from data_prep.records import Dialogue, Judgement, Language, number, plain_name
 from data_prep.rubrics import Rubric
 from data_prep.scores.bootstrap import LEVEL, Floats
 from data_prep.tables import Estimate
@@ -243,14 +243,17 @@ def read_ratings(path: Path) -> tuple[Floats, list[str]]:
         for name, cell in (("user", user), ("model", model)):
             if not cell:
                 raise row.fault(name, "empty")
+            try:
+                plain_name(cell)
+            except ValueError as error:
+                raise row.fault(name, str(error)) from None
         if (user, model) in found:
             raise row.fault("score", f"a second score of user {user!r} for model {model!r}: average repeats first")
         try:
-            score = float(text) if text else math.nan
+            score = number(text) if text else math.nan
         except ValueError:
-            raise row.fault("score", f"{text!r} is not a number") from None
-        if text and not math.isfinite(score):
-            raise row.fault("score", f"{text!r} is not a finite number; leave the cell empty for an unreadable verdict")
+            problem = f"{text[:40]!r} is not a finite number; leave the cell empty for an unreadable verdict"
+            raise row.fault("score", problem) from None
         found[user, model] = score
     users, models = (sorted({key[side] for key in found}) for side in (0, 1))
     ratings = np.array([[found.get((user, model), math.nan) for model in models] for user in users])

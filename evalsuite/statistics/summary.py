@@ -59,7 +59,8 @@ def languages_of(records: Iterable[Dialogue | Judgement]) -> list[Language]:
 def checked(judgements: Sequence[Judgement], rubric: Rubric) -> Iterator[Judgement]:
     """The judgements on this rubric (those on other rubrics are passed over).
 
-    Raises `UserError` for a dimension that the rubric lacks or a value off its scale: either would distort every mean.
+    Raises `UserError` for a dimension that the rubric lacks, and for a value or a probability off its scale: all of them would
+    distort every mean.
     """
     for judgement in judgements:
         if judgement.rubric != rubric.name:
@@ -72,6 +73,11 @@ def checked(judgements: Sequence[Judgement], rubric: Rubric) -> Iterator[Judgeme
             if figure is not None and not scale.min <= figure <= scale.max:
                 raise UserError(
                     f"{where}: {field}: {figure:g} is off the scale {scale.min} to {scale.max} of rubric {rubric.name}"
+                )
+        for score in judgement.distribution or ():
+            if not scale.min <= int(score) <= scale.max:
+                raise UserError(
+                    f"{where}: distribution: {score} is off the scale {scale.min} to {scale.max} of rubric {rubric.name}"
                 )
         yield judgement
 

@@ -189,6 +189,13 @@ def test_what_cannot_be_read_is_told_with_its_place(files: Path, column: str, te
     assert re.search(problem, str(error))
 
 
+def test_a_sheet_with_nothing_but_its_header_is_refused(files: Path) -> None:
+    (files / "ann.csv").write_bytes((files / "ann.csv").read_bytes().split(b"\r\n")[0] + b"\r\n")
+    output, error = command("import", "--dialogues", files / "d.jsonl", "--sheet", files / "ann.csv", "--out", files / "new")
+    assert str(error) == f"{files / 'ann.csv'}: no dialogue below the header"
+    assert not output and not (files / "new").exists()
+
+
 def test_one_persons_sheet_under_two_names_is_refused(files: Path) -> None:
     fill(files / "ann.csv", same(3))
     (files / "bo.csv").write_bytes((files / "ann.csv").read_bytes())

@@ -201,25 +201,39 @@ def utterance(number: int, text: str, name: str = "hit:1_conv:2") -> dict[str, A
     return {"conv_id": name, "utterance_idx": number, "prompt": "My cat_comma_ gone.", "speaker_idx": who, "utterance": text}
 
 
-def empathic_comm(folder: Path) -> str:
+def empathic_comm(folder: Path, flat: bool = False) -> str:
+    """A miniature of the published repository; `flat` has its files in one folder, as FOLDER__NAME."""
+
+    def write(place: str, rows: list[dict[str, Any]]) -> None:
+        path = folder / ("__".join(Path(place).parts[-2:]) if flat else place)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        table(path, rows)
+
     lines = [utterance(1, "I looked everywhere."), utterance(2, "Oh no_comma_ really?"), utterance(3, "Yes.")]
     gap = [utterance(1, "a", "hit:3_conv:6"), utterance(3, "c", "hit:3_conv:6")]
-    table(folder / "original_data__sample_empatheticdialogues.csv", lines + gap)
-    table(folder / "original_data__sample_epitome.csv", [pair("r1", "")])
+    write("original_data/sample_empatheticdialogues.csv", lines + gap)
+    write("original_data/sample_epitome.csv", [pair("r1", "")])
     one = {"conv_id": "hit:1_conv:2", "empathy": "3.5", "relevance": "", "fluency": "5.0"}
     pairs = {"sp_id": "p1", "level_emotional_reactions": 2, "level_interpretations": 1, "level_explorations": 0}
-    table(folder / "empatheticdialogues__crowd_ratings.csv", [one])
-    table(
-        folder / "empatheticdialogues__expert1_ratings.csv", [one | {"empathy": 2, "relevance": 4}, one | {"conv_id": "gone"}]
-    )
-    table(folder / "empatheticdialogues__gpt_ratings.csv", [{"": 0} | one | {"empathy": 1}])
-    table(folder / "epitome__crowd_ratings.csv", [pairs])
-    table(folder / "epitome__claude_ratings.csv", [{"": 0} | pairs])
+    talks, posts = "annotations/empatheticdialogues", "annotations/epitome"
+    write(f"{talks}/crowd_ratings.csv", [one])
+    write(f"{talks}/expert1_ratings.csv", [one | {"empathy": 2, "relevance": 4}, one | {"conv_id": "gone"}])
+    write(f"{talks}/gpt_ratings.csv", [{"": 0} | one | {"empathy": 1}])
+    write(f"{posts}/crowd_ratings.csv", [pairs])
+    write(f"{posts}/claude_ratings.csv", [{"": 0} | pairs])
+    listening = [{"conversation_id": number, "validating_emotions": 4, "advice_giving": 1} for number in range(3)]
+    write("annotations/lend_an_ear/expert1_ratings.csv", listening)
+    write("annotations/perceived_empathy/crowd_ratings.csv", [{"id": "5b", "m_understood": 6.67}])
+    write("original_data/perceived_empathy_self_ratings.csv", [{"id": "5b", "understood": 6}])
+    write("original_data/sample_lend_an_ear_conversations.csv", [{"conversation_id": 0, "full_conversation": "Seeker: Hm."}])
+    write("annotations/table_kappa.csv", [{"pair": "experts", "kappa": 0.5}])
     return f"empathic_comm={folder}"
 
 
-def test_empathic_comm(tmp_path: Path) -> None:
-    call(tmp_path / "out", "--source", empathic_comm(tmp_path))
+@pytest.mark.parametrize("flat", [False, True])
+def test_empathic_comm(tmp_path: Path, flat: bool) -> None:
+    output = call(tmp_path / "out", "--source", empathic_comm(tmp_path / "clone", flat))
+    assert "left out:" not in output
     dialogues = read_jsonl(tmp_path / "out" / "dialogues.jsonl", Dialogue, "dialogues")
     assert [d.id for d in dialogues] == ["empathic_comm-hit:1_conv:2", "epitome-p1-r1"]
     assert [(t.role, t.text) for t in dialogues[0].turns] == [
@@ -244,13 +258,15 @@ def test_empathic_comm(tmp_path: Path) -> None:
         ("claude-3.7-sonnet", "interpretations", 1.0),
     ]
     dropped = {"its dialogue lacks an utterance": 2, "a rating without its text": 1}
-    assert steps(tmp_path / "out")["read empathic_comm"] == (12, 9, dropped)
+    dropped["lend_an_ear: there is no rubric for its six dimensions"] = 3
+    dropped["perceived_empathy: its dialogues are not published"] = 2
+    assert steps(tmp_path / "out")["read empathic_comm"] == (17, 9, dropped)
 
 
 def test_what_two_corpora_share_is_counted_once(tmp_path: Path) -> None:
     """EmpathicComm's pairs are EPITOME's, and so are the levels of its crowd."""
     (tmp_path / "e").mkdir()
-    both = ("--source", epitome(tmp_path / "e", [pair("r1", 0)]), "--source", empathic_comm(tmp_path))
+    both = ("--source", epitome(tmp_path / "e", [pair("r1", 0)]), "--source", empathic_comm(tmp_path / "c"))
     call(tmp_path / "out", *both)
     assert steps(tmp_path / "out")["dialogues"] == (3, 2, {"in two corpora, the first stands": 1})
     again = {"given twice: same value": 1, "given twice: another value, the first stands": 2}
@@ -351,7 +367,7 @@ def test_a_rubric_of_ones_own(own: Path) -> None:
         (("--source", "esconv"), "write NAME=PATH"),
         (("--source", "smile=x"), "no scores come with a corpus 'smile': known: empathic_comm, epitome, esconv"),
         (("--source", "epitome=nowhere"), "no such folder or file: nowhere. epitome is .* Get it from GitHub"),
-        (("--source", "empathic_comm=."), "holds none of original_data__sample"),
+        (("--source", "empathic_comm=."), "holds none of original_data/sample_e"),
     ],
 )
 def test_wrong_arguments(arguments: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

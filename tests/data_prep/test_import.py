@@ -11,13 +11,17 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from data_prep.cards import load_cards
 from data_prep.commands.import_esc_eval import import_esc_eval
 from data_prep.judge_prompts import judge_messages
+from data_prep.ledger import Step
 from data_prep.prompts import PromptPack
+from data_prep.published import find_clone, read_dialogues
 from data_prep.published.prompts import DIMENSIONS, escaped, find_prompts
 from data_prep.records import Dialogue, Judgement, Language, RoleCard
 from data_prep.rubrics import load_rubric
 from data_prep.seeker_prompts import greeting, seeker_system
+from data_prep.sources.rows import Rows
 from serve.errors import UserError
 from serve.files import read_jsonl
 
@@ -228,6 +232,10 @@ def test_files_may_lie_side_by_side(run: Run, clone: Path) -> None:
         ("score/Model_A_zh.json", {"0": {"fluency": 7}}, "dialogue 0, fluency: 7 is not a score (0 to 4, or -1)"),
         ("score/Model_A_zh.json", {"0": {"fluency": True}}, "True is not a score"),
         ("score/Model_A_zh.json", {"0": {"wit": 1}}, "unknown dimension 'wit'"),
+        ("result/2024-01-02/Model_A_zh.json", {"k" * 300: lines("zh")}, "should have at most 200 characters"),
+        ("result/2024-01-02/Model_A_zh.json", {"9" * 5_000: lines("zh")}, "should have at most 200 characters"),
+        ("result/2024-01-02/Model_A_zh.json", {"a\x00": lines("zh")}, "id: a control character"),
+        ("score/Model_A_zh.json", {"0": {"k" * 300: 1}}, "unknown dimension 'kkk"),
     ],
 )
 def test_malformed_rows_are_told_and_fatal_under_strict(run: Run, clone: Path, name: str, value: Any, told: str) -> None:
@@ -235,6 +243,16 @@ def test_malformed_rows_are_told_and_fatal_under_strict(run: Run, clone: Path, n
     assert told in run()
     with pytest.raises(UserError, match=name.split("/")[-1]):
         run("--strict")
+
+
+@pytest.mark.parametrize("key", ["01", "\u0660", "+0", "9" * 4_000, "1"])
+def test_only_a_number_as_the_file_writes_it_is_a_place_among_the_cards(clone: Path, key: str) -> None:
+    """The test cards hold one card, at place 0."""
+    (clone / "result/2024-01-02/Model_A_zh.json").write_text(json.dumps({"0": lines("zh"), key[:100]: lines("zh")}))
+    found = find_clone(clone)
+    cards = load_cards(found.cards["test cards", "zh"])
+    dialogues = list(read_dialogues(found.results["Model_A_zh"], cards, Rows(Step("read"))))
+    assert [dialogue.card_id for dialogue in dialogues] == ["esc-eval-7", None]
 
 
 def test_scores_of_no_dialogue_are_dropped_with_a_reason(run: Run, clone: Path) -> None:
@@ -259,6 +277,7 @@ def test_two_files_of_one_name_and_folders_without_any(run: Run, clone: Path, tm
     [
         ("def broken(:\n", "not readable as python"),
         ("x = 'a\x00b'\n", "not readable as python"),
+        (f"x = {' + '.join(['a'] * 1_200)}\n", "not readable as python"),  # the parser takes it, whoever walks down it does not
         ("prompt = start + card['base'] + 'and so on'\n", "built in an unknown way"),
         (score_script(SUMMED.replace("chat.strip()", "chat.strip() + more")), "the judge's message is built in an unknown way"),
     ],

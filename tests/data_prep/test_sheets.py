@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
+import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,8 @@ import openpyxl
 import pytest
 from typer.testing import CliRunner
 
-from data_prep.cards.annotation_sheets import ANSWERS, COLUMNS, SHEET, THIRD_COLUMNS, write_sheets
-from data_prep.cards.sheets import guarded, read_sheet, unguarded, write_csv, write_xlsx
+from data_prep.cards.annotation_sheets import ANSWERS, COLUMNS, SHEET, THIRD_COLUMNS, WORKERS_SHEET, write_sheets
+from data_prep.cards.sheets import guarded, read_filled, read_sheet, unguarded, write_csv, write_xlsx
 from data_prep.cards.taxonomy import load_taxonomy
 from data_prep.commands.annotate import app
 from data_prep.records import Language, RoleCard
@@ -102,6 +104,31 @@ def test_xlsx_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 # --- cards annotate ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_xlsx_cell_that_cannot_be_read(tmp_path: Path) -> None:
+    """openpyxl reads rows when they are asked for: a number of 5,000 digits is more than int() takes."""
+    write_xlsx(tmp_path / "whole.xlsx", SHEET, ("id",), [{"id": "a"}])
+    path = tmp_path / "s.xlsx"
+    with zipfile.ZipFile(tmp_path / "whole.xlsx") as whole, zipfile.ZipFile(path, "w") as changed:
+        for name in whole.namelist():
+            content = whole.read(name)
+            if name == "xl/worksheets/sheet1.xml":
+                content = re.sub(rb'<c r="A2".*?</c>', b'<c r="A2"><v>' + b"9" * 5_000 + b"</v></c>", content)
+            changed.writestr(name, content)
+    with pytest.raises(UserError, match=r"s\.xlsx: not a readable XLSX file: ValueError"):
+        read_sheet(path, SHEET, ("id",))
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".xlsx"])
+def test_a_sheet_with_nothing_but_its_header_is_refused(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"empty{suffix}"
+    if suffix == ".csv":
+        write_csv(path, COLUMNS, [])
+    else:
+        write_xlsx(path, SHEET, COLUMNS, [])
+    with pytest.raises(UserError, match=rf"empty{suffix}: no card below the header"):
+        read_filled(path, WORKERS_SHEET, {"c1": "My cat."}, "card")
 
 
 def card(number: int, language: Language, problem: str) -> RoleCard:

@@ -1,0 +1,278 @@
+"""What a file says is what is read: nothing that looks like a number, a key or a name is taken for another one in silence."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+import data_prep
+import evalsuite
+from data_prep import records
+from data_prep.ledger import Step
+from data_prep.records import Count, Judgement, Number, Record, number
+from data_prep.role_play.contamination import read_documents
+from data_prep.rubrics import load_rubric
+from data_prep.scores.human import COLUMNS
+from data_prep.sources.rows import Raw, Rows
+from evalsuite.fdaef.forms import FORMS
+from evalsuite.fdaef.registry import load_benchmark
+from evalsuite.fdaef.scores import read_scores
+from evalsuite.statistics.agreement import read_gold
+from evalsuite.statistics.discrimination import read_ratings
+from evalsuite.statistics.summary import checked
+from serve.errors import UserError
+from serve.files import load_json, read_object
+from tests.conftest import EscEval
+from tests.evalsuite.test_bad_files import DIALOGUE, READERS, Reader, changed
+from tests.evalsuite.test_bad_input import refused
+
+SCORE = {"model": "m", "dataset": "wic", "metric": "accuracy", "value": 0.5, "n": 3}
+READ: dict[str, Reader] = READERS | {
+    "documents": Reader(read_documents, ".jsonl", [DIALOGUE | {"id": "d1"}]),
+    "ecdbench scores": Reader(lambda path: read_scores([path], load_benchmark(), draws=False), ".jsonl", [SCORE]),
+}
+TRUE = "a number is expected, not true or false"
+NAME = "a control character"
+SILENT: list[tuple[str, str, Any, str]] = [
+    ("judgements", "value", True, f"value: {TRUE}"),
+    ("judgements", "value", "1_0", "value: a number is expected"),
+    ("judgements", "value", 1e300, "value: Input should be less than or equal to 1000"),
+    ("judgements", "expected", True, f"expected: {TRUE}"),
+    ("judgements", "turn", True, f"turn: {TRUE}"),
+    ("judgements", "repeat", True, f"repeat: {TRUE}"),
+    ("judgements", "judge", "a\x00b", f"judge: {NAME}"),
+    ("judgements", "condition", {"mode": "a\nb"}, f"condition.mode: {NAME}"),
+    ("judgements", "distribution", {"2": 1.5, "3": -0.5}, "distribution.3: Input should be greater than or equal to 0"),
+    ("judgements", "distribution", {"3": True}, f"distribution.3: {TRUE}"),
+    ("judgements", "distribution", {"high": 1.0}, "distribution.high.[key]: the key is not a whole score"),
+    ("judgements", "distribution", {"0.5": 1.0}, "distribution.0.5.[key]: the key is not a whole score"),
+    ("judgements", "distribution", {"03": 1.0}, "distribution.03.[key]: the key is not a whole score"),
+    ("judgements", "distribution", {"\u0663": 1.0}, "[key]: the key is not a whole score"),
+    ("gold", "value", True, f"value: {TRUE}"),
+    ("gold", "turn", True, f"turn: {TRUE}"),
+    ("gold", "annotator", "a\x00", f"annotator: {NAME}"),
+    ("dialogues", "trial", True, f"trial: {TRUE}"),
+    ("dialogues", "supporter", "a\x1bb", f"supporter: {NAME}"),
+    ("dialogues", "usage", {"calls": True}, f"usage.calls: {TRUE}"),
+    ("cards", "source", "a\x00", f"source: {NAME}"),
+    ("published cards", "id", True, f"id: {TRUE}"),
+    ("preferences", "annotator", "a\tb", f"annotator: {NAME}"),
+    ("replies", "turn", True, f"turn: {TRUE}"),
+    ("profiles", "demographics", {"age": True}, f"demographics.age: {TRUE}"),
+    ("documents", "turns", True, f"turns: {TRUE}"),
+    ("held dialogues", "trial", True, f"trial: {TRUE}"),
+    ("ecdbench scores", "n", True, f"n: {TRUE}"),
+    ("ecdbench scores", "chance", True, f"chance: {TRUE}"),
+    ("ecdbench scores", "model", "a\x00", f"model: {NAME}"),
+]
+
+
+@pytest.mark.parametrize(("name", "field", "value", "message"), SILENT)
+def test_what_was_once_taken_for_something_else(name: str, field: str, value: Any, message: str, tmp_path: Path) -> None:
+    reader = READ[name]
+    path = tmp_path / f"given{reader.suffix}"
+    reader.write(path, reader.sound)
+    reader.read(path)
+    reader.write(path, changed(reader.sound, (0, field), value))
+    with pytest.raises(UserError) as caught:
+        reader.read(path)
+    assert str(caught.value).startswith(f"{path}:") and message in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [name for name, reader in READ.items() if reader.suffix != ".yaml"])
+def test_a_key_that_an_object_has_twice(name: str, tmp_path: Path) -> None:
+    reader = READ[name]
+    path = tmp_path / f"given{reader.suffix}"
+    reader.write(path, reader.sound)
+    key = next(iter(reader.sound[0]))
+    path.write_text(path.read_text().replace("{", f'{{"{key}": 0, ', 1))
+    with pytest.raises(UserError, match=f":1: malformed JSON: the key '{key}' is given twice"):
+        reader.read(path)
+
+
+@pytest.mark.parametrize(
+    ("marked", "key"),
+    [
+        ('{"a": 1, §"a": 1}', "a"),
+        ('{"a": 1,\n "b": {"c": 1, "d": [{},\n {"c": 1, §"c": 2}]}}', "c"),
+        ('[{"a": "}{\\"a\\": "}, {"a\\u0062": 1, §"ab" : 2}]', "ab"),
+        ('{"": 0, §"": 0}', ""),
+        ('{"a": {"a": {"a": 1}}, "b": "\\"a\\": ", §"a": 1}', "a"),
+    ],
+)
+def test_where_a_doubled_key_stands(marked: str, key: str) -> None:
+    """§ is where."""
+    with pytest.raises(json.JSONDecodeError) as caught:
+        load_json(marked.replace("§", ""))
+    assert (caught.value.msg, caught.value.pos) == (f"the key {key!r} is given twice", marked.index("§"))
+    assert caught.value.lineno == marked[: marked.index("§")].count("\n") + 1
+
+
+@pytest.mark.parametrize(
+    "text", ['[{"a": 1}, {"a": 1}]', '{"a": {"a": 1}, "A": "\\"a\\": 1"}', '{"a": "{", "b": "a\\\\"}', "7", '"{"']
+)
+def test_keys_of_several_objects_and_braces_in_texts_are_no_doubled_keys(text: str) -> None:
+    assert load_json(text) == load_json(text.encode()) == json.loads(text)
+
+
+def test_json_is_as_deep_as_can_be_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "d.json"
+    path.write_text('{"a":' * 254 + "1" + "}" * 254)
+    assert read_object(path, "a thing")
+    path.write_text('{"a":' * 255 + "1" + "}" * 255)
+    with pytest.raises(UserError, match=r"d\.json:1: malformed JSON: nested too deeply"):
+        read_object(path, "a thing")
+
+
+# --- numbers in text ------------------------------------------------------------------------------------------------------
+
+CELLS = {"3": 3, " 3 ": 3, "+3": 3, "-0.5": -0.5, ".5": 0.5, "3.": 3, "1e1": 10, "1E-2": 0.01, "03": 3}
+NO_NUMBERS = [
+    "",
+    " ",
+    "1_0",
+    "nan",
+    "NaN",
+    "inf",
+    "-Infinity",
+    "0x10",
+    "\u0661",
+    "\uff11",
+    "1,5",
+    "1 0",
+    "--1",
+    "1e",
+    "true",
+    "½",
+]
+NO_NUMBERS += ["9" * 5_000, "1e999"]
+
+
+@pytest.mark.parametrize("text", CELLS)
+def test_what_a_cell_may_hold(text: str) -> None:
+    assert number(text) == CELLS[text] == TypeAdapter(Number).validate_python(text)
+
+
+@pytest.mark.parametrize("text", NO_NUMBERS)
+def test_what_is_no_number(text: str) -> None:
+    with pytest.raises(ValueError, match="a number is expected"):
+        number(text)
+    with pytest.raises(ValidationError, match="a number is expected"):
+        TypeAdapter(Count).validate_python(text)
+
+
+@pytest.mark.parametrize("text", ["1_0", "nan", "\u0663", "1,5"])
+def test_scores_in_tables(text: str, tmp_path: Path) -> None:
+    cell = f'"{text}"'
+    (tmp_path / "g.csv").write_text(",".join(COLUMNS) + f"\nd1,en,a,esc_eval,empathy,{cell},\n")
+    with pytest.raises(UserError, match=r"g\.csv:2: value: a number is expected"):
+        read_gold(tmp_path / "g.csv")
+    (tmp_path / "g.csv").write_text(",".join(COLUMNS) + f"\nd1,en,a,esc_eval,empathy,3,{cell}\n")
+    with pytest.raises(UserError, match=r"g\.csv:2: turn: a number is expected"):
+        read_gold(tmp_path / "g.csv")
+    (tmp_path / "r.csv").write_text(f"user,model,score\nu,m,{cell}\n")
+    with pytest.raises(UserError, match=r"r\.csv:2, column score: .* is not a finite number"):
+        read_ratings(tmp_path / "r.csv")
+
+
+def test_names_in_a_table_of_ratings(tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("user,model,score\nu,m\x00,3\n")
+    with pytest.raises(UserError, match=r"r\.csv:2, column model: a control character"):
+        read_ratings(tmp_path / "r.csv")
+
+
+def test_a_turn_that_a_spreadsheet_wrote_as_a_float_is_whole(tmp_path: Path) -> None:
+    (tmp_path / "g.csv").write_text(",".join(COLUMNS) + "\nd1,en,a,esc_eval,empathy, 3.50 ,2.0\n")
+    (score,) = read_gold(tmp_path / "g.csv")
+    assert (score.value, score.turn) == (3.5, 2)
+
+
+# --- all records ----------------------------------------------------------------------------------------------------------
+
+
+def kinds(base: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    for kind in base.__subclasses__():
+        yield kind
+        yield from kinds(kind)
+
+
+def bare(schema: Any) -> Iterator[str]:
+    """Every place of a pydantic schema that would take true for a number: no `Number` or `Whole`."""
+    if isinstance(schema, dict):
+        if schema.get("type") == "function-before" and schema["function"]["function"] is records._number:
+            return
+        if schema.get("type") in ("int", "float") and not schema.get("strict"):
+            yield str(schema["type"])
+        if schema.get("type") == "literal" and any(type(one) is int for one in schema["expected"]):
+            yield "a literal number"
+        for key, value in schema.items():
+            yield from bare(value) if key not in ("metadata", "serialization") else ()
+    elif isinstance(schema, list | tuple):
+        for value in schema:
+            yield from bare(value)
+
+
+def test_no_record_and_no_row_of_a_corpus_takes_true_for_a_number() -> None:
+    for package in (data_prep, evalsuite):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
+    found = {kind for base in (Record, Raw) for kind in kinds(base)}
+    assert Judgement in found and len(found) > 100
+    assert {
+        kind.__name__: list(bare(kind.__pydantic_core_schema__)) for kind in found if any(bare(kind.__pydantic_core_schema__))
+    } == {}
+
+
+# --- benchmarks' own files ------------------------------------------------------------------------------------------------
+
+HELLASWAG = {"activity_label": "a", "ctx_a": "b", "ctx_b": "c", "endings": ["d", "e", "f", "g"], "label": True}
+
+
+@pytest.mark.parametrize(
+    ("form", "files", "message"),
+    [
+        ("lcqmc", [f"{'x' * 200_000}\tb\t2\n"], "expected 0 or 1, found '2'"),
+        ("goemotions", ["joy\nanger\n", "text\t²\tid\n"], "expected numbers below 2, found '²'"),
+        ("goemotions", ["joy\nanger\n", f"text\t{'9' * 5_000}\tid\n"], "expected numbers below 2"),
+        ("hellaswag", [json.dumps(HELLASWAG)], f"label: {TRUE}"),
+        (
+            "safetybench",
+            [json.dumps([{"id": 1, "question": "q", "options": ["a", "b"], "category": "c"}]), '{"1": {"answer": true}}'],
+            "answer of 1: expected 0 to 1, found True",
+        ),
+    ],
+)
+def test_files_of_benchmarks(form: str, files: list[str], message: str, tmp_path: Path) -> None:
+    paths = []
+    for place, text in enumerate(files):
+        paths.append(tmp_path / f"{place}.txt")
+        paths[-1].write_text(text)
+    with pytest.raises(UserError, match=str(tmp_path)) as caught:
+        list(FORMS[form](paths, Rows(Step(form), strict=True)))
+    assert message in str(caught.value) and len(str(caught.value)) < 600
+
+
+# --- the command ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change", [{"distribution": {"high": 1.0}}, {"distribution": {"0.5": 1.0}}, {"value": True}, {"judge": "\x00"}]
+)
+def test_agree_says_it_in_one_line(change: dict[str, Any], esc_eval: EscEval, tmp_path: Path) -> None:
+    READ["gold"].write(tmp_path / "g.jsonl", READ["gold"].sound)
+    READ["judgements"].write(tmp_path / "j.jsonl", [READ["judgements"].sound[0] | change, READ["judgements"].sound[1]])
+    refused(esc_eval("agree", "--judgements", "j.jsonl", "--gold", "g.jsonl"), f"j.jsonl:1: {next(iter(change))}")
+
+
+def test_a_probability_off_the_scale_of_the_rubric() -> None:
+    verdict = READ["judgements"].sound[0] | {"distribution": {"3": 0.5, "9": 0.5}}
+    with pytest.raises(UserError, match="dialogue d1 by j: distribution: 9 is off the scale 0 to 4 of rubric esc_eval"):
+        list(checked([Judgement.model_validate(verdict)], load_rubric("esc_eval")))
