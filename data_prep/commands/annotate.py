@@ -28,13 +28,18 @@ from data_prep.records import RoleCard
 from data_prep.tables import Table, to_console
 from serve.errors import UserError, near
 from serve.files import check_unique, sha256_file
+from serve.paths import IN_FILE, SHEET, Verbs
 
-app = typer.Typer(no_args_is_help=True, help="Annotation of role cards by two workers and a third person (appendix A.2).")
+app = Verbs(no_args_is_help=True, help="Annotation of role cards by two workers and a third person (appendix A.2).")
 _WORKERS = ("worker_1", "worker_2")
 
-CardsOption = Annotated[Path, typer.Option("--cards", help="Role cards: JSONL, or a published JSON file.")]
-SheetOption = Annotated[list[Path], typer.Option("--sheet", help="A worker's sheet, CSV or XLSX; give it twice, one a worker.")]
-ThirdOption = Annotated[list[Path], typer.Option("--third", help="A sheet of the third person, CSV or XLSX; may be repeated.")]
+CardsOption = Annotated[Path, typer.Option("--cards", help="Role cards: JSONL, or a published JSON file."), IN_FILE]
+SheetOption = Annotated[
+    list[Path], typer.Option("--sheet", help="A worker's sheet, CSV or XLSX; give it twice, one a worker."), SHEET
+]
+ThirdOption = Annotated[
+    list[Path], typer.Option("--third", help="A sheet of the third person, CSV or XLSX; may be repeated."), SHEET
+]
 ModeOption = Annotated[
     str, typer.Option("--mode", help="native: high stays high where both say it. paper: appendix A.2 word by word.")
 ]

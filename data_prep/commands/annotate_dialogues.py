@@ -20,18 +20,24 @@ from data_prep.scores.human import read_dialogues
 from data_prep.tables import to_console
 from serve.errors import UserError, near
 from serve.files import check_unique, sha256_file
+from serve.paths import IN_FILE, IN_NAME, SHEET, Verbs
 
-app = typer.Typer(no_args_is_help=True, help="Scoring of dialogues by people, with a second review (table 16, appendix C.2).")
+app = Verbs(no_args_is_help=True, help="Scoring of dialogues by people, with a second review (table 16, appendix C.2).")
 
-DialoguesOption = Annotated[list[Path], typer.Option("--dialogues", help="Dialogue records (JSONL). Repeat for more.")]
+DialoguesOption = Annotated[list[Path], typer.Option("--dialogues", help="Dialogue records (JSONL). Repeat for more."), IN_FILE]
 RubricOption = Annotated[
-    str, typer.Option("--rubric", help="What is scored: a rubric by name (configs/rubrics) or the path of a YAML file.")
+    str,
+    typer.Option("--rubric", help="What is scored: a rubric by name (configs/rubrics) or the path of a YAML file."),
+    IN_NAME,
 ]
 SheetOption = Annotated[
     list[Path],
     typer.Option("--sheet", help="A filled-in sheet, CSV or XLSX; its file name is the annotator's name. Repeat for more."),
+    SHEET,
 ]
-ReviewOption = Annotated[list[Path], typer.Option("--review", help="The reviewer's sheet, CSV or XLSX. Repeat for more.")]
+ReviewOption = Annotated[
+    list[Path], typer.Option("--review", help="The reviewer's sheet, CSV or XLSX. Repeat for more."), SHEET
+]
 ModeOption = Annotated[
     str,
     typer.Option("--mode", help="native: a reviewer decides where scores lie more than one point apart. paper: everywhere."),
@@ -154,7 +160,7 @@ def _check_files(sheets: list[Path], reviews: list[Path]) -> None:
         raise UserError(f"--sheet: a sheet named {annotation.ACCEPTED}: rename it to its annotator's name")
     seen: dict[str, Path] = {}
     for path in [*sheets, *reviews]:
-        key = sha256_file(path) if path.is_file() else str(path)  # a missing file is told by who reads it
+        key = sha256_file(path)
         if key in seen:
             raise UserError(f"{seen[key]} and {path} are the same to the byte: people's own sheets are needed")
         seen[key] = path

@@ -16,6 +16,7 @@ from data_prep.records import Language, RoleCard
 from data_prep.role_play.contamination import THRESHOLD, Match, contaminated, link, match_records, read_documents
 from serve.errors import UserError
 from serve.files import check_unique
+from serve.paths import IN_FILE
 
 _BIN, _BAR, _EXCERPT = 0.2, 40, 240
 _FEW = 500  # dialogues of a language; fewer overrate words that are common elsewhere
@@ -23,10 +24,13 @@ _QUANTILES = {"min": 0.0, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "95 %": 0.9
 
 
 def check_contamination(
-    cards: Annotated[list[Path], typer.Option("--cards", help="Evaluation cards: JSONL, or ESC-Eval's JSON. Repeat for more.")],
+    cards: Annotated[
+        list[Path], typer.Option("--cards", help="Evaluation cards: JSONL, or ESC-Eval's JSON. Repeat for more."), IN_FILE
+    ],
     data: Annotated[
         list[Path],
         typer.Option("--data", help="JSONL of role-play examples, Dialogues or SupportDialogues. Repeat for more."),
+        IN_FILE,
     ],
     out: OutOption,
     top: Annotated[int, typer.Option("--top", min=1, help="Best matches kept for each card.")] = 10,

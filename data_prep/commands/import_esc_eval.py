@@ -17,10 +17,15 @@ from data_prep.published.prompts import LANGUAGES, Found, find_prompts, write_pa
 from data_prep.records import Language, RoleCard
 from data_prep.sources.rows import Rows
 from serve.errors import UserError
+from serve.paths import IN_FOLDER, Writes
 
-CloneOption = Annotated[Path, typer.Option("--source", metavar="CLONE", help="Your clone of the published repository.")]
+CloneOption = Annotated[
+    Path, typer.Option("--source", metavar="CLONE", help="Your clone of the published repository."), IN_FOLDER
+]
 PromptsOption = Annotated[
-    Path | None, typer.Option("--prompts-out", help="Folder for the prompt pack; OUT/prompts if not given.")
+    Path | None,
+    typer.Option("--prompts-out", help="Folder for the prompt pack; OUT/prompts if not given."),
+    Writes(("en/*", "zh/*", ".gitignore")),
 ]
 R = TypeVar("R", bound=BaseModel)
 _FILE = {"high cards": "cards", "test cards": "test_cards"}

@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from serve.paths import IN_NAME, IN_PLACES, OUT_FOLDER
+
 console = Console()
 
 SourceOption = Annotated[
@@ -17,11 +19,15 @@ SourceOption = Annotated[
         metavar="NAME=PLACE",
         help="A corpus and where it is: a folder, a file, or hf:OWNER/DATASET. Repeat for more; `sources` lists the names.",
     ),
+    IN_PLACES,
 ]
-OutOption = Annotated[Path, typer.Option("--out", help="Folder for the output and its manifest.json.")]
+# A step has a folder to itself, so nothing that it reads may lie there: its manifest.json says what is in it.
+OutOption = Annotated[Path, typer.Option("--out", help="Folder for the output and its manifest.json."), OUT_FOLDER]
 SeedOption = Annotated[int, typer.Option("--seed", help="The same seed gives the same bytes; another one draws other rows.")]
 StrictOption = Annotated[bool, typer.Option("--strict", help="Stop at the first malformed row instead of leaving it out.")]
-ModelOption = Annotated[str, typer.Option("--model", help="A model by name (configs/models) or by the path of a spec file.")]
+ModelOption = Annotated[
+    str, typer.Option("--model", help="A model by name (configs/models) or by the path of a spec file."), IN_NAME
+]
 BaseUrlOption = Annotated[
     str | None, typer.Option("--base-url", help="Where the model already answers (…/v1); without it a server is launched.")
 ]

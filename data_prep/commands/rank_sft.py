@@ -22,16 +22,18 @@ from data_prep.scores.splits import SHARES, Split
 from data_prep.scores.splits import Method as SplitMethod
 from serve.errors import UserError
 from serve.files import write_json, write_text
+from serve.paths import IN_FILE, IN_NAME
 
-Dialogues = Annotated[list[Path], typer.Option("--dialogues", help="JSONL file of dialogues. Repeat for more.")]
+Dialogues = Annotated[list[Path], typer.Option("--dialogues", help="JSONL file of dialogues. Repeat for more."), IN_FILE]
 Scores = Annotated[
     list[Path],
     typer.Option(
         "--scores", help="Human scores, JSONL or CSV (the form that import-scores reads and writes). Repeat for more."
     ),
+    IN_FILE,
 ]
 RubricOption = Annotated[
-    str, typer.Option("--rubric", help="Rubric that the ranker is asked, by name (configs/rubrics) or YAML file.")
+    str, typer.Option("--rubric", help="Rubric that the ranker is asked, by name (configs/rubrics) or YAML file."), IN_NAME
 ]
 MethodOption = Annotated[
     Method, typer.Option("--method", help="One example with all dimensions, or one a dimension (native or paper's prompt).")
@@ -66,7 +68,9 @@ def rank_sft(
     dimensions: DimensionsOption = "",
     score_rubric: ScoreRubricOption = None,
     annotator: AnnotatorOption = None,
-    prompts: Annotated[str, typer.Option("--prompts", help="Prompt pack by name (configs/prompts) or folder.")] = "esc_eval",
+    prompts: Annotated[
+        str, typer.Option("--prompts", help="Prompt pack by name (configs/prompts) or folder."), IN_NAME
+    ] = "esc_eval",
 ) -> None:
     """Ranker examples from human scores: train, valid and test as prompt and completion, with exactly the scorer's messages.
 

@@ -20,17 +20,21 @@ from data_prep.scores.human import Check, read_dialogues, read_scores
 from data_prep.scores.rescoring import JOINT, Contested, contested, finish
 from data_prep.tables import to_console
 from serve.errors import UserError, near
+from serve.paths import IN_FILE, IN_NAME, SHEET, Verbs
 
-app = typer.Typer(
+app = Verbs(
     no_args_is_help=True, help="A second round for human scores more than a point apart, joint review, final means (FEEL, 3.2)."
 )
 
-DialoguesOption = Annotated[list[Path], typer.Option("--dialogues", help="Dialogue records (JSONL). Repeat for more.")]
+DialoguesOption = Annotated[list[Path], typer.Option("--dialogues", help="Dialogue records (JSONL). Repeat for more."), IN_FILE]
 ScoresOption = Annotated[
     list[Path],
     typer.Option("--scores", help="The first round: HumanScore records (JSONL, or CSV with its columns); halves may be given."),
+    IN_FILE,
 ]
-RubricOption = Annotated[str, typer.Option("--rubric", help="What was scored: a rubric by name or the path of a YAML file.")]
+RubricOption = Annotated[
+    str, typer.Option("--rubric", help="What was scored: a rubric by name or the path of a YAML file."), IN_NAME
+]
 
 
 @app.command("export")
@@ -61,6 +65,7 @@ def import_(
     sheet: Annotated[
         list[Path],
         typer.Option("--sheet", help="A filled-in sheet, CSV or XLSX: NAME.* of an annotator, or joint.*. Repeat for more."),
+        SHEET,
     ] = [],  # noqa: B006 (typer wants a list; it is not changed)
     rubric: RubricOption = "feel",
     seed: SeedOption = 0,

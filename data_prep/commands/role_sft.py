@@ -15,7 +15,7 @@ from rich.progress import Progress
 
 from data_prep import role_play
 from data_prep.cards import bundled_cards, load_cards
-from data_prep.commands.options import OutOption, SeedOption, SourceOption, StrictOption, console
+from data_prep.commands.options import SeedOption, SourceOption, StrictOption, console
 from data_prep.ledger import Build
 from data_prep.records import RoleCard
 from data_prep.role_play.contamination import THRESHOLD, match_records
@@ -38,6 +38,7 @@ from data_prep.tables import Table, to_console
 from serve.embedded import need_modules
 from serve.errors import UserError
 from serve.files import CONFIGS, explain, read_yaml, write_text
+from serve.paths import IN_FILE, IN_NAME, IN_PLACES, OUT_FOLDER, Writes
 
 CONFIG = CONFIGS / "data" / "role_sft.yaml"
 TEMPLATES = Path(role_play.__file__).parent
@@ -46,14 +47,19 @@ DATASET = "dataset"
 
 def role_sft(
     source: SourceOption,
-    out: OutOption,
-    config: Annotated[Path, typer.Option(help="The mix: quotas, length cap, prompts, tokenizer.")] = CONFIG,
+    out: Annotated[
+        Path,
+        typer.Option("--out", help="Folder for the set and its manifest.json."),
+        Writes((*OUT_FOLDER.files, f"{DATASET}/*")),
+    ],
+    config: Annotated[Path, typer.Option(help="The mix: quotas, length cap, prompts, tokenizer."), IN_FILE] = CONFIG,
     cards: Annotated[
         list[Path] | None,
         typer.Option(help="Role cards made from these corpora; they win over heuristic ones."),
+        IN_FILE,
     ] = None,
     eval_cards: Annotated[
-        list[str] | None, typer.Option(help="Cards that evaluation uses: card files, or `bundled`. Repeat for more.")
+        list[str] | None, typer.Option(help="Cards that evaluation uses: card files, or `bundled`. Repeat for more."), IN_NAME
     ] = None,
     valid_source: Annotated[
         list[str] | None,
@@ -61,8 +67,9 @@ def role_sft(
             metavar="NAME=PLACE",
             help="A corpus to hold out whole: its dialogues are valid.jsonl, and what repeats one of them is not trained on.",
         ),
+        IN_PLACES,
     ] = None,
-    tokenizer: Annotated[str | None, typer.Option(help="Counts lengths: `embedded`, a folder, or a hub id.")] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="Counts lengths: `embedded`, a folder, or a hub id."), IN_NAME] = None,
     seed: SeedOption = 0,
     strict: StrictOption = False,
 ) -> None:
