@@ -9,6 +9,7 @@ input or be read with it the next time. By then nothing was asked or written.
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import itertools
 import os
@@ -219,7 +220,7 @@ def _clash(target: Path, writes: Writes, path: Path, reads: Reads) -> str | None
         if inside or (below and any(pattern.startswith(below) for pattern in writes.files)):
             return f"{path} is read whole, with what is written there"
         return None
-    for file in [file for pattern in reads.files for file in path.glob(pattern)] if path.is_dir() else [path]:
+    for file in [path / pattern for pattern in reads.files] if path.is_dir() else [path]:
         if _replaces(target, writes, file) and not (reads.beside and writes.files):
             return f"{file} is read from there and would be replaced"
     return None
@@ -229,10 +230,17 @@ def _replaces(target: Path, writes: Writes, file: Path) -> bool:
     """Whether an output is this file, or may write one of its name into the folder that holds it."""
     if not writes.files:
         same = target.exists() and file.exists() and target.samefile(file)  # by a hard link
-        return same or not _places(target).isdisjoint(_places(file))
+        pairs = itertools.product(_places(target), _places(file))
+        return same or any(one.parent == other.parent and _alike(one.name, other.name) for one, other in pairs)
     folder = target.resolve()
-    names = [place.relative_to(folder) for place in _places(file) if place.is_relative_to(folder)]
-    return any(len(name.parts) == pattern.count("/") + 1 and name.match(pattern) for name in names for pattern in writes.files)
+    names = [place.relative_to(folder).as_posix() for place in _places(file) if place.is_relative_to(folder)]
+    return any(_alike(name, pattern) for name, pattern in itertools.product(names, writes.files))
+
+
+def _alike(one: str, other: str) -> bool:
+    """Whether two names, or patterns of names, can stand for the same file."""
+    either = fnmatch.fnmatch(one, other) or fnmatch.fnmatch(other, one)
+    return one == other or (either and one.count("/") == other.count("/"))
 
 
 def _places(path: Path) -> set[Path]:

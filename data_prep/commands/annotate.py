@@ -22,7 +22,7 @@ from data_prep.cards.annotation import (
 )
 from data_prep.cards.sheets import holds_answers, refuse_to_overwrite
 from data_prep.cards.taxonomy import Taxonomy, load_taxonomy
-from data_prep.commands.options import OutOption, SeedOption, console
+from data_prep.commands.options import OutOption, SeedOption, console, writes
 from data_prep.ledger import Build, Step
 from data_prep.records import RoleCard
 from data_prep.tables import Table, to_console
@@ -46,7 +46,7 @@ ModeOption = Annotated[
 
 
 @app.command("export")
-def export(cards: CardsOption, out: OutOption, seed: SeedOption = 0) -> None:
+def export(cards: CardsOption, out: Annotated[OutOption, writes("worker_*", "guide.txt")], seed: SeedOption = 0) -> None:
     """Write one sheet for each of two workers, as CSV and XLSX, in an order of their own, and the rules as guide.txt."""
     loaded = load_cards(cards)
     refuse_to_overwrite(out, _WORKERS, annotation_sheets.WORKERS_SHEET)
@@ -57,9 +57,9 @@ def export(cards: CardsOption, out: OutOption, seed: SeedOption = 0) -> None:
     step.taken = step.kept = len(loaded)
     for worker in _WORKERS:
         order = annotation_sheets.shuffled(loaded, seed, worker)
-        for name in annotation_sheets.write_sheets(out, worker, order, taxonomy):
+        for name in annotation_sheets.write_sheets(build.folder, worker, order, taxonomy):
             build.output(name, len(order))
-    annotation_sheets.write_guide(out / "guide.txt", taxonomy)
+    annotation_sheets.write_guide(build.folder / "guide.txt", taxonomy)
     build.output("guide.txt")
     build.finish(console)
 
@@ -68,7 +68,7 @@ def export(cards: CardsOption, out: OutOption, seed: SeedOption = 0) -> None:
 def import_(
     cards: CardsOption,
     sheet: SheetOption,
-    out: OutOption,
+    out: Annotated[OutOption, writes("cards.jsonl", "dropped.jsonl", "third.*")],
     third: ThirdOption = [],  # noqa: B006 (typer wants a list; it is not changed)
     mode: ModeOption = "native",
     seed: SeedOption = 0,
@@ -149,7 +149,7 @@ def _write_third(
 ) -> None:
     if waiting:
         asked = {card.id: outcomes[card.id].open for card in waiting}
-        for name in annotation_sheets.write_third(build.out, waiting, asked, marks, taxonomy):
+        for name in annotation_sheets.write_third(build.folder, waiting, asked, marks, taxonomy):
             build.output(name, len(waiting))
         where = f"{build.out}/third.csv or third.xlsx"
         console.print(f"{len(waiting)} cards wait for a third person: fill in {where}", highlight=False, markup=False)

@@ -9,7 +9,7 @@ from typing import Annotated, get_args
 import typer
 
 from data_prep.cards.sheets import holds_answers, refuse_to_overwrite
-from data_prep.commands.options import OutOption, SeedOption, console
+from data_prep.commands.options import OutOption, SeedOption, console, writes
 from data_prep.ledger import Build
 from data_prep.records import Dialogue, HumanScore
 from data_prep.rubrics import Rubric, load_rubric
@@ -48,7 +48,7 @@ ModeOption = Annotated[
 def export(
     dialogues: DialoguesOption,
     annotator: Annotated[list[str], typer.Option("--annotator", help="An annotator's name; repeat for more.")],
-    out: OutOption,
+    out: Annotated[OutOption, writes("*.csv", "*.xlsx", "guide.txt")],
     each: Annotated[int, typer.Option("--each", help="How many people score each dialogue (the paper: 1).")] = 2,
     rubric: RubricOption = "esc_eval_human",
     seed: SeedOption = 0,
@@ -64,10 +64,10 @@ def export(
     sheets = annotation.assign(loaded, annotator, each, seed)
     refuse_to_overwrite(out, annotator, annotation.layout(rules))
     for name, own in sheets.items():
-        for file in annotation.write_sheet(out, name, own, rules):
+        for file in annotation.write_sheet(build.folder, name, own, rules):
             build.output(file, len(own))
     found = {dialogue.language for dialogue in loaded}
-    annotation.write_guide(out / "guide.txt", rules, [language for language in rules.languages if language in found])
+    annotation.write_guide(build.folder / "guide.txt", rules, [language for language in rules.languages if language in found])
     build.output("guide.txt")
     build.finish(console)
 
@@ -76,7 +76,7 @@ def export(
 def import_(
     dialogues: DialoguesOption,
     sheet: SheetOption,
-    out: OutOption,
+    out: Annotated[OutOption, writes("scores.jsonl", "accepted.jsonl", f"{annotation.REVIEW}.*")],
     review: ReviewOption = [],  # noqa: B006 (typer wants a list; it is not changed)
     mode: ModeOption = "native",
     rubric: RubricOption = "esc_eval_human",
@@ -171,7 +171,7 @@ def _write_review(
 ) -> None:
     files = [build.out / f"{annotation.REVIEW}{suffix}" for suffix in (".csv", ".xlsx")]
     if waiting:
-        for name in annotation.write_review(build.out, dialogues, waiting, scores, rubric):
+        for name in annotation.write_review(build.folder, dialogues, waiting, scores, rubric):
             build.output(name, len(waiting))
         text = f"{len(waiting)} dialogues wait for a reviewer: fill in {files[0]} or {files[1].name}"
         console.print(text, highlight=False, markup=False, soft_wrap=True)

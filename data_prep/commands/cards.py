@@ -26,6 +26,7 @@ from data_prep.commands.options import (
     SourceOption,
     StrictOption,
     console,
+    writes,
 )
 from data_prep.ledger import Build, Step
 from data_prep.prompts import load_pack
@@ -35,7 +36,7 @@ from data_prep.tables import to_console
 from serve.batch import Batch
 from serve.errors import UserError, near
 from serve.files import check_unique, read_yaml
-from serve.paths import IN_FILE, IN_NAME, IN_PLACES, OUT_FILE, OUT_FOLDER, SHEET, Verbs
+from serve.paths import IN_FILE, IN_NAME, IN_PLACES, OUT_FILE, SHEET, Verbs
 from serve.specs import EMBEDDED_PREFIX, load_spec
 
 app = Verbs(no_args_is_help=True, pretty_exceptions_enable=False, help="Role cards: extract, filter, categorise, count.")
@@ -64,7 +65,7 @@ class Quotas(BaseModel):
 @app.command()
 def extract(
     source: SourceOption,
-    out: OutOption,
+    out: Annotated[OutOption, writes(CARDS, UNREADABLE)],
     model: Annotated[
         str | None,
         typer.Option("--model", help="A model by name (configs/models) or spec file; needed for --method llm."),
@@ -126,7 +127,7 @@ def extract(
 def filter_(
     cards: CardsOption,
     model: ModelOption,
-    out: OutOption,
+    out: Annotated[OutOption, writes("*")],
     base_url: BaseUrlOption = None,
     concurrency: ConcurrencyOption = None,
 ) -> None:
@@ -153,7 +154,7 @@ def filter_(
 def categorise(
     cards: CardsOption,
     model: ModelOption,
-    out: OutOption,
+    out: Annotated[OutOption, writes("*")],
     base_url: BaseUrlOption = None,
     concurrency: ConcurrencyOption = None,
 ) -> None:
@@ -182,7 +183,7 @@ def human_filter(
     ] = None,
     decisions: Annotated[Path | None, typer.Option("--decisions", help="The CSV, filled in: keep is yes or no."), SHEET] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for the cards kept; needed with --decisions."), OUT_FOLDER
+        Path | None, typer.Option("--out", help="Folder for the cards kept; needed with --decisions."), writes("*")
     ] = None,
 ) -> None:
     """A person's filter between the model's and the annotation (table 6): --export a sheet, import it with --decisions."""

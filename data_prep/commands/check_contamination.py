@@ -10,7 +10,7 @@ import numpy as np
 import typer
 
 from data_prep.cards import load_cards
-from data_prep.commands.options import OutOption, console
+from data_prep.commands.options import OutOption, console, writes
 from data_prep.ledger import Build
 from data_prep.records import Language, RoleCard
 from data_prep.role_play.contamination import THRESHOLD, Match, contaminated, link, match_records, read_documents
@@ -32,7 +32,7 @@ def check_contamination(
         typer.Option("--data", help="JSONL of role-play examples, Dialogues or SupportDialogues. Repeat for more."),
         IN_FILE,
     ],
-    out: OutOption,
+    out: Annotated[OutOption, writes("matches.jsonl")],
     top: Annotated[int, typer.Option("--top", min=1, help="Best matches kept for each card.")] = 10,
     max_examples: Annotated[int, typer.Option("--max-examples", min=0, help="Highest matches shown with excerpts.")] = 5,
 ) -> None:

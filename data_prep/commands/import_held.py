@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from data_prep.commands.options import OutOption, console
+from data_prep.commands.options import OutOption, console, writes
 from data_prep.commands.scores import Rubrics
 from data_prep.ledger import Build
 from data_prep.scores.held import read_held, read_ratings, references
@@ -47,7 +47,7 @@ ReferenceFiles = Annotated[
 def import_held(
     dialogues: HeldFiles,
     scores: RatingFiles,
-    out: OutOption,
+    out: Annotated[OutOption, writes("dialogues.jsonl", "scores.jsonl", "references.jsonl")],
     reference: ReferenceFiles = None,
     rubric: Rubrics = None,
 ) -> None:

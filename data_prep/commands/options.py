@@ -8,9 +8,15 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from serve.paths import IN_NAME, IN_PLACES, OUT_FOLDER
+from serve.paths import IN_NAME, IN_PLACES, Writes
 
 console = Console()
+
+
+def writes(*files: str) -> Writes:
+    """What a step writes into --out: files of these patterns, and its manifest."""
+    return Writes((*files, "manifest.json"))
+
 
 SourceOption = Annotated[
     list[str],
@@ -21,8 +27,7 @@ SourceOption = Annotated[
     ),
     IN_PLACES,
 ]
-# A step has a folder to itself, so nothing that it reads may lie there: its manifest.json says what is in it.
-OutOption = Annotated[Path, typer.Option("--out", help="Folder for the output and its manifest.json."), OUT_FOLDER]
+OutOption = Annotated[Path, typer.Option("--out", help="Folder for the output and its manifest.json.")]  # with `writes(…)`
 SeedOption = Annotated[int, typer.Option("--seed", help="The same seed gives the same bytes; another one draws other rows.")]
 StrictOption = Annotated[bool, typer.Option("--strict", help="Stop at the first malformed row instead of leaving it out.")]
 ModelOption = Annotated[

@@ -17,6 +17,7 @@ from data_prep.commands.options import (
     OutOption,
     SeedOption,
     console,
+    writes,
 )
 from data_prep.ledger import Build
 from data_prep.profiles import Profile, inspection, load_profiles, sage
@@ -56,7 +57,7 @@ ProfilesOption = Annotated[
 
 @app.command("build")
 def build(
-    out: OutOption,
+    out: Annotated[OutOption, writes(PROFILES, REJECTED, UNBUILT)],
     model: ModelOption,
     seeds: Annotated[
         list[Path],
@@ -116,7 +117,7 @@ def import_(
         typer.Option("--source", metavar="NAME=PLACE", help="sage=FOLDER (or its profile file): SAGE's 100 profiles."),
         IN_PLACES,
     ],
-    out: OutOption,
+    out: Annotated[OutOption, writes(PROFILES, DIALOGUES)],
 ) -> None:
     """Bring profiles that others published, and the dialogues that were held with them, into our records.
 
@@ -172,7 +173,7 @@ def check(
 @app.command("inspect")
 def inspect(
     profiles: ProfilesOption,
-    out: OutOption,
+    out: Annotated[OutOption, writes(PROFILES, f"{inspection.NAME}.*")],
     sample: Annotated[int, typer.Option("--sample", min=1, help="How many profiles to draw for the sheet.")] = 20,
     seed: SeedOption = 0,
     sheet: Annotated[
@@ -191,7 +192,7 @@ def inspect(
     if sheet is None:
         refuse_to_overwrite(out, [inspection.NAME], inspection.LAYOUT)
         drawn = inspection.draw(loaded, sample, seed)
-        for name in inspection.write_inspection(out, drawn, check_profiles(loaded, load_vocabulary())):
+        for name in inspection.write_inspection(made.folder, drawn, check_profiles(loaded, load_vocabulary())):
             made.output(name, len(drawn))
     else:
         decisions = inspection.read_inspection(sheet, loaded)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from data_prep.cards.sheets import refuse_to_overwrite
-from data_prep.commands.options import OutOption, SeedOption, console
+from data_prep.commands.options import OutOption, SeedOption, console, writes
 from data_prep.ledger import Build
 from data_prep.records import Dialogue, HumanScore
 from data_prep.rubrics import Rubric, load_rubric
@@ -38,7 +38,12 @@ RubricOption = Annotated[
 
 
 @app.command("export")
-def export(dialogues: DialoguesOption, scores: ScoresOption, out: OutOption, rubric: RubricOption = "feel") -> None:
+def export(
+    dialogues: DialoguesOption,
+    scores: ScoresOption,
+    out: Annotated[OutOption, writes("*.csv", "*.xlsx")],
+    rubric: RubricOption = "feel",
+) -> None:
     """Write a sheet for each annotator who must score again (NAME.csv, NAME.xlsx), and joint.* for what all review together.
 
     An annotator scores again who differs from another by more than one point while the others lie within one point of each
@@ -51,7 +56,7 @@ def export(dialogues: DialoguesOption, scores: ScoresOption, out: OutOption, rub
     sheets = {**open_items.own, **({JOINT: open_items.joint} if open_items.joint else {})}
     refuse_to_overwrite(out, list(sheets), annotation.review_layout(rules))
     for name, asked in sheets.items():
-        for file in annotation.write_review(out, spoken, asked, given, rules, name, halves=True):
+        for file in annotation.write_review(build.folder, spoken, asked, given, rules, name, halves=True):
             build.output(file, len(asked))
     _count(build, given, open_items)
     build.finish(console)
@@ -61,7 +66,7 @@ def export(dialogues: DialoguesOption, scores: ScoresOption, out: OutOption, rub
 def import_(
     dialogues: DialoguesOption,
     scores: ScoresOption,
-    out: OutOption,
+    out: Annotated[OutOption, writes("scores.jsonl", "accepted.jsonl")],
     sheet: Annotated[
         list[Path],
         typer.Option("--sheet", help="A filled-in sheet, CSV or XLSX: NAME.* of an annotator, or joint.*. Repeat for more."),

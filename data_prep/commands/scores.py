@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from data_prep.commands.options import OutOption, StrictOption, console
+from data_prep.commands.options import OutOption, StrictOption, console, writes
 from data_prep.ledger import Build
 from data_prep.scores.corpora import import_corpus
 from data_prep.scores.human import Check, Imported, read_dialogues, read_scores
@@ -46,7 +46,7 @@ Rubrics = Annotated[
 
 
 def import_scores(
-    out: OutOption,
+    out: Annotated[OutOption, writes("dialogues.jsonl", "scores.jsonl", "turn_scores.jsonl", "judgements.jsonl")],
     source: Sources = None,
     scores: ScoreFiles = None,
     dialogues: DialogueFiles = None,
