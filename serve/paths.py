@@ -25,7 +25,7 @@ from pydantic import BaseModel
 from serve.errors import UserError
 
 F = TypeVar("F", bound=Callable[..., Any])
-_SUFFIXES = (".yaml", ".yml", ".json", ".jsonl", ".csv")  # what ends so is a path, not the name of something bundled
+_SUFFIXES = (".yaml", ".yml", ".json", ".jsonl", ".csv")  # what ends so is a file, not the name of something bundled
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,8 @@ class Reads:
     labelled: written NAME=PATH.
     beside: may lie in the folder that the verb writes to: the verb itself leaves it alone.
 
-    A name and what is labelled is looked up by the verb, which says what there is instead; the others have to exist.
+    Labelled places, and names that are no file's, are looked up by the verb, which says what there is instead; everything else
+    has to exist.
     """
 
     kind: Literal["file", "folder", "place", "name"] = "file"
@@ -56,7 +57,9 @@ class Reads:
 
     def problem(self, path: Path) -> str | None:
         """What keeps a path from being read."""
-        if self.kind == "name" or self.labelled:
+        if self.kind == "name":
+            return IN_FILE.problem(path) if path.suffix in _SUFFIXES else None
+        if self.kind == "place" and self.labelled:
             return None
         if not path.exists():
             if path.is_symlink():

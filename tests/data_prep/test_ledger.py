@@ -27,14 +27,25 @@ def test_a_step_that_loses_something_is_a_bug() -> None:
         step.check()
 
 
-def test_an_output_never_replaces_an_input(tmp_path: Path) -> None:
-    given = tmp_path / "cards.jsonl"
-    given.write_text("paid for")
-    build = Build(tmp_path / "x" / "..", "test")
-    build.input(given)
-    with pytest.raises(UserError, match=r"cards.jsonl is read from there and would be replaced"):
-        build.write("cards.jsonl", [post("a")])
-    assert given.read_text() == "paid for"
+def test_outputs_appear_all_at_once_or_not_at_all(tmp_path: Path) -> None:
+    run(tmp_path, ["a.jsonl", "b.jsonl"])
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert set(before) == {"a.jsonl", "b.jsonl", "manifest.json"}
+    build = Build(tmp_path, "test")
+    build.write("a.jsonl", [post("new")])
+    del build  # as after an error
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    (tmp_path / "z.jsonl").mkdir()
+    with pytest.raises(UserError, match=r"z\.jsonl: a folder is there"):
+        run(tmp_path, ["a.jsonl", "z.jsonl"])
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("*.json*") if path.is_file()} == before
+
+
+def test_a_file_that_is_not_remembered_is_a_bug(tmp_path: Path) -> None:
+    build = Build(tmp_path, "test")
+    (build.folder / "left.txt").write_text("")
+    with pytest.raises(AssertionError, match=r"left\.txt"):
+        build.finish(QUIET)
 
 
 def run(out: Path, names: list[str], command: str = "test", read: Path | None = None) -> None:
