@@ -112,7 +112,7 @@ class PathOption:
         return [path for value in self.values if (path := self.role.path(value)) is not None]
 
 
-_RUNNING: ContextVar[tuple[PathOption, ...]] = ContextVar("path options of the running verb", default=())
+RUNNING: ContextVar[tuple[PathOption, ...]] = ContextVar("path options of the running verb", default=())
 
 
 class Verbs(typer.Typer):
@@ -126,11 +126,11 @@ class Verbs(typer.Typer):
             def checked(**given: Any) -> Any:
                 options = path_options(verb, given)
                 check(options)
-                token = _RUNNING.set(options)
+                token = RUNNING.set(options)
                 try:
                     return verb(**given)
                 finally:
-                    _RUNNING.reset(token)
+                    RUNNING.reset(token)
 
             register(checked)
             return verb
@@ -186,7 +186,7 @@ def check_config(config: BaseModel) -> None:
         replace(option, values=_texts(getattr(config, option.parameter)))
         if isinstance(option.role, Writes) and hasattr(config, option.parameter)
         else option
-        for option in _RUNNING.get()
+        for option in RUNNING.get()
     ]
     _check_apart([*options, *_settings(config)])
 
@@ -234,13 +234,13 @@ def _replaces(target: Path, writes: Writes, file: Path) -> bool:
     if not writes.files:
         same = target.exists() and file.exists() and target.samefile(file)  # by a hard link
         pairs = itertools.product(_places(target), _places(file))
-        return same or any(one.parent == other.parent and _alike(one.name, other.name) for one, other in pairs)
+        return same or any(one.parent == other.parent and alike(one.name, other.name) for one, other in pairs)
     folder = target.resolve()
     names = [place.relative_to(folder).as_posix() for place in _places(file) if place.is_relative_to(folder)]
-    return any(_alike(name, pattern) for name, pattern in itertools.product(names, writes.files))
+    return any(alike(name, pattern) for name, pattern in itertools.product(names, writes.files))
 
 
-def _alike(one: str, other: str) -> bool:
+def alike(one: str, other: str) -> bool:
     """Whether two names, or patterns of names, can stand for the same file."""
     either = fnmatch.fnmatch(one, other) or fnmatch.fnmatch(other, one)
     return one == other or (either and one.count("/") == other.count("/"))

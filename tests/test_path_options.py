@@ -85,6 +85,7 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
 def arguments(verb: str, given: Path, **values: str) -> list[str]:
     """These values of a verb's parameters, and what else it needs: inputs that are there."""
     positional, options = [], []
+    hints = get_type_hints(VERBS[verb], include_extras=True)
     for parameter in inspect.signature(VERBS[verb]).parameters.values():
         option = next((option for option in OPTIONS[verb] if option.parameter == parameter.name), None)
         value = values.get(parameter.name)
@@ -92,11 +93,10 @@ def arguments(verb: str, given: Path, **values: str) -> list[str]:
             value = valid(option.role, given) if option else "x"
         if value is None:
             continue
-        name = option.name if option else f"--{parameter.name}"
-        if name.startswith("--"):
-            options += [name, value]
-        else:
+        if any(isinstance(info, typer.models.ArgumentInfo) for info in hints[parameter.name].__metadata__):
             positional.append(value)
+        else:
+            options += [option.name if option else f"--{parameter.name}", value]
     return [*options, "--", *positional] if positional else options
 
 
@@ -255,7 +255,7 @@ def test_an_input_that_a_link_in_the_output_folder_stands_for_is_not_replaced() 
         (
             {},
             ("health", "probe", "--dialogues", "run/health_dialogues.jsonl"),
-            "--dialogues run/health_dialogues.jsonl is read",
+            "run/health_dialogues.jsonl is read from there",
         ),
     ],
 )

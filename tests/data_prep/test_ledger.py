@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
+import data_prep
+from data_prep.__main__ import app
 from data_prep.ledger import Build, Step
 from data_prep.records import Post
 from data_prep.sources import read_source
@@ -74,6 +78,23 @@ def test_a_folder_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> N
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write .*file"):
         run(tmp_path / "file" / "below", ["a.jsonl"])
+
+
+def test_a_bad_second_corpus_leaves_the_last_reading_whole(tmp_path: Path) -> None:
+    good = ["--source", f"bundled_support={Path(data_prep.__file__).parent / 'bundled'}"]
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "role_play_en.jsonl").write_text("{}\n")
+    out = tmp_path / "out"
+    call = ["read", "--out", str(out), *good]
+    assert CliRunner().invoke(app, call).exit_code == 0
+    before = {path: path.read_bytes() for path in out.iterdir()}
+    (out / "manifest.json").write_text("{}")  # seen to stay
+    before[out / "manifest.json"] = b"{}"
+    result = CliRunner().invoke(app, [*call, "--source", f"bundled_role_play={tmp_path / 'bad'}"])
+    assert isinstance(result.exception, UserError)
+    del result
+    gc.collect()
+    assert {path: path.read_bytes() for path in out.iterdir()} == before
 
 
 @pytest.mark.parametrize(
