@@ -81,20 +81,23 @@ def test_a_folder_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> N
 
 
 def test_a_bad_second_corpus_leaves_the_last_reading_whole(tmp_path: Path) -> None:
-    good = ["--source", f"bundled_support={Path(data_prep.__file__).parent / 'bundled'}"]
-    (tmp_path / "bad").mkdir()
-    (tmp_path / "bad" / "role_play_en.jsonl").write_text("{}\n")
-    out = tmp_path / "out"
-    call = ["read", "--out", str(out), *good]
-    assert CliRunner().invoke(app, call).exit_code == 0
-    before = {path: path.read_bytes() for path in out.iterdir()}
-    (out / "manifest.json").write_text("{}")  # seen to stay
-    before[out / "manifest.json"] = b"{}"
-    result = CliRunner().invoke(app, [*call, "--source", f"bundled_role_play={tmp_path / 'bad'}"])
+    lines = (Path(data_prep.__file__).parent / "bundled" / "support_en.jsonl").read_text().splitlines(keepends=True)
+    for folder, file, text in (
+        ("all", "support_en.jsonl", "".join(lines)),
+        ("few", "support_en.jsonl", "".join(lines[:2])),
+        ("bad", "role_play_en.jsonl", "{}\n"),
+    ):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / file).write_text(text)
+    call = ["read", "--out", str(tmp_path / "out"), "--source"]
+    assert CliRunner().invoke(app, [*call, f"bundled_support={tmp_path / 'all'}"]).exit_code == 0
+    before = {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    sources = [f"bundled_support={tmp_path / 'few'}", "--source", f"bundled_role_play={tmp_path / 'bad'}"]
+    result = CliRunner().invoke(app, [*call, *sources])
     assert isinstance(result.exception, UserError)
     del result
-    gc.collect()
-    assert {path: path.read_bytes() for path in out.iterdir()} == before
+    gc.collect()  # the traceback is gone, and with it what was written so far
+    assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 
 
 @pytest.mark.parametrize(
