@@ -76,7 +76,8 @@ class Writes:
 
     files: tuple[str, ...] = ()
 
-    def path(self, value: str) -> Path | None:
+    def path(self, value: str) -> Path:
+        """The path that a value of the option names."""
         return Path(value)
 
     def problem(self, path: Path) -> str | None:
@@ -150,10 +151,10 @@ def path_options(verb: Callable[..., Any], given: Mapping[str, Any]) -> tuple[Pa
 
 
 def _name(parameter: str, metadata: Sequence[Any]) -> str:
-    """`--out`, or an argument's name in capitals."""
+    """`--out`, or `FILE` of an argument that its help calls `FILE...`."""
     info = next(each for each in metadata if isinstance(each, typer.models.ParameterInfo))
     if isinstance(info, typer.models.ArgumentInfo):
-        return parameter.upper()
+        return (info.metavar or parameter.upper()).split()[-1].rstrip("….")
     spelled = [text for text in (info.default, *(info.param_decls or ())) if isinstance(text, str)]
     return spelled[0] if spelled else "--" + parameter.replace("_", "-")
 
