@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from data_prep.commands.import_esc_eval import import_esc_eval
@@ -21,6 +20,7 @@ from data_prep.rubrics import load_rubric
 from data_prep.seeker_prompts import greeting, seeker_system
 from serve.errors import UserError
 from serve.files import read_jsonl
+from serve.paths import Verbs
 
 KEYS = list(DIMENSIONS)
 WORDS = ["smoothness", "variety", "warmth", "tips' use", "likeness", 'know-"how"', "liking"]
@@ -129,7 +129,7 @@ Run = Callable[..., str]
 def run(clone: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """`import-esc-eval` on the clone, into OUT beside it; returns what was printed, in one line."""
     monkeypatch.chdir(clone.parent)
-    app = typer.Typer()
+    app = Verbs()
     app.command()(import_esc_eval)
 
     def call(*arguments: str) -> str:
