@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import typer
-
 from data_prep.commands import (
     annotate,
     annotate_dialogues,
@@ -20,8 +18,9 @@ from data_prep.commands import (
     scores,
 )
 from serve.errors import run_cli
+from serve.paths import Verbs
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="Build the data that training and evaluation use.")
+app = Verbs(no_args_is_help=True, pretty_exceptions_enable=False, help="Build the data that training and evaluation use.")
 app.command("sources")(corpora.sources)
 app.command("read")(corpora.read)
 app.command("import-esc-eval")(import_esc_eval.import_esc_eval)

@@ -1,4 +1,4 @@
-"""What every data step took, kept and dropped, and the manifest that is written beside its output.
+"""What every data step took, kept and dropped, and its outputs with their manifest, which appear all at once.
 
 A step is balanced: what it took is what it kept plus what it dropped, each drop under a reason. No clock time is kept, so two
 runs on the same input with the same seed leave the same bytes.
@@ -6,7 +6,11 @@ runs on the same input with the same seed leave the same bytes.
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
+import shutil
+import tempfile
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -62,7 +66,11 @@ class Step:
 
 
 class Build:
-    """One data_prep command: its inputs, steps and outputs. `finish` prints the steps and writes `manifest.json`."""
+    """One data_prep command: its inputs, steps and outputs.
+
+    Outputs are written to `folder`, a hidden one inside `out`. `finish` prints the steps, adds `manifest.json` and moves all of
+    it to `out`: a command that fails before that leaves `out` as it was.
+    """
 
     def __init__(self, out: Path, command: str, seed: int | None = None, settings: dict[str, Any] | None = None) -> None:
         self.out, self._command, self._seed, self._settings = out, command, seed, settings or {}
@@ -71,6 +79,18 @@ class Build:
         self.on_step: Callable[[str], None] = lambda name: None  # told of every step that begins: a progress bar
         self._inputs: dict[str, dict[str, Any]] = {}
         self._outputs: dict[str, dict[str, Any]] = {}
+
+    @functools.cached_property
+    def folder(self) -> Path:
+        """Where outputs are written; it goes with this object, at the latest when the process ends. Raises `UserError` where
+        that cannot be."""
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+            folder = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=self.out))
+        except OSError as error:
+            raise UserError(f"cannot write {self.out}: {error.strerror}") from None
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        return folder
 
     def input(self, path: Path) -> None:
         """Remember a file, or every file of a folder, by its sha256."""
@@ -85,22 +105,14 @@ class Build:
         return self.steps[-1]
 
     def write(self, name: str, records: Iterable[BaseModel]) -> int:
-        """Write records as JSON lines to `out/name`; returns how many. Raises `UserError` rather than write over an input."""
-        self.refuse_inputs([name])
-        count = write_jsonl(self.out / name, records)
+        """Write records as JSON lines, an output of this name; returns how many."""
+        count = write_jsonl(self.folder / name, records)
         self.output(name, count)
         return count
 
-    def refuse_inputs(self, names: Iterable[str]) -> None:
-        """Raise `UserError` when one of these outputs would replace what this command reads."""
-        given = {Path(path).resolve() for path in self._inputs}
-        for name in names:
-            if (self.out / name).resolve() in given:
-                raise UserError(f"--out {self.out}: {name} is read from there and would be replaced; choose another folder")
-
     def output(self, name: str, records: int | None = None) -> None:
-        """Remember a file of `out` that was written by other means."""
-        self._outputs[name] = {"sha256": sha256_file(self.out / name)} | ({} if records is None else {"records": records})
+        """Remember a file that was written to `folder` by other means."""
+        self._outputs[name] = {"sha256": sha256_file(self.folder / name)} | ({} if records is None else {"records": records})
 
     def manifest(self) -> dict[str, Any]:
         for step in self.steps:
@@ -125,6 +137,14 @@ class Build:
             text = f"{step.name}: {step.taken} in, {step.kept} out{tail}"
             console.print(text, highlight=False, markup=False, soft_wrap=True)
 
+    def earlier(self) -> dict[str, Any]:
+        """The manifest that the same command left in `out` before; {} where there is none."""
+        try:
+            manifest = orjson.loads((self.out / "manifest.json").read_bytes())
+            return manifest if manifest["command"] == self._command else {}
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}
+
     def _remove_stale(self) -> None:
         """Files that the same command left here in an earlier run and does not make now: they would pass for its output.
 
@@ -132,9 +152,7 @@ class Build:
         """
         given = {Path(path).resolve() for path in self._inputs}
         try:
-            before = orjson.loads((self.out / "manifest.json").read_bytes())
-            left = before["outputs"].items() if before["command"] == self._command else ()
-            for name, known in left:
+            for name, known in self.earlier().get("outputs", {}).items():
                 path = self.out / name
                 stale = name not in self._outputs and path.resolve() not in given and path.is_file()
                 if stale and sha256_file(path) == known["sha256"]:
@@ -142,12 +160,29 @@ class Build:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return  # no manifest of ours
 
+    def _move(self) -> None:
+        """Everything in `folder` to `out`, the manifest last."""
+        written = {path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*") if path.is_file()}
+        assert written == {*self._outputs, "manifest.json"}, f"not what was remembered: {written ^ set(self._outputs)}"
+        try:
+            for name in written:  # whatever stands in the way is met before anything is moved
+                (self.out / name).parent.mkdir(parents=True, exist_ok=True)
+                if (self.out / name).is_dir():
+                    raise UserError(f"cannot write {self.out / name}: a folder is there")
+            for name in sorted(self._outputs):
+                (self.folder / name).replace(self.out / name)
+            self._remove_stale()
+            (self.folder / "manifest.json").replace(self.out / "manifest.json")
+        except OSError as error:
+            raise UserError(f"cannot write {self.out}: {error.filename2 or error.filename}: {error.strerror}") from None
+        shutil.rmtree(self.folder, ignore_errors=True)
+
     def finish(self, console: Console) -> dict[str, Any]:
-        """Print one line a step and write the manifest."""
+        """Print one line a step, and move the outputs and their manifest to `out`."""
         manifest = self.manifest()
         self.print_steps(console)
-        self._remove_stale()
-        write_json(self.out / "manifest.json", manifest)
+        write_json(self.folder / "manifest.json", manifest)
+        self._move()
         console.print(
             f"written: {self.out}/ ({', '.join(sorted(self._outputs))}, manifest.json)", highlight=False, markup=False
         )

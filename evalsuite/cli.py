@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import typer
-
 from evalsuite.commands import ecdbench, feel, health, role_play
 from evalsuite.commands.agree import agree
 from evalsuite.commands.compare import compare
@@ -18,8 +16,9 @@ from evalsuite.commands.risk import risk
 from evalsuite.commands.run import report, run, score, simulate
 from evalsuite.commands.trajectories import trajectories
 from serve.errors import run_cli
+from serve.paths import Verbs
 
-app = typer.Typer(
+app = Verbs(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Evaluate emotional-support dialogue systems: a simulated seeker talks to your model, a ranker scores it.\n\n"

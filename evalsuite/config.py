@@ -27,6 +27,7 @@ from evalsuite.shards import Shard
 from evalsuite.statistics.agreement import read_gold
 from serve.errors import UserError
 from serve.files import check_unique, explain, read_yaml
+from serve.paths import IN_FILE, IN_NAME, check_config
 from serve.specs import Endpoint, ModelSpec, Sampling, load_spec, model_names
 
 PAPER_SAMPLING = Sampling(temperature=0.0, top_p=1.0, max_tokens=512)
@@ -50,8 +51,8 @@ class GoldConfig(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid")
-    dialogues: str = "synthetic"
-    scores: str | None = None
+    dialogues: Annotated[str, IN_NAME] = "synthetic"
+    scores: Annotated[str | None, IN_FILE] = None
     limit: Annotated[int, Field(gt=0, le=10**6)] | None = None
 
 
@@ -68,15 +69,15 @@ class EvalConfig(BaseModel):
     model_config = ConfigDict(extra="forbid")
     framework: Literal["esc_eval", "emoharbor"] = "esc_eval"
     mode: Literal["paper", "native"] = "native"
-    seeker: str
-    supporters: list[str] = []
-    judge: str
-    rubric: str = "esc_eval"
+    seeker: Annotated[str, IN_NAME]
+    supporters: Annotated[list[str], IN_NAME] = []
+    judge: Annotated[str, IN_NAME]
+    rubric: Annotated[str, IN_NAME] = "esc_eval"
     method: Literal["joint", "per_dimension", "json", "bands"] = "joint"
-    prompts: str = "esc_eval"
-    judge_prompts: str | None = None
-    cards: list[str] = ["bundled"]
-    profiles: list[str] | None = None
+    prompts: Annotated[str, IN_NAME] = "esc_eval"
+    judge_prompts: Annotated[str | None, IN_NAME] = None
+    cards: Annotated[list[str], IN_NAME] = ["bundled"]
+    profiles: Annotated[list[str] | None, IN_NAME] = None
     emoharbor: EmoHarborConfig | None = None
     languages: Annotated[list[Language], Field(min_length=1)] = ["en", "zh"]
     limit: Annotated[int, Field(gt=0, le=10**6)] | None = None
@@ -115,13 +116,16 @@ def load_config(path: Path, overrides: dict[str, Any]) -> EvalConfig:
 
 
 def overridden(path: Path, kind: type[C], what: str, overrides: dict[str, Any]) -> C:
-    """A config file with command-line overrides (None: not given); errors name file, line and field, or the option."""
+    """A config file with command-line overrides (None: not given); errors name file, line and field, or the option. What it
+    names as an input may not be replaced by the verb that asks."""
     config = read_yaml(path, kind, what)
     given = {key: value for key, value in overrides.items() if value is not None}
     try:
-        return kind.model_validate(config.model_dump(exclude_unset=True) | given)
+        chosen = kind.model_validate(config.model_dump(exclude_unset=True) | given)
     except ValidationError as error:
         raise UserError(f"command line: {explain(error)}") from None
+    check_config(chosen)
+    return chosen
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from evalsuite.judge_json import Strategy
 from serve.errors import UserError
+from serve.paths import IN_NAME
 from serve.specs import ModelSpec, Sampling
 
 Agent = Literal["thinker", "talker", "supporter", "judge"]
@@ -40,7 +41,7 @@ class EmoHarborConfig(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    thinker: str | None = None
+    thinker: Annotated[str | None, IN_NAME] = None
     simulator: Literal["full", "one_agent", "simple_profile"] = "full"
     triples: bool = False
     judging: Strategy = "states"

@@ -19,10 +19,11 @@ from serve.internlm2 import convert_checkpoint
 from serve.internlm2_adapter import convert_adapter
 from serve.launch import Servers, plan_servers
 from serve.merge import base_folder, merge_adapter
+from serve.paths import IN_MODEL, IN_NAME, OUT_FOLDER, Reads, Verbs, Writes
 from serve.plan import ServerPlan
 from serve.specs import ModelSpec, Sampling, load_spec, model_names
 
-app = typer.Typer(
+app = Verbs(
     add_completion=False,
     no_args_is_help=True,
     help="Bring models up as OpenAI-compatible servers on this machine. `esc-eval run` does this by itself; use this to keep "
@@ -32,14 +33,18 @@ app = typer.Typer(
 
 @app.command()
 def up(
-    specs: Annotated[list[str], typer.Argument(metavar="SPEC…", help="Names (see `models`) or YAML files of model specs.")],
+    specs: Annotated[
+        list[str], typer.Argument(metavar="SPEC…", help="Names (see `models`) or YAML files of model specs."), IN_NAME
+    ],
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="Port of the first server, the next ones follow. Default: free ones.")
     ] = None,
     print_only: Annotated[
         bool, typer.Option("--print", help="Print the shell commands, environment included, and start nothing.")
     ] = False,
-    log_dir: Annotated[Path, typer.Option(help="Folder for server-NAME.log files.")] = Path("runs/serve"),
+    log_dir: Annotated[Path, typer.Option(help="Folder for server-NAME.log files."), Writes(("server-*.log",))] = Path(
+        "runs/serve"
+    ),
     run: Annotated[
         str | None,
         typer.Option(metavar="COMMAND", help="Run this while the servers are up, then stop them; its exit code is returned."),
@@ -125,8 +130,8 @@ def embedded() -> None:
 
 @app.command("convert-internlm2")
 def convert_internlm2(
-    src: Annotated[Path, typer.Argument(help="Folder of the InternLM2 checkpoint: safetensors, config, tokenizer.")],
-    dst: Annotated[Path, typer.Argument(help="Folder to make, with the same model as a LlamaForCausalLM.")],
+    src: Annotated[Path, typer.Argument(help="Folder of the InternLM2 checkpoint: safetensors, config, tokenizer."), IN_MODEL],
+    dst: Annotated[Path, typer.Argument(help="Folder to make, with the same model as a LlamaForCausalLM."), OUT_FOLDER],
 ) -> None:
     """Rewrite an InternLM2 checkpoint in Llama layout, which transformers, PEFT and vLLM load without remote code.
 
@@ -140,11 +145,14 @@ def convert_internlm2(
 
 @app.command("convert-internlm2-adapter")
 def convert_internlm2_adapter(
-    src: Annotated[Path, typer.Argument(help="Folder of a PEFT LoRA adapter trained on InternLM2.")],
-    dst: Annotated[Path, typer.Argument(help="Folder to make, with the same adapter for the base in Llama layout.")],
+    src: Annotated[Path, typer.Argument(help="Folder of a PEFT LoRA adapter trained on InternLM2."), IN_MODEL],
+    dst: Annotated[
+        Path, typer.Argument(help="Folder to make, with the same adapter for the base in Llama layout."), OUT_FOLDER
+    ],
     base: Annotated[
         Path | None,
         typer.Option(help="Folder or config.json of its base, in either layout. Without it, heads are taken to be 128 wide."),
+        Reads("place", IN_MODEL.files),
     ] = None,
 ) -> None:
     """Rewrite a LoRA adapter trained on InternLM2 (wqkv, wo, w1, w2, w3) for its base in Llama layout. Exact. Example:
@@ -159,9 +167,13 @@ def convert_internlm2_adapter(
 
 @app.command()
 def merge(
-    base: Annotated[str, typer.Argument(help="Folder of the base, hub id (org/name), or embedded:NAME.")],
-    adapter: Annotated[Path, typer.Argument(help="Folder of a PEFT LoRA adapter trained on it.")],
-    dst: Annotated[Path, typer.Argument(help="Folder to make, with the whole model, its tokenizer and a model card.")],
+    base: Annotated[
+        str, typer.Argument(help="Folder of the base, hub id (org/name), or embedded:NAME."), Reads("name", IN_MODEL.files)
+    ],
+    adapter: Annotated[Path, typer.Argument(help="Folder of a PEFT LoRA adapter trained on it."), IN_MODEL],
+    dst: Annotated[
+        Path, typer.Argument(help="Folder to make, with the whole model, its tokenizer and a model card."), OUT_FOLDER
+    ],
     revision: Annotated[str | None, typer.Option(help="Revision of a hub id.")] = None,
 ) -> None:
     """Merge a LoRA adapter into a copy of its base, shard by shard, in the base's dtype and layout.

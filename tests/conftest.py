@@ -15,12 +15,34 @@ from evalsuite import cli
 from serve.errors import UserError
 from serve.files import CONFIGS
 from serve.launch import Servers
+from serve.paths import RUNNING, Writes, alike
 from serve.plan import plan_servers
 from serve.specs import ModelSpec, load_spec
 
 # How long one example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
+
+
+GROWING = {"config.json", "usage.json", "timing.json"}  # of a run folder: added to, not replaced
+
+
+@pytest.fixture(autouse=True)
+def only_what_is_declared_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a verb runs, whatever is moved into its output folder has to be among the files that the option declares: the check
+    that no input is replaced goes by them."""
+    replace = Path.replace
+
+    def checked(self: Path, target: Path) -> Path:
+        for option in RUNNING.get():
+            for folder in option.paths if isinstance(option.role, Writes) and option.role.files else ():
+                if target.resolve().is_relative_to(folder.resolve()) and target.name not in GROWING:
+                    name = target.resolve().relative_to(folder.resolve()).as_posix()
+                    declared = any(alike(name, pattern) for pattern in option.role.files)
+                    assert declared or name.startswith("."), f"{option.name}: {name} is not among {option.role.files}"
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", checked)
 
 
 class EscEval(Protocol):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import typer
-
 from serve.errors import run_cli
+from serve.paths import Verbs
 from train.compare import compare
 from train.plan import plan
 from train.rank_table import rank_table
 from train.rank_test import rank_test
 
-app = typer.Typer(
+app = Verbs(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,

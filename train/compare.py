@@ -26,6 +26,7 @@ from data_prep.tables import Estimate, Table, to_console, to_markdown
 from serve.errors import UserError
 from serve.files import sha256_file, write_json, write_jsonl, write_text
 from serve.merge import WEIGHTS, adapter_rank
+from serve.paths import IN_FILE, IN_MODEL, Writes
 from train.base_and_adapter import NEW_TOKENS, BaseAndAdapter, Floats, load_adapter, stock_rows
 from train.chat_templates import IGNORED, chatml, encode_prompt
 from train.examples import Prepared, prepare_role, read_role
@@ -247,11 +248,17 @@ def read_held_out(recipe: Recipe[Any], path: Path) -> tuple[list[RoleExample], i
 def compare(
     context: typer.Context,
     config: Annotated[
-        Path, typer.Argument(metavar="RECIPE", help="The recipe that trained the adapter: its base and precision.")
+        Path, typer.Argument(metavar="RECIPE", help="The recipe that trained the adapter: its base and precision."), IN_FILE
     ],
-    adapter: Annotated[Path, typer.Option(help="Folder of the trained adapter.")],
-    out: Annotated[Path, typer.Option(help="Folder for compare.json, compare.md and lines.jsonl.")],
-    valid: Annotated[Path | None, typer.Option(help="Held-out dialogues. Default: the recipe's valid_file, all of it.")] = None,
+    adapter: Annotated[Path, typer.Option(help="Folder of the trained adapter."), IN_MODEL],
+    out: Annotated[
+        Path,
+        typer.Option(help="Folder for compare.json, compare.md and lines.jsonl."),
+        Writes(("compare.json", "compare.md", "lines.jsonl")),
+    ],
+    valid: Annotated[
+        Path | None, typer.Option(help="Held-out dialogues. Default: the recipe's valid_file, all of it."), IN_FILE
+    ] = None,
     lines: Annotated[int, typer.Option(min=1, help="Seeker lines to write, one a dialogue.")] = 32,
     max_length: Annotated[int, typer.Option("--max-length", min=16, help="Cut longer dialogues to this many tokens.")] = 2048,
     draw_seed: Annotated[int, typer.Option("--draw-seed", help="Another one asks for other lines.")] = 0,

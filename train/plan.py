@@ -19,6 +19,7 @@ from data_prep.records import Language
 from data_prep.tables import Table, to_console
 from serve.errors import UserError
 from serve.files import load_yaml
+from serve.paths import IN_FILE
 from train.prefix_tree import alike, tree
 from train.recipes import may_read_trees
 from train.sizes import GIB, STRATEGIES, architecture, count_steps, flops_per_token, measure, memory
@@ -213,7 +214,7 @@ def tables(found: dict[str, Any]) -> list[Table]:
 
 def plan(
     context: typer.Context,
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A recipe: a YAML file of configs/train.")],
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A recipe: a YAML file of configs/train."), IN_FILE],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON (bytes, not GiB).")] = False,
     gpu: Annotated[GpuName, typer.Option(help="GPU that memory and hours are for.")] = "h100",
     gpus: Annotated[int, typer.Option(min=1, help="How many of them.")] = 1,

@@ -17,6 +17,7 @@ from data_prep.scores.human import read_dialogues
 from data_prep.tables import Cell, Estimate, Table, to_console, to_markdown
 from serve.errors import UserError, near
 from serve.files import read_jsonl, read_object, write_json, write_text
+from serve.paths import IN_FILE, IN_FOLDER, Writes
 from train.examples import read_rank, rubric_beside
 from train.rank_figures import ALL, FIGURES, Difference, Judge, Row, Verdicts, compared, groups_of, languages_of, table_rows
 from train.rank_test import UNTRAINED
@@ -27,12 +28,14 @@ FEW = 20  # groups, below which the percentile bootstrap is known to cover less 
 
 
 def rank_table(
-    data: Annotated[Path, typer.Option("--data", help="Folder that `python -m data_prep rank-sft` wrote.")],
-    dialogues: Annotated[list[Path], typer.Option("--dialogues", help="JSONL of all its dialogues. Repeat for more.")],
+    data: Annotated[Path, typer.Option("--data", help="Folder that `python -m data_prep rank-sft` wrote."), IN_FOLDER],
+    dialogues: Annotated[list[Path], typer.Option("--dialogues", help="JSONL of all its dialogues. Repeat for more."), IN_FILE],
     judgements: Annotated[
-        list[Path], typer.Option("--judgements", help="JSONL of judgements of its test split (rank-test, esc-eval). Repeat.")
+        list[Path],
+        typer.Option("--judgements", help="JSONL of judgements of its test split (rank-test, esc-eval). Repeat."),
+        IN_FILE,
     ],
-    out: Annotated[Path, typer.Option("--out", help="Folder for table.json and table.md.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for table.json and table.md."), Writes(("table.json", "table.md"))],
     title: Annotated[str, typer.Option("--title", help="Title of the tables.")] = "Rankers on the test split",
     against: Annotated[
         str, typer.Option("--against", metavar="JUDGE", help="Paired differences of all other trained judges to this row, too.")

@@ -29,6 +29,7 @@ from serve.files import read_object, write_json, write_jsonl
 from serve.folders import stored_tensors
 from serve.merge import CONFIG, WEIGHTS, adapter_rank
 from serve.model_card import read_training
+from serve.paths import IN_FILE, IN_MODEL, Reads, Writes
 from train.chat_templates import chatml, encode_prompt
 from train.decoding import Shares, batched, decode, decode_kept, units
 from train.examples import read_rank, rubric_beside, score_tokens
@@ -46,15 +47,20 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]*")
 def rank_test(
     context: typer.Context,
     recipe: Annotated[
-        Path, typer.Argument(help="Recipe (configs/train): says which base and precision. Overrides may follow.")
+        Path, typer.Argument(help="Recipe (configs/train): says which base and precision. Overrides may follow."), IN_FILE
     ],
-    test: Annotated[Path, typer.Option("--test", help="test.jsonl of `python -m data_prep rank-sft`.")],
-    out: Annotated[Path, typer.Option("--out", help="Folder for judgements-NAME.jsonl and timing.json.")],
+    test: Annotated[Path, typer.Option("--test", help="test.jsonl of `python -m data_prep rank-sft`."), IN_FILE],
+    out: Annotated[
+        Path,
+        typer.Option("--out", help="Folder for judgements-NAME.jsonl and timing.json."),
+        Writes(("judgements-*.jsonl", "timing.json")),
+    ],
     adapter: Annotated[
         list[str] | None,
         typer.Option(
             "--adapter", metavar="[NAME=]FOLDER", help="An adapter of that base. Repeat for more; write NAME@SEED for seeds."
         ),
+        Reads("folder", IN_MODEL.files, labelled=True),
     ] = None,
     untrained: Annotated[bool, typer.Option("--untrained", help="Score with the base alone, too.")] = False,
     batch_tokens: Annotated[int, typer.Option("--batch-tokens", min=1, help="Tokens in the cache at a time.")] = BATCH_TOKENS,

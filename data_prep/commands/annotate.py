@@ -22,26 +22,31 @@ from data_prep.cards.annotation import (
 )
 from data_prep.cards.sheets import holds_answers, refuse_to_overwrite
 from data_prep.cards.taxonomy import Taxonomy, load_taxonomy
-from data_prep.commands.options import OutOption, SeedOption, console
+from data_prep.commands.options import OutOption, SeedOption, console, writes
 from data_prep.ledger import Build, Step
 from data_prep.records import RoleCard
 from data_prep.tables import Table, to_console
 from serve.errors import UserError, near
 from serve.files import check_unique, sha256_file
+from serve.paths import IN_FILE, SHEET, Verbs
 
-app = typer.Typer(no_args_is_help=True, help="Annotation of role cards by two workers and a third person (appendix A.2).")
+app = Verbs(no_args_is_help=True, help="Annotation of role cards by two workers and a third person (appendix A.2).")
 _WORKERS = ("worker_1", "worker_2")
 
-CardsOption = Annotated[Path, typer.Option("--cards", help="Role cards: JSONL, or a published JSON file.")]
-SheetOption = Annotated[list[Path], typer.Option("--sheet", help="A worker's sheet, CSV or XLSX; give it twice, one a worker.")]
-ThirdOption = Annotated[list[Path], typer.Option("--third", help="A sheet of the third person, CSV or XLSX; may be repeated.")]
+CardsOption = Annotated[Path, typer.Option("--cards", help="Role cards: JSONL, or a published JSON file."), IN_FILE]
+SheetOption = Annotated[
+    list[Path], typer.Option("--sheet", help="A worker's sheet, CSV or XLSX; give it twice, one a worker."), SHEET
+]
+ThirdOption = Annotated[
+    list[Path], typer.Option("--third", help="A sheet of the third person, CSV or XLSX; may be repeated."), SHEET
+]
 ModeOption = Annotated[
     str, typer.Option("--mode", help="native: high stays high where both say it. paper: appendix A.2 word by word.")
 ]
 
 
 @app.command("export")
-def export(cards: CardsOption, out: OutOption, seed: SeedOption = 0) -> None:
+def export(cards: CardsOption, out: Annotated[OutOption, writes("worker_*", "guide.txt")], seed: SeedOption = 0) -> None:
     """Write one sheet for each of two workers, as CSV and XLSX, in an order of their own, and the rules as guide.txt."""
     loaded = load_cards(cards)
     refuse_to_overwrite(out, _WORKERS, annotation_sheets.WORKERS_SHEET)
@@ -52,9 +57,9 @@ def export(cards: CardsOption, out: OutOption, seed: SeedOption = 0) -> None:
     step.taken = step.kept = len(loaded)
     for worker in _WORKERS:
         order = annotation_sheets.shuffled(loaded, seed, worker)
-        for name in annotation_sheets.write_sheets(out, worker, order, taxonomy):
+        for name in annotation_sheets.write_sheets(build.folder, worker, order, taxonomy):
             build.output(name, len(order))
-    annotation_sheets.write_guide(out / "guide.txt", taxonomy)
+    annotation_sheets.write_guide(build.folder / "guide.txt", taxonomy)
     build.output("guide.txt")
     build.finish(console)
 
@@ -63,7 +68,7 @@ def export(cards: CardsOption, out: OutOption, seed: SeedOption = 0) -> None:
 def import_(
     cards: CardsOption,
     sheet: SheetOption,
-    out: OutOption,
+    out: Annotated[OutOption, writes("cards.jsonl", "dropped.jsonl", "third.*")],
     third: ThirdOption = [],  # noqa: B006 (typer wants a list; it is not changed)
     mode: ModeOption = "native",
     seed: SeedOption = 0,
@@ -144,7 +149,7 @@ def _write_third(
 ) -> None:
     if waiting:
         asked = {card.id: outcomes[card.id].open for card in waiting}
-        for name in annotation_sheets.write_third(build.out, waiting, asked, marks, taxonomy):
+        for name in annotation_sheets.write_third(build.folder, waiting, asked, marks, taxonomy):
             build.output(name, len(waiting))
         where = f"{build.out}/third.csv or third.xlsx"
         console.print(f"{len(waiting)} cards wait for a third person: fill in {where}", highlight=False, markup=False)

@@ -9,7 +9,7 @@ from typing import Annotated, get_args
 import typer
 
 from data_prep.cards.sheets import holds_answers, refuse_to_overwrite
-from data_prep.commands.options import OutOption, SeedOption, console
+from data_prep.commands.options import OutOption, SeedOption, console, writes
 from data_prep.ledger import Build
 from data_prep.records import Dialogue, HumanScore
 from data_prep.rubrics import Rubric, load_rubric
@@ -20,18 +20,24 @@ from data_prep.scores.human import read_dialogues
 from data_prep.tables import to_console
 from serve.errors import UserError, near
 from serve.files import check_unique, sha256_file
+from serve.paths import IN_FILE, IN_NAME, SHEET, Verbs
 
-app = typer.Typer(no_args_is_help=True, help="Scoring of dialogues by people, with a second review (table 16, appendix C.2).")
+app = Verbs(no_args_is_help=True, help="Scoring of dialogues by people, with a second review (table 16, appendix C.2).")
 
-DialoguesOption = Annotated[list[Path], typer.Option("--dialogues", help="Dialogue records (JSONL). Repeat for more.")]
+DialoguesOption = Annotated[list[Path], typer.Option("--dialogues", help="Dialogue records (JSONL). Repeat for more."), IN_FILE]
 RubricOption = Annotated[
-    str, typer.Option("--rubric", help="What is scored: a rubric by name (configs/rubrics) or the path of a YAML file.")
+    str,
+    typer.Option("--rubric", help="What is scored: a rubric by name (configs/rubrics) or the path of a YAML file."),
+    IN_NAME,
 ]
 SheetOption = Annotated[
     list[Path],
     typer.Option("--sheet", help="A filled-in sheet, CSV or XLSX; its file name is the annotator's name. Repeat for more."),
+    SHEET,
 ]
-ReviewOption = Annotated[list[Path], typer.Option("--review", help="The reviewer's sheet, CSV or XLSX. Repeat for more.")]
+ReviewOption = Annotated[
+    list[Path], typer.Option("--review", help="The reviewer's sheet, CSV or XLSX. Repeat for more."), SHEET
+]
 ModeOption = Annotated[
     str,
     typer.Option("--mode", help="native: a reviewer decides where scores lie more than one point apart. paper: everywhere."),
@@ -42,7 +48,7 @@ ModeOption = Annotated[
 def export(
     dialogues: DialoguesOption,
     annotator: Annotated[list[str], typer.Option("--annotator", help="An annotator's name; repeat for more.")],
-    out: OutOption,
+    out: Annotated[OutOption, writes("*.csv", "*.xlsx", "guide.txt")],
     each: Annotated[int, typer.Option("--each", help="How many people score each dialogue (the paper: 1).")] = 2,
     rubric: RubricOption = "esc_eval_human",
     seed: SeedOption = 0,
@@ -58,10 +64,10 @@ def export(
     sheets = annotation.assign(loaded, annotator, each, seed)
     refuse_to_overwrite(out, annotator, annotation.layout(rules))
     for name, own in sheets.items():
-        for file in annotation.write_sheet(out, name, own, rules):
+        for file in annotation.write_sheet(build.folder, name, own, rules):
             build.output(file, len(own))
     found = {dialogue.language for dialogue in loaded}
-    annotation.write_guide(out / "guide.txt", rules, [language for language in rules.languages if language in found])
+    annotation.write_guide(build.folder / "guide.txt", rules, [language for language in rules.languages if language in found])
     build.output("guide.txt")
     build.finish(console)
 
@@ -70,7 +76,7 @@ def export(
 def import_(
     dialogues: DialoguesOption,
     sheet: SheetOption,
-    out: OutOption,
+    out: Annotated[OutOption, writes("scores.jsonl", "accepted.jsonl", f"{annotation.REVIEW}.*")],
     review: ReviewOption = [],  # noqa: B006 (typer wants a list; it is not changed)
     mode: ModeOption = "native",
     rubric: RubricOption = "esc_eval_human",
@@ -154,7 +160,7 @@ def _check_files(sheets: list[Path], reviews: list[Path]) -> None:
         raise UserError(f"--sheet: a sheet named {annotation.ACCEPTED}: rename it to its annotator's name")
     seen: dict[str, Path] = {}
     for path in [*sheets, *reviews]:
-        key = sha256_file(path) if path.is_file() else str(path)  # a missing file is told by who reads it
+        key = sha256_file(path)
         if key in seen:
             raise UserError(f"{seen[key]} and {path} are the same to the byte: people's own sheets are needed")
         seen[key] = path
@@ -165,7 +171,7 @@ def _write_review(
 ) -> None:
     files = [build.out / f"{annotation.REVIEW}{suffix}" for suffix in (".csv", ".xlsx")]
     if waiting:
-        for name in annotation.write_review(build.out, dialogues, waiting, scores, rubric):
+        for name in annotation.write_review(build.folder, dialogues, waiting, scores, rubric):
             build.output(name, len(waiting))
         text = f"{len(waiting)} dialogues wait for a reviewer: fill in {files[0]} or {files[1].name}"
         console.print(text, highlight=False, markup=False, soft_wrap=True)

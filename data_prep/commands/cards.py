@@ -26,6 +26,7 @@ from data_prep.commands.options import (
     SourceOption,
     StrictOption,
     console,
+    writes,
 )
 from data_prep.ledger import Build, Step
 from data_prep.prompts import load_pack
@@ -35,10 +36,13 @@ from data_prep.tables import to_console
 from serve.batch import Batch
 from serve.errors import UserError, near
 from serve.files import check_unique, read_yaml
+from serve.paths import IN_FILE, IN_NAME, IN_PLACES, OUT_FILE, SHEET, Verbs
 from serve.specs import EMBEDDED_PREFIX, load_spec
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="Role cards: extract, filter, categorise, count.")
-CardsOption = Annotated[Path, typer.Option("--cards", help="Role cards: our JSONL, or a JSON file that ESC-Eval published.")]
+app = Verbs(no_args_is_help=True, pretty_exceptions_enable=False, help="Role cards: extract, filter, categorise, count.")
+CardsOption = Annotated[
+    Path, typer.Option("--cards", help="Role cards: our JSONL, or a JSON file that ESC-Eval published."), IN_FILE
+]
 CARDS, DROPPED, UNREADABLE, CALLS = "cards.jsonl", "dropped.jsonl", "unreadable.jsonl", "calls.sqlite"
 
 
@@ -61,14 +65,16 @@ class Quotas(BaseModel):
 @app.command()
 def extract(
     source: SourceOption,
-    out: OutOption,
+    out: Annotated[OutOption, writes(CARDS, UNREADABLE)],
     model: Annotated[
-        str | None, typer.Option("--model", help="A model by name (configs/models) or spec file; needed for --method llm.")
+        str | None,
+        typer.Option("--model", help="A model by name (configs/models) or spec file; needed for --method llm."),
+        IN_NAME,
     ] = None,
     base_url: BaseUrlOption = None,
     method: Annotated[Method, typer.Option(help="llm asks a model; heuristic takes the corpus's own fields.")] = Method.llm,
     quotas: Annotated[
-        Path | None, typer.Option("--quotas", help="Items to draw a corpus: configs/data/table5.yaml, or your own.")
+        Path | None, typer.Option("--quotas", help="Items to draw a corpus: configs/data/table5.yaml, or your own."), IN_FILE
     ] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most this many items of every corpus.")] = None,
     seed: SeedOption = 0,
@@ -121,7 +127,7 @@ def extract(
 def filter_(
     cards: CardsOption,
     model: ModelOption,
-    out: OutOption,
+    out: Annotated[OutOption, writes("*")],
     base_url: BaseUrlOption = None,
     concurrency: ConcurrencyOption = None,
 ) -> None:
@@ -148,7 +154,7 @@ def filter_(
 def categorise(
     cards: CardsOption,
     model: ModelOption,
-    out: OutOption,
+    out: Annotated[OutOption, writes("*")],
     base_url: BaseUrlOption = None,
     concurrency: ConcurrencyOption = None,
 ) -> None:
@@ -172,9 +178,13 @@ def categorise(
 @app.command("human-filter")
 def human_filter(
     cards: CardsOption,
-    export: Annotated[Path | None, typer.Option("--export", help="Write a CSV with an empty keep column to fill in.")] = None,
-    decisions: Annotated[Path | None, typer.Option("--decisions", help="The CSV, filled in: keep is yes or no.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder for the cards kept; needed with --decisions.")] = None,
+    export: Annotated[
+        Path | None, typer.Option("--export", help="Write a CSV with an empty keep column to fill in."), OUT_FILE
+    ] = None,
+    decisions: Annotated[Path | None, typer.Option("--decisions", help="The CSV, filled in: keep is yes or no."), SHEET] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for the cards kept; needed with --decisions."), writes("*")
+    ] = None,
 ) -> None:
     """A person's filter between the model's and the annotation (table 6): --export a sheet, import it with --decisions."""
     if (export is None) == (decisions is None):
@@ -199,14 +209,19 @@ def human_filter(
 
 @app.command()
 def stats(
-    cards: Annotated[list[Path], typer.Option("--cards", help="A card file (JSONL, or ESC-Eval's JSON). Repeat for more.")],
+    cards: Annotated[
+        list[Path], typer.Option("--cards", help="A card file (JSONL, or ESC-Eval's JSON). Repeat for more."), IN_FILE
+    ],
     stage: Annotated[
         list[str] | None,
         typer.Option(
             "--stage", metavar="NAME=FILE", help="Cards after extract, filter or human-filter, where no manifest says."
         ),
+        IN_PLACES,
     ] = None,
-    html: Annotated[Path | None, typer.Option("--html", help="Also write figures and tables as one HTML file.")] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Also write figures and tables as one HTML file."), OUT_FILE
+    ] = None,
 ) -> None:
     """Print tables 6 and 9 for any card files beside the paper's figures, and their distribution (figure 5)."""
     found = [card for path in cards for card in load_cards(path)]
@@ -278,10 +293,8 @@ def _prompts() -> str:
 
 
 def _open(cards: Path, out: Path, command: str, settings: dict[str, Any]) -> tuple[list[RoleCard], Build]:
-    """The cards, and a build that may not write over them."""
+    """The cards, and the build that they are an input of."""
     found = load_cards(cards)
-    if cards.resolve().parent == out.resolve():
-        raise UserError(f"--out {out}: the cards come from there; choose another folder, or its files would be replaced")
     build = Build(out, command, settings=settings)
     build.input(cards)
     return found, build

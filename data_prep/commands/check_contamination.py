@@ -10,7 +10,7 @@ import numpy as np
 import typer
 
 from data_prep.cards import load_cards
-from data_prep.commands.options import OutOption, console
+from data_prep.commands.options import OutOption, console, writes
 from data_prep.ledger import Build
 from data_prep.records import Language, RoleCard
 from data_prep.role_play.contamination import (
@@ -25,21 +25,25 @@ from data_prep.role_play.contamination import (
 )
 from serve.errors import UserError
 from serve.files import check_unique
+from serve.paths import IN_FILE
 
 _BIN, _BAR, _EXCERPT = 0.2, 40, 240
 _QUANTILES = {"min": 0.0, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "95 %": 0.95, "max": 1.0}
 
 
 def check_contamination(
-    cards: Annotated[list[Path], typer.Option("--cards", help="Evaluation cards: JSONL, or ESC-Eval's JSON. Repeat for more.")],
+    cards: Annotated[
+        list[Path], typer.Option("--cards", help="Evaluation cards: JSONL, or ESC-Eval's JSON. Repeat for more."), IN_FILE
+    ],
     data: Annotated[
         list[Path],
         typer.Option(
             "--data",
             help="JSONL of role-play examples, Dialogues or SupportDialogues, or your own corpus (README). Repeat for more.",
         ),
+        IN_FILE,
     ],
-    out: OutOption,
+    out: Annotated[OutOption, writes("matches.jsonl")],
     top: Annotated[int, typer.Option("--top", min=1, help="Best matches kept for each card.")] = 10,
     max_examples: Annotated[int, typer.Option("--max-examples", min=0, help="Highest matches shown with excerpts.")] = 5,
 ) -> None:

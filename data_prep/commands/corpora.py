@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from rich.padding import Padding
 from rich.text import Text
 
-from data_prep.commands.options import OutOption, SourceOption, StrictOption, console
+from data_prep.commands.options import OutOption, SourceOption, StrictOption, console, writes
 from data_prep.ledger import Build
 from data_prep.sources import SOURCES, parse_places, read_source
 
@@ -24,7 +26,7 @@ def sources() -> None:
             console.print(Padding(Text(line), (0, 0, 0, 4)))
 
 
-def read(source: SourceOption, out: OutOption, strict: StrictOption = False) -> None:
+def read(source: SourceOption, out: Annotated[OutOption, writes("*.jsonl")], strict: StrictOption = False) -> None:
     """Turn corpora in their published formats into records: OUT/NAME.jsonl for each, with every dropped row accounted for."""
     build = Build(out, "read", settings={"strict": strict})
     for name, place in parse_places(source).items():

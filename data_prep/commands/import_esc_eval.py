@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -10,30 +11,49 @@ import typer
 from pydantic import BaseModel
 
 from data_prep.cards import load_cards
-from data_prep.commands.options import OutOption, StrictOption, console
+from data_prep.commands.options import OutOption, StrictOption, console, writes
 from data_prep.ledger import Build
 from data_prep.published import Clone, find_clone, read_dialogues, read_scores
-from data_prep.published.prompts import LANGUAGES, Found, find_prompts, write_pack
+from data_prep.published.prompts import LANGUAGES, Found, edited, find_prompts, pack_files
 from data_prep.records import Language, RoleCard
 from data_prep.sources.rows import Rows
 from serve.errors import UserError
+from serve.files import write_bytes
+from serve.paths import IN_FOLDER, Writes
 
-CloneOption = Annotated[Path, typer.Option("--source", metavar="CLONE", help="Your clone of the published repository.")]
+CloneOption = Annotated[
+    Path, typer.Option("--source", metavar="CLONE", help="Your clone of the published repository."), IN_FOLDER
+]
 PromptsOption = Annotated[
-    Path | None, typer.Option("--prompts-out", help="Folder for the prompt pack; OUT/prompts if not given.")
+    Path | None,
+    typer.Option("--prompts-out", help="Folder for the prompt pack; OUT/prompts if not given."),
+    Writes(("en/*", "zh/*", ".gitignore")),
 ]
 R = TypeVar("R", bound=BaseModel)
 _FILE = {"high cards": "cards", "test cards": "test_cards"}
+_FILES = (
+    "cards_*.jsonl",
+    "test_cards_*.jsonl",
+    "dialogues.jsonl",
+    "judgements.jsonl",
+    "prompts/*",
+    "prompts/en/*",
+    "prompts/zh/*",
+)
 
 
 def import_esc_eval(
-    source: CloneOption, out: OutOption, prompts_out: PromptsOption = None, strict: StrictOption = False
+    source: CloneOption,
+    out: Annotated[OutOption, writes(*_FILES)],
+    prompts_out: PromptsOption = None,
+    strict: StrictOption = False,
 ) -> None:
     """Import cards, sample dialogues, scores and prompts of the published ESC-Eval repository from your own clone.
 
     The scripts are read, never run. The prompts become a prompt pack for paper mode: name its folder under `prompts` in an
-    evaluation config. Cards must be right in every row; malformed dialogues and scores are left out with their place. The
-    repository states no licence: keep what is imported on your machine.
+    evaluation config. Those that you have edited since the last import stay as they are. Cards must be right in every row;
+    malformed dialogues and scores are left out with their place. The repository states no licence: keep what is imported on
+    your machine.
     """
     clone = find_clone(source.expanduser())
     found = find_prompts(clone.scripts)
@@ -46,10 +66,7 @@ def import_esc_eval(
     cards = _cards(clone, build)
     _runs(clone, cards, build, strict)
     missing = [*clone.missing(), *_missing_prompts(found)]
-    files = write_pack(pack, found) if found.seeker or found.greeting or found.judge else []
-    if pack == out / "prompts":
-        for name in files:
-            build.output(f"prompts/{name}")
+    files = _write_prompts(pack, found, build)
     for problem in found.problems:
         console.print(f"left out: {problem}", highlight=False, markup=False)
     for name in missing:
@@ -107,6 +124,27 @@ def _collect(build: Build, name: str, strict: bool, read: Callable[[Rows], Itera
     if step.taken:
         build.write(f"{name}.jsonl", records)
     return records
+
+
+def _write_prompts(pack: Path, found: Found, build: Build) -> list[str]:
+    """The prompt pack, but for files that somebody has edited since the last import: they stay, which is said. Its files."""
+    files = pack_files(found)
+    before = build.earlier()
+    same = before.get("settings", {}).get("prompts") == str(pack)
+    kept = edited(pack, files, before.get("figures", {}).get("prompts", {}) if same else {})
+    for name, content in files.items():
+        if name in kept:
+            continue
+        if pack == build.out / "prompts":
+            write_bytes(build.folder / "prompts" / name, content)
+            build.output(f"prompts/{name}")
+        else:
+            write_bytes(pack / name, content)
+    build.figures = {"prompts": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}}
+    if kept:
+        text = f"kept as edited in {pack}: {', '.join(kept)}; to get a published one back, delete it and run this again"
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+    return list(files)
 
 
 def _missing_prompts(found: Found) -> list[str]:

@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from data_prep.commands.options import OutOption, console
+from data_prep.commands.options import OutOption, console, writes
 from data_prep.commands.scores import Rubrics
 from data_prep.ledger import Build
 from data_prep.scores.held import read_held, read_ratings, references
 from data_prep.scores.human import Check, Imported
+from serve.paths import IN_FILE
 
 HeldFiles = Annotated[
     list[Path],
@@ -21,6 +22,7 @@ HeldFiles = Annotated[
         "utterance a row (situation, supporter, language, role, text); role is seeker or supporter. Optional: trial, from 0, "
         "for several dialogues on one situation with one supporter. Repeat for more files.",
     ),
+    IN_FILE,
 ]
 RatingFiles = Annotated[
     list[Path],
@@ -29,6 +31,7 @@ RatingFiles = Annotated[
         help="CSV or JSONL with one rating a row: situation, supporter, annotator, rubric, dimension, value and, where the "
         "dialogues have it, trial. Repeat for more files.",
     ),
+    IN_FILE,
 ]
 ReferenceFiles = Annotated[
     list[Path] | None,
@@ -37,13 +40,14 @@ ReferenceFiles = Annotated[
         help="JSONL file with the corpus's own dialogues of the situations (Dialogue records whose source_id is the situation, "
         "as import-scores writes ESConv's). Those needed are written to references.jsonl.",
     ),
+    IN_FILE,
 ]
 
 
 def import_held(
     dialogues: HeldFiles,
     scores: RatingFiles,
-    out: OutOption,
+    out: Annotated[OutOption, writes("dialogues.jsonl", "scores.jsonl", "references.jsonl")],
     reference: ReferenceFiles = None,
     rubric: Rubrics = None,
 ) -> None:

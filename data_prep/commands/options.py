@@ -8,7 +8,15 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from serve.paths import IN_NAME, IN_PLACES, Writes
+
 console = Console()
+
+
+def writes(*files: str) -> Writes:
+    """What a step writes into --out: files of these patterns, and its manifest."""
+    return Writes((*files, "manifest.json"))
+
 
 SourceOption = Annotated[
     list[str],
@@ -18,11 +26,14 @@ SourceOption = Annotated[
         help="A corpus and where it is: a folder, a file, or hf:OWNER/DATASET. Repeat for more; `sources` lists the names. "
         "Your own: generic=FILE (README).",
     ),
+    IN_PLACES,
 ]
-OutOption = Annotated[Path, typer.Option("--out", help="Folder for the output and its manifest.json.")]
+OutOption = Annotated[Path, typer.Option("--out", help="Folder for the output and its manifest.json.")]  # with `writes(…)`
 SeedOption = Annotated[int, typer.Option("--seed", help="The same seed gives the same bytes; another one draws other rows.")]
 StrictOption = Annotated[bool, typer.Option("--strict", help="Stop at the first malformed row instead of leaving it out.")]
-ModelOption = Annotated[str, typer.Option("--model", help="A model by name (configs/models) or by the path of a spec file.")]
+ModelOption = Annotated[
+    str, typer.Option("--model", help="A model by name (configs/models) or by the path of a spec file."), IN_NAME
+]
 BaseUrlOption = Annotated[
     str | None, typer.Option("--base-url", help="Where the model already answers (…/v1); without it a server is launched.")
 ]

@@ -17,6 +17,7 @@ from data_prep.commands.options import (
     OutOption,
     SeedOption,
     console,
+    writes,
 )
 from data_prep.ledger import Build
 from data_prep.profiles import Profile, inspection, load_profiles, sage
@@ -32,9 +33,10 @@ from data_prep.tables import to_console
 from serve.batch import Batch
 from serve.errors import UserError, near
 from serve.files import check_unique
+from serve.paths import IN_FILE, IN_PLACES, OUT_FILE, SHEET, Verbs
 from serve.specs import EMBEDDED_PREFIX, load_spec
 
-app = typer.Typer(
+app = Verbs(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Profiles of seekers (EmoHarbor section 2.1): build, import, check, inspect, count.",
@@ -49,19 +51,23 @@ PROFILES, REJECTED, UNBUILT, DIALOGUES, CALLS = (
 _IMPORTS = (sage.NAME,)
 
 ProfilesOption = Annotated[
-    list[Path], typer.Option("--profiles", help="Profiles: our JSONL, or SAGE's profile file. Repeat for more.")
+    list[Path], typer.Option("--profiles", help="Profiles: our JSONL, or SAGE's profile file. Repeat for more."), IN_FILE
 ]
 
 
 @app.command("build")
 def build(
-    out: OutOption,
+    out: Annotated[OutOption, writes(PROFILES, REJECTED, UNBUILT)],
     model: ModelOption,
     seeds: Annotated[
-        list[Path], typer.Option("--seeds", help="Filled-in questionnaires, JSONL (data_prep/bundled/questionnaire.jsonl).")
+        list[Path],
+        typer.Option("--seeds", help="Filled-in questionnaires, JSONL (data_prep/bundled/questionnaire.jsonl)."),
+        IN_FILE,
     ] = [],  # noqa: B006 (typer wants a list; it is not changed)
     cards: Annotated[
-        list[Path], typer.Option("--cards", help="Role cards as seeds: our JSONL, or a JSON file that ESC-Eval published.")
+        list[Path],
+        typer.Option("--cards", help="Role cards as seeds: our JSONL, or a JSON file that ESC-Eval published."),
+        IN_FILE,
     ] = [],  # noqa: B006
     temperature: Annotated[
         float, typer.Option("--temperature", min=0.0, max=2.0, help="Of the four steps; the review is greedy.")
@@ -91,7 +97,6 @@ def build(
     if (spec.checkpoint or "").startswith(EMBEDDED_PREFIX):
         console.print("Plumbing: what the embedded 135M model makes of people says nothing about them.")
     steps = {name: made.step(name) for name in profile_build.STEPS}
-    made.refuse_inputs([PROFILES, REJECTED, UNBUILT])
     with Batch(spec, out / CALLS, console, base_url, concurrency) as batch:
         kept, rejected, unbuilt = profile_build.build(given, batch, steps, temperature)
     made.write(PROFILES, kept)
@@ -108,9 +113,11 @@ def build(
 @app.command("import")
 def import_(
     source: Annotated[
-        str, typer.Option("--source", metavar="NAME=PLACE", help="sage=FOLDER (or its profile file): SAGE's 100 profiles.")
+        str,
+        typer.Option("--source", metavar="NAME=PLACE", help="sage=FOLDER (or its profile file): SAGE's 100 profiles."),
+        IN_PLACES,
     ],
-    out: OutOption,
+    out: Annotated[OutOption, writes(PROFILES, DIALOGUES)],
 ) -> None:
     """Bring profiles that others published, and the dialogues that were held with them, into our records.
 
@@ -145,7 +152,9 @@ def import_(
 
 @app.command("check")
 def check(
-    files: Annotated[list[Path], typer.Argument(help="Profiles: our JSONL, or SAGE's profile file.", metavar="FILE...")],
+    files: Annotated[
+        list[Path], typer.Argument(help="Profiles: our JSONL, or SAGE's profile file.", metavar="FILE..."), IN_FILE
+    ],
     strict: Annotated[
         bool, typer.Option("--strict", help="Doubtful things and missing fields end in exit code 1, too.")
     ] = False,
@@ -164,11 +173,11 @@ def check(
 @app.command("inspect")
 def inspect(
     profiles: ProfilesOption,
-    out: OutOption,
+    out: Annotated[OutOption, writes(PROFILES, f"{inspection.NAME}.*")],
     sample: Annotated[int, typer.Option("--sample", min=1, help="How many profiles to draw for the sheet.")] = 20,
     seed: SeedOption = 0,
     sheet: Annotated[
-        Path | None, typer.Option("--sheet", help="The sheet, filled in (CSV or XLSX): rejected profiles are left out.")
+        Path | None, typer.Option("--sheet", help="The sheet, filled in (CSV or XLSX): rejected profiles are left out."), SHEET
     ] = None,
 ) -> None:
     """Let a person look at a random sample: write OUT/inspection.csv and .xlsx; with --sheet, OUT/profiles.jsonl without the
@@ -183,7 +192,7 @@ def inspect(
     if sheet is None:
         refuse_to_overwrite(out, [inspection.NAME], inspection.LAYOUT)
         drawn = inspection.draw(loaded, sample, seed)
-        for name in inspection.write_inspection(out, drawn, check_profiles(loaded, load_vocabulary())):
+        for name in inspection.write_inspection(made.folder, drawn, check_profiles(loaded, load_vocabulary())):
             made.output(name, len(drawn))
     else:
         decisions = inspection.read_inspection(sheet, loaded)
@@ -201,7 +210,7 @@ def inspect(
 @app.command("stats")
 def stats(
     profiles: ProfilesOption,
-    html: Annotated[Path | None, typer.Option("--html", help="Also write the figures as one HTML file.")] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Also write the figures as one HTML file."), OUT_FILE] = None,
 ) -> None:
     """Count who the profiles are (figures 3, 4, 8): gender, age, MBTI, Big Five, occupations, problems; and name the gaps."""
     loaded, vocabulary = _load(profiles), load_vocabulary()

@@ -10,7 +10,7 @@ import typer
 import yaml
 from rich.progress import track
 
-from data_prep.commands.options import OutOption, SeedOption, console
+from data_prep.commands.options import OutOption, SeedOption, console, writes
 from data_prep.judge_prompts import Method
 from data_prep.ledger import Build
 from data_prep.prompts import PromptPack, load_pack
@@ -22,16 +22,23 @@ from data_prep.scores.splits import SHARES, Split
 from data_prep.scores.splits import Method as SplitMethod
 from serve.errors import UserError
 from serve.files import write_json, write_text
+from serve.paths import IN_FILE, IN_NAME
 
-Dialogues = Annotated[list[Path], typer.Option("--dialogues", help="JSONL file of dialogues. Repeat for more.")]
+_FILES = (
+    *("train.jsonl", "valid.jsonl", "test.jsonl", "dialogues_test.jsonl", "scores_test.jsonl"),
+    *("rubric.yaml", "labels.json"),
+)
+
+Dialogues = Annotated[list[Path], typer.Option("--dialogues", help="JSONL file of dialogues. Repeat for more."), IN_FILE]
 Scores = Annotated[
     list[Path],
     typer.Option(
         "--scores", help="Human scores, JSONL or CSV (the form that import-scores reads and writes). Repeat for more."
     ),
+    IN_FILE,
 ]
 RubricOption = Annotated[
-    str, typer.Option("--rubric", help="Rubric that the ranker is asked, by name (configs/rubrics) or YAML file.")
+    str, typer.Option("--rubric", help="Rubric that the ranker is asked, by name (configs/rubrics) or YAML file."), IN_NAME
 ]
 MethodOption = Annotated[
     Method, typer.Option("--method", help="One example with all dimensions, or one a dimension (native or paper's prompt).")
@@ -58,7 +65,7 @@ AnnotatorOption = Annotated[
 def rank_sft(
     dialogues: Dialogues,
     scores: Scores,
-    out: OutOption,
+    out: Annotated[OutOption, writes(*_FILES)],
     rubric: RubricOption = "esc_eval",
     method: MethodOption = "per_dimension",
     split: SplitOption = "grouped",
@@ -66,7 +73,9 @@ def rank_sft(
     dimensions: DimensionsOption = "",
     score_rubric: ScoreRubricOption = None,
     annotator: AnnotatorOption = None,
-    prompts: Annotated[str, typer.Option("--prompts", help="Prompt pack by name (configs/prompts) or folder.")] = "esc_eval",
+    prompts: Annotated[
+        str, typer.Option("--prompts", help="Prompt pack by name (configs/prompts) or folder."), IN_NAME
+    ] = "esc_eval",
 ) -> None:
     """Ranker examples from human scores: train, valid and test as prompt and completion, with exactly the scorer's messages.
 
@@ -100,7 +109,7 @@ def rank_sft(
     splits = split_cases(found, split, seed)
     _write(build, splits, used, pack, asked)
     summary = describe(splits, asked)
-    write_json(out / "labels.json", summary)
+    write_json(build.folder / "labels.json", summary)
     build.output("labels.json")
     _show(summary)
     build.finish(console)
@@ -121,7 +130,7 @@ def _write(
     build.write("dialogues_test.jsonl", {case.dialogue.id: case.dialogue for case in splits["test"]}.values())
     build.write("scores_test.jsonl", [score for score in scores if (score.dialogue_id, score.dimension) in tested])
     text = yaml.safe_dump(rubric.model_dump(), allow_unicode=True, sort_keys=False, width=120)
-    write_text(build.out / "rubric.yaml", text)
+    write_text(build.folder / "rubric.yaml", text)
     build.output("rubric.yaml")
 
 

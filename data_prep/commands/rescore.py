@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from data_prep.cards.sheets import refuse_to_overwrite
-from data_prep.commands.options import OutOption, SeedOption, console
+from data_prep.commands.options import OutOption, SeedOption, console, writes
 from data_prep.ledger import Build
 from data_prep.records import Dialogue, HumanScore
 from data_prep.rubrics import Rubric, load_rubric
@@ -20,21 +20,30 @@ from data_prep.scores.human import Check, read_dialogues, read_scores
 from data_prep.scores.rescoring import JOINT, Contested, contested, finish
 from data_prep.tables import to_console
 from serve.errors import UserError, near
+from serve.paths import IN_FILE, IN_NAME, SHEET, Verbs
 
-app = typer.Typer(
+app = Verbs(
     no_args_is_help=True, help="A second round for human scores more than a point apart, joint review, final means (FEEL, 3.2)."
 )
 
-DialoguesOption = Annotated[list[Path], typer.Option("--dialogues", help="Dialogue records (JSONL). Repeat for more.")]
+DialoguesOption = Annotated[list[Path], typer.Option("--dialogues", help="Dialogue records (JSONL). Repeat for more."), IN_FILE]
 ScoresOption = Annotated[
     list[Path],
     typer.Option("--scores", help="The first round: HumanScore records (JSONL, or CSV with its columns); halves may be given."),
+    IN_FILE,
 ]
-RubricOption = Annotated[str, typer.Option("--rubric", help="What was scored: a rubric by name or the path of a YAML file.")]
+RubricOption = Annotated[
+    str, typer.Option("--rubric", help="What was scored: a rubric by name or the path of a YAML file."), IN_NAME
+]
 
 
 @app.command("export")
-def export(dialogues: DialoguesOption, scores: ScoresOption, out: OutOption, rubric: RubricOption = "feel") -> None:
+def export(
+    dialogues: DialoguesOption,
+    scores: ScoresOption,
+    out: Annotated[OutOption, writes("*.csv", "*.xlsx")],
+    rubric: RubricOption = "feel",
+) -> None:
     """Write a sheet for each annotator who must score again (NAME.csv, NAME.xlsx), and joint.* for what all review together.
 
     An annotator scores again who differs from another by more than one point while the others lie within one point of each
@@ -47,7 +56,7 @@ def export(dialogues: DialoguesOption, scores: ScoresOption, out: OutOption, rub
     sheets = {**open_items.own, **({JOINT: open_items.joint} if open_items.joint else {})}
     refuse_to_overwrite(out, list(sheets), annotation.review_layout(rules))
     for name, asked in sheets.items():
-        for file in annotation.write_review(out, spoken, asked, given, rules, name, halves=True):
+        for file in annotation.write_review(build.folder, spoken, asked, given, rules, name, halves=True):
             build.output(file, len(asked))
     _count(build, given, open_items)
     build.finish(console)
@@ -57,10 +66,11 @@ def export(dialogues: DialoguesOption, scores: ScoresOption, out: OutOption, rub
 def import_(
     dialogues: DialoguesOption,
     scores: ScoresOption,
-    out: OutOption,
+    out: Annotated[OutOption, writes("scores.jsonl", "accepted.jsonl")],
     sheet: Annotated[
         list[Path],
         typer.Option("--sheet", help="A filled-in sheet, CSV or XLSX: NAME.* of an annotator, or joint.*. Repeat for more."),
+        SHEET,
     ] = [],  # noqa: B006 (typer wants a list; it is not changed)
     rubric: RubricOption = "feel",
     seed: SeedOption = 0,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from rich.progress import Progress
 
 from data_prep import role_play
 from data_prep.cards import bundled_cards, load_cards
-from data_prep.commands.options import OutOption, SeedOption, SourceOption, StrictOption, console
+from data_prep.commands.options import OutOption, SeedOption, SourceOption, StrictOption, console, writes
 from data_prep.ledger import Build
 from data_prep.records import RoleCard
 from data_prep.role_play.contamination import THRESHOLD, match_records
@@ -40,6 +39,7 @@ from data_prep.tables import Table, to_console
 from serve.embedded import need_modules
 from serve.errors import UserError
 from serve.files import CONFIGS, explain, read_yaml, write_text
+from serve.paths import IN_FILE, IN_NAME, IN_PLACES
 
 CONFIG = CONFIGS / "data" / "role_sft.yaml"
 TEMPLATES = Path(role_play.__file__).parent
@@ -48,14 +48,15 @@ DATASET = "dataset"
 
 def role_sft(
     source: SourceOption,
-    out: OutOption,
-    config: Annotated[Path, typer.Option(help="The mix: quotas, length cap, prompts, tokenizer.")] = CONFIG,
+    out: Annotated[OutOption, writes("*.jsonl", "README.md", f"{DATASET}/*", f"{DATASET}/train/*", f"{DATASET}/valid/*")],
+    config: Annotated[Path, typer.Option(help="The mix: quotas, length cap, prompts, tokenizer."), IN_FILE] = CONFIG,
     cards: Annotated[
         list[Path] | None,
         typer.Option(help="Role cards made from these corpora; they win over heuristic ones."),
+        IN_FILE,
     ] = None,
     eval_cards: Annotated[
-        list[str] | None, typer.Option(help="Cards that evaluation uses: card files, or `bundled`. Repeat for more.")
+        list[str] | None, typer.Option(help="Cards that evaluation uses: card files, or `bundled`. Repeat for more."), IN_NAME
     ] = None,
     valid_source: Annotated[
         list[str] | None,
@@ -63,8 +64,9 @@ def role_sft(
             metavar="NAME=PLACE",
             help="A corpus to hold out whole: its dialogues are valid.jsonl, and what repeats one of them is not trained on.",
         ),
+        IN_PLACES,
     ] = None,
-    tokenizer: Annotated[str | None, typer.Option(help="Counts lengths: `embedded`, a folder, or a hub id.")] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="Counts lengths: `embedded`, a folder, or a hub id."), IN_NAME] = None,
     seed: SeedOption = 0,
     strict: StrictOption = False,
 ) -> None:
@@ -108,12 +110,12 @@ def role_sft(
     build.write("train.jsonl", result.train)
     build.write("valid.jsonl", result.valid)
     build.write("links.jsonl", match_records(result.matches, evaluation))
-    _write_dataset(out, result, build)
+    _write_dataset(result, build)
     places_read = places | {name: place for name, place in held_places.items() if name not in places}
     sources = [_as_read(source_at(name, place), (held | items)[name]) for name, place in places_read.items()]
     values = _card_values(result, mix, evaluation, given, sources, build)
     template = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True)
-    write_text(out / "README.md", template.get_template("data_card.md.j2").render(values) + "\n")
+    write_text(build.folder / "README.md", template.get_template("data_card.md.j2").render(values) + "\n")
     build.output("README.md")
     build.finish(console)
     _print(result, mix)
@@ -132,21 +134,18 @@ def _as_read(source: Source, items: Sequence[Item]) -> Source:
     return replace(source, languages=tuple(sorted({item.language for item in items})))
 
 
-def _write_dataset(out: Path, result: RoleSet, build: Build) -> None:
-    """OUT/dataset, for `datasets.load_from_disk`; written aside and renamed, so that a killed run leaves the old one whole."""
+def _write_dataset(result: RoleSet, build: Build) -> None:
+    """OUT/dataset, for `datasets.load_from_disk`."""
     from datasets import Dataset, DatasetDict, disable_progress_bars
 
     disable_progress_bars()
     parts = {"train": result.train, "valid": result.valid}
-    folder, aside = out / DATASET, out / f".{DATASET}.tmp"
-    shutil.rmtree(aside, ignore_errors=True)
     rows = {name: [example.model_dump(mode="json") for example in examples] for name, examples in parts.items() if examples}
-    DatasetDict({name: Dataset.from_list(values) for name, values in rows.items()}).save_to_disk(str(aside))
-    shutil.rmtree(folder, ignore_errors=True)
-    aside.rename(folder)
+    folder = build.folder / DATASET
+    DatasetDict({name: Dataset.from_list(values) for name, values in rows.items()}).save_to_disk(str(folder))
     for path in sorted(folder.rglob("*")):
         if path.is_file():
-            build.output(path.relative_to(out).as_posix())
+            build.output(path.relative_to(build.folder).as_posix())
 
 
 def _card_values(

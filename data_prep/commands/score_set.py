@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from data_prep.commands.options import OutOption, SeedOption, console
+from typing import Annotated
+
+from data_prep.commands.options import OutOption, SeedOption, console, writes
 from data_prep.ledger import Build
 from data_prep.scores import synthetic
 
 
-def score_set(out: OutOption, seed: SeedOption = 0) -> None:
+def score_set(out: Annotated[OutOption, writes("dialogues.jsonl", "scores.jsonl")], seed: SeedOption = 0) -> None:
     """Write the synthetic score set: dialogues whose seven scores hold by construction, en and zh.
 
     Good hand-written dialogues and their controlled degradations; the rules are in data_prep/scores/synthetic_rules.py.

@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from data_prep.commands.options import OutOption, StrictOption, console
+from data_prep.commands.options import OutOption, StrictOption, console, writes
 from data_prep.ledger import Build
 from data_prep.scores.corpora import import_corpus
 from data_prep.scores.human import Check, Imported, read_dialogues, read_scores
 from serve.errors import UserError
+from serve.paths import IN_FILE, IN_PLACES
 
 Sources = Annotated[
     list[str] | None,
@@ -21,6 +22,7 @@ Sources = Annotated[
         help="A corpus with scores and where it is: esconv, esconv_failed, esconv_multi, epitome or empathic_comm. "
         "Repeat for more.",
     ),
+    IN_PLACES,
 ]
 ScoreFiles = Annotated[
     list[Path] | None,
@@ -29,18 +31,22 @@ ScoreFiles = Annotated[
         help="A CSV (with header) or JSONL file of your own: dialogue_id, language, annotator, rubric, dimension, value and, "
         "for a score of one turn, turn (from 0). Repeat for more.",
     ),
+    IN_FILE,
 ]
 DialogueFiles = Annotated[
     list[Path] | None,
     typer.Option("--dialogues", help="JSONL file with the dialogues that --scores is about. Repeat for more."),
+    IN_FILE,
 ]
 Rubrics = Annotated[
-    list[Path] | None, typer.Option("--rubric", help="YAML file of a rubric of your own that --scores names. Repeat for more.")
+    list[Path] | None,
+    typer.Option("--rubric", help="YAML file of a rubric of your own that --scores names. Repeat for more."),
+    IN_FILE,
 ]
 
 
 def import_scores(
-    out: OutOption,
+    out: Annotated[OutOption, writes("dialogues.jsonl", "scores.jsonl", "turn_scores.jsonl", "judgements.jsonl")],
     source: Sources = None,
     scores: ScoreFiles = None,
     dialogues: DialogueFiles = None,

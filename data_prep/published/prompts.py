@@ -10,14 +10,15 @@ The clone's python sources are parsed with `ast`, never run. What is looked for,
 from __future__ import annotations
 
 import ast
+import hashlib
 import re
 import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from data_prep.records import Language
-from serve.files import CONFIGS, read_bytes, write_text
+from serve.files import CONFIGS, read_bytes, sha256_file
 
 # The published names of the dimensions (keys of the score files, names of the adapters) and ours.
 DIMENSIONS = {
@@ -72,11 +73,11 @@ def find_prompts(scripts: Sequence[Path]) -> Found:
     return found
 
 
-def write_pack(folder: Path, found: Found) -> list[str]:
-    """Write what was found as a prompt pack (FOLDER/{en,zh}, the file names of configs/prompts/esc_eval); returns its files.
+def pack_files(found: Found) -> dict[str, bytes]:
+    """What was found as the files of a prompt pack ({en,zh}/NAME, the names of configs/prompts/esc_eval); {} for nothing.
 
     The judge's system message is not in the clone (the published scorer leaves it to InternLM2's own default): this project's
-    stands in, unless there is one already. The pack carries a `.gitignore` that keeps all of it out of git.
+    stands in. The pack carries a `.gitignore` that keeps all of it out of git.
     """
     files: dict[str, str] = {}
     for language in LANGUAGES:
@@ -88,13 +89,24 @@ def write_pack(folder: Path, found: Found) -> list[str]:
             judge = found.judge[language]
             files[f"{language}/judge_paper.j2"] = judge.template
             files |= {f"{language}/_rules_{key}.j2": text for key, text in judge.rules.items()}
-            system = f"{language}/judge_paper_system.j2"
-            if not (folder / system).exists():
-                write_text(folder / system, (CONFIGS / "prompts" / "esc_eval" / system).read_text(encoding="utf-8"))
-    for name, text in files.items():
-        write_text(folder / name, f"{text}\n")  # jinja takes one line end off
-    write_text(folder / ".gitignore", "# Published prompts without a licence: local only.\n*\n")
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    pack = {name: f"{text}\n".encode() for name, text in files.items()}  # jinja takes one line end off
+    for language in found.judge:
+        system = f"{language}/judge_paper_system.j2"
+        pack[system] = (CONFIGS / "prompts" / "esc_eval" / system).read_bytes()
+    return pack | {".gitignore": b"# Published prompts without a licence: local only.\n*\n"} if pack else {}
+
+
+def edited(folder: Path, pack: Mapping[str, bytes], imported: Mapping[str, str]) -> list[str]:
+    """The files of a pack that a folder has in another form, neither the one to write nor that of an earlier import.
+
+    `imported`: the files of that import, by sha256. Without one, every other form counts as edited.
+    """
+    return [
+        name
+        for name, content in pack.items()
+        if (folder / name).is_file()
+        and sha256_file(folder / name) not in {hashlib.sha256(content).hexdigest(), imported.get(name)}
+    ]
 
 
 # --- texts to templates -----------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from data_prep.rubrics import Rubric, known_rubric
 from data_prep.scores.annotator_agreement import agreement, agreement_table, pair_table
 from data_prep.scores.human import Check
 from data_prep.tables import Table, to_markdown
+from evalsuite.commands.options import out_tables
 from evalsuite.commands.output import deliver
 from evalsuite.reported.against import against
 from evalsuite.statistics.agreement import agreement_tables, gold_scores_of, item_of, judgements_of, of_annotators
@@ -34,6 +35,7 @@ from evalsuite.statistics.judges import (
 from evalsuite.statistics.summary import checked, dimension_label, scorer_of
 from serve.errors import UserError, near
 from serve.files import write_text
+from serve.paths import IN_FILE, IN_NAME
 
 console = Console()
 SYNTHETIC = "construction"  # who `python -m data_prep score-set` says gave its scores
@@ -63,16 +65,19 @@ def agree(
     judgements: Annotated[
         list[Path] | None,
         typer.Option(help="Judgement records (JSONL); a file may hold several judges. Repeat for more files."),
+        IN_FILE,
     ] = None,
     gold: Annotated[
         list[Path] | None,
         typer.Option(help="HumanScore records (JSONL, or CSV with its columns). Annotators are averaged. Repeat for more."),
+        IN_FILE,
     ] = None,
     annotators: Annotated[
         list[Path] | None,
         typer.Option(
             help="Instead of both: HumanScore records, to see how the annotators agree with each other. Repeat for more."
         ),
+        IN_FILE,
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON (shares 0-1).")] = False,
     mode: Annotated[
@@ -80,7 +85,9 @@ def agree(
         typer.Option(help="What becomes of unreadable verdicts. paper: they count as wrong. native: they are left out."),
     ] = "native",
     rubric: Annotated[
-        str | None, typer.Option(help="Only verdicts and scores on this rubric: a name, or the file of one of your own.")
+        str | None,
+        typer.Option(help="Only verdicts and scores on this rubric: a name, or the file of one of your own."),
+        IN_NAME,
     ] = None,
     gold_rubric: Annotated[
         str | None, typer.Option("--gold-rubric", help="The rubric that gold is on, where it is not that of the verdicts.")
@@ -96,6 +103,7 @@ def agree(
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for agreement.json (annotators.json), table4.md and every table as CSV (matrices included)."),
+        out_tables("agreement", "annotators.json", "table4.md"),
     ] = None,
 ) -> None:
     """Judges against gold, per language and dimension: ACC, ACC_soft, n, parse rate, intervals, kappa, Spearman, ECE, majority.

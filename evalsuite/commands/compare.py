@@ -8,6 +8,7 @@ from typing import Annotated, cast, get_args
 import typer
 
 from data_prep.tables import to_markdown
+from evalsuite.commands.options import IN_RUN, out_tables
 from evalsuite.commands.output import deliver
 from evalsuite.statistics.comparison import compare as compare_runs
 from evalsuite.statistics.comparison import read_runs
@@ -19,13 +20,17 @@ from serve.files import write_text
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN…", help="Scored run folders, the one to compare with first.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN RUN…", help="Scored run folders, the one to compare with first."), IN_RUN
+    ],
     value: Annotated[
         str, typer.Option(help="value: the verdicts. expected: their means by the judge's token probabilities.")
     ] = "value",
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON, and nothing else.")] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Also write compare.json, compare.md and a CSV file of every table into this folder.")
+        Path | None,
+        typer.Option(help="Also write compare.json, compare.md and a CSV file of every table into this folder."),
+        out_tables("compare", "compare.md"),
     ] = None,
 ) -> None:
     """Runs side by side: scores, paired differences with tests, and what else changed between their configs.

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from data_prep.rubrics import known_rubric, load_rubric
 from data_prep.scores.human import read_dialogues
-from evalsuite.commands.options import AgainstOption
+from evalsuite.commands.options import AgainstOption, out_tables
 from evalsuite.commands.output import deliver
 from evalsuite.reported.against import against
 from evalsuite.statistics.agreement import gold_scores_of, judgements_of, of_annotators
@@ -21,6 +21,7 @@ from evalsuite.statistics.coefficients import LEVELS, Level
 from evalsuite.statistics.correlation import PairBy, Pairing, SampleBy, correlation_tables, correlations
 from evalsuite.statistics.summary import Value
 from serve.errors import UserError, near
+from serve.paths import IN_FILE
 
 console = Console()
 T = TypeVar("T", bound=str)
@@ -30,11 +31,12 @@ _WITHOUT = "without --dialogues, the sample level; intervals are over dialogues,
 
 def correlate(
     judgements: Annotated[
-        list[Path], typer.Option(help="Judgement records (JSONL) of any judges or metrics. Repeat for more files.")
+        list[Path], typer.Option(help="Judgement records (JSONL) of any judges or metrics. Repeat for more files."), IN_FILE
     ],
     gold: Annotated[
         list[Path],
         typer.Option(help="HumanScore records (JSONL, or CSV with its columns). Annotators are averaged. Repeatable."),
+        IN_FILE,
     ],
     dialogues: Annotated[
         list[Path] | None,
@@ -42,6 +44,7 @@ def correlate(
             help="Dialogue records (JSONL) of everything scored: they say sample and system. Repeatable. Without them, scores "
             "of one dialogue_id are paired, and there is no sample level."
         ),
+        IN_FILE,
     ] = None,
     level: Annotated[
         str | None,
@@ -72,10 +75,13 @@ def correlate(
     rubric: Annotated[
         list[Path] | None,
         typer.Option(help="A rubric file of your own: dimensions with different scales are averaged on 0-100. Repeatable."),
+        IN_FILE,
     ] = None,
     versus: AgainstOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON, from -1 to 1.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Folder for correlation.json and every table as CSV.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for correlation.json and every table as CSV."), out_tables("correlation")
+    ] = None,
 ) -> None:
     """Spearman, Pearson and Kendall (tau-b) of judges' scores with human ones, each dimension with each, with intervals.
 

@@ -7,12 +7,14 @@ from typing import Annotated, cast, get_args
 
 import typer
 
+from evalsuite.commands.options import IN_RUN, out_tables
 from evalsuite.commands.output import deliver
 from evalsuite.reported.against import against
 from evalsuite.statistics import discrimination, discrimination_tables
 from evalsuite.statistics.comparison import read_run
 from evalsuite.statistics.summary import Value
 from serve.errors import UserError, near
+from serve.paths import IN_FILE
 
 ValueOption = Annotated[
     str, typer.Option(help="Of a run: value, the verdicts, or expected, their means by the judge's token probabilities.")
@@ -31,15 +33,19 @@ def discriminate(
     scores: Annotated[
         Path | None,
         typer.Option(help="CSV with the columns user, model, score: one row a user and model; an empty score is unreadable."),
+        IN_FILE,
     ] = None,
     run: Annotated[
         Path | None,
         typer.Option(help="Scored run folder instead: its cards or profiles are the users, its supporters the models."),
+        IN_RUN,
     ] = None,
     value: ValueOption = "value",
     versus: AgainstOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON, and nothing else.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Folder for discriminate.json and every table as CSV.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for discriminate.json and every table as CSV."), out_tables("discriminate")
+    ] = None,
 ) -> None:
     """How well scores tell models apart: MSR, MAC, analysis of variance, and which pairs of models differ.
 

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from data_prep.tables import Table
 from evalsuite.commands import ecdbench_run
+from evalsuite.commands.options import out_tables
 from evalsuite.commands.output import deliver, plain
 from evalsuite.fdaef.aggregate import Missing, Node, Result, aggregate
 from evalsuite.fdaef.figures import charts, write_page
@@ -35,8 +36,9 @@ from evalsuite.fdaef.uncertainty import separations
 from evalsuite.reported.tables import load_reported
 from serve.errors import UserError, near
 from serve.files import write_jsonl
+from serve.paths import IN_FILE, IN_NAME, OUT_FILE, Verbs
 
-app = typer.Typer(
+app = Verbs(
     no_args_is_help=True,
     help="ECDBench: results of its tasks added up to capabilities and one total, by the paper's algorithms 1 to 5. Also for a "
     "benchmark of your own, described in one YAML file.",
@@ -46,7 +48,9 @@ console = Console()
 PUBLISHED = "ecdbench"
 
 BenchmarkOption = Annotated[
-    str, typer.Option("--benchmark", help="A benchmark's YAML file; without it ECDBench 1.0 (configs/ecdbench/registry.yaml).")
+    str,
+    typer.Option("--benchmark", help="A benchmark's YAML file; without it ECDBench 1.0 (configs/ecdbench/registry.yaml)."),
+    IN_NAME,
 ]
 ScoresOption = Annotated[
     list[Path],
@@ -55,8 +59,11 @@ ScoresOption = Annotated[
         help="Score file (JSON lines): items, whole datasets, or scores of whole parts; the form is at the head of "
         "evalsuite/fdaef/scores.py. Repeat for more files.",
     ),
+    IN_FILE,
 ]
-MoreScores = Annotated[list[Path] | None, typer.Option("--scores", help="Score file (JSON lines) of any models. Repeatable.")]
+MoreScores = Annotated[
+    list[Path] | None, typer.Option("--scores", help="Score file (JSON lines) of any models. Repeatable."), IN_FILE
+]
 MissingOption = Annotated[
     str,
     typer.Option(
@@ -67,7 +74,9 @@ MissingOption = Annotated[
 ]
 ModelOption = Annotated[str | None, typer.Option("--model", help="Only this model.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the figures as JSON, and nothing else.")]
-OutOption = Annotated[Path | None, typer.Option("--out", help="Folder for the figures as JSON and every table as CSV.")]
+OutOption = Annotated[
+    Path | None, typer.Option("--out", help="Folder for the figures as JSON and every table as CSV."), out_tables("*")
+]
 
 
 app.command("run")(ecdbench_run.run)
@@ -76,10 +85,12 @@ app.command("run")(ecdbench_run.run)
 @app.command("judged")
 def judged(
     judgements: Annotated[
-        Path, typer.Option("--judgements", help="The judge's verdicts: judgements.jsonl of `score` on rubric summary.")
+        Path, typer.Option("--judgements", help="The judge's verdicts: judgements.jsonl of `score` on rubric summary."), IN_FILE
     ],
-    summaries: Annotated[Path, typer.Option("--summaries", help="What was scored: summaries.jsonl of `ecdbench run`.")],
-    to: Annotated[Path, typer.Option("--to", help="Score file to write, for `aggregate --scores` beside others.")],
+    summaries: Annotated[
+        Path, typer.Option("--summaries", help="What was scored: summaries.jsonl of `ecdbench run`."), IN_FILE
+    ],
+    to: Annotated[Path, typer.Option("--to", help="Score file to write, for `aggregate --scores` beside others."), OUT_FILE],
     judge: Annotated[str | None, typer.Option("--judge", help="Whose verdicts, where the file has several judges'.")] = None,
 ) -> None:
     """A judge's verdicts on the summaries that `ecdbench run` had a model write, as a score file.
@@ -127,9 +138,12 @@ def show_leaderboard(
     models: Annotated[
         list[Path] | None,
         typer.Option("--models", help="YAML file with family, type and parameters of models, as configs/ecdbench/models.yaml."),
+        IN_NAME,
     ] = None,
     spread: Annotated[float, typer.Option(min=0.01, max=0.99, help="By how much weights are varied, as a share.")] = 0.25,
-    page: Annotated[Path | None, typer.Option("--html", help="Write figures 4 to 7 and the tables as one HTML file.")] = None,
+    page: Annotated[
+        Path | None, typer.Option("--html", help="Write figures 4 to 7 and the tables as one HTML file."), OUT_FILE
+    ] = None,
     as_json: JsonOption = False,
     out: OutOption = None,
 ) -> None:

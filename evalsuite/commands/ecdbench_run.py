@@ -16,7 +16,7 @@ from rich.text import Text
 
 from data_prep.prompts import load_pack
 from data_prep.tables import Table
-from evalsuite.commands.options import EndpointOption, endpoints_of
+from evalsuite.commands.options import EndpointOption, endpoints_of, out_tables
 from evalsuite.commands.output import deliver, exit_if_lost, plain
 from evalsuite.fdaef.aggregate import aggregate
 from evalsuite.fdaef.forms import Doc
@@ -32,6 +32,7 @@ from serve.embedded import need_modules, resolve_checkpoint
 from serve.errors import UserError, near
 from serve.files import digest, read_jsonl, sha256_file, write_jsonl
 from serve.launch import Servers
+from serve.paths import IN_FILE, IN_FOLDER, IN_NAME
 from serve.plan import plan_servers
 from serve.specs import ModelSpec, load_spec
 
@@ -56,16 +57,19 @@ class _Plan:
 
 
 def run(
-    model: Annotated[str, typer.Option("--model", help="Model to ask: a name in configs/models, or a spec file.")],
+    model: Annotated[str, typer.Option("--model", help="Model to ask: a name in configs/models, or a spec file."), IN_NAME],
     data: Annotated[
         Path | None,
         typer.Option(
             "--data", help="Folder with the datasets' own files, in a folder each as configs/ecdbench/local.yaml says."
         ),
+        IN_FOLDER,
     ] = None,
-    out: Annotated[Path, typer.Option("--out", help="Run folder; the same command again asks only what is missing.")] = Path(
-        "runs/ecdbench"
-    ),
+    out: Annotated[
+        Path,
+        typer.Option("--out", help="Run folder; the same command again asks only what is missing."),
+        out_tables("ecdbench", "scores.jsonl", "summaries.jsonl", "datasets/*"),
+    ] = Path("runs/ecdbench"),
     dataset: Annotated[
         list[str] | None, typer.Option("--dataset", help="Only these datasets, by their ids. Repeatable.")
     ] = None,
@@ -80,13 +84,13 @@ def run(
     name: Annotated[str | None, typer.Option("--as", help="The model's name in scores and leaderboards.")] = None,
     endpoint: EndpointOption = None,
     tokenizer: Annotated[
-        str | None, typer.Option(help="Tokenizer (folder or hub id) of a model that its spec gives no checkpoint for.")
+        str | None, typer.Option(help="Tokenizer (folder or hub id) of a model that its spec gives no checkpoint for."), IN_NAME
     ] = None,
     benchmark: Annotated[
-        str, typer.Option("--benchmark", help="A benchmark's YAML file; without it ECDBench 1.0.")
+        str, typer.Option("--benchmark", help="A benchmark's YAML file; without it ECDBench 1.0."), IN_NAME
     ] = "ecdbench",
     layout: Annotated[
-        Path | None, typer.Option("--layout", help="Your own layout of --data; see configs/ecdbench/local.yaml.")
+        Path | None, typer.Option("--layout", help="Your own layout of --data; see configs/ecdbench/local.yaml."), IN_FILE
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON, and nothing else.")] = False,
 ) -> None:

@@ -23,14 +23,13 @@ from evalsuite.commands.feel_inputs import (
     MethodsOption,
     RubricOption,
     TablesOption,
-    WeightsOption,
     both_sides,
     on_rubric,
     one_of,
     people_on,
     read_weights,
 )
-from evalsuite.commands.options import EndpointOption, endpoints_of
+from evalsuite.commands.options import IN_RUN, EndpointOption, endpoints_of, out_tables
 from evalsuite.commands.output import deliver, exit_if_lost, plain, print_json
 from evalsuite.frameworks.feel import FRAMEWORK, load_feel_config, members
 from evalsuite.frameworks.feel import score as score_all
@@ -45,8 +44,9 @@ from evalsuite.statistics.ensemble_tables import fit_tables, report
 from evalsuite.statistics.model_ranking import Combine, compare_ranks, human_ranks, metric_ranks, ranking_table
 from serve.errors import UserError
 from serve.files import read_jsonl, write_json, write_jsonl
+from serve.paths import IN_FILE, IN_NAME, OUT_FILE, Verbs
 
-app = typer.Typer(
+app = Verbs(
     no_args_is_help=True,
     help="FEEL: judges give the probability of every score, an ensemble weighs them by how they agree with people.",
     epilog="Example: esc-eval feel score --config configs/eval/feel.yaml --dialogues dialogues.jsonl --out runs/feel, then "
@@ -57,8 +57,8 @@ console = Console()
 
 @app.command("score")
 def score(
-    config: Annotated[Path, typer.Option("--config", help="The panel of judges; see configs/eval/feel.yaml.")],
-    dialogues: Annotated[list[Path], typer.Option("--dialogues", help="Dialogue records (JSONL). Repeat for more.")],
+    config: Annotated[Path, typer.Option("--config", help="The panel of judges; see configs/eval/feel.yaml."), IN_FILE],
+    dialogues: Annotated[list[Path], typer.Option("--dialogues", help="Dialogue records (JSONL). Repeat for more."), IN_FILE],
     rounds: Annotated[int | None, typer.Option("--rounds", help="How often each judge is asked about a dialogue.")] = None,
     method: Annotated[
         list[str] | None,
@@ -67,7 +67,11 @@ def score(
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most this many dialogues, the first ones.")] = None,
     language: Annotated[str | None, typer.Option("--language", help="en or zh; without it, those of the config.")] = None,
     endpoint: EndpointOption = None,
-    out: Annotated[str | None, typer.Option("--out", help="Run folder. The same folder and command resume.")] = None,
+    out: Annotated[
+        str | None,
+        typer.Option("--out", help="Run folder. The same folder and command resume."),
+        out_tables("feel_score", "dialogues.jsonl", "judgements.jsonl", "costs.jsonl"),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Have every judge score dialogues on the six aspects: OUT/judgements.jsonl, one verdict a dialogue, aspect and round.
@@ -93,7 +97,7 @@ def score(
 def fit(
     judgements: JudgementsOption,
     human: HumanOption,
-    weights: WeightsOption,
+    weights: Annotated[Path, typer.Option("--weights", help="JSON file to write the weights to."), OUT_FILE],
     mode: Annotated[
         str,
         typer.Option(
@@ -117,6 +121,7 @@ def fit(
             "--dialogues",
             help="The dialogues (JSONL): those on one card or of one text stay in one part. Without them each is on its own.",
         ),
+        IN_FILE,
     ] = None,
     as_json: JsonOption = False,
     out: TablesOption = None,
@@ -163,8 +168,8 @@ def fit(
 @app.command("apply")
 def apply(
     judgements: JudgementsOption,
-    weights: WeightsOption,
-    to: Annotated[Path, typer.Option("--to", help="JSONL file for the ensemble's judgements.")],
+    weights: Annotated[Path, typer.Option("--weights", help="The JSON file that `fit` wrote."), IN_FILE],
+    to: Annotated[Path, typer.Option("--to", help="JSONL file for the ensemble's judgements."), OUT_FILE],
     rubric: RubricOption = None,
     ablation: Annotated[
         bool, typer.Option("--ablation", help="Also the ensembles that lack one judge, for `rank` (table 4).")
@@ -178,8 +183,6 @@ def apply(
     saved = read_weights(weights)
     verdicts = on_rubric(judgements_of(judgements), rubric or saved.rubric)
     found = ensemble.apply(saved, verdicts, ablation)
-    if to.resolve() in {path.resolve() for path in judgements}:
-        raise UserError(f"--to {to}: is read from there and would be replaced")
     write_jsonl(to, found)
     own = [each for each in found if each.judge == ensemble.ENSEMBLE]
     seen = set(saved.fitted_on) & {each.dialogue_id for each in own}
@@ -209,16 +212,19 @@ def rank(
     preferences: Annotated[
         list[Path],
         typer.Option("--preferences", help="Preference records (JSONL): which of two dialogues people found better."),
+        IN_FILE,
     ],
     dialogues: Annotated[
         list[Path],
         typer.Option("--dialogues", help="Dialogue records (JSONL): they say which supporter and topic. Repeatable."),
+        IN_FILE,
     ],
     rubric: Annotated[
         str | None,
         typer.Option(
             "--rubric", help="Only judgements on this rubric: a name, or the file of one of your own, to know its scales."
         ),
+        IN_NAME,
     ] = None,
     combine: Annotated[
         str,
@@ -262,9 +268,11 @@ def rank(
 
 @app.command("compare-methods")
 def compare_methods(
-    run: Annotated[Path, typer.Option("--run", help="A folder of `feel score` with --method bands --method tokens.")],
+    run: Annotated[Path, typer.Option("--run", help="A folder of `feel score` with --method bands --method tokens."), IN_RUN],
     human: Annotated[
-        list[Path] | None, typer.Option("--human", help="HumanScore records, for the correlation of each method with people.")
+        list[Path] | None,
+        typer.Option("--human", help="HumanScore records, for the correlation of each method with people."),
+        IN_FILE,
     ] = None,
     human_rubric: HumanRubricOption = None,
     maps: MapOption = None,

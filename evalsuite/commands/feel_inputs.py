@@ -10,20 +10,24 @@ from typing import Annotated, TypeVar
 import typer
 
 from data_prep.records import HumanScore, Judgement
+from evalsuite.commands.options import out_tables
 from evalsuite.statistics import ensemble
 from evalsuite.statistics.agreement import gold_scores_of, judgements_of, of_annotators
 from evalsuite.statistics.ensemble import Panel, Scores, Weights
 from evalsuite.statistics.summary import scorer_of
 from serve.errors import UserError, near
 from serve.files import read_yaml
+from serve.paths import IN_FILE
 
 T = TypeVar("T", bound=str)
 
 JudgementsOption = Annotated[
-    list[Path], typer.Option("--judgements", help="Judgement records (JSONL) of any judges. Repeat for more files.")
+    list[Path], typer.Option("--judgements", help="Judgement records (JSONL) of any judges. Repeat for more files."), IN_FILE
 ]
 HumanOption = Annotated[
-    list[Path], typer.Option("--human", help="HumanScore records (JSONL, or CSV with its columns). Annotators are averaged.")
+    list[Path],
+    typer.Option("--human", help="HumanScore records (JSONL, or CSV with its columns). Annotators are averaged."),
+    IN_FILE,
 ]
 RubricOption = Annotated[str | None, typer.Option("--rubric", help="Only judgements on this rubric.")]
 HumanRubricOption = Annotated[
@@ -49,9 +53,10 @@ MethodsOption = Annotated[
 AnnotatorOption = Annotated[
     list[str] | None, typer.Option("--annotator", help="Only the human scores that this annotator gave. Repeat for more.")
 ]
-WeightsOption = Annotated[Path, typer.Option("--weights", help="The JSON file of the weights.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
-TablesOption = Annotated[Path | None, typer.Option("--out", help="Folder for the figures as JSON and every table as CSV.")]
+TablesOption = Annotated[
+    Path | None, typer.Option("--out", help="Folder for the figures as JSON and every table as CSV."), out_tables("feel_*")
+]
 
 
 def read_weights(path: Path) -> Weights:

@@ -21,7 +21,16 @@ from evalsuite.checks import injections as injected
 from evalsuite.checks.probe import load_injections
 from evalsuite.checks.probe import probe as ask
 from evalsuite.checks.shared_bases import sharing_table, sharings
-from evalsuite.commands.options import EndpointOption, JudgeOption, JudgePromptsOption, LanguageOption, ModeOption, resolve
+from evalsuite.commands.options import (
+    IN_RUN,
+    EndpointOption,
+    JudgeOption,
+    JudgePromptsOption,
+    LanguageOption,
+    ModeOption,
+    out_tables,
+    resolve,
+)
 from evalsuite.commands.output import deliver, plain
 from evalsuite.config import Resolved
 from evalsuite.identity import score_config
@@ -30,8 +39,9 @@ from evalsuite.runs import open_run
 from evalsuite.statistics.agreement import read_judgements
 from evalsuite.statistics.summary import Value
 from serve.errors import UserError
+from serve.paths import IN_FILE, IN_NAME, Verbs, Writes
 
-app = typer.Typer(
+app = Verbs(
     no_args_is_help=True,
     help="How far a judge can be trusted: length, its own kind, the order of asking, and replies that order it to score high.",
 )
@@ -40,13 +50,19 @@ console = Console()
 
 @app.command("probe")
 def probe(
-    config: Annotated[Path, typer.Option("--config", help="Judge, rubric, method and prompts; see configs/eval.")],
-    dialogues: Annotated[list[Path], typer.Option(help="Dialogue records (JSONL). Repeat for more.")],
-    out: Annotated[str, typer.Option("--out", help="Run folder. The same folder and command resume.")],
+    config: Annotated[Path, typer.Option("--config", help="Judge, rubric, method and prompts; see configs/eval."), IN_FILE],
+    dialogues: Annotated[list[Path], typer.Option(help="Dialogue records (JSONL). Repeat for more."), IN_FILE],
+    out: Annotated[
+        str,
+        typer.Option("--out", help="Run folder. The same folder and command resume."),
+        Writes(("health_dialogues.jsonl", "health_judgements.jsonl", "tables/*")),
+    ],
     judge: JudgeOption = None,
     judge_prompts: JudgePromptsOption = None,
     injections: Annotated[
-        Path | None, typer.Option(help="Own injections (YAML as configs/health/injections.yaml) instead of the bundled ones.")
+        Path | None,
+        typer.Option(help="Own injections (YAML as configs/health/injections.yaml) instead of the bundled ones."),
+        IN_FILE,
     ] = None,
     limit: Annotated[
         int | None,
@@ -79,18 +95,26 @@ def probe(
 @app.command("report")
 def report(
     run: Annotated[
-        Path | None, typer.Option("--run", help="A run folder: its dialogues and judgements, probed or scored, and its config.")
+        Path | None,
+        typer.Option("--run", help="A run folder: its dialogues and judgements, probed or scored, and its config."),
+        IN_RUN,
     ] = None,
     judgements: Annotated[
-        list[Path] | None, typer.Option(help="Judgement records (JSONL): several ways of asking, several judges. Repeat.")
+        list[Path] | None,
+        typer.Option(help="Judgement records (JSONL): several ways of asking, several judges. Repeat."),
+        IN_FILE,
     ] = None,
-    dialogues: Annotated[list[Path] | None, typer.Option(help="The dialogues they are about (JSONL). Repeat.")] = None,
-    rubric: Annotated[str | None, typer.Option(help="Rubric by name or file; default: the run's, else esc_eval.")] = None,
+    dialogues: Annotated[list[Path] | None, typer.Option(help="The dialogues they are about (JSONL). Repeat."), IN_FILE] = None,
+    rubric: Annotated[
+        str | None, typer.Option(help="Rubric by name or file; default: the run's, else esc_eval."), IN_NAME
+    ] = None,
     value: Annotated[
         str, typer.Option(help="value: the verdicts. expected: their means by the judge's token probabilities.")
     ] = "value",
     as_json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON.")] = False,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder for health.json and every table as CSV.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for health.json and every table as CSV."), out_tables("health")
+    ] = None,
 ) -> None:
     """Tables from judgements that are there: score against length, shared bases, ways of asking, injections.
 

@@ -10,13 +10,14 @@ import typer
 from rich.console import Console
 
 from evalsuite import shards
+from evalsuite.commands.options import IN_RUN, OUT_RUN
 from evalsuite.report.content import report_run
 from evalsuite.runs import open_run
 
 
 def merge(
-    folders: Annotated[list[Path], typer.Argument(metavar="RUN…", help="The run folders of all shards, in any order.")],
-    out: Annotated[Path, typer.Option("--out", help="Run folder to make: what one unsharded run would have left.")],
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN…", help="The run folders of all shards, in any order."), IN_RUN],
+    out: Annotated[Path, typer.Option("--out", help="Run folder to make: what one unsharded run would have left."), OUT_RUN],
 ) -> None:
     """Put the shards of one run (run, simulate or score with --shard I/N) together, and write its report.
 

@@ -9,12 +9,14 @@ import typer
 from rich.console import Console
 
 from data_prep.scores.human import read_dialogues
+from evalsuite.commands.options import out_tables
 from evalsuite.commands.output import deliver
 from evalsuite.respond import Response, paired, read_responses
 from evalsuite.statistics.text_figures import figures, figures_json, metric_tables
 from evalsuite.statistics.text_metrics import judgements, measure
 from serve.errors import UserError
 from serve.files import write_jsonl
+from serve.paths import IN_FILE, OUT_FILE
 
 console = Console()
 
@@ -23,9 +25,12 @@ def metrics(
     responses: Annotated[
         list[Path] | None,
         typer.Option("--responses", help="Replies (JSONL) as `respond` writes them. Repeat for more supporters."),
+        IN_FILE,
     ] = None,
     dialogues: Annotated[
-        list[Path] | None, typer.Option("--dialogues", help="Instead: whole dialogues (JSONL), compared with --references.")
+        list[Path] | None,
+        typer.Option("--dialogues", help="Instead: whole dialogues (JSONL), compared with --references."),
+        IN_FILE,
     ] = None,
     references: Annotated[
         list[Path] | None,
@@ -34,14 +39,18 @@ def metrics(
             help="Reference dialogues (JSONL) of the same id, else of the same card or source id: a supporter's k-th reply is "
             "compared with the reference's k-th.",
         ),
+        IN_FILE,
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures and their signatures as JSON.")] = False,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder for metrics.json and a CSV file of each table.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for metrics.json and a CSV file of each table."), out_tables("metrics")
+    ] = None,
     judgements_out: Annotated[
         Path | None,
         typer.Option(
             "--judgements-out", help="JSONL file for every reply's own values, which `correlate` takes as judgements."
         ),
+        OUT_FILE,
     ] = None,
 ) -> None:
     """BLEU-1/2/4, ROUGE-1/2/L, METEOR and Distinct-1/2 of replies, per supporter, with n and intervals over dialogues.

@@ -10,37 +10,60 @@ import typer
 
 from evalsuite.config import Resolved, load_config
 from serve.errors import UserError
+from serve.paths import IN_FILE, IN_NAME, Reads, Writes
 
-ConfigOption = Annotated[Path, typer.Option("--config", help="What to run; see configs/eval. Options below override it.")]
-OutOption = Annotated[str | None, typer.Option("--out", help="Run folder. The same folder and command resume.")]
+RECORDS = (
+    *("cards.jsonl", "profiles.jsonl", "dialogues.jsonl", "judgements.jsonl", "turn_judgements.jsonl"),
+    *("gold_dialogues.jsonl", "gold_scores.jsonl", "gold_judgements.jsonl"),
+)
+# What is read of a run folder, and what a run writes over in one (its config, store, usage and timing only grow).
+IN_RUN = Reads(
+    "folder",
+    (*RECORDS, "config.json", "usage.json", "timing.json", "costs.jsonl", "health_dialogues.jsonl", "health_judgements.jsonl"),
+)
+OUT_RUN = Writes((*RECORDS, "agreement.json", "report.*", "tables/*"))
+
+
+def out_tables(name: str, *more: str) -> Writes:
+    """The folder of `deliver`: NAME.json, every table as CSV, and what else a verb writes there."""
+    return Writes((f"{name}.json", "*.csv", *more))
+
+
+ConfigOption = Annotated[
+    Path, typer.Option("--config", help="What to run; see configs/eval. Options below override it."), IN_FILE
+]
+OutOption = Annotated[str | None, typer.Option("--out", help="Run folder. The same folder and command resume."), OUT_RUN]
 SupporterOption = Annotated[
     list[str] | None,
     typer.Option(
         "--supporter", help="Model under test: a name in configs/models, a spec file, or with --base-url any served name."
     ),
+    IN_NAME,
 ]
 BaseUrlOption = Annotated[str | None, typer.Option(help="OpenAI-compatible URL at which the supporter answers.")]
 KeyOption = Annotated[str | None, typer.Option(help="Environment variable with the key for --base-url.")]
-SeekerOption = Annotated[str | None, typer.Option("--seeker", help="Model that plays the seeker.")]
+SeekerOption = Annotated[str | None, typer.Option("--seeker", help="Model that plays the seeker."), IN_NAME]
 PromptsOption = Annotated[
     str | None,
     typer.Option("--prompts", help="Prompt pack that seekers are told from: a strategy, by name (configs/prompts) or folder."),
+    IN_NAME,
 ]
-JudgeOption = Annotated[str | None, typer.Option("--judge", help="Model that scores.")]
+JudgeOption = Annotated[str | None, typer.Option("--judge", help="Model that scores."), IN_NAME]
 JudgePromptsOption = Annotated[
     str | None,
     typer.Option(
         "--judge-prompts",
         help="Prompt pack that the judge is asked in, by name (configs/prompts) or folder: for a ranker, the one it learnt.",
     ),
+    IN_NAME,
 ]
 CardsOption = Annotated[
-    list[Path] | None, typer.Option("--cards", help="Role cards: our JSONL, or ESC-Eval's published card_high_*.json.")
+    list[Path] | None, typer.Option("--cards", help="Role cards: our JSONL, or ESC-Eval's published card_high_*.json."), IN_FILE
 ]
 LimitOption = Annotated[int | None, typer.Option("--limit", help="At most this many cards (or profiles) a language.")]
 LanguageOption = Annotated[str | None, typer.Option("--language", help="en or zh; without it, those of the config.")]
 ProfilesOption = Annotated[
-    list[Path] | None, typer.Option("--profiles", help="Profiles (EmoHarbor): our JSONL, or SAGE's file.")
+    list[Path] | None, typer.Option("--profiles", help="Profiles (EmoHarbor): our JSONL, or SAGE's file."), IN_FILE
 ]
 ModeOption = Annotated[
     str | None, typer.Option("--mode", help="paper: as published, odd parts included. native: as we would do it.")

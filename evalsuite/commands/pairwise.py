@@ -8,9 +8,11 @@ from typing import Annotated
 import typer
 
 from data_prep.scores.human import read_comparisons
+from evalsuite.commands.options import out_tables
 from evalsuite.commands.output import deliver, plain
 from evalsuite.role_play.win_rates import TITLES
 from evalsuite.statistics.win_rates import Words, choices_of, mode_of, win_rate_tables
+from serve.paths import IN_FILE
 
 WORDS = Words("pairwise", "system", "items")
 
@@ -22,12 +24,15 @@ def pairwise(
             help="Tables, CSV or JSONL: item, a, b, annotator, and verdict (a, b, tie) or degree (from -n, b far better, to n, "
             "a far better); question and order (ab: a was shown first; ba) may be left out."
         ),
+        IN_FILE,
     ],
     mode: Annotated[
         str, typer.Option(help="Who saw both orders. native: answers that differ are a tie. paper: every answer is a vote.")
     ] = "native",
     as_json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON.")] = False,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder for pairwise.json and the tables as CSV.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for pairwise.json and the tables as CSV."), out_tables("pairwise")
+    ] = None,
 ) -> None:
     """Which of two systems people prefer, supporters or simulators, from a table alone: no cards, no dialogues.
 

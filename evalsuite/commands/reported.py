@@ -12,16 +12,20 @@ from evalsuite.commands.output import print_json
 from evalsuite.reported.against import as_printed, disagreement_table
 from evalsuite.reported.recomputation import check as recompute
 from evalsuite.reported.tables import load_reported
+from serve.paths import IN_NAME, Verbs
 
-reported = typer.Typer(
+reported = Verbs(
     no_args_is_help=True,
     help="The papers' tables as numbers (configs/reported): print one, or recompute all averages, totals and shares in them.",
     epilog="Example: esc-eval reported show 4",
 )
+
 console = Console()
 
 PaperOption = Annotated[
-    str, typer.Option("--paper", help="Whose tables: a name in configs/reported, or a folder of such files (with a /).")
+    str,
+    typer.Option("--paper", help="Whose tables: a name in configs/reported, or a folder of such files (with a /)."),
+    IN_NAME,
 ]
 
 

@@ -17,8 +17,8 @@ from evalsuite.commands.options import (
     EndpointOption,
     KeyOption,
     LanguageOption,
-    OutOption,
     SupporterOption,
+    out_tables,
     resolve,
 )
 from evalsuite.commands.output import deliver, exit_if_lost
@@ -32,6 +32,7 @@ from evalsuite.statistics.text_metrics import measure, need_metrics
 from serve.batch import Batch
 from serve.errors import UserError, near
 from serve.files import digest, write_jsonl
+from serve.paths import IN_FILE
 
 console = Console()
 
@@ -43,9 +44,10 @@ def respond(
             "--config",
             help="What to run; see configs/eval. Its seeker, judge and cards are not used; options below override it.",
         ),
+        IN_FILE,
     ],
     dialogues: Annotated[
-        list[Path], typer.Option("--dialogues", help="Dialogue records (JSONL) to answer in. Repeat for more.")
+        list[Path], typer.Option("--dialogues", help="Dialogue records (JSONL) to answer in. Repeat for more."), IN_FILE
     ],
     supporter: SupporterOption = None,
     base_url: BaseUrlOption = None,
@@ -59,7 +61,11 @@ def respond(
         str | None, typer.Option("--mode", help="paper: greedy, at most 512 tokens. native: the model's own sampling.")
     ] = None,
     metrics: Annotated[bool, typer.Option(help="Also measure the replies against the real ones (see `metrics`).")] = True,
-    out: OutOption = None,
+    out: Annotated[
+        str | None,
+        typer.Option("--out", help="Run folder. The same folder and command resume."),
+        out_tables("metrics", "responses.jsonl"),
+    ] = None,
 ) -> None:
     """Have a supporter answer wherever the supporter of given dialogues spoke, on the real history: OUT/responses.jsonl.
 

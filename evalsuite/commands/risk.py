@@ -13,20 +13,24 @@ from data_prep.scores.human import read_dialogues
 from data_prep.tables import Table, fmt
 from evalsuite import shards
 from evalsuite.checks.risk import CONTENT_WARNING, Counted, Found, count, excerpt, find, tables
+from evalsuite.commands.options import IN_RUN, out_tables
 from evalsuite.commands.output import deliver
 from serve.errors import UserError
 from serve.files import write_jsonl
+from serve.paths import IN_FILE
 
 console = Console()
 
 
 def risk(
-    dialogues: Annotated[list[Path] | None, typer.Option(help="Dialogue records (JSONL). Repeat for more.")] = None,
-    run: Annotated[Path | None, typer.Option("--run", help="A run folder: its dialogues.jsonl is read.")] = None,
+    dialogues: Annotated[list[Path] | None, typer.Option(help="Dialogue records (JSONL). Repeat for more."), IN_FILE] = None,
+    run: Annotated[Path | None, typer.Option("--run", help="A run folder: its dialogues.jsonl is read."), IN_RUN] = None,
     examples: Annotated[int, typer.Option(min=0, help="Turns shown of each supporter and outcome; 0 shows none.")] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="Print counts and turns as JSON.")] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for risk.json, the tables as CSV, and excerpts.jsonl.")
+        Path | None,
+        typer.Option("--out", help="Folder for risk.json, the tables as CSV, and excerpts.jsonl."),
+        out_tables("risk", "excerpts.jsonl"),
     ] = None,
 ) -> None:
     """Where seekers voice self-harm, abuse or acute danger, and whether the next reply shows care or refers to help.

@@ -17,7 +17,7 @@ from data_prep.rubrics import load_rubric
 from data_prep.scores.human import Check, read_dialogues, read_preferences, read_scores
 from data_prep.tables import Table
 from evalsuite import shards
-from evalsuite.commands.options import AgainstOption, EndpointOption, JudgeOption, LanguageOption, resolve
+from evalsuite.commands.options import IN_RUN, AgainstOption, EndpointOption, JudgeOption, LanguageOption, out_tables, resolve
 from evalsuite.commands.output import deliver, plain
 from evalsuite.config import Resolved
 from evalsuite.identity import score_config
@@ -33,16 +33,19 @@ from evalsuite.statistics.win_rates import mode_of
 from serve.batch import Batch
 from serve.errors import UserError
 from serve.files import check_unique, write_jsonl
+from serve.paths import IN_FILE, IN_NAME, Reads, Verbs, Writes
 from serve.specs import load_spec
 
 PACK = "role_play_judge"
-app = typer.Typer(
-    no_args_is_help=True, help="Which model plays the seeker best: scores and pairwise choices, by a judge or people."
-)
+IN_SEEKER = Reads("place", ("dialogues.jsonl", "cards.jsonl"), labelled=True)
+BESIDE = Reads(beside=True)  # with people's choices, only OUT/tables is written
+app = Verbs(no_args_is_help=True, help="Which model plays the seeker best: scores and pairwise choices, by a judge or people.")
 console = Console()
 _PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True}
 
-ConfigOption = Annotated[Path, typer.Option("--config", help="Judge, rubric and prompts; see configs/eval/role_play.yaml.")]
+ConfigOption = Annotated[
+    Path, typer.Option("--config", help="Judge, rubric and prompts; see configs/eval/role_play.yaml."), IN_FILE
+]
 SeekersOption = Annotated[
     list[str],
     typer.Option(
@@ -50,16 +53,23 @@ SeekersOption = Annotated[
         metavar="NAME=PLACE",
         help="A seeker and its dialogues: a run folder, or a JSONL file (a corpus of people's dialogues: source=FILE). Repeat.",
     ),
+    IN_SEEKER,
 ]
 CardsOption = Annotated[
-    list[Path] | None, typer.Option("--cards", help="Role cards beside those of the run folders; needed for corpora. Repeat.")
+    list[Path] | None,
+    typer.Option("--cards", help="Role cards beside those of the run folders; needed for corpora. Repeat."),
+    IN_FILE,
 ]
 LimitOption = Annotated[int | None, typer.Option("--limit", min=1, help="At most this many cards a language.")]
 ModeOption = Annotated[
     str | None, typer.Option("--mode", help="native: answers that change with the order are a tie. paper: no.")
 ]
-OutOption = Annotated[str, typer.Option("--out", help="Folder for records and tables. The same folder and command resume.")]
-TablesOption = Annotated[Path | None, typer.Option("--out", help="Folder for the tables as CSV.")]
+OutOption = Annotated[
+    str,
+    typer.Option("--out", help="Folder for records and tables. The same folder and command resume."),
+    Writes(("role_play_*.jsonl", "pairwise_*.jsonl", "answers.jsonl", "preferences.jsonl", "tables/*")),
+]
+TablesOption = Annotated[Path | None, typer.Option("--out", help="Folder for the tables as CSV."), out_tables("role_play")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the tables as JSON.")]
 
 
@@ -97,10 +107,16 @@ def score(
 
 @app.command("table")
 def table(
-    dialogues: Annotated[Path, typer.Option(help="Dialogue records (JSONL), as `role-play score` and runs write them.")],
-    judgements: Annotated[list[Path] | None, typer.Option(help="Judgement records (JSONL) on the rubric. Repeat.")] = None,
-    scores: Annotated[list[Path] | None, typer.Option(help="People's scores, CSV or JSONL (HumanScore). Repeat.")] = None,
-    rubric: Annotated[str, typer.Option(help="Rubric by name or file.")] = "role_play",
+    dialogues: Annotated[
+        Path, typer.Option(help="Dialogue records (JSONL), as `role-play score` and runs write them."), IN_FILE
+    ],
+    judgements: Annotated[
+        list[Path] | None, typer.Option(help="Judgement records (JSONL) on the rubric. Repeat."), IN_FILE
+    ] = None,
+    scores: Annotated[
+        list[Path] | None, typer.Option(help="People's scores, CSV or JSONL (HumanScore). Repeat."), IN_FILE
+    ] = None,
+    rubric: Annotated[str, typer.Option(help="Rubric by name or file."), IN_NAME] = "role_play",
     versus: AgainstOption = None,
     out: TablesOption = None,
     as_json: JsonOption = False,
@@ -119,10 +135,13 @@ def table(
 @app.command("pairwise")
 def pairwise(
     out: OutOption,
-    config: Annotated[Path | None, typer.Option("--config", help="Judge and prompts; see configs/eval/role_play.yaml.")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="Judge and prompts; see configs/eval/role_play.yaml."), IN_FILE
+    ] = None,
     seeker: Annotated[
         list[str] | None,
         typer.Option("--seeker", metavar="NAME=PLACE", help="A seeker and its run folder or JSONL file. Twice or more."),
+        IN_SEEKER,
     ] = None,
     cards: CardsOption = None,
     preferences: Annotated[
@@ -131,10 +150,12 @@ def pairwise(
             help="People's choices (Preference records, JSONL) instead of a judge's. Those in a table, without dialogues: see "
             "`esc-eval pairwise`."
         ),
+        BESIDE,
     ] = None,
     dialogues: Annotated[
         Path | None,
         typer.Option(help="With --preferences: the dialogues they are about. Default: OUT/pairwise_dialogues.jsonl."),
+        BESIDE,
     ] = None,
     judge: JudgeOption = None,
     endpoint: EndpointOption = None,
@@ -173,12 +194,18 @@ def pairwise(
 
 
 def audit_simulator(
-    run: Annotated[list[Path] | None, typer.Option("--run", help="A run folder: its dialogues and cards. Repeat.")] = None,
-    dialogues: Annotated[list[Path] | None, typer.Option(help="Dialogue records (JSONL). Repeat.")] = None,
+    run: Annotated[
+        list[Path] | None, typer.Option("--run", help="A run folder: its dialogues and cards. Repeat."), IN_RUN
+    ] = None,
+    dialogues: Annotated[list[Path] | None, typer.Option(help="Dialogue records (JSONL). Repeat."), IN_FILE] = None,
     cards: CardsOption = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder for findings.jsonl and the tables as CSV.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder for findings.jsonl and the tables as CSV."),
+        out_tables("simulator_audit", "findings.jsonl"),
+    ] = None,
     judge: Annotated[
-        str | None, typer.Option("--judge", help="Also ask a model whether the seeker leaves its card. Needs --out.")
+        str | None, typer.Option("--judge", help="Also ask a model whether the seeker leaves its card. Needs --out."), IN_NAME
     ] = None,
     base_url: Annotated[str | None, typer.Option("--base-url", help="Where the judge already answers (…/v1).")] = None,
     examples: Annotated[int, typer.Option("--examples", min=0, help="Examples a check and seeker.")] = 3,

@@ -15,6 +15,8 @@ from rich.console import Console
 from data_prep.scores.human import read_dialogues
 from evalsuite import pipeline, shards
 from evalsuite.commands.options import (
+    IN_RUN,
+    OUT_RUN,
     AgainstOption,
     BaseUrlOption,
     CardsOption,
@@ -41,6 +43,7 @@ from evalsuite.report.content import report_run
 from evalsuite.runs import Run, open_run
 from evalsuite.shards import Shard
 from serve.errors import UserError
+from serve.paths import Reads
 from serve.wandb_offline import need_wandb
 
 console = Console()
@@ -142,7 +145,9 @@ def simulate(
 
 def score(
     config: ConfigOption,
-    dialogues: Annotated[Path | None, typer.Option(help="Dialogue records (JSONL). Default: OUT/dialogues.jsonl.")] = None,
+    dialogues: Annotated[
+        Path | None, typer.Option(help="Dialogue records (JSONL). Default: OUT/dialogues.jsonl."), Reads(beside=True)
+    ] = None,
     judge: JudgeOption = None,
     judge_prompts: JudgePromptsOption = None,
     profiles: ProfilesOption = None,
@@ -179,7 +184,7 @@ def score(
 
 
 def report(
-    folder: Annotated[Path, typer.Option("--run", help="A run folder.")],
+    folder: Annotated[Path, typer.Option("--run", help="A run folder."), IN_RUN, OUT_RUN],
     versus: AgainstOption = None,
     wandb: WandbOption = False,
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from evalsuite.commands.discriminate import AgainstOption, ValueOption, value_of
+from evalsuite.commands.options import IN_RUN, out_tables
 from evalsuite.commands.output import deliver
 from evalsuite.reported.against import against
 from evalsuite.statistics import dialogue_costs, survival, trends
@@ -16,11 +17,13 @@ from serve.files import read_object
 
 
 def trajectories(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Scored run folder.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Scored run folder."), IN_RUN],
     value: ValueOption = "value",
     versus: AgainstOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON, and nothing else.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Folder for trajectories.json and every table as CSV.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for trajectories.json and every table as CSV."), out_tables("trajectories")
+    ] = None,
 ) -> None:
     """When seekers leave, how scores change from round to round, and what a dialogue costs.
 

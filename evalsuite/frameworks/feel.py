@@ -31,6 +31,7 @@ from evalsuite.statistics.summary import scorer_of
 from serve.client import ChatClient
 from serve.errors import UserError, near
 from serve.files import digest, write_jsonl
+from serve.paths import IN_NAME
 from serve.specs import ModelSpec
 
 FRAMEWORK = "feel"
@@ -60,8 +61,8 @@ class FeelConfig(BaseModel):
     rounds: Annotated[int, Field(ge=1, le=100)] = 10
     temperature: Annotated[float, Field(gt=0, le=2)] = 0.7
     off_sum: OffSum = "renormalise"
-    rubric: str = "feel"
-    prompts: str = "feel"
+    rubric: Annotated[str, IN_NAME] = "feel"
+    prompts: Annotated[str, IN_NAME] = "feel"
     languages: Annotated[list[Language], Field(min_length=1)] = ["en", "zh"]
     concurrency: Annotated[int, Field(gt=0)] | None = None
     endpoints: dict[str, str] = {}

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from data_prep.cards import load_cards
@@ -21,7 +22,7 @@ from data_prep.commands import cards as command
 from data_prep.ledger import Build
 from data_prep.records import Language, RoleCard
 from serve.errors import UserError
-from serve.files import CONFIGS, write_json, write_jsonl
+from serve.files import CONFIGS, write_jsonl
 
 LEAF = ("Family and Life", "Mental and physical health issues", "Body shape anxiety")
 LOST = ("Family and Life", "Marriage relationship", "General issues in couple relationships")
@@ -199,7 +200,7 @@ def chain(folder: Path) -> list[Path]:
             step = build.step(f"{stage} {language}")
             step.taken = step.kept = number
         build.write("cards.jsonl", [card(n) for n in range(sum(numbers))])
-        write_json(build.out / "manifest.json", build.manifest())
+        build.finish(Console(quiet=True))
         made.append(build.out / "cards.jsonl")
     return made
 

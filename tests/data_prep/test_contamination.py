@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from pydantic import BaseModel
 from typer.testing import CliRunner, Result
 
@@ -36,6 +35,7 @@ from data_prep.role_play.contamination import (
 from data_prep.scores.synthetic import build, load_bases
 from serve.errors import UserError
 from serve.files import read_jsonl, write_jsonl
+from serve.paths import Verbs
 
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
 KINDS = ("bundled", "independent")
@@ -278,7 +278,7 @@ def test_other_forms_are_refused_with_their_line(row: dict[str, Any], message: s
 
 def command(folder: Path, cards: Path, data: Path, *more: str) -> Result:
     """The command as typer runs it."""
-    app = typer.Typer()
+    app = Verbs()
     app.command()(check_contamination)
     return CliRunner().invoke(app, ["--cards", str(cards), "--data", str(data), "--out", str(folder / "out"), *more])
 

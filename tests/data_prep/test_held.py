@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from data_prep.__main__ import app as data_prep
@@ -16,8 +15,9 @@ from data_prep.records import Dialogue, HumanScore, Turn
 from evalsuite.statistics.agreement import read_gold
 from serve.errors import UserError
 from serve.files import read_jsonl, write_jsonl
+from serve.paths import Verbs
 
-app = typer.Typer(pretty_exceptions_enable=False)
+app = Verbs(pretty_exceptions_enable=False)
 app.command()(import_held)
 
 DIALOGUES = """situation,supporter,language,role,text
@@ -159,7 +159,7 @@ ANSWER = {"role": "supporter", "text": "b"}
         ("d.jsonl", as_lines([TALK | {"turns": [*TALK["turns"], ANSWER]}] * 2), r"d\.jsonl:2: situation: .* stands twice"),
         ("d.jsonl", as_lines([TALK | {"trial": -1}]), r"d\.jsonl:1: trial: "),
         ("d.jsonl", "{]", r"d\.jsonl:1: malformed JSON"),
-        ("nowhere.csv", None, "not found"),
+        ("nowhere.csv", None, "no such file"),
     ],
 )
 def test_errors_of_whole_files(name: str, text: str | None, message: str, given: Path) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from data_prep.cards import load_cards
@@ -24,6 +24,7 @@ from data_prep.seeker_prompts import greeting, seeker_system
 from data_prep.sources.rows import Rows
 from serve.errors import UserError
 from serve.files import read_jsonl
+from serve.paths import Verbs
 
 KEYS = list(DIMENSIONS)
 WORDS = ["smoothness", "variety", "warmth", "tips' use", "likeness", 'know-"how"', "liking"]
@@ -132,7 +133,7 @@ Run = Callable[..., str]
 def run(clone: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """`import-esc-eval` on the clone, into OUT beside it; returns what was printed, in one line."""
     monkeypatch.chdir(clone.parent)
-    app = typer.Typer()
+    app = Verbs()
     app.command()(import_esc_eval)
 
     def call(*arguments: str) -> str:
@@ -197,6 +198,45 @@ def test_the_pack_stays_out_of_git_and_keeps_an_edited_system_message(run: Run, 
     run("--prompts-out", "pack")
     assert {p: p.read_bytes() for p in pack.rglob("*") if p.is_file()} == files
     assert not (clone.parent / "out" / "prompts").exists()
+
+
+def test_edited_prompts_stay_until_they_are_deleted(run: Run, clone: Path) -> None:
+    run()
+    pack = clone.parent / "out" / "prompts"
+    files = {p: p.read_bytes() for p in pack.rglob("*") if p.is_file()}
+    mine, greeting = pack / "en" / "judge_paper.j2", pack / "zh" / "greeting.txt"
+    mine.write_text("Mine.\n")
+    (clone / "evaluate.py").write_text(ROLE_SCRIPT.replace(HELLO_ZH, "早上好。"))  # published anew, and not edited: replaced
+    for _ in range(2):  # the published form is what is remembered, not the edited one
+        told = run()
+        assert "kept as edited in out/prompts: en/judge_paper.j2; to get a published one back, delete it" in told
+        assert mine.read_text() == "Mine.\n" and greeting.read_text() == "早上好。\n"
+    mine.unlink()
+    assert "kept" not in run()
+    assert {p: p.read_bytes() for p in pack.rglob("*") if p.is_file()} == files | {greeting: "早上好。\n".encode()}
+    mine.write_text("Mine.\n")
+    (clone / "score.py").unlink()  # nothing published any more: what nobody has edited goes
+    run()
+    assert {p.name for p in (pack / "en").iterdir()} == {"judge_paper.j2", "seeker_system.j2", "greeting.txt"}
+
+
+def test_a_pack_that_no_import_is_remembered_of_is_not_touched(run: Run, clone: Path) -> None:
+    (clone.parent / "pack" / "en").mkdir(parents=True)
+    (clone.parent / "pack" / "en" / "greeting.txt").write_text("Mine.\n")
+    assert "kept as edited in pack: en/greeting.txt" in run("--prompts-out", "pack")
+    assert (clone.parent / "pack" / "en" / "greeting.txt").read_text() == "Mine.\n"
+
+
+def test_a_file_that_cannot_be_read_leaves_the_last_import_whole(run: Run, clone: Path) -> None:
+    run()
+    out = clone.parent / "out"
+    before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
+    (clone / "data" / "card_high_ch.json").write_text(json.dumps([published_card(7, "zh")]))
+    (clone / "score" / "Model_A_zh.json").write_text("{")
+    with pytest.raises(UserError, match=r"Model_A_zh\.json"):
+        run()
+    gc.collect()  # the traceback is gone, and with it what was written so far
+    assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
+import data_prep
+from data_prep.__main__ import app
 from data_prep.ledger import Build, Step
 from data_prep.records import Post
 from data_prep.sources import read_source
@@ -27,14 +31,25 @@ def test_a_step_that_loses_something_is_a_bug() -> None:
         step.check()
 
 
-def test_an_output_never_replaces_an_input(tmp_path: Path) -> None:
-    given = tmp_path / "cards.jsonl"
-    given.write_text("paid for")
-    build = Build(tmp_path / "x" / "..", "test")
-    build.input(given)
-    with pytest.raises(UserError, match=r"cards.jsonl is read from there and would be replaced"):
-        build.write("cards.jsonl", [post("a")])
-    assert given.read_text() == "paid for"
+def test_outputs_appear_all_at_once_or_not_at_all(tmp_path: Path) -> None:
+    run(tmp_path, ["a.jsonl", "b.jsonl"])
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert set(before) == {"a.jsonl", "b.jsonl", "manifest.json"}
+    build = Build(tmp_path, "test")
+    build.write("a.jsonl", [post("new")])
+    del build  # as after an error
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    (tmp_path / "z.jsonl").mkdir()
+    with pytest.raises(UserError, match=r"z\.jsonl: a folder is there"):
+        run(tmp_path, ["a.jsonl", "z.jsonl"])
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("*.json*") if path.is_file()} == before
+
+
+def test_a_file_that_is_not_remembered_is_a_bug(tmp_path: Path) -> None:
+    build = Build(tmp_path, "test")
+    (build.folder / "left.txt").write_text("")
+    with pytest.raises(AssertionError, match=r"left\.txt"):
+        build.finish(QUIET)
 
 
 def run(out: Path, names: list[str], command: str = "test", read: Path | None = None) -> None:
@@ -63,6 +78,26 @@ def test_a_folder_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> N
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write .*file"):
         run(tmp_path / "file" / "below", ["a.jsonl"])
+
+
+def test_a_bad_second_corpus_leaves_the_last_reading_whole(tmp_path: Path) -> None:
+    lines = (Path(data_prep.__file__).parent / "bundled" / "support_en.jsonl").read_text().splitlines(keepends=True)
+    for folder, file, text in (
+        ("all", "support_en.jsonl", "".join(lines)),
+        ("few", "support_en.jsonl", "".join(lines[:2])),
+        ("bad", "role_play_en.jsonl", "{}\n"),
+    ):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / file).write_text(text)
+    call = ["read", "--out", str(tmp_path / "out"), "--source"]
+    assert CliRunner().invoke(app, [*call, f"bundled_support={tmp_path / 'all'}"]).exit_code == 0
+    before = {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    sources = [f"bundled_support={tmp_path / 'few'}", "--source", f"bundled_role_play={tmp_path / 'bad'}"]
+    result = CliRunner().invoke(app, [*call, *sources])
+    assert isinstance(result.exception, UserError)
+    del result
+    gc.collect()  # the traceback is gone, and with it what was written so far
+    assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 
 
 @pytest.mark.parametrize(

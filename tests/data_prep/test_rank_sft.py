@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from data_prep.commands.rank_sft import rank_sft
@@ -24,11 +23,12 @@ from evalsuite.statistics.agreement import agreement, read_gold
 from serve.client import ChatClient, Question, Reply
 from serve.errors import UserError
 from serve.files import read_jsonl, write_jsonl
+from serve.paths import Verbs
 from serve.specs import load_spec
 
 METHODS: tuple[Method, ...] = ("joint", "per_dimension", "paper")
 FILES = ("train.jsonl", "valid.jsonl", "test.jsonl")
-app = typer.Typer(pretty_exceptions_enable=False)
+app = Verbs(pretty_exceptions_enable=False)
 app.command()(rank_sft)
 
 

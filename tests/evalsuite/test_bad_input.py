@@ -41,11 +41,11 @@ def card_file(tmp_path: Path, change: Any) -> Path:
 
 
 def test_missing_config(esc_eval: EscEval) -> None:
-    refused(run_with(esc_eval, config="nowhere.yaml"), "eval config not found: nowhere.yaml")
+    refused(run_with(esc_eval, config="nowhere.yaml"), "--config nowhere.yaml: no such file")
 
 
 def test_missing_cards(esc_eval: EscEval) -> None:
-    refused(run_with(esc_eval, "--cards", "nowhere.jsonl"), "role card file not found: nowhere.jsonl")
+    refused(run_with(esc_eval, "--cards", "nowhere.jsonl"), "--cards nowhere.jsonl: no such file")
 
 
 def test_malformed_json_line(esc_eval: EscEval, tmp_path: Path) -> None:

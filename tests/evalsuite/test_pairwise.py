@@ -158,6 +158,7 @@ def test_nothing_to_compare_and_half_given_options_are_clear(call: Call, tmp_pat
     given = ("role-play", "pairwise", "--config", config(tmp_path), "--out", "x")
     assert "nothing to compare" in call(*given, "--seeker", "a=run")[2]
     assert "two or more --seeker" in call("role-play", "pairwise", "--out", "x")[2]
+    (tmp_path / "p.jsonl").touch()
     assert "leave out" in call("role-play", "pairwise", "--out", "x", "--preferences", "p.jsonl", "--seeker", "a=run")[2]
 
 

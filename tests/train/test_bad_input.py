@@ -56,6 +56,25 @@ def edit(name: str, change: Callable[[dict[str, Any]], object], line: int = 1) -
     return spoil
 
 
+@pytest.mark.parametrize(("task", "name"), [("role", "valid.jsonl"), ("rank", "train.jsonl")])
+def test_data_that_are_not_there(refused: Callable[..., str], task: str, name: str) -> None:
+    def put(kind: Callable[[Path], object]) -> Callable[[Path], None]:
+        def spoil(folder: Path) -> None:
+            (folder / name).unlink()
+            kind(folder / name)
+
+        return spoil
+
+    for kind in (lambda path: None, lambda path: path.symlink_to("nowhere"), Path.mkdir):
+        message = refused(task, put(kind))
+        assert name in message and "\n" not in message
+
+
+def test_an_output_folder_that_is_a_file(refused: Callable[..., str], tmp_path: Path) -> None:
+    message = refused("role", lambda folder: (folder / "out").write_text("kept"))
+    assert f"cannot write {tmp_path / 'out'}" in message and (tmp_path / "out").read_text() == "kept"
+
+
 def test_no_trainable_token(refused: Callable[..., str]) -> None:
     message = refused("role", max_length=8)
     assert "train.jsonl: no token to train on is left" in message and "no seeker line within max_length 8: 16" in message
