@@ -196,7 +196,7 @@ def test_any_injections_against_numpy(rows: list[tuple[int | None, ...]], one_di
     dialogues = [make_dialogue(f"d{n}") for n in range(len(rows))]
     *by_dimension, average = effects = injection_effects(dialogues, judgements, RUBRIC)
     assert [effect.dimension for effect in effects] == ["empathy", "skill", None]
-    table = np.array([[np.nan if v is None else v for v in row] for row in rows]).reshape(-1, 2, 3)
+    table = np.array([[np.nan if v is None else v for v in row] for row in rows], dtype=float).reshape(-1, 2, 3)
     if one_dimension:
         table[:, 1] = np.nan
     means = []
