@@ -221,7 +221,7 @@ def dialogue_id(framework: str, subject: str, supporter: str, simulator: str, tr
 class Judgement(Record):
     """One judge's verdict on one dimension. A verdict that could not be read has `value: null` and its raw text.
 
-    `distribution` maps each score of the scale (as text) to its probability, `expected` is its mean; both are null when the
+    `distribution` maps each whole score of the scale (as text) to its probability, `expected` is its mean; both are null when the
     judge gave no token probabilities. `condition` holds the experimental condition (mode, order, strategy); `method` is how the
     verdict was asked for (joint, per_dimension, paper; `given` for verdicts from elsewhere).
     """

@@ -275,7 +275,6 @@ def test_files_may_lie_side_by_side(run: Run, clone: Path) -> None:
         ("result/2024-01-02/Model_A_zh.json", {"k" * 300: lines("zh")}, "should have at most 200 characters"),
         ("result/2024-01-02/Model_A_zh.json", {"9" * 5_000: lines("zh")}, "should have at most 200 characters"),
         ("result/2024-01-02/Model_A_zh.json", {"a\x00": lines("zh")}, "id: a control character"),
-        ("score/Model_A_zh.json", {"0": {"k" * 300: 1}}, "unknown dimension 'kkk"),
     ],
 )
 def test_malformed_rows_are_told_and_fatal_under_strict(run: Run, clone: Path, name: str, value: Any, told: str) -> None:
@@ -285,10 +284,10 @@ def test_malformed_rows_are_told_and_fatal_under_strict(run: Run, clone: Path, n
         run("--strict")
 
 
-@pytest.mark.parametrize("key", ["01", "\u0660", "+0", "9" * 4_000, "1"])
+@pytest.mark.parametrize("key", ["00", "\u0660"])
 def test_only_a_number_as_the_file_writes_it_is_a_place_among_the_cards(clone: Path, key: str) -> None:
     """The test cards hold one card, at place 0."""
-    (clone / "result/2024-01-02/Model_A_zh.json").write_text(json.dumps({"0": lines("zh"), key[:100]: lines("zh")}))
+    (clone / "result/2024-01-02/Model_A_zh.json").write_text(json.dumps({"0": lines("zh"), key: lines("zh")}))
     found = find_clone(clone)
     cards = load_cards(found.cards["test cards", "zh"])
     dialogues = list(read_dialogues(found.results["Model_A_zh"], cards, Rows(Step("read"))))
