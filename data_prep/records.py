@@ -6,6 +6,7 @@ that two runs that did the same leave the same bytes.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -14,7 +15,11 @@ from serve.files import digest
 
 Language = Literal["en", "zh"]
 Role = Literal["seeker", "supporter"]
-Termination = Literal["max_turns", "seeker_ended", "refusal", "empty_reply", "context_overflow", "infrastructure"]
+# How a dialogue ended. `infrastructure`: a server was lost. `rejected`: a server worked, but answered one call with an error
+# that is neither a full context nor a refusal, or never to the end. Both say nothing about either side (`LOST`): nobody judges
+# such a dialogue, and the same command asks for what is missing.
+Termination = Literal["max_turns", "seeker_ended", "refusal", "empty_reply", "context_overflow", "infrastructure", "rejected"]
+LOST = frozenset({"infrastructure", "rejected"})
 Identifier = Annotated[str, Field(min_length=1, max_length=200)]
 Count = Annotated[int, Field(ge=0, le=2**53)]  # what JSON holds exactly
 
@@ -90,7 +95,8 @@ class RolePlay(Record):
 class Usage(Record):
     """What a dialogue cost: tokens as the servers counted them, and calls. No clock time.
 
-    `reasoning_tokens` is 0 where the server does not report it; `reasoning_characters` is counted by the client.
+    `reasoning_tokens` is 0 where the server does not report it; `reasoning_characters` is counted by the client. `cut_off` is
+    how many replies were cut off at the token limit, by role; it is left out where none was.
     """
 
     prompt_tokens: Count = 0
@@ -98,6 +104,12 @@ class Usage(Record):
     reasoning_tokens: Count = 0
     reasoning_characters: Count = 0
     calls: Count = 0
+    cut_off: dict[str, Count] = Field(default={}, exclude_if=lambda cut_off: not cut_off)
+
+    def __add__(self, other: Usage) -> Usage:
+        cut_off = Counter(self.cut_off) + Counter(other.cut_off)
+        sums = {name: getattr(self, name) + getattr(other, name) for name in Usage.model_fields if name != "cut_off"}
+        return Usage(**sums, cut_off=dict(sorted(cut_off.items())))
 
 
 class Dialogue(Record):
@@ -122,6 +134,11 @@ class Dialogue(Record):
         if not self.turns and self.termination in (None, "max_turns", "seeker_ended"):
             raise ValueError("turns: a dialogue without turns needs the termination that stopped it")
         return self
+
+    @property
+    def lost(self) -> bool:
+        """Whether the service failed, so that the dialogue is missing rather than ended."""
+        return self.termination in LOST
 
     @property
     def ended_by(self) -> Role | None:
@@ -193,6 +210,11 @@ class Judgement(Record):
     condition: dict[str, str] = {}
     method: str = "given"
     raw: str = ""
+
+    @property
+    def lost(self) -> bool:
+        """Whether there is no verdict because the service failed, not because of what was said."""
+        return self.condition.get("failure") in LOST
 
     @model_validator(mode="after")
     def _probabilities(self) -> Judgement:

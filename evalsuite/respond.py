@@ -16,12 +16,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from data_prep.records import Dialogue, Identifier, Language, Record, Role, Turn, Usage
+from data_prep.records import LOST, Dialogue, Identifier, Language, Record, Role, Turn, Usage
 from evalsuite.dialogue import utterance
 from evalsuite.statistics.summary import supporter_of
+from serve.answers import Reply
 from serve.batch import Batch
-from serve.client import Message, Question, Reply
+from serve.client import Message, Question
 from serve.errors import UserError
+from serve.failures import Unanswered
 from serve.files import check_unique, read_jsonl
 from serve.specs import ModelSpec
 
@@ -39,8 +41,13 @@ class Response(Record):
     supporter: Identifier
     text: str
     reference: Annotated[str, Field(min_length=1)] | None = None
-    termination: Literal["refusal", "empty_reply", "context_overflow", "infrastructure"] | None = None
+    termination: Literal["refusal", "empty_reply", "context_overflow", "infrastructure", "rejected"] | None = None
     usage: Usage | None = None
+
+    @property
+    def lost(self) -> bool:
+        """Whether the service failed, so that the reply is missing."""
+        return self.termination in LOST
 
     @model_validator(mode="after")
     def _said(self) -> Response:
@@ -93,18 +100,20 @@ def _question(spec: ModelSpec, dialogue: str, place: Answered) -> Question:
     )
 
 
-def _response(spec: ModelSpec, dialogue: Dialogue, place: Answered, reply: Reply | None) -> Response:
-    said = utterance(reply) if reply is not None else None
-    return Response(
+def _response(spec: ModelSpec, dialogue: Dialogue, place: Answered, reply: Reply | Unanswered) -> Response:
+    found = Response(
         dialogue_id=dialogue.id,
         language=dialogue.language,
         turn=place.turn,
         supporter=spec.name,
-        text=said.text if said else "",
+        text="",
         reference=place.text,
-        termination=said.stopped if said else "infrastructure",
-        usage=_usage(reply) if reply is not None else None,
+        termination="infrastructure",
     )
+    if isinstance(reply, Unanswered):
+        return found.model_copy(update={"termination": reply.outcome})
+    said = utterance(reply)
+    return found.model_copy(update={"text": said.text, "termination": said.stopped, "usage": _usage(reply)})
 
 
 def _usage(reply: Reply) -> Usage:
@@ -114,6 +123,7 @@ def _usage(reply: Reply) -> Usage:
         reasoning_tokens=reply.reasoning_tokens,
         reasoning_characters=reply.reasoning_characters,
         calls=1,
+        cut_off={"supporter": 1} if reply.finish_reason == "length" else {},
     )
 
 

@@ -246,19 +246,19 @@ def _gold(parts: Sequence[_Part]) -> list[Judgement] | None:
 
 def _usage(shards: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """usage.json of one run: calls and tokens added up by stage, role and model."""
-    sums: dict[str, dict[tuple[str, str], dict[str, int]]] = {}
+    sums: dict[str, dict[tuple[str, str], Usage]] = {}
     for shard in shards:
         for stage, roles in shard.items():
             stage_sums = sums.setdefault(stage, {})
             for role, models in roles.items():
                 for model, usage in models.items():
-                    before = stage_sums.get((model, role), {})
-                    stage_sums[model, role] = {key: before.get(key, 0) + count for key, count in usage.items()}
+                    before = stage_sums.get((model, role), Usage())
+                    stage_sums[model, role] = before + Usage.model_validate(usage)
     merged: dict[str, Any] = {}
     for stage, stage_sums in sums.items():
         merged[stage] = {}
-        for (model, role), counts in sorted(stage_sums.items()):
-            merged[stage].setdefault(role, {})[model] = Usage.model_validate(counts).model_dump()
+        for (model, role), used in sorted(stage_sums.items(), key=lambda item: item[0]):
+            merged[stage].setdefault(role, {})[model] = used.model_dump()
     return merged
 
 

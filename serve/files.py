@@ -134,7 +134,7 @@ def explain(error: ValidationError) -> str:
     field = " ".join(".".join(str(part) for part in first["loc"]).split())[:100] or "record"
     message = {"extra_forbidden": "unknown field", "model_type": "expected a JSON object"}.get(first["type"], first["msg"])
     message = " ".join(message.split())
-    if first["type"] not in {"missing", "extra_forbidden"} and isinstance(first["input"], str | int | float):
+    if first["type"] not in {"missing", "extra_forbidden", "secret"} and isinstance(first["input"], str | int | float):
         message += f" (got {str(first['input'])[:60]!r})"
     return f"{field}: {message}" + (f" (and {len(more)} more)" if more else "")
 

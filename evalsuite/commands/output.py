@@ -71,10 +71,10 @@ def plain(tables: Sequence[Table]) -> dict[str, Any]:
 
 
 def exit_if_lost(lost: int, total: int, what: str) -> None:
-    """Exit code 1 where a server was lost before `lost` of the `total` things were there; running again asks only for those."""
+    """Exit code 1 where a server failed before `lost` of the `total` things were there; running again asks only for those."""
     if lost:
         print(
-            f"error: {lost} of {total} {what} are missing because a server was lost. "
+            f"error: {lost} of {total} {what} are missing because a server failed. "
             "Run the same command again to ask only for those",
             file=sys.stderr,
         )

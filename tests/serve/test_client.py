@@ -12,8 +12,11 @@ from typing import Any
 
 import pytest
 
-from serve.client import ChatClient, NotStored, Question, Reply, ServerLost, _retry_after, defang, split_reasoning
+from serve.answers import Reply, split_reasoning
+from serve.client import ChatClient, Question, defang
 from serve.errors import UserError
+from serve.failures import NotStored, ServerLost
+from serve.http import retry_after
 from serve.specs import Endpoint as SpecEndpoint
 from serve.specs import ModelSpec, Sampling
 from serve.store import Store
@@ -138,8 +141,8 @@ async def test_retry_after_is_honoured(tmp_path: Path) -> None:
 def test_retry_after_is_seconds_or_a_date_and_never_more_than_ten_minutes(
     value: str | None, seconds: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serve.client.time.time", lambda: 1445412450.0)  # 2015-10-21 07:27:30 UTC
-    assert _retry_after(value) == seconds
+    monkeypatch.setattr("serve.http.time.time", lambda: 1445412450.0)  # 2015-10-21 07:27:30 UTC
+    assert retry_after(value) == seconds
 
 
 async def test_an_empty_answer_is_believed_when_it_comes_three_times(tmp_path: Path) -> None:
