@@ -17,6 +17,8 @@ from serve.client import ChatClient, Message, Question
 from serve.failures import Unanswered
 from serve.specs import ModelSpec
 
+Stopped = Literal["refusal", "empty_reply", "context_overflow"]  # what of a reply is no turn
+
 
 @dataclass(frozen=True)
 class Utterance:
@@ -26,7 +28,7 @@ class Utterance:
     replies: Sequence[Reply] = ()
     state: dict[str, Any] | None = None
     ended: bool = False
-    stopped: Literal["refusal", "empty_reply", "context_overflow"] | None = None
+    stopped: Stopped | None = None
 
 
 class Seeker(Protocol):

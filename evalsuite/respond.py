@@ -17,13 +17,13 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from data_prep.records import LOST, Dialogue, Identifier, Language, Record, Role, Turn, Usage
-from evalsuite.dialogue import utterance
+from evalsuite.dialogue import Stopped, utterance
 from evalsuite.statistics.summary import supporter_of
 from serve.answers import Reply
 from serve.batch import Batch
 from serve.client import Message, Question
 from serve.errors import UserError
-from serve.failures import Unanswered
+from serve.failures import Lost, Unanswered
 from serve.files import check_unique, read_jsonl
 from serve.specs import ModelSpec
 
@@ -41,7 +41,7 @@ class Response(Record):
     supporter: Identifier
     text: str
     reference: Annotated[str, Field(min_length=1)] | None = None
-    termination: Literal["refusal", "empty_reply", "context_overflow", "infrastructure", "rejected"] | None = None
+    termination: Stopped | Lost | None = None
     usage: Usage | None = None
 
     @property
@@ -101,19 +101,22 @@ def _question(spec: ModelSpec, dialogue: str, place: Answered) -> Question:
 
 
 def _response(spec: ModelSpec, dialogue: Dialogue, place: Answered, reply: Reply | Unanswered) -> Response:
-    found = Response(
+    termination: Stopped | Lost | None
+    if isinstance(reply, Unanswered):
+        text, termination, usage = "", reply.outcome, None
+    else:
+        said = utterance(reply)
+        text, termination, usage = said.text, said.stopped, _usage(reply)
+    return Response(
         dialogue_id=dialogue.id,
         language=dialogue.language,
         turn=place.turn,
         supporter=spec.name,
-        text="",
+        text=text,
         reference=place.text,
-        termination="infrastructure",
+        termination=termination,
+        usage=usage,
     )
-    if isinstance(reply, Unanswered):
-        return found.model_copy(update={"termination": reply.outcome})
-    said = utterance(reply)
-    return found.model_copy(update={"text": said.text, "termination": said.stopped, "usage": _usage(reply)})
 
 
 def _usage(reply: Reply) -> Usage:

@@ -11,8 +11,8 @@ from typing import Any
 import orjson
 from rich.console import Console
 
-from data_prep.tables import Table, to_console, to_csv
-from serve.files import write_json, write_text
+from data_prep.tables import Table, to_console, write_csv
+from serve.files import write_json
 
 
 def deliver(
@@ -35,20 +35,6 @@ def deliver(
     for table in tables if printed is None else printed:
         to_console(table, console)
     return True
-
-
-def write_csv(name: str, tables: Sequence[Table], out: Path) -> None:
-    """Every table as OUT/KEY.csv. Those that an earlier call of the same name left (OUT/.NAME.tables lists them) and this one
-    does not make are removed: they would pass for figures of today."""
-    listed = out / f".{name}.tables"
-    before = set(listed.read_text(encoding="utf-8").split()) if listed.exists() else set()
-    for table in tables:
-        write_text(out / f"{table.key}.csv", to_csv(table))
-    keys = {table.key for table in tables}
-    for stale in before - keys:
-        if Path(stale).name == stale:  # the list is a file like any other: it may name nothing outside this folder
-            (out / f"{stale}.csv").unlink(missing_ok=True)
-    write_text(listed, "\n".join(sorted(keys)) + "\n")
 
 
 def print_json(figures: Any) -> None:

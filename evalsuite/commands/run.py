@@ -239,15 +239,16 @@ def _check_all(resolved: Resolved, simulate: bool, score: bool) -> None:
 def _finish(*outcomes: Outcome) -> None:
     """Say how many verdicts have no value, and why, and how many replies were cut off. Exit code 1 when something is missing
     because a server failed; running again asks only for what is missing."""
-    judgements = [judgement for outcome in outcomes for judgement in outcome.judgements]
-    unread = Counter(str(j.condition.get("failure", "unreadable")) for j in judgements if j.value is None and not j.lost)
-    if unread:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in unread.most_common())
-        _say(f"{unread.total()} of {len(judgements)} verdicts have no value (null in judgements.jsonl): {reasons}")
+    for outcome, file in zip(outcomes, ("judgements.jsonl", "gold_judgements.jsonl"), strict=False):
+        own = outcome.judgements
+        unread = Counter(str(j.condition.get("failure", "unreadable")) for j in own if j.value is None and not j.lost)
+        if unread:
+            reasons = ", ".join(f"{count} {reason}" for reason, count in unread.most_common())
+            _say(f"{unread.total()} of {len(own)} verdicts have no value (null in {file}): {reasons}")
     if told := cut_off([outcome.usage for outcome in outcomes]):
         _say(told)
     lost = {dialogue.id for outcome in outcomes for dialogue in outcome.dialogues if dialogue.lost}
-    unscored = {judgement.dialogue_id for judgement in judgements if judgement.lost} - lost
+    unscored = {judgement.dialogue_id for outcome in outcomes for judgement in outcome.judgements if judgement.lost} - lost
     if lost or unscored:
         failures = [failure for outcome in outcomes for failure in outcome.failures]
         early = next((outcome.ended_early for outcome in outcomes if outcome.ended_early), None)

@@ -13,8 +13,8 @@ import yaml
 from pydantic import ValidationError
 
 from data_prep.cards import bundled_cards, load_cards
+from data_prep.tables import write_csv
 from evalsuite import cli
-from evalsuite.commands.output import write_csv
 from serve import plan
 from serve.embedded import local_path, resolve_checkpoint
 from serve.errors import UserError
