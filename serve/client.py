@@ -36,7 +36,7 @@ Message = dict[Literal["role", "content"], str]
 RETRIED_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
 _EMPTY_TRIES = 3  # an empty answer is believed when it comes this often: servers under load give some that mean nothing
 _MEGABYTE = 2**20
-_LISTED = 8 * _MEGABYTE  # what a list of models or of a server's figures may have
+_LISTED = 8 * _MEGABYTE  # bytes that a list of models or of a server's figures may have
 _CONTROL = re.compile(r"<\|([^|<>\n]{1,40})\|>|<(/?s|/?(?:start|end)_of_turn|bos|eos)>|\[(/?INST)\]|<<(/?SYS)>>")
 
 
@@ -336,13 +336,15 @@ class ChatClient:
         if question.session:  # an id may hold what no header may carry
             headers["X-Session-Id"] = quote(question.session, safe="")
         async with self._session.post(url, data=payload, headers=headers, allow_redirects=False) as response:
-            raw, whole = await read_body(response, room * _MEGABYTE)
-        status = response.status
+            status = response.status
+            raw, whole = await read_body(
+                response, (room if status == 200 else 1) * _MEGABYTE
+            )  # of an error, the beginning will do
         if status == 200 and whole:
             return read_reply(spec, raw, spec.api_key())
         if status == 200:
             raise Rejected(f"{where}: an answer of more than {room} MB (endpoint.max_response_mb)", status)
-        problem, meaning = f"HTTP {status}: {error_text(raw)}", meaning_of(status, raw)
+        problem, meaning = f"HTTP {status}: {error_text(raw) or 'an empty body'}", meaning_of(status, raw)
         if status in RETRIED_STATUS or status >= 500:
             believed = reply_of_error(meaning) if meaning and status >= 500 else None
             raise _Again(problem, status, retry_after(response.headers.get("Retry-After")), believed)
@@ -361,7 +363,7 @@ def _headers(spec: ModelSpec) -> dict[str, str]:
 def _redact(spec: ModelSpec, problem: object) -> str:
     """A problem as one short line without the key; the key goes first, so that no half of it is left at the cut."""
     text = mask_message(" ".join(str(problem).split()), spec.api_key())
-    return printable(text)[:300] or type(problem).__name__
+    return printable(text[:300])[:300] or type(problem).__name__
 
 
 def _where(spec: ModelSpec, base_url: str) -> str:

@@ -6,9 +6,9 @@ import email.utils
 import math
 import time
 import zlib
+from urllib.parse import urljoin, urlsplit, urlunsplit
 
 import aiohttp
-from yarl import URL
 
 ACCEPTED = "gzip, deflate"  # what `read_body` decompresses: never more than it may keep
 _GZIP, _ZLIB, _RAW = 31, 15, -15  # zlib's `wbits`
@@ -68,7 +68,8 @@ def redirect_target(response: aiohttp.ClientResponse) -> str | None:
     if response.status // 100 != 3 or not location:
         return None
     try:
-        return str(response.url.join(URL(location)).with_user(None).with_query(None).with_fragment(None))
+        target = urlsplit(urljoin(str(response.url), location))
+        return urlunsplit((target.scheme, target.netloc.rpartition("@")[2], target.path, "", ""))
     except ValueError:
         return None
 
