@@ -297,7 +297,7 @@ class Endpoint:
         await response.prepare(request)
         await response.write_eof()
         # Counted once it is sent: a restart may take the endpoint away while an answer is on its way out.
-        self.answered[hashlib.sha256(orjson.dumps(body)).hexdigest()] += bool(answer.text)
+        self.answered[hashlib.sha256(orjson.dumps(body)).hexdigest()] += bool(answer.text) and answer.finish_reason == "stop"
         return response
 
     async def _piecemeal(self, request: web.Request, payload: bytes, answer: Answer) -> web.StreamResponse:
