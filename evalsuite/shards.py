@@ -19,6 +19,7 @@ from data_prep.records import Dialogue, HumanScore, Judgement, Usage
 from evalsuite.runs import Run, differences, open_run
 from evalsuite.statistics.agreement import agreement
 from serve.errors import UserError
+from serve.failures import FailedCall
 from serve.files import check_unique, read_bytes, read_jsonl, read_object, write_bytes, write_json, write_jsonl
 
 T = TypeVar("T")
@@ -151,6 +152,9 @@ def merge(folders: Sequence[Path], out: Path) -> list[Dialogue]:
             scores = read_jsonl(out / "gold_scores.jsonl", HumanScore, "gold scores")
             write_json(out / "agreement.json", {"agreement": agreement(gold, scores)})
         write_json(out / "usage.json", _usage([part.object("usage.json") for part in parts]))
+        for stage in parts[0].config:
+            calls = [FailedCall(**call) for part in parts for call in part.run.failures().get(stage, [])]
+            merged.keep_failures(stage, calls)
         write_json(out / "timing.json", _timing([part.run.timing() for part in parts]))
     return dialogues
 

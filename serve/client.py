@@ -217,8 +217,9 @@ class ChatClient:
             try:
                 reply, seconds = await self._asked(spec, question, tally)
             except Unanswered as error:
-                about = str(question.sample.get("dialogue", question.sample.get("item", "")))
-                self.failures.append(FailedCall(question.purpose, spec.name, about, error.outcome, error.status, str(error)))
+                about = question.sample.get("dialogue") or " ".join(map(str, question.sample.values()))
+                reason = (error.outcome, error.status, str(error))
+                self.failures.append(FailedCall(question.purpose, spec.name, str(about), *reason))
                 raise
             await self.store.put(key, reply.model_dump(), seconds)
             tally.asked += 1
@@ -297,7 +298,7 @@ class ChatClient:
         started = time.monotonic()
         for attempt in range(self.attempts):
             if self.threshold.cause:
-                raise ServerLost(f"{where}: not asked: the run ended early")
+                raise ServerLost(f"{where}: not asked any more: the run ended early")
             wait = None
             tried = time.monotonic()
             try:
@@ -337,9 +338,8 @@ class ChatClient:
             headers["X-Session-Id"] = quote(question.session, safe="")
         async with self._session.post(url, data=payload, headers=headers, allow_redirects=False) as response:
             status = response.status
-            raw, whole = await read_body(
-                response, (room if status == 200 else 1) * _MEGABYTE
-            )  # of an error, the beginning will do
+            # Of an error the beginning will do.
+            raw, whole = await read_body(response, (room if status == 200 else 1) * _MEGABYTE)
         if status == 200 and whole:
             return read_reply(spec, raw, spec.api_key())
         if status == 200:

@@ -24,7 +24,9 @@ SLOWER = 3.0  # answers that take so many times the least that was seen wait for
 FEW = 8  # fewer answers than this say nothing about how long one takes
 QUEUED = 8  # a queue of one in so many calls under way keeps the server's batch full; a longer one only waits
 FILES = 65_536  # what the limit of open files is raised to: programs that close all they might have open take long for more
-RESERVE = 48  # open files that are no connections: the store, what is written, modules that are loaded late, servers' pipes
+# Open files that are no connections: the store, what is written, modules that are loaded late, servers' pipes. Of a low limit, a
+# quarter.
+RESERVE = 48
 CROWDED = frozenset({429, 503, 529})  # statuses that say so
 _WAITING = re.compile(rb"^vllm:num_requests_waiting(?:\{[^}\n]*\})? ([0-9.eE+-]+)\s*$", re.M)
 
@@ -39,8 +41,10 @@ def connections() -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             soft = wanted
     listed = Path("/proc/self/fd")
-    used = len(list(listed.iterdir())) if listed.is_dir() else RESERVE
-    return max((FILES if soft == resource.RLIM_INFINITY else soft) - used - RESERVE, 1)
+    most = FILES if soft == resource.RLIM_INFINITY else soft
+    reserve = min(RESERVE, most // 4)
+    used = len(list(listed.iterdir())) if listed.is_dir() else reserve
+    return max(most - used - reserve, 1)
 
 
 def queue_length(metrics: bytes) -> int | None:

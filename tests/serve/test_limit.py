@@ -218,7 +218,8 @@ def test_a_process_that_may_open_no_more_files_is_a_full_server(tmp_path: Path) 
         ((256, 256), 10, None, 198),
         ((1024, 4096), 10, (4096, 4096), 4038),
         ((1024, 2**30), 10, (FILES, 2**30), FILES - 58),
-        ((60, 60), 30, None, 1),
+        ((60, 60), 30, None, 15),
+        ((60, 60), 59, None, 1),
     ],
 )
 def test_connections_are_what_the_limit_of_open_files_leaves(
