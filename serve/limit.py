@@ -24,8 +24,8 @@ SLOWER = 3.0  # answers that take so many times the least that was seen wait for
 FEW = 8  # fewer answers than this say nothing about how long one takes
 QUEUED = 8  # a queue of one in so many calls under way keeps the server's batch full; a longer one only waits
 FILES = 65_536  # what the limit of open files is raised to: programs that close all they might have open take long for more
-# Open files that are no connections: the store, what is written, modules that are loaded late, servers' pipes. Of a low limit, a
-# quarter.
+# Open files that are no connections: the store, what is written, modules that are loaded late, servers' pipes; a quarter of a
+# low limit.
 RESERVE = 48
 CROWDED = frozenset({429, 503, 529})  # statuses that say so
 _WAITING = re.compile(rb"^vllm:num_requests_waiting(?:\{[^}\n]*\})? ([0-9.eE+-]+)\s*$", re.M)
