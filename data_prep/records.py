@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -16,7 +17,11 @@ from serve.files import digest
 
 Language = Literal["en", "zh"]
 Role = Literal["seeker", "supporter"]
-Termination = Literal["max_turns", "seeker_ended", "refusal", "empty_reply", "context_overflow", "infrastructure"]
+# How a dialogue ended. `infrastructure`: a server was lost. `rejected`: a server worked, but answered one call with an error
+# that is neither a full context nor a refusal, or never to the end. Both say nothing about either side (`LOST`): nobody judges
+# such a dialogue, and the same command asks for what is missing.
+Termination = Literal["max_turns", "seeker_ended", "refusal", "empty_reply", "context_overflow", "infrastructure", "rejected"]
+LOST = frozenset({"infrastructure", "rejected"})
 Verdict = Literal["a", "b", "tie"]  # which of two is better
 Order = Literal["ab", "ba"]  # which of two was shown first
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -136,7 +141,8 @@ class RolePlay(Record):
 class Usage(Record):
     """What a dialogue cost: tokens as the servers counted them, and calls. No clock time.
 
-    `reasoning_tokens` is 0 where the server does not report it; `reasoning_characters` is counted by the client.
+    `reasoning_tokens` is 0 where the server does not report it; `reasoning_characters` is counted by the client. `cut_off` is
+    how many replies were cut off at the token limit, by role; it is left out where none was.
     """
 
     prompt_tokens: Count = 0
@@ -144,6 +150,12 @@ class Usage(Record):
     reasoning_tokens: Count = 0
     reasoning_characters: Count = 0
     calls: Count = 0
+    cut_off: dict[str, Count] = Field(default={}, exclude_if=lambda cut_off: not cut_off)
+
+    def __add__(self, other: Usage) -> Usage:
+        cut_off = Counter(self.cut_off) + Counter(other.cut_off)
+        sums = {name: getattr(self, name) + getattr(other, name) for name in Usage.model_fields if name != "cut_off"}
+        return Usage(**sums, cut_off=dict(sorted(cut_off.items())))
 
 
 class Dialogue(Record):
@@ -168,6 +180,11 @@ class Dialogue(Record):
         if not self.turns and self.termination in (None, "max_turns", "seeker_ended"):
             raise ValueError("turns: a dialogue without turns needs the termination that stopped it")
         return self
+
+    @property
+    def lost(self) -> bool:
+        """Whether the service failed, so that the dialogue is missing rather than ended."""
+        return self.termination in LOST
 
     @property
     def ended_by(self) -> Role | None:
@@ -221,9 +238,9 @@ def dialogue_id(framework: str, subject: str, supporter: str, simulator: str, tr
 class Judgement(Record):
     """One judge's verdict on one dimension. A verdict that could not be read has `value: null` and its raw text.
 
-    `distribution` maps each whole score of the scale (as text) to its probability, `expected` is its mean; both are null when the
-    judge gave no token probabilities. `condition` holds the experimental condition (mode, order, strategy); `method` is how the
-    verdict was asked for (joint, per_dimension, paper; `given` for verdicts from elsewhere).
+    `distribution` maps each whole score of the scale (as text) to its probability, `expected` is its mean; both are null when
+    the judge gave no token probabilities. `condition` holds the experimental condition (mode, order, strategy); `method` is how
+    the verdict was asked for (joint, per_dimension, paper; `given` for verdicts from elsewhere).
     """
 
     dialogue_id: Identifier
@@ -239,6 +256,11 @@ class Judgement(Record):
     condition: dict[Name, Name] = {}
     method: Name = "given"
     raw: str = ""
+
+    @property
+    def lost(self) -> bool:
+        """Whether there is no verdict because the service failed, not because of what was said."""
+        return self.condition.get("failure") in LOST
 
     @model_validator(mode="after")
     def _probabilities(self) -> Judgement:

@@ -6,7 +6,9 @@ import csv
 import io
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import rich.table
 from rich.console import Console
@@ -14,6 +16,7 @@ from rich.measure import Measurement
 from rich.text import Text
 
 from data_prep.records import NUMBER
+from serve.files import write_text
 
 DASH = "–"
 PARTED = " · "  # between the parts of a name, as judge, method and condition of a scorer
@@ -210,3 +213,17 @@ def _spread(row: tuple[Cell, ...], spread: list[bool]) -> list[Cell]:
         else:
             cells += [cell, None, None, None] if wide else [cell]
     return cells
+
+
+def write_csv(name: str, tables: Sequence[Table], out: Path) -> None:
+    """Every table as OUT/KEY.csv. Those that an earlier call of the same name left (OUT/.NAME.tables lists them) and this one
+    does not make are removed: they would pass for figures of today."""
+    listed = out / f".{name}.tables"
+    before = set(listed.read_text(encoding="utf-8").split()) if listed.exists() else set()
+    for table in tables:
+        write_text(out / f"{table.key}.csv", to_csv(table))
+    keys = {table.key for table in tables}
+    for stale in before - keys:
+        if Path(stale).name == stale:  # the list is a file like any other: it may name nothing outside this folder
+            (out / f"{stale}.csv").unlink(missing_ok=True)
+    write_text(listed, "\n".join(sorted(keys)) + "\n")

@@ -27,6 +27,7 @@ from evalsuite.shards import Shard
 from evalsuite.statistics.agreement import read_gold
 from serve.errors import UserError
 from serve.files import check_unique, explain, read_yaml
+from serve.masking import PlainUrl
 from serve.paths import IN_FILE, IN_NAME, check_config
 from serve.specs import Endpoint, ModelSpec, Sampling, load_spec, model_names
 
@@ -64,6 +65,8 @@ class EvalConfig(BaseModel):
     `prompts` is the pack that seekers are told from, `judge_prompts` the judge's (without it, the same): a ranker is asked in
     the pack that it learnt. `endpoints` maps model names to base URLs of servers that are already up; what is missing there is
     launched. `concurrency` fixes how many calls are under way at once; without it each server gets what it bears.
+    `fail_on_error` is how many dialogues may fail before the run ends early: a share below 1, a number from 1 on; without it a
+    run ends when a key or model is refused, or the first calls to a model are all rejected (`serve.failures.Threshold`).
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -85,8 +88,9 @@ class EvalConfig(BaseModel):
     trials: Annotated[int, Field(gt=0, le=10**6)] = 1
     shard: Annotated[str, AfterValidator(lambda text: str(Shard.parse(text)))] | None = None
     concurrency: Annotated[int, Field(gt=0, le=10**6)] | None = None
+    fail_on_error: Annotated[float, Field(gt=0, le=10**9)] | None = None
     gold: GoldConfig | None = None
-    endpoints: dict[str, str] = {}
+    endpoints: dict[str, PlainUrl] = {}
     out: str
 
     @model_validator(mode="before")

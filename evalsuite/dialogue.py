@@ -6,13 +6,18 @@ same everywhere.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from data_prep.records import Dialogue, Language, Role, Termination, Turn, Usage
-from serve.client import ChatClient, Message, Question, Reply, ServerLost
+from serve.answers import Reply
+from serve.client import ChatClient, Message, Question
+from serve.failures import Unanswered
 from serve.specs import ModelSpec
+
+Stopped = Literal["refusal", "empty_reply", "context_overflow"]  # what of a reply is no turn
 
 
 @dataclass(frozen=True)
@@ -23,7 +28,7 @@ class Utterance:
     replies: Sequence[Reply] = ()
     state: dict[str, Any] | None = None
     ended: bool = False
-    stopped: Literal["refusal", "empty_reply", "context_overflow"] | None = None
+    stopped: Stopped | None = None
 
 
 class Seeker(Protocol):
@@ -111,9 +116,11 @@ class _Account:
     reasoning: int = 0
     characters: int = 0
     calls: int = 0
+    cut_off: Counter[str] = field(default_factory=Counter)
 
-    def add(self, replies: Iterable[Reply]) -> None:
+    def add(self, role: Role, replies: Iterable[Reply]) -> None:
         for reply in replies:
+            self.cut_off[role] += reply.finish_reason == "length"
             self.prompt += reply.prompt_tokens
             self.completion += reply.completion_tokens
             self.reasoning += reply.reasoning_tokens
@@ -127,25 +134,19 @@ class _Account:
             reasoning_tokens=self.reasoning,
             reasoning_characters=self.characters,
             calls=self.calls,
+            cut_off={role: count for role, count in sorted(self.cut_off.items()) if count},
         )
-
-
-@dataclass
-class Failures:
-    """Why dialogues ended for infrastructure: dialogue id → the server's last problem. Logged, never in the records."""
-
-    reasons: dict[str, str] = field(default_factory=dict)
 
 
 def _unthinking(turn: Turn) -> Turn:
     return turn if turn.state is None else turn.model_copy(update={"state": None})
 
 
-async def hold(plan: Plan, failures: Failures) -> Dialogue:
+async def hold(plan: Plan) -> Dialogue:
     """Hold one dialogue to its end and record how it ended.
 
     A refused, empty or overflowing reply is not a turn: the dialogue ends before it, and `Dialogue.ended_by` says whose
-    it was. A server that is lost ends only this dialogue.
+    it was. A server that is lost, or rejects a call, ends only this dialogue; the client lists why.
     """
     turns = list(plan.opening)
     account = _Account()
@@ -157,7 +158,7 @@ async def hold(plan: Plan, failures: Failures) -> Dialogue:
                 said = await plan.seeker_side.speak(turns)
             else:  # a seeker's inner state never reaches the supporter
                 said = await plan.supporter_side.speak([_unthinking(turn) for turn in turns])
-            account.add(said.replies)
+            account.add(role, said.replies)
             if said.stopped:
                 termination = said.stopped
                 break
@@ -165,9 +166,8 @@ async def hold(plan: Plan, failures: Failures) -> Dialogue:
             if said.ended:
                 termination = "seeker_ended"
                 break
-    except ServerLost as error:
-        termination = "infrastructure"
-        failures.reasons[plan.id] = str(error)
+    except Unanswered as error:
+        termination = error.outcome
     return Dialogue(
         id=plan.id,
         language=plan.language,

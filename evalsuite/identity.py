@@ -85,5 +85,5 @@ def _hashed(people: Sequence[RoleCard] | Sequence[Profile]) -> dict[str, Any]:
 def identity(spec: ModelSpec) -> dict[str, Any]:
     """What a model is, without where it answers: ports and addresses of servers may change between tries of one run."""
     kept = spec.model_dump(mode="json", exclude={"about", "roles", "licence", "endpoint", "serve"})
-    asked = spec.endpoint.model_dump(mode="json", exclude={"base_url", "api_key_env"})
+    asked = spec.endpoint.model_dump(mode="json", exclude={"base_url", "api_key_env", "max_response_mb"})
     return kept | {"endpoint": asked, "dtype": spec.serve.dtype, "fingerprint": spec.fingerprint()}

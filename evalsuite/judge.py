@@ -18,9 +18,11 @@ from data_prep.prompts import PromptPack
 from data_prep.records import Dialogue, Judgement
 from data_prep.rubrics import Rubric, Scale
 from evalsuite import judge_bands, judge_json
+from serve.answers import Reply
 from serve.batch import together
-from serve.client import ChatClient, Question, Reply, ServerLost
+from serve.client import ChatClient, Question
 from serve.errors import UserError
+from serve.failures import Unanswered
 from serve.specs import ModelSpec
 
 
@@ -74,8 +76,8 @@ def expectation(distribution: Mapping[str, float]) -> float:
 class Judge:
     """A model that scores dialogues on a rubric.
 
-    Every dialogue gets one judgement a dimension, whatever happens: what could not be read, did not fit the judge's context or
-    found no server is `value: null` (the reason in `condition.failure` where there is no raw text).
+    Every dialogue gets one judgement a dimension, whatever happens: what could not be read, did not fit the judge's context,
+    found no server or was rejected is `value: null` (the reason in `condition.failure` where there is no raw text).
     """
 
     client: ChatClient
@@ -102,8 +104,8 @@ class Judge:
         """One judgement a dimension, in the rubric's order; by method `bands` so many for every round, and by method `json` so
         many more for every turn of the supporter where these are wanted."""
         keys = list(self.rubric.dimensions)
-        if dialogue.termination == "infrastructure" or not self._supported(dialogue):
-            reason = "infrastructure" if dialogue.termination == "infrastructure" else "no_supporter_turn"
+        if dialogue.lost or not self._supported(dialogue):
+            reason = str(dialogue.termination) if dialogue.lost else "no_supporter_turn"
             return [self.judgement(dialogue, key, "", failure=reason) for key in keys]
         if self.method == "bands":
             return await judge_bands.score(self, dialogue)
@@ -148,8 +150,8 @@ class Judge:
         """The judge's reply, or the reason why there is none."""
         try:
             reply = await self.client.ask(self.spec, question)
-        except ServerLost:
-            return "infrastructure"
+        except Unanswered as error:
+            return error.outcome
         if reply.finish_reason == "context_overflow":
             return "context_overflow"
         return reply

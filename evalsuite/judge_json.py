@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from data_prep.judge_prompts import judge_messages, told
-from data_prep.records import Dialogue, Judgement, Language
+from data_prep.records import LOST, Dialogue, Judgement, Language
 from data_prep.rubrics import Rubric, Scale
 from serve.batch import together
 from serve.client import Message, Question
@@ -112,7 +112,7 @@ async def _scored(judge: Judge, dialogue: Dialogue, place: int | None) -> list[J
         second = await _ask(judge, dialogue, place, asked, 1)
         if not isinstance(second, str):
             best = max(first, second, key=lambda answer: len(answer.scores))
-        elif second == "infrastructure":  # what the first answer lacks is asked for when the run goes on
+        elif second in LOST:  # what the first answer lacks is asked for when the run goes on
             lost = second
     return [
         _judgement(judge, dialogue, key, place, best.raw, best.scores.get(key), None if key in best.scores else lost)

@@ -16,15 +16,16 @@ from rich.console import Console
 from data_prep.records import Dialogue, Judgement, Usage
 from data_prep.scores.human import read_dialogues
 from evalsuite.config import Resolved, unspoken
-from evalsuite.dialogue import Failures, Plan, hold
+from evalsuite.dialogue import Plan, hold
 from evalsuite.frameworks import emoharbor, esc_eval
 from evalsuite.identity import gold_config, score_config, simulate_config
 from evalsuite.judge import Judge
 from evalsuite.runs import Run
 from evalsuite.statistics.agreement import agreement
 from serve.batch import in_flight
-from serve.client import ChatClient, NotStored, ServerLost, Tally
+from serve.client import ChatClient, Tally
 from serve.errors import UserError, near
+from serve.failures import FailedCall, NotStored, Threshold, Unanswered
 from serve.files import digest, read_object, write_json, write_jsonl
 from serve.launch import Servers
 from serve.plan import plan_servers
@@ -75,12 +76,15 @@ class Fleet:
 
 @dataclass(repr=False)  # asyncio.run asks for it twice a run: seconds, and a string as large as all records together
 class Outcome:
-    """What a stage made, in the order of its jobs."""
+    """What a stage made, in the order of its jobs; which calls failed, why it ended early if it did, and what it used by role
+    and model."""
 
     dialogues: list[Dialogue] = field(default_factory=list)
     judgements: list[Judgement] = field(default_factory=list)
     turn_judgements: list[Judgement] = field(default_factory=list)
-    failures: Failures = field(default_factory=Failures)
+    failures: list[FailedCall] = field(default_factory=list)
+    ended_early: str | None = None
+    usage: dict[str, dict[str, Usage]] = field(default_factory=dict)
 
 
 def simulate(run: Run, resolved: Resolved, fleet: Fleet, console: Console, score: bool) -> Outcome:
@@ -183,7 +187,10 @@ def _execute(
     needed = list(specs)
 
     async def work(endpoints: Mapping[str, str], offline: bool) -> Outcome:
-        async with ChatClient(run.store, endpoints, resolved.config.concurrency, offline=offline) as client:
+        threshold = Threshold(resolved.config.fail_on_error)
+        async with ChatClient(
+            run.store, endpoints, resolved.config.concurrency, offline=offline, threshold=threshold
+        ) as client:
             listed = jobs(client)
             needed[:] = [*specs, *_speaking(resolved, listed)]
             if not offline:
@@ -191,7 +198,10 @@ def _execute(
             quiet = Console(quiet=True) if offline else console
             with CallProgress(len(listed), client, quiet, stage, "dialogues") as progress:
                 outcome = await _stream(client, resolved, listed, judged, progress)
-            _write_usage(run, stage, client.tallies)
+            outcome.usage = _usage(client.tallies)
+            _write_usage(run, stage, outcome.usage)
+            run.keep_failures(stage, client.failures)
+            outcome.failures, outcome.ended_early = client.failures, threshold.cause
             if not offline:
                 timing["calls"] = {"/".join(who): asdict(tally) for who, tally in client.tallies.items()}
                 timing["latency_s"] = run.store.latency()
@@ -225,13 +235,12 @@ async def _check(client: ChatClient, resolved: Resolved, specs: Sequence[ModelSp
         await client.check(spec, sorted(names))
 
 
-async def _thought_through(resolved: Resolved, client: ChatClient, dialogue: Dialogue, failures: Failures) -> Dialogue:
-    """A given dialogue with its seeker's states; one that cannot be judged now when the Thinker's server is lost."""
+async def _thought_through(resolved: Resolved, client: ChatClient, dialogue: Dialogue) -> Dialogue:
+    """A given dialogue with its seeker's states; one that cannot be judged now when the Thinker does not answer."""
     try:
         return await emoharbor.with_states(resolved, client, dialogue)
-    except ServerLost as error:
-        failures.reasons[dialogue.id] = str(error)
-        return dialogue.model_copy(update={"termination": "infrastructure"})
+    except Unanswered as error:
+        return dialogue.model_copy(update={"termination": error.outcome})
 
 
 def _judge(client: ChatClient, resolved: Resolved) -> Judge:
@@ -243,17 +252,18 @@ async def _stream(client: ChatClient, resolved: Resolved, jobs: Sequence[Job], j
     judge = _judge(client, resolved) if judged else None
     dialogues: dict[str, Dialogue] = {}
     judgements: dict[str, list[Judgement]] = {}
-    failures = Failures()
 
     async def one(job: Job) -> None:
-        dialogue = await hold(job, failures) if isinstance(job, Plan) else job
+        dialogue = await hold(job) if isinstance(job, Plan) else job
         dialogues[job.id] = dialogue
         if judge is not None:
             if judge.shown.strategy == "states" and not isinstance(job, Plan):
-                dialogue = await _thought_through(resolved, client, dialogue, failures)
-                if dialogue.termination != "infrastructure":
+                dialogue = await _thought_through(resolved, client, dialogue)
+                if not dialogue.lost:
                     dialogues[job.id] = dialogue
             judgements[job.id] = await judge.score(dialogue)
+        if dialogue.lost or any(judgement.lost for judgement in judgements.get(job.id, [])):
+            client.threshold.dialogue_failed(len(jobs))
         progress.step()
 
     await in_flight(jobs, one, client.width)
@@ -263,21 +273,26 @@ async def _stream(client: ChatClient, resolved: Resolved, jobs: Sequence[Job], j
         [dialogues[id] for id in ordered],
         [judgement for judgement in found if judgement.turn is None],
         [judgement for judgement in found if judgement.turn is not None],
-        failures,
     )
 
 
-def _write_usage(run: Run, stage: str, tallies: Mapping[tuple[str, str], Tally]) -> None:
-    """usage.json: stage → role → model → Usage; the same for an interrupted run and an undisturbed one."""
-    path = run.folder / "usage.json"
-    usage = read_object(path, "a run's usage") if path.exists() else {}
-    usage[stage] = {}
+def _usage(tallies: Mapping[tuple[str, str], Tally]) -> dict[str, dict[str, Usage]]:
+    """Role → model → what it used; the same for an interrupted run and an undisturbed one."""
+    usage: dict[str, dict[str, Usage]] = {}
     for (model, role), tally in sorted(tallies.items()):
-        counted = Usage(
+        usage.setdefault(role, {})[model] = Usage(
             calls=tally.calls,
             prompt_tokens=tally.prompt_tokens,
             completion_tokens=tally.completion_tokens,
             reasoning_tokens=tally.reasoning_tokens,
+            cut_off={role: tally.cut_off} if tally.cut_off else {},
         )
-        usage[stage].setdefault(role, {})[model] = counted.model_dump()
+    return usage
+
+
+def _write_usage(run: Run, stage: str, used: Mapping[str, Mapping[str, Usage]]) -> None:
+    """usage.json: stage → role → model → Usage."""
+    path = run.folder / "usage.json"
+    usage = read_object(path, "a run's usage") if path.exists() else {}
+    usage[stage] = {role: {model: one.model_dump() for model, one in models.items()} for role, models in used.items()}
     write_json(path, usage)

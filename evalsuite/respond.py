@@ -16,12 +16,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from data_prep.records import Count, Dialogue, Identifier, Language, Record, Role, Turn, Usage
-from evalsuite.dialogue import utterance
+from data_prep.records import LOST, Count, Dialogue, Identifier, Language, Record, Role, Turn, Usage
+from evalsuite.dialogue import Stopped, utterance
 from evalsuite.statistics.summary import supporter_of
+from serve.answers import Reply
 from serve.batch import Batch
-from serve.client import Message, Question, Reply
+from serve.client import Message, Question
 from serve.errors import UserError
+from serve.failures import Lost, Unanswered
 from serve.files import check_unique, read_jsonl
 from serve.specs import ModelSpec
 
@@ -39,8 +41,13 @@ class Response(Record):
     supporter: Identifier
     text: str
     reference: Annotated[str, Field(min_length=1)] | None = None
-    termination: Literal["refusal", "empty_reply", "context_overflow", "infrastructure"] | None = None
+    termination: Stopped | Lost | None = None
     usage: Usage | None = None
+
+    @property
+    def lost(self) -> bool:
+        """Whether the service failed, so that the reply is missing."""
+        return self.termination in LOST
 
     @model_validator(mode="after")
     def _said(self) -> Response:
@@ -93,17 +100,22 @@ def _question(spec: ModelSpec, dialogue: str, place: Answered) -> Question:
     )
 
 
-def _response(spec: ModelSpec, dialogue: Dialogue, place: Answered, reply: Reply | None) -> Response:
-    said = utterance(reply) if reply is not None else None
+def _response(spec: ModelSpec, dialogue: Dialogue, place: Answered, reply: Reply | Unanswered) -> Response:
+    termination: Stopped | Lost | None
+    if isinstance(reply, Unanswered):
+        text, termination, usage = "", reply.outcome, None
+    else:
+        said = utterance(reply)
+        text, termination, usage = said.text, said.stopped, _usage(reply)
     return Response(
         dialogue_id=dialogue.id,
         language=dialogue.language,
         turn=place.turn,
         supporter=spec.name,
-        text=said.text if said else "",
+        text=text,
         reference=place.text,
-        termination=said.stopped if said else "infrastructure",
-        usage=_usage(reply) if reply is not None else None,
+        termination=termination,
+        usage=usage,
     )
 
 
@@ -114,6 +126,7 @@ def _usage(reply: Reply) -> Usage:
         reasoning_tokens=reply.reasoning_tokens,
         reasoning_characters=reply.reasoning_characters,
         calls=1,
+        cut_off={"supporter": 1} if reply.finish_reason == "length" else {},
     )
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pydantic import ValidationError
 
 from data_prep.rubrics import Rubric
 from serve.errors import UserError
+from serve.failures import FailedCall
 from serve.files import explain, locked, read_object, write_json
 from serve.store import Store
 
@@ -24,6 +26,7 @@ class Run:
     DIR/config.json      the resolved config of every stage that ran (cards and prompts by hash, models by fingerprint)
     DIR/calls.sqlite     finished model calls
     DIR/*.jsonl, *.json  records, rebuilt from the store by every run
+    DIR/failures.json    calls without an answer and why, as servers said it; only where there are any
     DIR/timing.json      seconds and dates, the only place for them besides the report
     DIR/logs/            the servers' own logs
     """
@@ -52,6 +55,22 @@ class Run:
     def config(self) -> dict[str, Any]:
         """The configs of all stages that ran in this folder."""
         return self._object("config.json", "a run's config")
+
+    def keep_failures(self, stage: str, failures: Iterable[FailedCall]) -> None:
+        """Write the unanswered calls of a stage's last try to failures.json. What servers say may differ between tries: no
+        record holds it."""
+        path = self.folder / "failures.json"
+        kept = {name: calls for name, calls in self.failures().items() if name != stage}
+        if own := sorted(failures, key=lambda call: (call.role, call.model, call.dialogue, call.reason)):
+            kept[stage] = [asdict(call) for call in own]
+        if kept:
+            write_json(path, kept)
+        else:
+            path.unlink(missing_ok=True)
+
+    def failures(self) -> dict[str, list[dict[str, Any]]]:
+        """The unanswered calls by stage, as `FailedCall` has them."""
+        return self._object("failures.json", "a run's failures")
 
     def _object(self, name: str, what: str) -> dict[str, Any]:
         """A JSON object of this folder, {} where there is none."""

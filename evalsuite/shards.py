@@ -19,6 +19,7 @@ from data_prep.records import Dialogue, HumanScore, Judgement, Usage
 from evalsuite.runs import Run, differences, open_run
 from evalsuite.statistics.agreement import agreement
 from serve.errors import UserError
+from serve.failures import FailedCall
 from serve.files import check_unique, read_bytes, read_jsonl, read_object, write_bytes, write_json, write_jsonl
 
 T = TypeVar("T")
@@ -148,6 +149,9 @@ def merge(folders: Sequence[Path], out: Path) -> list[Dialogue]:
             scores = read_jsonl(out / "gold_scores.jsonl", HumanScore, "gold scores")
             write_json(out / "agreement.json", {"agreement": agreement(gold, scores)})
         write_json(out / "usage.json", _usage([part.object("usage.json") for part in parts]))
+        for stage in parts[0].config:
+            calls = [FailedCall(**call) for part in parts for call in part.run.failures().get(stage, [])]
+            merged.keep_failures(stage, calls)
         write_json(out / "timing.json", _timing([part.run.timing() for part in parts]))
     return dialogues
 
@@ -243,19 +247,19 @@ def _gold(parts: Sequence[_Part]) -> list[Judgement] | None:
 
 def _usage(shards: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """usage.json of one run: calls and tokens added up by stage, role and model."""
-    sums: dict[str, dict[tuple[str, str], dict[str, int]]] = {}
+    sums: dict[str, dict[tuple[str, str], Usage]] = {}
     for shard in shards:
         for stage, roles in shard.items():
             stage_sums = sums.setdefault(stage, {})
             for role, models in roles.items():
                 for model, usage in models.items():
-                    before = stage_sums.get((model, role), {})
-                    stage_sums[model, role] = {key: before.get(key, 0) + count for key, count in usage.items()}
+                    before = stage_sums.get((model, role), Usage())
+                    stage_sums[model, role] = before + Usage.model_validate(usage)
     merged: dict[str, Any] = {}
     for stage, stage_sums in sums.items():
         merged[stage] = {}
-        for (model, role), counts in sorted(stage_sums.items()):
-            merged[stage].setdefault(role, {})[model] = Usage.model_validate(counts).model_dump()
+        for (model, role), used in sorted(stage_sums.items(), key=lambda item: item[0]):
+            merged[stage].setdefault(role, {})[model] = used.model_dump()
     return merged
 
 

@@ -10,9 +10,13 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 
-from serve.client import ChatClient, NotStored, Question, Reply, ServerLost
+from serve.answers import Reply
+from serve.client import ChatClient, Question
+from serve.errors import UserError
+from serve.failures import NotStored, Unanswered
 from serve.files import locked
 from serve.launch import Servers
+from serve.masking import problem_of
 from serve.plan import plan_servers
 from serve.progress import CallProgress
 from serve.specs import ModelSpec
@@ -48,12 +52,15 @@ class Batch:
 
     Finished calls are in `store` (SQLite): asking again answers them from there. A server is launched (logs beside the store)
     only when something is missing and neither `base_url` nor the spec's endpoint names one; it stays up until the block ends.
-    Entering raises `UserError` while another process asks from the same store.
+    Entering raises `UserError` while another process asks from the same store. Raises `UserError` for a `base_url` that holds a
+    password.
     """
 
     def __init__(
         self, spec: ModelSpec, store: Path, console: Console, base_url: str | None = None, concurrency: int | None = None
     ) -> None:
+        if base_url and (problem := problem_of(base_url)):
+            raise UserError(f"--base-url: {problem}")
         self.spec = spec
         self._store, self._console, self._concurrency = store, console, concurrency
         self._endpoints = {spec.name: base_url} if base_url else {}
@@ -70,9 +77,8 @@ class Batch:
     def __exit__(self, *exc: object) -> None:
         self._servers.close()
 
-    def ask(self, questions: Sequence[Question], unit: str) -> list[Reply | None]:
-        """The replies, in the order of the questions; None where the server was lost for good. `unit` is what the progress bar
-        counts."""
+    def ask(self, questions: Sequence[Question], unit: str) -> list[Reply | Unanswered]:
+        """The replies, in the order of the questions, or why there is none. `unit` is what the progress bar counts."""
         try:
             return asyncio.run(self._ask(questions, unit, offline=True))
         except NotStored:
@@ -81,9 +87,9 @@ class Batch:
                 self._endpoints = dict(self._servers.enter_context(Servers(plans)).endpoints)
             return asyncio.run(self._ask(questions, unit, offline=False))
 
-    async def _ask(self, questions: Sequence[Question], unit: str, offline: bool) -> list[Reply | None]:
-        replies: list[Reply | None] = [None] * len(questions)
-        told: set[str] = set()
+    async def _ask(self, questions: Sequence[Question], unit: str, offline: bool) -> list[Reply | Unanswered]:
+        replies: dict[int, Reply | Unanswered] = {}
+        told: set[tuple[str, int | None]] = set()
         async with ChatClient(self._calls, self._endpoints, self._concurrency, offline=offline) as client:
             if not offline:
                 await client.check(self.spec, [self.spec.served_name()])
@@ -93,11 +99,16 @@ class Batch:
                 async def one(index: int) -> None:
                     try:
                         replies[index] = await client.ask(self.spec, questions[index])
-                    except ServerLost as error:
-                        if str(error) not in told:  # a server that is gone says the same of every question
-                            told.add(str(error))
-                            console.print(f"lost: {error}", highlight=False, markup=False, soft_wrap=True)
+                    except Unanswered as error:
+                        replies[index] = error
+                        kind = (error.outcome, error.status)
+                        if kind not in told:  # a server says much the same of every question
+                            told.add(kind)
+                            said = "rejected" if error.outcome == "rejected" else "lost"
+                            console.print(f"{said}: {error}", highlight=False, markup=False, soft_wrap=True)
                     progress.step()
 
                 await in_flight(range(len(questions)), one, client.width)
-        return replies
+            if client.threshold.cause:
+                console.print(f"ended early: {client.threshold.cause}", highlight=False, markup=False, soft_wrap=True)
+        return [replies[index] for index in range(len(questions))]

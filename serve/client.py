@@ -7,64 +7,45 @@ Every finished call goes to the run's store under a key made of what is asked (m
 from __future__ import annotations
 
 import asyncio
-import email.utils
-import math
+import errno
 import random
 import re
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
+from urllib.parse import quote
 
 import aiohttp
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
+from serve.answers import BadFinish, Reply, Unreadable, read_reply, reply_of_error
 from serve.errors import UserError, near, printable
+from serve.failures import FailedCall, NotStored, Rejected, ServerLost, Threshold, Unanswered
 from serve.files import digest
-from serve.limit import CROWDED, MOST, Limit, queue_length
+from serve.http import ACCEPTED, BadEncoding, read_body, redirect_target, retry_after
+from serve.limit import CROWDED, MOST, Limit, connections, queue_length
+from serve.masking import mask_message, problem_of
+from serve.server_errors import error_text, meaning_of
 from serve.specs import ModelSpec, Sampling
 from serve.store import Store
 
 Message = dict[Literal["role", "content"], str]
 RETRIED_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
-_OVERFLOW = re.compile(
-    r"context[_ ]length|maximum model length|max_model_len|longer than the max|too many tokens|prompt is too long", re.I
-)
 _EMPTY_TRIES = 3  # an empty answer is believed when it comes this often: servers under load give some that mean nothing
-_MASKED_FROM = 12  # characters a key must have to be masked in answers too: "EMPTY" or "x" are no secrets, but ordinary text
+_MEGABYTE = 2**20
+_LISTED = 8 * _MEGABYTE  # bytes that a list of models or of a server's figures may have
 _CONTROL = re.compile(r"<\|([^|<>\n]{1,40})\|>|<(/?s|/?(?:start|end)_of_turn|bos|eos)>|\[(/?INST)\]|<<(/?SYS)>>")
 
 
-Count = Annotated[int, Field(ge=0, le=2**53)]
+class _Again(Exception):
+    """An error that may pass. `wait` is what the server asks to wait, `believed` what the error stands for if it stays."""
 
-
-class ServerLost(Exception):
-    """The endpoint kept failing until the retries were used up, or was given up before."""
-
-
-class NotStored(Exception):
-    """An offline client was asked something that the store does not hold."""
-
-
-class Reply(BaseModel):
-    """One answer. `text` is without reasoning; `tokens` holds, per generated token, its alternatives' log-probabilities.
-
-    `finish_reason` is the server's, or `context_overflow` when prompt and reply do not fit the model. `refused` is set by the
-    server's own signal only (a `refusal` field, or the finish reason content_filter): nothing is guessed from the wording.
-    `reasoning_tokens` is what the server reports (0 where it does not), `reasoning_characters` is counted here.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    text: str
-    finish_reason: str | None = None
-    refused: bool = False
-    prompt_tokens: Count = 0
-    completion_tokens: Count = 0
-    reasoning_tokens: Count = 0
-    reasoning_characters: Count = 0
-    tokens: list[tuple[str, dict[str, float]]] | None = None
+    def __init__(self, problem: str, status: int, wait: float | None, believed: Reply | None) -> None:
+        super().__init__(problem)
+        self.status, self.wait, self.believed = status, wait, believed
 
 
 @dataclass(frozen=True)
@@ -89,12 +70,14 @@ class Question:
 
 @dataclass
 class Tally:
-    """One model in one role: calls and tokens of all answers, and what this process really asked (retries, seconds, tokens).
+    """One model in one role: calls, answers cut off at the token limit and tokens of all answers, and what this process really
+    asked (retries, seconds, tokens).
 
-    The first four are the same however often a run was interrupted; the others are not.
+    The first five are the same however often a run was interrupted; the others are not.
     """
 
     calls: int = 0
+    cut_off: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     reasoning_tokens: int = 0
@@ -112,30 +95,23 @@ def defang(text: str) -> str:
     return _CONTROL.sub(lambda m: f"{m[0][0]} {m[0][1:]}", text)
 
 
-def split_reasoning(spec: ModelSpec, text: str) -> tuple[str, str]:
-    """(reply, reasoning): what stands in think tags is taken out. An unclosed block is reasoning to its end."""
-    opening, closing = spec.think_tags
-    if spec.think_in_prompt and closing not in text:
-        return "", text
-    if closing in text and (opening not in text or text.index(closing) < text.index(opening)):
-        text = opening + text  # the template opened the block in the prompt
-    block = re.compile(re.escape(opening) + "(.*?)(?:" + re.escape(closing) + "|$)", re.S)
-    return block.sub("", text).strip(), "".join(block.findall(text))
-
-
 @dataclass
 class ChatClient:
     """Calls for any number of models over one connection pool. Use as an async context manager.
 
     `endpoints` maps spec names to base URLs of running servers (they win over the spec's own). At most `concurrency` calls
-    are in flight; with None each server has as many as it bears (`serve.limit`). A call is tried `attempts` times: on
-    408/409/425/429 (Retry-After honoured), 5xx, timeouts, dropped connections and unreadable bodies, with exponential
-    back-off, each wait drawn from its upper half (with the defaults a server that restarts has at least half a minute). It
-    is not tried again once `give_up_s` have passed, so no call takes longer than `give_up_s` + `timeout_s` (25 minutes;
-    about one where the server refuses at once). An answer without a word in it is asked for twice more before it is
-    believed. Raises `UserError` (naming model and endpoint) on other 4xx, and `ServerLost` when the tries are used up. A
-    model that lost `lost_in_a_row` calls, with no answer between them, is given up: what is asked of it later is lost at
-    once. With `offline`, whatever is not in the store raises `NotStored`.
+    are in flight; with None each server has as many as it bears (`serve.limit`); never more than this process may open files.
+    A call is tried `attempts` times: on 408/409/425/429 (Retry-After honoured), 5xx, timeouts, dropped connections, unreadable
+    bodies and completions that the server broke off, with exponential back-off, each wait drawn from its upper half (with
+    the defaults a server that restarts has at least half a minute). It is not tried again once `give_up_s` have passed, so
+    no call takes longer than `give_up_s` + `timeout_s` (25 minutes; about one where the server refuses at once). An answer
+    without a word in it is asked for twice more before it is believed.
+
+    An error that says that the prompt is too long, or against a content policy, is an answer. Any other status, a redirect, a
+    body of more than `endpoint.max_response_mb` and a completion broken off in every try are `Rejected`; `ServerLost` is raised
+    when the tries are used up. A model that lost `lost_in_a_row` calls, with no answer between them, is given up: what is
+    asked of it later is lost at once; so is everything once `threshold` is reached. `failures` lists all of these calls.
+    With `offline`, whatever is not in the store raises `NotStored`.
     """
 
     store: Store
@@ -146,17 +122,23 @@ class ChatClient:
     give_up_s: float = 900.0
     lost_in_a_row: int = 5
     offline: bool = False
+    threshold: Threshold = field(default_factory=Threshold)
     backoff_s: float = 0.5
     backoff_max_s: float = 30.0
     tallies: dict[tuple[str, str], Tally] = field(default_factory=lambda: defaultdict(Tally))
+    failures: list[FailedCall] = field(default_factory=list)
 
     async def __aenter__(self) -> ChatClient:
-        # The pool's limit is the concurrency we mean: libraries default to 100 connections.
-        self._limits: dict[str, Limit] = defaultdict(lambda: Limit(self.concurrency))  # by base URL; fixed, one for all
+        most = connections()
+        # By base URL; fixed, one for all.
+        self._limits: dict[str, Limit] = defaultdict(lambda: Limit(self.concurrency, most))
         self._begun: dict[str, int] = {}  # session → its place in the order in which they began
         self._silent: set[str] = set()  # servers that tell no queue
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self.concurrency or 0), timeout=aiohttp.ClientTimeout(total=self.timeout_s)
+            connector=aiohttp.TCPConnector(limit=most),
+            timeout=aiohttp.ClientTimeout(total=self.timeout_s),
+            headers={"Accept-Encoding": ACCEPTED},
+            auto_decompress=False,  # `read_body` does, and stops in time
         )
         self._fingerprints: dict[str, str] = {}
         self._lost: dict[tuple[str, str], int] = defaultdict(int)  # (endpoint, served name) → calls lost since its last answer
@@ -180,6 +162,8 @@ class ChatClient:
         url = self.endpoints.get(served_name or "") or self.endpoints.get(spec.name) or spec.endpoint.base_url
         if url is None:
             raise UserError(f"model {spec.name}: no server is up for it and its spec has no endpoint.base_url")
+        if problem := problem_of(url):
+            raise UserError(f"model {spec.name}: {problem}")
         return url.rstrip("/")
 
     async def check(self, spec: ModelSpec, served_names: Sequence[str]) -> None:
@@ -192,20 +176,24 @@ class ChatClient:
 
     async def _check_one(self, spec: ModelSpec, base_url: str, served_names: Sequence[str]) -> None:
         url, where = f"{base_url}/models", _where(spec, base_url)
+        timeout = aiohttp.ClientTimeout(total=30)
         try:
-            async with self._session.get(url, headers=self._headers(spec), timeout=aiohttp.ClientTimeout(total=30)) as response:
+            async with self._session.get(url, headers=_headers(spec), timeout=timeout, allow_redirects=False) as response:
                 if response.status in (404, 405):  # not every server has a list
                     return
                 if response.status in (401, 403):
                     raise UserError(f"{where}: the server refused the key (HTTP {response.status})")
-                listed = {entry["id"]: entry for entry in orjson.loads(await response.read())["data"]}
-        except (orjson.JSONDecodeError, KeyError, TypeError):
+                if target := redirect_target(response):
+                    raise UserError(f"{where}: redirects to {_redact(spec, target)}; if that is the server, name its address")
+                raw, _ = await read_body(response, _LISTED)
+                listed = {str(entry["id"]) for entry in orjson.loads(raw)["data"]}
+        except (orjson.JSONDecodeError, KeyError, TypeError, BadEncoding):
             return
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:  # ValueError: an address with a key in it
-            raise UserError(f"{where}: cannot be reached: {self._redact(spec, error)}") from None
+            raise UserError(f"{where}: cannot be reached: {_redact(spec, error)}") from None
         for name in served_names:
             if name not in listed:
-                raise UserError(f"{where}: does not serve {name!r}: {near(name, listed)}")
+                raise UserError(f"{where}: does not serve {name!r}: {_redact(spec, near(name, listed))}")
 
     def key(self, spec: ModelSpec, question: Question) -> str:
         """The call's key (64 hex digits)."""
@@ -226,35 +214,23 @@ class ChatClient:
         elif self.offline:
             raise NotStored(key)
         else:
-            limit = self._limits["" if self.concurrency else self.base_url(spec, question.served_name)]
-            begun = self._begun.setdefault(question.session, len(self._begun)) if question.session else 0
-            await limit.acquire(begun)
             try:
-                started = time.perf_counter()
-                reply = await self._post(spec, question, tally, limit)
-                seconds = time.perf_counter() - started
-            finally:
-                limit.release()
+                reply, seconds = await self._asked(spec, question, tally)
+            except Unanswered as error:
+                about = question.sample.get("dialogue") or " ".join(map(str, question.sample.values()))
+                reason = (error.outcome, error.status, str(error))
+                self.failures.append(FailedCall(question.purpose, spec.name, str(about), *reason))
+                raise
             await self.store.put(key, reply.model_dump(), seconds)
             tally.asked += 1
             tally.generated += reply.completion_tokens
             tally.seconds += seconds
         tally.calls += 1
+        tally.cut_off += reply.finish_reason == "length"
         tally.prompt_tokens += reply.prompt_tokens
         tally.completion_tokens += reply.completion_tokens
         tally.reasoning_tokens += reply.reasoning_tokens
         return reply
-
-    def _headers(self, spec: ModelSpec) -> dict[str, str]:
-        key = spec.api_key()
-        return {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
-
-    @staticmethod
-    def _redact(spec: ModelSpec, problem: object) -> str:
-        """A problem as one short line without the key; the key goes first, so that no half of it is left at the cut."""
-        key = spec.api_key()
-        text = str(problem).replace(key, "***") if key else str(problem)
-        return printable(" ".join(text.split()))[:300] or type(problem).__name__
 
     @staticmethod
     def _body(spec: ModelSpec, question: Question) -> dict[str, Any]:
@@ -282,57 +258,62 @@ class ChatClient:
             return None
         url, timeout = f"{base_url.removesuffix('/v1')}/metrics", aiohttp.ClientTimeout(total=5)
         try:
-            async with self._session.get(url, timeout=timeout) as response:
-                found = queue_length(await response.read()) if response.status == 200 else None
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+            async with self._session.get(url, timeout=timeout, allow_redirects=False) as response:
+                found = queue_length((await read_body(response, _LISTED))[0]) if response.status == 200 else None
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError, BadEncoding):
             return None
         if found is None:
             self._silent.add(base_url)
         return found
 
-    async def _post(self, spec: ModelSpec, question: Question, tally: Tally, limit: Limit) -> Reply:
+    async def _asked(self, spec: ModelSpec, question: Question, tally: Tally) -> tuple[Reply, float]:
+        """The server's reply, and the seconds that it took once the call had its turn."""
         base_url = self.base_url(spec, question.served_name)
-        url, where = f"{base_url}/chat/completions", _where(spec, base_url)
         place = base_url, question.served_name
+        limit = self._limits["" if self.concurrency else base_url]
+        begun = self._begun.setdefault(question.session, len(self._begun)) if question.session else 0
+        await limit.acquire(begun)
+        try:
+            started = time.perf_counter()
+            reply = await self._tried(spec, question, tally, base_url, limit)
+            seconds = time.perf_counter() - started
+        except Rejected as error:
+            self._lost[place] = 0  # it works
+            self.threshold.rejected(place, error)
+            raise
+        finally:
+            limit.release()
+        self._lost[place] = 0
+        self.threshold.answered(place)
+        return reply, seconds
+
+    async def _tried(self, spec: ModelSpec, question: Question, tally: Tally, base_url: str, limit: Limit) -> Reply:
+        """The reply of as many tries as it takes."""
+        where, place = _where(spec, base_url), (base_url, question.served_name)
         if self._lost[place] >= self.lost_in_a_row:
             raise ServerLost(f"{where}: given up after {self.lost_in_a_row} lost calls in a row")
         payload = orjson.dumps(self._body(spec, question))
-        headers = self._headers(spec) | ({"X-Session-Id": question.session} if question.session else {})
-        key = (spec.api_key() or "").encode()
-        problem: object = "no attempt was made"
+        problem: Exception | None = None
         empty = 0
         started = time.monotonic()
         for attempt in range(self.attempts):
+            if self.threshold.cause:
+                raise ServerLost(f"{where}: not asked any more: the run ended early")
             wait = None
             tried = time.monotonic()
             try:
-                async with self._session.post(url, data=payload, headers=headers) as response:
-                    raw = await response.read()
-                    if len(key) >= _MASKED_FROM:
-                        raw = raw.replace(key, b"***")
-                    if response.status == 200:
-                        reply = self._read(spec, raw)
-                        empty += _empty(reply)
-                        if not _empty(reply) or empty == _EMPTY_TRIES or attempt + 1 == self.attempts:
-                            self._lost[place] = 0
-                            if limit.answered(question.purpose, time.monotonic() - tried):
-                                limit.adapt(await self._queue(spec, base_url))
-                            return reply
-                        tally.retries += 1
-                        continue
-                    problem = f"HTTP {response.status}: {_message(raw)}"
-                    if response.status == 400 and _OVERFLOW.search(str(problem)):
-                        return Reply(text="", finish_reason="context_overflow")
-                    if response.status == 400 and "content_filter" in str(problem):
-                        return Reply(text="", finish_reason="content_filter", refused=True)
-                    if response.status not in RETRIED_STATUS and response.status < 500:
-                        raise UserError(f"{where}: {self._redact(spec, problem)}")
-                    wait = _retry_after(response.headers.get("Retry-After"))
-                    if response.status in CROWDED:
-                        limit.crowded()
-            except (aiohttp.ClientError, TimeoutError, OSError, _Unreadable) as error:
-                problem = f"{type(error).__name__} {error}"
-                if isinstance(error, TimeoutError):
+                reply = await self._once(spec, question, base_url, payload)
+                empty += reply.empty
+                if not reply.empty or empty == _EMPTY_TRIES or attempt + 1 == self.attempts:
+                    if limit.answered(question.purpose, time.monotonic() - tried):
+                        limit.adapt(await self._queue(spec, base_url))
+                    return reply
+                tally.retries += 1
+                continue
+            except (_Again, Unreadable, BadEncoding, aiohttp.ClientError, TimeoutError, OSError) as error:
+                problem = error
+                wait = error.wait if isinstance(error, _Again) else None
+                if _crowds(error):
                     limit.crowded()
             left = self.give_up_s - (time.monotonic() - started)
             if attempt + 1 == self.attempts or left <= 0:
@@ -340,75 +321,58 @@ class ChatClient:
             tally.retries += 1
             longest = min(self.backoff_max_s, self.backoff_s * 2**attempt)
             await asyncio.sleep(min((wait or 0.0) + random.uniform(longest / 2, longest), left))
+        if isinstance(problem, _Again) and problem.believed:
+            return problem.believed
+        told = problem if isinstance(problem, _Again | Unreadable) else f"{type(problem).__name__} {problem}"
+        last = f"{where}: gave up after {attempt + 1} attempts: {_redact(spec, told)}"
+        if isinstance(problem, BadFinish):
+            raise Rejected(last)
         self._lost[place] += 1
-        raise ServerLost(f"{where}: gave up after {attempt + 1} attempts: {self._redact(spec, problem)}")
+        raise ServerLost(last, problem.status if isinstance(problem, _Again) else None)
 
-    @staticmethod
-    def _read(spec: ModelSpec, raw: bytes) -> Reply:
-        """A 200 body as a Reply; a body that is not a completion (an error in a 200, truncated JSON) counts as a fault."""
-        try:
-            body = orjson.loads(raw)
-            choice = body["choices"][0]
-            message = choice["message"]
-            content = message.get("content") or ""
-            usage = body.get("usage") or {}
-            text, reasoning = split_reasoning(spec, content)
-            separate = message.get("reasoning") or message.get("reasoning_content") or ""
-            tokens = None
-            if choice.get("logprobs") and choice["logprobs"].get("content"):
-                tokens = [
-                    (t["token"], {a["token"]: a["logprob"] for a in [*t.get("top_logprobs", []), t]})
-                    for t in choice["logprobs"]["content"]
-                ]
-            return Reply(
-                text=text,
-                finish_reason=choice.get("finish_reason"),
-                refused=bool(message.get("refusal")) or choice.get("finish_reason") == "content_filter",
-                prompt_tokens=usage.get("prompt_tokens") or 0,
-                completion_tokens=usage.get("completion_tokens") or 0,
-                reasoning_tokens=(usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0,
-                reasoning_characters=len(reasoning) + len(separate),
-                tokens=tokens,
-            )
-        except (orjson.JSONDecodeError, KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
-            raise _Unreadable(f"unreadable answer ({type(error).__name__}): {_message(raw)}") from None
+    async def _once(self, spec: ModelSpec, question: Question, base_url: str, payload: bytes) -> Reply:
+        """The reply of one try. Raises `Rejected` where another would change nothing; whatever else is raised may pass."""
+        url, where, room = f"{base_url}/chat/completions", _where(spec, base_url), spec.endpoint.max_response_mb
+        headers = _headers(spec)
+        if question.session:  # an id may hold what no header may carry
+            headers["X-Session-Id"] = quote(question.session, safe="")
+        async with self._session.post(url, data=payload, headers=headers, allow_redirects=False) as response:
+            status = response.status
+            # Of an error the beginning will do.
+            raw, whole = await read_body(response, (room if status == 200 else 1) * _MEGABYTE)
+        if status == 200 and whole:
+            return read_reply(spec, raw, spec.api_key())
+        if status == 200:
+            raise Rejected(f"{where}: an answer of more than {room} MB (endpoint.max_response_mb)", status)
+        problem, meaning = f"HTTP {status}: {error_text(raw) or 'an empty body'}", meaning_of(status, raw)
+        if status in RETRIED_STATUS or status >= 500:
+            believed = reply_of_error(meaning) if meaning and status >= 500 else None
+            raise _Again(problem, status, retry_after(response.headers.get("Retry-After")), believed)
+        if meaning and status >= 400:
+            return reply_of_error(meaning)
+        if target := redirect_target(response):
+            problem = f"HTTP {status}: redirects to {target}, which is not followed: name that address if it is the server's"
+        raise Rejected(f"{where}: {_redact(spec, problem)}", status)
 
 
-class _Unreadable(Exception):
-    """A 200 whose body is not a chat completion."""
+def _headers(spec: ModelSpec) -> dict[str, str]:
+    key = spec.api_key()
+    return {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
 
 
-def _message(raw: bytes) -> str:
-    try:
-        body = orjson.loads(raw)
-        error = body.get("error", body)
-        if isinstance(error, dict):
-            return " ".join(str(error[k]) for k in ("code", "message", "detail") if error.get(k)) or str(error)
-        return str(error)
-    except (orjson.JSONDecodeError, AttributeError):
-        return raw[:2000].decode("utf-8", "replace")
+def _redact(spec: ModelSpec, problem: object) -> str:
+    """A problem as one short line without the key; the key goes first, so that no half of it is left at the cut."""
+    text = mask_message(" ".join(str(problem).split()), spec.api_key())
+    return printable(text[:300])[:300] or type(problem).__name__
 
 
 def _where(spec: ModelSpec, base_url: str) -> str:
-    """A model and its endpoint, for messages: without a password that stands in the address."""
-    return f"model {spec.name} at {re.sub(r'//[^/@]*@', '//***@', base_url)}"
+    """A model and its endpoint, for messages."""
+    return f"model {spec.name} at {base_url}"
 
 
-def _empty(reply: Reply) -> bool:
-    """Whether a completion holds nothing at all, not even reasoning, a refusal or a reason for stopping early."""
-    said = reply.text.strip() or reply.reasoning_characters or reply.refused
-    return not said and reply.finish_reason in (None, "stop")
-
-
-def _retry_after(value: str | None) -> float | None:
-    """Seconds from a Retry-After header (seconds or an HTTP date), at most ten minutes."""
-    if value is None:
-        return None
-    try:
-        seconds = float(value)
-    except ValueError:
-        try:
-            seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
-        except (ValueError, OverflowError):
-            return None
-    return None if math.isnan(seconds) else min(max(seconds, 0.0), 600.0)
+def _crowds(error: Exception) -> bool:
+    """Whether an error says that fewer calls at once would be better; no more files may be opened is one that is ours."""
+    if isinstance(error, _Again):
+        return error.status in CROWDED
+    return isinstance(error, TimeoutError) or getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE)

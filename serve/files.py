@@ -18,6 +18,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from serve.errors import UserError, near
+from serve.masking import problem_of
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 
@@ -189,8 +190,10 @@ def explain(error: ValidationError) -> str:
     field = " ".join(".".join(parts).split())[:100] or "record"
     message = {"extra_forbidden": "unknown field", "model_type": "expected a JSON object"}.get(first["type"], first["msg"])
     message = " ".join(message.removeprefix("Value error, ").split())
-    if first["type"] not in {"missing", "extra_forbidden"} and isinstance(first["input"], str | int | float):
-        message += f" (got {str(first['input'])[:60]!r})"
+    given = str(first["input"])
+    shown = isinstance(first["input"], str | int | float) and not ("://" in given and problem_of(given))  # no passwords
+    if first["type"] not in {"missing", "extra_forbidden"} and shown:
+        message += f" (got {given[:60]!r})"
     return f"{field}: {message}" + (f" (and {len(more)} more)" if more else "")
 
 

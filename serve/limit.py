@@ -2,7 +2,8 @@
 
 It adapts as TCP does (additive increase, multiplicative decrease): doubled after every round of answers until something says
 that this is too much, from then on one more a round. Too much is, where the server tells its queue (vLLM's /metrics), a queue;
-elsewhere answers that take several times as long as they once did; and everywhere a 429, a 503 or a call that timed out.
+elsewhere answers that take several times as long as they once did; and everywhere a 429, a 503, a call that timed out or one
+for which this process could open no connection. There are never more calls under way than it may open files.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ import asyncio
 import heapq
 import itertools
 import re
+import resource
 from collections import defaultdict
+from contextlib import suppress
+from pathlib import Path
 
 START = 16  # calls under way at a server of which nothing is known yet
 MOST = 1024  # where the server tells its queue
@@ -19,8 +23,28 @@ MOST_UNSEEN = 256  # elsewhere: a queue that nobody sees must not grow until cal
 SLOWER = 3.0  # answers that take so many times the least that was seen wait for something
 FEW = 8  # fewer answers than this say nothing about how long one takes
 QUEUED = 8  # a queue of one in so many calls under way keeps the server's batch full; a longer one only waits
+FILES = 65_536  # what the limit of open files is raised to: programs that close all they might have open take long for more
+# Open files that are no connections: the store, what is written, modules that are loaded late, servers' pipes; a quarter of a
+# low limit.
+RESERVE = 48
 CROWDED = frozenset({429, 503, 529})  # statuses that say so
 _WAITING = re.compile(rb"^vllm:num_requests_waiting(?:\{[^}\n]*\})? ([0-9.eE+-]+)\s*$", re.M)
+
+
+def connections() -> int:
+    """How many connections this process may have, at least one: its limit of open files, raised as far as the system lets it
+    (`ulimit -Hn`, at most `FILES`), less those that are open already and `RESERVE`."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(hard, FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):  # macOS has limits beside this one
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+    listed = Path("/proc/self/fd")
+    most = FILES if soft == resource.RLIM_INFINITY else soft
+    reserve = min(RESERVE, most // 4)
+    used = len(list(listed.iterdir())) if listed.is_dir() else reserve
+    return max(most - used - reserve, 1)
 
 
 def queue_length(metrics: bytes) -> int | None:
@@ -33,12 +57,14 @@ class Limit:
     """Slots for calls. `acquire` waits for one; those with a lower `order` come first, so that what was begun is ended before
     more is begun: a dialogue's next turn finds its prefix in the server's cache.
 
-    `limit` is how many there are now. `fixed` keeps it; None adapts it, by what `answered`, `crowded` and `adapt` are told.
+    `limit` is how many there are now, never more than `most`. `fixed` keeps it; None adapts it, by what `answered`, `crowded`
+    and `adapt` are told.
     """
 
-    def __init__(self, fixed: int | None = None) -> None:
-        self.limit = fixed or START
+    def __init__(self, fixed: int | None = None, most: int = MOST) -> None:
+        self.limit = min(fixed or START, most)
         self._adaptive = fixed is None
+        self._most = most
         self._busy = 0
         self._queue: list[tuple[int, int, asyncio.Future[None]]] = []
         self._arrivals = itertools.count()
@@ -103,7 +129,7 @@ class Limit:
             self._shrink(self.limit * 3 // 4)
         elif self._wanted:
             most = max(self.limit, MOST_UNSEEN if waiting is None else MOST)
-            self.limit = min(self.limit + (self.limit if self._doubling else 1), most)
+            self.limit = min(self.limit + (self.limit if self._doubling else 1), most, self._most)
             self._admit()
         self._wanted = bool(self._queue)
 

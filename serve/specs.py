@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from serve.errors import UserError
 from serve.files import CONFIGS, digest, read_named, sha256_file
+from serve.masking import PlainUrl
 
 Language = Literal["en", "zh"]
 PlayRole = Literal["seeker", "supporter", "judge"]
@@ -38,15 +39,17 @@ class Endpoint(_Part):
 
     `api_key_env` names the environment variable that holds the key; the key itself is never in a file. `model` is the name
     the server knows the model by (default: the spec's name). `constrained` says whether the server takes vLLM's
-    `structured_outputs`; `top_logprobs` how many alternatives a token it reports (0: none).
+    `structured_outputs`; `top_logprobs` how many alternatives a token it reports (0: none). An answer of more than
+    `max_response_mb` megabytes, decompressed, is not read.
     """
 
-    base_url: str | None = None
+    base_url: PlainUrl | None = None
     api_key_env: str | None = None
     model: str | None = None
     constrained: bool = True
     top_logprobs: Annotated[int, Field(ge=0, le=20)] = 20
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    max_response_mb: Annotated[int, Field(gt=0, le=1024)] = 8
 
 
 class ServeOptions(_Part):

@@ -1,11 +1,15 @@
 """A chat endpoint on loopback for tests: deterministic answers, scripted or seeded faults, and a record of what it was asked.
 
+`FAULTS` are those that pass: a run asks again, and its records are as if nothing had been. `LASTING` are those that stay
+with one prompt, by what a run makes of them.
+
 It stands in for paid APIs and broken servers only; what a model really does is tested against the embedded model.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gzip
 import hashlib
 import random
 import re
@@ -15,6 +19,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import orjson
@@ -31,7 +36,7 @@ class Answer:
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     message: dict[str, Any] = field(default_factory=dict)  # more fields of the assistant's message
-    finish_reason: str = "stop"
+    finish_reason: str | None = "stop"
     body: bytes | None = None  # in place of a completion
     logprobs: list[dict[str, Any]] | None = None
     delay: float = 0.0
@@ -71,6 +76,93 @@ FAULTS = {
     "empty": Answer(""),
     "error in a 200": Answer(body=b'{"error": {"message": "overloaded"}}'),
     "restart": Answer(restart=0.5),
+    "broken off": Answer("I hear that you", finish_reason="abort"),
+    "unknown finish reason": Answer("I hear that you", finish_reason="network_error"),
+    "unreadable gzip": Answer(body=b"not gzip at all", headers={"Content-Encoding": "gzip"}),
+}
+
+
+def error(status: int, message: str = "", **fields: Any) -> Answer:
+    """An error as OpenAI's servers write it."""
+    return Answer(status=status, body=orjson.dumps({"error": {"message": message} | fields}))
+
+
+@cache
+def bomb(megabytes: int) -> Answer:
+    """So many megabytes of nothing, a thousandth of that as gzip."""
+    return Answer(body=gzip.compress(bytes(megabytes * 2**20)), headers={"Content-Encoding": "gzip"})
+
+
+# Outcome of the dialogue → name → answer. Bodies are as the servers' documents and issue trackers have them.
+LASTING: dict[str, dict[str, Answer]] = {
+    "rejected": {
+        "400": error(400, "unsupported parameter: top_p"),
+        "402": error(402, "insufficient balance"),
+        "418": Answer(status=418, body=b"short and stout"),
+        "422": Answer(status=422, body=b'{"detail": [{"loc": ["body", "messages"], "msg": "wrong"}]}'),
+        "204": Answer(status=204, body=b""),
+        "304": Answer(status=304, body=b""),
+        "redirect": Answer(status=307, headers={"Location": "http://u:pw@127.0.0.1:1/v1/x?api_key=k"}, body=b""),
+        "always broken off": Answer("I hear that you", finish_reason="abort"),
+        "error for a finish reason": Answer("I hear that you", finish_reason="error"),
+        "tool call": Answer("", finish_reason="tool_calls"),
+        "too large": bomb(9),
+    },
+    "infrastructure": {
+        "always 503": Answer(status=503),
+        "always 429": Answer(status=429),
+        "never JSON": Answer(body=b"<html>a login page</html>"),
+    },
+    "refusal": {
+        "OpenAI": error(400, "rejected by our safety system", code="content_policy_violation"),
+        "Azure": error(
+            400,
+            "The response was filtered",
+            code="content_filter",
+            innererror={"code": "ResponsibleAIPolicyViolation"},
+        ),
+        "DashScope": error(400, "Input data may contain inappropriate content.", code="data_inspection_failed"),
+        "DashScope, wrapped": error(400, "<400> InternalError.Algo.DataInspectionFailed: Output data"),
+        "Zhipu": error(400, "系统检测到输入或生成内容可能包含不安全或敏感内容", code="1301"),
+        "DeepSeek": error(400, "Content Exists Risk", type="invalid_request_error"),
+        "Moonshot": error(400, "The request was rejected because it was considered high risk", type="content_filter"),
+        "MiniMax": error(422, "input new_sensitive (1026)"),
+        "Volcano": error(400, "The request failed", code="InputTextSensitiveContentDetected"),
+        "Anthropic": error(400, "Output blocked by content filtering policy", type="invalid_request_error"),
+        "OpenRouter": error(403, "Your input was flagged", code=403, metadata={"error_type": "content_policy_violation"}),
+        "Gemini": Answer("I hear", finish_reason="PROHIBITED_CONTENT"),
+        "in a 200": Answer(body=b'{"error": {"code": "content_filter", "message": "filtered"}}'),
+    },
+    "context_overflow": {
+        "413": Answer(status=413, body=b"<html>Request Entity Too Large</html>"),
+        "OpenAI": error(400, "too long", code="context_length_exceeded"),
+        "vLLM": error(400, "This model's maximum context length is 2048 tokens. However, you requested 4000."),
+        "llama.cpp": error(
+            400, "request (4390 tokens) exceeds the available context size (4096 tokens)", type="exceed_context_size_error"
+        ),
+        "llama.cpp, 500": error(500, "Context size has been exceeded.", code=500, type="server_error"),
+        "TGI": Answer(
+            status=422,
+            body=b'{"error": "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 4000 `inputs`'
+            b' tokens and 512 `max_new_tokens`", "error_type": "validation"}',
+        ),
+        "Gemini": Answer(
+            status=400,
+            body=b'[{"error": {"code": 400, "message": "The input token count (1300000) exceeds the maximum number of tokens'
+            b' allowed (1048575).", "status": "INVALID_ARGUMENT"}}]',
+        ),
+        "DashScope": error(400, "<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 30720]"),
+        "Zhipu": error(400, "Prompt exceeds max length", code="1261"),
+        "Mistral": error(400, "Prompt contains 40000 tokens, too large for model with 32768 maximum context length"),
+        "SGLang": error(400, "The input (5000 tokens) is longer than the model's context length (4096 tokens)."),
+        "Ollama": error(400, "prompt too long; exceeded max context length by 4 tokens"),
+        "Anthropic": error(400, "prompt is too long: 213462 tokens > 200000 maximum", type="invalid_request_error"),
+        "xAI": error(400, "This model's maximum prompt length is 131072 but the request contains 537812 tokens."),
+        "Groq": error(400, "Please reduce the length of the messages or completion."),
+        "Moonshot": error(400, "Invalid request: Your request exceeded model token limit: 8192"),
+        "MiniMax": error(400, "invalid params, context window exceeds limit (2013)"),
+        "LiteLLM": error(400, "litellm.ContextWindowExceededError: BadRequestError"),
+    },
 }
 
 
@@ -96,13 +188,14 @@ class Faulty:
 
 class Endpoint:
     """Runs in a thread of its own; `requests` holds the bodies of chat completions in order of arrival, `most` how many were
-    under way at once, `answered` how often each (by the hash of its body) was given a completion with text."""
+    under way at once, `followed` how many followed a redirect, `answered` how often each (by the hash of its body) was given a
+    completion with text."""
 
     def __init__(self, behave: Callable[[dict[str, Any], int], Answer] = echo, models: tuple[str, ...] = ("my-model",)) -> None:
         self.behave, self.models = behave, models
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
-        self.now = self.most = 0
+        self.now = self.most = self.followed = 0
         self.answered = Counter[str]()
         self._restarting: asyncio.Task[None] | None = None
         self._loop = asyncio.new_event_loop()
@@ -127,6 +220,8 @@ class Endpoint:
         app = web.Application()
         app.router.add_get("/v1/models", self._models)
         app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_route("*", "/elsewhere", self._elsewhere)
+        app.router.add_get("/moved/models", self._moved)
         self._runner = runner = web.AppRunner(app, shutdown_timeout=0.1)
         self._loop.run_until_complete(runner.setup())
         self._site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -152,6 +247,14 @@ class Endpoint:
         self._site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True)
         await self._site.start()
 
+    async def _elsewhere(self, request: web.Request) -> web.Response:
+        """Another origin's path: a redirect that is followed ends here."""
+        self.followed += 1
+        return web.json_response({"choices": [{"message": {"content": "followed"}, "finish_reason": "stop"}]})
+
+    async def _moved(self, request: web.Request) -> web.Response:
+        raise web.HTTPTemporaryRedirect("/elsewhere")
+
     async def _models(self, request: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": name} for name in self.models]})
 
@@ -176,7 +279,9 @@ class Endpoint:
             return web.Response()
         if answer.body is not None or answer.status != 200:
             return web.Response(
-                status=answer.status, headers=answer.headers, body=answer.body or b'{"error": {"message": "no"}}'
+                status=answer.status,
+                headers=answer.headers,
+                body=answer.body if answer.body is not None else b'{"error": {"message": "no"}}',
             )
         choice: dict[str, Any] = {
             "message": {"role": "assistant", "content": answer.text} | answer.message,
@@ -192,7 +297,7 @@ class Endpoint:
         await response.prepare(request)
         await response.write_eof()
         # Counted once it is sent: a restart may take the endpoint away while an answer is on its way out.
-        self.answered[hashlib.sha256(orjson.dumps(body)).hexdigest()] += bool(answer.text)
+        self.answered[hashlib.sha256(orjson.dumps(body)).hexdigest()] += bool(answer.text) and answer.finish_reason == "stop"
         return response
 
     async def _piecemeal(self, request: web.Request, payload: bytes, answer: Answer) -> web.StreamResponse:

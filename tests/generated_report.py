@@ -147,7 +147,7 @@ def _made(cards: int, supporters: tuple[tuple[str, float], ...], poison: bool, w
                 id=name, language=language, age="31", gender="female", problem=problem, source="test", card_method="written"
             )
             for supporter, skill in supporters:
-                end: Termination = draw.choices(get_args(Termination), (90, 5, 2, 2, 1, 1))[0]
+                end: Termination = draw.choices(get_args(Termination), (90, 5, 2, 2, 1, 1, 1))[0]
                 stop = 10 if end == "max_turns" else draw.randint(2, 9)
                 texts = [(SUPPORTER if turn % 2 else SEEKER)[language][turn // 2] for turn in range(stop)]
                 if words:

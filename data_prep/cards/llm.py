@@ -18,11 +18,14 @@ from data_prep.judge_prompts import transcript
 from data_prep.ledger import Step
 from data_prep.prompts import load_pack
 from data_prep.records import Identifier, Language, Number, Post, Record, RoleCard, SupportDialogue
+from serve.answers import Reply
 from serve.batch import Batch
-from serve.client import Question, Reply
+from serve.client import Question
+from serve.failures import Unanswered
 
 PACK = "cards"
 NO_EVENT = "feelings without an event"
+UNANSWERED: dict[str, str] = {"infrastructure": "no answer", "rejected": "rejected by the server"}  # why an item is asked again
 CARD_TOKENS = 900  # the longest card at a token a character; specs of simulators and judges allow less
 # What a constrained server may write: the four lines that `parse_card_text` reads, with an end even for a weak model:
 # no published card is longer.
@@ -81,9 +84,9 @@ class Asker:
         )
 
     @staticmethod
-    def _answer(key: str, reply: Reply | None, step: str) -> Reply | Unread:
-        if reply is None:
-            return _unread(key, step, "no answer")
+    def _answer(key: str, reply: Reply | Unanswered, step: str) -> Reply | Unread:
+        if isinstance(reply, Unanswered):
+            return _unread(key, step, UNANSWERED[reply.outcome], str(reply) if reply.outcome == "rejected" else "")
         if reply.finish_reason == "context_overflow":
             return _unread(key, step, "context overflow")
         return _unread(key, step, "refused", reply.text) if reply.refused else reply

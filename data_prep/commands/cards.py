@@ -306,7 +306,7 @@ def _write_unread(build: Build, unread: list[card_llm.Unread]) -> None:
 
 def _fail_on_silence(unread: list[card_llm.Unread]) -> None:
     """Exit code 1 when a server did not answer: what was written is not the whole, and `&&` should not go on with it."""
-    silent = sum(one.reason == "no answer" for one in unread)
+    silent = sum(one.reason in card_llm.UNANSWERED.values() for one in unread)
     if silent:
         console.print(f"{silent} without an answer: run the same command again to ask them", highlight=False)
         raise typer.Exit(1)

@@ -9,6 +9,7 @@ import typer
 from rich.text import Text
 
 from data_prep.cards import load_cards
+from data_prep.cards.llm import UNANSWERED
 from data_prep.cards.sheets import refuse_to_overwrite
 from data_prep.commands.options import (
     BaseUrlOption,
@@ -104,7 +105,7 @@ def build(
     made.write(UNBUILT, unbuilt)
     made.finish(console)
     to_console(table(check_profiles(kept, load_vocabulary()), len(kept)), console)
-    silent = sum(one.reason == "no answer" for one in unbuilt)
+    silent = sum(one.reason in UNANSWERED.values() for one in unbuilt)
     if silent:
         console.print(f"{silent} without an answer: run the same command again to ask them", highlight=False)
         raise typer.Exit(1)

@@ -22,8 +22,8 @@ from data_prep.profiles.text import HEADINGS, LEVELS, TRAITS, profile_text
 from data_prep.profiles.vocabulary import load_vocabulary
 from data_prep.prompts import load_pack
 from data_prep.records import Language
+from serve.answers import Reply
 from serve.batch import Batch
-from serve.client import Reply
 from serve.files import explain
 
 PACK = "profiles"

@@ -147,8 +147,8 @@ def _unused(
         return "no such dialogue"
     if dialogue.language not in rubric.languages:
         return f"the rubric has no {dialogue.language} text"
-    if dialogue.termination == "infrastructure" or not dialogue.exchanges:
-        return "dialogue that no judge is asked about (no answered seeker turn, or infrastructure)"
+    if dialogue.lost or not dialogue.exchanges:
+        return "dialogue that no judge is asked about (no answered seeker turn, or a server failed)"
     return None
 
 

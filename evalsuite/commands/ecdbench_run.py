@@ -153,7 +153,7 @@ def run(
         for line in _grouped(plan.missing, out):
             console.print(Text(line))
         console.print(Text("\n".join(_next(out, bool(rows), bool(written)))), soft_wrap=True)
-    exit_if_lost(sum(dialogue.termination == "infrastructure" for dialogue in written), len(written), "summaries")
+    exit_if_lost(sum(dialogue.lost for dialogue in written), len(written), "summaries")
 
 
 def _next(out: Path, scores: bool, summaries: bool) -> list[str]:

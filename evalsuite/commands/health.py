@@ -85,9 +85,9 @@ def probe(
         judgements = ask(run, resolved, fleet, console, chosen, texts)
         tables = _tables(chosen, judgements, resolved.rubric, run.config(), "value")
         deliver("health", plain(tables), tables, run.folder / "tables", as_json=False)
-    lost = sum(judgement.condition.get("failure") == "infrastructure" for judgement in judgements)
+    lost = sum(judgement.lost for judgement in judgements)
     if lost:
-        text = f"error: {lost} judgements are missing because the judge's server was lost. "
+        text = f"error: {lost} judgements are missing because the judge's server failed. "
         print(text + "Run the same command again to ask only for those", file=sys.stderr)
         raise typer.Exit(1)
 
@@ -142,7 +142,7 @@ def _chosen(paths: list[Path], resolved: Resolved, limit: int | None) -> list[Di
     A limit draws: files are sorted by supporter, so the first ones would be those of one supporter. Dialogues that a lost
     server cut off are left out, since no judge is asked about them.
     """
-    found = [d for d in read_dialogues(paths) if d.exchanges and d.termination != "infrastructure"]
+    found = [d for d in read_dialogues(paths) if d.exchanges and not d.lost]
     chosen = []
     for language in resolved.config.languages:
         own = [dialogue for dialogue in found if dialogue.language == language]

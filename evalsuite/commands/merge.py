@@ -32,9 +32,9 @@ def merge(
     with open_run(out) as run:
         if "score" in run.config():
             report_run(run, console)
-    if lost := sum(dialogue.termination == "infrastructure" for dialogue in dialogues):
+    if lost := sum(dialogue.lost for dialogue in dialogues):
         print(
-            f"error: {lost} dialogues are missing because a server was lost. Run the shards' command without --shard and with "
+            f"error: {lost} dialogues are missing because a server failed. Run the shards' command without --shard and with "
             f"--out {out} to ask only for those",
             file=sys.stderr,
         )

@@ -75,6 +75,6 @@ def _given(responses: list[Path], dialogues: list[Path], references: list[Path])
     if bool(dialogues) != bool(references):
         raise UserError("--dialogues and --references go together")
     given = read_responses(responses) if responses else paired(read_dialogues(dialogues), read_dialogues(references))
-    if all(response.termination == "infrastructure" for response in given):
+    if all(response.lost for response in given):
         raise UserError(f"{', '.join(map(str, responses or dialogues))}: no reply to measure")
     return given

@@ -10,6 +10,7 @@ import typer
 
 from evalsuite.config import Resolved, load_config
 from serve.errors import UserError
+from serve.masking import problem_of
 from serve.paths import IN_FILE, IN_NAME, Reads, Writes
 
 RECORDS = (
@@ -74,6 +75,15 @@ WandbOption = Annotated[
 AgainstOption = Annotated[
     str | None, typer.Option("--against", metavar="paper|emoharbor|feel", help="A paper's figures beside ours.")
 ]
+FailOnErrorOption = Annotated[
+    float | None,
+    typer.Option(
+        "--fail-on-error",
+        metavar="SHARE|N",
+        help="End the run early when this many dialogues have failed: a share (below 1) or a number. Default: at the first "
+        "401, 403 or 404, and when the first 20 calls to a model were all rejected.",
+    ),
+]
 EndpointOption = Annotated[
     list[str] | None, typer.Option("--endpoint", metavar="NAME=URL", help="A server that is already up for a model.")
 ]
@@ -84,6 +94,8 @@ def endpoints_of(given: Sequence[str] | None) -> dict[str, str]:
     found = {}
     for pair in given or []:
         name, _, url = pair.partition("=")
+        if problem := problem_of(url):
+            raise UserError(f"--endpoint {name}: {problem}")
         if not url.startswith(("http://", "https://")):
             raise UserError(f"--endpoint {pair!r}: expected NAME=http://HOST:PORT/v1")
         found[name] = url
@@ -111,6 +123,8 @@ def resolve(
     if loaded.shard and "shard" not in overrides:
         raise UserError(f"{config}: shard: only run, simulate and score do a part of the work (--shard I/N): leave it out here")
     loaded.endpoints.update(endpoints_of(endpoints))
+    if base_url is not None and (problem := problem_of(base_url)):
+        raise UserError(f"--base-url: {problem}")
     if base_url is not None and not base_url.startswith(("http://", "https://")):
         raise UserError(f"--base-url {base_url!r}: expected http://HOST:PORT/v1")
     if base_url is not None and len(loaded.supporters) != 1:

@@ -11,8 +11,8 @@ from typing import Any
 import orjson
 from rich.console import Console
 
-from data_prep.tables import Table, to_console, to_csv
-from serve.files import write_json, write_text
+from data_prep.tables import Table, to_console, write_csv
+from serve.files import write_json
 
 
 def deliver(
@@ -37,20 +37,6 @@ def deliver(
     return True
 
 
-def write_csv(name: str, tables: Sequence[Table], out: Path) -> None:
-    """Every table as OUT/KEY.csv. Those that an earlier call of the same name left (OUT/.NAME.tables lists them) and this one
-    does not make are removed: they would pass for figures of today."""
-    listed = out / f".{name}.tables"
-    before = set(listed.read_text(encoding="utf-8").split()) if listed.exists() else set()
-    for table in tables:
-        write_text(out / f"{table.key}.csv", to_csv(table))
-    keys = {table.key for table in tables}
-    for stale in before - keys:
-        if Path(stale).name == stale:  # the list is a file like any other: it may name nothing outside this folder
-            (out / f"{stale}.csv").unlink(missing_ok=True)
-    write_text(listed, "\n".join(sorted(keys)) + "\n")
-
-
 def print_json(figures: Any) -> None:
     """Figures on standard output, for programs."""
     sys.stdout.write(orjson.dumps(figures, option=orjson.OPT_INDENT_2).decode() + "\n")
@@ -71,10 +57,10 @@ def plain(tables: Sequence[Table]) -> dict[str, Any]:
 
 
 def exit_if_lost(lost: int, total: int, what: str) -> None:
-    """Exit code 1 where a server was lost before `lost` of the `total` things were there; running again asks only for those."""
+    """Exit code 1 where a server failed before `lost` of the `total` things were there; running again asks only for those."""
     if lost:
         print(
-            f"error: {lost} of {total} {what} are missing because a server was lost. "
+            f"error: {lost} of {total} {what} are missing because a server failed. "
             "Run the same command again to ask only for those",
             file=sys.stderr,
         )

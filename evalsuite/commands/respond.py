@@ -88,11 +88,11 @@ def respond(
         need_metrics({dialogue.language for dialogue in given})  # before anything is asked
     with open_run(Path(resolved.config.out)) as run:
         responses = _ask_all(run, resolved, urls, given)
-        if metrics and any(response.termination != "infrastructure" for response in responses):
+        if metrics and not all(response.lost for response in responses):
             found = figures(measure(responses))
             tables = metric_tables(found, responses)
             deliver("metrics", figures_json(found), tables, run.folder, as_json=False)
-    exit_if_lost(sum(response.termination == "infrastructure" for response in responses), len(responses), "replies")
+    exit_if_lost(sum(response.lost for response in responses), len(responses), "replies")
 
 
 def _wanted(resolved: Resolved, paths: Sequence[Path]) -> list[Dialogue]:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from data_prep.cards import load_cards
 from data_prep.prompts import load_pack
-from data_prep.records import Dialogue, Preference, RoleCard
+from data_prep.records import LOST, Dialogue, Preference, RoleCard
 from data_prep.rubrics import load_rubric
 from data_prep.scores.human import Check, read_dialogues, read_preferences, read_scores
 from data_prep.tables import Table
@@ -98,11 +98,10 @@ def score(
         write_jsonl(run.folder / "role_play_judgements.jsonl", judgements)
         shown = role_play_tables(seekers.dialogues, resolved.rubric, judgements)
         _show("role_play", shown, run.folder / "tables", as_json=False)
-    cut = {dialogue.id for dialogue in seekers.dialogues if dialogue.termination == "infrastructure"}
+    cut = {dialogue.id for dialogue in seekers.dialogues if dialogue.lost}
     if cut:
-        console.print(f"{len(cut)} dialogues were cut off by a lost server when they were held: they are not judged", **_PLAIN)
-    lost = [judgement for judgement in judgements if judgement.condition.get("failure") == "infrastructure"]
-    _exit_if_lost(sum(judgement.dialogue_id not in cut for judgement in lost))
+        console.print(f"{len(cut)} dialogues were cut off by a failing server when held: they are not judged", **_PLAIN)
+    _exit_if_lost(sum(judgement.lost and judgement.dialogue_id not in cut for judgement in judgements))
 
 
 @app.command("table")
@@ -183,14 +182,14 @@ def pairwise(
     pairs, left_out = pairs_of(seekers)
     talk = _talk(as_json)
     for name, count in sorted(left_out.items()):
-        talk.print(f"{name}: {count} dialogues without an answered line, or cut off by a lost server, are in no pair", **_PLAIN)
+        talk.print(f"{name}: {count} dialogues, unanswered or cut off by a failing server, are in no pair", **_PLAIN)
     with open_run(Path(out)) as run, Fleet(run, resolved) as fleet:
         answers = compare_seekers(run, resolved, fleet, talk, seekers, pairs)
         _write_field(run.folder, "pairwise", seekers)
         write_jsonl(run.folder / "answers.jsonl", answers)
         write_jsonl(run.folder / "preferences.jsonl", _readable(answers))
         _show("pairwise", pairwise_tables(answers, seekers.dialogues, resolved.config.mode), run.folder / "tables", as_json)
-    _exit_if_lost(sum(answer.failure == "infrastructure" for answer in answers))
+    _exit_if_lost(sum(answer.failure in LOST for answer in answers))
 
 
 def audit_simulator(
@@ -282,7 +281,7 @@ def _talk(as_json: bool) -> Console:
 def _exit_if_lost(lost: int) -> None:
     if lost:
         print(
-            f"error: {lost} answers are missing because the judge's server was lost. Run the same command again to ask only "
+            f"error: {lost} answers are missing because the judge's server failed. Run the same command again to ask only "
             "for those",
             file=sys.stderr,
         )

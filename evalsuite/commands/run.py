@@ -22,6 +22,7 @@ from evalsuite.commands.options import (
     CardsOption,
     ConfigOption,
     EndpointOption,
+    FailOnErrorOption,
     JudgeOption,
     JudgePromptsOption,
     KeyOption,
@@ -42,6 +43,7 @@ from evalsuite.pipeline import Outcome
 from evalsuite.report.content import report_run
 from evalsuite.runs import Run, open_run
 from evalsuite.shards import Shard
+from evalsuite.statistics.summary import cut_off
 from serve.errors import UserError
 from serve.paths import Reads
 from serve.wandb_offline import need_wandb
@@ -70,6 +72,7 @@ def run(
     language: LanguageOption = None,
     mode: ModeOption = None,
     endpoint: EndpointOption = None,
+    fail_on_error: FailOnErrorOption = None,
     shard: ShardOption = None,
     out: OutOption = None,
     wandb: WandbOption = False,
@@ -90,6 +93,7 @@ def run(
         limit=limit,
         language=language,
         mode=mode,
+        fail_on_error=fail_on_error,
         shard=shard,
         out=out,
     )
@@ -97,11 +101,11 @@ def run(
     _check_all(resolved, simulate=True, score=True)
     with _opened(resolved) as opened:
         with pipeline.Fleet(opened, resolved) as fleet:
-            outcome = pipeline.simulate(opened, resolved, fleet, console, score=True)
-            if resolved.config.gold is not None:
-                pipeline.score_gold(opened, resolved, fleet, console)
+            outcomes = [pipeline.simulate(opened, resolved, fleet, console, score=True)]
+            if resolved.config.gold is not None and not outcomes[0].ended_early:
+                outcomes.append(pipeline.score_gold(opened, resolved, fleet, console))
         _report(opened, resolved, wandb)
-    _finish(outcome)
+    _finish(*outcomes)
 
 
 def simulate(
@@ -117,6 +121,7 @@ def simulate(
     language: LanguageOption = None,
     mode: ModeOption = None,
     endpoint: EndpointOption = None,
+    fail_on_error: FailOnErrorOption = None,
     shard: ShardOption = None,
     out: OutOption = None,
 ) -> None:
@@ -134,6 +139,7 @@ def simulate(
         limit=limit,
         language=language,
         mode=mode,
+        fail_on_error=fail_on_error,
         shard=shard,
         out=out,
     )
@@ -154,6 +160,7 @@ def score(
     language: LanguageOption = None,
     mode: ModeOption = None,
     endpoint: EndpointOption = None,
+    fail_on_error: FailOnErrorOption = None,
     shard: ShardOption = None,
     out: OutOption = None,
     wandb: Annotated[bool, typer.Option("--wandb", help="Also write the report and log its tables and plots there.")] = False,
@@ -167,6 +174,7 @@ def score(
         profiles=profiles,
         language=language,
         mode=mode,
+        fail_on_error=fail_on_error,
         shard=shard,
         out=out,
     )
@@ -175,12 +183,12 @@ def score(
     given = dialogues or Path(resolved.config.out) / "dialogues.jsonl"
     read_dialogues([given])  # a bad file is refused before the run folder is touched
     with _opened(resolved) as opened, pipeline.Fleet(opened, resolved) as fleet:
-        outcome = pipeline.score(opened, resolved, fleet, console, given)
-        if resolved.config.gold is not None:
-            pipeline.score_gold(opened, resolved, fleet, console)
+        outcomes = [pipeline.score(opened, resolved, fleet, console, given)]
+        if resolved.config.gold is not None and not outcomes[0].ended_early:
+            outcomes.append(pipeline.score_gold(opened, resolved, fleet, console))
         if wandb:
             _report(opened, resolved, wandb)
-    _finish(outcome)
+    _finish(*outcomes)
 
 
 def report(
@@ -233,22 +241,32 @@ def _check_all(resolved: Resolved, simulate: bool, score: bool) -> None:
             gold_config(resolved)
 
 
-def _finish(outcome: Outcome) -> None:
-    """Say how many verdicts have no value, and why. Exit code 1 when something is missing because a server was lost; running
-    again asks only for what is missing."""
-    unread = Counter(str(j.condition.get("failure", "unreadable")) for j in outcome.judgements if j.value is None)
-    del unread["infrastructure"]  # told below
-    if unread:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in unread.most_common())
-        told = f"{unread.total()} of {len(outcome.judgements)} verdicts have no value (null in judgements.jsonl): {reasons}"
-        console.print(told, soft_wrap=True, highlight=False, markup=False)
-    lost = sum(d.termination == "infrastructure" for d in outcome.dialogues)
-    unscored = len({j.dialogue_id for j in outcome.judgements if j.condition.get("failure") == "infrastructure"}) - lost
-    if lost or unscored > 0:
-        reason = next(iter(outcome.failures.reasons.values()), "the judge's server was lost")
+def _finish(*outcomes: Outcome) -> None:
+    """Say how many verdicts have no value, and why, and how many replies were cut off. Exit code 1 when something is missing
+    because a server failed; running again asks only for what is missing."""
+    for outcome, file in zip(outcomes, ("judgements.jsonl", "gold_judgements.jsonl"), strict=False):
+        own = outcome.judgements
+        unread = Counter(str(j.condition.get("failure", "unreadable")) for j in own if j.value is None and not j.lost)
+        if unread:
+            reasons = ", ".join(f"{count} {reason}" for reason, count in unread.most_common())
+            _say(f"{unread.total()} of {len(own)} verdicts have no value (null in {file}): {reasons}")
+    if told := cut_off([outcome.usage for outcome in outcomes]):
+        _say(told)
+    lost = {dialogue.id for outcome in outcomes for dialogue in outcome.dialogues if dialogue.lost}
+    unscored = {judgement.dialogue_id for outcome in outcomes for judgement in outcome.judgements if judgement.lost} - lost
+    if lost or unscored:
+        failures = [failure for outcome in outcomes for failure in outcome.failures]
+        early = next((outcome.ended_early for outcome in outcomes if outcome.ended_early), None)
+        reason = f"the run ended early: {early}" if early else failures[0].reason if failures else "a server was lost"
+        kinds = Counter(failure.outcome for failure in failures)
+        calls = f" ({kinds['rejected']} calls rejected, {kinds['infrastructure']} lost: failures.json)" if failures else ""
         print(
-            f"error: {lost} dialogues and {max(unscored, 0)} judgements are missing because a server was lost: {reason}. "
+            f"error: {len(lost)} dialogues and the judgements of {len(unscored)} more are missing: {reason}{calls}. "
             "Run the same command again to ask only for those",
             file=sys.stderr,
         )
         sys.exit(1)
+
+
+def _say(text: str) -> None:
+    console.print(text, soft_wrap=True, highlight=False, markup=False)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_prep.prompts import load_pack
-from data_prep.records import Dialogue, Judgement, Language, Turn, dialogue_id
+from data_prep.records import Dialogue, Judgement, Language, Termination, Turn, dialogue_id
 from data_prep.rubrics import load_rubric
 from data_prep.scores.human import read_dialogues
 from data_prep.tables import Table
@@ -22,9 +22,11 @@ from evalsuite.fdaef.local_data import SUMMARY
 from evalsuite.fdaef.registry import Benchmark
 from evalsuite.fdaef.scores import Score
 from evalsuite.fdaef.tasks import draw
+from serve.answers import Reply
 from serve.batch import Batch
-from serve.client import Question, Reply
+from serve.client import Question
 from serve.errors import UserError, near
+from serve.failures import Unanswered
 from serve.files import check_unique, read_jsonl
 
 FRAMEWORK = "ecdbench"
@@ -51,7 +53,8 @@ def sampled(name: str, docs: Sequence[Doc], limit: int, seed: int) -> list[Docum
 def summarise(batch: Batch, documents: Iterable[Document], called: str) -> list[Dialogue]:
     """One dialogue a document: the request with the document, and the summary of the batch's model, recorded as `called`.
 
-    A refused, empty or overflowing reply is no turn, as in `evalsuite.dialogue.hold`; a lost server is `infrastructure`.
+    A refused, empty or overflowing reply is no turn, as in `evalsuite.dialogue.hold`; neither is a call that a server lost or
+    rejected.
     """
     prompts, spec = load_pack(SUMMARY), batch.spec
     asked = [(one, prompts.render(one.language, "request.j2", text=one.text)) for one in documents]
@@ -69,11 +72,16 @@ def summarise(batch: Batch, documents: Iterable[Document], called: str) -> list[
     return [_dialogue(*pair, reply, called) for pair, reply in zip(asked, replies, strict=True)]
 
 
-def _dialogue(document: Document, request: str, reply: Reply | None, called: str) -> Dialogue:
-    said = utterance(reply) if reply is not None else None
+def _dialogue(document: Document, request: str, reply: Reply | Unanswered, called: str) -> Dialogue:
     turns = [Turn(role="seeker", text=request)]
-    if said is not None and said.stopped is None:
-        turns.append(Turn(role="supporter", text=said.text))
+    termination: Termination
+    if isinstance(reply, Unanswered):
+        termination = reply.outcome
+    else:
+        said = utterance(reply)
+        termination = said.stopped or "max_turns"
+        if said.stopped is None:
+            turns.append(Turn(role="supporter", text=said.text))
     return Dialogue(
         id=dialogue_id(FRAMEWORK, f"{document.dataset}/{document.item}", called, "", 0),
         language=document.language,
@@ -82,7 +90,7 @@ def _dialogue(document: Document, request: str, reply: Reply | None, called: str
         source_id=document.item,
         supporter=called,
         turns=tuple(turns),
-        termination="infrastructure" if said is None else said.stopped or "max_turns",
+        termination=termination,
     )
 
 
@@ -102,16 +110,16 @@ def judged_scores(judgements: Path, summaries: Path, judge: str | None = None) -
 
     A verdict that could not be read has no value; where the model wrote no summary, every dimension has the scale's lowest.
     Raises `UserError` for verdicts of another rubric or on other dialogues, for several judges of which none is named, for a
-    verdict given twice, and for one that is missing, also because a server was lost.
+    verdict given twice, and for one that is missing, also because a server failed.
     """
     rubric, written = load_rubric(SUMMARY), {dialogue.id: dialogue for dialogue in read_dialogues([summaries])}
     for dialogue in written.values():
         if dialogue.framework != FRAMEWORK or dialogue.source_id is None or dialogue.supporter is None:
             raise UserError(f"{summaries}: dialogue {dialogue.id}: not a summary that `esc-eval ecdbench run` had written")
-        if dialogue.termination == "infrastructure":
+        if dialogue.lost:
             raise UserError(
-                f"{summaries}: {dialogue.source} {dialogue.source_id} has no summary because a server was lost: run the same "
-                "`ecdbench run` again, then score"
+                f"{summaries}: {dialogue.source} {dialogue.source_id} has no summary because a server failed "
+                f"({dialogue.termination}): run the same `ecdbench run` again, then score"
             )
     own = _of_judge(judgements, read_jsonl(judgements, Judgement, "judgements"), judge)
     verdicts = {(verdict.dialogue_id, verdict.dimension): verdict for verdict in own}
@@ -128,8 +136,8 @@ def judged_scores(judgements: Path, summaries: Path, judge: str | None = None) -
     for dialogue in written.values():
         for dimension in rubric.dimensions:
             found = verdicts.get((dialogue.id, dimension))
-            if found is None or found.condition.get("failure") == "infrastructure":
-                what = "no verdict" if found is None else "a server was lost before the verdict"
+            if found is None or found.lost:
+                what = "no verdict" if found is None else f"no verdict ({found.condition['failure']})"
                 raise UserError(
                     f"{judgements}: dialogue {dialogue.id}: {what} on {dimension}: score all of {summaries} "
                     "(the same command asks only for what is missing)"

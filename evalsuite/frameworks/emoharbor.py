@@ -24,8 +24,9 @@ from data_prep.prompts import PromptPack
 from data_prep.records import Dialogue, Language, Turn, dialogue_id
 from evalsuite.config import Resolved
 from evalsuite.dialogue import ModelSide, Plan, Utterance, utterance
+from serve.answers import Reply
 from serve.batch import together
-from serve.client import ChatClient, Question, Reply
+from serve.client import ChatClient, Question
 from serve.errors import UserError
 from serve.specs import ModelSpec
 

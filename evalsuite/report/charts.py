@@ -148,7 +148,7 @@ def termination_charts(dialogues: Sequence[Dialogue]) -> Iterator[Chart]:
     if all(dialogue.termination is None for dialogue in dialogues):
         return
     table = terminations(dialogues)
-    reasons = table.columns[3:-2]
+    reasons = table.columns[3 : table.columns.index("ended by seeker")]
     series = []
     for place, reason in enumerate(reasons):
         counts = [row[3 + place] for row in table.rows]

@@ -32,7 +32,16 @@ from evalsuite.statistics.agreement import agreement_tables
 from evalsuite.statistics.judges import calibration, confusion, confusion_tables
 from evalsuite.statistics.leaderboard import groups_of, leaderboard, pairwise_differences
 from evalsuite.statistics.order import judgements_in_order
-from evalsuite.statistics.summary import AGREEMENT, checked, costs, distributions, supporter_of, terminations
+from evalsuite.statistics.summary import (
+    AGREEMENT,
+    checked,
+    costs,
+    cut_off,
+    distributions,
+    failed_calls,
+    supporter_of,
+    terminations,
+)
 from serve.errors import UserError
 from serve.files import read_jsonl, read_object
 from serve.specs import EMBEDDED_PREFIX
@@ -92,6 +101,7 @@ def content_of(run: Run) -> ReportContent:
     gold_scores = _records(run.folder / "gold_scores.jsonl", HumanScore)
     risky = risk.find(dialogues)
     usage = _json(run.folder / "usage.json", {})
+    failed = failed_calls(run.failures())
     framework = config.get("simulate", {}).get("framework", "given dialogues")
     own = framework == "emoharbor" or "judging" in config["score"]
     judged = {
@@ -105,6 +115,7 @@ def content_of(run: Run) -> ReportContent:
         *_gold_tables(gold_judgements, gold_scores, rubric, labels, note),
         distributions(judgements, rubric),
         terminations(dialogues),
+        *([failed] if failed else []),
         *risk.tables(risk.count(dialogues, risky), risky, examples=0),  # examples are behind warnings, among the transcripts
         costs(dialogues, judged, seconds),
         *(_dialogue_costs(dialogues, usage, timing) if own else []),
@@ -129,7 +140,7 @@ def content_of(run: Run) -> ReportContent:
         gold_judgements=gold_judgements,
         gold_scores=gold_scores,
         ranks=ranks_of(dialogues, judgements, rubric),
-        warnings=list(_warnings(dialogues, judgements, config)),
+        warnings=[*([told] if (told := _cut_off(usage)) else []), *_warnings(dialogues, judgements, config)],
         risks=_risks(dialogues, risky),
         generated=time.strftime("%Y-%m-%d %H:%M"),
     )
@@ -269,6 +280,14 @@ def _warnings(dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], co
             if told:
                 whom = "it" if len(told) == 1 else "them"
                 yield f"The {role} {name} shares its base with {', '.join(told)}: {harm} {whom}."
+
+
+def _cut_off(usage: dict[str, Any]) -> str:
+    """The sentence on cut-off replies, from usage.json."""
+    return cut_off(
+        {role: {model: Usage.model_validate(used) for model, used in models.items()} for role, models in stage.items()}
+        for stage in usage.values()
+    )
 
 
 def _players(simulator: str) -> list[str]:

@@ -23,6 +23,7 @@ ENDINGS: dict[Termination | None, str] = {
     "empty_reply": "with an empty reply",
     "context_overflow": "because the context was full",
     "infrastructure": "because a server was lost",
+    "rejected": "because a server rejected a call",
     None: "for no recorded reason",
 }
 

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from data_prep import page
 from data_prep.records import Dialogue, HumanScore, Judgement, RoleCard
 from data_prep.rubrics import Rubric
-from data_prep.tables import Estimate, Table, clean, escape_markdown, to_csv, to_markdown
+from data_prep.tables import Estimate, Table, clean, escape_markdown, to_markdown, write_csv
 from evalsuite.report.charts import (
     LANGUAGES,
     SYNTHETIC_GOLD,
@@ -109,8 +109,7 @@ def write_report(run: Path, content: ReportContent) -> dict[str, Path]:
     write_text(paths["html"], _html(content, cells, sections))
     write_json(paths["json"], _data(content, cells))
     write_text(paths["md"], _markdown(content, cells, sections))
-    for table in content.tables:
-        write_text(run / "tables" / f"{table.key}.csv", to_csv(table))
+    write_csv("report", content.tables, run / "tables")
     return paths | ({"tables": run / "tables"} if content.tables else {})
 
 

@@ -19,8 +19,10 @@ from data_prep.tables import Cell, Estimate, Table
 from evalsuite.role_play.rules import CHECKS, EARLY, EVERYTHING, REPEATED, Finding, lines_of, told_at_once
 from evalsuite.role_play.seekers import over_cards, seeker_of
 from evalsuite.statistics.summary import supporter_of
+from serve.answers import Reply
 from serve.batch import Batch
-from serve.client import Message, Question, Reply
+from serve.client import Message, Question
+from serve.failures import Unanswered
 
 SECTION = "Simulator audit"
 JUDGED = "leaves_card_judged"
@@ -62,7 +64,7 @@ def judge_cards(
     batch: Batch, prompts: PromptPack, dialogues: Sequence[Dialogue], cards: Mapping[str, RoleCard]
 ) -> dict[str, bool | None]:
     """Whether a judge finds a contradiction between seeker and card, by dialogue id; None where the answer is unreadable or the
-    server was lost. Only dialogues with a card are asked about."""
+    server failed. Only dialogues with a card are asked about."""
     asked = [dialogue for dialogue in dialogues if dialogue.id in cards and lines_of(dialogue)]
     spec = batch.spec
     questions = []
@@ -85,8 +87,8 @@ def judge_cards(
     return {dialogue.id: _yes(reply) for dialogue, reply in zip(asked, replies, strict=True)}
 
 
-def _yes(reply: Reply | None) -> bool | None:
-    said = reply.text.strip().rstrip(".。") if reply else ""
+def _yes(reply: Reply | Unanswered) -> bool | None:
+    said = "" if isinstance(reply, Unanswered) else reply.text.strip().rstrip(".。")
     return {"0": False, "1": True}.get(said)
 
 

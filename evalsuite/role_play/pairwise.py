@@ -21,8 +21,9 @@ from evalsuite.pipeline import Fleet
 from evalsuite.role_play.seekers import Field, ask_all, claim, seeker_of
 from evalsuite.runs import Run
 from evalsuite.statistics.win_rates import Mode
-from serve.client import ChatClient, Message, Question, ServerLost
+from serve.client import ChatClient, Message, Question
 from serve.errors import UserError
+from serve.failures import Unanswered
 
 QUESTION = "closer_to_human"
 CHOICES = ("1", "2", "tie")
@@ -69,11 +70,11 @@ class Pair:
 
 def pairs_of(seekers: Field) -> tuple[list[Pair], Counter[str]]:
     """Every pair, card by card, and how many dialogues of each seeker are in none because nobody answered them or a server
-    was lost. Raises `UserError` when there is no pair at all."""
+    failed. Raises `UserError` when there is no pair at all."""
     by_card: dict[str, list[Dialogue]] = defaultdict(list)
     left_out: Counter[str] = Counter()
     for dialogue in seekers.dialogues:
-        if dialogue.termination == "infrastructure" or not dialogue.exchanges:
+        if dialogue.lost or not dialogue.exchanges:
             left_out[seeker_of(dialogue)] += 1
         else:
             by_card[seekers.cards[dialogue.id].id].append(dialogue)
@@ -137,8 +138,8 @@ def read_answer(text: str, order: Order) -> Verdict | None:
 def compare_seekers(
     run: Run, resolved: Resolved, fleet: Fleet, console: Console, seekers: Field, pairs: Sequence[Pair]
 ) -> list[PairAnswer]:
-    """Both orders of every pair of `seekers`, asked of the judge. A lost server or an overflow is a null verdict with its
-    `failure`."""
+    """Both orders of every pair of `seekers`, asked of the judge. A lost server, a rejected call or an overflow is a null
+    verdict with its `failure`."""
     spec, mode = resolved.judge, resolved.config.mode
     pack = resolved.config.judge_prompts or resolved.config.prompts
     prompts = load_pack(pack)  # it need not hold a judge's prompts for scores
@@ -171,8 +172,8 @@ def compare_seekers(
             reply = await client.ask(spec, question)
             text = reply.text
             failure = "context_overflow" if reply.finish_reason == "context_overflow" else None
-        except ServerLost:
-            failure = "infrastructure"
+        except Unanswered as error:
+            failure = error.outcome
         return PairAnswer(
             dialogue_a=pair.a.id,
             dialogue_b=pair.b.id,

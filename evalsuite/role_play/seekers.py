@@ -35,8 +35,9 @@ from evalsuite.statistics.leaderboard import card_of, ends
 from evalsuite.statistics.paired import card_estimates
 from evalsuite.statistics.summary import AVERAGE, checked, dimension_label, languages_of, scorer_of
 from serve.batch import in_flight
-from serve.client import ChatClient, NotStored
+from serve.client import ChatClient
 from serve.errors import UserError
+from serve.failures import NotStored
 from serve.files import check_unique, digest, read_bytes, read_jsonl
 from serve.progress import CallProgress
 
@@ -212,6 +213,9 @@ def ask_all(
                     progress.step()
 
                 await in_flight(range(len(jobs)), one, client.width)
+            run.keep_failures(stage, client.failures)
+            if client.threshold.cause:
+                console.print(f"ended early: {client.threshold.cause}", highlight=False, markup=False, soft_wrap=True)
             return [results[index] for index in range(len(jobs))]
 
     try:

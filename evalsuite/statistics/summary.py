@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -110,10 +110,13 @@ def terminations(dialogues: Sequence[Dialogue]) -> Table:
         either = reason not in ("max_turns", "seeker_ended", "not recorded")
         row[f"{reason} ({dialogue.ended_by})" if either else reason] += 1
         row[f"ended by {dialogue.ended_by}"] += dialogue.ended_by is not None
+        for role, count in dialogue.usage.cut_off.items() if dialogue.usage else ():
+            row[f"cut off ({role})"] += count
     known = [*get_args(Termination), "not recorded"]
-    occurred = {name for row in counts.values() for name in row if not name.startswith("ended by")}
+    occurred = {name for row in counts.values() for name in row if not name.startswith(("ended by", "cut off"))}
     reasons = sorted(occurred, key=lambda name: (known.index(name.split(" (")[0]), name))
-    columns = [*reasons, "ended by seeker", "ended by supporter"]
+    cut = sorted({name for row in counts.values() for name in row if name.startswith("cut off")})
+    columns = [*reasons, "ended by seeker", "ended by supporter", *cut]
     absent = [reason for reason in get_args(Termination) if not any(name.split(" (")[0] == reason for name in reasons)]
     return Table(
         key="terminations",
@@ -123,13 +126,54 @@ def terminations(dialogues: Sequence[Dialogue]) -> Table:
             (supporter, language, sum(row[name] for name in reasons), *(row[name] for name in columns))
             for (supporter, language), row in sorted(counts.items())
         ),
-        notes=(f"Did not occur: {', '.join(absent)}.",) if absent else (),
+        notes=(
+            *([f"Did not occur: {', '.join(absent)}."] if absent else []),
+            *(["Cut off: replies that reached their token limit; they are turns all the same."] if cut else []),
+        ),
+        section=TERMINATIONS,
+    )
+
+
+def cut_off(used: Iterable[Mapping[str, Mapping[str, Usage]]]) -> str:
+    """Which replies reached their token limit, of all, by role and model (`used` is that of several stages); "" for none."""
+    sums: dict[tuple[str, str], Usage] = {}
+    for stage in used:
+        for role, models in stage.items():
+            for model, usage in models.items():
+                sums[role, model] = sums.get((role, model), Usage()) + usage
+    cut = [
+        f"{count:,} of {usage.calls:,} by the {role} {model}"
+        for (role, model), usage in sums.items()
+        if (count := sum(usage.cut_off.values()))
+    ]
+    return f"Replies cut off at their token limit: {', '.join(cut)}." if cut else ""
+
+
+def failed_calls(failures: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table | None:
+    """The unanswered calls of a run (its failures.json) by role, model, outcome and HTTP status, most first, each with one of
+    the servers' messages; None for none."""
+    groups: dict[tuple[str, str, str, str, int | None], list[Mapping[str, Any]]] = defaultdict(list)
+    for stage, calls in failures.items():
+        for call in calls:
+            groups[stage, call["role"], call["model"], call["outcome"], call["status"]].append(call)
+    if not groups:
+        return None
+    return Table(
+        key="failures",
+        title="Calls that were not answered",
+        columns=("stage", "role", "model", "outcome", "HTTP status", "calls", "dialogues", "for example"),
+        rows=tuple(
+            (*group, len(calls), len({call["dialogue"] for call in calls}), calls[0]["reason"])
+            for group, calls in sorted(groups.items(), key=lambda item: (-len(item[1]), str(item[0])))
+        ),
+        notes=("What they were needed for is missing; the same command asks for it again. failures.json lists every call.",),
         section=TERMINATIONS,
     )
 
 
 def costs(dialogues: Sequence[Dialogue], judgement_usage: Mapping[str, Usage], timing: Mapping[str, float]) -> Table:
-    """Calls and tokens of the dialogues with each supporter (both sides) and of each judge, their total, and seconds.
+    """Calls, tokens and cut-off replies of the dialogues with each supporter (both sides) and of each judge, with their total;
+    and seconds.
 
     `judgement_usage` maps judge → usage. `timing` maps stage → seconds: a stage named `total` belongs to the total, every
     other stage is a row of its own, since stages overlap and need not add up.
@@ -144,14 +188,18 @@ def costs(dialogues: Sequence[Dialogue], judgement_usage: Mapping[str, Usage], t
     rows: list[tuple[Cell, ...]] = []
     for name, own in parts.items():
         sums = [sum(getattr(usage, field) for usage in own) if own else None for field in fields]
-        rows.append((name, *sums, timing.get("total") if name == "total" else None))
-    rows += [(f"stage: {name}", None, None, None, None, seconds) for name, seconds in timing.items() if name != "total"]
+        cut = sum(sum(usage.cut_off.values()) for usage in own) if own else None
+        rows.append((name, *sums, cut, timing.get("total") if name == "total" else None))
+    rows += [(f"stage: {name}", None, None, None, None, None, seconds) for name, seconds in timing.items() if name != "total"]
     return Table(
         key="costs",
         title="Calls, tokens and time",
-        columns=("item", *(field.replace("_", " ") for field in fields), "seconds"),
+        columns=("item", *(field.replace("_", " ") for field in fields), "cut off", "seconds"),
         rows=tuple(rows),
-        notes=("Tokens as the servers counted them; reasoning tokens are part of the completion tokens.",),
+        notes=(
+            "Tokens as the servers counted them; reasoning tokens are part of the completion tokens. Cut off: replies that "
+            "reached their token limit.",
+        ),
         section=COSTS,
     )
 

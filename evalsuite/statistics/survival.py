@@ -2,7 +2,7 @@
 
 A round is a reply of the supporter and what the seeker makes of it: another line, or the end. A dialogue's time is the last
 round whose outcome is known. It ends there by the seeker's own will (an event), or is censored: the rounds were used up, or a
-refusal, an empty reply, a full context or the infrastructure stopped it, which says nothing about whether the seeker would have
+refusal, an empty reply, a full context or a failing server stopped it, which says nothing about whether the seeker would have
 stayed (the paper does not say what it does with those). A dialogue that stopped before any outcome, or whose end is not
 recorded, is on no curve and is counted as left out.
 """

@@ -178,14 +178,14 @@ def metric_tables(found: Sequence[Figure], responses: Sequence[Response]) -> lis
 
 def _left_out(responses: Sequence[Response]) -> list[str]:
     """What the figures rest on, a note a matter: replies that never came, that are empty, that have no reference."""
-    ends = Counter(r.termination for r in responses if r.termination is not None)
-    lost = ends.pop("infrastructure", 0)
+    ends = Counter(r.termination for r in responses if r.termination is not None and not r.lost)
+    lost = sum(r.lost for r in responses)
     notes = []
     if lost:
-        notes.append(f"{lost} of {len(responses)} replies were never given (the server was lost): they are in no figure.")
+        notes.append(f"{lost} of {len(responses)} replies were never given (the server failed): they are in no figure.")
     if ends:
         listed = ", ".join(f"{count} {end}" for end, count in sorted(ends.items()))
         notes.append(f"Among the {len(responses)} replies: {listed}. They count with the text there is; without any, as 0.")
-    if bare := sum(r.reference is None for r in responses if r.termination != "infrastructure"):
+    if bare := sum(r.reference is None for r in responses if not r.lost):
         notes.append(f"{bare} replies have no reference: only Distinct counts them.")
     return notes

@@ -6,7 +6,7 @@ papers do not say how they counted; `signature` says how it was done here. Engli
 characters and in jieba's words. This module is about single replies; `text_figures` makes a supporter's figures of them.
 
 - A refused, empty or overflowing reply counts with the text there is: without any, 0 against its reference.
-- A reply that was never given (the server was lost) is measured by nothing.
+- A reply that was never given (the server failed) is measured by nothing.
 - What is not defined is None: Distinct-2 of a one-word reply, ROUGE-2 against a one-word reference, anything against a
   reference where there is none.
 """
@@ -71,7 +71,7 @@ def measure(responses: Iterable[Response]) -> list[Sample]:
 
     Raises `UserError` when a package is missing.
     """
-    given = [response for response in responses if response.termination != "infrastructure"]
+    given = [response for response in responses if not response.lost]
     need_metrics({response.language for response in given})
     return [_sample(response, unit) for response in given for unit in UNITS[response.language]]
 

@@ -78,7 +78,7 @@ def spend(config: EvalConfig, score: bool = True) -> tuple[Outcome, Spent]:
         spent = Spent(
             time.perf_counter() - started, time.process_time() - cpu, len(outcome.dialogues), len(run.store), peak_memory()
         )
-    assert not outcome.failures.reasons, next(iter(outcome.failures.reasons.values()))
+    assert not outcome.failures, outcome.failures[0].reason
     return outcome, spent
 
 

@@ -16,9 +16,10 @@ import typer
 
 from data_prep.records import RoleCard
 from evalsuite.config import Resolved
-from evalsuite.dialogue import Failures, hold
+from evalsuite.dialogue import hold
 from evalsuite.frameworks import esc_eval
-from serve.client import ChatClient, Question, Reply
+from serve.answers import Reply
+from serve.client import ChatClient, Question
 from serve.specs import ModelSpec
 from tests.bench.figures import OUT, Bench, OutOption, RunsOption
 from tests.bench.one_run import run_config, spend, varied
@@ -77,7 +78,7 @@ def one_at_a_time(resolved: Resolved, cards: list[RoleCard], bench: Bench) -> tu
         plans = [plan for plan in esc_eval.plans(resolved, cast(ChatClient, model)) if plan.card_id in wanted]
         for number, plan in enumerate([plans[0], *plans]):  # the first, once more, warms up
             started = time.perf_counter()
-            dialogue = asyncio.run(hold(plan, Failures()))
+            dialogue = asyncio.run(hold(plan))
             assert dialogue.usage is not None
             if number:
                 seconds.append(time.perf_counter() - started)

@@ -22,8 +22,9 @@ from data_prep.commands import cards as command
 from data_prep.prompts import load_pack
 from data_prep.records import Dialogue, Language, Post, RoleCard, SupportDialogue, Turn
 from data_prep.sources import SOURCES
+from serve.answers import Reply
 from serve.batch import Batch
-from serve.client import ChatClient, Reply
+from serve.client import ChatClient
 from serve.errors import UserError
 from serve.files import CONFIGS, load_yaml, write_jsonl
 from tests.endpoint import Answer, Endpoint

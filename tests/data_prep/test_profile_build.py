@@ -19,7 +19,7 @@ from data_prep.profiles import Profile, load_profiles
 from data_prep.profiles.build import STEPS, StepName, headings, prompt, read, read_lines
 from data_prep.profiles.seeds import Seed, draft, load_seeds, seed_of_card, seed_text, years
 from data_prep.records import Language
-from serve.client import Reply
+from serve.answers import Reply
 from serve.errors import UserError
 from serve.files import CONFIGS
 from tests.endpoint import Answer, Endpoint

@@ -20,7 +20,8 @@ from data_prep.scores import synthetic
 from data_prep.scores.rank_sft import Case, RankExample, cases, majority, mean_targets, narrowed, split_cases
 from evalsuite.judge import Judge
 from evalsuite.statistics.agreement import agreement, read_gold
-from serve.client import ChatClient, Question, Reply
+from serve.answers import Reply
+from serve.client import ChatClient, Question
 from serve.errors import UserError
 from serve.files import read_jsonl, write_jsonl
 from serve.paths import Verbs
@@ -92,8 +93,8 @@ def test_several_annotators_are_averaged_and_rounded_half_up() -> None:
         ({"annotator": "eve"}, "annotator not asked for"),
         ({"dialogue_id": "gone"}, "no such dialogue"),
         ({"dialogue_id": "zh"}, "the rubric has no zh text"),
-        ({"dialogue_id": "greeting"}, "dialogue that no judge is asked about (no answered seeker turn, or infrastructure)"),
-        ({"dialogue_id": "lost"}, "dialogue that no judge is asked about (no answered seeker turn, or infrastructure)"),
+        ({"dialogue_id": "greeting"}, "dialogue that no judge is asked about (no answered seeker turn, or a server failed)"),
+        ({"dialogue_id": "lost"}, "dialogue that no judge is asked about (no answered seeker turn, or a server failed)"),
     ],
 )
 def test_every_unused_score_has_its_reason(fields: dict[str, Any], reason: str) -> None:

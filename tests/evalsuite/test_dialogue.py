@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import pytest
 
 from data_prep.records import Turn
-from evalsuite.dialogue import Failures, Plan, Utterance, hold, utterance
+from evalsuite.dialogue import Plan, Utterance, hold, utterance
+from serve.answers import Reply
 from serve.batch import in_flight, together
-from serve.client import Reply, ServerLost
 from serve.errors import UserError
+from serve.failures import Rejected, ServerLost, Unanswered
 
 
 class Scripted:
@@ -48,7 +49,7 @@ def plan(seeker: Scripted, supporter: Scripted, **changes: object) -> Plan:
 
 
 async def test_a_dialogue_runs_its_exchanges_after_the_opening() -> None:
-    dialogue = await hold(plan(Scripted("a", "c"), Scripted("b", "d")), Failures())
+    dialogue = await hold(plan(Scripted("a", "c"), Scripted("b", "d")))
     assert [(turn.role, turn.text) for turn in dialogue.turns] == [
         ("supporter", "Hello."),
         ("seeker", "a"),
@@ -64,7 +65,7 @@ async def test_a_dialogue_runs_its_exchanges_after_the_opening() -> None:
 
 
 async def test_the_supporter_can_speak_first() -> None:
-    dialogue = await hold(plan(Scripted("b"), Scripted("a"), first="supporter", exchanges=1, opening=()), Failures())
+    dialogue = await hold(plan(Scripted("b"), Scripted("a"), first="supporter", exchanges=1, opening=()))
     assert [turn.role for turn in dialogue.turns] == ["supporter", "seeker"]
 
 
@@ -74,7 +75,7 @@ async def test_a_stopping_reply_is_no_turn_and_names_its_side(reason: str, side:
     stop = Utterance("", [Reply(text="")], stopped=reason)  # type: ignore[arg-type]
     seeker = Scripted("a", stop) if side == "seeker" else Scripted("a", "c")
     supporter = Scripted("b", stop)
-    dialogue = await hold(plan(seeker, supporter), Failures())
+    dialogue = await hold(plan(seeker, supporter))
     assert dialogue.termination == reason
     assert dialogue.ended_by == side
     assert len(dialogue.turns) == (3 if side == "seeker" else 4)
@@ -82,21 +83,20 @@ async def test_a_stopping_reply_is_no_turn_and_names_its_side(reason: str, side:
 
 
 async def test_the_seeker_may_end() -> None:
-    dialogue = await hold(plan(Scripted(Utterance("bye", ended=True)), Scripted()), Failures())
+    dialogue = await hold(plan(Scripted(Utterance("bye", ended=True)), Scripted()))
     assert (dialogue.termination, dialogue.ended_by, dialogue.turns[-1].text) == ("seeker_ended", "seeker", "bye")
 
 
-async def test_a_lost_server_ends_only_this_dialogue_and_is_remembered() -> None:
-    failures = Failures()
-    dialogue = await hold(plan(Scripted("a"), Scripted(ServerLost("gone"))), failures)
-    assert (dialogue.termination, dialogue.ended_by) == ("infrastructure", "supporter")
-    assert failures.reasons == {"d1": "gone"}
+@pytest.mark.parametrize(("error", "termination"), [(ServerLost("gone"), "infrastructure"), (Rejected("no", 400), "rejected")])
+async def test_a_call_without_an_answer_ends_only_this_dialogue(error: Unanswered, termination: str) -> None:
+    dialogue = await hold(plan(Scripted("a"), Scripted(error)))
+    assert (dialogue.termination, dialogue.ended_by, dialogue.lost) == (termination, "supporter", True)
 
 
 async def test_states_are_kept_and_never_shown_to_the_supporter() -> None:
     seeker = Scripted(Utterance("a", state={"emotion": "sad"}), Utterance("c", state={"emotion": "calm"}))
     supporter = Scripted("b", "d")
-    dialogue = await hold(plan(seeker, supporter), Failures())
+    dialogue = await hold(plan(seeker, supporter))
     assert [turn.state for turn in dialogue.turns if turn.role == "seeker"] == [{"emotion": "sad"}, {"emotion": "calm"}]
     assert all(turn.state is None for shown in supporter.seen for turn in shown)
     assert seeker.seen[1][1].state == {"emotion": "sad"}

@@ -198,7 +198,12 @@ BAD: list[tuple[dict[str, Any], list[dict[str, Any]], str | None, str]] = [
     (SUMMARY, [VERDICT, OTHER], "jj", "--judge: j.jsonl has no verdict of 'jj': did you mean j"),
     (SUMMARY, [VERDICT, OTHER, VERDICT], None, "duplicate verdicts: d completeness"),
     (SUMMARY, [VERDICT], None, "dialogue d: no verdict on conciseness: score all of s.jsonl"),
-    (SUMMARY, [VERDICT, OTHER | {"value": None, "condition": {"failure": "infrastructure"}}], None, "a server was lost before"),
+    (
+        SUMMARY,
+        [VERDICT, OTHER | {"value": None, "condition": {"failure": "infrastructure"}}],
+        None,
+        "(infrastructure) on conciseness",
+    ),
     (SUMMARY, [VERDICT | {"dialogue_id": "e"}], None, "dialogue e: s.jsonl has no such summary"),
     (SUMMARY, [VERDICT | {"dimension": "completness"}], None, "no dimension 'completness': did you mean completeness"),
     (

@@ -16,7 +16,8 @@ from data_prep.prompts import load_pack
 from data_prep.records import Dialogue, Judgement, Turn
 from data_prep.rubrics import Scale, load_rubric
 from evalsuite.judge import Judge, digit_distributions, expectation, paper_score
-from serve.client import ChatClient, Reply
+from serve.answers import Reply
+from serve.client import ChatClient
 from serve.errors import UserError
 from serve.specs import Endpoint as SpecEndpoint
 from serve.specs import ModelSpec, Sampling

@@ -152,17 +152,18 @@ def test_what_is_no_reply_is_recorded_and_counts(folder: Path) -> None:
     assert {f["value"] for f in figures if f["metric"] == "rouge_l" and f["language"] == "zh"} == {0}
 
 
-def test_a_lost_server_is_told_and_asked_again(folder: Path) -> None:
+@pytest.mark.parametrize(("status", "termination"), [(503, "infrastructure"), (400, "rejected")])
+def test_a_call_without_an_answer_is_told_and_asked_again(folder: Path, status: int, termination: str) -> None:
     broken = {"now": True}
 
     def behave(body: dict[str, Any], count: int) -> Answer:
-        return Answer(status=503) if broken["now"] and len(body["messages"]) == 3 else echo(body, count)
+        return Answer(status=status) if broken["now"] and len(body["messages"]) == 3 else echo(body, count)
 
     with Endpoint(behave) as endpoint:
         command = ("--config", "c.yaml", "--dialogues", "d.jsonl", "--base-url", endpoint.url)
-        assert "1 of 3 replies are missing because a server was lost" in call(*command, code=1)
+        assert "1 of 3 replies are missing because a server failed" in call(*command, code=1)
         lost = read_responses([Path("run/responses.jsonl")])
-        assert [r.termination for r in lost] == [None, "infrastructure", None] and lost[1].usage is None
+        assert [r.termination for r in lost] == [None, termination, None] and lost[1].usage is None
         broken["now"] = False
         asked = len(endpoint.requests)
         call(*command)

@@ -13,13 +13,17 @@ import yaml
 from pydantic import ValidationError
 
 from data_prep.cards import bundled_cards, load_cards
+from data_prep.tables import write_csv
 from evalsuite import cli
-from evalsuite.commands.output import write_csv
+from evalsuite.commands.options import endpoints_of, resolve
 from serve import plan
+from serve.batch import Batch
+from serve.client import ChatClient
 from serve.embedded import local_path, resolve_checkpoint
 from serve.errors import UserError
 from serve.files import CONFIGS, write_jsonl
 from serve.specs import ModelSpec, load_spec
+from serve.store import Store
 from tests.conftest import EscEval
 from tests.demo import demo_config
 from tests.endpoint import Answer, Endpoint, echo
@@ -68,7 +72,7 @@ def test_the_key_is_nowhere_but_in_the_header(
         assert f"Bearer {KEY}" in {headers.get("Authorization") for headers in endpoint.headers}
         refusing = True
         assert run("--api-key-env", "PLANTED", "--limit", "3") == 2  # another config
-        assert run("--api-key-env", "PLANTED") == 2 and "401" in said
+        assert run("--api-key-env", "PLANTED") == 1 and "the run ended early" in said and "401" in said
         assert run("--api-key-env", KEY) == 2 and "never the key itself" in said
         monkeypatch.setenv("PLANTED", f"{KEY}\n")
         assert run("--api-key-env", "PLANTED") == 2 and "line break" in said
@@ -81,19 +85,29 @@ def test_the_key_is_nowhere_but_in_the_header(
     assert not [part for part in parts if part in said or part in caplog.text]
 
 
-async def test_a_password_in_an_address_is_not_repeated(tmp_path: Path) -> None:
-    from serve.client import ChatClient, ServerLost
-    from serve.store import Store
-    from tests.serve.test_client import question
+SECRET = ["http://user:hunter2@host/v1", "http://hunter2@host/v1", "http://host/v1?api_key=hunter2", "http://host/v1#hunter2"]
 
+
+@pytest.mark.parametrize("url", SECRET)
+async def test_an_address_with_a_password_is_refused_everywhere_with_the_way_to_give_it(tmp_path: Path, url: str) -> None:
+    way = "put the key into an environment variable and name that in endpoint.api_key_env"
+    (tmp_path / "m.yaml").write_text(f"name: m\nabout: ''\nroles: []\nlanguages: []\nendpoint:\n  base_url: {url!r}\n")
+    (tmp_path / "c.yaml").write_text(f"seeker: a\njudge: b\nout: o\nendpoints: {{a: {url!r}}}\n")
     store = Store(tmp_path / "calls.sqlite")
-    with Endpoint(lambda body, count: Answer(status=500)) as endpoint:
-        model = spec(endpoint.url.replace("//", "//user:hunter2@"))
-        async with ChatClient(store, attempts=1) as client:
-            with pytest.raises(ServerLost, match=r"//\*\*\*@127") as lost:
-                await client.ask(model, question())
+    client = ChatClient(store, {"my-model": url})
+    tries = {
+        "m.yaml:6: endpoint.base_url": lambda: load_spec(str(tmp_path / "m.yaml")),
+        "c.yaml:4: endpoints.a": lambda: resolve(tmp_path / "c.yaml"),
+        "--endpoint a": lambda: endpoints_of([f"a={url}"]),
+        "--base-url": lambda: resolve(CONFIGS / "eval" / "demo.yaml", base_url=url, supporters=["x"]),
+        "--base-url: an": lambda: Batch(spec(), tmp_path / "b.sqlite", None, url),  # type: ignore[arg-type]
+        "model my-model": lambda: client.base_url(spec()),
+    }
+    for where, refused in tries.items():
+        with pytest.raises(UserError) as caught:
+            refused()
+        assert where in str(caught.value) and way in str(caught.value) and "hunter2" not in str(caught.value)
     store.close()
-    assert "hunter2" not in str(lost.value)
 
 
 def calls_and_imports(path: Path) -> tuple[list[ast.Call], set[str]]:

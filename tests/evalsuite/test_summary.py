@@ -13,7 +13,7 @@ from scipy.stats import bootstrap
 
 from data_prep.records import Dialogue, Termination, Turn, Usage
 from data_prep.tables import Estimate
-from evalsuite.statistics.summary import costs, distributions, estimates, terminations
+from evalsuite.statistics.summary import costs, cut_off, distributions, estimates, failed_calls, terminations
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 
 RUBRIC = make_rubric("fluency", "empathy")
@@ -78,7 +78,7 @@ def test_terminations_say_why_and_who() -> None:
     reasons = ("max_turns", "seeker_ended", "refusal (seeker)", "refusal (supporter)")
     assert table.columns == ("supporter", "language", "dialogues", *reasons, "ended by seeker", "ended by supporter")
     assert table.rows == (("m", "en", 4, 2, 1, 0, 1, 1, 1), ("n", "en", 1, 0, 0, 1, 0, 1, 0))
-    assert table.notes == ("Did not occur: empty_reply, context_overflow, infrastructure.",)
+    assert table.notes == ("Did not occur: empty_reply, context_overflow, infrastructure, rejected.",)
 
 
 def test_terminations_of_a_corpus() -> None:
@@ -87,16 +87,47 @@ def test_terminations_of_a_corpus() -> None:
 
 
 def test_costs_add_up() -> None:
-    usage = Usage(prompt_tokens=10, completion_tokens=4, reasoning_tokens=1, calls=2)
+    usage = Usage(prompt_tokens=10, completion_tokens=4, reasoning_tokens=1, calls=2, cut_off={"seeker": 1, "supporter": 2})
     dialogues = [make_dialogue("a", usage=usage), make_dialogue("b", usage=usage), make_dialogue("c", "imported")]
-    table = costs(dialogues, {"j": Usage(prompt_tokens=100, completion_tokens=7, calls=1)}, {"dialogues": 3.5, "total": 5.0})
+    judged = Usage(prompt_tokens=100, completion_tokens=7, calls=1, cut_off={"judge": 1})
+    table = costs(dialogues, {"j": judged}, {"dialogues": 3.5, "total": 5.0})
     assert table.rows == (
-        ("dialogues with imported", None, None, None, None, None),
-        ("dialogues with m", 4, 20, 8, 2, None),
-        ("judge j", 1, 100, 7, 0, None),
-        ("total", 5, 120, 15, 2, 5.0),
-        ("stage: dialogues", None, None, None, None, 3.5),
+        ("dialogues with imported", None, None, None, None, None, None),
+        ("dialogues with m", 4, 20, 8, 2, 6, None),
+        ("judge j", 1, 100, 7, 0, 1, None),
+        ("total", 5, 120, 15, 2, 7, 5.0),
+        ("stage: dialogues", None, None, None, None, None, 3.5),
     )
+
+
+def test_replies_that_were_cut_off_are_counted_by_role() -> None:
+    cut = [Usage(calls=4, cut_off={"supporter": 2}), Usage(calls=4, cut_off={"seeker": 1, "supporter": 1}), Usage(calls=4)]
+    table = terminations([make_dialogue(str(n), termination="max_turns", usage=usage) for n, usage in enumerate(cut)])
+    assert table.columns[3:] == (
+        "max_turns",
+        "ended by seeker",
+        "ended by supporter",
+        "cut off (seeker)",
+        "cut off (supporter)",
+    )
+    assert table.rows == (("m", "en", 3, 3, 0, 0, 1, 3),)
+    stages = [{"supporter": {"m": Usage(calls=7, cut_off={"supporter": 3})}, "judge": {"j": Usage(calls=2)}}]
+    stages += [{"judge": {"j": Usage(calls=1_500, cut_off={"judge": 1})}}]
+    assert cut_off(stages) == "Replies cut off at their token limit: 3 of 7 by the supporter m, 1 of 1,502 by the judge j."
+    assert cut_off([{"judge": {"j": Usage(calls=2)}}]) == ""
+    assert "cut_off" not in Usage(calls=1).model_dump()  # records of before stay as they were
+
+
+def test_failed_calls_are_grouped_with_an_example() -> None:
+    call = {"role": "judge", "model": "j", "dialogue": "d", "outcome": "rejected", "status": 400, "reason": "no"}
+    lost = call | {"outcome": "infrastructure", "status": None, "reason": "gone"}
+    table = failed_calls({"simulate": [call | {"dialogue": "e"}, lost, call], "gold": [call]})
+    assert table is not None and table.rows == (
+        ("simulate", "judge", "j", "rejected", 400, 2, 2, "no"),
+        ("gold", "judge", "j", "rejected", 400, 1, 1, "no"),
+        ("simulate", "judge", "j", "infrastructure", None, 1, 1, "gone"),
+    )
+    assert failed_calls({}) is None
 
 
 def test_distributions_count_labels() -> None:

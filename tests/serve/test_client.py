@@ -9,15 +9,19 @@ import sqlite3
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
-from serve.client import ChatClient, NotStored, Question, Reply, ServerLost, _retry_after, defang, split_reasoning
+from serve.answers import Reply, split_reasoning
+from serve.client import ChatClient, Question, defang
 from serve.errors import UserError
+from serve.failures import NotStored, Rejected, ServerLost, Unanswered
+from serve.http import retry_after
 from serve.specs import Endpoint as SpecEndpoint
 from serve.specs import ModelSpec, Sampling
 from serve.store import Store
-from tests.endpoint import Answer, Endpoint, echo
+from tests.endpoint import LASTING, Answer, Endpoint, echo, error
 
 
 def spec(url: str | None = "http://127.0.0.1:1/v1", **changes: Any) -> ModelSpec:
@@ -138,8 +142,8 @@ async def test_retry_after_is_honoured(tmp_path: Path) -> None:
 def test_retry_after_is_seconds_or_a_date_and_never_more_than_ten_minutes(
     value: str | None, seconds: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serve.client.time.time", lambda: 1445412450.0)  # 2015-10-21 07:27:30 UTC
-    assert _retry_after(value) == seconds
+    monkeypatch.setattr("serve.http.time.time", lambda: 1445412450.0)  # 2015-10-21 07:27:30 UTC
+    assert retry_after(value) == seconds
 
 
 async def test_an_empty_answer_is_believed_when_it_comes_three_times(tmp_path: Path) -> None:
@@ -161,35 +165,61 @@ async def test_a_server_that_answers_now_and_then_is_not_given_up(tmp_path: Path
     store.close()
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
-async def test_wrong_requests_are_not_retried_and_the_error_names_model_and_endpoint(tmp_path: Path, status: int) -> None:
-    with Endpoint(flaky(Answer(status=status))) as endpoint:
-        with pytest.raises(UserError, match=f"my-model.*{endpoint.port}.*{status}"):
-            await ask(tmp_path, endpoint, question())
-        assert len(endpoint.requests) == 1
+@pytest.mark.parametrize("name", LASTING["rejected"])
+async def test_a_call_that_is_rejected_is_an_error_that_names_model_endpoint_and_cause(tmp_path: Path, name: str) -> None:
+    """Asked once, but for completions that are broken off; nothing is stored, so that a mended server is asked again."""
+    fault, well = LASTING["rejected"][name], False
+    with Endpoint(lambda body, count: Answer("fine") if well else fault) as endpoint:
+        with pytest.raises(Rejected, match=f"my-model at .*{endpoint.port}/v1: ") as caught:
+            await ask(tmp_path, endpoint, question(), attempts=3)
+        broken_off = fault.status == 200 and fault.body is None
+        assert len(endpoint.requests) == (3 if broken_off else 1)
+        causes = {"too large": "an answer of more than 8 MB (endpoint.max_response_mb)"}
+        cause = f"bad finish reason {fault.finish_reason!r}" if broken_off else causes.get(name, f"HTTP {fault.status}: ")
+        assert cause in str(caught.value)
+        assert caught.value.status == (None if broken_off else fault.status)
+        well = True
+        assert [reply.text for reply in await ask(tmp_path, endpoint, question())] == ["fine"]
 
 
 async def test_a_dead_server_is_given_up(tmp_path: Path) -> None:
     with Endpoint(lambda body, count: Answer(status=500)) as endpoint:
-        with pytest.raises(ServerLost, match="3 attempts.*500"):
+        with pytest.raises(ServerLost, match=r"3 attempts.*500"):
             await ask(tmp_path, endpoint, question(), attempts=3)
         assert len(endpoint.requests) == 3
         with pytest.raises(NotStored):  # a failure is not an answer
             await ask(tmp_path, endpoint, question(), offline=True)
 
 
-OVERFLOWS = [
-    b'{"error": {"message": "This model\'s maximum context length is 2048 tokens. However, you requested 4000."}}',
-    b'{"error": {"message": "too long", "code": "context_length_exceeded"}}',
+MEANINGS = [
+    pytest.param(meaning, fault, id=f"{outcome}: {name}")
+    for outcome, meaning in (("refusal", "content_filter"), ("context_overflow", "context_overflow"))
+    for name, fault in LASTING[outcome].items()
 ]
 
 
-@pytest.mark.parametrize("body", OVERFLOWS)
-async def test_context_overflow_is_an_answer_of_its_own(tmp_path: Path, body: bytes) -> None:
-    with Endpoint(lambda request, count: Answer(status=400, body=body)) as endpoint:
-        replies = await ask(tmp_path, endpoint, question(), question())
-        assert [reply.finish_reason for reply in replies] == ["context_overflow"] * 2
-        assert len(endpoint.requests) == 1
+@pytest.mark.parametrize(("meaning", "fault"), MEANINGS)
+async def test_policies_and_full_contexts_are_answers_in_every_servers_words(
+    tmp_path: Path, meaning: str, fault: Answer
+) -> None:
+    with Endpoint(lambda request, count: fault) as endpoint:
+        replies = await ask(tmp_path, endpoint, question(), question(), attempts=2)
+        assert [(reply.finish_reason, reply.refused) for reply in replies] == [(meaning, meaning == "content_filter")] * 2
+        assert len(endpoint.requests) == (2 if fault.status >= 500 else 1)  # the second comes from the store
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        error(429, "Request too large: too many tokens per minute (TPM)"),
+        error(400, "unsupported", flagged_input="maximum context length, content_filter"),  # the prompt, sent back
+        error(400, "Range of max_tokens should be [1, 8192]"),
+        error(401, "Incorrect API key"),
+    ],
+)
+async def test_other_errors_are_neither(tmp_path: Path, fault: Answer) -> None:
+    with Endpoint(lambda request, count: fault) as endpoint, pytest.raises(Unanswered):
+        await ask(tmp_path, endpoint, question(), attempts=2)
 
 
 async def test_refusals_are_the_servers_own_signal(tmp_path: Path) -> None:
@@ -203,12 +233,46 @@ async def test_refusals_are_the_servers_own_signal(tmp_path: Path) -> None:
         assert [reply.refused for reply in await ask(tmp_path, endpoint, *asked)] == [True, True, False]
 
 
+@pytest.mark.parametrize(
+    ("given", "known"),
+    [
+        *((name, "stop") for name in ("stop", "eos", "eos_token", "end_turn", "stop_sequence", "STOP", "COMPLETE")),
+        *((name, "length") for name in ("length", "max_tokens", "MAX_TOKENS", "model_length", "model_context_window_exceeded")),
+        *((name, "content_filter") for name in ("sensitive", "refusal", "SAFETY", "content_filter: OTHER")),
+        *((name, None) for name in (None, "null", "")),
+    ],
+)
+async def test_finish_reasons_are_kept_in_openais_words(tmp_path: Path, given: str | None, known: str | None) -> None:
+    with Endpoint(lambda body, count: Answer("I hear you", finish_reason=given)) as endpoint:
+        (reply,) = await ask(tmp_path, endpoint, question())
+    assert (reply.text, reply.finish_reason, reply.refused) == ("I hear you", known, known == "content_filter")
+
+
+async def test_replies_that_were_cut_off_are_counted(tmp_path: Path) -> None:
+    store = Store(tmp_path / "calls.sqlite")
+    with Endpoint(lambda body, count: Answer("x", finish_reason="length" if count < 3 else "stop")) as endpoint:
+        for _ in range(2):  # asked, and from the store
+            async with ChatClient(store) as client:
+                for number in range(5):
+                    await client.ask(spec(endpoint.url), question(str(number)))
+                assert client.tallies["my-model", "supporter"].cut_off == 2
+    store.close()
+
+
+async def test_an_id_that_no_header_may_carry_is_sent_all_the_same(tmp_path: Path) -> None:
+    session = "a\nb\x00c\x7f\r\n\u202e名 d/é%"
+    with Endpoint() as endpoint:
+        await ask(tmp_path, endpoint, question(session=session), question("x", session="9f2c-41"))
+        sent = [headers["X-Session-Id"] for headers in endpoint.headers]
+    assert unquote(sent[0]) == session and sent[1] == "9f2c-41"
+
+
 async def test_the_api_key_is_sent_and_never_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_KEY", "sk-secret")
     body = b'{"error": {"message": "Incorrect key sk-secret"}}'
     with Endpoint(flaky(Answer(status=401, body=body))) as endpoint:
         model = spec(endpoint.url, endpoint={"api_key_env": "A_KEY"})
-        with pytest.raises(UserError) as caught:
+        with pytest.raises(Rejected) as caught:
             await ask(tmp_path, endpoint, question(), model=model)
         await ask(tmp_path, endpoint, question(), model=model)
         assert endpoint.headers[0]["Authorization"] == "Bearer sk-secret"
@@ -220,10 +284,10 @@ async def test_the_api_key_is_sent_and_never_told(tmp_path: Path, monkeypatch: p
 async def test_no_half_of_a_key_is_told_nor_what_steers_a_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int
 ) -> None:
-    key = "sk-4f9c2d1"  # too short to be masked in whatever a server says
+    key = "sk-4f9c2d1"
     monkeypatch.setenv("A_KEY", key)
     body = json.dumps({"error": {"message": "\x1b[31m\u202e" + "x" * (before - len("HTTP 401: ") - 12) + key}}).encode()
-    with Endpoint(lambda request, count: Answer(status=401, body=body)) as endpoint, pytest.raises(UserError) as caught:
+    with Endpoint(lambda request, count: Answer(status=401, body=body)) as endpoint, pytest.raises(Rejected) as caught:
         await ask(tmp_path, endpoint, question(), model=spec(endpoint.url, endpoint={"api_key_env": "A_KEY"}))
     told = str(caught.value)
     assert "xxx" in told and told.isprintable()

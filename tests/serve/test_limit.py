@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from serve.client import ChatClient
-from serve.limit import MOST, MOST_UNSEEN, START, Limit, queue_length
+from serve.limit import FILES, MOST, MOST_UNSEEN, START, Limit, connections, queue_length
 from serve.store import Store
 from tests.endpoint import Answer, Endpoint
 from tests.serve.test_client import question, spec
@@ -174,3 +176,65 @@ async def test_the_client_asks_for_less_after_a_refusal_and_is_answered_in_the_e
             assert {reply.text for reply in replies} == {"ok"}
             assert client.found[endpoint.url] <= START // 2  # less still where a busy machine lets an answer time out
         store.close()
+
+
+HIT = """
+import asyncio, resource, sys
+from pathlib import Path
+import serve.client
+from serve.client import ChatClient
+from serve.store import Store
+from tests.serve.test_client import question, spec
+
+async def main(url):
+    store = Store(Path("calls.sqlite"))
+    serve.client.connections = lambda: 1024  # as if nobody knew the limit: the kernel says it
+    async with ChatClient(store, backoff_s=0.01) as client:
+        await client.ask(spec(url), question("first"))
+        used = len(list(Path("/proc/self/fd").iterdir()))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + 6, used + 6))
+        replies = await asyncio.gather(*(client.ask(spec(url), question(str(n))) for n in range(60)))
+        print(len(replies), client.tallies["my-model", "supporter"].retries, list(client.found.values())[0])
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+def test_a_process_that_may_open_no_more_files_is_a_full_server(tmp_path: Path) -> None:
+    """60 calls at once, files for six more connections: each is retried until there is room, and fewer are under way."""
+    with Endpoint(lambda body, count: Answer("fine", delay=0.05)) as endpoint:
+        run = subprocess.run(
+            [sys.executable, "-c", HIT, endpoint.url], cwd=tmp_path, capture_output=True, text=True, timeout=120
+        )
+        assert not run.stderr, run.stderr
+        replies, retries, limit = map(int, run.stdout.split())
+        assert replies == 60 and retries > 0 and limit < START and endpoint.most <= 8
+    assert len(endpoint.requests) == 61
+
+
+@pytest.mark.parametrize(
+    ("limits", "open_files", "raised", "connections_"),
+    [
+        ((256, 256), 10, None, 198),
+        ((1024, 4096), 10, (4096, 4096), 4038),
+        ((1024, 2**30), 10, (FILES, 2**30), FILES - 58),
+        ((60, 60), 30, None, 15),
+        ((60, 60), 59, None, 1),
+    ],
+)
+def test_connections_are_what_the_limit_of_open_files_leaves(
+    monkeypatch: pytest.MonkeyPatch,
+    limits: tuple[int, int],
+    open_files: int,
+    raised: tuple[int, int] | None,
+    connections_: int,
+) -> None:
+    set_to: list[tuple[int, int]] = []
+    monkeypatch.setattr("serve.limit.resource.getrlimit", lambda which: limits)
+    monkeypatch.setattr("serve.limit.resource.setrlimit", lambda which, to: set_to.append(to))
+    monkeypatch.setattr("serve.limit.Path.iterdir", lambda folder: iter([folder] * open_files))
+    assert connections() == connections_ and set_to == ([raised] if raised else [])
+
+
+def test_a_limit_is_never_more_than_there_are_connections() -> None:
+    assert (Limit(fixed=100, most=30).limit, Limit(most=5).limit) == (30, 5)

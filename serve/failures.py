@@ -1,0 +1,91 @@
+"""Calls that were not answered, and when there are so many that a run ends early.
+
+A call without an answer is never stored: the same command asks it again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+Lost = Literal["infrastructure", "rejected"]
+FATAL = frozenset({401, 403, 404})  # no key, no right, no such model or address: the next call meets the same
+FIRST_CALLS = 20  # a model that rejects so many calls and has answered none answers none
+
+
+class Unanswered(Exception):
+    """A call without an answer. `outcome` is what records say of it, `status` the server's HTTP status where it gave one."""
+
+    outcome: ClassVar[Lost]
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class ServerLost(Unanswered):
+    """The endpoint kept failing until the retries were used up, or was not asked any more."""
+
+    outcome = "infrastructure"
+
+
+class Rejected(Unanswered):
+    """The server works but does not answer this call: asking again at once would change nothing."""
+
+    outcome = "rejected"
+
+
+class NotStored(Exception):
+    """An offline client was asked something that the store does not hold."""
+
+
+@dataclass(frozen=True, order=True)
+class FailedCall:
+    """An unanswered call as failures.json lists it: who was asked in which role, for which dialogue (or other item), and why
+    there is no answer."""
+
+    role: str
+    model: str
+    dialogue: str
+    outcome: Lost
+    status: int | None
+    reason: str
+
+
+class Threshold:
+    """When a run ends early: from then on nothing more is asked, and `cause` says why.
+
+    `fail_on_error` is how many of a run's dialogues may fail before it ends, as Inspect AI has it: a share below 1, a number
+    from 1 on. Without it a run ends at the first 401, 403 or 404, and when the first `FIRST_CALLS` calls to a model were all
+    rejected.
+    """
+
+    def __init__(self, fail_on_error: float | None = None) -> None:
+        self.cause: str | None = None
+        self._limit = fail_on_error
+        self._failed = 0
+        self._answered: set[tuple[str, str]] = set()
+        self._rejected: Counter[tuple[str, str]] = Counter()
+
+    def answered(self, place: tuple[str, str]) -> None:
+        """A call was answered; `place` is the server's address and the model's name there."""
+        self._answered.add(place)
+
+    def rejected(self, place: tuple[str, str], error: Rejected) -> None:
+        """A call was rejected."""
+        self._rejected[place] += 1
+        if self._limit is not None or self.cause:
+            return
+        if error.status in FATAL:
+            self.cause = f"{error} (--fail-on-error N goes on in spite of it)"
+        elif place not in self._answered and self._rejected[place] >= FIRST_CALLS:
+            self.cause = f"the first {FIRST_CALLS} calls were all rejected: {error}"
+
+    def dialogue_failed(self, total: int) -> None:
+        """One of the run's `total` dialogues, or its judgement, is missing."""
+        self._failed += 1
+        if self._limit is not None and not self.cause:
+            allowed = self._limit * total if self._limit < 1 else self._limit
+            if self._failed >= allowed:
+                self.cause = f"{self._failed} of {total} dialogues failed (--fail-on-error {self._limit:g})"

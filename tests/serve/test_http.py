@@ -1,0 +1,115 @@
+"""Bodies are capped while they are decompressed, redirects are not followed."""
+
+from __future__ import annotations
+
+import gzip
+import tracemalloc
+import zlib
+from pathlib import Path
+
+import orjson
+import pytest
+
+from serve.client import ChatClient
+from serve.errors import UserError
+from serve.failures import Rejected
+from serve.store import Store
+from tests.endpoint import Answer, Endpoint, bomb
+from tests.serve.test_client import ask, question, spec
+
+WHOLE = orjson.dumps({"choices": [{"message": {"content": "I hear you " + "x" * 70_000}, "finish_reason": "stop"}]})
+
+
+def raw_deflate(body: bytes) -> bytes:
+    stream = zlib.compressobj(wbits=-15)
+    return stream.compress(body) + stream.flush()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body"),
+    [
+        ("identity", WHOLE),
+        ("gzip", gzip.compress(WHOLE)),
+        ("GZIP", gzip.compress(WHOLE[:100]) + gzip.compress(WHOLE[100:])),
+        ("deflate", zlib.compress(WHOLE)),
+        ("deflate", raw_deflate(WHOLE)),
+    ],
+    ids=["identity", "gzip", "gzip of two members", "deflate", "deflate without a header"],
+)
+async def test_bodies_are_decompressed(tmp_path: Path, encoding: str, body: bytes) -> None:
+    with Endpoint(lambda request, count: Answer(body=body, headers={"Content-Encoding": encoding})) as endpoint:
+        (reply,) = await ask(tmp_path, endpoint, question())
+        assert endpoint.headers[0]["Accept-Encoding"] == "gzip, deflate"
+    assert reply.text == "I hear you " + "x" * 70_000
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Answer(body=b"no gzip", headers={"Content-Encoding": "gzip"}),
+        Answer(body=gzip.compress(WHOLE)[:-200], headers={"Content-Encoding": "gzip"}),
+        Answer(body=WHOLE, headers={"Content-Encoding": "br"}),
+    ],
+    ids=["not gzip", "cut off", "an encoding that was not asked for"],
+)
+async def test_a_body_that_cannot_be_decompressed_is_asked_again(tmp_path: Path, fault: Answer) -> None:
+    with Endpoint(lambda request, count: fault if count == 1 else Answer("fine")) as endpoint:
+        assert [reply.text for reply in await ask(tmp_path, endpoint, question())] == ["fine"]
+
+
+@pytest.mark.parametrize("status", [200, 400])
+async def test_a_gzip_bomb_costs_no_memory(tmp_path: Path, status: int) -> None:
+    """64 MB in 64 kB; the cap is 8 MB, held once as it grows and once as bytes. Of an error 1 MB is read."""
+    fault = bomb(64)
+    fault = Answer(status=status, body=fault.body, headers=fault.headers)
+    with Endpoint(lambda request, count: fault) as endpoint:
+        tracemalloc.start()
+        try:
+            with pytest.raises(Rejected, match="more than 8 MB" if status == 200 else "HTTP 400"):
+                await ask(tmp_path, endpoint, question())
+            assert tracemalloc.get_traced_memory()[1] < 25 * 2**20
+        finally:
+            tracemalloc.stop()
+        assert len(endpoint.requests) == 1
+
+
+@pytest.mark.parametrize("encoded", [False, True])
+async def test_the_cap_is_the_specs_and_exact(tmp_path: Path, encoded: bool) -> None:
+    empty = len(orjson.dumps({"choices": [{"message": {"content": ""}}]}))
+
+    def behave(request: dict[str, object], count: int) -> Answer:
+        body = orjson.dumps({"choices": [{"message": {"content": "x" * (2**20 - empty + count - 1)}}]})
+        return Answer(body=gzip.compress(body), headers={"Content-Encoding": "gzip"}) if encoded else Answer(body=body)
+
+    with Endpoint(behave) as endpoint:
+        model = spec(endpoint.url, endpoint={"max_response_mb": 1})
+        (reply,) = await ask(tmp_path, endpoint, question(), model=model)
+        assert len(reply.text) == 2**20 - empty
+        with pytest.raises(Rejected, match="more than 1 MB"):
+            await ask(tmp_path, endpoint, question("another"), model=model)
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_redirects_are_named_and_not_followed(tmp_path: Path, status: int) -> None:
+    """Neither to another origin nor to the same: what they point at is told, without what may be a secret."""
+
+    def behave(request: dict[str, object], count: int) -> Answer:
+        host = f"user:hunter2@127.0.0.1:{elsewhere.port}" if count == 1 else f"127.0.0.1:{endpoint.port}"
+        return Answer(status=status, headers={"Location": f"http://{host}/elsewhere?api_key=hunter2"}, body=b"")
+
+    with Endpoint() as elsewhere, Endpoint(behave) as endpoint:
+        for target in (elsewhere.port, endpoint.port):
+            with pytest.raises(Rejected, match=f"HTTP {status}: redirects to http://127.0.0.1:{target}/elsewhere, ") as caught:
+                await ask(tmp_path, endpoint, question())
+            assert "hunter2" not in str(caught.value)
+        assert elsewhere.followed == endpoint.followed == 0
+
+
+async def test_a_list_of_models_that_redirects_is_told_before_anything_is_asked(tmp_path: Path) -> None:
+    store = Store(tmp_path / "calls.sqlite")
+    with Endpoint() as endpoint:
+        async with ChatClient(store) as client:
+            with pytest.raises(UserError, match=f"redirects to http://127.0.0.1:{endpoint.port}/elsewhere; .*name its address"):
+                await client.check(spec(endpoint.url.replace("/v1", "/moved")), ["my-model"])
+        assert endpoint.followed == 0
+    store.close()
