@@ -120,7 +120,10 @@ def merge(folders: Sequence[Path], out: Path) -> list[Dialogue]:
     Raises `UserError` before anything is written when a shard is missing, doubled or unfinished, when shards come from
     different configs, and when dialogues are missing or in two shards.
     """
-    check_unique("merge", (str(folder.resolve()) for folder in folders), "folders")
+    places = [folder.resolve() for folder in folders]
+    if out.resolve() in places:
+        raise UserError(f"--out {out}: this is one of the shards; use another folder")
+    check_unique("merge", map(str, places), "folders")
     for folder in folders:
         if not (folder / "config.json").exists():
             raise UserError(f"not a run folder (no config.json): {folder}")

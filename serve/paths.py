@@ -94,7 +94,7 @@ class Writes:
 
 IN_FILE, IN_FOLDER, IN_NAME = Reads(), Reads("folder"), Reads("name")
 IN_MODEL = Reads("folder", ("*",))  # a checkpoint or an adapter: its files, not its subfolders
-IN_PLACES = Reads("place", labelled=True)
+IN_PLACES = Reads("place", ("*",), labelled=True)  # corpora: an output in a subfolder is not read again
 SHEET = Reads(beside=True)  # people fill it in where it was written to
 OUT_FILE, OUT_FOLDER = Writes(), Writes(("*",))
 

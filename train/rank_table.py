@@ -17,18 +17,19 @@ from data_prep.scores.human import read_dialogues
 from data_prep.tables import Cell, Estimate, Table, to_console, to_markdown
 from serve.errors import UserError, near
 from serve.files import read_jsonl, read_object, write_json, write_text
-from serve.paths import IN_FILE, IN_FOLDER, Writes
+from serve.paths import IN_FILE, Reads, Writes
 from train.examples import read_rank, rubric_beside
 from train.rank_figures import ALL, FIGURES, Difference, Judge, Row, Verdicts, compared, groups_of, languages_of, table_rows
 from train.rank_test import UNTRAINED
 from train.surface import SURFACE, Item, Key, items, majority_judgements, surface_judgements
 
+IN_DATA = Reads("folder", ("train.jsonl", "valid.jsonl", "test.jsonl", "rubric.yaml"))
 MAJORITY, TEST_MAJORITY = "majority (train)", "majority (test)"
 FEW = 20  # groups, below which the percentile bootstrap is known to cover less than it says
 
 
 def rank_table(
-    data: Annotated[Path, typer.Option("--data", help="Folder that `python -m data_prep rank-sft` wrote."), IN_FOLDER],
+    data: Annotated[Path, typer.Option("--data", help="Folder that `python -m data_prep rank-sft` wrote."), IN_DATA],
     dialogues: Annotated[list[Path], typer.Option("--dialogues", help="JSONL of all its dialogues. Repeat for more."), IN_FILE],
     judgements: Annotated[
         list[Path],

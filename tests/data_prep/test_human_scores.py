@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from data_prep.commands.scores import import_scores
@@ -18,8 +17,9 @@ from data_prep.scores.human import read_scores, round_half_up
 from evalsuite.statistics.agreement import read_gold, read_judgements
 from serve.errors import UserError
 from serve.files import read_jsonl, write_jsonl
+from serve.paths import Verbs
 
-app = typer.Typer(pretty_exceptions_enable=False)
+app = Verbs(pretty_exceptions_enable=False)
 app.command()(import_scores)
 
 
