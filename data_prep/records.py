@@ -65,7 +65,7 @@ _PLAIN = AfterValidator(plain_name)
 Name = Annotated[str, _PLAIN]
 Identifier = Annotated[str, Field(min_length=1, max_length=200), _PLAIN]
 Part = Annotated[str, Field(min_length=1, max_length=150), _PLAIN]  # what an identifier is made with
-Score = Annotated[Number, Field(ge=-1000, le=1000)]  # no rubric goes further; what does is damage, and tables grow with it
+_Value = Annotated[Number, Field(ge=-1000, le=1000)]  # no rubric goes further: tables that list all levels would not end
 _Level = Annotated[str, AfterValidator(_level)]
 _Probability = Annotated[Number, Field(ge=0)]
 
@@ -238,9 +238,9 @@ def dialogue_id(framework: str, subject: str, supporter: str, simulator: str, tr
 class Judgement(Record):
     """One judge's verdict on one dimension. A verdict that could not be read has `value: null` and its raw text.
 
-    `distribution` maps each whole score of the scale (as text) to its probability, `expected` is its mean; both are null when
-    the judge gave no token probabilities. `condition` holds the experimental condition (mode, order, strategy); `method` is how
-    the verdict was asked for (joint, per_dimension, paper; `given` for verdicts from elsewhere).
+    `distribution` maps whole scores (as text) to their probabilities, `expected` is its mean; both are null when the
+    judge gave no token probabilities. `condition` holds the experimental condition (mode, order, strategy); `method` is how the
+    verdict was asked for (joint, per_dimension, paper; `given` for verdicts from elsewhere).
     """
 
     dialogue_id: Identifier
@@ -248,8 +248,8 @@ class Judgement(Record):
     judge: Identifier
     rubric: Identifier
     dimension: Identifier
-    value: Score | None
-    expected: Score | None = None
+    value: _Value | None
+    expected: _Value | None = None
     distribution: dict[_Level, _Probability] | None = None
     turn: Count | None = None
     repeat: Count = 0
@@ -277,7 +277,7 @@ class HumanScore(Record):
     annotator: Identifier
     rubric: Identifier
     dimension: Identifier
-    value: Score
+    value: _Value
     turn: Count | None = None
 
 

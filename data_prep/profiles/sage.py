@@ -92,7 +92,7 @@ class _Said(Raw):
     role: Literal["user", "assistant"]
     content: str
     emotion: Annotated[Annotated[Number, Field(ge=0, le=100)] | None, Field(alias="emotion-point")] = None
-    planning: _Thoughts = _Thoughts()
+    planning: _Thoughts | None = None
 
 
 class _Result(Raw):
@@ -186,10 +186,9 @@ def profile_id(source_id: str) -> str:
 def _turn(said: _Said) -> Turn:
     """The state is what the simulator made of the reply before (activity, impression, whether its wish was met), and its
     emotion from 0 to 100; how it then planned its own words is left out."""
-    planning = said.planning
-    thoughts = [
-        _BRACKET.sub("", thought or "").strip() for thought in (planning.activity, planning.analyse, planning.TargetCompletion)
-    ]
+    planning = said.planning or _Thoughts()
+    parts = (planning.activity, planning.analyse, planning.TargetCompletion)
+    thoughts = [_BRACKET.sub("", part or "").strip() for part in parts]
     text = "\n".join(thought for thought in thoughts if thought)
     state: dict[str, Any] = {"text": text} if text else {}
     if said.emotion is not None:

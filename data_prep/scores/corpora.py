@@ -129,7 +129,7 @@ class _Pair(Raw):
 
     def dialogue(self, row: Row, rows: Rows) -> Dialogue | None:
         """The post and the reply as two turns; pairs of one post share its source id's base. None, and a drop, when one of the
-        two is empty or an id is none."""
+        two is empty or an id is too long."""
         turns = merged([Turn(role="seeker", text=self.seeker_post), Turn(role="supporter", text=self.response_post)])
         if len(turns) < 2:
             rows.drop(row, "empty post or reply")

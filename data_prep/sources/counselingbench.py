@@ -36,8 +36,9 @@ def read(files: list[Path], rows: Rows) -> Iterator[Item]:
             chinese = isinstance(row.value, dict) and "text" in row.value
             language: Language = "zh" if chinese else "en"
             raw = rows.parse(_Chinese, row) if chinese else rows.parse(_English, row)
-            source_id = f"{language}/{raw.question_id}" if raw else ""
-            item = post(row, rows, "counselingbench", source_id, language, raw.post()) if raw else None
+            if raw is None:
+                continue
+            item = post(row, rows, "counselingbench", f"{language}/{raw.question_id}", language, raw.post())
             if item is not None:
                 yield item
 
