@@ -190,10 +190,9 @@ def explain(error: ValidationError) -> str:
     field = " ".join(".".join(parts).split())[:100] or "record"
     message = {"extra_forbidden": "unknown field", "model_type": "expected a JSON object"}.get(first["type"], first["msg"])
     message = " ".join(message.removeprefix("Value error, ").split())
-    given = str(first["input"])
-    shown = isinstance(first["input"], str | int | float) and not ("://" in given and problem_of(given))  # no passwords
-    if first["type"] not in {"missing", "extra_forbidden"} and shown:
-        message += f" (got {given[:60]!r})"
+    if first["type"] not in {"missing", "extra_forbidden"} and isinstance(first["input"], str | int | float):
+        given = str(first["input"])
+        message += "" if "://" in given and problem_of(given) else f" (got {given[:60]!r})"  # a password is not repeated
     return f"{field}: {message}" + (f" (and {len(more)} more)" if more else "")
 
 

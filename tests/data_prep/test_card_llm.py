@@ -26,6 +26,7 @@ from serve.answers import Reply
 from serve.batch import Batch
 from serve.client import ChatClient
 from serve.errors import UserError
+from serve.failures import ServerLost
 from serve.files import CONFIGS, load_yaml, write_jsonl
 from tests.endpoint import Answer, Endpoint
 
@@ -196,8 +197,9 @@ def test_extract_counts_keeps_the_unreadable_and_asks_nothing_twice(run: Run) ->
 def test_an_interrupted_extraction_asks_only_the_rest(run: Run) -> None:
     esconv(Path("corpus"), 6)
     with cards_server(lambda body, count: Answer(CARD) if count <= 3 else Answer(status=400)) as endpoint:
-        assert isinstance(extract(run, endpoint).exception, UserError)
-        assert not Path("out/cards.jsonl").exists()
+        result = extract(run, endpoint)
+        assert result.exit_code == 1 and "3 without an answer" in result.output and "rejected: model" in result.output
+    assert Path("out/unreadable.jsonl").read_text().count('"reason":"rejected by the server","raw":"model ') == 3
     with cards_server(lambda body, count: Answer(CARD)) as endpoint:
         ok(extract(run, endpoint))
         assert len(endpoint.requests) == 3
@@ -206,7 +208,9 @@ def test_an_interrupted_extraction_asks_only_the_rest(run: Run) -> None:
 
 def test_a_lost_server_leaves_a_hint_and_the_item(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     esconv(Path("corpus"), 2)
-    monkeypatch.setattr(Batch, "ask", lambda self, questions, unit: [None, Reply(text=CARD, finish_reason="stop")])
+    monkeypatch.setattr(
+        Batch, "ask", lambda self, questions, unit: [ServerLost("gone"), Reply(text=CARD, finish_reason="stop")]
+    )
     result = run("extract", "--source", "esconv=corpus", "--out", "out", "--model", "model.yaml")
     assert result.exit_code == 1, "what was written is not the whole"
     assert "1 without an answer" in result.output and '"no answer"' in Path("out/unreadable.jsonl").read_text()

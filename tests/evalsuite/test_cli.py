@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -210,3 +211,28 @@ def test_verdicts_without_a_value_are_told(esc_eval: EscEval) -> None:
             patch.setattr("evalsuite.commands.run.console.print", lambda *what, **_: told.extend(map(str, what)))
             esc_eval("run", *arguments, *mine, *EMBEDDED_JUDGE)
     assert any(line.startswith("7 of 7 verdicts have no value") and "7 context_overflow" in line for line in told)
+
+
+def test_replies_that_were_cut_off_are_counted_wherever_they_are_of_interest(esc_eval: EscEval) -> None:
+    """The supporter's second reply in each dialogue is cut off, and kept; the judge's only one too."""
+
+    def behave(body: dict[str, Any], count: int) -> Answer:
+        answer = echo(body, count)
+        second = body["model"] == "my-model" and len(body["messages"]) == 3
+        return replace(answer, finish_reason="length") if second or "structured_outputs" in body else answer
+
+    with Endpoint(behave, models=("embedded", "my-model")) as endpoint:
+        Path("c.yaml").write_text(yaml.safe_dump(demo_config(limit=2, languages=["en"], gold=None, exchanges=3)))
+        mine = ("--supporter", "my-model", "--base-url", endpoint.url, "--out", "run")
+        told: list[str] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("evalsuite.commands.run.console.print", lambda *what, **_: told.extend(map(str, what)))
+            assert esc_eval("run", "--config", "c.yaml", "--endpoint", f"embedded={endpoint.url}", *mine) == (0, "")
+    sentence = "Replies cut off at their token limit: 2 of 2 by the judge embedded, 2 of 6 by the supporter my-model."
+    assert told[-1] == sentence
+    dialogues = [json.loads(line) for line in Path("run/dialogues.jsonl").read_text().splitlines()]
+    assert [(len(d["turns"]), d["usage"]["cut_off"]) for d in dialogues] == [(7, {"supporter": 1})] * 2
+    usage = json.loads(Path("run/usage.json").read_text())["simulate"]
+    assert usage["judge"]["embedded"]["cut_off"] == {"judge": 2} and "cut_off" not in usage["seeker"]["embedded"]
+    assert sentence in Path("run/report.md").read_text()
+    assert "cut off (supporter)" in Path("run/tables/terminations.csv").read_text()

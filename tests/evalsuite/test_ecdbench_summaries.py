@@ -139,8 +139,8 @@ def test_a_lost_server_is_told_and_asked_again(
 
     with Endpoint(half, models=("embedded",)) as endpoint:
         code, said = esc_eval(*run(endpoint.url, corpora))
-        assert code == 1 and "1 of 7 summaries are missing because a server was lost" in said
-        with pytest.raises(UserError, match="lcsts summary:2 has no summary because a server was lost"):
+        assert code == 1 and "1 of 7 summaries are missing because a server failed" in said
+        with pytest.raises(UserError, match="lcsts summary:2 has no summary because a server failed"):
             judged_scores(Path("run/judgements.jsonl"), Path("run/summaries.jsonl"))
         broken["now"], asked = False, len(endpoint.requests)
         assert esc_eval(*run(endpoint.url, corpora))[0] == 0 and len(endpoint.requests) == asked + 1

@@ -175,14 +175,15 @@ def test_a_run_broken_in_mid_dialogue_asks_nothing_twice(esc_eval: EscEval, tmp_
         if body["model"] == "thinker":
             answer.text += ". I want to kill myself."
         if breaks and len(answered) == breaks[0]:
-            return Answer(status=404)  # ends the process at once, as a kill does
+            return Answer(status=404)  # nothing more is asked
         answered.append(body)
         return answer
 
     with Endpoint(behave, MODELS) as endpoint:
         given = config(tmp_path, endpoint, supporters=[str(tmp_path / f"{name}.yaml") for name in ("my-model", "other")])
         while breaks:
-            assert esc_eval("simulate", "--config", given)[0] == 2 and not (tmp_path / "run" / "dialogues.jsonl").exists()
+            assert esc_eval("simulate", "--config", given)[0] == 1
+            assert '"rejected"' in (tmp_path / "run" / "dialogues.jsonl").read_text()
             breaks.pop(0)
         for verb in ("simulate", "score"):
             assert esc_eval(verb, "--config", given) == (0, "")
