@@ -30,6 +30,10 @@ class ServerLost(Unanswered):
     outcome = "infrastructure"
 
 
+class NotAsked(ServerLost):
+    """The call was not made at all: its model was given up before, or the run has ended early."""
+
+
 class Rejected(Unanswered):
     """The server works but does not answer this call: asking again at once would change nothing."""
 
