@@ -266,7 +266,8 @@ async def _stream(client: ChatClient, resolved: Resolved, jobs: Sequence[Job], j
             client.threshold.dialogue_failed(len(jobs))
         progress.step()
 
-    await in_flight(jobs, one, client.width)
+    failed = client.store.failed_items()  # in earlier tries: they come last, so that they keep nothing else from being asked
+    await in_flight(sorted(jobs, key=lambda job: failed.get(job.id, 0)), one, client.width)
     ordered = [job.id for job in jobs]
     found = [judgement for id in ordered for judgement in judgements.get(id, [])]
     return Outcome(

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 from serve.answers import BadFinish, Reply, Unreadable, read_reply, reply_of_error
 from serve.errors import UserError, near, printable
-from serve.failures import FailedCall, NotStored, Rejected, ServerLost, Threshold, Unanswered
+from serve.failures import FailedCall, NotAsked, NotStored, Rejected, ServerLost, Threshold, Unanswered
 from serve.files import digest
 from serve.http import ACCEPTED, BadEncoding, read_body, redirect_target, retry_after
 from serve.limit import CROWDED, MOST, Limit, connections, queue_length
@@ -34,6 +34,7 @@ from serve.store import Store
 
 Message = dict[Literal["role", "content"], str]
 RETRIED_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
+LOST_DIALOGUES = 3  # a model is not given up for what goes wrong in fewer: one dialogue alone can have a server fail every time
 _EMPTY_TRIES = 3  # an empty answer is believed when it comes this often: servers under load give some that mean nothing
 _MEGABYTE = 2**20
 _LISTED = 8 * _MEGABYTE  # bytes that a list of models or of a server's figures may have
@@ -109,8 +110,8 @@ class ChatClient:
 
     An error that says that the prompt is too long, or against a content policy, is an answer. Any other status, a redirect, a
     body of more than `endpoint.max_response_mb` and a completion broken off in every try are `Rejected`; `ServerLost` is raised
-    when the tries are used up. A model that lost `lost_in_a_row` calls, with no answer between them, is given up: what is
-    asked of it later is lost at once; so is everything once `threshold` is reached. `failures` lists all of these calls.
+    when the tries are used up. A model that lost `lost_in_a_row` calls of at least `LOST_DIALOGUES` dialogues, with no answer
+    between them, is given up: what is asked of it later is lost at once; so is everything once `threshold` is reached. `failures` lists all of these calls.
     With `offline`, whatever is not in the store raises `NotStored`.
     """
 
@@ -141,7 +142,8 @@ class ChatClient:
             auto_decompress=False,  # `read_body` does, and stops in time
         )
         self._fingerprints: dict[str, str] = {}
-        self._lost: dict[tuple[str, str], int] = defaultdict(int)  # (endpoint, served name) → calls lost since its last answer
+        # (endpoint, served name) → the dialogues of the calls lost since its last answer
+        self._lost: dict[tuple[str, str], list[str]] = defaultdict(list)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -217,9 +219,11 @@ class ChatClient:
             try:
                 reply, seconds = await self._asked(spec, question, tally)
             except Unanswered as error:
-                about = question.sample.get("dialogue") or " ".join(map(str, question.sample.values()))
+                about = str(question.sample.get("dialogue") or " ".join(map(str, question.sample.values())))
                 reason = (error.outcome, error.status, str(error))
-                self.failures.append(FailedCall(question.purpose, spec.name, str(about), *reason))
+                self.failures.append(FailedCall(question.purpose, spec.name, about, *reason))
+                if not isinstance(error, NotAsked):
+                    await self.store.fail(key, about, question.purpose, spec.name, error.outcome, str(error))
                 raise
             await self.store.put(key, reply.model_dump(), seconds)
             tally.asked += 1
@@ -278,27 +282,28 @@ class ChatClient:
             reply = await self._tried(spec, question, tally, base_url, limit)
             seconds = time.perf_counter() - started
         except Rejected as error:
-            self._lost[place] = 0  # it works
+            self._lost[place].clear()  # it works
             self.threshold.rejected(place, error)
             raise
         finally:
             limit.release()
-        self._lost[place] = 0
+        self._lost[place].clear()
         self.threshold.answered(place)
         return reply, seconds
 
     async def _tried(self, spec: ModelSpec, question: Question, tally: Tally, base_url: str, limit: Limit) -> Reply:
         """The reply of as many tries as it takes."""
         where, place = _where(spec, base_url), (base_url, question.served_name)
-        if self._lost[place] >= self.lost_in_a_row:
-            raise ServerLost(f"{where}: given up after {self.lost_in_a_row} lost calls in a row")
+        lost = self._lost[place]
+        if len(lost) >= self.lost_in_a_row and len(set(lost)) >= LOST_DIALOGUES:
+            raise NotAsked(f"{where}: given up after {len(lost)} lost calls in a row")
         payload = orjson.dumps(self._body(spec, question))
         problem: Exception | None = None
         empty = 0
         started = time.monotonic()
         for attempt in range(self.attempts):
             if self.threshold.cause:
-                raise ServerLost(f"{where}: not asked any more: the run ended early")
+                raise NotAsked(f"{where}: not asked any more: the run ended early")
             wait = None
             tried = time.monotonic()
             try:
@@ -327,7 +332,7 @@ class ChatClient:
         last = f"{where}: gave up after {attempt + 1} attempts: {_redact(spec, told)}"
         if isinstance(problem, BadFinish):
             raise Rejected(last)
-        self._lost[place] += 1
+        lost.append(question.session or str(dict(question.sample)))
         raise ServerLost(last, problem.status if isinstance(problem, _Again) else None)
 
     async def _once(self, spec: ModelSpec, question: Question, base_url: str, payload: bytes) -> Reply:

@@ -113,6 +113,10 @@ class Store:
         """Dialogue (or other item) → how often calls for it failed that are still without an answer."""
         return dict(self._rows("SELECT item, sum(times) FROM failures GROUP BY item"))
 
+    def failed_keys(self) -> dict[str, int]:
+        """Key → how often a call failed that is still without an answer."""
+        return dict(self._rows("SELECT key, times FROM failures"))
+
     def failed(self) -> list[tuple[str, str, str, int]]:
         """Calls that failed and are still without an answer: (role, spec, outcome, how many)."""
         return self._rows("SELECT role, spec, outcome, count(*) FROM failures GROUP BY 1, 2, 3 ORDER BY 1, 2, 3")
