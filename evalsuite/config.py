@@ -66,6 +66,7 @@ class EvalConfig(BaseModel):
     launched. `concurrency` fixes how many calls are under way at once; without it each server gets what it bears.
     `fail_on_error` is how many dialogues may fail before the run ends early: a share below 1, a number from 1 on; without it a
     run ends when a key or model is refused, or the first calls to a model are all rejected (`serve.failures.Threshold`).
+    `keep_messages_kb`: the call store keeps the messages of a call beside its answer if they have at most so many KB (0: none).
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -88,6 +89,7 @@ class EvalConfig(BaseModel):
     shard: Annotated[str, AfterValidator(lambda text: str(Shard.parse(text)))] | None = None
     concurrency: Annotated[int, Field(gt=0, le=10**6)] | None = None
     fail_on_error: Annotated[float, Field(gt=0, le=10**9)] | None = None
+    keep_messages_kb: Annotated[int, Field(ge=0, le=10**6)] = 32
     gold: GoldConfig | None = None
     endpoints: dict[str, PlainUrl] = {}
     out: str

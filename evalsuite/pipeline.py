@@ -22,6 +22,7 @@ from evalsuite.identity import gold_config, score_config, simulate_config
 from evalsuite.judge import Judge
 from evalsuite.runs import Run
 from evalsuite.statistics.agreement import agreement
+from evalsuite.versions import versions
 from serve.batch import in_flight
 from serve.client import ChatClient, Tally
 from serve.errors import UserError, near
@@ -189,12 +190,17 @@ def _execute(
     async def work(endpoints: Mapping[str, str], offline: bool) -> Outcome:
         threshold = Threshold(resolved.config.fail_on_error)
         async with ChatClient(
-            run.store, endpoints, resolved.config.concurrency, offline=offline, threshold=threshold
+            run.store,
+            endpoints,
+            resolved.config.concurrency,
+            offline=offline,
+            threshold=threshold,
+            keep_messages=1024 * resolved.config.keep_messages_kb,
         ) as client:
             listed = jobs(client)
             needed[:] = [*specs, *_speaking(resolved, listed)]
-            if not offline:
-                await _check(client, resolved, needed)
+            servers = {} if offline else await _check(client, resolved, needed)
+            run.keep_versions(versions(resolved, servers))
             quiet = Console(quiet=True) if offline else console
             with CallProgress(len(listed), client, quiet, stage, "dialogues") as progress:
                 outcome = await _stream(client, resolved, listed, judged, progress)
@@ -223,7 +229,9 @@ def _speaking(resolved: Resolved, jobs: Sequence[Job]) -> list[ModelSpec]:
     return [spec for spec in resolved.supporters if spec.name in names] if names else []
 
 
-async def _check(client: ChatClient, resolved: Resolved, specs: Sequence[ModelSpec]) -> None:
+async def _check(client: ChatClient, resolved: Resolved, specs: Sequence[ModelSpec]) -> dict[str, str | None]:
+    """Check that every model is served; returns model → version of its server, where that is told."""
+    versions = {}
     for spec in specs:
         names = {spec.served_name()}
         if spec.adapters is not None:
@@ -233,6 +241,8 @@ async def _check(client: ChatClient, resolved: Resolved, specs: Sequence[ModelSp
                 for dimension in resolved.rubric.dimensions
             }
         await client.check(spec, sorted(names))
+        versions[spec.name] = await client.server_version(spec, min(names))
+    return versions
 
 
 async def _thought_through(resolved: Resolved, client: ChatClient, dialogue: Dialogue) -> Dialogue:

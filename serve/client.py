@@ -21,6 +21,7 @@ import aiohttp
 import orjson
 from pydantic import ValidationError
 
+from serve import provenance
 from serve.answers import BadFinish, Reply, Unreadable, read_reply, reply_of_error
 from serve.errors import UserError, near, printable
 from serve.failures import FailedCall, NotAsked, NotStored, Rejected, ServerLost, Threshold, Unanswered
@@ -112,6 +113,9 @@ class ChatClient:
     body of more than `endpoint.max_response_mb` and a completion broken off in every try are `Rejected`; `ServerLost` is raised
     when the tries are used up. A model that lost `lost_in_a_row` calls of at least `LOST_DIALOGUES` dialogues, with no answer
     between them, is given up: what is asked of it later is lost at once; so is everything once `threshold` is reached. `failures` lists all of these calls.
+
+    An answer that names another model than the first one did is no answer, and ends the run (`provenance.SameModel`). The store
+    keeps the messages of a call beside its reply if they have at most `keep_messages` bytes.
     With `offline`, whatever is not in the store raises `NotStored`.
     """
 
@@ -124,6 +128,7 @@ class ChatClient:
     lost_in_a_row: int = 5
     offline: bool = False
     threshold: Threshold = field(default_factory=Threshold)
+    keep_messages: int = provenance.KEPT
     backoff_s: float = 0.5
     backoff_max_s: float = 30.0
     tallies: dict[tuple[str, str], Tally] = field(default_factory=lambda: defaultdict(Tally))
@@ -142,6 +147,7 @@ class ChatClient:
             auto_decompress=False,  # `read_body` does, and stops in time
         )
         self._fingerprints: dict[str, str] = {}
+        self._models = provenance.SameModel(self.store.models())
         # (endpoint, served name) → the dialogues of the calls lost since its last answer
         self._lost: dict[tuple[str, str], list[str]] = defaultdict(list)
         return self
@@ -197,15 +203,20 @@ class ChatClient:
             if name not in listed:
                 raise UserError(f"{where}: does not serve {name!r}: {_redact(spec, near(name, listed))}")
 
-    def key(self, spec: ModelSpec, question: Question) -> str:
+    async def server_version(self, spec: ModelSpec, served_name: str) -> str | None:
+        """The version of the vLLM server behind a model; None where it is another or does not say."""
+        return await provenance.server_version(self._session, self.base_url(spec, served_name))
+
+    def key(self, spec: ModelSpec, question: Question, body: dict[str, Any] | None = None) -> str:
         """The call's key (64 hex digits)."""
         if spec.name not in self._fingerprints:
             self._fingerprints[spec.name] = spec.fingerprint()
-        return digest([self._fingerprints[spec.name], self._body(spec, question), dict(question.sample)])
+        return digest([self._fingerprints[spec.name], body or self._body(spec, question), dict(question.sample)])
 
     async def ask(self, spec: ModelSpec, question: Question) -> Reply:
         """The model's reply: from the store when this call was finished before, else from the server."""
-        key = self.key(spec, question)
+        body = self._body(spec, question)
+        key = self.key(spec, question, body)
         tally = self.tallies[spec.name, question.purpose]
         stored = self.store.get(key)
         if stored is not None:
@@ -217,7 +228,7 @@ class ChatClient:
             raise NotStored(key)
         else:
             try:
-                reply, seconds = await self._asked(spec, question, tally)
+                reply, seconds, attempt = await self._asked(spec, question, body, tally)
             except Unanswered as error:
                 about = str(question.sample.get("dialogue") or " ".join(map(str, question.sample.values())))
                 reason = (error.outcome, error.status, str(error))
@@ -225,7 +236,8 @@ class ChatClient:
                 if not isinstance(error, NotAsked):
                     await self.store.fail(key, about, question.purpose, spec.name, error.outcome, str(error))
                 raise
-            await self.store.put(key, reply.model_dump(), seconds)
+            origin = provenance.origin(spec, question.purpose, body, reply.model, attempt, self.keep_messages)
+            await self.store.put(key, reply.model_dump(), seconds, origin)
             tally.asked += 1
             tally.generated += reply.completion_tokens
             tally.seconds += seconds
@@ -270,8 +282,10 @@ class ChatClient:
             self._silent.add(base_url)
         return found
 
-    async def _asked(self, spec: ModelSpec, question: Question, tally: Tally) -> tuple[Reply, float]:
-        """The server's reply, and the seconds that it took once the call had its turn."""
+    async def _asked(
+        self, spec: ModelSpec, question: Question, body: dict[str, Any], tally: Tally
+    ) -> tuple[Reply, float, int]:
+        """The server's reply, the seconds that it took once the call had its turn, and which try it was."""
         base_url = self.base_url(spec, question.served_name)
         place = base_url, question.served_name
         limit = self._limits["" if self.concurrency else base_url]
@@ -279,7 +293,7 @@ class ChatClient:
         await limit.acquire(begun)
         try:
             started = time.perf_counter()
-            reply = await self._tried(spec, question, tally, base_url, limit)
+            reply, attempt = await self._tried(spec, question, orjson.dumps(body), tally, base_url, limit)
             seconds = time.perf_counter() - started
         except Rejected as error:
             self._lost[place].clear()  # it works
@@ -289,15 +303,19 @@ class ChatClient:
             limit.release()
         self._lost[place].clear()
         self.threshold.answered(place)
-        return reply, seconds
+        if problem := self._models.problem(spec, question.served_name, reply.model):
+            self.threshold.end(f"{_where(spec, base_url)}: {problem}")
+            raise Rejected(f"{_where(spec, base_url)}: {problem}")
+        return reply, seconds, attempt
 
-    async def _tried(self, spec: ModelSpec, question: Question, tally: Tally, base_url: str, limit: Limit) -> Reply:
-        """The reply of as many tries as it takes."""
+    async def _tried(
+        self, spec: ModelSpec, question: Question, payload: bytes, tally: Tally, base_url: str, limit: Limit
+    ) -> tuple[Reply, int]:
+        """The reply of as many tries as it takes, and how many these were."""
         where, place = _where(spec, base_url), (base_url, question.served_name)
         lost = self._lost[place]
         if len(lost) >= self.lost_in_a_row and len(set(lost)) >= LOST_DIALOGUES:
             raise NotAsked(f"{where}: given up after {len(lost)} lost calls in a row")
-        payload = orjson.dumps(self._body(spec, question))
         problem: Exception | None = None
         empty = 0
         started = time.monotonic()
@@ -312,7 +330,7 @@ class ChatClient:
                 if not reply.empty or empty == _EMPTY_TRIES or attempt + 1 == self.attempts:
                     if limit.answered(question.purpose, time.monotonic() - tried):
                         limit.adapt(await self._queue(spec, base_url))
-                    return reply
+                    return reply, attempt + 1
                 tally.retries += 1
                 continue
             except (_Again, Unreadable, BadEncoding, aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -327,7 +345,7 @@ class ChatClient:
             longest = min(self.backoff_max_s, self.backoff_s * 2**attempt)
             await asyncio.sleep(min((wait or 0.0) + random.uniform(longest / 2, longest), left))
         if isinstance(problem, _Again) and problem.believed:
-            return problem.believed
+            return problem.believed, attempt + 1
         told = problem if isinstance(problem, _Again | Unreadable) else f"{type(problem).__name__} {problem}"
         last = f"{where}: gave up after {attempt + 1} attempts: {_redact(spec, told)}"
         if isinstance(problem, BadFinish):

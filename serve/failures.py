@@ -72,6 +72,10 @@ class Threshold:
         self._answered: set[tuple[str, str]] = set()
         self._rejected: Counter[tuple[str, str]] = Counter()
 
+    def end(self, cause: str) -> None:
+        """End the run early, whatever `fail_on_error` allows; the first cause stands."""
+        self.cause = self.cause or cause
+
     def answered(self, place: tuple[str, str]) -> None:
         """A call was answered; `place` is the server's address and the model's name there."""
         self._answered.add(place)

@@ -40,7 +40,8 @@ class Endpoint(_Part):
     `api_key_env` names the environment variable that holds the key; the key itself is never in a file. `model` is the name
     the server knows the model by (default: the spec's name). `constrained` says whether the server takes vLLM's
     `structured_outputs`; `top_logprobs` how many alternatives a token it reports (0: none). An answer of more than
-    `max_response_mb` megabytes, decompressed, is not read.
+    `max_response_mb` megabytes, decompressed, is not read. `any_model` lets answers count whatever model the server names in
+    them: for routers that spell it in several ways. Otherwise another name than a run's first ends the run.
     """
 
     base_url: PlainUrl | None = None
@@ -50,6 +51,7 @@ class Endpoint(_Part):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] = 20
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     max_response_mb: Annotated[int, Field(gt=0, le=1024)] = 8
+    any_model: bool = False
 
 
 class ServeOptions(_Part):

@@ -41,13 +41,15 @@ _FAIL = (
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a reply came from: who was asked for what (`role`, `spec`, `served`), which model the server says answered, in
-    which try, and the messages as they were sent (`prompt` their hash; `messages` None where they are not kept)."""
+    """Where a reply came from: who was asked for what (`role`, `spec`, `served`), which model the server says answered
+    (`reference`: if it is to be held to that name), in which try, and the messages as they were sent (`prompt` their hash;
+    `messages` None where they are not kept)."""
 
     role: str
     spec: str
     served: str
     model: str | None
+    reference: str | None
     attempt: int
     prompt: str
     messages: bytes | None = None
@@ -141,8 +143,9 @@ class Store:
             role, spec, model, attempt, prompt = origin.role, origin.spec, origin.model, origin.attempt, origin.prompt
             if origin.messages is not None:
                 self._waiting.append(("INSERT OR IGNORE INTO prompts VALUES (?, ?)", (origin.prompt, origin.messages)))
-            if origin.model is not None:
-                self._waiting.append(("INSERT OR IGNORE INTO models VALUES (?, ?, ?)", (spec, origin.served, model)))
+            if origin.reference is not None:
+                named = (spec, origin.served, origin.reference)
+                self._waiting.append(("INSERT OR IGNORE INTO models VALUES (?, ?, ?)", named))
         finish = reply.get("finish_reason")
         row = (key, orjson.dumps(reply), seconds, role, spec, model, finish, time.time(), attempt, prompt)
         await self._written(_PUT, row, "DELETE FROM failures WHERE key = ?", (key,))

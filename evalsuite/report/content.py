@@ -42,6 +42,7 @@ from evalsuite.statistics.summary import (
     supporter_of,
     terminations,
 )
+from evalsuite.versions import made_with
 from serve.errors import UserError
 from serve.files import read_bytes, read_jsonl
 from serve.specs import EMBEDDED_PREFIX
@@ -133,7 +134,7 @@ def content_of(run: Run) -> ReportContent:
         judgements=judgements,
         tables=[*tables, *along.tables],
         charts=along.charts,
-        facts=list(_facts(config)),
+        facts=[*_facts(config), *made_with(run.versions())],
         agreement=agreed,
         config=config | {"fingerprints": _fingerprints(config)},
         timing=seconds,
