@@ -135,6 +135,7 @@ class Judge:
             regex=f"[{scale.min}-{scale.max}]{{{digits}}}" if constrained and digits > 1 else None,
             logprobs=True,
             session=dialogue.id,
+            readable=lambda text: self._read(text, digits) is not None,
         )
         return await self.reply(question)
 
@@ -152,7 +153,7 @@ class Judge:
         answer = await self._ask(dialogue, "all", keys)
         if isinstance(answer, str):
             return [self.judgement(dialogue, key, "", failure=answer) for key in keys]
-        scores = self._read_digits(answer.text, len(keys))
+        scores = self._read(answer.text, len(keys))
         if scores is None:
             return [self.judgement(dialogue, key, answer.text) for key in keys]
         found = digit_distributions(answer, self.rubric.scale.scores)
@@ -167,13 +168,17 @@ class Judge:
         answer = await self._ask(dialogue, key, [key])
         if isinstance(answer, str):
             return self.judgement(dialogue, key, "", failure=answer)
-        if self.method == "paper":
-            score = paper_score(answer.text, self.rubric.scale.scores)
-        else:
-            read = self._read_digits(answer.text, 1)
-            score = read[0] if read else None
+        read = self._read(answer.text, 1)
+        score = read[0] if read else None
         found = [d for value, d in digit_distributions(answer, self.rubric.scale.scores) if value == score]
         return self.judgement(dialogue, key, answer.text, score, found[0] if found else None)
+
+    def _read(self, text: str, count: int) -> list[int] | None:
+        """The scores in an answer, one a dimension asked for; None where they cannot be read."""
+        if self.method != "paper":
+            return self._read_digits(text, count)
+        score = paper_score(text, self.rubric.scale.scores)
+        return None if score is None else [score]
 
     def _read_digits(self, text: str, count: int) -> list[int] | None:
         """Exactly `count` scores of the scale: digits alone, or parted by white space or commas. Anything else is unread."""

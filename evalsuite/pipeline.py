@@ -195,6 +195,7 @@ def _execute(
             resolved.config.concurrency,
             offline=offline,
             threshold=threshold,
+            retry=run.retry,
             keep_messages=1024 * resolved.config.keep_messages_kb,
         ) as client:
             listed = jobs(client)

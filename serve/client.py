@@ -12,7 +12,7 @@ import random
 import re
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import quote
@@ -29,6 +29,7 @@ from serve.files import digest
 from serve.http import ACCEPTED, BadEncoding, read_body, redirect_target, retry_after
 from serve.limit import CROWDED, MOST, Limit, connections, queue_length
 from serve.masking import mask_message, problem_of
+from serve.retry import Retry
 from serve.server_errors import error_text, meaning_of
 from serve.specs import ModelSpec, Sampling
 from serve.store import Store
@@ -55,8 +56,8 @@ class Question:
     """One call to make. `sample` says which sample it is (dialogue, turn, dimension, repeat): part of its key.
 
     `choices` (a closed list) or `regex` constrain the answer where the server can; `logprobs` asks for token probabilities.
-    `session` keeps calls of one dialogue on one server behind a router, `purpose` is what the tokens are booked under; neither
-    is part of the key.
+    `session` keeps calls of one dialogue on one server behind a router, `purpose` is what the tokens are booked under,
+    `readable` tells whether a verdict can be read in an answer (None: none is asked for). None of the three is part of the key.
     """
 
     messages: Sequence[Message]
@@ -68,6 +69,7 @@ class Question:
     regex: str | None = None
     logprobs: bool = False
     session: str | None = None
+    readable: Callable[[str], bool] | None = None
 
 
 @dataclass
@@ -116,6 +118,7 @@ class ChatClient:
 
     An answer that names another model than the first one did is no answer, and ends the run (`provenance.SameModel`). The store
     keeps the messages of a call beside its reply if they have at most `keep_messages` bytes.
+    Stored answers of the kinds that `retry` names are asked again, once; the old ones stay in the store beside the new.
     With `offline`, whatever is not in the store raises `NotStored`.
     """
 
@@ -129,6 +132,7 @@ class ChatClient:
     offline: bool = False
     threshold: Threshold = field(default_factory=Threshold)
     keep_messages: int = provenance.KEPT
+    retry: Retry = field(default_factory=Retry)
     backoff_s: float = 0.5
     backoff_max_s: float = 30.0
     tallies: dict[tuple[str, str], Tally] = field(default_factory=lambda: defaultdict(Tally))
@@ -218,15 +222,19 @@ class ChatClient:
         body = self._body(spec, question)
         key = self.key(spec, question, body)
         tally = self.tallies[spec.name, question.purpose]
-        stored = self.store.get(key)
+        stored, again = self.store.get(key), None
         if stored is not None:
             try:
                 reply = Reply.model_validate(stored)
             except ValidationError:
                 raise UserError(f"{self.store.path}: a stored answer is damaged; move the file aside to start afresh") from None
-        elif self.offline:
-            raise NotStored(key)
-        else:
+            readable = question.readable(reply.text) if question.readable and self.retry.reads else None
+            again = self.retry.reason(key, reply, readable)
+        if stored is None or again:
+            if self.offline:
+                raise NotStored(key)
+            if again and "seed" in body:  # the same seed would draw the same answer
+                body = body | {"seed": int(digest([body["seed"], self.store.times_replaced(key)], 7), 16)}
             try:
                 reply, seconds, attempt = await self._asked(spec, question, body, tally)
             except Unanswered as error:
@@ -237,7 +245,8 @@ class ChatClient:
                     await self.store.fail(key, about, question.purpose, spec.name, error.outcome, str(error))
                 raise
             origin = provenance.origin(spec, question.purpose, body, reply.model, attempt, self.keep_messages)
-            await self.store.put(key, reply.model_dump(), seconds, origin)
+            await self.store.put(key, reply.model_dump(), seconds, origin, again)
+            self.retry.done(key)
             tally.asked += 1
             tally.generated += reply.completion_tokens
             tally.seconds += seconds
@@ -282,9 +291,7 @@ class ChatClient:
             self._silent.add(base_url)
         return found
 
-    async def _asked(
-        self, spec: ModelSpec, question: Question, body: dict[str, Any], tally: Tally
-    ) -> tuple[Reply, float, int]:
+    async def _asked(self, spec: ModelSpec, question: Question, body: dict[str, Any], tally: Tally) -> tuple[Reply, float, int]:
         """The server's reply, the seconds that it took once the call had its turn, and which try it was."""
         base_url = self.base_url(spec, question.served_name)
         place = base_url, question.served_name

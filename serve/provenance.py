@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from typing import Any
 
@@ -52,6 +51,6 @@ async def server_version(session: aiohttp.ClientSession, base_url: str) -> str |
         async with session.get(url, timeout=timeout, allow_redirects=False) as response:
             raw, whole = await read_body(response, _MOST)
             version = orjson.loads(raw)["version"] if response.status == 200 and whole else None
-    except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError, KeyError, TypeError, BadEncoding):
+    except (TimeoutError, aiohttp.ClientError, OSError, ValueError, KeyError, TypeError, BadEncoding):
         return None
     return version[:100] if isinstance(version, str) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,6 +107,11 @@ class Store:
         places = {"p50": 0.5, "p95": 0.95, "max": 1.0}
         return {name: round(seconds[int(share * (len(seconds) - 1))], 4) for name, share in places.items()} if seconds else {}
 
+    def replies(self) -> Iterator[tuple[str | None, str | None, dict[str, Any]]]:
+        """(Role, spec, reply) of every finished call."""
+        for role, spec, reply in self._rows("SELECT role, spec, reply FROM calls"):
+            yield role, spec, orjson.loads(reply)
+
     def models(self) -> dict[tuple[str, str], str]:
         """(Spec, served name) → what the server called the model that answered first."""
         return {(spec, served): model for spec, served, model in self._rows("SELECT spec, served, model FROM models")}
@@ -206,7 +211,9 @@ class Store:
                 ).fetchone()
                 if foreign:
                     spec, mine, theirs = foreign
-                    raise UserError(f"{other}: model {spec} answered as {theirs!r} there, as {mine!r} in other stores of this run")
+                    raise UserError(
+                        f"{other}: model {spec} answered as {theirs!r} there, as {mine!r} in other stores of this run"
+                    )
                 self._db.execute(f"INSERT OR IGNORE INTO calls ({_ALL}) SELECT {_ALL} FROM other.calls")
                 every = f"key, number, reason, {_ALL.removeprefix('key, ')}"
                 self._db.execute(f"INSERT OR IGNORE INTO replaced ({every}) SELECT {every} FROM other.replaced")

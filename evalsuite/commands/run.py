@@ -30,6 +30,7 @@ from evalsuite.commands.options import (
     OutOption,
     ProfilesOption,
     PromptsOption,
+    RetryOption,
     SeekerOption,
     SupporterOption,
     WandbOption,
@@ -43,6 +44,7 @@ from evalsuite.runs import Run, open_run
 from evalsuite.shards import Shard
 from evalsuite.statistics.summary import cut_off
 from serve.errors import UserError
+from serve.retry import Retry
 from serve.wandb_offline import need_wandb
 
 console = Console()
@@ -70,6 +72,7 @@ def run(
     mode: ModeOption = None,
     endpoint: EndpointOption = None,
     fail_on_error: FailOnErrorOption = None,
+    retry: RetryOption = None,
     shard: ShardOption = None,
     out: OutOption = None,
     wandb: WandbOption = False,
@@ -96,7 +99,7 @@ def run(
     )
     _check_wandb(wandb, resolved.shard)
     _check_all(resolved, simulate=True, score=True)
-    with _opened(resolved) as opened:
+    with _opened(resolved, retry) as opened:
         with pipeline.Fleet(opened, resolved) as fleet:
             outcomes = [pipeline.simulate(opened, resolved, fleet, console, score=True)]
             if resolved.config.gold is not None and not outcomes[0].ended_early:
@@ -119,6 +122,7 @@ def simulate(
     mode: ModeOption = None,
     endpoint: EndpointOption = None,
     fail_on_error: FailOnErrorOption = None,
+    retry: RetryOption = None,
     shard: ShardOption = None,
     out: OutOption = None,
 ) -> None:
@@ -141,7 +145,7 @@ def simulate(
         out=out,
     )
     _check_all(resolved, simulate=True, score=False)
-    with _opened(resolved) as opened, pipeline.Fleet(opened, resolved) as fleet:
+    with _opened(resolved, retry) as opened, pipeline.Fleet(opened, resolved) as fleet:
         outcome = pipeline.simulate(opened, resolved, fleet, console, score=False)
     _finish(outcome)
 
@@ -156,6 +160,7 @@ def score(
     mode: ModeOption = None,
     endpoint: EndpointOption = None,
     fail_on_error: FailOnErrorOption = None,
+    retry: RetryOption = None,
     shard: ShardOption = None,
     out: OutOption = None,
     wandb: Annotated[bool, typer.Option("--wandb", help="Also write the report and log its tables and plots there.")] = False,
@@ -177,7 +182,7 @@ def score(
     _check_all(resolved, simulate=False, score=True)
     given = dialogues or Path(resolved.config.out) / "dialogues.jsonl"
     read_dialogues([given])  # a bad file is refused before the run folder is touched
-    with _opened(resolved) as opened, pipeline.Fleet(opened, resolved) as fleet:
+    with _opened(resolved, retry) as opened, pipeline.Fleet(opened, resolved) as fleet:
         outcomes = [pipeline.score(opened, resolved, fleet, console, given)]
         if resolved.config.gold is not None and not outcomes[0].ended_early:
             outcomes.append(pipeline.score_gold(opened, resolved, fleet, console))
@@ -199,10 +204,12 @@ def report(
 
 
 @contextmanager
-def _opened(resolved: Resolved) -> Iterator[Run]:
+def _opened(resolved: Resolved, retry: str | None) -> Iterator[Run]:
     """The run folder, if it is a whole run's or this shard's."""
+    wanted = Retry.parse(retry)
     with open_run(Path(resolved.config.out)) as opened:
         shards.claim(opened, resolved.shard)
+        opened.retry = wanted
         yield opened
 
 

@@ -19,10 +19,11 @@ from tests.evalsuite.test_faults import MODELS, config, outputs, run_at
 from tests.serve.test_client import question, spec
 
 pytestmark = pytest.mark.usefixtures("no_report")
+
+
 @pytest.fixture
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("evalsuite.commands.run.report_run", lambda *given: None)
-
 
 
 class Poisoned:
