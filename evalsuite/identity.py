@@ -12,7 +12,7 @@ from serve.files import digest
 from serve.specs import ModelSpec
 
 # Fields of an endpoint that say how it is reached and what it may cost, not what is asked there: they may change in a run.
-_NOT_ASKED = {"base_url", "api_key_env", "max_response_mb", "any_model"}
+_NOT_ASKED = {"base_url", "api_key_env", "max_response_mb", "any_model", "price", "requests_per_minute", "tokens_per_minute"}
 
 
 def simulate_config(resolved: Resolved) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -52,6 +53,7 @@ class Fleet:
         # A shard may be given the endpoint of a supporter that only others of its shards speak to.
         self._supporters = lambda: resolved.supporters if resolved.config.supporters else []
         self._servers = ExitStack()
+        self.launched: set[str] = set()  # base URLs of servers of ours
 
     def __enter__(self) -> Fleet:
         return self
@@ -72,6 +74,7 @@ class Fleet:
             with self._run.timed("servers"):
                 servers = self._servers.enter_context(Servers(plan_servers(list(missing.values()), self._run.logs)))
             self._endpoints = {**servers.endpoints, **self._endpoints}
+            self.launched |= set(servers.endpoints.values())
         return self._endpoints
 
 
@@ -185,7 +188,9 @@ def _execute(
     judged: bool,
     stage: str,
 ) -> Outcome:
-    needed = list(specs)
+    needed, config = list(specs), resolved.config
+    limits: dict[str, Any] = {"timeout_s": config.call_timeout, "attempts": config.attempts}
+    limits = {name: value for name, value in limits.items() if value is not None}
 
     async def work(endpoints: Mapping[str, str], offline: bool) -> Outcome:
         threshold = Threshold(resolved.config.fail_on_error)
@@ -196,6 +201,11 @@ def _execute(
             offline=offline,
             threshold=threshold,
             retry=run.retry,
+            budget=run.budget,
+            patience_s=config.patience,
+            launched=fleet.launched,
+            say=lambda text: console.print(text, soft_wrap=True, highlight=False, markup=False),
+            **limits,
             keep_messages=1024 * resolved.config.keep_messages_kb,
         ) as client:
             listed = jobs(client)
@@ -219,6 +229,7 @@ def _execute(
     try:
         return asyncio.run(work({}, offline=True))
     except NotStored:
+        run.budget.begin(needed, run.store.tokens())
         endpoints = fleet.up(needed)
         with run.timed(stage) as timing:
             return asyncio.run(work(endpoints, offline=False))

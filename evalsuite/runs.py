@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from data_prep.rubrics import Rubric
 from evalsuite.versions import Versions, joined
+from serve.budget import Budget
 from serve.errors import UserError
 from serve.failures import FailedCall
 from serve.files import explain, locked, read_object, write_json
@@ -38,6 +39,7 @@ class Run:
         self.folder = folder
         self.store = Store(folder / "calls.sqlite")
         self.retry = Retry()  # what this command asks again
+        self.budget = Budget()  # what is left to it
 
     @property
     def logs(self) -> Path:

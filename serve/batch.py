@@ -109,9 +109,9 @@ class Batch:
                     progress.step()
 
                 failed = self._calls.failed_keys()  # in earlier tries: they come last
-                places = range(len(questions))
+                places = list(range(len(questions)))
                 if failed:
-                    places = sorted(places, key=lambda index: failed.get(client.key(self.spec, questions[index]), 0))
+                    places.sort(key=lambda index: failed.get(client.key(self.spec, questions[index]), 0))
                 await in_flight(places, one, client.width)
             if client.threshold.cause:
                 console.print(f"ended early: {client.threshold.cause}", highlight=False, markup=False, soft_wrap=True)

@@ -12,7 +12,7 @@ import random
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import quote
@@ -23,12 +23,15 @@ from pydantic import ValidationError
 
 from serve import provenance
 from serve.answers import BadFinish, Reply, Unreadable, read_reply, reply_of_error
+from serve.budget import Budget
 from serve.errors import UserError, near, printable
 from serve.failures import FailedCall, NotAsked, NotStored, Rejected, ServerLost, Threshold, Unanswered
 from serve.files import digest
 from serve.http import ACCEPTED, BadEncoding, read_body, redirect_target, retry_after
 from serve.limit import CROWDED, MOST, Limit, connections, queue_length
 from serve.masking import mask_message, problem_of
+from serve.patience import Patience
+from serve.rate import Rate
 from serve.retry import Retry
 from serve.server_errors import error_text, meaning_of
 from serve.specs import ModelSpec, Sampling
@@ -114,10 +117,14 @@ class ChatClient:
     An error that says that the prompt is too long, or against a content policy, is an answer. Any other status, a redirect, a
     body of more than `endpoint.max_response_mb` and a completion broken off in every try are `Rejected`; `ServerLost` is raised
     when the tries are used up. A model that lost `lost_in_a_row` calls of at least `LOST_DIALOGUES` dialogues, with no answer
-    between them, is given up: what is asked of it later is lost at once; so is everything once `threshold` is reached. `failures` lists all of these calls.
+    between them, is given up: what is asked of it later is lost at once; so is everything once `threshold` is reached.
+    `failures` lists all of these calls.
 
     An answer that names another model than the first one did is no answer, and ends the run (`provenance.SameModel`). The store
     keeps the messages of a call beside its reply if they have at most `keep_messages` bytes.
+    A server that is away is waited for up to `patience_s` (`serve.patience`; not one of `launched`, base URLs of servers that
+    died if they are away): such tries and their seconds count neither for `attempts` nor for `give_up_s`. `say` is told so.
+    Nothing is asked any more once `budget` is used up. `clock` and `sleep` are for tests.
     Stored answers of the kinds that `retry` names are asked again, once; the old ones stay in the store beside the new.
     With `offline`, whatever is not in the store raises `NotStored`.
     """
@@ -133,6 +140,12 @@ class ChatClient:
     threshold: Threshold = field(default_factory=Threshold)
     keep_messages: int = provenance.KEPT
     retry: Retry = field(default_factory=Retry)
+    budget: Budget = field(default_factory=Budget)
+    patience_s: float = 0.0
+    launched: Collection[str] = ()
+    say: Callable[[str], None] = lambda text: None
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     backoff_s: float = 0.5
     backoff_max_s: float = 30.0
     tallies: dict[tuple[str, str], Tally] = field(default_factory=lambda: defaultdict(Tally))
@@ -151,6 +164,8 @@ class ChatClient:
             auto_decompress=False,  # `read_body` does, and stops in time
         )
         self._fingerprints: dict[str, str] = {}
+        self._rates: dict[str, Rate] = defaultdict(lambda: Rate(self.clock, self.sleep))  # by base URL, as all below
+        self._patience: dict[str, Patience] = defaultdict(lambda: Patience(self.patience_s, self.say, self.clock))
         self._models = provenance.SameModel(self.store.models())
         # (endpoint, served name) → the dialogues of the calls lost since its last answer
         self._lost: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -298,16 +313,21 @@ class ChatClient:
         limit = self._limits["" if self.concurrency else base_url]
         begun = self._begun.setdefault(question.session, len(self._begun)) if question.session else 0
         await limit.acquire(begun)
+        reply: Reply | None = None
+        if cause := self.budget.begin_call():
+            self.threshold.end(cause)
         try:
-            started = time.perf_counter()
-            reply, attempt = await self._tried(spec, question, orjson.dumps(body), tally, base_url, limit)
-            seconds = time.perf_counter() - started
+            started = self.clock()
+            reply, attempt, waited = await self._tried(spec, question, orjson.dumps(body), tally, base_url, limit)
+            seconds = self.clock() - started - waited
         except Rejected as error:
             self._lost[place].clear()  # it works
+            self._patience[base_url].answered()
             self.threshold.rejected(place, error)
             raise
         finally:
             limit.release()
+            self.budget.ended(spec, reply)
         self._lost[place].clear()
         self.threshold.answered(place)
         if problem := self._models.problem(spec, question.served_name, reply.model):
@@ -317,44 +337,69 @@ class ChatClient:
 
     async def _tried(
         self, spec: ModelSpec, question: Question, payload: bytes, tally: Tally, base_url: str, limit: Limit
-    ) -> tuple[Reply, int]:
-        """The reply of as many tries as it takes, and how many these were."""
+    ) -> tuple[Reply, int, float]:
+        """The reply of as many tries as it takes, how many these were, and the seconds for which nothing was asked of a server
+        that was away or had its rate."""
         where, place = _where(spec, base_url), (base_url, question.served_name)
         lost = self._lost[place]
         if len(lost) >= self.lost_in_a_row and len(set(lost)) >= LOST_DIALOGUES:
             raise NotAsked(f"{where}: given up after {len(lost)} lost calls in a row")
         problem: Exception | None = None
-        empty = 0
-        started = time.monotonic()
-        for attempt in range(self.attempts):
+        attempt, empty, away, waited = 0, 0, 0, 0.0
+        patience, rate = self._patience[base_url], self._rates[base_url]
+        rate.tighten(spec.endpoint)
+        answers = patience.answers
+        started = self.clock()
+        while True:
+            if cause := self.budget.over():
+                self.threshold.end(cause)
             if self.threshold.cause:
                 raise NotAsked(f"{where}: not asked any more: the run ended early")
+            attempt += 1
             wait = None
-            tried = time.monotonic()
+            queued = self.clock()
+            aside = await rate.wait(len(payload), question.sampling.max_tokens)
+            tried = self.clock()
+            waited += tried - queued
             try:
                 reply = await self._once(spec, question, base_url, payload)
+                patience.answered()
+                rate.settle(aside, reply.prompt_tokens + reply.completion_tokens or aside)
                 empty += reply.empty
-                if not reply.empty or empty == _EMPTY_TRIES or attempt + 1 == self.attempts:
-                    if limit.answered(question.purpose, time.monotonic() - tried):
+                if not reply.empty or empty == _EMPTY_TRIES or attempt == self.attempts:
+                    if limit.answered(question.purpose, self.clock() - tried):
                         limit.adapt(await self._queue(spec, base_url))
-                    return reply, attempt + 1
+                    return reply, attempt, waited
                 tally.retries += 1
                 continue
             except (_Again, Unreadable, BadEncoding, aiohttp.ClientError, TimeoutError, OSError) as error:
                 problem = error
+                rate.settle(aside, 0)
                 wait = error.wait if isinstance(error, _Again) else None
                 if _crowds(error):
                     limit.crowded()
-            left = self.give_up_s - (time.monotonic() - started)
-            if attempt + 1 == self.attempts or left <= 0:
+            if not _away(problem):
+                patience.answered()
+            elif (
+                patience.answers == answers and base_url not in self.launched and patience.lasts(where, _redact(spec, problem))
+            ):
+                attempt -= 1
+                away += 1
+                longest = min(self.backoff_max_s, self.backoff_s * 2 ** min(away, 30))
+                await self.sleep(max(wait or 0.0, random.uniform(longest / 2, longest)))
+                waited += self.clock() - tried
+                continue
+            answers = patience.answers
+            left = self.give_up_s - (self.clock() - started - waited)
+            if attempt == self.attempts or left <= 0:
                 break
             tally.retries += 1
-            longest = min(self.backoff_max_s, self.backoff_s * 2**attempt)
-            await asyncio.sleep(min((wait or 0.0) + random.uniform(longest / 2, longest), left))
+            longest = min(self.backoff_max_s, self.backoff_s * 2 ** (attempt - 1))
+            await self.sleep(min((wait or 0.0) + random.uniform(longest / 2, longest), left))
         if isinstance(problem, _Again) and problem.believed:
-            return problem.believed, attempt + 1
+            return problem.believed, attempt, waited
         told = problem if isinstance(problem, _Again | Unreadable) else f"{type(problem).__name__} {problem}"
-        last = f"{where}: gave up after {attempt + 1} attempts: {_redact(spec, told)}"
+        last = f"{where}: gave up after {attempt} attempts: {_redact(spec, told)}"
         if isinstance(problem, BadFinish):
             raise Rejected(last)
         lost.append(question.session or str(dict(question.sample)))
@@ -399,6 +444,14 @@ def _redact(spec: ModelSpec, problem: object) -> str:
 def _where(spec: ModelSpec, base_url: str) -> str:
     """A model and its endpoint, for messages."""
     return f"model {spec.name} at {base_url}"
+
+
+def _away(error: Exception) -> bool:
+    """Whether an error says that the server is not there for the moment."""
+    if isinstance(error, _Again):
+        return error.status in CROWDED
+    refused = isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError)
+    return refused and getattr(error, "errno", None) not in (errno.EMFILE, errno.ENFILE)
 
 
 def _crowds(error: Exception) -> bool:

@@ -31,8 +31,8 @@ class SameModel:
         if named == first:
             return None
         return (
-            f"asked for {served!r}, the model {named!r} answered; at the start of this run it was {first!r}. Its answer is not "
-            "used: name the old server, use another --out, or set endpoint.any_model: true in the spec if both are the same model"
+            f"asked for {served!r}, the model {named!r} answered; at the start of this run it was {first!r}. Its answer "
+            "is not used: ask the old model, use another --out, or set endpoint.any_model: true in the spec if they are one"
         )
 
 

@@ -18,10 +18,11 @@ _COLUMNS = "role TEXT, spec TEXT, model TEXT, finish_reason TEXT, time REAL, att
 _ADDED = [column.split()[0] for column in _COLUMNS.split(", ")]  # null in stores that were made before there were these
 _ALL = ", ".join(["key", "reply", "seconds", *_ADDED])
 _TABLES = (
-    f"CREATE TABLE IF NOT EXISTS calls (key TEXT PRIMARY KEY, reply BLOB NOT NULL, seconds REAL NOT NULL, {_COLUMNS}) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS calls (key TEXT PRIMARY KEY, reply BLOB NOT NULL, seconds REAL NOT NULL, "
+    f"{_COLUMNS}) WITHOUT ROWID",
     # Answers that were asked again by name (--retry), oldest first; `calls` has the newest.
-    "CREATE TABLE IF NOT EXISTS replaced (key TEXT NOT NULL, number INTEGER NOT NULL, reason TEXT NOT NULL, reply BLOB NOT NULL, "
-    f"seconds REAL NOT NULL, {_COLUMNS}, PRIMARY KEY (key, number)) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS replaced (key TEXT NOT NULL, number INTEGER NOT NULL, reason TEXT NOT NULL, "
+    f"reply BLOB NOT NULL, seconds REAL NOT NULL, {_COLUMNS}, PRIMARY KEY (key, number)) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS prompts (hash TEXT PRIMARY KEY, messages BLOB NOT NULL)",
     "CREATE TABLE IF NOT EXISTS failures (key TEXT PRIMARY KEY, item TEXT NOT NULL, role TEXT NOT NULL, spec TEXT NOT NULL, "
     "outcome TEXT NOT NULL, reason TEXT NOT NULL, times INTEGER NOT NULL) WITHOUT ROWID",
@@ -111,6 +112,15 @@ class Store:
         """(Role, spec, reply) of every finished call."""
         for role, spec, reply in self._rows("SELECT role, spec, reply FROM calls"):
             yield role, spec, orjson.loads(reply)
+
+    def tokens(self) -> dict[str | None, tuple[int, int, int]]:
+        """Spec → (answers, prompt tokens, completion tokens), replaced ones included; None: of an older version."""
+        found: dict[str | None, tuple[int, int, int]] = {}
+        sums = ", ".join(f"sum(json_extract(CAST(reply AS TEXT), '$.{name}_tokens'))" for name in ("prompt", "completion"))
+        both = "(SELECT spec, reply FROM calls UNION ALL SELECT spec, reply FROM replaced)"
+        for spec, answers, prompt, completion in self._rows(f"SELECT spec, count(*), {sums} FROM {both} GROUP BY spec"):
+            found[spec] = answers, prompt or 0, completion or 0
+        return found
 
     def models(self) -> dict[tuple[str, str], str]:
         """(Spec, served name) → what the server called the model that answered first."""

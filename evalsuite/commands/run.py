@@ -14,6 +14,14 @@ from rich.console import Console
 
 from data_prep.scores.human import read_dialogues
 from evalsuite import pipeline, shards
+from evalsuite.commands.limits import (
+    AttemptsOption,
+    CallTimeoutOption,
+    MaxCallsOption,
+    MaxCostOption,
+    MaxTimeOption,
+    PatienceOption,
+)
 from evalsuite.commands.options import (
     AgainstOption,
     BaseUrlOption,
@@ -43,6 +51,7 @@ from evalsuite.report.content import report_run
 from evalsuite.runs import Run, open_run
 from evalsuite.shards import Shard
 from evalsuite.statistics.summary import cut_off
+from serve.budget import Budget
 from serve.errors import UserError
 from serve.retry import Retry
 from serve.wandb_offline import need_wandb
@@ -73,6 +82,12 @@ def run(
     endpoint: EndpointOption = None,
     fail_on_error: FailOnErrorOption = None,
     retry: RetryOption = None,
+    call_timeout: CallTimeoutOption = None,
+    attempts: AttemptsOption = None,
+    patience: PatienceOption = None,
+    max_time: MaxTimeOption = None,
+    max_calls: MaxCallsOption = None,
+    max_cost: MaxCostOption = None,
     shard: ShardOption = None,
     out: OutOption = None,
     wandb: WandbOption = False,
@@ -94,6 +109,12 @@ def run(
         language=language,
         mode=mode,
         fail_on_error=fail_on_error,
+        call_timeout=call_timeout,
+        attempts=attempts,
+        patience=patience,
+        max_time=max_time,
+        max_calls=max_calls,
+        max_cost=max_cost,
         shard=shard,
         out=out,
     )
@@ -123,6 +144,12 @@ def simulate(
     endpoint: EndpointOption = None,
     fail_on_error: FailOnErrorOption = None,
     retry: RetryOption = None,
+    call_timeout: CallTimeoutOption = None,
+    attempts: AttemptsOption = None,
+    patience: PatienceOption = None,
+    max_time: MaxTimeOption = None,
+    max_calls: MaxCallsOption = None,
+    max_cost: MaxCostOption = None,
     shard: ShardOption = None,
     out: OutOption = None,
 ) -> None:
@@ -141,6 +168,12 @@ def simulate(
         language=language,
         mode=mode,
         fail_on_error=fail_on_error,
+        call_timeout=call_timeout,
+        attempts=attempts,
+        patience=patience,
+        max_time=max_time,
+        max_calls=max_calls,
+        max_cost=max_cost,
         shard=shard,
         out=out,
     )
@@ -161,6 +194,12 @@ def score(
     endpoint: EndpointOption = None,
     fail_on_error: FailOnErrorOption = None,
     retry: RetryOption = None,
+    call_timeout: CallTimeoutOption = None,
+    attempts: AttemptsOption = None,
+    patience: PatienceOption = None,
+    max_time: MaxTimeOption = None,
+    max_calls: MaxCallsOption = None,
+    max_cost: MaxCostOption = None,
     shard: ShardOption = None,
     out: OutOption = None,
     wandb: Annotated[bool, typer.Option("--wandb", help="Also write the report and log its tables and plots there.")] = False,
@@ -175,6 +214,12 @@ def score(
         language=language,
         mode=mode,
         fail_on_error=fail_on_error,
+        call_timeout=call_timeout,
+        attempts=attempts,
+        patience=patience,
+        max_time=max_time,
+        max_calls=max_calls,
+        max_cost=max_cost,
         shard=shard,
         out=out,
     )
@@ -210,6 +255,7 @@ def _opened(resolved: Resolved, retry: str | None) -> Iterator[Run]:
     with open_run(Path(resolved.config.out)) as opened:
         shards.claim(opened, resolved.shard)
         opened.retry = wanted
+        opened.budget = Budget(resolved.config.max_time, resolved.config.max_calls, resolved.config.max_cost)
         yield opened
 
 

@@ -48,7 +48,8 @@ def config(path: Path, dialogues: int, **changes: Any) -> None:
         for n in range(dialogues)
     ]
     write_jsonl(path / "cards.jsonl", made)
-    settings = {"gold": None, "languages": ["en"], "limit": None, "cards": [str(path / "cards.jsonl")]} | changes
+    settings = {"gold": None, "languages": ["en"], "limit": None, "cards": [str(path / "cards.jsonl")], "patience": 0}
+    settings |= changes
     (path / "c.yaml").write_text(yaml.safe_dump(demo_config(**settings)))
 
 
