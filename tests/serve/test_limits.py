@@ -92,7 +92,7 @@ async def test_a_server_that_answers_others_is_busy_and_not_away(tmp_path: Path)
 
     time, store = Time(), Store(tmp_path / "calls.sqlite")
     with Endpoint(behave) as endpoint:
-        async with ChatClient(store, clock=time, patience_s=10**9, backoff_s=0) as client:
+        async with ChatClient(store, concurrency=2, clock=time, patience_s=10**9) as client:
             numbers = itertools.count()
 
             async def sleep(seconds: float) -> None:
