@@ -377,7 +377,7 @@ def test_a_full_disk_is_said_and_nothing_that_was_answered_is_lost(
 
         def __init__(self, path: Path) -> None:
             super().__init__(path)
-            self._db.execute("PRAGMA max_page_count=6")
+            self._db.execute("PRAGMA max_page_count=20")
 
     with Endpoint(models=MODELS) as endpoint:
         with monkeypatch.context() as patch:
