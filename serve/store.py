@@ -34,10 +34,14 @@ _SET_ASIDE = (
     f"INSERT INTO replaced ({_ALL}, number, reason) "
     f"SELECT {_ALL}, (SELECT count(*) FROM replaced WHERE key = ?1), ?2 FROM calls WHERE key = ?1"
 )
+_PROMPT = "INSERT OR IGNORE INTO prompts VALUES (?, ?)"
+_NAME = "INSERT OR IGNORE INTO models VALUES (?, ?, ?)"
+_ANSWERED = "DELETE FROM failures WHERE key = ?"
 _FAIL = (
     "INSERT INTO failures VALUES (?, ?, ?, ?, ?, ?, 1) ON CONFLICT (key) DO UPDATE "
     "SET outcome = excluded.outcome, reason = excluded.reason, times = times + 1"
 )
+_ORDER = (_SET_ASIDE, _PROMPT, _NAME, _PUT, _FAIL, _ANSWERED)  # of one commit: an answer is put aside before it is replaced
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,8 @@ class Store:
                     self._db.execute(f"ALTER TABLE calls ADD COLUMN {column}")
         except (OSError, sqlite3.Error) as error:
             raise UserError(f"call store cannot be used: {path}: {_problem(error)}") from None
+        self._failing = set(self.failed_keys())
+        self._named: set[tuple[str, str, str]] = set()
         self._waiting: list[tuple[str, tuple[Any, ...]]] = []
         self._commit: asyncio.Task[None] | None = None
         self._next: asyncio.Future[None] | None = None
@@ -157,22 +163,28 @@ class Store:
         if origin:
             role, spec, model, attempt, prompt = origin.role, origin.spec, origin.model, origin.attempt, origin.prompt
             if origin.messages is not None:
-                self._waiting.append(("INSERT OR IGNORE INTO prompts VALUES (?, ?)", (origin.prompt, origin.messages)))
+                self._waiting.append((_PROMPT, (origin.prompt, origin.messages)))
             if origin.reference is not None:
-                named = (spec, origin.served, origin.reference)
-                self._waiting.append(("INSERT OR IGNORE INTO models VALUES (?, ?, ?)", named))
+                named = (origin.spec, origin.served, origin.reference)
+                if named not in self._named:
+                    self._named.add(named)
+                    self._waiting.append((_NAME, named))
         finish = reply.get("finish_reason")
         row = (key, orjson.dumps(reply), seconds, role, spec, model, finish, time.time(), attempt, prompt)
-        await self._written(_PUT, row, "DELETE FROM failures WHERE key = ?", (key,))
+        if key in self._failing:
+            self._failing.remove(key)
+            self._waiting.append((_ANSWERED, (key,)))
+        await self._written(_PUT, row)
 
     async def fail(self, key: str, item: str, role: str, spec: str, outcome: str, reason: str) -> None:
         """Remember that a call failed, until it is answered; returns once it is committed."""
+        self._failing.add(key)
         await self._written(_FAIL, (key, item, role, spec, outcome, reason))
 
-    async def _written(self, *statements: Any) -> None:
-        """Commit (statement, values, statement, values …) with what else waits."""
+    async def _written(self, statement: str, values: tuple[Any, ...]) -> None:
+        """Commit a statement with what else waits."""
         loop = asyncio.get_running_loop()
-        self._waiting += zip(statements[::2], statements[1::2], strict=True)
+        self._waiting.append((statement, values))
         if self._next is None:
             self._next = loop.create_future()
         committed = self._next
@@ -199,8 +211,9 @@ class Store:
     def _write(self, batch: list[tuple[str, tuple[Any, ...]]]) -> None:
         self._db.execute("BEGIN IMMEDIATE")
         try:
-            for statement, values in batch:
-                self._db.execute(statement, values)
+            for statement in _ORDER:
+                if rows := [values for wanted, values in batch if wanted is statement]:
+                    self._db.executemany(statement, rows)
             self._db.execute("COMMIT")
         except BaseException:
             if self._db.in_transaction:  # SQLite has rolled back by itself where the disk was full
