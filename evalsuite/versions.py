@@ -69,6 +69,7 @@ def versions(resolved: Resolved, servers: Mapping[str, str | None]) -> Versions:
     return {group: {name: [version] for name, version in own.items() if version} for group, own in found.items()}
 
 
+@cache
 def _installed(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
