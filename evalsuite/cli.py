@@ -14,6 +14,7 @@ from evalsuite.commands.reported import reported
 from evalsuite.commands.respond import respond
 from evalsuite.commands.risk import risk
 from evalsuite.commands.run import report, run, score, simulate
+from evalsuite.commands.status import status
 from evalsuite.commands.trajectories import trajectories
 from serve.errors import run_cli
 from serve.paths import Verbs
@@ -28,7 +29,7 @@ app = Verbs(
 
 RUNS, PEOPLE, CHECKS = "Runs", "Judges and people", "Checks"
 for panel, verbs in {
-    RUNS: (run, simulate, score, merge, report, compare, trajectories),
+    RUNS: (run, simulate, score, status, merge, report, compare, trajectories),
     PEOPLE: (agree, correlate, pairwise, discriminate, respond, metrics),
     CHECKS: (risk, role_play.audit_simulator),
 }.items():

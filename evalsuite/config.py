@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from data_prep.cards import bundled_cards, load_cards
 from data_prep.judge_prompts import JudgeMethod, check_pack
@@ -29,6 +29,7 @@ from serve.errors import UserError
 from serve.files import check_unique, explain, read_yaml
 from serve.masking import PlainUrl
 from serve.paths import IN_FILE, IN_NAME, check_config
+from serve.patience import HOUR
 from serve.specs import Endpoint, ModelSpec, Sampling, load_spec, model_names
 
 PAPER_SAMPLING = Sampling(temperature=0.0, top_p=1.0, max_tokens=512)
@@ -38,6 +39,18 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 }
 
 
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
+
+
+def duration(given: Any) -> Any:
+    """Seconds from a number, or from text with a unit as in `90s`, `30m`, `1.5h`."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", given.strip(), re.ASCII) if isinstance(given, str) else None
+    if isinstance(given, str) and found is None:
+        raise ValueError("expected a duration: seconds, or as in 90s, 30m, 4h")
+    return float(found[1]) * _UNITS[found[2]] if found else given
+
+
+Duration = Annotated[float, BeforeValidator(duration), Field(ge=0, le=10**9)]
 C = TypeVar("C", bound=BaseModel)
 J = TypeVar("J")
 P = TypeVar("P", RoleCard, Profile)
@@ -67,6 +80,10 @@ class EvalConfig(BaseModel):
     launched. `concurrency` fixes how many calls are under way at once; without it each server gets what it bears.
     `fail_on_error` is how many dialogues may fail before the run ends early: a share below 1, a number from 1 on; without it a
     run ends when a key or model is refused, or the first calls to a model are all rejected (`serve.failures.Threshold`).
+    `keep_messages_kb`: the call store keeps the messages of a call beside its answer if they have at most so many KB (0: none).
+
+    `call_timeout`, `attempts`, `patience` and `max_time` (durations: seconds, or as in 90s, 30m, 4h), `max_calls` and
+    `max_cost` bound what calls and runs take: the command's options of the same names explain them.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -89,6 +106,13 @@ class EvalConfig(BaseModel):
     shard: Annotated[str, AfterValidator(lambda text: str(Shard.parse(text)))] | None = None
     concurrency: Annotated[int, Field(gt=0, le=10**6)] | None = None
     fail_on_error: Annotated[float, Field(gt=0, le=10**9)] | None = None
+    call_timeout: Annotated[Duration, Field(gt=0)] | None = None
+    attempts: Annotated[int, Field(gt=0, le=1000)] | None = None
+    patience: Duration = HOUR
+    max_time: Duration | None = None
+    max_calls: Annotated[int, Field(ge=0)] | None = None
+    max_cost: Annotated[float, Field(ge=0)] | None = None
+    keep_messages_kb: Annotated[int, Field(ge=0, le=10**6)] = 32
     gold: GoldConfig | None = None
     endpoints: dict[str, PlainUrl] = {}
     out: str

@@ -11,6 +11,9 @@ from evalsuite.config import Resolved
 from serve.files import digest
 from serve.specs import ModelSpec
 
+# Fields of an endpoint that say how it is reached and what it may cost, not what is asked there: they may change in a run.
+_NOT_ASKED = {"base_url", "api_key_env", "max_response_mb", "any_model", "price", "requests_per_minute", "tokens_per_minute"}
+
 
 def simulate_config(resolved: Resolved) -> dict[str, Any]:
     """What decides the dialogues of this run, as JSON: the run folder is claimed with it."""
@@ -85,5 +88,5 @@ def _hashed(people: Sequence[RoleCard] | Sequence[Profile]) -> dict[str, Any]:
 def identity(spec: ModelSpec) -> dict[str, Any]:
     """What a model is, without where it answers: ports and addresses of servers may change between tries of one run."""
     kept = spec.model_dump(mode="json", exclude={"about", "roles", "licence", "endpoint", "serve"})
-    asked = spec.endpoint.model_dump(mode="json", exclude={"base_url", "api_key_env", "max_response_mb"})
+    asked = spec.endpoint.model_dump(mode="json", exclude=_NOT_ASKED)
     return kept | {"endpoint": asked, "dtype": spec.serve.dtype, "fingerprint": spec.fingerprint()}

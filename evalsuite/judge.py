@@ -143,6 +143,7 @@ class Judge:
             regex=digits_regex(scales) if constrained and digits > 1 else None,
             logprobs=True,
             session=dialogue.id,
+            readable=lambda text: self._read(text, scales) is not None,
         )
         return await self.reply(question)
 
@@ -161,7 +162,7 @@ class Judge:
         if isinstance(answer, str):
             return [self.judgement(dialogue, key, "", failure=answer) for key in keys]
         scales = [self.rubric.scale_of(key) for key in keys]
-        scores = self._read_digits(answer.text, scales)
+        scores = self._read(answer.text, scales)
         if scores is None:
             return [self.judgement(dialogue, key, answer.text) for key in keys]
         found = digit_distributions(answer, scales)
@@ -177,13 +178,17 @@ class Judge:
         if isinstance(answer, str):
             return self.judgement(dialogue, key, "", failure=answer)
         scale = self.rubric.scale_of(key)
-        if self.method == "paper":
-            score = paper_score(answer.text, scale.scores)
-        else:
-            read = self._read_digits(answer.text, [scale])
-            score = read[0] if read else None
+        read = self._read(answer.text, [scale])
+        score = read[0] if read else None
         found = [d for value, d in digit_distributions(answer, [scale]) if value == score]
         return self.judgement(dialogue, key, answer.text, score, found[0] if found else None)
+
+    def _read(self, text: str, scales: Sequence[Scale]) -> list[int] | None:
+        """The scores in an answer, one for each scale; None where they cannot be read."""
+        if self.method != "paper":
+            return self._read_digits(text, scales)
+        score = paper_score(text, scales[0].scores)
+        return None if score is None else [score]
 
     @staticmethod
     def _read_digits(text: str, scales: Sequence[Scale]) -> list[int] | None:

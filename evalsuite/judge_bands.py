@@ -137,18 +137,22 @@ async def _round(judge: Judge, dialogue: Dialogue, repeat: int) -> list[Judgemen
             purpose="judge",
             regex=answer_regex(rubric, dialogue.language),
             session=dialogue.id,
+            readable=lambda text: None not in _distributions(judge, dialogue, text).values(),
         )
     )
     judgements = []
-    given = {} if isinstance(answer, str) else read_bands(answer.text, rubric, dialogue.language)
+    given = {} if isinstance(answer, str) else _distributions(judge, dialogue, answer.text)
     for key in keys:
         if isinstance(answer, str):
             judgement = judge.judgement(dialogue, key, "", failure=answer)
         else:
-            line = given[key]
-            judgement = judge.judgement(
-                dialogue, key, answer.text, distribution=line.distribution(judge.bands.off_sum) if line else None
-            )
+            judgement = judge.judgement(dialogue, key, answer.text, distribution=given[key])
         # The verdict is the mean and no whole score: equation 1.
         judgements.append(judgement.model_copy(update={"value": judgement.expected, "repeat": repeat}))
     return judgements
+
+
+def _distributions(judge: Judge, dialogue: Dialogue, text: str) -> dict[str, dict[str, float] | None]:
+    """Dimension → probabilities; None where an answer's line cannot be read."""
+    lines = read_bands(text, judge.rubric, dialogue.language)
+    return {key: line.distribution(judge.bands.off_sum) if line else None for key, line in lines.items()}

@@ -134,6 +134,8 @@ async def _ask(judge: Judge, dialogue: Dialogue, place: int | None, messages: Se
         purpose="judge",
         regex=answer_regex(judge.rubric, dialogue.language) if constrained else None,
         session=dialogue.id,
+        # The first answer has its second chance already.
+        readable=(lambda text: not read_answer(text, judge.rubric).problem) if attempt else None,
     )
     reply = await judge.reply(question)
     return reply if isinstance(reply, str) else read_answer(reply.text, judge.rubric)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -22,6 +23,7 @@ from evalsuite.identity import gold_config, score_config, simulate_config
 from evalsuite.judge import Judge
 from evalsuite.runs import Run
 from evalsuite.statistics.agreement import agreement
+from evalsuite.versions import versions
 from serve.batch import in_flight
 from serve.client import ChatClient, Tally
 from serve.errors import UserError, near
@@ -51,6 +53,7 @@ class Fleet:
         # A shard may be given the endpoint of a supporter that only others of its shards speak to.
         self._supporters = lambda: resolved.supporters if resolved.config.supporters else []
         self._servers = ExitStack()
+        self.launched: set[str] = set()  # base URLs of servers of ours
 
     def __enter__(self) -> Fleet:
         return self
@@ -71,6 +74,7 @@ class Fleet:
             with self._run.timed("servers"):
                 servers = self._servers.enter_context(Servers(plan_servers(list(missing.values()), self._run.logs)))
             self._endpoints = {**servers.endpoints, **self._endpoints}
+            self.launched |= set(servers.endpoints.values())
         return self._endpoints
 
 
@@ -184,17 +188,30 @@ def _execute(
     judged: bool,
     stage: str,
 ) -> Outcome:
-    needed = list(specs)
+    needed, config = list(specs), resolved.config
+    limits: dict[str, Any] = {"timeout_s": config.call_timeout, "attempts": config.attempts}
+    limits = {name: value for name, value in limits.items() if value is not None}
 
     async def work(endpoints: Mapping[str, str], offline: bool) -> Outcome:
         threshold = Threshold(resolved.config.fail_on_error)
         async with ChatClient(
-            run.store, endpoints, resolved.config.concurrency, offline=offline, threshold=threshold
+            run.store,
+            endpoints,
+            resolved.config.concurrency,
+            offline=offline,
+            threshold=threshold,
+            retry=run.retry,
+            budget=run.budget,
+            patience_s=config.patience,
+            launched=fleet.launched,
+            say=lambda text: console.print(text, soft_wrap=True, highlight=False, markup=False),
+            **limits,
+            keep_messages=1024 * resolved.config.keep_messages_kb,
         ) as client:
             listed = jobs(client)
             needed[:] = [*specs, *_speaking(resolved, listed)]
-            if not offline:
-                await _check(client, resolved, needed)
+            servers = {} if offline else await _check(client, resolved, needed)
+            run.keep_versions(versions(resolved, servers))
             quiet = Console(quiet=True) if offline else console
             with CallProgress(len(listed), client, quiet, stage, "dialogues") as progress:
                 outcome = await _stream(client, resolved, listed, judged, progress)
@@ -212,6 +229,7 @@ def _execute(
     try:
         return asyncio.run(work({}, offline=True))
     except NotStored:
+        run.budget.begin(needed, run.store.tokens())
         endpoints = fleet.up(needed)
         with run.timed(stage) as timing:
             return asyncio.run(work(endpoints, offline=False))
@@ -223,7 +241,9 @@ def _speaking(resolved: Resolved, jobs: Sequence[Job]) -> list[ModelSpec]:
     return [spec for spec in resolved.supporters if spec.name in names] if names else []
 
 
-async def _check(client: ChatClient, resolved: Resolved, specs: Sequence[ModelSpec]) -> None:
+async def _check(client: ChatClient, resolved: Resolved, specs: Sequence[ModelSpec]) -> dict[str, str | None]:
+    """Check that every model is served; returns model → version of its server, where that is told."""
+    versions = {}
     for spec in specs:
         names = {spec.served_name()}
         if spec.adapters is not None:
@@ -233,6 +253,8 @@ async def _check(client: ChatClient, resolved: Resolved, specs: Sequence[ModelSp
                 for dimension in resolved.rubric.dimensions
             }
         await client.check(spec, sorted(names))
+        versions[spec.name] = await client.server_version(spec, min(names))
+    return versions
 
 
 async def _thought_through(resolved: Resolved, client: ChatClient, dialogue: Dialogue) -> Dialogue:
@@ -266,7 +288,8 @@ async def _stream(client: ChatClient, resolved: Resolved, jobs: Sequence[Job], j
             client.threshold.dialogue_failed(len(jobs))
         progress.step()
 
-    await in_flight(jobs, one, client.width)
+    failed = client.store.failed_items()  # in earlier tries: they come last, so that they keep nothing else from being asked
+    await in_flight(sorted(jobs, key=lambda job: failed.get(job.id, 0)), one, client.width)
     ordered = [job.id for job in jobs]
     found = [judgement for id in ordered for judgement in judgements.get(id, [])]
     return Outcome(

@@ -14,9 +14,12 @@ import orjson
 from pydantic import ValidationError
 
 from data_prep.rubrics import Rubric
+from evalsuite.versions import Versions, joined
+from serve.budget import Budget
 from serve.errors import UserError
 from serve.failures import FailedCall
 from serve.files import explain, locked, read_object, write_json
+from serve.retry import Retry
 from serve.store import Store
 
 
@@ -27,6 +30,7 @@ class Run:
     DIR/calls.sqlite     finished model calls
     DIR/*.jsonl, *.json  records, rebuilt from the store by every run
     DIR/failures.json    calls without an answer and why, as servers said it; only where there are any
+    DIR/versions.json    versions of harness, packages, prompts and servers so far; not compared when a run goes on
     DIR/timing.json      seconds and dates, the only place for them besides the report
     DIR/logs/            the servers' own logs
     """
@@ -34,6 +38,8 @@ class Run:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.store = Store(folder / "calls.sqlite")
+        self.retry = Retry()  # what this command asks again
+        self.budget = Budget()  # what is left to it
 
     @property
     def logs(self) -> Path:
@@ -71,6 +77,14 @@ class Run:
     def failures(self) -> dict[str, list[dict[str, Any]]]:
         """The unanswered calls by stage, as `FailedCall` has them."""
         return self._object("failures.json", "a run's failures")
+
+    def keep_versions(self, found: Versions) -> None:
+        """Add the versions in use to versions.json."""
+        write_json(self.folder / "versions.json", joined([self.versions(), found]))
+
+    def versions(self) -> Versions:
+        """All versions that were in use so far (`evalsuite.versions`)."""
+        return self._object("versions.json", "a run's versions")
 
     def _object(self, name: str, what: str) -> dict[str, Any]:
         """A JSON object of this folder, {} where there is none."""

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from data_prep.records import Dialogue, HumanScore, Judgement, Usage
 from evalsuite.runs import Run, differences, open_run
 from evalsuite.statistics.agreement import agreement
+from evalsuite.versions import joined
 from serve.errors import UserError
 from serve.failures import FailedCall
 from serve.files import check_unique, read_bytes, read_jsonl, read_object, write_bytes, write_json, write_jsonl
@@ -155,6 +156,7 @@ def merge(folders: Sequence[Path], out: Path) -> list[Dialogue]:
         for stage in parts[0].config:
             calls = [FailedCall(**call) for part in parts for call in part.run.failures().get(stage, [])]
             merged.keep_failures(stage, calls)
+        merged.keep_versions(joined([part.run.versions() for part in parts]))
         write_json(out / "timing.json", _timing([part.run.timing() for part in parts]))
     return dialogues
 

@@ -40,6 +40,7 @@ class Reply(BaseModel):
     `finish_reason` is `stop`, `length` (cut off at the token limit), `content_filter`, null where the server gives none, or
     `context_overflow` when prompt and reply do not fit the model. `refused` is set by the server's own signal only (a `refusal`
     field, a finish reason or error of its content filter): nothing is guessed from the wording.
+    `model` is what the server says answered (null where it names none).
     `reasoning_tokens` is what the server reports (0 where it does not), `reasoning_characters` is counted here.
     """
 
@@ -52,6 +53,7 @@ class Reply(BaseModel):
     reasoning_tokens: Count = 0
     reasoning_characters: Count = 0
     tokens: list[tuple[str, dict[str, float]]] | None = None
+    model: str | None = None
 
     @property
     def empty(self) -> bool:
@@ -97,11 +99,17 @@ def read_reply(spec: ModelSpec, raw: bytes, key: str | None = None) -> Reply:
             reasoning_tokens=(usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0,
             reasoning_characters=len(reasoning) + len(separate),
             tokens=_tokens(choice, key),
+            model=_named(body.get("model"), key),
         )
     except (orjson.JSONDecodeError, KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         if b'"error"' in raw and (meaning := meaning_of(200, raw)):
             return reply_of_error(meaning)
         raise Unreadable(f"unreadable answer ({type(error).__name__}): {error_text(raw)}") from None
+
+
+def _named(model: object, key: str | None) -> str | None:
+    """The model that a server names, where it is a name at all."""
+    return mask_answer(model, key)[:200] if isinstance(model, str) and model.strip() else None
 
 
 def finish_reason(choice: dict[str, Any]) -> str | None:

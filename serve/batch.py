@@ -108,7 +108,11 @@ class Batch:
                             console.print(f"{said}: {error}", highlight=False, markup=False, soft_wrap=True)
                     progress.step()
 
-                await in_flight(range(len(questions)), one, client.width)
+                failed = self._calls.failed_keys()  # in earlier tries: they come last
+                places = list(range(len(questions)))
+                if failed:
+                    places.sort(key=lambda index: failed.get(client.key(self.spec, questions[index]), 0))
+                await in_flight(places, one, client.width)
             if client.threshold.cause:
                 console.print(f"ended early: {client.threshold.cause}", highlight=False, markup=False, soft_wrap=True)
         return [replies[index] for index in range(len(questions))]

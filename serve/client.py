@@ -12,7 +12,7 @@ import random
 import re
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import quote
@@ -21,19 +21,25 @@ import aiohttp
 import orjson
 from pydantic import ValidationError
 
+from serve import provenance
 from serve.answers import BadFinish, Reply, Unreadable, read_reply, reply_of_error
+from serve.budget import Budget
 from serve.errors import UserError, near, printable
-from serve.failures import FailedCall, NotStored, Rejected, ServerLost, Threshold, Unanswered
+from serve.failures import FailedCall, NotAsked, NotStored, Rejected, ServerLost, Threshold, Unanswered
 from serve.files import digest
 from serve.http import ACCEPTED, BadEncoding, read_body, redirect_target, retry_after
 from serve.limit import CROWDED, MOST, Limit, connections, queue_length
 from serve.masking import mask_message, problem_of
+from serve.patience import Patience
+from serve.rate import Rate
+from serve.retry import Retry
 from serve.server_errors import error_text, meaning_of
 from serve.specs import ModelSpec, Sampling
 from serve.store import Store
 
 Message = dict[Literal["role", "content"], str]
 RETRIED_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
+LOST_DIALOGUES = 3  # a model is not given up for what goes wrong in fewer: one dialogue alone can have a server fail every time
 _EMPTY_TRIES = 3  # an empty answer is believed when it comes this often: servers under load give some that mean nothing
 _MEGABYTE = 2**20
 _LISTED = 8 * _MEGABYTE  # bytes that a list of models or of a server's figures may have
@@ -53,8 +59,8 @@ class Question:
     """One call to make. `sample` says which sample it is (dialogue, turn, dimension, repeat): part of its key.
 
     `choices` (a closed list) or `regex` constrain the answer where the server can; `logprobs` asks for token probabilities.
-    `session` keeps calls of one dialogue on one server behind a router, `purpose` is what the tokens are booked under; neither
-    is part of the key.
+    `session` keeps calls of one dialogue on one server behind a router, `purpose` is what the tokens are booked under,
+    `readable` tells whether a verdict can be read in an answer (None: none is asked for). None of the three is part of the key.
     """
 
     messages: Sequence[Message]
@@ -66,6 +72,7 @@ class Question:
     regex: str | None = None
     logprobs: bool = False
     session: str | None = None
+    readable: Callable[[str], bool] | None = None
 
 
 @dataclass
@@ -109,8 +116,16 @@ class ChatClient:
 
     An error that says that the prompt is too long, or against a content policy, is an answer. Any other status, a redirect, a
     body of more than `endpoint.max_response_mb` and a completion broken off in every try are `Rejected`; `ServerLost` is raised
-    when the tries are used up. A model that lost `lost_in_a_row` calls, with no answer between them, is given up: what is
-    asked of it later is lost at once; so is everything once `threshold` is reached. `failures` lists all of these calls.
+    when the tries are used up. A model that lost `lost_in_a_row` calls of at least `LOST_DIALOGUES` dialogues, with no answer
+    between them, is given up: what is asked of it later is lost at once; so is everything once `threshold` is reached.
+    `failures` lists all of these calls.
+
+    An answer that names another model than the first one did is no answer, and ends the run (`provenance.SameModel`). The store
+    keeps the messages of a call beside its reply if they have at most `keep_messages` bytes.
+    A server that is away is waited for up to `patience_s` (`serve.patience`; not one of `launched`, base URLs of servers that
+    died if they are away): such tries and their seconds count neither for `attempts` nor for `give_up_s`. `say` is told so.
+    Nothing is asked any more once `budget` is used up. `clock` and `sleep` are for tests.
+    Stored answers of the kinds that `retry` names are asked again, once; the old ones stay in the store beside the new.
     With `offline`, whatever is not in the store raises `NotStored`.
     """
 
@@ -123,6 +138,14 @@ class ChatClient:
     lost_in_a_row: int = 5
     offline: bool = False
     threshold: Threshold = field(default_factory=Threshold)
+    keep_messages: int = provenance.KEPT
+    retry: Retry = field(default_factory=Retry)
+    budget: Budget = field(default_factory=Budget)
+    patience_s: float = 0.0
+    launched: Collection[str] = ()
+    say: Callable[[str], None] = lambda text: None
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     backoff_s: float = 0.5
     backoff_max_s: float = 30.0
     tallies: dict[tuple[str, str], Tally] = field(default_factory=lambda: defaultdict(Tally))
@@ -141,7 +164,11 @@ class ChatClient:
             auto_decompress=False,  # `read_body` does, and stops in time
         )
         self._fingerprints: dict[str, str] = {}
-        self._lost: dict[tuple[str, str], int] = defaultdict(int)  # (endpoint, served name) → calls lost since its last answer
+        self._rates: dict[str, Rate] = defaultdict(lambda: Rate(self.clock, self.sleep))  # by base URL, as all below
+        self._patience: dict[str, Patience] = defaultdict(lambda: Patience(self.patience_s, self.say, self.clock))
+        self._models = provenance.SameModel(self.store.models())
+        # (endpoint, served name) → the dialogues of the calls lost since its last answer
+        self._lost: dict[tuple[str, str], list[str]] = defaultdict(list)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -195,33 +222,46 @@ class ChatClient:
             if name not in listed:
                 raise UserError(f"{where}: does not serve {name!r}: {_redact(spec, near(name, listed))}")
 
-    def key(self, spec: ModelSpec, question: Question) -> str:
+    async def server_version(self, spec: ModelSpec, served_name: str) -> str | None:
+        """The version of the vLLM server behind a model; None where it is another or does not say."""
+        return await provenance.server_version(self._session, self.base_url(spec, served_name))
+
+    def key(self, spec: ModelSpec, question: Question, body: dict[str, Any] | None = None) -> str:
         """The call's key (64 hex digits)."""
         if spec.name not in self._fingerprints:
             self._fingerprints[spec.name] = spec.fingerprint()
-        return digest([self._fingerprints[spec.name], self._body(spec, question), dict(question.sample)])
+        return digest([self._fingerprints[spec.name], body or self._body(spec, question), dict(question.sample)])
 
     async def ask(self, spec: ModelSpec, question: Question) -> Reply:
         """The model's reply: from the store when this call was finished before, else from the server."""
-        key = self.key(spec, question)
+        body = self._body(spec, question)
+        key = self.key(spec, question, body)
         tally = self.tallies[spec.name, question.purpose]
-        stored = self.store.get(key)
+        stored, again = self.store.get(key), None
         if stored is not None:
             try:
                 reply = Reply.model_validate(stored)
             except ValidationError:
                 raise UserError(f"{self.store.path}: a stored answer is damaged; move the file aside to start afresh") from None
-        elif self.offline:
-            raise NotStored(key)
-        else:
+            readable = question.readable(reply.text) if question.readable and self.retry.reads else None
+            again = self.retry.reason(key, reply, readable)
+        if stored is None or again:
+            if self.offline:
+                raise NotStored(key)
+            if again and "seed" in body:  # the same seed would draw the same answer
+                body = body | {"seed": int(digest([body["seed"], self.store.times_replaced(key)], 7), 16)}
             try:
-                reply, seconds = await self._asked(spec, question, tally)
+                reply, seconds, attempt = await self._asked(spec, question, body, tally)
             except Unanswered as error:
-                about = question.sample.get("dialogue") or " ".join(map(str, question.sample.values()))
+                about = str(question.sample.get("dialogue") or " ".join(map(str, question.sample.values())))
                 reason = (error.outcome, error.status, str(error))
-                self.failures.append(FailedCall(question.purpose, spec.name, str(about), *reason))
+                self.failures.append(FailedCall(question.purpose, spec.name, about, *reason))
+                if not isinstance(error, NotAsked):
+                    await self.store.fail(key, about, question.purpose, spec.name, error.outcome, str(error))
                 raise
-            await self.store.put(key, reply.model_dump(), seconds)
+            origin = provenance.origin(spec, question.purpose, body, reply.model, attempt, self.keep_messages)
+            await self.store.put(key, reply.model_dump(), seconds, origin, again)
+            self.retry.done(key)
             tally.asked += 1
             tally.generated += reply.completion_tokens
             tally.seconds += seconds
@@ -266,68 +306,103 @@ class ChatClient:
             self._silent.add(base_url)
         return found
 
-    async def _asked(self, spec: ModelSpec, question: Question, tally: Tally) -> tuple[Reply, float]:
-        """The server's reply, and the seconds that it took once the call had its turn."""
+    async def _asked(self, spec: ModelSpec, question: Question, body: dict[str, Any], tally: Tally) -> tuple[Reply, float, int]:
+        """The server's reply, the seconds that it took once the call had its turn, and which try it was."""
         base_url = self.base_url(spec, question.served_name)
         place = base_url, question.served_name
         limit = self._limits["" if self.concurrency else base_url]
         begun = self._begun.setdefault(question.session, len(self._begun)) if question.session else 0
         await limit.acquire(begun)
+        reply: Reply | None = None
+        if cause := self.budget.begin_call():
+            self.threshold.end(cause)
         try:
-            started = time.perf_counter()
-            reply = await self._tried(spec, question, tally, base_url, limit)
-            seconds = time.perf_counter() - started
+            started = self.clock()
+            reply, attempt, waited = await self._tried(spec, question, orjson.dumps(body), tally, base_url, limit)
+            seconds = self.clock() - started - waited
         except Rejected as error:
-            self._lost[place] = 0  # it works
+            self._lost[place].clear()  # it works
+            self._patience[base_url].answered()
             self.threshold.rejected(place, error)
             raise
         finally:
             limit.release()
-        self._lost[place] = 0
+            self.budget.ended(spec, reply)
+        self._lost[place].clear()
         self.threshold.answered(place)
-        return reply, seconds
+        if problem := self._models.problem(spec, question.served_name, reply.model):
+            self.threshold.end(f"{_where(spec, base_url)}: {problem}")
+            raise Rejected(f"{_where(spec, base_url)}: {problem}")
+        return reply, seconds, attempt
 
-    async def _tried(self, spec: ModelSpec, question: Question, tally: Tally, base_url: str, limit: Limit) -> Reply:
-        """The reply of as many tries as it takes."""
+    async def _tried(
+        self, spec: ModelSpec, question: Question, payload: bytes, tally: Tally, base_url: str, limit: Limit
+    ) -> tuple[Reply, int, float]:
+        """The reply of as many tries as it takes, how many these were, and the seconds for which nothing was asked of a server
+        that was away or had its rate."""
         where, place = _where(spec, base_url), (base_url, question.served_name)
-        if self._lost[place] >= self.lost_in_a_row:
-            raise ServerLost(f"{where}: given up after {self.lost_in_a_row} lost calls in a row")
-        payload = orjson.dumps(self._body(spec, question))
+        lost = self._lost[place]
+        if len(lost) >= self.lost_in_a_row and len(set(lost)) >= LOST_DIALOGUES:
+            raise NotAsked(f"{where}: given up after {len(lost)} lost calls in a row")
         problem: Exception | None = None
-        empty = 0
-        started = time.monotonic()
-        for attempt in range(self.attempts):
+        attempt, empty, away, waited = 0, 0, 0, 0.0
+        patience, rate = self._patience[base_url], self._rates[base_url]
+        rate.tighten(spec.endpoint)
+        answers = patience.answers
+        started = self.clock()
+        while True:
+            if cause := self.budget.over():
+                self.threshold.end(cause)
             if self.threshold.cause:
-                raise ServerLost(f"{where}: not asked any more: the run ended early")
+                raise NotAsked(f"{where}: not asked any more: the run ended early")
+            attempt += 1
             wait = None
-            tried = time.monotonic()
+            queued = self.clock()
+            aside = await rate.wait(len(payload), question.sampling.max_tokens)
+            tried = self.clock()
+            waited += tried - queued
             try:
                 reply = await self._once(spec, question, base_url, payload)
+                patience.answered()
+                rate.settle(aside, reply.prompt_tokens + reply.completion_tokens or aside)
                 empty += reply.empty
-                if not reply.empty or empty == _EMPTY_TRIES or attempt + 1 == self.attempts:
-                    if limit.answered(question.purpose, time.monotonic() - tried):
+                if not reply.empty or empty == _EMPTY_TRIES or attempt == self.attempts:
+                    if limit.answered(question.purpose, self.clock() - tried):
                         limit.adapt(await self._queue(spec, base_url))
-                    return reply
+                    return reply, attempt, waited
                 tally.retries += 1
                 continue
             except (_Again, Unreadable, BadEncoding, aiohttp.ClientError, TimeoutError, OSError) as error:
                 problem = error
+                rate.settle(aside, 0)
                 wait = error.wait if isinstance(error, _Again) else None
                 if _crowds(error):
                     limit.crowded()
-            left = self.give_up_s - (time.monotonic() - started)
-            if attempt + 1 == self.attempts or left <= 0:
+            if not _away(problem):
+                patience.answered()
+            elif (
+                patience.answers == answers and base_url not in self.launched and patience.lasts(where, _redact(spec, problem))
+            ):
+                attempt -= 1
+                away += 1
+                longest = min(self.backoff_max_s, self.backoff_s * 2 ** min(away, 30))
+                await self.sleep(max(wait or 0.0, random.uniform(longest / 2, longest)))
+                waited += self.clock() - tried
+                continue
+            answers = patience.answers
+            left = self.give_up_s - (self.clock() - started - waited)
+            if attempt == self.attempts or left <= 0:
                 break
             tally.retries += 1
-            longest = min(self.backoff_max_s, self.backoff_s * 2**attempt)
-            await asyncio.sleep(min((wait or 0.0) + random.uniform(longest / 2, longest), left))
+            longest = min(self.backoff_max_s, self.backoff_s * 2 ** (attempt - 1))
+            await self.sleep(min((wait or 0.0) + random.uniform(longest / 2, longest), left))
         if isinstance(problem, _Again) and problem.believed:
-            return problem.believed
+            return problem.believed, attempt, waited
         told = problem if isinstance(problem, _Again | Unreadable) else f"{type(problem).__name__} {problem}"
-        last = f"{where}: gave up after {attempt + 1} attempts: {_redact(spec, told)}"
+        last = f"{where}: gave up after {attempt} attempts: {_redact(spec, told)}"
         if isinstance(problem, BadFinish):
             raise Rejected(last)
-        self._lost[place] += 1
+        lost.append(question.session or str(dict(question.sample)))
         raise ServerLost(last, problem.status if isinstance(problem, _Again) else None)
 
     async def _once(self, spec: ModelSpec, question: Question, base_url: str, payload: bytes) -> Reply:
@@ -369,6 +444,14 @@ def _redact(spec: ModelSpec, problem: object) -> str:
 def _where(spec: ModelSpec, base_url: str) -> str:
     """A model and its endpoint, for messages."""
     return f"model {spec.name} at {base_url}"
+
+
+def _away(error: Exception) -> bool:
+    """Whether an error says that the server is not there for the moment."""
+    if isinstance(error, _Again):
+        return error.status in CROWDED
+    refused = isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError)
+    return refused and getattr(error, "errno", None) not in (errno.EMFILE, errno.ENFILE)
 
 
 def _crowds(error: Exception) -> bool:

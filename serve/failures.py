@@ -30,6 +30,10 @@ class ServerLost(Unanswered):
     outcome = "infrastructure"
 
 
+class NotAsked(ServerLost):
+    """The call was not made at all: its model was given up before, or the run has ended early."""
+
+
 class Rejected(Unanswered):
     """The server works but does not answer this call: asking again at once would change nothing."""
 
@@ -67,6 +71,10 @@ class Threshold:
         self._failed = 0
         self._answered: set[tuple[str, str]] = set()
         self._rejected: Counter[tuple[str, str]] = Counter()
+
+    def end(self, cause: str) -> None:
+        """End the run early, whatever `fail_on_error` allows; the first cause stands."""
+        self.cause = self.cause or cause
 
     def answered(self, place: tuple[str, str]) -> None:
         """A call was answered; `place` is the server's address and the model's name there."""

@@ -34,13 +34,23 @@ class Sampling(_Part):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
 
 
+class Price(_Part):
+    """What a million tokens cost, in whatever currency --max-cost is meant."""
+
+    input: Annotated[float, Field(ge=0)]
+    output: Annotated[float, Field(ge=0)]
+
+
 class Endpoint(_Part):
     """Where an OpenAI-compatible server answers. Without `base_url` the launcher starts one on a free port.
 
     `api_key_env` names the environment variable that holds the key; the key itself is never in a file. `model` is the name
     the server knows the model by (default: the spec's name). `constrained` says whether the server takes vLLM's
     `structured_outputs`; `top_logprobs` how many alternatives a token it reports (0: none). An answer of more than
-    `max_response_mb` megabytes, decompressed, is not read.
+    `max_response_mb` megabytes, decompressed, is not read. `any_model` lets answers count whatever model the server names in
+    them: for routers that spell it in several ways. Otherwise another name than a run's first ends the run. `price` is what
+    --max-cost counts; `requests_per_minute` and `tokens_per_minute` (prompt and answer) hold for all specs with the
+    same `base_url` together.
     """
 
     base_url: PlainUrl | None = None
@@ -50,6 +60,10 @@ class Endpoint(_Part):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] = 20
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     max_response_mb: Annotated[int, Field(gt=0, le=1024)] = 8
+    any_model: bool = False
+    price: Price | None = None
+    requests_per_minute: Annotated[float, Field(gt=0)] | None = None
+    tokens_per_minute: Annotated[float, Field(gt=0)] | None = None
 
 
 class ServeOptions(_Part):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +14,57 @@ import orjson
 
 from serve.errors import UserError
 
-_SCHEMA = "CREATE TABLE IF NOT EXISTS calls (key TEXT PRIMARY KEY, reply BLOB NOT NULL, seconds REAL NOT NULL) WITHOUT ROWID"
+_COLUMNS = "role TEXT, spec TEXT, model TEXT, finish_reason TEXT, time REAL, attempt INTEGER, prompt TEXT"
+_ADDED = [column.split()[0] for column in _COLUMNS.split(", ")]  # null in stores that were made before there were these
+_ALL = ", ".join(["key", "reply", "seconds", *_ADDED])
+_TABLES = (
+    "CREATE TABLE IF NOT EXISTS calls (key TEXT PRIMARY KEY, reply BLOB NOT NULL, seconds REAL NOT NULL, "
+    f"{_COLUMNS}) WITHOUT ROWID",
+    # Answers that were asked again by name (--retry), oldest first; `calls` has the newest.
+    "CREATE TABLE IF NOT EXISTS replaced (key TEXT NOT NULL, number INTEGER NOT NULL, reason TEXT NOT NULL, "
+    f"reply BLOB NOT NULL, seconds REAL NOT NULL, {_COLUMNS}, PRIMARY KEY (key, number)) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS prompts (hash TEXT PRIMARY KEY, messages BLOB NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS failures (key TEXT PRIMARY KEY, item TEXT NOT NULL, role TEXT NOT NULL, spec TEXT NOT NULL, "
+    "outcome TEXT NOT NULL, reason TEXT NOT NULL, times INTEGER NOT NULL) WITHOUT ROWID",
+    # What a server called the model that answered first, by spec and the name that was asked for.
+    "CREATE TABLE IF NOT EXISTS models (spec TEXT, served TEXT, model TEXT NOT NULL, PRIMARY KEY (spec, served)) WITHOUT ROWID",
+)
+_PUT = f"INSERT OR REPLACE INTO calls ({_ALL}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_SET_ASIDE = (
+    f"INSERT INTO replaced ({_ALL}, number, reason) "
+    f"SELECT {_ALL}, (SELECT count(*) FROM replaced WHERE key = ?1), ?2 FROM calls WHERE key = ?1"
+)
+_PROMPT = "INSERT OR IGNORE INTO prompts VALUES (?, ?)"
+_NAME = "INSERT OR IGNORE INTO models VALUES (?, ?, ?)"
+_ANSWERED = "DELETE FROM failures WHERE key = ?"
+_FAIL = (
+    "INSERT INTO failures VALUES (?, ?, ?, ?, ?, ?, 1) ON CONFLICT (key) DO UPDATE "
+    "SET outcome = excluded.outcome, reason = excluded.reason, times = times + 1"
+)
+_ORDER = (_SET_ASIDE, _PROMPT, _NAME, _PUT, _FAIL, _ANSWERED)  # of one commit: an answer is put aside before it is replaced
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a reply came from: who was asked for what (`role`, `spec`, `served`), which model the server says answered
+    (`reference`: if it is to be held to that name), in which try, and the messages as they were sent (`prompt` their hash;
+    `messages` None where they are not kept)."""
+
+    role: str
+    spec: str
+    served: str
+    model: str | None
+    reference: str | None
+    attempt: int
+    prompt: str
+    messages: bytes | None = None
 
 
 class Store:
     """Key → reply. `put` returns when the reply is on disk, so a kill loses at most the calls in flight.
+
+    Beside each reply: its role and spec, the model that the server named, finish reason, time, number of the try, and the hash
+    of the messages, which are in `prompts` if they are kept. All of it is null where an older version made the store.
 
     Replies that arrive while a commit is under way are committed together (group commit), in a thread of their own.
     WAL with synchronous=NORMAL survives the death of this process; only a power cut can lose the last commits.
@@ -28,10 +77,17 @@ class Store:
             self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
-            self._db.execute(_SCHEMA)
+            for table in _TABLES:
+                self._db.execute(table)
+            known = {row[1] for row in self._db.execute("PRAGMA table_info(calls)")}
+            for column in _COLUMNS.split(", "):
+                if column.split()[0] not in known:
+                    self._db.execute(f"ALTER TABLE calls ADD COLUMN {column}")
         except (OSError, sqlite3.Error) as error:
             raise UserError(f"call store cannot be used: {path}: {_problem(error)}") from None
-        self._waiting: list[tuple[str, bytes, float]] = []
+        self._failing = set(self.failed_keys())
+        self._named: set[tuple[str, str, str]] = set()
+        self._waiting: list[tuple[str, tuple[Any, ...]]] = []
         self._commit: asyncio.Task[None] | None = None
         self._next: asyncio.Future[None] | None = None
 
@@ -46,16 +102,89 @@ class Store:
     def __len__(self) -> int:
         return int(self._db.execute("SELECT count(*) FROM calls").fetchone()[0])
 
+    def _rows(self, query: str) -> list[Any]:
+        try:
+            return self._db.execute(query).fetchall()
+        except sqlite3.Error as error:
+            raise UserError(f"call store cannot be read: {self.path}: {_problem(error)}") from None
+
     def latency(self) -> dict[str, float]:
         """Seconds a finished call took: median, 95th percentile and longest (empty when there is none)."""
         seconds = [row[0] for row in self._db.execute("SELECT seconds FROM calls ORDER BY seconds")]
         places = {"p50": 0.5, "p95": 0.95, "max": 1.0}
         return {name: round(seconds[int(share * (len(seconds) - 1))], 4) for name, share in places.items()} if seconds else {}
 
-    async def put(self, key: str, reply: dict[str, Any], seconds: float) -> None:
-        """Keep a finished call; returns once it is committed."""
+    def replies(self) -> Iterator[tuple[str | None, str | None, dict[str, Any]]]:
+        """(Role, spec, reply) of every finished call."""
+        for role, spec, reply in self._rows("SELECT role, spec, reply FROM calls"):
+            yield role, spec, orjson.loads(reply)
+
+    def tokens(self) -> dict[str | None, tuple[int, int, int]]:
+        """Spec → (answers, prompt tokens, completion tokens), replaced ones included; None: of an older version."""
+        found: dict[str | None, tuple[int, int, int]] = {}
+        sums = ", ".join(f"sum(json_extract(CAST(reply AS TEXT), '$.{name}_tokens'))" for name in ("prompt", "completion"))
+        both = "(SELECT spec, reply FROM calls UNION ALL SELECT spec, reply FROM replaced)"
+        for spec, answers, prompt, completion in self._rows(f"SELECT spec, count(*), {sums} FROM {both} GROUP BY spec"):
+            found[spec] = answers, prompt or 0, completion or 0
+        return found
+
+    def models(self) -> dict[tuple[str, str], str]:
+        """(Spec, served name) → what the server called the model that answered first."""
+        return {(spec, served): model for spec, served, model in self._rows("SELECT spec, served, model FROM models")}
+
+    def failed_items(self) -> dict[str, int]:
+        """Dialogue (or other item) → how often calls for it failed that are still without an answer."""
+        return dict(self._rows("SELECT item, sum(times) FROM failures GROUP BY item"))
+
+    def failed_keys(self) -> dict[str, int]:
+        """Key → how often a call failed that is still without an answer."""
+        return dict(self._rows("SELECT key, times FROM failures"))
+
+    def failed(self) -> list[tuple[str, str, str, int]]:
+        """Calls that failed and are still without an answer: (role, spec, outcome, how many)."""
+        return self._rows("SELECT role, spec, outcome, count(*) FROM failures GROUP BY 1, 2, 3 ORDER BY 1, 2, 3")
+
+    def asked_again(self) -> list[tuple[str, str, str, int]]:
+        """Answers that --retry asked again: (role, spec, reason, how many)."""
+        return self._rows("SELECT role, spec, reason, count(*) FROM replaced GROUP BY 1, 2, 3 ORDER BY 1, 2, 3")
+
+    def times_replaced(self, key: str) -> int:
+        """How often a call was asked again by name."""
+        return int(self._db.execute("SELECT count(*) FROM replaced WHERE key = ?", (key,)).fetchone()[0])
+
+    async def put(
+        self, key: str, reply: Mapping[str, Any], seconds: float, origin: Origin | None = None, instead: str | None = None
+    ) -> None:
+        """Keep a finished call; returns once it is committed. `instead` is the reason why the answer that is there is replaced:
+        that is put aside."""
+        if instead:
+            self._waiting.append((_SET_ASIDE, (key, instead)))
+        role = spec = model = attempt = prompt = None
+        if origin:
+            role, spec, model, attempt, prompt = origin.role, origin.spec, origin.model, origin.attempt, origin.prompt
+            if origin.messages is not None:
+                self._waiting.append((_PROMPT, (origin.prompt, origin.messages)))
+            if origin.reference is not None:
+                named = (origin.spec, origin.served, origin.reference)
+                if named not in self._named:
+                    self._named.add(named)
+                    self._waiting.append((_NAME, named))
+        finish = reply.get("finish_reason")
+        row = (key, orjson.dumps(reply), seconds, role, spec, model, finish, time.time(), attempt, prompt)
+        if key in self._failing:
+            self._failing.remove(key)
+            self._waiting.append((_ANSWERED, (key,)))
+        await self._written(_PUT, row)
+
+    async def fail(self, key: str, item: str, role: str, spec: str, outcome: str, reason: str) -> None:
+        """Remember that a call failed, until it is answered; returns once it is committed."""
+        self._failing.add(key)
+        await self._written(_FAIL, (key, item, role, spec, outcome, reason))
+
+    async def _written(self, statement: str, values: tuple[Any, ...]) -> None:
+        """Commit a statement with what else waits."""
         loop = asyncio.get_running_loop()
-        self._waiting.append((key, orjson.dumps(reply), seconds))
+        self._waiting.append((statement, values))
         if self._next is None:
             self._next = loop.create_future()
         committed = self._next
@@ -79,10 +208,12 @@ class Store:
                     )
                 )
 
-    def _write(self, batch: list[tuple[str, bytes, float]]) -> None:
+    def _write(self, batch: list[tuple[str, tuple[Any, ...]]]) -> None:
         self._db.execute("BEGIN IMMEDIATE")
         try:
-            self._db.executemany("INSERT OR REPLACE INTO calls VALUES (?, ?, ?)", batch)
+            for statement in _ORDER:
+                if rows := [values for wanted, values in batch if wanted is statement]:
+                    self._db.executemany(statement, rows)
             self._db.execute("COMMIT")
         except BaseException:
             if self._db.in_transaction:  # SQLite has rolled back by itself where the disk was full
@@ -90,11 +221,28 @@ class Store:
             raise
 
     def add_from(self, other: Path) -> None:
-        """Take over the finished calls of another store; what is here already stays as it is."""
+        """Take over what another store holds; what is here already stays as it is.
+
+        Raises `UserError` when in the two another model answered to the same name.
+        """
         try:
             self._db.execute("ATTACH ? AS other", (str(other),))
             try:
-                self._db.execute("INSERT OR IGNORE INTO calls SELECT key, reply, seconds FROM other.calls")
+                foreign = self._db.execute(
+                    "SELECT spec, mine.model, theirs.model FROM models mine JOIN other.models theirs USING (spec, served) "
+                    "WHERE mine.model <> theirs.model"
+                ).fetchone()
+                if foreign:
+                    spec, mine, theirs = foreign
+                    raise UserError(
+                        f"{other}: model {spec} answered as {theirs!r} there, as {mine!r} in other stores of this run"
+                    )
+                self._db.execute(f"INSERT OR IGNORE INTO calls ({_ALL}) SELECT {_ALL} FROM other.calls")
+                every = f"key, number, reason, {_ALL.removeprefix('key, ')}"
+                self._db.execute(f"INSERT OR IGNORE INTO replaced ({every}) SELECT {every} FROM other.replaced")
+                for table in ("prompts", "failures", "models"):
+                    self._db.execute(f"INSERT OR IGNORE INTO {table} SELECT * FROM other.{table}")
+                self._db.execute("DELETE FROM failures WHERE key IN (SELECT key FROM calls)")
             finally:
                 self._db.execute("DETACH other")
         except sqlite3.Error as error:

@@ -39,6 +39,7 @@ class Answer:
     finish_reason: str | None = "stop"
     body: bytes | None = None  # in place of a completion
     logprobs: list[dict[str, Any]] | None = None
+    model: str | None = None  # what answers, by its own word
     delay: float = 0.0
     drop: bool = False
     reset: bool = False
@@ -193,6 +194,7 @@ class Endpoint:
 
     def __init__(self, behave: Callable[[dict[str, Any], int], Answer] = echo, models: tuple[str, ...] = ("my-model",)) -> None:
         self.behave, self.models = behave, models
+        self.version: str | None = None  # what /version says, as vLLM's does
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.now = self.most = self.followed = 0
@@ -219,6 +221,7 @@ class Endpoint:
         asyncio.set_event_loop(self._loop)
         app = web.Application()
         app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/version", self._version)
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_route("*", "/elsewhere", self._elsewhere)
         app.router.add_get("/moved/models", self._moved)
@@ -258,6 +261,9 @@ class Endpoint:
     async def _models(self, request: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": name} for name in self.models]})
 
+    async def _version(self, request: web.Request) -> web.Response:
+        return web.json_response({"version": self.version}) if self.version else web.Response(status=404)
+
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         body = orjson.loads(await request.read())
         self.requests.append(body)
@@ -290,7 +296,8 @@ class Endpoint:
         if answer.logprobs is not None:
             choice["logprobs"] = {"content": answer.logprobs}
         usage = {"prompt_tokens": 10, "completion_tokens": len(answer.text.split())}
-        payload = orjson.dumps({"choices": [choice], "usage": usage})
+        named = {"model": answer.model} if answer.model else {}
+        payload = orjson.dumps({"choices": [choice], "usage": usage} | named)
         if answer.drip or answer.cut:
             return await self._piecemeal(request, payload, answer)
         response = web.Response(body=payload, content_type="application/json", headers=answer.headers)

@@ -84,6 +84,17 @@ FailOnErrorOption = Annotated[
         "401, 403 or 404, and when the first 20 calls to a model were all rejected.",
     ),
 ]
+RetryOption = Annotated[
+    str | None,
+    typer.Option(
+        "--retry",
+        metavar="KIND,…",
+        help="Ask stored answers of these kinds again: empty, refusal, length (cut off), unreadable (no verdict). An answer is "
+        "drawn again only where it is asked for by name like this, by any model: the old one stays in the store, the new one "
+        "counts, what follows it is asked anew, and the report says how many there were. At temperature 0 many servers say "
+        "the same again.",
+    ),
+]
 EndpointOption = Annotated[
     list[str] | None, typer.Option("--endpoint", metavar="NAME=URL", help="A server that is already up for a model.")
 ]

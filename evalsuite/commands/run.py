@@ -14,6 +14,14 @@ from rich.console import Console
 
 from data_prep.scores.human import read_dialogues
 from evalsuite import pipeline, shards
+from evalsuite.commands.limits import (
+    AttemptsOption,
+    CallTimeoutOption,
+    MaxCallsOption,
+    MaxCostOption,
+    MaxTimeOption,
+    PatienceOption,
+)
 from evalsuite.commands.options import (
     IN_RUN,
     OUT_RUN,
@@ -32,6 +40,7 @@ from evalsuite.commands.options import (
     OutOption,
     ProfilesOption,
     PromptsOption,
+    RetryOption,
     SeekerOption,
     SupporterOption,
     WandbOption,
@@ -44,8 +53,10 @@ from evalsuite.report.content import report_run
 from evalsuite.runs import Run, open_run
 from evalsuite.shards import Shard
 from evalsuite.statistics.summary import cut_off
+from serve.budget import Budget
 from serve.errors import UserError
 from serve.paths import Reads
+from serve.retry import Retry
 from serve.wandb_offline import need_wandb
 
 console = Console()
@@ -73,6 +84,13 @@ def run(
     mode: ModeOption = None,
     endpoint: EndpointOption = None,
     fail_on_error: FailOnErrorOption = None,
+    retry: RetryOption = None,
+    call_timeout: CallTimeoutOption = None,
+    attempts: AttemptsOption = None,
+    patience: PatienceOption = None,
+    max_time: MaxTimeOption = None,
+    max_calls: MaxCallsOption = None,
+    max_cost: MaxCostOption = None,
     shard: ShardOption = None,
     out: OutOption = None,
     wandb: WandbOption = False,
@@ -94,12 +112,18 @@ def run(
         language=language,
         mode=mode,
         fail_on_error=fail_on_error,
+        call_timeout=call_timeout,
+        attempts=attempts,
+        patience=patience,
+        max_time=max_time,
+        max_calls=max_calls,
+        max_cost=max_cost,
         shard=shard,
         out=out,
     )
     _check_wandb(wandb, resolved.shard)
     _check_all(resolved, simulate=True, score=True)
-    with _opened(resolved) as opened:
+    with _opened(resolved, retry) as opened:
         with pipeline.Fleet(opened, resolved) as fleet:
             outcomes = [pipeline.simulate(opened, resolved, fleet, console, score=True)]
             if resolved.config.gold is not None and not outcomes[0].ended_early:
@@ -122,6 +146,13 @@ def simulate(
     mode: ModeOption = None,
     endpoint: EndpointOption = None,
     fail_on_error: FailOnErrorOption = None,
+    retry: RetryOption = None,
+    call_timeout: CallTimeoutOption = None,
+    attempts: AttemptsOption = None,
+    patience: PatienceOption = None,
+    max_time: MaxTimeOption = None,
+    max_calls: MaxCallsOption = None,
+    max_cost: MaxCostOption = None,
     shard: ShardOption = None,
     out: OutOption = None,
 ) -> None:
@@ -140,11 +171,17 @@ def simulate(
         language=language,
         mode=mode,
         fail_on_error=fail_on_error,
+        call_timeout=call_timeout,
+        attempts=attempts,
+        patience=patience,
+        max_time=max_time,
+        max_calls=max_calls,
+        max_cost=max_cost,
         shard=shard,
         out=out,
     )
     _check_all(resolved, simulate=True, score=False)
-    with _opened(resolved) as opened, pipeline.Fleet(opened, resolved) as fleet:
+    with _opened(resolved, retry) as opened, pipeline.Fleet(opened, resolved) as fleet:
         outcome = pipeline.simulate(opened, resolved, fleet, console, score=False)
     _finish(outcome)
 
@@ -161,6 +198,13 @@ def score(
     mode: ModeOption = None,
     endpoint: EndpointOption = None,
     fail_on_error: FailOnErrorOption = None,
+    retry: RetryOption = None,
+    call_timeout: CallTimeoutOption = None,
+    attempts: AttemptsOption = None,
+    patience: PatienceOption = None,
+    max_time: MaxTimeOption = None,
+    max_calls: MaxCallsOption = None,
+    max_cost: MaxCostOption = None,
     shard: ShardOption = None,
     out: OutOption = None,
     wandb: Annotated[bool, typer.Option("--wandb", help="Also write the report and log its tables and plots there.")] = False,
@@ -175,6 +219,12 @@ def score(
         language=language,
         mode=mode,
         fail_on_error=fail_on_error,
+        call_timeout=call_timeout,
+        attempts=attempts,
+        patience=patience,
+        max_time=max_time,
+        max_calls=max_calls,
+        max_cost=max_cost,
         shard=shard,
         out=out,
     )
@@ -182,7 +232,7 @@ def score(
     _check_all(resolved, simulate=False, score=True)
     given = dialogues or Path(resolved.config.out) / "dialogues.jsonl"
     read_dialogues([given])  # a bad file is refused before the run folder is touched
-    with _opened(resolved) as opened, pipeline.Fleet(opened, resolved) as fleet:
+    with _opened(resolved, retry) as opened, pipeline.Fleet(opened, resolved) as fleet:
         outcomes = [pipeline.score(opened, resolved, fleet, console, given)]
         if resolved.config.gold is not None and not outcomes[0].ended_early:
             outcomes.append(pipeline.score_gold(opened, resolved, fleet, console))
@@ -204,10 +254,13 @@ def report(
 
 
 @contextmanager
-def _opened(resolved: Resolved) -> Iterator[Run]:
+def _opened(resolved: Resolved, retry: str | None) -> Iterator[Run]:
     """The run folder, if it is a whole run's or this shard's."""
+    wanted = Retry.parse(retry)
     with open_run(Path(resolved.config.out)) as opened:
         shards.claim(opened, resolved.shard)
+        opened.retry = wanted
+        opened.budget = Budget(resolved.config.max_time, resolved.config.max_calls, resolved.config.max_cost)
         yield opened
 
 

@@ -42,6 +42,7 @@ from evalsuite.statistics.summary import (
     supporter_of,
     terminations,
 )
+from evalsuite.versions import made_with
 from serve.errors import UserError
 from serve.files import read_jsonl, read_object
 from serve.specs import EMBEDDED_PREFIX
@@ -133,7 +134,7 @@ def content_of(run: Run) -> ReportContent:
         judgements=judgements,
         tables=[*tables, *along.tables],
         charts=along.charts,
-        facts=list(_facts(config)),
+        facts=[*_facts(config), *made_with(run.versions()), *_asked_again(run)],
         agreement=agreed,
         config=config | {"fingerprints": _fingerprints(config)},
         timing=seconds,
@@ -211,6 +212,13 @@ def _facts(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if "judging" in scored:
         shown = {"dialogue": "the dialogue alone", "profile": "dialogue and profile", "states": "dialogue, profile and states"}
         yield "Judge shown", shown[scored["judging"]]
+
+
+def _asked_again(run: Run) -> Iterator[tuple[str, str]]:
+    """How many answers were drawn again by name, and why."""
+    if again := run.store.asked_again():
+        told = ", ".join(f"{count:,} {reason} of the {role} {spec}" for role, spec, reason, count in again)
+        yield "Asked again", f"{sum(count for *_, count in again):,} answers by name (--retry): {told}"
 
 
 def _risks(dialogues: Sequence[Dialogue], found: Sequence[risk.Found]) -> dict[str, dict[int, list[str]]]:

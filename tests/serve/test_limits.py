@@ -1,0 +1,208 @@
+"""What bounds calls: patience with a server that is away, a provider's rate, and a budget. No test waits."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serve.budget import Budget
+from serve.client import ChatClient
+from serve.errors import UserError
+from serve.failures import NotAsked, ServerLost
+from serve.rate import Rate
+from serve.specs import Endpoint as SpecEndpoint
+from serve.specs import Price
+from serve.store import Store
+from tests.endpoint import Answer, Endpoint
+from tests.serve.test_client import question, spec
+
+
+class Time:
+    """A clock that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        await asyncio.sleep(0)
+
+
+async def asked(tmp_path: Path, behave: Callable[[dict[str, Any], int], Answer], **settings: Any) -> dict[str, Any]:
+    """One call in a time of its own: its text or error, the seconds and requests that it took, and what was said meanwhile."""
+    time, said = Time(), list[str]()
+    store = Store(tmp_path / "calls.sqlite")
+    with Endpoint(behave) as endpoint:
+        url = settings.pop("url", endpoint.url)
+        settings |= {"launched": (url,)} if settings.pop("own", False) else {}
+        async with ChatClient(store, clock=time, sleep=time.sleep, say=said.append, **settings) as client:
+            try:
+                text = (await client.ask(spec(url), question())).text
+            except ServerLost as error:
+                text = str(error)
+        store.close()
+        return {"text": text, "seconds": time.now, "requests": len(endpoint.requests), "said": said}
+
+
+@pytest.mark.parametrize("status", [429, 503, 529])
+async def test_a_server_that_is_away_is_waited_for_and_that_is_said_once_a_minute(tmp_path: Path, status: int) -> None:
+    """Half an hour: eight attempts last little more than a minute."""
+    back = 1800 / 22.5  # tries: the mean of a wait is 22.5 s
+    result = await asked(
+        tmp_path, lambda body, count: Answer("back") if count > back else Answer(status=status), patience_s=3600
+    )
+    assert result["text"] == "back" and result["requests"] == int(back) + 1
+    assert 1200 < result["seconds"] < 2400
+    assert result["seconds"] / 90 - 1 < len(result["said"]) <= result["seconds"] / 60
+    assert f"HTTP {status}" in result["said"][0] and "waiting up to 60 min (--patience)" in result["said"][0]
+
+
+async def test_refused_connections_are_waited_for_until_patience_ends(tmp_path: Path) -> None:
+    result = await asked(tmp_path, lambda body, count: Answer(), patience_s=600, url="http://127.0.0.1:1/v1")
+    assert "gave up after 8 attempts" in result["text"] and "127.0.0.1:1" in result["text"]
+    assert 600 < result["seconds"] < 800
+
+
+@pytest.mark.parametrize("settings", [{"patience_s": 0}, {"patience_s": 3600, "own": True}])
+async def test_without_patience_and_for_servers_of_ones_own_the_attempts_count(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    result = await asked(tmp_path, lambda body, count: Answer(status=503), **settings)
+    assert "gave up after 8 attempts" in result["text"] and result["requests"] == 8 and not result["said"]
+
+
+async def test_other_failures_are_no_absence(tmp_path: Path) -> None:
+    result = await asked(tmp_path, lambda body, count: Answer(status=500), patience_s=3600)
+    assert "gave up after 8 attempts" in result["text"] and result["requests"] == 8
+
+
+async def test_a_server_that_answers_others_is_busy_and_not_away(tmp_path: Path) -> None:
+    """The call that gets nothing but 503 while others are answered has its attempts, no more."""
+
+    def behave(body: dict[str, Any], count: int) -> Answer:
+        return Answer(status=503) if "bad" in body["messages"][0]["content"] else Answer("fine")
+
+    time, store = Time(), Store(tmp_path / "calls.sqlite")
+    with Endpoint(behave) as endpoint:
+        async with ChatClient(store, concurrency=2, clock=time, patience_s=10**9) as client:
+            numbers = itertools.count()
+
+            async def sleep(seconds: float) -> None:
+                await client.ask(spec(endpoint.url), question(f"good {next(numbers)}"))
+
+            client.sleep = sleep
+            with pytest.raises(ServerLost, match="gave up after 8 attempts"):
+                await client.ask(spec(endpoint.url), question("bad"))
+    store.close()
+
+
+async def test_the_time_spent_in_patience_is_no_latency(tmp_path: Path) -> None:
+    time, store = Time(), Store(tmp_path / "calls.sqlite")
+    with Endpoint(lambda body, count: Answer("back") if count > 20 else Answer(status=503)) as endpoint:
+        async with ChatClient(store, clock=time, sleep=time.sleep, patience_s=3600, give_up_s=30) as client:
+            await client.ask(spec(endpoint.url), question())
+    assert time.now > 300 and store.latency()["max"] == pytest.approx(0, abs=1e-6)
+    store.close()
+
+
+async def begun(
+    rate: Rate, time: Time, calls: int, payload: int = 30, answer: int = 90, used: int | None = None
+) -> list[float]:
+    """When so many calls that all want to go at once may go; each has ended when the next begins."""
+    starts = []
+    for _ in range(calls):
+        aside = await rate.wait(payload, answer)
+        starts.append(time.now)
+        if used is not None:
+            rate.settle(aside, used)
+    return starts
+
+
+async def test_requests_a_minute_are_evenly_spaced_and_the_lowest_of_several_specs_holds() -> None:
+    time = Time()
+    rate = Rate(time, time.sleep)
+    assert await begun(rate, time, 5) == [0] * 5, "nothing is stated"
+    rate.tighten(SpecEndpoint(requests_per_minute=60))
+    rate.tighten(SpecEndpoint(requests_per_minute=30))
+    rate.tighten(SpecEndpoint())
+    assert await begun(rate, time, 4) == [0, 2, 4, 6]
+
+
+async def test_tokens_a_minute_count_the_prompt_and_what_the_answer_really_had() -> None:
+    """A hundred tokens are set aside for each call: 30 bytes are ten, ninety may come."""
+    time = Time()
+    rate = Rate(time, time.sleep)
+    rate.tighten(SpecEndpoint(tokens_per_minute=600))  # ten a second
+    assert await begun(rate, time, 3) == pytest.approx([0, 10, 20])
+    time.now = 100
+    assert await begun(rate, time, 3, used=20) == pytest.approx([100, 102, 104])
+
+
+async def test_the_rate_is_one_for_all_specs_of_a_base_url(tmp_path: Path) -> None:
+    time, store = Time(), Store(tmp_path / "calls.sqlite")
+    with Endpoint() as endpoint:
+        stated = spec(endpoint.url, endpoint={"requests_per_minute": 6})
+        other = spec(endpoint.url).model_copy(update={"name": "other"})
+        async with ChatClient(store, clock=time, sleep=time.sleep) as client:
+            for number, model in enumerate((stated, other, stated)):
+                await client.ask(model, question(str(number)))
+        assert time.now == pytest.approx(20)
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("limit", "answers", "told"),
+    [
+        ({"max_calls": 3}, 3, "--max-calls 3 is reached: raise it to go on"),
+        ({"max_cost": 0.0001}, 4, "--max-cost 0.0001 is reached"),  # 10 + 2 × 10 = 30 millionths a call
+        ({"max_time": 50}, 5, "--max-time 50 s is over"),
+    ],
+)
+async def test_a_budget_ends_the_run_and_counts_what_the_store_has(
+    tmp_path: Path, limit: dict[str, Any], answers: int, told: str
+) -> None:
+    time, store = Time(), Store(tmp_path / "calls.sqlite")
+
+    def behave(body: dict[str, Any], count: int) -> Answer:
+        time.now += 10
+        return Answer("two words")
+
+    with Endpoint(behave) as endpoint:
+        model = spec(endpoint.url, endpoint={"price": Price(input=1, output=10)})
+        for already in (False, True):
+            async with ChatClient(store, budget=Budget(clock=time, **limit), clock=time) as client:
+                client.budget.begin([model], store.tokens())
+                got = 0
+                for number in range(8):
+                    try:
+                        await client.ask(model, question(f"{already} {number}"))
+                        got += 1
+                    except NotAsked:
+                        assert client.threshold.cause is not None and told in client.threshold.cause
+            assert got == (0 if already and "max_time" not in limit else answers)
+    store.close()
+
+
+async def test_calls_under_way_count_for_the_limit_on_calls(tmp_path: Path) -> None:
+    store = Store(tmp_path / "calls.sqlite")
+    with Endpoint(lambda body, count: Answer("fine", delay=0.05)) as endpoint:
+        async with ChatClient(store, budget=Budget(max_calls=3)) as client:
+            calls = (client.ask(spec(endpoint.url), question(str(number))) for number in range(8))
+            ended = await asyncio.gather(*calls, return_exceptions=True)
+    assert len(store) == 3 and sum(isinstance(end, NotAsked) for end in ended) == 5
+    store.close()
+
+
+def test_a_limit_on_cost_wants_prices() -> None:
+    with pytest.raises(UserError, match=r"my-model has no prices: put endpoint\.price"):
+        Budget(max_cost=1.0).begin([spec()], {})
+    Budget(max_cost=1.0).begin([spec(endpoint={"price": {"input": 0, "output": 0}})], {})
+    Budget(max_calls=1).begin([spec()], {})
