@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from data_prep.judge_prompts import JudgeMethod, judge_messages
 from data_prep.prompts import PromptPack
@@ -19,8 +20,12 @@ from data_prep.rubrics import Rubric
 from evalsuite import judge_bands, judge_json
 from serve.batch import together
 from serve.client import ChatClient, Question, Reply, ServerLost
+from serve.completion import sound
 from serve.errors import UserError
 from serve.specs import ModelSpec
+
+LONGEST = 32_768  # characters of a reply that are read and kept: no verdict that was asked for is as long
+CUT = "\n[cut off here: the rest was not read]"  # holds nothing that any parser reads as a score
 
 
 def paper_score(reply: str, scores: Sequence[int]) -> int | None:
@@ -31,16 +36,20 @@ def paper_score(reply: str, scores: Sequence[int]) -> int | None:
     return next((score for score in scores if str(score) in reply), None)
 
 
-def digit_distributions(reply: Reply, scores: Sequence[int]) -> list[tuple[int, dict[str, float]]]:
+def digit_distributions(reply: Reply, scores: Sequence[int]) -> list[tuple[int, dict[str, float] | None]]:
     """(score, distribution) for every token of a reply that is exactly one score of the scale.
 
     A distribution is the softmax over the scale's scores of the reported log-probabilities: servers report them before the
-    constraint's mask, so they are renormalised here. A score that is not among the reported alternatives counts 0.
+    constraint's mask, so they are renormalised here. A score that is not among the reported alternatives counts 0. None where
+    the figures cannot be log-probabilities of that token (`serve.completion.sound`).
     """
     labels = dict.fromkeys((str(score) for score in scores), 0.0)
-    found = []
+    found: list[tuple[int, dict[str, float] | None]] = []
     for token, alternatives in reply.tokens or []:
         if token.strip() not in labels:
+            continue
+        if not sound(token, alternatives):
+            found.append((int(token), None))
             continue
         mass = dict(labels)  # with the same keys: a run keeps one distribution a verdict
         top = max(logprob for alternative, logprob in alternatives.items() if alternative.strip() in labels)
@@ -50,6 +59,14 @@ def digit_distributions(reply: Reply, scores: Sequence[int]) -> list[tuple[int, 
         total = sum(mass.values())
         found.append((int(token), {score: value / total for score, value in mass.items()}))
     return found
+
+
+def of_another_text(reply: Reply) -> bool:
+    """Whether a server reported tokens that are not those of the text, or nothing that is a list of tokens."""
+    if reply.tokens is None:
+        return False
+    said, reported = (re.sub(r"[^0-9]+", "", text) for text in (reply.text, "".join(token for token, _ in reply.tokens)))
+    return not reply.tokens or said not in reported
 
 
 def most_probable(distribution: Mapping[str, float]) -> int:
@@ -62,12 +79,20 @@ def expectation(distribution: Mapping[str, float]) -> float:
     return sum(float(score) * probability for score, probability in distribution.items())
 
 
+class NoVerdict(NamedTuple):
+    """Why there is no answer to read: `infrastructure`, `context_overflow` or `refusal`, with what the model said then."""
+
+    reason: str
+    raw: str = ""
+
+
 @dataclass(frozen=True)
 class Judge:
     """A model that scores dialogues on a rubric.
 
-    Every dialogue gets one judgement a dimension, whatever happens: what could not be read, did not fit the judge's context or
-    found no server is `value: null` (the reason in `condition.failure` where there is no raw text).
+    Every dialogue gets one judgement a dimension, whatever happens: what could not be read, was refused, did not fit the
+    judge's context or found no server is `value: null` (the reason in `condition.failure` where nothing was read). Where a
+    server's token probabilities cannot be true, the score in the text stands alone (`condition.probabilities: broken`).
     """
 
     client: ChatClient
@@ -116,7 +141,7 @@ class Judge:
         opened = dialogue.framework == "emoharbor" and any(turn.role == "supporter" for turn in dialogue.turns)
         return opened or dialogue.exchanges > 0
 
-    async def _ask(self, dialogue: Dialogue, key: str, dimensions: Sequence[str]) -> Reply | str:
+    async def _ask(self, dialogue: Dialogue, key: str, dimensions: Sequence[str]) -> Reply | NoVerdict:
         """The reply on these dimensions, or the reason why there is none. `key` names the sample: one dimension, or "all"."""
         scale, digits = self.rubric.scale, len(dimensions)
         messages = judge_messages(self.prompts, self.rubric, dialogue, self.method, dimensions)
@@ -136,42 +161,47 @@ class Judge:
         )
         return await self.reply(question)
 
-    async def reply(self, question: Question) -> Reply | str:
-        """The judge's reply, or the reason why there is none."""
+    async def reply(self, question: Question) -> Reply | NoVerdict:
+        """The judge's reply, cut to `LONGEST`, or the reason why there is none. A refusal is none, whatever it says."""
         try:
             reply = await self.client.ask(self.spec, question)
         except ServerLost:
-            return "infrastructure"
+            return NoVerdict("infrastructure")
         if reply.finish_reason == "context_overflow":
-            return "context_overflow"
-        return reply
+            return NoVerdict("context_overflow")
+        if len(reply.text) > LONGEST:
+            reply = reply.model_copy(update={"text": reply.text[:LONGEST] + CUT})
+        return NoVerdict("refusal", reply.text) if reply.refused else reply
 
     async def _joint(self, dialogue: Dialogue, keys: list[str]) -> list[Judgement]:
         answer = await self._ask(dialogue, "all", keys)
-        if isinstance(answer, str):
-            return [self.judgement(dialogue, key, "", failure=answer) for key in keys]
+        if isinstance(answer, NoVerdict):
+            return [self.judgement(dialogue, key, answer.raw, failure=answer.reason) for key in keys]
         scores = self._read_digits(answer.text, len(keys))
         if scores is None:
             return [self.judgement(dialogue, key, answer.text) for key in keys]
         found = digit_distributions(answer, self.rubric.scale.scores)
+        told = [score for score, _ in found] == scores
         # Tokenizers that merge digits ("32") give no distribution a dimension; the digits still stand.
-        distributions = [d for _, d in found] if [score for score, _ in found] == scores else [None] * len(keys)
+        distributions = [d for _, d in found] if told else [None] * len(keys)
+        broken = None in distributions if told else of_another_text(answer)
         return [
-            self.judgement(dialogue, key, answer.text, score, distribution)
+            self.judgement(dialogue, key, answer.text, score, distribution, broken=broken and distribution is None)
             for key, score, distribution in zip(keys, scores, distributions, strict=True)
         ]
 
     async def _single(self, dialogue: Dialogue, key: str) -> Judgement:
         answer = await self._ask(dialogue, key, [key])
-        if isinstance(answer, str):
-            return self.judgement(dialogue, key, "", failure=answer)
+        if isinstance(answer, NoVerdict):
+            return self.judgement(dialogue, key, answer.raw, failure=answer.reason)
         if self.method == "paper":
             score = paper_score(answer.text, self.rubric.scale.scores)
         else:
             read = self._read_digits(answer.text, 1)
             score = read[0] if read else None
         found = [d for value, d in digit_distributions(answer, self.rubric.scale.scores) if value == score]
-        return self.judgement(dialogue, key, answer.text, score, found[0] if found else None)
+        broken = score is not None and (found[0] is None if found else of_another_text(answer))
+        return self.judgement(dialogue, key, answer.text, score, found[0] if found else None, broken=broken)
 
     def _read_digits(self, text: str, count: int) -> list[int] | None:
         """Exactly `count` scores of the scale: digits alone, or parted by white space or commas. Anything else is unread."""
@@ -188,10 +218,13 @@ class Judge:
         value: int | None = None,
         distribution: dict[str, float] | None = None,
         failure: str | None = None,
+        broken: bool = False,
     ) -> Judgement:
-        """The verdict is the most probable score (native; a sampled answer may differ from it) or the label read (paper)."""
-        if distribution and self.method != "paper":
+        """The verdict is the most probable score (native; a sampled answer may differ from it) or the label read (paper).
+        `broken`: the server's probabilities cannot be true."""
+        if distribution and self.method != "paper" and distribution.get(str(value)) != max(distribution.values()):
             value = most_probable(distribution)
+        condition = {"mode": self.mode} | ({"failure": failure} if failure else {})
         return Judgement(
             dialogue_id=dialogue.id,
             language=dialogue.language,
@@ -201,7 +234,7 @@ class Judge:
             value=value,
             expected=expectation(distribution) if distribution else None,
             distribution=distribution,
-            condition={"mode": self.mode} | ({"failure": failure} if failure else {}),
+            condition=condition | ({"probabilities": "broken"} if broken else {}),
             method=self.method,
             raw=raw,
         )

@@ -21,6 +21,7 @@ import aiohttp
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from serve import completion
 from serve.errors import UserError, near, printable
 from serve.files import digest
 from serve.limit import CROWDED, MOST, Limit, queue_length
@@ -49,7 +50,8 @@ class NotStored(Exception):
 
 
 class Reply(BaseModel):
-    """One answer. `text` is without reasoning; `tokens` holds, per generated token, its alternatives' log-probabilities.
+    """One answer. `text` is without reasoning; `tokens` holds, per generated token, its alternatives' log-probabilities
+    (null: none reported; see `serve.completion.tokens_of`).
 
     `finish_reason` is the server's, or `context_overflow` when prompt and reply do not fit the model. `refused` is set by the
     server's own signal only (a `refusal` field, or the finish reason content_filter): nothing is guessed from the wording.
@@ -347,28 +349,21 @@ class ChatClient:
     def _read(spec: ModelSpec, raw: bytes) -> Reply:
         """A 200 body as a Reply; a body that is not a completion (an error in a 200, truncated JSON) counts as a fault."""
         try:
-            body = orjson.loads(raw)
+            body = completion.parse(raw)
             choice = body["choices"][0]
-            message = choice["message"]
-            content = message.get("content") or ""
-            usage = body.get("usage") or {}
-            text, reasoning = split_reasoning(spec, content)
+            message, usage = choice["message"], body.get("usage")
+            text, reasoning = split_reasoning(spec, completion.text_of(message.get("content")))
             separate = message.get("reasoning") or message.get("reasoning_content") or ""
-            tokens = None
-            if choice.get("logprobs") and choice["logprobs"].get("content"):
-                tokens = [
-                    (t["token"], {a["token"]: a["logprob"] for a in [*t.get("top_logprobs", []), t]})
-                    for t in choice["logprobs"]["content"]
-                ]
+            details = usage.get("completion_tokens_details") if isinstance(usage, Mapping) else None
             return Reply(
                 text=text,
                 finish_reason=choice.get("finish_reason"),
                 refused=bool(message.get("refusal")) or choice.get("finish_reason") == "content_filter",
-                prompt_tokens=usage.get("prompt_tokens") or 0,
-                completion_tokens=usage.get("completion_tokens") or 0,
-                reasoning_tokens=(usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0,
-                reasoning_characters=len(reasoning) + len(separate),
-                tokens=tokens,
+                prompt_tokens=completion.count_of(usage, "prompt_tokens"),
+                completion_tokens=completion.count_of(usage, "completion_tokens"),
+                reasoning_tokens=completion.count_of(details, "reasoning_tokens"),
+                reasoning_characters=len(reasoning) + (len(separate) if isinstance(separate, str) else 0),
+                tokens=completion.tokens_of(choice.get("logprobs")),
             )
         except (orjson.JSONDecodeError, KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
             raise _Unreadable(f"unreadable answer ({type(error).__name__}): {_message(raw)}") from None

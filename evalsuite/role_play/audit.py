@@ -86,7 +86,7 @@ def judge_cards(
 
 
 def _yes(reply: Reply | None) -> bool | None:
-    said = reply.text.strip().rstrip(".。") if reply else ""
+    said = reply.text.strip().rstrip(".。") if reply and not reply.refused else ""
     return {"0": False, "1": True}.get(said)
 
 
