@@ -132,7 +132,7 @@ class _Account:
 
 @dataclass
 class Failures:
-    """Why dialogues ended for infrastructure: dialogue id → the server's last problem. Logged, never in the records."""
+    """Why dialogues or their judgements were lost: dialogue id → the server's last problem. Logged, never in the records."""
 
     reasons: dict[str, str] = field(default_factory=dict)
 

@@ -102,6 +102,7 @@ class Judge:
     method: JudgeMethod
     bands: judge_bands.Bands = field(default_factory=judge_bands.Bands)
     shown: judge_json.Shown = field(default_factory=judge_json.Shown)
+    problems: dict[str, str] = field(default_factory=dict)  # dialogue id → why its judge was lost; for people, in no record
 
     def __post_init__(self) -> None:
         if self.method in ("joint", "bands", "json") and self.spec.adapters is not None:
@@ -165,7 +166,8 @@ class Judge:
         """The judge's reply, cut to `LONGEST`, or the reason why there is none. A refusal is none, whatever it says."""
         try:
             reply = await self.client.ask(self.spec, question)
-        except ServerLost:
+        except ServerLost as error:
+            self.problems.setdefault(question.session or "", str(error))
             return NoVerdict("infrastructure")
         if reply.finish_reason == "context_overflow":
             return NoVerdict("context_overflow")

@@ -234,16 +234,18 @@ async def _thought_through(resolved: Resolved, client: ChatClient, dialogue: Dia
         return dialogue.model_copy(update={"termination": "infrastructure"})
 
 
-def _judge(client: ChatClient, resolved: Resolved) -> Judge:
-    shown = resolved.shown
-    return Judge(client, resolved.judge, resolved.rubric, resolved.judge_prompts, resolved.method, shown=shown)
+def _judge(client: ChatClient, resolved: Resolved, failures: Failures) -> Judge:
+    shown, problems = resolved.shown, failures.reasons
+    return Judge(
+        client, resolved.judge, resolved.rubric, resolved.judge_prompts, resolved.method, shown=shown, problems=problems
+    )
 
 
 async def _stream(client: ChatClient, resolved: Resolved, jobs: Sequence[Job], judged: bool, progress: CallProgress) -> Outcome:
-    judge = _judge(client, resolved) if judged else None
+    failures = Failures()
+    judge = _judge(client, resolved, failures) if judged else None
     dialogues: dict[str, Dialogue] = {}
     judgements: dict[str, list[Judgement]] = {}
-    failures = Failures()
 
     async def one(job: Job) -> None:
         dialogue = await hold(job, failures) if isinstance(job, Plan) else job

@@ -31,6 +31,7 @@ class Run:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.store = Store(folder / "calls.sqlite")
+        self.problems: dict[str, str] = {}  # dialogue id → why its judge was lost in this try; said, never written
 
     @property
     def logs(self) -> Path:

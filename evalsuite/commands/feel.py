@@ -42,6 +42,7 @@ from evalsuite.statistics.correlation import Pairing, SampleBy
 from evalsuite.statistics.ensemble import MODES, Weights
 from evalsuite.statistics.ensemble_tables import fit_tables, report
 from evalsuite.statistics.model_ranking import Combine, compare_ranks, human_ranks, metric_ranks, ranking_table
+from evalsuite.statistics.summary import LOST, why_missing
 from serve.errors import UserError
 from serve.files import read_jsonl, write_json, write_jsonl
 
@@ -85,7 +86,7 @@ def score(
         judgements = score_all(run, loaded, panel, given, Console(stderr=True) if as_json else console)
         table = method_table(judgements, panel[0].resolved.rubric, _costs(run.folder))
         deliver("feel_score", plain([table]), [table], run.folder, as_json)
-    exit_if_lost(sum(each.condition.get("failure") == "infrastructure" for each in judgements), len(judgements), "verdicts")
+    exit_if_lost(sum(why_missing(each) == LOST for each in judgements), len(judgements), "verdicts", run.problems)
 
 
 @app.command("fit")

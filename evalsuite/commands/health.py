@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -22,13 +21,13 @@ from evalsuite.checks.probe import load_injections
 from evalsuite.checks.probe import probe as ask
 from evalsuite.checks.shared_bases import sharing_table, sharings
 from evalsuite.commands.options import EndpointOption, JudgeOption, JudgePromptsOption, LanguageOption, ModeOption, resolve
-from evalsuite.commands.output import deliver, plain
+from evalsuite.commands.output import deliver, exit_if_lost, plain
 from evalsuite.config import Resolved
 from evalsuite.identity import score_config
 from evalsuite.pipeline import Fleet
 from evalsuite.runs import open_run
 from evalsuite.statistics.agreement import read_judgements
-from evalsuite.statistics.summary import Value
+from evalsuite.statistics.summary import LOST, Value, why_missing
 from serve.errors import UserError
 
 app = typer.Typer(
@@ -69,11 +68,7 @@ def probe(
         judgements = ask(run, resolved, fleet, console, chosen, texts)
         tables = _tables(chosen, judgements, resolved.rubric, run.config(), "value")
         deliver("health", plain(tables), tables, run.folder / "tables", as_json=False)
-    lost = sum(judgement.condition.get("failure") == "infrastructure" for judgement in judgements)
-    if lost:
-        text = f"error: {lost} judgements are missing because the judge's server was lost. "
-        print(text + "Run the same command again to ask only for those", file=sys.stderr)
-        raise typer.Exit(1)
+    exit_if_lost(sum(why_missing(each) == LOST for each in judgements), len(judgements), "judgements", run.problems)
 
 
 @app.command("report")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,11 +70,13 @@ def plain(tables: Sequence[Table]) -> dict[str, Any]:
     }
 
 
-def exit_if_lost(lost: int, total: int, what: str) -> None:
-    """Exit code 1 where a server was lost before `lost` of the `total` things were there; running again asks only for those."""
+def exit_if_lost(lost: int, total: int, what: str, problems: Mapping[str, str] | None = None) -> None:
+    """Exit code 1 where a server was lost before `lost` of the `total` things were there; running again asks only for those.
+    Of the `problems`, by whatever they are known, the first is shown."""
     if lost:
+        cause = next((f": {problem}" for problem in (problems or {}).values()), "")
         print(
-            f"error: {lost} of {total} {what} are missing because a server was lost. "
+            f"error: {lost} of {total} {what} are missing because a server was lost{cause}. "
             "Run the same command again to ask only for those",
             file=sys.stderr,
         )

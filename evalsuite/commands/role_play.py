@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,7 +17,7 @@ from data_prep.scores.human import Check, read_dialogues, read_preferences, read
 from data_prep.tables import Table
 from evalsuite import shards
 from evalsuite.commands.options import AgainstOption, EndpointOption, JudgeOption, LanguageOption, resolve
-from evalsuite.commands.output import deliver, plain
+from evalsuite.commands.output import deliver, exit_if_lost, plain
 from evalsuite.config import Resolved
 from evalsuite.identity import score_config
 from evalsuite.pipeline import Fleet
@@ -29,6 +28,7 @@ from evalsuite.role_play.seekers import Cards, Field, given_dialogues, read_fiel
 from evalsuite.role_play.win_rates import pairwise_tables
 from evalsuite.runs import open_run
 from evalsuite.statistics.agreement import read_judgements
+from evalsuite.statistics.summary import LOST, why_missing
 from serve.batch import Batch
 from serve.errors import UserError
 from serve.files import check_unique, write_jsonl
@@ -90,8 +90,8 @@ def score(
     cut = {dialogue.id for dialogue in seekers.dialogues if dialogue.termination == "infrastructure"}
     if cut:
         console.print(f"{len(cut)} dialogues were cut off by a lost server when they were held: they are not judged", **_PLAIN)
-    lost = [judgement for judgement in judgements if judgement.condition.get("failure") == "infrastructure"]
-    _exit_if_lost(sum(judgement.dialogue_id not in cut for judgement in lost))
+    lost = sum(why_missing(judgement) == LOST and judgement.dialogue_id not in cut for judgement in judgements)
+    exit_if_lost(lost, len(judgements), "answers", run.problems)
 
 
 @app.command("table")
@@ -164,7 +164,7 @@ def pairwise(
         write_jsonl(run.folder / "answers.jsonl", answers)
         write_jsonl(run.folder / "preferences.jsonl", _readable(answers))
         _show("pairwise", pairwise_tables(answers, seekers.dialogues, resolved.config.mode), run.folder / "tables", as_json)
-    _exit_if_lost(sum(answer.failure == "infrastructure" for answer in answers))
+    exit_if_lost(sum(answer.failure == LOST for answer in answers), len(answers), "answers", run.problems)
 
 
 def audit_simulator(
@@ -253,13 +253,3 @@ def _show(name: str, tables: Sequence[Table], out: Path | None, as_json: bool) -
 def _talk(as_json: bool) -> Console:
     """Where progress and remarks go: with --json, standard output is for the JSON alone."""
     return Console(stderr=True) if as_json else console
-
-
-def _exit_if_lost(lost: int) -> None:
-    if lost:
-        print(
-            f"error: {lost} answers are missing because the judge's server was lost. Run the same command again to ask only "
-            "for those",
-            file=sys.stderr,
-        )
-        raise typer.Exit(1)

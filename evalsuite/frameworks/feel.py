@@ -178,7 +178,7 @@ def _asked(
     async def judged(client: ChatClient, dialogue: Dialogue) -> list[Judgement]:
         asked_through[:] = [client]
         bands = Bands(config.rounds, config.off_sum)
-        judge = Judge(client, spec, member.resolved.rubric, member.prompts, _ASKED[method], bands)
+        judge = Judge(client, spec, member.resolved.rubric, member.prompts, _ASKED[method], bands, problems=run.problems)
         return [_named(each, method, member.entry.persona) for each in await judge.score(dialogue)]
 
     found = ask_all(run, member.resolved, fleet, console, dialogues, judged, f"feel {method}", "dialogues")

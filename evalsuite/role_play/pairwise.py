@@ -174,7 +174,8 @@ def compare_seekers(
             reply = await client.ask(spec, question)
             text = reply.text
             failure = "context_overflow" if reply.finish_reason == "context_overflow" else "refusal" if reply.refused else None
-        except ServerLost:
+        except ServerLost as error:
+            run.problems.setdefault(pair.a.id, str(error))
             failure = "infrastructure"
         return PairAnswer(
             dialogue_a=pair.a.id,

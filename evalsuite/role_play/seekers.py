@@ -32,7 +32,7 @@ from evalsuite.pipeline import Fleet
 from evalsuite.runs import Run
 from evalsuite.statistics.leaderboard import card_of
 from evalsuite.statistics.paired import card_estimates
-from evalsuite.statistics.summary import AVERAGE, checked, dimension_label, languages_of, scorer_of
+from evalsuite.statistics.summary import AVERAGE, LOST, checked, dimension_label, languages_of, scorer_of, why_missing
 from serve.batch import in_flight
 from serve.client import ChatClient, NotStored
 from serve.errors import UserError
@@ -228,7 +228,8 @@ def score_seekers(run: Run, resolved: Resolved, fleet: Fleet, console: Console, 
 
     async def judged(client: ChatClient, dialogue: Dialogue) -> list[Judgement]:
         pack = resolved.judge_prompts.given(card=seekers.cards[dialogue.id])  # a seeker cannot be rated without it
-        return await Judge(client, resolved.judge, resolved.rubric, pack, resolved.method).score(dialogue)
+        judge = Judge(client, resolved.judge, resolved.rubric, pack, resolved.method, problems=run.problems)
+        return await judge.score(dialogue)
 
     claim(run, "role_play", score_config(resolved), seekers)
     found = ask_all(run, resolved, fleet, console, seekers.dialogues, judged, "role-play score", "dialogues")
@@ -243,11 +244,13 @@ class _Rating(NamedTuple):
     dialogue: str
     dimension: str
     value: float | None
+    lost: bool = False
 
 
 def _ratings(judgements: Sequence[Judgement], scores: Sequence[HumanScore], rubric: Rubric) -> Iterator[_Rating]:
     for judgement in checked(judgements, rubric):
-        yield _Rating(scorer_of(judgement).name, judgement.dialogue_id, judgement.dimension, judgement.value)
+        scorer = scorer_of(judgement).name
+        yield _Rating(scorer, judgement.dialogue_id, judgement.dimension, judgement.value, why_missing(judgement) == LOST)
     own = [score for score in scores if score.rubric == rubric.name]
     count = len({score.annotator for score in own})
     people = f"people ({count} {'annotator' if count == 1 else 'annotators'})"
@@ -331,8 +334,8 @@ def _row(
     cells = over_cards((means - low) * PRINTED / span, [known[name] for name in places])
     average = cells[-1]
     mean, least, most = (None if x is None else low + x * span / PRINTED for x in (average.mean, average.low, average.high))
-    read = sum(rating.value is not None for rating in ratings)
-    return seeker, scorer, *cells, Estimate(mean, least, most, average.n), 100 * read / len(ratings)
+    read, given = sum(rating.value is not None for rating in ratings), sum(not rating.lost for rating in ratings)
+    return seeker, scorer, *cells, Estimate(mean, least, most, average.n), 100 * read / given if given else None
 
 
 def _notes(rubric: Rubric) -> Iterator[str]:
@@ -343,4 +346,4 @@ def _notes(rubric: Rubric) -> Iterator[str]:
         "n = dialogues with a readable score."
     )
     yield f"{AVERAGE}: unweighted mean of the metrics; its n counts dialogues with any readable score. Rubric {rubric.name}."
-    yield "Unreadable verdicts are in no mean; they lower the parse rate."
+    yield "Unreadable verdicts are in no mean; they lower the parse rate. Those that were lost with a server do not."

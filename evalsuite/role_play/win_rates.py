@@ -18,6 +18,7 @@ from data_prep.scores.bootstrap import interval, resampled_means
 from data_prep.tables import Cell, Estimate, Table
 from evalsuite.role_play.pairwise import Mode, PairAnswer, Verdict
 from evalsuite.role_play.seekers import ROLE_PLAY, seeker_of
+from evalsuite.statistics.summary import LOST
 from serve.errors import UserError
 
 
@@ -36,16 +37,20 @@ def votes_of(answers: Sequence[PairAnswer], dialogues: Sequence[Dialogue], mode:
     """The votes of answers on these dialogues.
 
     Native: an annotator's answers on a pair are one vote: their verdict where all orders agree, a tie where they differ, None
-    where one of them could not be read. Paper: every answer is a vote. Raises `UserError` for a dialogue that is not given, or
-    two dialogues on different cards or of one seeker.
+    where one of them could not be read. Paper: every answer is a vote. An answer that was lost with a server takes its vote
+    along. Raises `UserError` for a dialogue that is not given, or two dialogues on different cards or of one seeker.
     """
     known = {dialogue.id: dialogue for dialogue in dialogues}
     grouped: dict[tuple[object, ...], list[Vote]] = defaultdict(list)
+    lost = set()
     for number, answer in enumerate(answers):
         vote, pair = _vote(answer, known)
-        grouped[number if mode == "paper" else None, answer.annotator, pair].append(vote)
+        key = number if mode == "paper" else None, answer.annotator, pair
+        grouped[key].append(vote)
+        if answer.failure == LOST:
+            lost.add(key)
     votes = []
-    for members in grouped.values():
+    for members in (members for key, members in grouped.items() if key not in lost):
         verdicts = {member.verdict for member in members}
         verdict: Verdict | None = None if None in verdicts else verdicts.pop() if len(verdicts) == 1 else "tie"
         first = members[0]
@@ -153,7 +158,7 @@ def _counts(votes: Sequence[Vote], seeker: str) -> tuple[int, int, int, int, int
 def _position(answers: Sequence[PairAnswer]) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for annotator in sorted({answer.annotator for answer in answers}):
-        own = [answer for answer in answers if answer.annotator == annotator]
+        own = [answer for answer in answers if answer.annotator == annotator and answer.failure != LOST]
         read = [answer for answer in own if answer.verdict is not None]
         decided = [answer for answer in read if answer.verdict != "tie"]
         first = sum(answer.verdict == answer.order[0] for answer in decided)
