@@ -53,8 +53,7 @@ class Scorer(NamedTuple):
 
 def scorer_of(judgement: Judgement) -> Scorer:
     """The scorer a judgement came from. What became of its call (why a verdict is missing, broken probabilities) does not make
-    it
-    another scorer's."""
+    it another scorer's."""
     condition = sorted((key, value) for key, value in judgement.condition.items() if key not in _OUTCOMES)
     return Scorer(judgement.judge, judgement.method, tuple(condition))
 
