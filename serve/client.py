@@ -25,6 +25,7 @@ from serve import completion
 from serve.errors import UserError, near, printable
 from serve.files import digest
 from serve.limit import CROWDED, MOST, Limit, queue_length
+from serve.markers import defang
 from serve.specs import ModelSpec, Sampling
 from serve.store import Store
 
@@ -35,7 +36,6 @@ _OVERFLOW = re.compile(
 )
 _EMPTY_TRIES = 3  # an empty answer is believed when it comes this often: servers under load give some that mean nothing
 _MASKED_FROM = 12  # characters a key must have to be masked in answers too: "EMPTY" or "x" are no secrets, but ordinary text
-_CONTROL = re.compile(r"<\|([^|<>\n]{1,40})\|>|<(/?s|/?(?:start|end)_of_turn|bos|eos)>|\[(/?INST)\]|<<(/?SYS)>>")
 
 
 Count = Annotated[int, Field(ge=0, le=2**53)]
@@ -104,14 +104,6 @@ class Tally:
     retries: int = 0
     generated: int = 0
     seconds: float = 0.0
-
-
-def defang(text: str) -> str:
-    """Chat-control markers in model text (`<|im_end|>`, `[INST]`, `</s>` …) broken up with a space, so that no text can open a
-    turn of its own: tokenizers read such markers inside a message as control tokens. Records keep the text as it was."""
-    if "<" not in text and "[" not in text:  # every marker begins with one of them; most messages hold neither
-        return text
-    return _CONTROL.sub(lambda m: f"{m[0][0]} {m[0][1:]}", text)
 
 
 def split_reasoning(spec: ModelSpec, text: str) -> tuple[str, str]:
@@ -263,7 +255,7 @@ class ChatClient:
         sampling = question.sampling
         body: dict[str, Any] = {
             "model": question.served_name,
-            "messages": [{"role": m["role"], "content": defang(m["content"])} for m in question.messages],
+            "messages": [{"role": m["role"], "content": defang(m["content"], m["role"])} for m in question.messages],
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             spec.endpoint.max_tokens_field: sampling.max_tokens,
