@@ -72,7 +72,7 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
         return self.concat(map(str, parts))
 
     @staticmethod
-    def concat(parts: Iterable[str]) -> str:  # type: ignore[override]
+    def concat(parts: Iterable[str]) -> str:
         """Jinja's own way to put a text together, of a whole prompt too."""
         pieces, length = [], 0
         for part in parts:
@@ -92,7 +92,7 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
             _check(_size(left) + _size(right) if operator == "+" else _size(left) * _size(right))
         return super().call_binop(context, operator, left, right)
 
-    def call(self, context: Any, obj: Any, /, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+    def call(self, context: Any, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         owner = getattr(obj, "__self__", None)
         if isinstance(owner, str):
             _measure(obj.__name__, [owner, *args, *kwargs.values()])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -52,8 +53,13 @@ def write_csv(name: str, tables: Sequence[Table], out: Path) -> None:
 
 
 def print_json(figures: Any) -> None:
-    """Figures on standard output, for programs."""
-    sys.stdout.write(orjson.dumps(figures, option=orjson.OPT_INDENT_2).decode() + "\n")
+    """Figures on standard output, for programs: UTF-8, as JSON is in any locale."""
+    written = orjson.dumps(figures, option=orjson.OPT_INDENT_2) + b"\n"
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.flush()
+        sys.stdout.buffer.write(written)
+    else:
+        sys.stdout.write(written.decode())
 
 
 def plain(tables: Sequence[Table]) -> dict[str, Any]:

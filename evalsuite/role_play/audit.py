@@ -61,8 +61,8 @@ def audit(
 def judge_cards(
     batch: Batch, prompts: PromptPack, dialogues: Sequence[Dialogue], cards: Mapping[str, RoleCard]
 ) -> dict[str, bool | None]:
-    """Whether a judge finds a contradiction between seeker and card, by dialogue id; None where the answer is unreadable or the
-    server was lost. Only dialogues with a card are asked about."""
+    """Whether a judge finds a contradiction between seeker and card, by dialogue id; None where the answer is unreadable or a
+    refusal, or the server was lost. Only dialogues with a card are asked about."""
     asked = [dialogue for dialogue in dialogues if dialogue.id in cards and lines_of(dialogue)]
     spec = batch.spec
     questions = []

@@ -169,7 +169,7 @@ def _position(answers: Sequence[PairAnswer]) -> Table:
         twice = [chosen for chosen in both.values() if len(chosen) > 1]
         stable = sum(len(set(chosen)) == 1 for chosen in twice)
         shares = (share(first, len(decided)), share(stable, len(twice)))
-        rows.append((annotator, len(own), 100 * len(read) / len(own), len(read) - len(decided), *shares))
+        rows.append((annotator, len(own), 100 * len(read) / len(own) if own else None, len(read) - len(decided), *shares))
     return Table(
         key="role_play-position",
         title="What the order shown does to the answers",

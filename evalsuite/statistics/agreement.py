@@ -158,7 +158,7 @@ def agreement(judgements: Sequence[Judgement], gold: Sequence[HumanScore]) -> di
     where a readable verdict came without probabilities. Errors are those of `paired`.
     """
     result: dict[str, Any] = {}
-    lost = Counter((j.language, j.dimension) for j in judgements if why_missing(j) == LOST)
+    lost = Counter[tuple[str, str]]((j.language, j.dimension) for j in judgements if why_missing(j) == LOST)
     for language, dimensions in paired(judgements, gold).items():
         rows = {name: _figures(pairs) | {"lost": lost[language, name]} for name, pairs in dimensions.items()}
         result[language] = rows | {AVERAGE: _average(rows) | _average_interval(dimensions)}
