@@ -24,6 +24,10 @@ PARTED = " · "  # between the parts of a name, as judge, method and condition o
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 # What makes a spreadsheet take text for a formula; East Asian ones also take the full-width signs.
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+# Where a formula could begin in a CSV cell: at its start, and after what another program may part it at. Where lists are
+# parted by semicolons, spreadsheets split a file of ours at them, and then inside quotation marks and at line ends too.
+_PLACE = r"""(?:(?:\A[ ]*|(?<=[;\t\r\n])[ "]*)'*{}(?=[=+\-@＝＋－＠])|\A'*{}(?=[\t\r\n]))"""
+_UNGUARDED, _GUARDED = re.compile(_PLACE.format("", "")), re.compile(_PLACE.format("'", "'"))
 
 
 @dataclass(frozen=True)
@@ -161,9 +165,11 @@ def _printed(table: Table) -> rich.table.Table:
 
 
 def escape_markdown(text: str) -> str:
-    """Text for one Markdown table cell: no HTML, no cell border and no line break can come of it."""
-    for plain, escaped in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("\\", "\\\\"), ("|", "\\|")):
+    """Text for one Markdown table cell: no HTML, image, link, code, cell border or line break can come of it."""
+    for plain, escaped in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("\\", "\\\\"), ("|", "\\|"), ("`", "\\`")):
         text = text.replace(plain, escaped)
+    text = re.sub(r"\](?=[(\[:])", r"\]", text)  # brackets alone stay: intervals have them
+    text = re.sub(r"(?i)(?<=www)\.", "&#46;", text.replace("://", "&#58;//"))  # GitHub makes links of bare addresses
     return clean(text).replace("\n", "<br>")
 
 
@@ -182,10 +188,21 @@ def to_markdown(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
+def guarded(text: str) -> str:
+    """A CSV cell in which no spreadsheet finds a formula, however it parts the file: an apostrophe goes before each sign that
+    could begin one. `unguarded` gives the text back."""
+    return _UNGUARDED.sub(r"\g<0>'", text)
+
+
+def unguarded(cell: str) -> str:
+    """The text of a CSV cell that `guarded` wrote; other cells stay as they are."""
+    return _GUARDED.sub(lambda match: match[0][:-1], cell)
+
+
 def _csv_text(text: str) -> str:
-    """Text a spreadsheet does not run: a leading apostrophe makes a would-be formula plain text."""
+    """Text that a spreadsheet does not run; numbers stay numbers."""
     text = clean(text)
-    return "'" + text if text.startswith(FORMULA_STARTS) and not NUMBER.fullmatch(text) else text
+    return text if NUMBER.fullmatch(text) else guarded(text)
 
 
 def to_csv(table: Table) -> str:

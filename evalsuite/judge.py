@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import NamedTuple
 
 from data_prep.judge_prompts import JudgeMethod, judge_messages
 from data_prep.prompts import PromptPack
@@ -21,9 +22,13 @@ from evalsuite import judge_bands, judge_json
 from serve.answers import Reply
 from serve.batch import together
 from serve.client import ChatClient, Question
+from serve.completion import sound
 from serve.errors import UserError
 from serve.failures import Unanswered
 from serve.specs import ModelSpec
+
+LONGEST = 32_768  # characters of a reply that are read and kept: no verdict that was asked for is as long
+CUT = "\n[cut off here: the rest was not read]"  # holds nothing that any parser reads as a score
 
 
 def paper_score(reply: str, scores: Sequence[int]) -> int | None:
@@ -34,17 +39,21 @@ def paper_score(reply: str, scores: Sequence[int]) -> int | None:
     return next((score for score in scores if str(score) in reply), None)
 
 
-def digit_distributions(reply: Reply, scales: Sequence[Scale]) -> list[tuple[int, dict[str, float]]]:
+def digit_distributions(reply: Reply, scales: Sequence[Scale]) -> list[tuple[int, dict[str, float] | None]]:
     """(score, distribution) for every token of a reply that is exactly one score of its scale.
 
     The first such token is on the first of `scales`, the second on the second, and so on; further ones are on the last. A
     distribution is the softmax over the scale's scores of the reported log-probabilities: servers report them before the
-    constraint's mask, so they are renormalised here. A score that is not among the reported alternatives counts 0.
+    constraint's mask, so they are renormalised here. A score that is not among the reported alternatives counts 0. None where
+    the figures cannot be log-probabilities of that token (`serve.completion.sound`).
     """
-    found: list[tuple[int, dict[str, float]]] = []
+    found: list[tuple[int, dict[str, float] | None]] = []
     for token, alternatives in reply.tokens or []:
         labels = dict.fromkeys(map(str, scales[min(len(found), len(scales) - 1)].scores), 0.0)
         if token.strip() not in labels:
+            continue
+        if not sound(token, alternatives):
+            found.append((int(token), None))
             continue
         mass = dict(labels)  # with the same keys: a run keeps one distribution a verdict
         top = max(logprob for alternative, logprob in alternatives.items() if alternative.strip() in labels)
@@ -62,6 +71,14 @@ def digits_regex(scales: Iterable[Scale]) -> str:
     return "".join(f"[{scale.min}-{scale.max}]{{{count}}}" for scale, count in runs)
 
 
+def of_another_text(reply: Reply) -> bool:
+    """Whether a server reported tokens that are not those of the text, or nothing that is a list of tokens."""
+    if reply.tokens is None:
+        return False
+    said, reported = (re.sub(r"[^0-9]+", "", text) for text in (reply.text, "".join(token for token, _ in reply.tokens)))
+    return not reply.tokens or said not in reported
+
+
 def most_probable(distribution: Mapping[str, float]) -> int:
     """The score with the highest probability, the lowest of equals."""
     return int(max(distribution, key=lambda score: distribution[score]))
@@ -72,12 +89,21 @@ def expectation(distribution: Mapping[str, float]) -> float:
     return sum(float(score) * probability for score, probability in distribution.items())
 
 
+class NoVerdict(NamedTuple):
+    """Why there is no answer to read: `infrastructure`, `context_overflow` or `refusal`, with what the model said then."""
+
+    reason: str
+    raw: str = ""
+
+
 @dataclass(frozen=True)
 class Judge:
     """A model that scores dialogues on a rubric.
 
-    Every dialogue gets one judgement a dimension, whatever happens: what could not be read, did not fit the judge's context,
-    found no server or was rejected is `value: null` (the reason in `condition.failure` where there is no raw text).
+    Every dialogue gets one judgement a dimension, whatever happens: what could not be read, was refused, did not fit the
+    judge's context, found no server or was rejected is `value: null` (the reason in `condition.failure` where nothing was
+    read). Where a server's token probabilities cannot be true, the score in the text stands alone
+    (`condition.probabilities: broken`).
     """
 
     client: ChatClient
@@ -126,7 +152,7 @@ class Judge:
         opened = dialogue.framework == "emoharbor" and any(turn.role == "supporter" for turn in dialogue.turns)
         return opened or dialogue.exchanges > 0
 
-    async def _ask(self, dialogue: Dialogue, key: str, dimensions: Sequence[str]) -> Reply | str:
+    async def _ask(self, dialogue: Dialogue, key: str, dimensions: Sequence[str]) -> Reply | NoVerdict:
         """The reply on these dimensions, or the reason why there is none. `key` names the sample: one dimension, or "all"."""
         scales, digits = [self.rubric.scale_of(name) for name in dimensions], len(dimensions)
         messages = judge_messages(self.prompts, self.rubric, dialogue, self.method, dimensions)
@@ -147,41 +173,46 @@ class Judge:
         )
         return await self.reply(question)
 
-    async def reply(self, question: Question) -> Reply | str:
-        """The judge's reply, or the reason why there is none."""
+    async def reply(self, question: Question) -> Reply | NoVerdict:
+        """The judge's reply, cut to `LONGEST`, or the reason why there is none. A refusal is none, whatever it says."""
         try:
             reply = await self.client.ask(self.spec, question)
         except Unanswered as error:
-            return error.outcome
+            return NoVerdict(error.outcome)
         if reply.finish_reason == "context_overflow":
-            return "context_overflow"
-        return reply
+            return NoVerdict("context_overflow")
+        if len(reply.text) > LONGEST:
+            reply = reply.model_copy(update={"text": reply.text[:LONGEST] + CUT})
+        return NoVerdict("refusal", reply.text) if reply.refused else reply
 
     async def _joint(self, dialogue: Dialogue, keys: list[str]) -> list[Judgement]:
         answer = await self._ask(dialogue, "all", keys)
-        if isinstance(answer, str):
-            return [self.judgement(dialogue, key, "", failure=answer) for key in keys]
+        if isinstance(answer, NoVerdict):
+            return [self.judgement(dialogue, key, answer.raw, failure=answer.reason) for key in keys]
         scales = [self.rubric.scale_of(key) for key in keys]
         scores = self._read(answer.text, scales)
         if scores is None:
             return [self.judgement(dialogue, key, answer.text) for key in keys]
         found = digit_distributions(answer, scales)
+        told = [score for score, _ in found] == scores
         # Tokenizers that merge digits ("32") give no distribution a dimension; the digits still stand.
-        distributions = [d for _, d in found] if [score for score, _ in found] == scores else [None] * len(keys)
+        distributions = [d for _, d in found] if told else [None] * len(keys)
+        broken = None in distributions if told else of_another_text(answer)
         return [
-            self.judgement(dialogue, key, answer.text, score, distribution)
+            self.judgement(dialogue, key, answer.text, score, distribution, broken=broken and distribution is None)
             for key, score, distribution in zip(keys, scores, distributions, strict=True)
         ]
 
     async def _single(self, dialogue: Dialogue, key: str) -> Judgement:
         answer = await self._ask(dialogue, key, [key])
-        if isinstance(answer, str):
-            return self.judgement(dialogue, key, "", failure=answer)
+        if isinstance(answer, NoVerdict):
+            return self.judgement(dialogue, key, answer.raw, failure=answer.reason)
         scale = self.rubric.scale_of(key)
         read = self._read(answer.text, [scale])
         score = read[0] if read else None
         found = [d for value, d in digit_distributions(answer, [scale]) if value == score]
-        return self.judgement(dialogue, key, answer.text, score, found[0] if found else None)
+        broken = score is not None and (found[0] is None if found else of_another_text(answer))
+        return self.judgement(dialogue, key, answer.text, score, found[0] if found else None, broken=broken)
 
     def _read(self, text: str, scales: Sequence[Scale]) -> list[int] | None:
         """The scores in an answer, one for each scale; None where they cannot be read."""
@@ -206,10 +237,13 @@ class Judge:
         value: int | None = None,
         distribution: dict[str, float] | None = None,
         failure: str | None = None,
+        broken: bool = False,
     ) -> Judgement:
-        """The verdict is the most probable score (native; a sampled answer may differ from it) or the label read (paper)."""
-        if distribution and self.method != "paper":
+        """The verdict is the most probable score (native; a sampled answer may differ from it) or the label read (paper).
+        `broken`: the server's probabilities cannot be true."""
+        if distribution and self.method != "paper" and distribution.get(str(value)) != max(distribution.values()):
             value = most_probable(distribution)
+        condition = {"mode": self.mode} | ({"failure": failure} if failure else {})
         return Judgement(
             dialogue_id=dialogue.id,
             language=dialogue.language,
@@ -219,7 +253,7 @@ class Judge:
             value=value,
             expected=expectation(distribution) if distribution else None,
             distribution=distribution,
-            condition={"mode": self.mode} | ({"failure": failure} if failure else {}),
+            condition=condition | ({"probabilities": "broken"} if broken else {}),
             method=self.method,
             raw=raw,
         )

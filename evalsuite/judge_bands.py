@@ -20,7 +20,7 @@ from data_prep.judge_prompts import judge_messages
 from data_prep.records import Dialogue, Judgement, Language
 from data_prep.rubrics import Rubric
 from serve.batch import together
-from serve.client import Question
+from serve.client import Question, Reply
 from serve.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 TOLERANCE = 0.02
 OffSum = Literal["renormalise", "null"]
-_PAIR = re.compile(r"([0-9]+)[ \t]*[=:：][ \t]*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)[ \t]*([%％]?)")
+# A number begins where no digit stands before it: tried from every digit of a long number, the search would be quadratic.
+_PAIR = re.compile(r"(?<![0-9])([0-9]{1,9})[ \t]*[=:：][ \t]*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)[ \t]*([%％]?)")
+_MARKS = "*" + "".join(filter(str.isspace, map(chr, range(0x3001))))
 _BETWEEN = re.compile(r"[ \t,，;；、|]*")
 
 
@@ -64,7 +66,7 @@ def read_bands(text: str, rubric: Rubric, language: Language) -> dict[str, Given
     for line in text.splitlines():
         head, colon, rest = line.replace("：", ":").partition(":")
         if colon:
-            lines.setdefault(re.sub(r"^[\s*#>.\-0-9]+|[\s*]+$", "", head).casefold(), []).append(rest.strip(" \t*"))
+            lines.setdefault(head.lstrip(_MARKS + "#>.-0123456789").rstrip(_MARKS).casefold(), []).append(rest.strip(" \t*"))
     found: dict[str, Given | None] = {}
     for key, dimension in rubric.dimensions.items():
         names = {key.casefold(), dimension.label[language].casefold()}
@@ -141,10 +143,10 @@ async def _round(judge: Judge, dialogue: Dialogue, repeat: int) -> list[Judgemen
         )
     )
     judgements = []
-    given = {} if isinstance(answer, str) else _distributions(judge, dialogue, answer.text)
+    given = _distributions(judge, dialogue, answer.text) if isinstance(answer, Reply) else {}
     for key in keys:
-        if isinstance(answer, str):
-            judgement = judge.judgement(dialogue, key, "", failure=answer)
+        if not isinstance(answer, Reply):
+            judgement = judge.judgement(dialogue, key, answer.raw, failure=answer.reason)
         else:
             judgement = judge.judgement(dialogue, key, answer.text, distribution=given[key])
         # The verdict is the mean and no whole score: equation 1.

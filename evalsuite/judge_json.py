@@ -20,16 +20,19 @@ from data_prep.judge_prompts import judge_messages, told
 from data_prep.records import LOST, Dialogue, Judgement, Language
 from data_prep.rubrics import Rubric, Scale
 from serve.batch import together
-from serve.client import Message, Question
+from serve.client import Message, Question, Reply
 from serve.errors import UserError
 
 if TYPE_CHECKING:
-    from evalsuite.judge import Judge
+    from evalsuite.judge import Judge, NoVerdict
 
 Strategy = Literal["dialogue", "profile", "states"]
 _REASON: dict[Language, int] = {"en": 300, "zh": 120}  # characters of a constrained `analysis`
 _ROOM, _ROOM_EACH = 400, 16  # tokens of a constrained answer: the reason, and a dimension's name with its score
-_STRING_OR_TRAILING_COMMA = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])', re.S)
+_TRAILING_COMMA = r",(?=\s*+[}\]])"
+# A string, the rest of a text after a quotation mark that is never closed, or a comma.
+_STRING_OR_TRAILING_COMMA = re.compile(rf'("(?:[^"\\]|\\.)*+")|("(?:[^"\\]|\\.)*+\\?\Z)|{_TRAILING_COMMA}', re.S)
+_BRACES = 64  # so many braces of a reply, the last ones, are taken for the beginning of an object
 
 
 @dataclass(frozen=True)
@@ -98,8 +101,8 @@ async def _scored(judge: Judge, dialogue: Dialogue, place: int | None) -> list[J
     }
     messages = judge_messages(judge.prompts, judge.rubric, part, "json", keys, more)
     first = await _ask(judge, dialogue, place, messages, 0)
-    if isinstance(first, str):
-        return [_judgement(judge, dialogue, key, place, failure=first) for key in keys]
+    if not isinstance(first, Answer):
+        return [_judgement(judge, dialogue, key, place, first.raw, failure=first.reason) for key in keys]
     best, lost = first, None
     if first.problem:
         again = judge.prompts.render(dialogue.language, "judge_again.j2", problem=first.problem, low=scores[0], high=scores[-1])
@@ -110,17 +113,19 @@ async def _scored(judge: Judge, dialogue: Dialogue, place: int | None) -> list[J
             {"role": "user", "content": again},
         ]
         second = await _ask(judge, dialogue, place, asked, 1)
-        if not isinstance(second, str):
+        if isinstance(second, Answer):
             best = max(first, second, key=lambda answer: len(answer.scores))
-        elif second in LOST:  # what the first answer lacks is asked for when the run goes on
-            lost = second
+        elif second.reason in LOST:  # what the first answer lacks is asked for when the run goes on
+            lost = second.reason
     return [
         _judgement(judge, dialogue, key, place, best.raw, best.scores.get(key), None if key in best.scores else lost)
         for key in keys
     ]
 
 
-async def _ask(judge: Judge, dialogue: Dialogue, place: int | None, messages: Sequence[Message], attempt: int) -> Answer | str:
+async def _ask(
+    judge: Judge, dialogue: Dialogue, place: int | None, messages: Sequence[Message], attempt: int
+) -> Answer | NoVerdict:
     """What was read of the answer, or the reason why there is none."""
     keys, sampling = list(judge.rubric.dimensions), judge.spec.sampling
     constrained = judge.spec.endpoint.constrained
@@ -138,7 +143,7 @@ async def _ask(judge: Judge, dialogue: Dialogue, place: int | None, messages: Se
         readable=(lambda text: not read_answer(text, judge.rubric).problem) if attempt else None,
     )
     reply = await judge.reply(question)
-    return reply if isinstance(reply, str) else read_answer(reply.text, judge.rubric)
+    return read_answer(reply.text, judge.rubric) if isinstance(reply, Reply) else reply
 
 
 def _judgement(
@@ -198,27 +203,28 @@ class _Twice(list[Any]):
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
-            before = found[key]
-            found[key] = _Twice([*(before if isinstance(before, _Twice) else [before]), value])
-        else:
+        if key not in found:
             found[key] = value
+        elif isinstance(found[key], _Twice):
+            found[key].append(value)
+        else:
+            found[key] = _Twice([found[key], value])
     return found
 
 
 def _object(text: str) -> dict[str, Any] | None:
     """The last whole JSON object in a text that has an `evaluation`, else the last one at all: models may think aloud first."""
-    text = _STRING_OR_TRAILING_COMMA.sub(lambda match: match[1] or "", text)
+    text = _STRING_OR_TRAILING_COMMA.sub(lambda match: match[1] or re.sub(_TRAILING_COMMA, "", match[2] or ""), text)
     decoder = json.JSONDecoder(object_pairs_hook=_pairs, strict=False)
-    objects, place = list[dict[str, Any]](), text.find("{")
-    while place >= 0:
+    objects, end = list[dict[str, Any]](), 0
+    for place in [match.start() for match in re.finditer("{", text)][-_BRACES:]:
+        if place < end:  # inside the object before
+            continue
         try:
             value, end = decoder.raw_decode(text, place)
-        except (json.JSONDecodeError, RecursionError):
-            end = place + 1
-        else:
-            objects.append(value)
-        place = text.find("{", end)
+        except (ValueError, RecursionError):  # ValueError: malformed, or a number of thousands of digits
+            continue
+        objects.append(value)
     return next((one for one in reversed(objects) if "evaluation" in one), objects[-1] if objects else None)
 
 

@@ -30,6 +30,7 @@ from serve.errors import UserError, near
 from serve.failures import FailedCall, NotStored, Threshold, Unanswered
 from serve.files import digest, read_object, write_json, write_jsonl
 from serve.launch import Servers
+from serve.pins import commits
 from serve.plan import plan_servers
 from serve.progress import CallProgress
 from serve.specs import ModelSpec, load_spec
@@ -71,8 +72,9 @@ class Fleet:
                 raise UserError(f"endpoint for {name!r}: no such model in this run: {near(name, known)}")
         missing = {s.name: s for s in specs if s.name not in self._endpoints and s.endpoint.base_url is None}
         if missing:
-            with self._run.timed("servers"):
+            with self._run.timed("servers") as timing:
                 servers = self._servers.enter_context(Servers(plan_servers(list(missing.values()), self._run.logs)))
+                timing["commits"] = self._run.same_commits(commits(missing.values()))
             self._endpoints = {**servers.endpoints, **self._endpoints}
             self.launched |= set(servers.endpoints.values())
         return self._endpoints

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -114,6 +114,17 @@ class Run:
             }
             write_json(self.folder / "timing.json", timing)
 
+    def same_commits(self, found: Mapping[str, str]) -> dict[str, str]:
+        """The commits of hub checkpoints of this and earlier tries, by model. Raises `UserError` where one has changed."""
+        known = self.timing().get("servers", {}).get("commits", {})
+        for model, commit in found.items():
+            if known.get(model, commit) != commit:
+                raise UserError(
+                    f"model {model}: the hub's weights are commit {commit[:12]} now and were {known[model][:12]} when "
+                    f"{self.folder} began: set revision: {known[model]} in its spec, or use another --out"
+                )
+        return {**known, **found}
+
     def timing(self) -> dict[str, Any]:
         """Seconds, tries and dates of every stage so far."""
         return self._object("timing.json", "a run's timing")
@@ -121,7 +132,12 @@ class Run:
 
 @contextmanager
 def open_run(folder: Path) -> Iterator[Run]:
-    """Open (or create) a run folder for one process; a second one is refused while the first is at work."""
+    """Open a run folder for one process; a second one is refused while the first is at work. One that is made here is its
+    owner's alone (0700)."""
+    with suppress(OSError, ValueError):  # `locked` says what is wrong
+        if not folder.exists():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700)  # what models were told and said may be anybody's trouble
     with locked(folder / ".lock", f"run folder {folder}"):
         for place in (folder, folder / "tables"):
             for leftover in place.glob(".*.tmp"):  # of a run that was killed while it wrote

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import time
 from collections.abc import Mapping
@@ -60,6 +61,7 @@ def up(
     python -m serve up embedded --port 8000
     """
     chosen = [load_spec(name) for name in specs]
+    command = _command(run) if run is not None else []
     for spec in chosen:
         if spec.endpoint.base_url is not None:
             typer.echo(f"{spec.name}: answers at {spec.endpoint.base_url}, nothing to start", err=True)
@@ -72,8 +74,8 @@ def up(
     try:
         with Servers(plan_servers(chosen, log_dir, ports)) as servers:
             _show(servers)
-            if run is not None:
-                raise typer.Exit(subprocess.call(shlex.split(run), env={**os.environ, **url_variables(servers.endpoints)}))
+            if command:
+                raise typer.Exit(_call(command, {**os.environ, **url_variables(servers.endpoints)}))
             lost = set[str]()
             while servers.alive():
                 for name, what in servers.poll().items():
@@ -84,6 +86,24 @@ def up(
             raise UserError(next(iter(servers.poll().values())))
     except KeyboardInterrupt:
         typer.echo("stopped", err=True)
+
+
+def _command(text: str) -> list[str]:
+    """The words of a command; `UserError` for one that cannot be run, before anything is started."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UserError(f"--run {text!r}: {error}") from None
+    if not words or shutil.which(words[0]) is None:
+        raise UserError(f"--run {text!r}: no such command here")
+    return words
+
+
+def _call(command: list[str], environment: Mapping[str, str]) -> int:
+    try:
+        return subprocess.call(command, env=environment)
+    except OSError as error:  # a file without #!, for example
+        raise UserError(f"--run {shlex.join(command)}: {error.strerror or error}") from None
 
 
 def url_variables(endpoints: Mapping[str, str]) -> dict[str, str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
+from serve import completion
 from serve.masking import mask_answer
 from serve.server_errors import Meaning, error_text, meaning_of
 from serve.specs import ModelSpec
@@ -35,7 +37,8 @@ class BadFinish(Unreadable):
 
 
 class Reply(BaseModel):
-    """One answer. `text` is without reasoning; `tokens` holds, per generated token, its alternatives' log-probabilities.
+    """One answer. `text` is without reasoning; `tokens` holds, per generated token, its alternatives' log-probabilities
+    (null: none reported; see `serve.completion.tokens_of`).
 
     `finish_reason` is `stop`, `length` (cut off at the token limit), `content_filter`, null where the server gives none, or
     `context_overflow` when prompt and reply do not fit the model. `refused` is set by the server's own signal only (a `refusal`
@@ -83,21 +86,21 @@ def read_reply(spec: ModelSpec, raw: bytes, key: str | None = None) -> Reply:
     Raises `Unreadable` for a body that is not a completion, `BadFinish` for one that was broken off.
     """
     try:
-        body = orjson.loads(raw)
+        body = completion.parse(raw)
         choice = body["choices"][0]
-        message = choice["message"]
-        usage = body.get("usage") or {}
-        said, reasoning = split_reasoning(spec, message.get("content") or "")
+        message, usage = choice["message"], body.get("usage")
+        details = usage.get("completion_tokens_details") if isinstance(usage, Mapping) else None
+        said, reasoning = split_reasoning(spec, completion.text_of(message.get("content")))
         separate = message.get("reasoning") or message.get("reasoning_content") or ""
         finish = "content_filter" if message.get("refusal") else finish_reason(choice)
         return Reply(
             text=mask_answer(said, key),
             finish_reason=finish,
             refused=finish == "content_filter",
-            prompt_tokens=usage.get("prompt_tokens") or 0,
-            completion_tokens=usage.get("completion_tokens") or 0,
-            reasoning_tokens=(usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0,
-            reasoning_characters=len(reasoning) + len(separate),
+            prompt_tokens=completion.count_of(usage, "prompt_tokens"),
+            completion_tokens=completion.count_of(usage, "completion_tokens"),
+            reasoning_tokens=completion.count_of(details, "reasoning_tokens"),
+            reasoning_characters=len(reasoning) + (len(separate) if isinstance(separate, str) else 0),
             tokens=_tokens(choice, key),
             model=_named(body.get("model"), key),
         )
@@ -131,13 +134,11 @@ def finish_reason(choice: dict[str, Any]) -> str | None:
     raise BadFinish(f"bad finish reason {given!r}")
 
 
-def _tokens(choice: dict[str, Any], key: str | None) -> list[tuple[str, dict[str, float]]] | None:
-    if not (choice.get("logprobs") and choice["logprobs"].get("content")):
+def _tokens(choice: dict[str, Any], key: str | None) -> completion.Tokens | None:
+    tokens = completion.tokens_of(choice.get("logprobs"))
+    if tokens is None:
         return None
     return [
-        (
-            mask_answer(token["token"], key),
-            {mask_answer(other["token"], key): other["logprob"] for other in [*token.get("top_logprobs", []), token]},
-        )
-        for token in choice["logprobs"]["content"]
+        (mask_answer(token, key), {mask_answer(other, key): logprob for other, logprob in alternatives.items()})
+        for token, alternatives in tokens
     ]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
-import re
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -29,6 +28,7 @@ from serve.failures import FailedCall, NotAsked, NotStored, Rejected, ServerLost
 from serve.files import digest
 from serve.http import ACCEPTED, BadEncoding, read_body, redirect_target, retry_after
 from serve.limit import CROWDED, MOST, Limit, connections, queue_length
+from serve.markers import defang
 from serve.masking import mask_message, problem_of
 from serve.patience import Patience
 from serve.rate import Rate
@@ -43,7 +43,6 @@ LOST_DIALOGUES = 3  # a model is not given up for what goes wrong in fewer: one 
 _EMPTY_TRIES = 3  # an empty answer is believed when it comes this often: servers under load give some that mean nothing
 _MEGABYTE = 2**20
 _LISTED = 8 * _MEGABYTE  # bytes that a list of models or of a server's figures may have
-_CONTROL = re.compile(r"<\|([^|<>\n]{1,40})\|>|<(/?s|/?(?:start|end)_of_turn|bos|eos)>|\[(/?INST)\]|<<(/?SYS)>>")
 
 
 class _Again(Exception):
@@ -92,14 +91,6 @@ class Tally:
     retries: int = 0
     generated: int = 0
     seconds: float = 0.0
-
-
-def defang(text: str) -> str:
-    """Chat-control markers in model text (`<|im_end|>`, `[INST]`, `</s>` …) broken up with a space, so that no text can open a
-    turn of its own: tokenizers read such markers inside a message as control tokens. Records keep the text as it was."""
-    if "<" not in text and "[" not in text:  # every marker begins with one of them; most messages hold neither
-        return text
-    return _CONTROL.sub(lambda m: f"{m[0][0]} {m[0][1:]}", text)
 
 
 @dataclass
@@ -277,7 +268,7 @@ class ChatClient:
         sampling = question.sampling
         body: dict[str, Any] = {
             "model": question.served_name,
-            "messages": [{"role": m["role"], "content": defang(m["content"])} for m in question.messages],
+            "messages": [{"role": m["role"], "content": defang(m["content"], m["role"])} for m in question.messages],
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             spec.endpoint.max_tokens_field: sampling.max_tokens,

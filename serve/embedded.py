@@ -61,8 +61,12 @@ def cache_dir() -> Path:
     """Where converted and merged checkpoints live: $ESC_EVAL_CACHE, else $XDG_CACHE_HOME/esc-eval, else ~/.cache/esc-eval."""
     if chosen := os.environ.get("ESC_EVAL_CACHE"):
         return Path(chosen).expanduser().absolute()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache").absolute() / "esc-eval"
+    if base := os.environ.get("XDG_CACHE_HOME"):
+        return Path(base).absolute() / "esc-eval"
+    try:
+        return Path.home().absolute() / ".cache" / "esc-eval"
+    except RuntimeError:  # a user id that the system does not know, and no HOME
+        raise UserError("no home folder for the cache: set ESC_EVAL_CACHE to a folder that can be written to") from None
 
 
 def embedded_folder(name: str = DEFAULT, cache: Path | None = None) -> Path:

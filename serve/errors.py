@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import io
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -32,8 +33,16 @@ def near(name: str, known: Iterable[str]) -> str:
     return "known: " + ", ".join(names[:12]) + (" …" if len(names) > 12 else "")
 
 
+def _speak_anyway() -> None:
+    """Let no sign end a program where the locale cannot write it: it is written out as `\\u2013` there."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def run_cli(app: Callable[[], object]) -> None:
     """Run a typer app, turning `UserError` into one line on stderr and exit code 2, and Ctrl-C into exit code 130."""
+    _speak_anyway()
     try:
         app()
     except UserError as error:

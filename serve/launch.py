@@ -27,9 +27,11 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from serve.environment import without_secrets
 from serve.errors import UserError
 from serve.guard import GRACE
 from serve.plan import MODULE, ROUTER, ServerPlan, has_gpu, plan_servers
+from serve.specs import KEY_VARIABLES
 
 __all__ = ["ServerPlan", "Servers", "free_port", "has_gpu", "plan_servers", "port_taken"]
 
@@ -94,6 +96,8 @@ class Servers:
 
     def __enter__(self) -> Servers:
         _check(self.plans)
+        for note in (note for plan in self.plans for note in plan.notes):
+            self._console.print(f"# {note}", highlight=False, markup=False, soft_wrap=True)
         if threading.current_thread() is threading.main_thread():
             self._old_handler = signal.signal(signal.SIGTERM, _exit_on_sigterm)
         atexit.register(self.stop)
@@ -154,7 +158,7 @@ class Servers:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **plan.env},
+                env={**without_secrets(os.environ, KEY_VARIABLES, plan.hub), **plan.env},
                 start_new_session=True,
             )
         server = _Running(plan, port, guard, start)

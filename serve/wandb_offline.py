@@ -29,5 +29,5 @@ def need_wandb() -> None:
 def _netrc() -> str:
     try:
         return (Path.home() / ".netrc").read_text(encoding="utf-8")
-    except OSError:
+    except (OSError, RuntimeError):  # RuntimeError: nobody knows a home
         return ""

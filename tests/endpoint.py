@@ -71,9 +71,7 @@ FAULTS = {
     "truncated JSON": Answer(body=b'{"choices": [{"message": {"content": "I hear'),
     "cut off": Answer("never all of this", cut=True),
     "wrong schema": Answer(body=b'{"choices": [{"text": "an answer of another API"}]}'),
-    "impossible numbers": Answer(
-        body=b'{"choices": [{"message": {"content": "hm"}}], "usage": {"prompt_tokens": -5, "completion_tokens": 3}}'
-    ),
+    "no text": Answer(body=b'{"choices": [{"message": {"content": 7}}]}'),
     "empty": Answer(""),
     "error in a 200": Answer(body=b'{"error": {"message": "overloaded"}}'),
     "restart": Answer(restart=0.5),

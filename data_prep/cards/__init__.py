@@ -19,7 +19,8 @@ _FIELDS = {
     "occupation": ("Occupation", "职业"),
     "problem": ("Problem", "问题"),
 }
-_HEADING = re.compile(r"^\s*(" + "|".join(name for names in _FIELDS.values() for name in names) + r")\s*[:：]\s*", re.M)
+# White space of the heading's own line only: over line ends, a reply of blank lines would take the square of its length.
+_HEADING = re.compile(r"^[^\S\n]*(" + "|".join(name for names in _FIELDS.values() for name in names) + r")\s*[:：]\s*", re.M)
 _UNKNOWN = frozenset({"not mentioned", "not mentioned.", "未提及", "未提及。"})
 # The published files name the taxonomy's top level in Chinese, in both languages.
 _TOP_LEVEL = {"家庭生活": "Family and Life", "工作学习": "Work and Study", "社会与其他": "Social Interaction and Others"}

@@ -5,44 +5,28 @@ Columns: `card_id`, `keep` (yes or no) and, free to use, `note`; further columns
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from data_prep.cards.sheets import named, read_sheet, write_csv
 from data_prep.ledger import Step
 from data_prep.records import Language, RoleCard
-from data_prep.sources.rows import Rows
 from serve.errors import UserError
-from serve.files import write_text
 
 COLUMNS = ("card_id", "keep", "note", "language", "age", "gender", "occupation", "problem", "category", "source")
+SHEET = "cards"  # of a workbook that somebody made of the file
 REJECTED = "rejected by a person"
 _WORDS = {"yes": True, "no": False}
 
 
 def write_sheet(path: Path, cards: Sequence[RoleCard]) -> None:
-    """The cards as a CSV file (UTF-8 with a mark that spreadsheets know) with `keep` and `note` left empty."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for card in cards:
-        shown = (
-            card.language,
-            card.age,
-            card.gender,
-            card.occupation,
-            card.problem,
-            " / ".join(card.category or ()),
-            card.source,
-        )
-        writer.writerow([card.id, "", "", *map(_plain, shown)])
-    write_text(path, "\ufeff" + buffer.getvalue())
+    """The cards as a CSV file (`sheets.write_csv`) with `keep` and `note` left empty."""
+    write_csv(path, COLUMNS, [_cells(card) for card in cards])
 
 
-def _plain(text: str) -> str:
-    """Text that a spreadsheet does not run as a formula: an apostrophe goes before it."""
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "＝", "＋", "－", "＠")) else text
+def _cells(card: RoleCard) -> dict[str, str]:
+    shown = {name: getattr(card, name) for name in ("language", "age", "gender", "occupation", "problem", "source")}
+    return shown | {"card_id": card.id, "category": " / ".join(card.category or ())}
 
 
 def read_decisions(path: Path, cards: Sequence[RoleCard]) -> dict[str, bool]:
@@ -53,17 +37,14 @@ def read_decisions(path: Path, cards: Sequence[RoleCard]) -> dict[str, bool]:
     """
     known = {card.id for card in cards}
     decisions: dict[str, bool] = {}
-    for row in Rows(Step("decisions"), strict=True).csv(path):
-        missing = [column for column in ("card_id", "keep") if column not in row.value]
-        if missing:
-            raise UserError(f"{path}:1: no column {missing[0]}; found: {', '.join(map(str, row.value))} (parted by commas?)")
-        card, word = row.value["card_id"].strip(), row.value["keep"].strip().lower()
+    for row in read_sheet(path, SHEET, ("card_id", "keep"), others=True):
+        card, word = named(row.cells["card_id"], known), row.cells["keep"].strip().lower()
         if card not in known:
-            raise UserError(f"{row.where}: card_id: {card!r} is none of the {len(known)} cards given")
+            raise row.fault("card_id", f"{card!r} is none of the {len(known)} cards given")
         if card in decisions:
-            raise UserError(f"{row.where}: card_id: {card} has a decision already")
+            raise row.fault("card_id", f"{card} has a decision already")
         if word not in _WORDS:
-            raise UserError(f"{row.where}: keep: write yes or no" + (f", not {word[:40]!r}" if word else "; it is empty"))
+            raise row.fault("keep", "write yes or no" + (f", not {word[:40]!r}" if word else "; it is empty"))
         decisions[card] = _WORDS[word]
     undecided = [card.id for card in cards if card.id not in decisions]
     if undecided:

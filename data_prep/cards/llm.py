@@ -21,6 +21,7 @@ from data_prep.records import Identifier, Language, Number, Post, Record, RoleCa
 from serve.answers import Reply
 from serve.batch import Batch
 from serve.client import Question
+from serve.completion import sound
 from serve.failures import Unanswered
 
 PACK = "cards"
@@ -277,16 +278,18 @@ def read_choice(reply: Reply, choices: Sequence[str], key: str, step: str) -> st
 
 
 def probability(reply: Reply, wanted: str, choices: Sequence[str]) -> float | None:
-    """The probability of one choice among the (one-token) choices, 0 to 1; None where the server reported none.
+    """The probability of one choice among the (one-token) choices, 0 to 1; None where the server reported none, or none that
+    can be true of this answer.
 
     Servers report log-probabilities before the constraint's mask, so they are renormalised over the choices.
     """
     for token, alternatives in reply.tokens or []:
         if token.strip() in choices:
+            if not sound(token, alternatives) or not reply.text.strip().startswith(token.strip()):
+                return None
             mass = dict.fromkeys(choices, 0.0)
             for alternative, logprob in alternatives.items():
                 if alternative.strip() in mass:
                     mass[alternative.strip()] += math.exp(logprob)
-            total = sum(mass.values())
-            return mass[wanted] / total if total else None
+            return mass[wanted] / sum(mass.values())
     return None

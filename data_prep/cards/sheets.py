@@ -1,7 +1,7 @@
 """Tables for people, as CSV and XLSX: written so that a spreadsheet runs nothing in them, read back exactly.
 
-A cell that a spreadsheet could take for a formula is text in XLSX, and gets an apostrophe in front in CSV, which reading
-takes off again. The same rows leave the same bytes.
+A cell that a spreadsheet could take for a formula is text in XLSX, and guarded by apostrophes in CSV (`tables.guarded`), which
+reading takes off again. The same rows leave the same bytes.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import csv
 import io
 import re
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_prep.tables import FORMULA_STARTS
+from data_prep.tables import FORMULA_STARTS, guarded, unguarded
 from serve.embedded import need_modules
 from serve.errors import UserError, near
 from serve.files import atomic_path, read_bytes
@@ -65,17 +65,6 @@ class Layout:
     answers: tuple[str, ...]
     key: str
     text: str
-
-
-def guarded(text: str) -> str:
-    """A CSV cell that no spreadsheet takes for a formula. `unguarded` gives the text back."""
-    needs = text.startswith(FORMULA_STARTS) or (text.startswith("'") and text[1:].startswith((*FORMULA_STARTS, "'")))
-    return f"'{text}" if needs else text
-
-
-def unguarded(cell: str) -> str:
-    """The text of a CSV cell that `guarded` wrote; other cells stay as they are."""
-    return cell[1:] if cell.startswith("'") and cell[1:].startswith((*FORMULA_STARTS, "'")) else cell
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, str]]) -> None:
@@ -161,12 +150,12 @@ def _without_clock(packed: bytes) -> bytes:
     return result.getvalue()
 
 
-def read_sheet(path: Path, sheet: str, columns: Sequence[str]) -> list[SheetRow]:
+def read_sheet(path: Path, sheet: str, columns: Sequence[str], others: bool = False) -> list[SheetRow]:
     """The rows of a sheet that came back; rows without any text are left out.
 
     `.xlsx`: the sheet of that name. Otherwise CSV: UTF-8 with or without a byte-order mark, any line ends, parted by commas,
-    semicolons or tabs. Columns may stand in any order, but all and no others must be there. Raises `UserError` with file, line
-    (or row) and column.
+    semicolons or tabs. Columns may stand in any order, but all must be there and, without `others`, no others. Raises
+    `UserError` with file, line (or row) and column.
     """
     lines = _xlsx_lines(path, sheet) if path.suffix.lower() == ".xlsx" else _csv_lines(path)
     if not lines:
@@ -175,7 +164,7 @@ def read_sheet(path: Path, sheet: str, columns: Sequence[str]) -> list[SheetRow]
     header = [name.strip() for name in header]
     while header and not header[-1]:
         header.pop()
-    _check_header(where, header, columns)
+    _check_header(where, header, columns, others)
     rows = []
     for where, cells in lines[1:]:
         if not any(cell.strip() for cell in cells):
@@ -184,6 +173,11 @@ def read_sheet(path: Path, sheet: str, columns: Sequence[str]) -> list[SheetRow]
             raise UserError(f"{where}: {len(cells)} cells, expected {len(header)}")
         rows.append(SheetRow(where, {name: cell for name, cell in zip(header, cells, strict=False)}))
     return rows
+
+
+def named(cell: str, known: Container[str]) -> str:
+    """The id in a cell, without the white space around it unless it is part of a known one."""
+    return cell if cell in known else cell.strip()
 
 
 def read_filled(path: Path, layout: Layout, known: Mapping[str, str], what: str) -> dict[str, SheetRow]:
@@ -197,7 +191,7 @@ def read_filled(path: Path, layout: Layout, known: Mapping[str, str], what: str)
     if not rows:
         raise UserError(f"{path}: no {what} below the header")
     for row in rows:
-        key = row.cells[layout.key].strip()
+        key = named(row.cells[layout.key], known)
         if not key:
             raise row.fault(layout.key, "empty")
         if key not in known:
@@ -235,9 +229,9 @@ def refuse_to_overwrite(folder: Path, names: Sequence[str], layout: Layout) -> N
             raise UserError(f"{path} holds answers and would be overwritten: move it, or choose another --out")
 
 
-def _check_header(where: str, header: Sequence[str], columns: Sequence[str]) -> None:
+def _check_header(where: str, header: Sequence[str], columns: Sequence[str], others: bool) -> None:
     for name in header:
-        if name not in columns:
+        if name not in columns and not others:
             raise UserError(f"{where}: unknown column {name!r}: {near(name, columns)}")
     doubled = [name for name in columns if header.count(name) > 1]
     missing = [name for name in columns if name not in header]

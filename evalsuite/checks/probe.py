@@ -144,7 +144,8 @@ def probe(
     )
 
     async def judged(client: ChatClient, one: Probe) -> list[Judgement]:
-        judge = Judge(client, resolved.judge, one.rubric, resolved.judge_prompts, resolved.method, shown=shown)
+        prompts, method = resolved.judge_prompts, resolved.method
+        judge = Judge(client, resolved.judge, one.rubric, prompts, method, shown=shown)
         found = await judge.score(one.dialogue)
         return [judgement.model_copy(update={"condition": judgement.condition | one.condition}) for judgement in found]
 

@@ -90,7 +90,7 @@ def score(
         judgements = score_all(run, loaded, panel, given, Console(stderr=True) if as_json else console)
         table = method_table(judgements, panel[0].resolved.rubric, _costs(run.folder))
         deliver("feel_score", plain([table]), [table], run.folder, as_json)
-    exit_if_lost(sum(each.lost for each in judgements), len(judgements), "verdicts")
+    exit_if_lost(sum(each.lost for each in judgements), len(judgements), "verdicts", run.failures())
 
 
 @app.command("fit")

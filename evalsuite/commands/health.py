@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -31,7 +30,7 @@ from evalsuite.commands.options import (
     out_tables,
     resolve,
 )
-from evalsuite.commands.output import deliver, plain
+from evalsuite.commands.output import deliver, exit_if_lost, plain
 from evalsuite.config import Resolved
 from evalsuite.identity import score_config
 from evalsuite.pipeline import Fleet
@@ -85,11 +84,7 @@ def probe(
         judgements = ask(run, resolved, fleet, console, chosen, texts)
         tables = _tables(chosen, judgements, resolved.rubric, run.config(), "value")
         deliver("health", plain(tables), tables, run.folder / "tables", as_json=False)
-    lost = sum(judgement.lost for judgement in judgements)
-    if lost:
-        text = f"error: {lost} judgements are missing because the judge's server failed. "
-        print(text + "Run the same command again to ask only for those", file=sys.stderr)
-        raise typer.Exit(1)
+    exit_if_lost(sum(judgement.lost for judgement in judgements), len(judgements), "judgements", run.failures())
 
 
 @app.command("report")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,13 @@ def deliver(
 
 
 def print_json(figures: Any) -> None:
-    """Figures on standard output, for programs."""
-    sys.stdout.write(orjson.dumps(figures, option=orjson.OPT_INDENT_2).decode() + "\n")
+    """Figures on standard output, for programs: UTF-8, as JSON is in any locale."""
+    written = orjson.dumps(figures, option=orjson.OPT_INDENT_2) + b"\n"
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.flush()
+        sys.stdout.buffer.write(written)
+    else:
+        sys.stdout.write(written.decode())
 
 
 def plain(tables: Sequence[Table]) -> dict[str, Any]:
@@ -56,11 +62,13 @@ def plain(tables: Sequence[Table]) -> dict[str, Any]:
     }
 
 
-def exit_if_lost(lost: int, total: int, what: str) -> None:
-    """Exit code 1 where a server failed before `lost` of the `total` things were there; running again asks only for those."""
+def exit_if_lost(lost: int, total: int, what: str, failures: Mapping[str, Sequence[Mapping[str, Any]]] | None = None) -> None:
+    """Exit code 1 where a server failed before `lost` of the `total` things were there; running again asks only for those.
+    Of the `failures` of a run (`Run.failures`), the first one's reason is shown."""
     if lost:
+        cause = next((f": {call['reason']}" for calls in (failures or {}).values() for call in calls), "")
         print(
-            f"error: {lost} of {total} {what} are missing because a server failed. "
+            f"error: {lost} of {total} {what} are missing because a server failed{cause}. "
             "Run the same command again to ask only for those",
             file=sys.stderr,
         )

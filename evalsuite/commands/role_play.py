@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +17,7 @@ from data_prep.scores.human import Check, read_dialogues, read_preferences, read
 from data_prep.tables import Table
 from evalsuite import shards
 from evalsuite.commands.options import IN_RUN, AgainstOption, EndpointOption, JudgeOption, LanguageOption, out_tables, resolve
-from evalsuite.commands.output import deliver, plain
+from evalsuite.commands.output import deliver, exit_if_lost, plain
 from evalsuite.config import Resolved
 from evalsuite.identity import score_config
 from evalsuite.pipeline import Fleet
@@ -101,7 +100,8 @@ def score(
     cut = {dialogue.id for dialogue in seekers.dialogues if dialogue.lost}
     if cut:
         console.print(f"{len(cut)} dialogues were cut off by a failing server when held: they are not judged", **_PLAIN)
-    _exit_if_lost(sum(judgement.lost and judgement.dialogue_id not in cut for judgement in judgements))
+    lost = sum(judgement.lost and judgement.dialogue_id not in cut for judgement in judgements)
+    exit_if_lost(lost, len(judgements), "answers", run.failures())
 
 
 @app.command("table")
@@ -189,7 +189,7 @@ def pairwise(
         write_jsonl(run.folder / "answers.jsonl", answers)
         write_jsonl(run.folder / "preferences.jsonl", _readable(answers))
         _show("pairwise", pairwise_tables(answers, seekers.dialogues, resolved.config.mode), run.folder / "tables", as_json)
-    _exit_if_lost(sum(answer.failure in LOST for answer in answers))
+    exit_if_lost(sum(answer.failure in LOST for answer in answers), len(answers), "answers", run.failures())
 
 
 def audit_simulator(
@@ -276,13 +276,3 @@ def _show(name: str, tables: Sequence[Table], out: Path | None, as_json: bool) -
 def _talk(as_json: bool) -> Console:
     """Where progress and remarks go: with --json, standard output is for the JSON alone."""
     return Console(stderr=True) if as_json else console
-
-
-def _exit_if_lost(lost: int) -> None:
-    if lost:
-        print(
-            f"error: {lost} answers are missing because the judge's server failed. Run the same command again to ask only "
-            "for those",
-            file=sys.stderr,
-        )
-        raise typer.Exit(1)

@@ -118,8 +118,8 @@ def triple(text: str, language: Language) -> dict[str, str | None]:
     of them, or is said to be absent."""
     found: dict[str, str | None] = {}
     for part, label in _LABELS[language].items():
-        lines = re.findall(rf"^[\s*\-]*{label}[\s*]*[:：][ \t*]*(.*?)[ \t*]*$", text, re.M | re.I)
-        said = lines[0].strip() if len(lines) == 1 else ""
+        lines = re.findall(rf"^[ \t*\-]*{label}[ \t*]*[:：](.*)$", text, re.M | re.I)
+        said = lines[0].strip(" \t*").strip() if len(lines) == 1 else ""
         found[part] = None if said.rstrip(".。").casefold() in _NOTHING else said
     return found
 

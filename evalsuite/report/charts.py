@@ -84,17 +84,19 @@ def distribution_charts(judgements: Sequence[Judgement], rubric: Rubric) -> Iter
     marks = rubric.scores
     for number, (language, scorer) in enumerate(sorted(groups)):
         table = distributions(groups[language, scorer], rubric)
-        counts = np.array([row[2:-1] for row in table.rows], dtype=float)  # dimensions × (scores, unreadable)
+        end = table.columns.index("verdicts")
+        counts = np.array([row[2:end] for row in table.rows], dtype=float)  # dimensions × (scores, reasons without one)
         counts = np.nan_to_num(counts)  # scores that are not on a dimension's scale
         shares = 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
         series = [
             {"name": str(mark), "tone": f"step-{round(4 * place / (len(marks) - 1))}", "hatch": "", "values": column.tolist()}
             | {"texts": [str(mark) if share >= 5 else "" for share in column]}
-            for place, (mark, column) in enumerate(zip(marks, shares.T[:-1], strict=True))
+            for place, (mark, column) in enumerate(zip(marks, shares.T, strict=False))
         ]
-        if shares[:, -1].any():
-            unreadable = {"name": "unreadable", "tone": "reason-0", "hatch": "/", "values": shares[:, -1].tolist()}
-            series.append(unreadable | {"texts": [""] * len(shares)})
+        for place, (reason, column) in enumerate(zip(table.columns[2 + len(marks) : end], shares.T[len(marks) :], strict=True)):
+            if column.any():
+                style = {"tone": f"reason-{place % 5}", "hatch": HATCHES[1 + place % (len(HATCHES) - 1)]}
+                series.append({"name": reason, "values": column.tolist(), "texts": [""] * len(shares)} | style)
         yield Chart(
             f"distribution-{number}",
             f"Scores given, {LANGUAGES[language]}" + (f", {clean(scorer.name)}" if several else ""),

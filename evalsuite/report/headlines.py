@@ -11,7 +11,7 @@ from data_prep.rubrics import Rubric
 from data_prep.tables import Estimate, fmt
 from evalsuite.report.charts import LANGUAGES
 from evalsuite.statistics.leaderboard import Score, ranks, tally
-from evalsuite.statistics.summary import AVERAGE, Scorer, languages_of
+from evalsuite.statistics.summary import AVERAGE, MISSING, Scorer, broken, languages_of, missing
 
 # Language, scorer, supporter → rank on the average (1 is best, equal ranks where no difference holds).
 Ranks = Mapping[tuple[str, Scorer, str], int | None]
@@ -82,9 +82,14 @@ def held(dialogues: Sequence[Dialogue]) -> str:
 
 
 def unread(judgements: Sequence[Judgement]) -> str:
-    """What share of the verdicts could not be read; empty when all could."""
-    lost = sum(judgement.value is None for judgement in judgements)
-    if not lost:
-        return ""
-    share = 100 * lost / len(judgements)
-    return f"{lost:,} of {len(judgements):,} verdicts ({fmt(share, 1)} %) could not be read: they are in no mean."
+    """How many verdicts have no value and why, and how many came with broken probabilities; empty where all is well."""
+    counts, unsound = missing(judgements), broken(judgements)
+    told = [f"{count:,} {MISSING.get(reason, f'failed ({reason})')}" for reason, count in counts.items()]
+    if told:
+        share = 100 * next(iter(counts.values())) / len(judgements)
+        first, _, words = told[0].partition(" ")
+        told = [f"{first} of {len(judgements):,} verdicts ({fmt(share, 1)} %) {words}", *told[1:]]
+    sentences = [f"{', '.join(told)}: they are in no mean."] if told else []
+    if unsound:
+        sentences.append(f"{unsound:,} verdicts came with broken probabilities: the score in their text stands.")
+    return " ".join(sentences)

@@ -30,7 +30,17 @@ from evalsuite.report.charts import (
 from evalsuite.report.headlines import Ranks, held, standings, unread
 from evalsuite.report.transcripts import Risks, transcripts
 from evalsuite.statistics.leaderboard import Score, scores
-from evalsuite.statistics.summary import AGREEMENT, SCORES, TERMINATIONS, checked, languages_of, scorer_of, supporter_of
+from evalsuite.statistics.summary import (
+    AGREEMENT,
+    LOST,
+    SCORES,
+    TERMINATIONS,
+    checked,
+    languages_of,
+    scorer_of,
+    supporter_of,
+    why_missing,
+)
 from serve.files import write_json, write_text
 
 PLUMBING = "Plumbing: scores that involve the embedded 135M model say nothing about quality."
@@ -158,7 +168,8 @@ def _facts(content: ReportContent) -> list[tuple[str, str]]:
     """What was run, on what: the lines at the top of the report."""
     own = list(checked(content.judgements, content.rubric))
     used = {d.card_id for d in content.dialogues if d.card_id} | {d.profile_id for d in content.dialogues if d.profile_id}
-    read = sum(judgement.value is not None for judgement in own)
+    given = [judgement for judgement in own if why_missing(judgement) != LOST]
+    read = sum(judgement.value is not None for judgement in given)
     facts = [
         ("Framework", f"{content.framework}, {content.mode} mode"),
         ("Rubric", f"{content.rubric.name} ({content.rubric.source})"),
@@ -168,7 +179,7 @@ def _facts(content: ReportContent) -> list[tuple[str, str]]:
         *content.facts,
         ("Languages", ", ".join(LANGUAGES[language] for language in languages_of(content.dialogues))),
         ("Dialogues", f"{len(content.dialogues):,}" + (f" on {len(used):,} role cards or profiles" if used else "")),
-        ("Verdicts", f"{len(own):,}, {read / len(own):.1%} readable" if own else ""),
+        ("Verdicts", f"{len(given):,}, {read / len(given):.1%} readable" if given else ""),
         ("Generated", content.generated),
     ]
     return [(name, text) for name, text in facts if text]

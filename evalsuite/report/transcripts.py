@@ -14,7 +14,7 @@ from data_prep.records import Dialogue, Judgement, RoleCard
 from data_prep.rubrics import Rubric
 from data_prep.tables import clean
 from evalsuite.checks.risk import load_lexicon
-from evalsuite.statistics.summary import checked, scorer_of, supporter_of
+from evalsuite.statistics.summary import MISSING, UNREADABLE, checked, scorer_of, supporter_of, why_missing
 
 # Transcripts larger than this (bytes of JSON) are stored compressed, so that the 8,500 dialogues of a full ESC-Eval run stay
 # well below 40 MB; smaller reports keep them as plain text that other tools can read.
@@ -48,7 +48,8 @@ def transcripts(
             round(j.distribution.get(str(score), 0.0), 3) for score in rubric.scale_of(j.dimension).scores
         ]
         expected = None if j.expected is None else round(j.expected, 3)
-        raw = clean(j.raw) if j.value is None else None
+        reason = why_missing(j)
+        raw = None if reason is None else clean(j.raw or ("" if reason == UNREADABLE else MISSING.get(reason, reason)))
         place = [scorers[scorer_of(j)], places[j.dimension]]
         verdicts.setdefault(j.dialogue_id, []).append([*place, j.value, expected, spread, raw, j.turn, j.repeat])
     rows, bodies = [], []

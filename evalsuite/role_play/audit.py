@@ -63,8 +63,8 @@ def audit(
 def judge_cards(
     batch: Batch, prompts: PromptPack, dialogues: Sequence[Dialogue], cards: Mapping[str, RoleCard]
 ) -> dict[str, bool | None]:
-    """Whether a judge finds a contradiction between seeker and card, by dialogue id; None where the answer is unreadable or the
-    server failed. Only dialogues with a card are asked about."""
+    """Whether a judge finds a contradiction between seeker and card, by dialogue id; None where the answer is unreadable or a
+    refusal, or the server failed. Only dialogues with a card are asked about."""
     asked = [dialogue for dialogue in dialogues if dialogue.id in cards and lines_of(dialogue)]
     spec = batch.spec
     questions = []
@@ -88,7 +88,7 @@ def judge_cards(
 
 
 def _yes(reply: Reply | Unanswered) -> bool | None:
-    said = "" if isinstance(reply, Unanswered) else reply.text.strip().rstrip(".。")
+    said = "" if isinstance(reply, Unanswered) or reply.refused else reply.text.strip().rstrip(".。")
     return {"0": False, "1": True}.get(said)
 
 

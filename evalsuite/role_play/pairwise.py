@@ -171,7 +171,7 @@ def compare_seekers(
         try:
             reply = await client.ask(spec, question)
             text = reply.text
-            failure = "context_overflow" if reply.finish_reason == "context_overflow" else None
+            failure = "context_overflow" if reply.finish_reason == "context_overflow" else "refusal" if reply.refused else None
         except Unanswered as error:
             failure = error.outcome
         return PairAnswer(

@@ -233,7 +233,8 @@ def score_seekers(run: Run, resolved: Resolved, fleet: Fleet, console: Console, 
 
     async def judged(client: ChatClient, dialogue: Dialogue) -> list[Judgement]:
         pack = resolved.judge_prompts.given(card=seekers.cards[dialogue.id])  # a seeker cannot be rated without it
-        return await Judge(client, resolved.judge, resolved.rubric, pack, resolved.method).score(dialogue)
+        judge = Judge(client, resolved.judge, resolved.rubric, pack, resolved.method)
+        return await judge.score(dialogue)
 
     claim(run, "role_play", score_config(resolved), seekers)
     found = ask_all(run, resolved, fleet, console, seekers.dialogues, judged, "role-play score", "dialogues")
@@ -248,11 +249,13 @@ class _Rating(NamedTuple):
     dialogue: str
     dimension: str
     value: float | None
+    lost: bool = False
 
 
 def _ratings(judgements: Sequence[Judgement], scores: Sequence[HumanScore], rubric: Rubric) -> Iterator[_Rating]:
     for judgement in checked(judgements, rubric):
-        yield _Rating(scorer_of(judgement).name, judgement.dialogue_id, judgement.dimension, judgement.value)
+        scorer = scorer_of(judgement).name
+        yield _Rating(scorer, judgement.dialogue_id, judgement.dimension, judgement.value, judgement.lost)
     own = [score for score in scores if score.rubric == rubric.name]
     count = len({score.annotator for score in own})
     people = f"people ({count} {'annotator' if count == 1 else 'annotators'})"
@@ -339,7 +342,8 @@ def _row(
         means[place] = exact_mean(values)
     low, span = (np.array([getattr(scale, end) for scale in rubric.scales.values()]) for end in ("min", "span"))
     cells = over_cards((means - low) * PRINTED / span, [known[name] for name in places])
-    read = 100 * sum(rating.value is not None for rating in ratings) / len(ratings)
+    answered = sum(not rating.lost for rating in ratings)
+    read = 100 * sum(rating.value is not None for rating in ratings) / answered if answered else None
     average, shared = cells[-1], rubric.shared_scale
     if shared is None:
         return seeker, scorer, *cells, read
@@ -355,4 +359,4 @@ def _notes(rubric: Rubric) -> Iterator[str]:
         "n = dialogues with a readable score."
     )
     yield f"{AVERAGE}: unweighted mean of the metrics; its n counts dialogues with any readable score. Rubric {rubric.name}."
-    yield "Unreadable verdicts are in no mean; they lower the parse rate."
+    yield "Unreadable verdicts are in no mean; they lower the parse rate. Those that were lost with a server do not."

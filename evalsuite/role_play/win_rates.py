@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from data_prep.records import Dialogue
+from data_prep.records import LOST, Dialogue
 from data_prep.tables import Table
 from evalsuite.role_play.pairwise import QUESTION, PairAnswer
 from evalsuite.role_play.seekers import ROLE_PLAY, seeker_of
@@ -44,6 +44,7 @@ def _choice(answer: PairAnswer, known: dict[str, Dialogue]) -> Choice:
         question=answer.question,
         outputs=(a.id, b.id),
         first=seeker_of(a if answer.order == "ab" else b),
+        lost=answer.failure in LOST,
     ).sorted()
 
 

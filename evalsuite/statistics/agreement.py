@@ -103,6 +103,7 @@ def item_of(record: Judgement | HumanScore) -> Item:
 
 def paired(judgements: Sequence[Judgement], gold: Sequence[HumanScore]) -> Paired:
     """One judge's verdicts with the mean gold of their items: dimensions in their order of appearance, verdicts sorted by item.
+    Those that were lost with a server are left out: nobody knows what they would have been.
 
     Raises `UserError` when the verdicts are of several judges, for items without a partner on the other side, and for gold on
     several rubrics or in another language.
@@ -122,7 +123,9 @@ def paired(judgements: Sequence[Judgement], gold: Sequence[HumanScore]) -> Paire
         item = item_of(j)
         if languages[item] != j.language:
             raise UserError(f"dialogue {j.dialogue_id}: judged as {j.language}, its gold scores are {languages[item]}")
-        found[j.language][j.dimension].append((j, golden[item]))
+        pairs = found[j.language][j.dimension]
+        if not j.lost:
+            pairs.append((j, golden[item]))
     return dict(sorted(found.items()))
 
 
@@ -155,20 +158,24 @@ def refuse_partnerless(judged: Iterable[Item], golden: Iterable[Item]) -> None:
 def agreement(judgements: Sequence[Judgement], gold: Sequence[HumanScore]) -> dict[str, Any]:
     """{language: {dimension: {metric: value}, …, "average": {…}}} for one judge.
 
-    Every dimension has `METRICS`, `n`, `read`, `gold_rounded` and 95 % intervals of the two accuracies (`acc_low`, `acc_high`,
-    `acc_read_low`, `acc_read_high`: Wilson; for the average, percentile bootstrap over dialogues, none where a dimension has
-    fewer than two). Figures over the readable verdicts (kappa, Spearman and ECE among them) are None when nothing could be
-    read. kappa is None too where a verdict lies between two scores, ECE where a readable verdict came without probabilities.
-    Errors are those of `paired`.
+    Every dimension has `METRICS`, `n`, `read`, `lost` (with a server, and in no other figure), `gold_rounded` and 95 %
+    intervals of the two accuracies (`acc_low`, `acc_high`, `acc_read_low`, `acc_read_high`: Wilson; for the average, percentile
+    bootstrap over dialogues, none where a dimension has fewer than two). Figures over the readable verdicts (kappa, Spearman
+    and ECE among them) are None when nothing could be read. kappa is None too where a verdict lies between two scores, ECE
+    where a readable verdict came without probabilities. Errors are those of `paired`.
     """
     result: dict[str, Any] = {}
+    lost = Counter[tuple[str, str]]((j.language, j.dimension) for j in judgements if j.lost)
     for language, dimensions in paired(judgements, gold).items():
-        rows = {name: _figures(pairs) for name, pairs in dimensions.items()}
+        rows = {name: _figures(pairs) | {"lost": lost[language, name]} for name, pairs in dimensions.items()}
         result[language] = rows | {AVERAGE: _average(rows) | _average_interval(dimensions)}
     return result
 
 
 def _figures(pairs: Sequence[Pair]) -> dict[str, Any]:
+    if not pairs:  # all were lost
+        bounds = dict.fromkeys(("acc_low", "acc_high", "acc_read_low", "acc_read_high"))
+        return dict.fromkeys(METRICS) | bounds | {"n": 0, "read": 0, "gold_rounded": 0}
     values, gold = [j.value for j, _ in pairs], [mean for _, mean in pairs]
     read = [value for value in values if value is not None]
     kappa = None
@@ -196,7 +203,7 @@ def probabilities(pairs: Iterable[Pair]) -> tuple[list[list[float]], list[int]]:
 def _average(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Unweighted means over dimensions (`mean_of_all`); counts are added up."""
     average = {metric: mean_of_all(row[metric] for row in rows.values()) for metric in METRICS}
-    return average | {key: sum(row[key] for row in rows.values()) for key in ("n", "read", "gold_rounded")}
+    return average | {key: sum(row[key] for row in rows.values()) for key in ("n", "read", "lost", "gold_rounded")}
 
 
 def _average_interval(dimensions: dict[str, list[Pair]]) -> dict[str, float | None]:
@@ -204,9 +211,10 @@ def _average_interval(dimensions: dict[str, list[Pair]]) -> dict[str, float | No
     hits, rated, read = hit_counts(dimensions, sorted({j.dialogue_id for pairs in dimensions.values() for j, _ in pairs}))
     bounds: dict[str, float | None] = {}
     for name, counted in (("acc", rated), ("acc_read", read)):
-        low, high = interval(resampled_means(hits, counted).mean(axis=1))
-        defined = (counted > 0).sum(axis=0).min() > 1  # a dimension on one dialogue is the same in every resample
-        bounds |= {f"{name}_low": low if defined else None, f"{name}_high": high if defined else None}
+        low, high = None, None
+        if len(counted) and (counted > 0).sum(axis=0).min() > 1:  # a dimension on one dialogue is the same in every resample
+            low, high = interval(resampled_means(hits, counted).mean(axis=1))
+        bounds |= {f"{name}_low": low, f"{name}_high": high}
     return bounds
 
 
@@ -241,6 +249,8 @@ def agreement_tables(
             f"In per cent, kappa (quadratic weights) and Spearman from −1 to 1. {unreadable(mode)} kappa, Spearman and ECE are "
             "over readable verdicts. Intervals: 95 %, Wilson; of the average: bootstrap over dialogues."
         ]
+        if lost := rows[AVERAGE].get("lost"):
+            notes.append(f"{lost} verdicts were lost with a server and are in no figure: run the same command again.")
         if rounded := rows[AVERAGE]["gold_rounded"]:
             notes.append(f"{rounded} gold scores are not whole: ACC and kappa are on the rounded gold (halves up).")
         heads = ("Dimension", "ACC", "ACC_soft", "Majority ACC", "Majority ACC_soft", "Read %", "kappa", "Spearman", "ECE")

@@ -330,5 +330,5 @@ def _notes(part: Sequence[Correlation]) -> list[str]:
     if worst := max(each.left_out for each in part):
         notes.append(f"Undefined resamples are left out: up to {worst:,} for one figure.")
     if lost := max(each.unread for each in part):
-        notes.append(f"Verdicts without a readable score are left out: up to {lost:,} for one row.")
+        notes.append(f"Verdicts without a score are left out: up to {lost:,} for one row.")
     return notes

@@ -61,7 +61,8 @@ Tested = TypeVar("Tested", Mcnemar, AverageDifference)
 
 
 def compare(judges: Judges, gold: Sequence[HumanScore], mode: str) -> tuple[list[Mcnemar], list[AverageDifference]]:
-    """Every two judges, by language and pair. In native mode, items that either judge left unreadable are not compared.
+    """Every two judges, by language and pair. Items on which a judge was lost with its server are not compared; in native mode,
+    nor are those that either judge left unreadable.
 
     Raises `UserError` for two judges that share no item.
     """
@@ -89,7 +90,7 @@ def _both(
     a: Sequence[Judgement], b: Sequence[Judgement], gold: Sequence[HumanScore], shared: set[Item], mode: str
 ) -> tuple[Paired, Paired]:
     """Both judges' verdicts on shared items, of the same languages, dimensions and items in the same order."""
-    unread = {item_of(j) for j in (*a, *b) if j.value is None} if mode == "native" else set()
+    unread = {item_of(j) for j in (*a, *b) if (j.value is None if mode == "native" else j.lost)}
     order = {item: place for place, item in enumerate(item_of(j) for j in a)}
     sides = []
     for own in (a, b):

@@ -105,7 +105,8 @@ def table4(
                 (acc, low, high), soft, n = ((None,) * 3, None, 0) if lacking else shown(rows[column], mode)
                 cells += [Estimate(acc, low, high, n), soft]
             ranked.append([cell.mean if isinstance(cell, Estimate) else cell for cell in cells])  # type: ignore[misc]
-            body.append((name, *cells, 100 * rows[AVERAGE]["parse_rate"]))
+            read = rows[AVERAGE]["parse_rate"]
+            body.append((name, *cells, None if read is None else 100 * read))
         body.append(("majority class", *_majority_row(gold, language, dimensions), None))
         notes = [
             f"In per cent. {unreadable(mode)} Intervals: 95 %, Wilson; of the average: bootstrap over dialogues. n: ratings. "

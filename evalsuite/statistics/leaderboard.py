@@ -16,7 +16,18 @@ from data_prep.scores.bootstrap import RESAMPLES, Floats
 from data_prep.scores.means import exact_mean
 from data_prep.tables import Cell, Estimate, Table
 from evalsuite.statistics import paired
-from evalsuite.statistics.summary import AVERAGE, SCORES, Scorer, Value, checked, dimension_label, scorer_of, supporter_of
+from evalsuite.statistics.summary import (
+    AVERAGE,
+    LOST,
+    SCORES,
+    Scorer,
+    Value,
+    checked,
+    dimension_label,
+    scorer_of,
+    supporter_of,
+    why_missing,
+)
 from serve.errors import UserError
 from serve.specs import Group
 
@@ -31,7 +42,7 @@ RANK_NOTE = (
 class Score:
     """One cell of a leaderboard: a supporter on a dimension (or `average`), 0–100, as one scorer sees it.
 
-    `asked` counts verdicts and `read` the readable ones among them, repeats and turns included.
+    `asked` counts verdicts and `read` the readable ones among them, repeats and turns included, those lost with a server not.
     """
 
     language: Language
@@ -91,7 +102,8 @@ def tally(
             raise UserError(f"judgement by {judgement.judge}: dialogue_id: no dialogue {judgement.dialogue_id!r} in this run")
         key = dialogue.language, scorer_of(judgement), supporter_of(dialogue)
         contestant = found.setdefault(key, Contestant(*key))
-        contestant.asked.update((judgement.dimension, AVERAGE))
+        if why_missing(judgement) != LOST:
+            contestant.asked.update((judgement.dimension, AVERAGE))
         own = verdicts.setdefault(key, {}).setdefault(dialogue.id, [[] for _ in columns])
         if judgement.value is None:
             continue
@@ -258,7 +270,8 @@ def score_columns(rubric: Rubric) -> tuple[str, ...]:
 
 def score_cells(block: Sequence[Score]) -> tuple[Cell, ...]:
     """One contestant's table cells: every dimension, the average, and the parse rate in per cent."""
-    return (*(cell.estimate for cell in block), 100 * block[-1].read / block[-1].asked)
+    last = block[-1]
+    return (*(cell.estimate for cell in block), 100 * last.read / last.asked if last.asked else None)
 
 
 def ends(rubric: Rubric, top: int) -> str:
@@ -283,7 +296,7 @@ def score_notes(cells: Sequence[Score], rubric: Rubric, value: Value) -> Iterato
             "Equal scores give one without width."
         )
     if any(cell.read < cell.asked for cell in cells):
-        yield "Unreadable verdicts are in no mean; they lower the parse rate."
+        yield "Unreadable verdicts are in no mean; they lower the parse rate. Those that were lost with a server do not."
     if value == "expected":
         yield "Expected scores are means of the judge's token probabilities; verdicts without probabilities are left out."
 

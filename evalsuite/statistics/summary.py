@@ -26,6 +26,18 @@ AVERAGE = "average"
 Value = Literal["value", "expected"]
 
 
+UNREADABLE, LOST, BROKEN = "unreadable", "lost", "broken probabilities"
+_OUTCOMES = ("failure", "probabilities")  # keys of a judgement's condition that are no experimental condition
+# Why verdicts are missing, and how it is said of many.
+MISSING = {
+    UNREADABLE: "could not be read",
+    "refusal": "were refused by the judge",
+    "context_overflow": "did not fit the judge's context",
+    "no_supporter_turn": "had no reply to judge",
+    LOST: "were lost with a server",
+}
+
+
 class Scorer(NamedTuple):
     """What gave a verdict: judge, method and experimental condition. Verdicts of different scorers are never mixed."""
 
@@ -40,9 +52,28 @@ class Scorer(NamedTuple):
 
 
 def scorer_of(judgement: Judgement) -> Scorer:
-    """The scorer a judgement came from. Why a verdict is missing (`condition.failure`) does not make it another scorer's."""
-    condition = sorted((key, value) for key, value in judgement.condition.items() if key != "failure")
+    """The scorer a judgement came from. What became of its call (why a verdict is missing, broken probabilities) does not make
+    it another scorer's."""
+    condition = sorted((key, value) for key, value in judgement.condition.items() if key not in _OUTCOMES)
     return Scorer(judgement.judge, judgement.method, tuple(condition))
+
+
+def why_missing(judgement: Judgement) -> str | None:
+    """Why a verdict is missing: a key of `MISSING`, or another that `condition.failure` names; None where there is one."""
+    if judgement.value is not None:
+        return None
+    return LOST if judgement.lost else judgement.condition.get("failure", UNREADABLE)
+
+
+def missing(judgements: Iterable[Judgement]) -> dict[str, int]:
+    """How many verdicts are missing, by reason; those of `MISSING` come first."""
+    counts = Counter(filter(None, map(why_missing, judgements)))
+    return {reason: counts[reason] for reason in dict.fromkeys([*MISSING, *sorted(counts)]) if counts[reason]}
+
+
+def broken(judgements: Iterable[Judgement]) -> int:
+    """How many verdicts came with token probabilities that cannot be true: they stand without a distribution."""
+    return sum(judgement.condition.get("probabilities") == "broken" for judgement in judgements)
 
 
 def supporter_of(dialogue: Dialogue) -> str:
@@ -205,23 +236,31 @@ def costs(dialogues: Sequence[Dialogue], judgement_usage: Mapping[str, Usage], t
 
 
 def distributions(judgements: Sequence[Judgement], rubric: Rubric) -> Table:
-    """How often each score was given, per language, scorer and dimension, with the unreadable verdicts in their own column.
+    """How often each score was given, per language, scorer and dimension. Unreadable verdicts have a column, and so have those
+    that are missing for another reason or came with broken probabilities (these are also counted by their score), if any.
 
     Verdicts between two scores (ensembles give such) count as the nearest one, halves upwards. A score that is not on a
     dimension's scale has a dash.
     """
-    counts: dict[tuple[Language, Scorer], dict[str, Counter[int | None]]] = {}
+    groups: dict[tuple[Language, Scorer], dict[str, list[Judgement]]] = {}
     for judgement in checked(judgements, rubric):
-        group = counts.setdefault((judgement.language, scorer_of(judgement)), {name: Counter() for name in rubric.dimensions})
-        group[judgement.dimension][None if judgement.value is None else int(np.floor(judgement.value + 0.5))] += 1
-    several = len({scorer for _, scorer in counts}) > 1
+        group = groups.setdefault((judgement.language, scorer_of(judgement)), {name: [] for name in rubric.dimensions})
+        group[judgement.dimension].append(judgement)
+    given = [judgement for group in groups.values() for own in group.values() for judgement in own]
+    reasons = list(dict.fromkeys([UNREADABLE, *missing(given)]))
+    unsound = [BROKEN] if broken(given) else []
+    several = len({scorer for _, scorer in groups}) > 1
     rows: list[tuple[Cell, ...]] = []
-    for language, scorer in sorted(counts):
-        for dimension, row in counts[language, scorer].items():
+    for language, scorer in sorted(groups):
+        for dimension, own in groups[language, scorer].items():
             names = (language, scorer.name) if several else (language,)
-            own = rubric.scale_of(dimension).scores
-            figures = (*(row[score] if score in own else None for score in rubric.scores), row[None], row.total())
-            rows.append((*names, dimension_label(rubric, dimension), *figures))
+            scores = Counter(int(np.floor(judgement.value + 0.5)) for judgement in own if judgement.value is not None)
+            scale, without = rubric.scale_of(dimension).scores, missing(own)
+            figures = (
+                *(scores[score] if score in scale else None for score in rubric.scores),
+                *(without.get(reason, 0) for reason in reasons),
+            )
+            rows.append((*names, dimension_label(rubric, dimension), *figures, len(own), *[broken(own)] * len(unsound)))
     return Table(
         key="distributions",
         title="Scores given",
@@ -229,9 +268,12 @@ def distributions(judgements: Sequence[Judgement], rubric: Rubric) -> Table:
             *(("language", "judged by") if several else ("language",)),
             "dimension",
             *(str(score) for score in rubric.scores),
-            "unreadable",
+            *(reason.replace("_", " ") for reason in reasons),
             "verdicts",
+            *unsound,
         ),
         rows=tuple(rows),
+        notes=("Broken probabilities: those that a server reported cannot be true; the score in the text stands.",)
+        * len(unsound),
         section=SCORES,
     )

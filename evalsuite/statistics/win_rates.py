@@ -31,8 +31,9 @@ _SIDE = {"a": 1.0, "tie": 0.0, "b": -1.0}
 class Choice:
     """One answer on what two systems `a` and `b` (in alphabetical order) did on an item, or what several come to.
 
-    `verdict` is None where it could not be read. `degree` says by how much `a` is better (negative: `b`). `outputs` tells apart
-    what was compared where systems did several things on an item, `first` is the system that was shown first, where known.
+    `verdict` is None where it could not be read, and where the answer was `lost` with a server. `degree` says by how much `a`
+    is better (negative: `b`). `outputs` tells apart what was compared where systems did several things on an item, `first` is
+    the system that was shown first, where known.
     """
 
     language: str
@@ -45,6 +46,7 @@ class Choice:
     question: str = ""
     outputs: tuple[str, str] = ("", "")
     first: str | None = None
+    lost: bool = False
 
     @property
     def pair(self) -> tuple[str, ...]:
@@ -92,16 +94,19 @@ def votes(choices: Iterable[Choice], mode: Mode) -> list[Choice]:
     """The votes that answers come to, sorted, so that nothing depends on the order of the answers.
 
     Native: an annotator's answers to a question on a pair are one vote: their verdict where all orders agree, a tie where they
-    differ, None where one of them could not be read; its degree is the mean of theirs. Paper: every answer is a vote.
+    differ, None where one of them could not be read; its degree is the mean of theirs. Paper: every answer is a vote. A lost
+    answer takes its vote along.
     """
     ordered = sorted(choices, key=lambda c: (c.question, c.pair, c.annotator, c.first or "", str(c.verdict), c.degree or 0))
     if mode == "paper":
-        return ordered
+        return [choice for choice in ordered if not choice.lost]
     grouped: dict[tuple[object, ...], list[Choice]] = defaultdict(list)
     for choice in ordered:
         grouped[choice.question, choice.pair, choice.annotator].append(choice)
     found = []
     for members in grouped.values():
+        if any(member.lost for member in members):
+            continue
         verdicts = {member.verdict for member in members}
         verdict: Verdict | None = None if None in verdicts else verdicts.pop() if len(verdicts) == 1 else "tie"
         degrees = [member.degree for member in members if member.degree is not None]
@@ -213,7 +218,7 @@ def _rates(choices: Sequence[Choice], mode: Mode, words: Words, title: str) -> l
 
 def _position(choices: Sequence[Choice], words: Words, title: str) -> Table:
     rows: list[tuple[Cell, ...]] = []
-    shown = [choice for choice in choices if choice.first is not None]
+    shown = [choice for choice in choices if choice.first is not None and not choice.lost]
     for annotator in sorted({choice.annotator for choice in shown}):
         own = [choice for choice in shown if choice.annotator == annotator]
         read = [choice for choice in own if choice.verdict is not None]

@@ -124,6 +124,12 @@ def test_probability_is_renormalised_over_the_choices() -> None:
     assert probability(Reply(text="1"), "1", ("0", "1")) is None
 
 
+@pytest.mark.parametrize("logs", [{"1": 0.0, "0": 0.0}, {"0": -0.1}, {"1": math.nan}, {}])
+def test_there_is_no_probability_where_the_figures_cannot_be_true(logs: dict[str, float]) -> None:
+    assert probability(Reply(text="1", tokens=[("1", logs)]), "1", ("0", "1")) is None
+    assert probability(Reply(text="0", tokens=[("1", {"1": -0.1})]), "1", ("0", "1")) is None, "of another text"
+
+
 # --- the commands ----------------------------------------------------------------------------------------------------------
 
 Run = Callable[..., Result]

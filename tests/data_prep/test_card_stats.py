@@ -101,18 +101,38 @@ def test_a_sheet_goes_out_and_comes_back(run: Callable[..., Result]) -> None:
     assert isinstance(again.exception, UserError), "a sheet with decisions is not written over"
 
 
+def test_no_cell_begins_a_formula_however_the_file_is_parted(tmp_path: Path) -> None:
+    """Ids and text at the start of a cell, after a semicolon (where spreadsheets part lists so) and after a line end in it."""
+    cards = [
+        card(0, id="=1+1", problem="one;=2+2"),
+        card(1, id="\n@SUM(A1)", problem='said;"+3', occupation="\r\n-4\t=5"),
+        card(2, id="'=1+1", problem="; '＝6"),
+    ]
+    path = tmp_path / "s.csv"
+    write_sheet(path, cards)
+    text = path.read_text(encoding="utf-8-sig")
+    for delimiter in (",", ";", "\t"):
+        parts = [
+            part for line in text.splitlines() for part in line.split(delimiter)
+        ]  # quotation marks do not hold it together
+        assert not [part for part in parts if part.lstrip(' "').startswith(tuple("=+-@＝"))]
+    path.write_text(text.replace(",,,en", ",yes,,en"), encoding="utf-8")
+    assert read_decisions(path, cards) == dict.fromkeys((one.id for one in cards), True)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ('card_id,keep\ncard-0,yes\n"card-1\n",yes\n', None),
-        ("card_id,keep,note\ncard-0,yes,\ncard-1,maybe,\n", r"s\.csv:3: keep: write yes or no, not 'maybe'"),
-        ("card_id,keep,note\ncard-0,yes,\ncard-1,,\n", r"s\.csv:3: keep: .* it is empty"),
-        ("card_id,keep\ncard-0,yes\ncard-9,no\n", r"s\.csv:3: card_id: 'card-9' is none of the 2 cards"),
-        ("card_id,keep\ncard-0,yes\ncard-0,no\n", r"s\.csv:3: card_id: card-0 has a decision already"),
+        ("card_id,keep,note\ncard-0,yes,\ncard-1,maybe,\n", r"s\.csv:3, column keep: write yes or no, not 'maybe'"),
+        ("card_id,keep,note\ncard-0,yes,\ncard-1,,\n", r"s\.csv:3, column keep: .* it is empty"),
+        ("card_id,keep\ncard-0,yes\ncard-9,no\n", r"s\.csv:3, column card_id: 'card-9' is none of the 2 cards"),
+        ("card_id,keep\ncard-0,yes\ncard-0,no\n", r"s\.csv:3, column card_id: card-0 has a decision already"),
         ("card_id,keep\ncard-0,yes\n", r"s\.csv: card_id: no row for card-1 \(1 cards"),
-        ("card_id;keep\ncard-0;yes\n", r"s\.csv:1: no column card_id"),
-        ("card_id,keep\ncard-0,yes,1,2\ncard-1,no\n", r"s\.csv:2: expected 2 columns"),
-        ("", r"s\.csv: card_id: no row for card-0, card-1"),
+        ("card_id;keep\ncard-0;yes\ncard-1;yes\n", None),  # as spreadsheets write it where lists are parted so
+        ("card_id,keeps\ncard-0,yes\n", r"s\.csv:1: column 'keep' is missing"),
+        ("card_id,keep\ncard-0,yes,1,2\ncard-1,no\n", r"s\.csv:2: 4 cells, expected 2"),
+        ("", r"s\.csv: empty; expected a header with the columns card_id, keep"),
     ],
 )
 def test_decisions_are_read_or_refused_with_their_line(tmp_path: Path, text: str, message: str | None) -> None:
@@ -128,10 +148,10 @@ def test_decisions_are_read_or_refused_with_their_line(tmp_path: Path, text: str
 def test_lines_are_counted_over_cells_of_several_lines(tmp_path: Path) -> None:
     path = tmp_path / "s.csv"
     write_sheet(path, [card(0, problem="one\ntwo\nthree"), card(1)])
-    with pytest.raises(UserError, match=r"s\.csv:2: keep"):
+    with pytest.raises(UserError, match=r"s\.csv:2, column keep"):
         read_decisions(path, [card(0), card(1)])
     path.write_text(path.read_text(encoding="utf-8").replace("card-0,,", "card-0,yes,"), encoding="utf-8")
-    with pytest.raises(UserError, match=r"s\.csv:5: keep"):
+    with pytest.raises(UserError, match=r"s\.csv:5, column keep"):
         read_decisions(path, [card(0), card(1)])
 
 

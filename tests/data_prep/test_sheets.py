@@ -13,6 +13,8 @@ from typing import Any
 
 import openpyxl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from data_prep.cards.annotation_sheets import ANSWERS, COLUMNS, SHEET, THIRD_COLUMNS, WORKERS_SHEET, write_sheets
@@ -27,6 +29,7 @@ LEAVES = list(load_taxonomy().leaves.items())
 NASTY = [
     *("=1+1", "+49 30", "-5", "@here", "＝１", "\tx", "\n=x"),  # what a spreadsheet may take for a formula
     *("'", "'=1", "''=1", "'quoted'", "a,b;c", 'say "no"', "two\nlines", "", " kept "),
+    *("a;=1", 'a;"=1', "a;''=1", "a; '-b", "\t=x", "'\t'=x", "- one\n- two\n'- three", "\n\n=x", " =x"),
     *("None", "007", "1e5", "#N/A", "_x0041_"),
 ]
 
@@ -35,6 +38,13 @@ NASTY = [
 def test_the_guard_is_taken_off_again(text: str) -> None:
     assert unguarded(guarded(text)) == text
     assert not guarded(text).startswith(("=", "+", "-", "@", "＝", "\t", "\n"))
+    assert not re.search(r"""[;\t\n\r][ "]*[-=+@＝]""", guarded(text))
+
+
+@given(st.text(alphabet="=+-@＝'\t\r\n;\" a,"))
+def test_the_guard_is_taken_off_any_text(text: str) -> None:
+    assert unguarded(guarded(text)) == text
+    assert not re.search(r"""(\A *|[;\t\n\r][ "]*)[-=+@＝]""", guarded(text))
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".xlsx"])

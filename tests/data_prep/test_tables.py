@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 
 import orjson
 import pytest
+from markdown_it import MarkdownIt
 from rich.console import Console
 
 from data_prep.tables import (
@@ -106,10 +107,38 @@ A note.
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("a\\|b", "a\\\\\\|b"), ("<script>", "&lt;script&gt;"), ("&lt;", "&amp;lt;"), ("a\r\nb", "a\ufffd<br>b")],
+    [
+        ("a\\|b", "a\\\\\\|b"),
+        ("<script>", "&lt;script&gt;"),
+        ("&lt;", "&amp;lt;"),
+        ("a\r\nb", "a\ufffd<br>b"),
+        ("`x`", "\\`x\\`"),
+        ("WWW.h.com", "WWW&#46;h.com"),
+        ("1.00 [0.50, 2.00] n=4", "1.00 [0.50, 2.00] n=4"),
+    ],
 )
 def test_markdown_escapes(text: str, expected: str) -> None:
     assert escape_markdown(text) == expected
+
+
+HOSTILE = [
+    "![x](http://h/p.png)",
+    "[a](http://h)",
+    "![a][b]",
+    "<img src=http://h>",
+    "`<b>`|x",
+    "[b]: http://h",
+    "<http://h>",
+    "\\`x`",
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_name_is_text_to_a_markdown_reader(name: str) -> None:
+    shown = Table("t", name, ("name", name), ((name, name), ("[b]: http://h", 1)), notes=(f"By {name}.",))
+    html = MarkdownIt("commonmark").enable("table").render(to_markdown(shown))
+    assert set(re.findall(r"<(\w+)", html)) == {"p", "strong", "table", "thead", "tbody", "tr", "th", "td"}
+    assert html.count("<td") == 4
 
 
 def bold_table() -> Table:
@@ -170,9 +199,16 @@ def test_csv_reads_back() -> None:
     assert "\r" not in text
 
 
-@pytest.mark.parametrize("formula", ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "＝1+1", "-", "+1_000", "--1"])
+@pytest.mark.parametrize(
+    "formula", ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\tx", "\nx", "＝1+1", "-", "+1_000", "--1"]
+)
 def test_csv_formulas_become_text(formula: str) -> None:
     assert read(to_csv(table((formula, 1))))[1][0] == "'" + formula
+
+
+def test_csv_formulas_after_a_semicolon_become_text() -> None:
+    """Where lists are parted by semicolons, a spreadsheet parts our files there."""
+    assert read(to_csv(table(("x;=1+1;-2", 1))))[1][0] == "x;'=1+1;'-2"
 
 
 @pytest.mark.parametrize("number", ["-3", "+4.5", "-1e-5", "-.5"])

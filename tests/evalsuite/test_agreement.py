@@ -42,6 +42,20 @@ def golden(values: Sequence[float], dimension: str = "fluency", annotator: str =
     return [HumanScore(dialogue_id=f"d{i}", value=v, **fields) for i, v in enumerate(values)]
 
 
+def test_verdicts_lost_with_a_server_are_in_no_figure() -> None:
+    given, gold = judged([3, 2, None, 0, 4]), golden([3, 3, 3, 2, 4])
+    lost = given[3].model_copy(update={"value": None, "condition": {"failure": "infrastructure"}})
+    result = agreement([*given[:3], lost, given[4]], gold)
+    without = agreement([*given[:3], given[4]], [*gold[:3], gold[4]])
+    assert result["en"]["fluency"] == without["en"]["fluency"] | {"lost": 1}
+    assert result["en"]["fluency"]["parse_rate"] == 0.75, "of four, one could not be read"
+    (table,) = agreement_tables(result, "paper", {})
+    assert "1 verdicts were lost with a server and are in no figure: run the same command again." in table.notes
+    everything = [each.model_copy(update={"value": None, "condition": lost.condition}) for each in given]
+    (table,) = agreement_tables(agreement(everything, gold), "native", {})
+    assert table.rows[0][1] == Estimate(None, None, None, 0)
+
+
 def test_a_worked_example() -> None:
     row = agreement(judged([3, 2, None, 0, 4]), golden([3, 3, 3, 2, 4]))["en"]["fluency"]
     assert row["n"] == 5 and row["read"] == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from data_prep.judge_prompts import Method, paper_transcript, transcript
 from data_prep.prompts import load_pack
 from data_prep.records import Dialogue, Judgement, Turn
 from data_prep.rubrics import Scale, load_rubric
-from evalsuite.judge import Judge, digit_distributions, expectation, paper_score
+from evalsuite.judge import CUT, LONGEST, Judge, digit_distributions, expectation, paper_score
 from serve.answers import Reply
 from serve.client import ChatClient
 from serve.errors import UserError
@@ -134,6 +135,78 @@ async def test_merged_digit_tokens_give_values_without_a_distribution(tmp_path: 
     assert judgements[0].distribution is None
 
 
+def reported(token: str, logprob: object, **others: object) -> dict[str, Any]:
+    """One token as a server reports it, with alternatives beside itself."""
+    return {"token": token, "logprob": logprob, "top_logprobs": [{"token": t, "logprob": p} for t, p in others.items()]}
+
+
+SURE = [reported(digit, -0.01) for digit in "3210321"]
+SPREAD = dict.fromkeys("01234", 0.0)
+BROKEN = {
+    "all zero": [reported(digit, 0.0, **SPREAD) for digit in "3210321"],
+    "not a number": [reported(digit, math.nan, **SPREAD) for digit in "3210321"],
+    "null": [reported(digit, None) for digit in "3210321"],
+    "above 0": [reported(digit, 2.5) for digit in "3210321"],
+    "the token impossible": [reported(digit, -9999.0, **{"4": -0.001}) for digit in "3210321"],
+    "of another text": [reported(digit, -0.01) for digit in "4444444"],
+    "one too few": SURE[1:],
+    "words": "none",
+    "without tokens": [{"logprob": -0.1}],
+}
+
+
+@pytest.mark.parametrize("logprobs", BROKEN.values(), ids=BROKEN)
+async def test_broken_probabilities_leave_the_digits_as_they_are(tmp_path: Path, logprobs: Any) -> None:
+    def behave(body: dict[str, Any], count: int) -> Answer:
+        choice = {"message": {"content": "3210321"}, "finish_reason": "stop", "logprobs": {"content": logprobs}}
+        return Answer(body=json.dumps({"choices": [choice]}).encode())  # writes NaN, as many servers do
+
+    judgements, requests = await judged(tmp_path, behave, "joint")
+    assert [j.value for j in judgements] == [3, 2, 1, 0, 3, 2, 1] and len(requests) == 1
+    assert {(j.distribution, j.expected, j.condition["probabilities"]) for j in judgements} == {(None, None, "broken")}
+
+
+async def test_one_broken_token_is_one_dimensions_loss(tmp_path: Path) -> None:
+    logprobs = [*SURE[:6], reported("1", 0.0, **SPREAD)]
+    judgements, _ = await judged(tmp_path, lambda b, c: Answer("3210321", logprobs=logprobs), "joint")
+    assert [j.value for j in judgements] == [3, 2, 1, 0, 3, 2, 1]
+    assert [j.condition.get("probabilities") for j in judgements] == [None] * 6 + ["broken"]
+    assert [j.distribution is None for j in judgements] == [False] * 6 + [True]
+
+
+@pytest.mark.parametrize("method", ["per_dimension", "paper"])
+async def test_one_digit_stands_against_broken_probabilities_too(tmp_path: Path, method: Method) -> None:
+    judgements, _ = await judged(tmp_path, lambda b, c: Answer("3", logprobs=[reported("3", 0.0, **SPREAD)]), method)
+    assert {(j.value, j.distribution, j.condition["probabilities"]) for j in judgements} == {(3, None, "broken")}
+
+
+async def test_of_equally_probable_scores_the_one_in_the_text_counts(tmp_path: Path) -> None:
+    judgements, _ = await judged(tmp_path, digits("3", {"1": 0.5, "3": 0.5}), "per_dimension")
+    assert {(j.value, j.expected) for j in judgements} == {(3, 2.0)}
+
+
+REFUSED = "I cannot rate this under our 2023 policy. 3333333"
+
+
+@pytest.mark.parametrize("method", ["joint", "per_dimension", "paper"])
+@pytest.mark.parametrize(
+    "refusal",
+    [Answer(REFUSED, finish_reason="content_filter"), Answer(REFUSED, message={"refusal": "no"})],
+    ids=["filter", "field"],
+)
+async def test_a_refusal_is_no_verdict_and_is_kept(tmp_path: Path, method: Method, refusal: Answer) -> None:
+    judgements, _ = await judged(tmp_path, lambda b, c: refusal, method)
+    assert {(j.value, j.raw, j.condition["failure"]) for j in judgements} == {(None, REFUSED, "refusal")}
+
+
+async def test_a_long_reply_is_cut_and_says_so(tmp_path: Path) -> None:
+    settings = {"constrained": False}
+    reply = "3333333" + " 3" * LONGEST
+    judgements, _ = await judged(tmp_path, lambda b, c: Answer(reply), "joint", endpoint=settings)
+    assert {(j.value, j.raw) for j in judgements} == {(None, reply[:LONGEST] + CUT)}
+    assert not any(c.isdigit() for c in CUT), "the paper's parser would find it"
+
+
 async def test_a_dialogue_that_does_not_fit_is_null_with_the_reason(tmp_path: Path) -> None:
     body = b'{"error": {"message": "maximum context length is 10"}}'
     judgements, _ = await judged(tmp_path, lambda b, c: Answer(status=400, body=body), "joint")
@@ -199,12 +272,13 @@ def test_the_published_parser(reply: str, score: int | None) -> None:
 
 
 @given(st.dictionaries(st.sampled_from(["0", "1", "2", "3", "4", " 2", "x", "12"]), st.floats(-30, 0), min_size=1))
-def test_distributions_are_distributions(alternatives: dict[str, float]) -> None:
+def test_distributions_are_distributions(weights: dict[str, float]) -> None:
+    alternatives = {token: weight - math.log(sum(map(math.exp, weights.values()))) for token, weight in weights.items()}
     for token in alternatives:
         for score, distribution in digit_distributions(
             Reply(text=token, tokens=[(token, alternatives)]), [Scale(min=0, max=4)]
         ):
-            assert sum(distribution.values()) == pytest.approx(1)
+            assert distribution is not None and sum(distribution.values()) == pytest.approx(1)
             assert set(distribution) == set("01234")
             assert 0 <= expectation(distribution) <= 4
             assert distribution[str(score)] > 0

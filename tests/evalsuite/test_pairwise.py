@@ -53,7 +53,9 @@ def row(table: Table, *start: str) -> dict[str, Any]:
 # --- asking -----------------------------------------------------------------------------------------------------------------
 
 
-def asked(call: Call, folder: Path, judge: Callable[[str], str], *more: object) -> tuple[Endpoint, dict[str, Table], str]:
+def asked(
+    call: Call, folder: Path, judge: Callable[[str], str | Answer], *more: object
+) -> tuple[Endpoint, dict[str, Table], str]:
     """Bot against people on two cards, before a judge who answers what `judge` makes of the prompt."""
     cards = [card("c0", source_id="0"), card("c1", source_id="1")]
     greeted = [
@@ -73,7 +75,12 @@ def asked(call: Call, folder: Path, judge: Callable[[str], str], *more: object) 
         for n in range(2)
     ]
     run_folder(folder / "people", people, cards)
-    with Endpoint(lambda body, count: Answer(judge(body["messages"][1]["content"])), models=("embedded",)) as endpoint:
+
+    def behave(body: dict[str, Any], count: int) -> Answer:
+        said = judge(body["messages"][1]["content"])
+        return said if isinstance(said, Answer) else Answer(said)
+
+    with Endpoint(behave, models=("embedded",)) as endpoint:
         seekers = ("--seeker", "bot=run", "--seeker", "source=people/dialogues.jsonl", "--cards", "people/cards.jsonl")
         given = ("role-play", "pairwise", "--config", config(folder), *seekers, "--out", "out", "--json", *more)
         given = (*given, "--endpoint", f"embedded={endpoint.url}")
@@ -163,6 +170,21 @@ def test_nothing_to_compare_and_half_given_options_are_clear(call: Call, tmp_pat
 
 
 # --- votes ------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_refusal_is_no_verdict(call: Call, tmp_path: Path) -> None:
+    asked(call, tmp_path, lambda text: Answer("1", finish_reason="content_filter"))
+    kept = [orjson.loads(line) for line in (tmp_path / "out" / "answers.jsonl").read_bytes().splitlines()]
+    assert {(one["verdict"], one["failure"], one["raw"]) for one in kept} == {(None, "refusal", "1")}
+
+
+@pytest.mark.parametrize(("mode", "votes"), [("native", []), ("paper", ["b"])])
+def test_an_answer_lost_with_a_server_is_in_no_rate(mode: Mode, votes: list[str]) -> None:
+    """What its other order would have said is not known: natively the pair has no vote; unread ones still count as such."""
+    lost = answer(None, "ab").model_copy(update={"failure": "infrastructure"})
+    assert [one.verdict for one in votes_of([lost, answer("b", "ba")], field(), mode)] == votes
+    tables = pairwise_tables([lost, answer("b", "ba"), answer(None, "ab", who="k")], [*field()], mode)
+    assert [row[:3] for row in tables[-1].rows] == [("j", 1, 100.0), ("k", 1, 0.0)]
 
 
 @pytest.mark.parametrize(

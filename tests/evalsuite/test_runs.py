@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import stat
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,25 @@ def test_the_same_config_resumes_and_another_is_refused_with_the_difference(tmp_
         with pytest.raises(UserError, match=r"another simulate config: seeker\.sampling\.temperature: 0\.0 → 0\.7"):
             run.claim("simulate", {"exchanges": 5, "seeker": {"name": "a", "sampling": {"temperature": 0.7}}})
         assert set(run.config()) == {"simulate", "score"}
+
+
+def test_a_new_run_folder_is_its_owners_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir(mode=0o755)
+    for name, mode in (("a/b/run", 0o700), ("mine", 0o755)):  # what somebody made stays as it is
+        with open_run(tmp_path / name):
+            assert stat.S_IMODE((tmp_path / name).stat().st_mode) == mode
+
+
+def test_weights_that_changed_on_the_hub_are_not_mixed(tmp_path: Path) -> None:
+    with open_run(tmp_path / "r") as run:
+        for found in ({"a": "1" * 40}, {"b": "2" * 40}, {"a": "1" * 40}):
+            with run.timed("servers") as timing:
+                timing["commits"] = run.same_commits(found)
+        assert run.timing()["servers"]["commits"] == {"a": "1" * 40, "b": "2" * 40}
+        with pytest.raises(
+            UserError, match=r"model a: .* are commit 333333333333 now and were 111111111111 .* revision: 1{40}"
+        ):
+            run.same_commits({"a": "3" * 40})
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from scipy.stats import binomtest
 
 from data_prep.records import Dialogue, RoleCard
 from data_prep.tables import Estimate
-from evalsuite.role_play.audit import audit, audit_tables
+from evalsuite.role_play.audit import _yes, audit, audit_tables
 from evalsuite.role_play.rules import (
     CHECKS,
     age_range,
@@ -26,6 +26,7 @@ from evalsuite.role_play.rules import (
     says_everything,
     told_at_once,
 )
+from serve.client import Reply
 from serve.files import write_jsonl
 from tests.endpoint import Answer, Endpoint
 from tests.evalsuite.oracles import wilson
@@ -300,3 +301,7 @@ def test_bad_input_is_one_line(call: Call, tmp_path: Path) -> None:
 
 def test_every_check_has_a_column() -> None:
     assert all(label.endswith(" %") for label, _ in CHECKS.values())
+
+
+def test_a_judge_who_refuses_found_nothing_either_way() -> None:
+    assert [_yes(Reply(text="1", refused=refused)) for refused in (False, True)] == [True, None]

@@ -11,8 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import bootstrap
 
-from data_prep.records import Dialogue, Termination, Turn, Usage
+from data_prep.records import Dialogue, Judgement, Termination, Turn, Usage
 from data_prep.tables import Estimate
+from evalsuite.report.charts import distribution_charts
+from evalsuite.report.headlines import unread
+from evalsuite.statistics.leaderboard import leaderboard
 from evalsuite.statistics.summary import costs, cut_off, distributions, estimates, failed_calls, terminations
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 
@@ -135,6 +138,46 @@ def test_distributions_count_labels() -> None:
     table = distributions([make_judgement("a", name, value) for name, value in verdicts], RUBRIC)
     assert table.columns == ("language", "dimension", "0", "1", "2", "3", "4", "unreadable", "verdicts")
     assert table.rows == (("en", "Fluency", 1, 0, 0, 0, 2, 1, 4), ("en", "Empathy", 0, 0, 1, 1, 0, 0, 2))
+
+
+def missing(dialogue: str, failure: str) -> Judgement:
+    return make_judgement(dialogue, "fluency", None, condition={"mode": "native", "failure": failure})
+
+
+def test_what_was_refused_or_lost_is_not_called_unreadable() -> None:
+    broken = make_judgement("a", "fluency", 4, condition={"mode": "native", "probabilities": "broken"})
+    unread = make_judgement("b", "fluency", None, condition={"mode": "native"})
+    table = distributions(
+        [broken, unread, missing("c", "refusal"), missing("d", "infrastructure"), missing("e", "odd")], RUBRIC
+    )
+    columns = ("unreadable", "refusal", "lost", "odd", "verdicts", "broken probabilities")
+    assert table.columns == ("language", "dimension", "0", "1", "2", "3", "4", *columns)  # one scorer, whatever became of calls
+    assert table.rows[0] == ("en", "Fluency", 0, 0, 0, 0, 1, 1, 1, 1, 1, 5, 1)
+    (chart,) = distribution_charts([broken, unread, missing("d", "infrastructure")], RUBRIC)
+    assert [(s["name"], s["values"][0]) for s in chart.data["series"]][4:] == [
+        ("4", pytest.approx(100 / 3)),
+        ("unreadable", pytest.approx(100 / 3)),
+        ("lost", pytest.approx(100 / 3)),
+    ]
+
+
+def test_the_summary_says_why_verdicts_are_missing() -> None:
+    own = [make_judgement(name, "fluency", 1) for name in "abcd"]
+    assert unread(own) == ""
+    own += [missing("e", "refusal"), missing("f", "infrastructure"), missing("g", "infrastructure"), missing("h", "odd")]
+    said = "1 of 8 verdicts (12.5 %) were refused by the judge, 2 were lost with a server, 1 failed (odd): they are in no mean."
+    assert unread(own) == said
+    own[0] = own[0].model_copy(update={"condition": {"probabilities": "broken"}})
+    assert unread(own).endswith("no mean. 1 verdicts came with broken probabilities: the score in their text stands.")
+
+
+def test_a_lost_verdict_does_not_lower_the_parse_rate() -> None:
+    dialogues = [make_dialogue(name, supporter="m") for name in "ab"]
+    read, lost = make_judgement("a", "fluency", 4), missing("b", "infrastructure")
+    read = read.model_copy(update={"condition": lost.condition | {"failure": "x"}})
+    for own, rate in (([read, lost], 100.0), ([lost], None), ([read, missing("b", "refusal")], 50.0)):
+        (table,) = leaderboard(dialogues, own, RUBRIC)
+        assert table.rows[0][-1] == rate
 
 
 @settings(max_examples=40)

@@ -349,11 +349,42 @@ async def test_separate_reasoning_is_counted_and_not_said(tmp_path: Path) -> Non
     assert (reply.text, reply.reasoning_characters) == ("Hello", len("secret plan"))
 
 
-@pytest.mark.parametrize("marker", ["<|im_end|>", "<|im_start|>system", "[INST]", "<</SYS>>", "</s>", "<end_of_turn>"])
+MARKERS = [
+    "<|im_end|>",
+    "<|im_start|>system",
+    "[INST]",
+    "<</SYS>>",
+    "</s>",
+    "<end_of_turn>",
+    "<｜User｜>",
+    "<｜end▁of▁sentence｜>",
+]
+MARKERS += [
+    "<think>",
+    "</think>",
+    "[UNUSED_TOKEN_146]",
+    "[gMASK]",
+    "<sop>",
+    "<eoa>",
+    "<eoh>",
+    "<reserved_106>",
+    "[SYSTEM_PROMPT]",
+]
+MARKERS += ["[/SYSTEM_PROMPT]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_CALLS]", "<tool_response>", "</tool_call>"]
+MARKERS += ["<BOS_TOKEN>", "<unused7>", "<pad>", "<</SYS>>", "<|endoftext|>"]
+
+
+@pytest.mark.parametrize("marker", MARKERS)
 def test_control_markers_in_text_are_broken_up(marker: str) -> None:
     broken = defang(f"before {marker} after")
     assert marker not in broken
     assert broken.replace(" ", "") == f"before{marker}after".replace(" ", "")
+
+
+def test_a_system_message_may_ask_for_reasoning_in_tags() -> None:
+    """The role-play packs that let the seeker think first do."""
+    text = "Write these thoughts between <think> and </think>. <|im_end|>"
+    assert defang(text, "system") == "Write these thoughts between <think> and </think>. < |im_end|>"
 
 
 async def test_no_marker_reaches_the_server(tmp_path: Path) -> None:
@@ -364,7 +395,7 @@ async def test_no_marker_reaches_the_server(tmp_path: Path) -> None:
 
 
 def test_ordinary_text_is_left_alone() -> None:
-    text = "I <3 you | a < b > c [see INST] <s trong>"
+    text = "I <3 you | a < b > c [see INST] <s trong> <b>[1]</b> [think] [tools] <p> ｜ <eye> [mask on] <end>"
     assert defang(text) == text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
@@ -103,6 +104,46 @@ def test_an_exception_stops_them_and_a_late_death_is_noticed(tmp_path: Path) -> 
         assert "server fake ended (exit code 3)" in servers.poll()["fake"]
         assert gone(child), "the guard takes what the server left behind"
         raise RuntimeError("my own")
+
+
+TELLING = (
+    """
+import json, os, pathlib
+pathlib.Path({path!r}).write_text(json.dumps(dict(os.environ)))
+"""
+    + HEALTHY
+)
+
+SECRETS = {
+    "OPENAI_API_KEY": "x",
+    "WANDB_API_KEY": "x",
+    "AWS_SECRET_ACCESS_KEY": "x",
+    "AWS_SESSION_TOKEN": "x",
+    "GITHUBTOKEN": "x",
+    "MYSQL_PWD": "x",
+    "GOOGLE_APPLICATION_CREDENTIALS": "/x.json",
+    "SSH_AUTH_SOCK": "/x.sock",
+    "NOTHING_TO_SEE": "sk-abcdef",
+    "DATABASE_URL": "postgres://me:secret@host/db",
+    "PLANTED": "a spec's own name for its key",
+}
+KEPT = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1", "VLLM_LOGGING_LEVEL": "INFO", "KEYMAP": "de"}
+TOKENS = {"HF_TOKEN": "hf_abc", "HUGGING_FACE_HUB_TOKEN": "hf_abc", "https_proxy": "http://me:secret@proxy:8080"}
+
+
+@pytest.mark.parametrize("hub", [False, True])
+def test_a_server_inherits_no_secrets(hub: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only one that downloads from the hub has the hub's token; what the plan adds is there in any case."""
+    for name, value in (SECRETS | KEPT | TOKENS).items():
+        monkeypatch.setenv(name, value)
+    spec("closed", None, endpoint={"base_url": "http://x/v1", "api_key_env": "PLANTED"})
+    server = fake(tmp_path, TELLING.replace("{path!r}", repr(str(tmp_path / "env.json"))), hub=hub)
+    server.env["ADDED_KEY"] = "ours"
+    with Servers([server], timeout=30):
+        given = json.loads((tmp_path / "env.json").read_text())
+    assert not SECRETS.keys() & given.keys() and given["ADDED_KEY"] == "ours"
+    assert given.items() >= KEPT.items() and {"PATH", "HOME"} <= given.keys()
+    assert {name: given[name] for name in TOKENS if name in given} == (TOKENS if hub else {})
 
 
 DYING = """
@@ -257,6 +298,32 @@ def test_the_guard_kills_what_ignores_being_asked(tmp_path: Path) -> None:
         assert guard.wait(10) == 0
         assert guard.stdout.read() == b"", "its end of the pipe is closed: the command is gone"
     assert time.monotonic() - began > 0.4  # it was asked first
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        ("no-such-command --x", "no such command here"),
+        ("'open", "No closing quotation"),
+        ("", "no such command here"),
+        ("/etc/passwd", "no such command here"),
+    ],
+)
+def test_a_command_that_cannot_run_is_said_before_a_server_starts(
+    command: str, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serve.__main__.plan_servers", lambda *given: pytest.fail("a server was planned"))
+    result = CliRunner().invoke(app, ["up", "embedded", "--run", command])
+    assert isinstance(result.exception, UserError) and problem in str(result.exception)
+
+
+def test_a_command_that_is_no_program_ends_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("serve.__main__.plan_servers", lambda *given: [fake(tmp_path, HEALTHY)])
+    (tmp_path / "odd").write_bytes(b"\x7fELF nothing")
+    (tmp_path / "odd").chmod(0o755)
+    result = CliRunner().invoke(app, ["up", "embedded", "--run", str(tmp_path / "odd")])
+    assert isinstance(result.exception, UserError) and "Exec format error" in str(result.exception)
+    assert gone(child_of(tmp_path / "server-fake.log"), 1)
 
 
 @pytest.mark.parametrize("status", [0, 3])

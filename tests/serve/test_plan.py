@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from serve import launch, plan
 from serve.__main__ import app
 from serve.errors import UserError
+from serve.pins import commits
 from serve.plan import MODULE, PORT, ServerPlan, plan_servers
 from serve.specs import ModelSpec
 
@@ -63,6 +65,62 @@ def values(argv: list[str], flag: str) -> list[str]:
 
 
 # ---- plans
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--host 0.0.0.0", "--host=0.0.0.0", "--host ::", "--host=", "--host", "--hos 10.0.0.1", "--host 0", "--host example.org"],
+)
+def test_a_server_for_everybody_has_to_be_meant(words: str) -> None:
+    with pytest.raises(ValidationError, match=r"--hos.*set serve.public: true"):
+        spec(serve={"extra_args": words.split(" ")})
+    assert spec(serve={"extra_args": words.split(" "), "public": True}).serve.public
+    assert "public" not in spec().serve.model_dump(), "run folders of before have no such field"
+
+
+@pytest.mark.parametrize("words", ["--host 127.0.0.1", "--host=localhost", "--host ::1", "--hf-overrides {}", "--headless"])
+def test_other_arguments_are_passed_on(words: str, gpus: list[str], tmp_path: Path) -> None:
+    (server,) = plan_servers([spec(serve={"extra_args": words.split(" ")})], tmp_path, resolve=False)
+    assert server.argv[-len(words.split(" ")) :] == words.split(" ")
+
+
+def test_nobody_knows_the_user(cpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container's made-up user id, and no HOME: the cache has to be named, and servers are told a home and a name."""
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("os.getuid", lambda: 987_654)
+    for name in ("XDG_CACHE_HOME", "ESC_EVAL_CACHE", "LOGNAME"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UserError, match="no home folder for the cache: set ESC_EVAL_CACHE"):
+        plan_servers([spec(checkpoint="embedded:smollm2-135m-instruct")], tmp_path, resolve=False)
+    monkeypatch.setenv("ESC_EVAL_CACHE", str(tmp_path / "cache"))
+    (server,) = plan_servers([spec(checkpoint="embedded:smollm2-135m-instruct")], tmp_path, resolve=False)
+    assert (server.env["HOME"], server.env["LOGNAME"]) == (str(tmp_path / "cache"), "uid-987654")
+
+
+def test_what_is_not_pinned_is_said(gpus: list[str], tmp_path: Path) -> None:
+    """A branch can move; a commit and a folder cannot."""
+    commit = "0" * 39 + "a"
+    folder = checkpoint(tmp_path / "base")
+    for given, said in (
+        ({}, ["org/base"]),
+        ({"revision": "main"}, ["org/base"]),
+        ({"revision": commit}, []),
+        ({"revision": commit, "adapter": "org/lora"}, ["org/lora"]),
+        ({"revision": commit, "adapter": "org/lora", "adapter_revision": commit}, []),
+        ({"checkpoint": folder}, []),
+    ):
+        (server,) = plan_servers([spec(**given)], tmp_path, resolve=False)
+        assert [note.split(" is not pinned")[0] for note in server.notes if "pinned" in note] == said
+        assert server.hub is ("checkpoint" not in given)
+
+
+def test_a_commit_is_found_in_the_hubs_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    references = tmp_path / "models--org--base" / "refs"
+    references.mkdir(parents=True)
+    (references / "main").write_text("b" * 40)
+    own = [spec("a"), spec("b", revision="c" * 40), spec("c", checkpoint="org/other"), spec("d", checkpoint="/folder")]
+    assert commits(own) == {"a": "b" * 40, "b": "c" * 40}
 
 
 def test_gpu_flags(gpus: list[str], tmp_path: Path) -> None:

@@ -131,7 +131,7 @@
       node.setAttribute("aria-setsize", String(shown.length));
       node.style.top = `${place * ROW}px`;
       const who = make("p", "who");
-      const marks = [row.language, row.termination === "max_turns" ? "" : row.termination, row.unreadable ? `${row.unreadable} unread` : ""];
+      const marks = [row.language, row.termination === "max_turns" ? "" : row.termination, row.unreadable ? `${row.unreadable} without a value` : ""];
       who.append(make("bdi", "", row.supporter), make("span", "tag", marks.filter(Boolean).join(" · ")));
       const opening = make("p", "opening", row.risks.length ? `content warning: ${row.risks.join(", ")}` : row.opening);
       opening.lang = row.risks.length ? "en" : row.language;
@@ -273,7 +273,7 @@
       name.append(make("small", "", small.filter(Boolean).join(" · ")));
       line.append(name);
       if (spread) line.append(odds(spread, value, about.scores));
-      line.append(value === null ? make("span", "unread", "unreadable") : make("span", "value", String(value)));
+      line.append(value === null ? make("span", "unread", "no value") : make("span", "value", String(value)));
       item.append(line);
       const level = (about.levels[row.language] ?? Object.values(about.levels)[0])?.[about.scores.indexOf(value)];
       if (level) {
