@@ -14,3 +14,8 @@ from tests.generated_report import full_benchmark_content
 def full_benchmark(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a report as large as ESC-Eval's own evaluation would give, made once: it takes ten seconds."""
     return write_report(tmp_path_factory.mktemp("full-benchmark"), full_benchmark_content())["html"]
+
+
+@pytest.fixture
+def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evalsuite.commands.run.report_run", lambda *given: None)

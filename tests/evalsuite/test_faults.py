@@ -5,17 +5,15 @@ The mechanisms are tested where they live (tests/serve/test_client.py); here is 
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,6 @@ import pytest
 import yaml
 
 from data_prep.cards import bundled_cards, load_cards
-from data_prep.records import LOST
 from evalsuite.runs import open_run
 from serve.batch import Batch
 from serve.client import ChatClient
@@ -34,7 +31,7 @@ from serve.guard import GRACE
 from serve.store import Store
 from tests.conftest import EscEval
 from tests.demo import demo_config
-from tests.endpoint import FAULTS, LASTING, Answer, Endpoint, Faulty, bomb, echo, error
+from tests.endpoint import FAULTS, Answer, Endpoint, Faulty, echo
 from tests.serve.test_client import question, spec
 
 MODELS = ("embedded",)
@@ -70,11 +67,6 @@ def one_line(result: tuple[int, str], code: int, *parts: str) -> None:
     assert found == code and err.startswith("error: ") and err.count("\n") == 1, err
     for part in parts:
         assert part in err, err
-
-
-@pytest.fixture
-def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evalsuite.commands.run.report_run", lambda *given: None)
 
 
 @pytest.mark.parametrize("dialogues", [24, pytest.param(500, marks=pytest.mark.full)])
@@ -113,163 +105,6 @@ def test_an_endpoint_that_dies_is_given_up_and_the_run_can_be_resumed(
         assert esc_eval(*run_at(back.url)) == (0, "")
         assert len(back.requests) == 40 * 11 - kept
     assert outputs(tmp_path / "run") == outputs(tmp_path / "undisturbed")
-
-
-def lasting(faults: Sequence[Answer]) -> Callable[[dict[str, Any], int], Answer]:
-    """The n-th seeker (by the number in its card) meets the n-th fault at every call; everybody else is answered."""
-
-    def behave(body: dict[str, Any], count: int) -> Answer:
-        number = None if "structured_outputs" in body else re.search(r"\((\d+)\)", body["messages"][0]["content"])
-        return faults[int(number[1])] if number and int(number[1]) < len(faults) else echo(body, count)
-
-    return behave
-
-
-def read(path: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in Path(path).read_text().splitlines()]
-
-
-@pytest.mark.parametrize("outcome", LASTING)
-def test_what_a_fault_that_stays_makes_of_a_dialogue_and_what_a_healthy_endpoint_makes_of_that(
-    esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: str
-) -> None:
-    """Every fault that the endpoint knows, each at one dialogue; two more dialogues are held."""
-    faults = LASTING[outcome]
-    again = outcome in LOST
-    if outcome != "rejected":  # once is enough for what the report says
-        monkeypatch.setattr("evalsuite.commands.run.report_run", lambda *given: None)
-    monkeypatch.setattr("evalsuite.pipeline.ChatClient", partial(ChatClient, attempts=3, backoff_s=0.001, lost_in_a_row=99))
-    config(tmp_path, len(faults) + 2, exchanges=1)
-    with Endpoint(models=MODELS) as sound:
-        assert esc_eval(*run_at(sound.url, "undisturbed"))[0] == 0
-    with Endpoint(lasting(list(faults.values())), models=MODELS) as endpoint:
-        code, err = esc_eval(*run_at(endpoint.url))
-        assert code == (1 if again else 0)
-        assert not again or (err.count("\n") == 1 and f"error: {len(faults)} dialogues and the judgements of 0 more" in err)
-        kept = sum(endpoint.answered.values())
-    ends = [dialogue["termination"] for dialogue in read("run/dialogues.jsonl")]
-    assert ends == [outcome] * len(faults) + ["max_turns"] * 2
-    assert [d["turns"][1:] for d in read("run/dialogues.jsonl")][: len(faults)] == [[]] * len(faults), (
-        "no partial text is a turn"
-    )
-    unjudged = [verdict for verdict in read("run/judgements.jsonl") if verdict["value"] is None]
-    assert len(unjudged) == 7 * len(faults)
-    assert {verdict["condition"]["failure"] for verdict in unjudged} == {outcome if again else "no_supporter_turn"}
-    if again:
-        calls = json.loads(Path("run/failures.json").read_text())["simulate"]
-        assert {call["outcome"] for call in calls} == {outcome} and len({call["dialogue"] for call in calls}) == len(faults)
-        assert all("hunter2" not in call["reason"] and call["reason"].startswith("model embedded at") for call in calls)
-    else:
-        assert not Path("run/failures.json").exists()
-    if outcome == "rejected":
-        report = Path("run/report.md").read_text()
-        assert "Calls that were not answered" in report and "unsupported parameter: top_p" in report
-        assert f"{len(faults)} ended because a server rejected a call" in report and Path("run/tables/failures.csv").exists()
-    with Endpoint(models=MODELS) as back:
-        assert esc_eval(*run_at(back.url)) == (0, "")
-        assert len(back.requests) == (3 * (len(faults) + 2) - kept if again else 0)
-    if again:
-        assert outputs(tmp_path / "run") == outputs(tmp_path / "undisturbed")
-    else:
-        assert [dialogue["termination"] for dialogue in read("run/dialogues.jsonl")] == ends
-
-
-@pytest.mark.usefixtures("no_report")
-@pytest.mark.parametrize(
-    "fault", [error(400, "no"), Answer("4444444", finish_reason="abort"), bomb(9)], ids=["400", "broken off", "too large"]
-)
-def test_a_judges_call_that_is_rejected_is_a_lost_verdict_and_never_a_score(
-    esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Answer
-) -> None:
-    monkeypatch.setattr("evalsuite.pipeline.ChatClient", partial(ChatClient, attempts=2, backoff_s=0.001))
-    config(tmp_path, 2, exchanges=1)
-
-    def behave(body: dict[str, Any], count: int) -> Answer:
-        return fault if "structured_outputs" in body else echo(body, count)
-
-    with Endpoint(models=MODELS) as sound:
-        assert esc_eval(*run_at(sound.url, "undisturbed"))[0] == 0
-    with Endpoint(behave, models=MODELS) as endpoint:
-        one_line(esc_eval(*run_at(endpoint.url)), 1, "0 dialogues and the judgements of 2 more", "2 calls rejected, 0 lost")
-    verdicts = [(j["value"], j["expected"], j["raw"], j["condition"]["failure"]) for j in read("run/judgements.jsonl")]
-    assert verdicts == [(None, None, "", "rejected")] * 14
-    assert {call["role"] for call in json.loads(Path("run/failures.json").read_text())["simulate"]} == {"judge"}
-    with Endpoint(models=MODELS) as back:
-        assert esc_eval(*run_at(back.url)) == (0, "") and len(back.requests) == 2
-    assert outputs(tmp_path / "run") == outputs(tmp_path / "undisturbed")
-
-
-@pytest.mark.parametrize(
-    ("fault", "option", "cause"),
-    [
-        (error(401, "the key was revoked"), (), "HTTP 401: the key was revoked (--fail-on-error N goes on"),
-        (error(404, "no such model"), (), "HTTP 404: no such model"),
-        (error(400, "broken"), ("--fail-on-error", "3"), "3 of 12 dialogues failed (--fail-on-error 3)"),
-        (error(400, "broken"), ("--fail-on-error", "0.3"), "4 of 12 dialogues failed (--fail-on-error 0.3)"),
-        (error(403, "broken"), ("--fail-on-error", "1000"), None),
-    ],
-    ids=["401", "404", "a number", "a share", "goes on in spite of 403"],
-)
-def test_a_run_ends_early_by_its_threshold_and_writes_everything(
-    esc_eval: EscEval,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    fault: Answer,
-    option: tuple[str, ...],
-    cause: str | None,
-) -> None:
-    """From the ninth request on every call fails, two at a time; one exchange, so three calls a dialogue, 36 in all."""
-    with_report = fault.status == 401  # once is enough, for the gold set too
-    if not with_report:
-        monkeypatch.setattr("evalsuite.commands.run.report_run", lambda *given: None)
-    gold = {"dialogues": "synthetic_test", "limit": 1} if with_report else None
-    config(tmp_path, 12, exchanges=1, concurrency=2, gold=gold)
-    with Endpoint(lambda body, count: echo(body, count) if count <= 8 else fault, models=MODELS) as endpoint:
-        code, err = esc_eval(*run_at(endpoint.url), *option)
-        assert code == 1 and err.count("\n") == 1 and "same command again" in err
-        assert ("the run ended early: " in err) == (cause is not None) and (cause or "HTTP 403: broken") in err
-        # At most as many as may fail, each with a call more, and one that was under way.
-        assert len(endpoint.requests) <= 8 + (30 if cause is None else 10)
-        kept = sum(endpoint.answered.values())
-    assert len(read("run/dialogues.jsonl")) == 12 and len(read("run/judgements.jsonl")) == 84
-    assert not Path("run/gold_judgements.jsonl").exists(), "a run that ended early leaves the gold set for later"
-    assert Path("run/report.html").exists() == with_report
-    with Endpoint(models=MODELS) as back:
-        assert esc_eval(*run_at(back.url)) == (0, "")
-        assert len(back.requests) == 36 + (gold is not None) - kept
-    assert not Path("run/failures.json").exists() and Path("run/gold_judgements.jsonl").exists() == with_report
-
-
-@pytest.mark.usefixtures("no_report")
-def test_a_model_that_rejects_the_first_twenty_calls_ends_the_run(esc_eval: EscEval, tmp_path: Path) -> None:
-    config(tmp_path, 40, exchanges=1, concurrency=4)
-    with Endpoint(lambda body, count: error(400, "unknown field: seed"), models=MODELS) as endpoint:
-        told = "the run ended early: the first 20 calls were all rejected: model embedded at"
-        one_line(esc_eval(*run_at(endpoint.url)), 1, told, "40 dialogues", "unknown field: seed")
-        assert 20 <= len(endpoint.requests) <= 23
-    assert {dialogue["termination"] for dialogue in read("run/dialogues.jsonl")} == {"rejected", "infrastructure"}
-
-
-FEW_FILES = """
-import resource, sys
-from evalsuite import cli
-resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv.pop(1)), int(sys.argv.pop(1))))
-cli.main()
-"""
-
-
-@pytest.mark.parametrize(("soft", "hard"), [(60, 60), (40, 300)], ids=["a low limit", "a low limit that may be raised"])
-def test_no_more_connections_than_files_may_be_open(tmp_path: Path, soft: int, hard: int) -> None:
-    """60 dialogues, 100 calls at once; the limit is a real one, of a process of its own."""
-    config(tmp_path, 60, exchanges=1, concurrency=100)
-    command = [sys.executable, "-c", FEW_FILES, str(soft), str(hard), "simulate"]
-    with Endpoint(lambda body, count: Answer(echo(body, count).text, delay=0.2), models=MODELS) as endpoint:
-        run = subprocess.run([*command, *run_at(endpoint.url)[1:]], cwd=tmp_path, capture_output=True, text=True, timeout=240)
-        assert run.returncode == 0 and not run.stderr, run.stderr
-        assert 16 < endpoint.most < soft or hard > soft
-        assert len(endpoint.requests) == 120, "what was answered is not asked again"
-    ends = [json.loads(line)["termination"] for line in (tmp_path / "run" / "dialogues.jsonl").read_text().splitlines()]
-    assert ends == ["max_turns"] * 60
 
 
 async def test_a_call_ends_within_its_stated_limit(tmp_path: Path) -> None:
