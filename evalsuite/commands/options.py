@@ -22,7 +22,7 @@ IN_RUN = Reads(
     "folder",
     (*RECORDS, "config.json", "usage.json", "timing.json", "costs.jsonl", "health_dialogues.jsonl", "health_judgements.jsonl"),
 )
-OUT_RUN = Writes((*RECORDS, "agreement.json", "failures.json", "report.*", "tables/*"))
+OUT_RUN = Writes((*RECORDS, "agreement.json", "failures.json", "versions.json", "report.*", "tables/*"))
 
 
 def out_tables(name: str, *more: str) -> Writes:

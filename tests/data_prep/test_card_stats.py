@@ -105,7 +105,7 @@ def test_no_cell_begins_a_formula_however_the_file_is_parted(tmp_path: Path) -> 
     """Ids and text at the start of a cell, after a semicolon (where spreadsheets part lists so) and after a line end in it."""
     cards = [
         card(0, id="=1+1", problem="one;=2+2"),
-        card(1, id="\n@SUM(A1)", problem='said;"+3', occupation="\r\n-4\t=5"),
+        card(1, id="@SUM(A1)", problem='said;"+3', occupation="\r\n-4\t=5"),
         card(2, id="'=1+1", problem="; '＝6"),
     ]
     path = tmp_path / "s.csv"

@@ -143,7 +143,7 @@ def test_a_lost_supporter_is_told_and_the_rest_goes_on(
         return echo(body, count)
 
     with Endpoint(behave, models=("embedded", "my-model")) as endpoint:
-        config = demo_config(limit=1, gold=None)
+        config = demo_config(limit=1, gold=None, patience=0)
         (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
         mine = ("--supporter", "my-model", "--base-url", endpoint.url)
         command = ("run", "--config", "c.yaml", "--endpoint", f"embedded={endpoint.url}", *mine, "--out", "run")
