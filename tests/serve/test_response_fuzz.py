@@ -33,7 +33,7 @@ DIALOGUE = Dialogue(
     source="test",
     turns=(Turn(role="seeker", text="I lost my job."), Turn(role="supporter", text="I am sorry.")),
 )
-CALL_S, TRIES = 0.2, 2  # a try, tries a call
+CALL_S, TRIES = 0.1, 2  # a try, tries a call
 LIMIT_S = 10.0  # far beyond both: a call that takes longer hangs
 
 _texts = st.text(max_size=40) | st.sampled_from(["3333333", "3", "0 4 4 3 2 1 0", "I hear you.", "<think>3", "policy of 2023"])
@@ -85,7 +85,8 @@ def endpoint() -> Iterator[Endpoint]:
 KNOWN = [a for of in (FAULTS, *LASTING.values()) for a in of.values() if not (a.restart or a.delay or a.drip)]
 
 
-@settings(max_examples=100, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None)
 @given(first=answers() | st.sampled_from(KNOWN), then=answers() | st.sampled_from(KNOWN))
 def test_a_call_ends_in_a_reply_or_a_named_failure(
     endpoint: Endpoint, tmp_path_factory: pytest.TempPathFactory, first: Answer, then: Answer
