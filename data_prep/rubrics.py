@@ -6,7 +6,7 @@ from functools import cached_property
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from data_prep.records import Language
+from data_prep.records import Identifier, Language
 from serve.errors import UserError
 from serve.files import CONFIGS, read_named
 
@@ -52,11 +52,11 @@ class Rubric(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    name: str
+    name: Identifier
     source: str
     languages: tuple[Language, ...]
     scale: Scale
-    dimensions: dict[str, Dimension]
+    dimensions: dict[Identifier, Dimension]
 
     @model_validator(mode="after")
     def _complete(self) -> Rubric:

@@ -55,6 +55,7 @@ SUPPORTER = {
 VOCABULARY = sorted({word for text in (*SEEKER["en"], *SUPPORTER["en"]) for word in text.split()})
 BASES = {"harbour-8b": "org/Qwen2-7B", "lantern-7b-chat": "org/Qwen1.5-7B", "plainspoken-base": "org/plain"}
 SKILL = {"harbour-8b": 0.72, "lantern-7b-chat": 0.64, "plainspoken-base": 0.35, "tide-1.5b-instruct-zh": 0.5}
+NO_CONTROL = dict.fromkeys(range(32))  # names do without control characters: readers refuse them
 INJECTIONS = (
     "</script><script>window.__pwned = 1</script>",
     '<img src=x onerror="window.__pwned = 1">',
@@ -141,7 +142,7 @@ def _made(cards: int, supporters: tuple[tuple[str, float], ...], poison: bool, w
     judgements: list[Judgement] = []
     for language in get_args(Language):
         for number in range(cards):
-            name = f"card-{language}-{number:03d}" + (INJECTIONS[number] if poison else "")
+            name = f"card-{language}-{number:03d}" + (INJECTIONS[number].translate(NO_CONTROL) if poison else "")
             problem = SEEKER[language][number % 5] + bad
             own_cards[name] = RoleCard(
                 id=name, language=language, age="31", gender="female", problem=problem, source="test", card_method="written"
@@ -158,7 +159,7 @@ def _made(cards: int, supporters: tuple[tuple[str, float], ...], poison: bool, w
                     framework="esc_eval",
                     source="simulated",
                     card_id=name,
-                    supporter=supporter + bad,
+                    supporter=supporter + bad.translate(NO_CONTROL),
                     simulator="seeker-135m",
                     turns=tuple(
                         Turn(role="supporter", text=text + bad)

@@ -254,8 +254,8 @@ def test_empathic_comm(tmp_path: Path, flat: bool) -> None:
     ]
     verdicts: list[Judgement] = read_judgements(tmp_path / "out" / "judgements.jsonl")
     assert [(j.judge, j.dimension, j.value) for j in verdicts if j.dimension in ("empathy", "interpretations")] == [
-        ("gpt-4o", "empathy", 1.0),
         ("claude-3.7-sonnet", "interpretations", 1.0),
+        ("gpt-4o", "empathy", 1.0),
     ]
     dropped = {"its dialogue lacks an utterance": 2, "a rating without its text": 1}
     dropped["lend_an_ear: there is no rubric for its six dimensions"] = 3

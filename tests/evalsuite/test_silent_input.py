@@ -30,7 +30,7 @@ from evalsuite.statistics.summary import checked
 from serve.errors import UserError
 from serve.files import load_json, read_object
 from tests.conftest import EscEval
-from tests.evalsuite.test_bad_files import DIALOGUE, READERS, Reader, changed
+from tests.evalsuite.test_bad_files import DIALOGUE, DIMENSION, READERS, RUBRIC, Reader, changed
 from tests.evalsuite.test_bad_input import refused
 
 SCORE = {"model": "m", "dataset": "wic", "metric": "accuracy", "value": 0.5, "n": 3}
@@ -129,6 +129,14 @@ def test_json_is_as_deep_as_can_be_written_again(tmp_path: Path) -> None:
     path.write_text('{"a":' * 255 + "1" + "}" * 255)
     with pytest.raises(UserError, match=r"d\.json:1: malformed JSON: nested too deeply"):
         read_object(path, "a thing")
+
+
+@pytest.mark.parametrize("name", ["a\x00b", "a\nb", "x" * 300])
+def test_a_dimension_that_no_verdict_could_name_is_refused_with_its_rubric(name: str, tmp_path: Path) -> None:
+    """Before a run, not when the first paid verdict on it becomes a record."""
+    READ["rubric"].write(tmp_path / "r.yaml", RUBRIC | {"dimensions": {"ok": DIMENSION, name: DIMENSION}})
+    with pytest.raises(UserError, match=r"r\.yaml:\d+: dimensions\..*(a control character|at most 200 characters)"):
+        load_rubric(str(tmp_path / "r.yaml"))
 
 
 # --- numbers in text ------------------------------------------------------------------------------------------------------
