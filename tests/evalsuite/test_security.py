@@ -55,7 +55,7 @@ def test_the_key_is_nowhere_but_in_the_header(
             return Answer(status=503, body=told.encode())
         return Answer(f"You sent me {KEY}, did you not? {echo(body, count).text}")
 
-    config = demo_config(limit=6, languages=["en"], gold=None, concurrency=1)
+    config = demo_config(limit=6, languages=["en"], gold=None, concurrency=1, patience=0)
     Path("c.yaml").write_text(yaml.safe_dump(config))
     said = ""
 
