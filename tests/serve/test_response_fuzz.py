@@ -72,7 +72,7 @@ def answers(draw: st.DrawFn) -> Answer:
             },
         )
     )
-    end = draw(st.sampled_from([{}, {}, {}, {}, {}, {"drop": True}, {"reset": True}, {"delay": 5 * CALL_S}]))
+    end: dict[str, Any] = draw(st.sampled_from([{}, {}, {}, {}, {}, {"drop": True}, {"reset": True}, {"delay": 5 * CALL_S}]))
     return Answer(status=status, headers=headers, body=encode(draw(_plain)), **end)
 
 
