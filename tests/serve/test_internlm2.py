@@ -665,4 +665,4 @@ def test_both_commands(
     code, out, err = call("convert-internlm2-adapter", adapter, tmp_path / "c")
     assert code == 0 and "heads 128 wide" in err
     code, out, err = call("convert-internlm2", tmp_path / "nowhere", tmp_path / "d")
-    assert (code, out) == (2, "") and err.startswith("error: InternLM2 checkpoint is not a folder")
+    assert (code, out) == (2, "") and err.endswith("nowhere: no such folder\n")
