@@ -231,7 +231,7 @@ def test_preferences_are_read_as_before() -> None:
     [
         ("1,x,y,anna,q,A,,", r"c\.csv:2: verdict: Input should be 'a', 'b' or 'tie' \(got 'A'\)"),
         ("1,x,y,anna,q,,high,", r"c\.csv:2: degree: .*\(got 'high'\)"),
-        ("1,x,y,anna,q,,nan,", r"c\.csv:2: degree: .*finite"),
+        ("1,x,y,anna,q,,nan,", r"c\.csv:2: degree: a number is expected"),
         ("1,x,y,anna,q,a,,a", r"c\.csv:2: order: Input should be 'ab' or 'ba'"),
         ("1,x,y,,q,a,,", r"c\.csv:2: annotator: Field required"),
         ("1,x,x,anna,q,a,,", r"c\.csv:2: .*a and b: both are 'x'"),
