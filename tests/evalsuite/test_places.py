@@ -68,10 +68,11 @@ def test_lost_judgements_name_their_cause(esc_eval: EscEval, tmp_path: Path, mon
             return Answer(status=503, body=b'{"error": {"message": "the judge is at lunch"}}')
         return echo(body, count)
 
-    Path("c.yaml").write_text(yaml.safe_dump(demo_config(limit=1, gold=None, languages=["en"], exchanges=1, out="run")))
+    settings = {"limit": 1, "gold": None, "languages": ["en"], "exchanges": 1, "out": "run", "patience": 0}
+    Path("c.yaml").write_text(yaml.safe_dump(demo_config(**settings)))
     with Endpoint(behave, models=("embedded", "my-model")) as endpoint:
         given = ("--supporter", "my-model", "--base-url", endpoint.url, "--endpoint", f"embedded={endpoint.url}")
         code, said = esc_eval("run", "--config", "c.yaml", *given)
-    assert code == 1 and "0 dialogues and 1 judgements are missing" in said and "HTTP 503: the judge is at lunch" in said
+    assert code == 1 and "0 dialogues and the judgements of 1 more are missing" in said and "HTTP 503: the judge is at lunch" in said
     (warning,) = [w for w in json.loads(Path("run/report.json").read_text())["summary"]["warnings"] if "verdicts" in w]
     assert warning == "7 of 7 verdicts (100.0 %) were lost with a server: they are in no mean."
