@@ -275,7 +275,7 @@ def test_the_command(
         (("--adapter", tmp_path / "larger"), "do not fit: "),
         (("--adapter", tmp_path), "no adapter_config.json"),
         (("--adapter", adapters["llama"], "--valid", tmp_path / "train.jsonl"), "shares 16 dialogues"),
-        (("--adapter", adapters["llama"], "--valid", tmp_path / "none.jsonl"), "not found"),
+        (("--adapter", adapters["llama"], "--valid", tmp_path / "none.jsonl"), "no such file"),
     ):
         code, _, error = call(capsys, monkeypatch, recipe, "--out", out, *arguments)
         assert code == 2 and problem in error, error
