@@ -24,7 +24,7 @@ settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
 
-GROWING = {"config.json", "usage.json", "timing.json"}  # of a run folder: added to, not replaced
+GROWING = {"config.json", "usage.json", "timing.json", "failures.json", "versions.json"}  # of a run folder: kept stage by stage
 
 
 @pytest.fixture(autouse=True)

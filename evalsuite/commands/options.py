@@ -17,12 +17,12 @@ RECORDS = (
     *("cards.jsonl", "profiles.jsonl", "dialogues.jsonl", "judgements.jsonl", "turn_judgements.jsonl"),
     *("gold_dialogues.jsonl", "gold_scores.jsonl", "gold_judgements.jsonl"),
 )
-# What is read of a run folder, and what a run writes over in one (its config, store, usage and timing only grow).
+# What is read of a run folder, and what a run writes over in one (store, config, usage, timing, failures, versions only grow).
 IN_RUN = Reads(
     "folder",
     (*RECORDS, "config.json", "usage.json", "timing.json", "costs.jsonl", "health_dialogues.jsonl", "health_judgements.jsonl"),
 )
-OUT_RUN = Writes((*RECORDS, "agreement.json", "failures.json", "versions.json", "report.*", "tables/*"))
+OUT_RUN = Writes((*RECORDS, "agreement.json", "report.*", "tables/*"))
 
 
 def out_tables(name: str, *more: str) -> Writes:
