@@ -15,7 +15,7 @@ from evalsuite import cli
 from serve.errors import UserError
 from serve.files import CONFIGS
 from serve.launch import Servers
-from serve.paths import RUNNING, Writes, alike
+from serve.paths import OUT_FILE, RUNNING, Writes, alike
 from serve.plan import plan_servers
 from serve.specs import ModelSpec, load_spec
 
@@ -34,7 +34,8 @@ def only_what_is_declared_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     replace = Path.replace
 
     def checked(self: Path, target: Path) -> Path:
-        for option in RUNNING.get():
+        named = {path.resolve() for option in RUNNING.get() if option.role == OUT_FILE for path in option.paths}
+        for option in () if target.resolve() in named else RUNNING.get():
             for folder in option.paths if isinstance(option.role, Writes) and option.role.files else ():
                 if target.resolve().is_relative_to(folder.resolve()) and target.name not in GROWING:
                     name = target.resolve().relative_to(folder.resolve()).as_posix()

@@ -305,7 +305,7 @@ def _sheets(rng: random.Random, folder: Path, run: Callable[..., str]) -> None:
             [row | {key: str(rng.randint(0, 3)) for key in RUBRIC.dimensions} for row in rows],
         )
     run("data_prep rescore export", *given, "--scores", "halves.jsonl", "--out", "again")
-    for path in (folder / "again").glob("*.csv"):
+    for path in sorted((folder / "again").glob("*.csv")):
         columns, rows = read_sheet(path)
         answers = [{key: str(rng.randint(0, 6) / 2).removesuffix(".0") for key in row["decide"].split(", ")} for row in rows]
         write_sheet(path, columns, [row | own for row, own in zip(rows, answers, strict=True)])
@@ -327,6 +327,7 @@ def _sheets(rng: random.Random, folder: Path, run: Callable[..., str]) -> None:
         {"dialogue_id": row["dialogue_id"], "language": row["language"], "judge": judge, "rubric": "esc_eval"}
         | {"dimension": row["dimension"], "value": rng.randint(0, 4), "method": "per_dimension"}
         for row in tested
+        if row["language"] == "en"
         for judge in ("trained@1", "trained@2", "untrained")
     ]
     write(folder / "tested.jsonl", judged)

@@ -180,6 +180,7 @@ NOT_SHUFFLED = {
     **dict.fromkeys(("data_prep profiles import", "data_prep cards human-filter"), MAKES),
     **dict.fromkeys(("data_prep role-sft", "data_prep rank-sft", "data_prep cards annotate export"), DRAWS),
     **dict.fromkeys(("data_prep annotate-dialogues export", "data_prep profiles inspect"), DRAWS),
+    "esc-eval status": "counts the calls in a run's store",
     **dict.fromkeys((f"serve {name}" for name in ("up", "embedded", "models", "merge")), NO_ROWS),
     **dict.fromkeys(("serve convert-internlm2", "serve convert-internlm2-adapter"), NO_ROWS),
 }
