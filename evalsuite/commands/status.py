@@ -9,12 +9,15 @@ import typer
 from rich.console import Console
 
 from data_prep.tables import to_console
+from evalsuite.commands.options import IN_RUN
 from evalsuite.runs import Run
 from evalsuite.status import status as tables
 from serve.errors import UserError
 
 
-def status(folder: Annotated[Path, typer.Option("--run", help="A run folder; a run may be at work in it.")]) -> None:
+def status(
+    folder: Annotated[Path, typer.Option("--run", help="A run folder; a run may be at work in it."), IN_RUN],
+) -> None:
     """How far a run is: calls answered and failed by role and model, how many answers are empty, refused, cut off or
     unreadable (what --retry of run, simulate and score asks again), and what is missing."""
     if not (folder / "calls.sqlite").exists():
