@@ -124,7 +124,7 @@ def test_the_status_of_a_run_counts_calls_and_records(
     esc_eval: EscEval, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "160")
-    one_line(esc_eval("status", "--run", "run"), 2, "not a run folder")
+    one_line(esc_eval("status", "--run", "run"), 2, "no such folder")
     config(tmp_path, 4)
     with Endpoint(bad, models=MODELS) as endpoint:
         assert esc_eval(*run_at(endpoint.url))[0] == 0
