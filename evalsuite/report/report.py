@@ -32,14 +32,12 @@ from evalsuite.report.transcripts import Risks, transcripts
 from evalsuite.statistics.leaderboard import Score, scores
 from evalsuite.statistics.summary import (
     AGREEMENT,
-    LOST,
     SCORES,
     TERMINATIONS,
     checked,
     languages_of,
     scorer_of,
     supporter_of,
-    why_missing,
 )
 from serve.files import write_json, write_text
 
@@ -168,7 +166,7 @@ def _facts(content: ReportContent) -> list[tuple[str, str]]:
     """What was run, on what: the lines at the top of the report."""
     own = list(checked(content.judgements, content.rubric))
     used = {d.card_id for d in content.dialogues if d.card_id} | {d.profile_id for d in content.dialogues if d.profile_id}
-    given = [judgement for judgement in own if why_missing(judgement) != LOST]
+    given = [judgement for judgement in own if not judgement.lost]
     read = sum(judgement.value is not None for judgement in given)
     facts = [
         ("Framework", f"{content.framework}, {content.mode} mode"),

@@ -18,7 +18,6 @@ from data_prep.tables import Cell, Estimate, Table
 from evalsuite.statistics import paired
 from evalsuite.statistics.summary import (
     AVERAGE,
-    LOST,
     SCORES,
     Scorer,
     Value,
@@ -26,7 +25,6 @@ from evalsuite.statistics.summary import (
     dimension_label,
     scorer_of,
     supporter_of,
-    why_missing,
 )
 from serve.errors import UserError
 from serve.specs import Group
@@ -102,7 +100,7 @@ def tally(
             raise UserError(f"judgement by {judgement.judge}: dialogue_id: no dialogue {judgement.dialogue_id!r} in this run")
         key = dialogue.language, scorer_of(judgement), supporter_of(dialogue)
         contestant = found.setdefault(key, Contestant(*key))
-        if why_missing(judgement) != LOST:
+        if not judgement.lost:
             contestant.asked.update((judgement.dimension, AVERAGE))
         own = verdicts.setdefault(key, {}).setdefault(dialogue.id, [[] for _ in columns])
         if judgement.value is None:
