@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 
 from data_prep.line_checks import MACHINE, SUPPORTER, distinct, says, units
-from data_prep.records import Language, Record
+from data_prep.records import Count, Language, Record
 from data_prep.role_play.examples import RoleExample
 from data_prep.scores.accuracy import share
 from data_prep.scores.bootstrap import interval, resampled_means
@@ -60,7 +60,7 @@ class Line(Record):
 
     id: str
     language: Language
-    turn: int
+    turn: Count
     asked: str
     base: str
     adapter: str

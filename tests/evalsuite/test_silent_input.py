@@ -14,6 +14,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 import data_prep
 import evalsuite
+import train
 from data_prep import records
 from data_prep.ledger import Step
 from data_prep.records import Count, Judgement, Number, Record, number
@@ -228,7 +229,7 @@ def bare(schema: Any) -> Iterator[str]:
 
 
 def test_no_record_and_no_row_of_a_corpus_takes_true_for_a_number() -> None:
-    for package in (data_prep, evalsuite):
+    for package in (data_prep, evalsuite, train):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not module.name.endswith("__main__"):
                 importlib.import_module(module.name)
