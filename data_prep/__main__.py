@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from core.errors import run_cli
+from core.paths import Verbs
 from data_prep.commands import (
     annotate,
     annotate_dialogues,
@@ -17,8 +19,6 @@ from data_prep.commands import (
     score_set,
     scores,
 )
-from serve.errors import run_cli
-from serve.paths import Verbs
 
 app = Verbs(no_args_is_help=True, pretty_exceptions_enable=False, help="Build the data that training and evaluation use.")
 app.command("sources")(corpora.sources)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from data_prep.records import Language
+from core.records import Language
 
 # What a line says that gives the machine away, and what a supporter says rather than a seeker. Fixed phrases, so both lists
 # miss what is put otherwise, and know no irony and no quotation. A figure means something only beside that of real lines,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from core.errors import run_cli
+from core.paths import Verbs
 from evalsuite.commands import ecdbench, feel, health, role_play
 from evalsuite.commands.agree import agree
 from evalsuite.commands.compare import compare
@@ -16,8 +18,6 @@ from evalsuite.commands.risk import risk
 from evalsuite.commands.run import report, run, score, simulate
 from evalsuite.commands.status import status
 from evalsuite.commands.trajectories import trajectories
-from serve.errors import run_cli
-from serve.paths import Verbs
 
 app = Verbs(
     no_args_is_help=True,

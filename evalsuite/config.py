@@ -12,12 +12,17 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from core.errors import UserError
+from core.files import check_unique, explain, read_yaml
+from core.judge_prompts import JudgeMethod, check_pack
+from core.masking import PlainUrl
+from core.paths import IN_FILE, IN_NAME, check_config
+from core.prompts import PromptPack, load_pack
+from core.records import Dialogue, HumanScore, Language, RoleCard
+from core.rubrics import Rubric, load_rubric
+from core.specs import Endpoint, ModelSpec, Sampling, load_spec, model_names
 from data_prep.cards import bundled_cards, load_cards
-from data_prep.judge_prompts import JudgeMethod, check_pack
 from data_prep.profiles import Profile, bundled_profiles, load_profiles, profile_text
-from data_prep.prompts import PromptPack, load_pack
-from data_prep.records import Dialogue, HumanScore, Language, RoleCard
-from data_prep.rubrics import Rubric, load_rubric
 from data_prep.scores import synthetic
 from data_prep.scores.human import read_dialogues
 from data_prep.scores.rank_sft import synthetic_test
@@ -25,12 +30,7 @@ from evalsuite.config_emoharbor import TEMPLATES, Agent, EmoHarborConfig
 from evalsuite.judge_json import Shown
 from evalsuite.shards import Shard
 from evalsuite.statistics.agreement import read_gold
-from serve.errors import UserError
-from serve.files import check_unique, explain, read_yaml
-from serve.masking import PlainUrl
-from serve.paths import IN_FILE, IN_NAME, check_config
 from serve.patience import HOUR
-from serve.specs import Endpoint, ModelSpec, Sampling, load_spec, model_names
 
 PAPER_SAMPLING = Sampling(temperature=0.0, top_p=1.0, max_tokens=512)
 # What a config of a framework need not say, where it differs from ESC-Eval.

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from data_prep.records import Dialogue, Language, Role, Termination, Turn, Usage
+from core.records import Dialogue, Language, Message, Role, Termination, Turn, Usage
+from core.specs import ModelSpec
 from serve.answers import Reply
-from serve.client import ChatClient, Message, Question
+from serve.client import ChatClient, Question
 from serve.failures import Unanswered
-from serve.specs import ModelSpec
 
 Stopped = Literal["refusal", "empty_reply", "context_overflow"]  # what of a reply is no turn
 

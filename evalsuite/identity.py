@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from core.files import digest
+from core.records import RoleCard
+from core.specs import ModelSpec
 from data_prep.profiles import Profile
-from data_prep.records import RoleCard
 from evalsuite.config import Resolved
-from serve.files import digest
-from serve.specs import ModelSpec
 
 # Fields of an endpoint that say how it is reached and what it may cost, not what is asked there: they may change in a run.
 _NOT_ASKED = {"base_url", "api_key_env", "max_response_mb", "any_model", "price", "requests_per_minute", "tokens_per_minute"}

@@ -14,18 +14,18 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
 
-from data_prep.judge_prompts import JudgeMethod, judge_messages
-from data_prep.prompts import PromptPack
-from data_prep.records import Dialogue, Judgement
-from data_prep.rubrics import Rubric, Scale
+from core.errors import UserError
+from core.judge_prompts import JudgeMethod, judge_messages
+from core.prompts import PromptPack
+from core.records import Dialogue, Judgement
+from core.rubrics import Rubric, Scale
+from core.specs import ModelSpec
 from evalsuite import judge_bands, judge_json
 from serve.answers import Reply
 from serve.batch import together
 from serve.client import ChatClient, Question
 from serve.completion import sound
-from serve.errors import UserError
 from serve.failures import Unanswered
-from serve.specs import ModelSpec
 
 LONGEST = 32_768  # characters of a reply that are read and kept: no verdict that was asked for is as long
 CUT = "\n[cut off here: the rest was not read]"  # holds nothing that any parser reads as a score

@@ -16,12 +16,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from data_prep.judge_prompts import judge_messages
-from data_prep.records import Dialogue, Judgement, Language
-from data_prep.rubrics import Rubric
+from core.errors import UserError
+from core.judge_prompts import judge_messages
+from core.records import Dialogue, Judgement, Language
+from core.rubrics import Rubric
 from serve.batch import together
 from serve.client import Question, Reply
-from serve.errors import UserError
 
 if TYPE_CHECKING:
     from evalsuite.judge import Judge

@@ -16,12 +16,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from data_prep.judge_prompts import judge_messages, told
-from data_prep.records import LOST, Dialogue, Judgement, Language
-from data_prep.rubrics import Rubric, Scale
+from core.errors import UserError
+from core.judge_prompts import judge_messages, told
+from core.records import LOST, Dialogue, Judgement, Language, Message
+from core.rubrics import Rubric, Scale
 from serve.batch import together
-from serve.client import Message, Question, Reply
-from serve.errors import UserError
+from serve.client import Question, Reply
 
 if TYPE_CHECKING:
     from evalsuite.judge import Judge, NoVerdict

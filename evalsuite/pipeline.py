@@ -14,7 +14,10 @@ from typing import Any
 
 from rich.console import Console
 
-from data_prep.records import Dialogue, Judgement, Usage
+from core.errors import UserError, near
+from core.files import digest, read_object, write_json, write_jsonl
+from core.records import Dialogue, Judgement, Usage
+from core.specs import ModelSpec, load_spec
 from data_prep.scores.human import read_dialogues
 from evalsuite.config import Resolved, unspoken
 from evalsuite.dialogue import Plan, hold
@@ -25,15 +28,12 @@ from evalsuite.runs import Run
 from evalsuite.statistics.agreement import agreement
 from evalsuite.versions import versions
 from serve.batch import in_flight
+from serve.checkpoints.pins import commits
 from serve.client import ChatClient, Tally
-from serve.errors import UserError, near
 from serve.failures import FailedCall, NotStored, Threshold, Unanswered
-from serve.files import digest, read_object, write_json, write_jsonl
 from serve.launch import Servers
-from serve.pins import commits
 from serve.plan import plan_servers
 from serve.progress import CallProgress
-from serve.specs import ModelSpec, load_spec
 
 Job = Plan | Dialogue
 _PLANS: dict[str, Callable[[Resolved, ChatClient], Iterator[Plan]]] = {

@@ -16,16 +16,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from data_prep.records import LOST, Count, Dialogue, Identifier, Language, Record, Role, Turn, Usage
+from core.errors import UserError
+from core.files import check_unique, read_jsonl
+from core.records import LOST, Count, Dialogue, Identifier, Language, Message, Record, Role, Turn, Usage
+from core.specs import ModelSpec
 from evalsuite.dialogue import Stopped, utterance
 from evalsuite.statistics.summary import supporter_of
 from serve.answers import Reply
 from serve.batch import Batch
-from serve.client import Message, Question
-from serve.errors import UserError
+from serve.client import Question
 from serve.failures import Lost, Unanswered
-from serve.files import check_unique, read_jsonl
-from serve.specs import ModelSpec
 
 
 class Response(Record):

@@ -13,12 +13,12 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from data_prep.rubrics import Rubric
+from core.errors import UserError
+from core.files import explain, locked, read_object, write_json
+from core.rubrics import Rubric
 from evalsuite.versions import Versions, joined
 from serve.budget import Budget
-from serve.errors import UserError
 from serve.failures import FailedCall
-from serve.files import explain, locked, read_object, write_json
 from serve.retry import Retry
 from serve.store import Store
 

@@ -15,13 +15,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from data_prep.records import Dialogue, HumanScore, Judgement, Usage
+from core.errors import UserError
+from core.files import check_unique, read_bytes, read_jsonl, read_object, write_bytes, write_json, write_jsonl
+from core.records import Dialogue, HumanScore, Judgement, Usage
 from evalsuite.runs import Run, differences, open_run
 from evalsuite.statistics.agreement import agreement
 from evalsuite.versions import joined
-from serve.errors import UserError
 from serve.failures import FailedCall
-from serve.files import check_unique, read_bytes, read_jsonl, read_object, write_bytes, write_json, write_jsonl
 
 T = TypeVar("T")
 WHOLE = ("cards.jsonl", "profiles.jsonl", "gold_dialogues.jsonl", "gold_scores.jsonl")  # the same in every shard

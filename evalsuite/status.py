@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from data_prep.records import Dialogue, Judgement
-from data_prep.tables import Table
+from core.files import read_jsonl
+from core.records import Dialogue, Judgement
+from core.tables import Table
 from evalsuite.runs import Run
 from serve.answers import Reply
-from serve.files import read_jsonl
 from serve.retry import KINDS, kinds_of
 
 _OLDER = "not recorded"  # in a store of an older version

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from serve.files import digest
+from core.files import digest
 
 if TYPE_CHECKING:
     from evalsuite.config import Resolved

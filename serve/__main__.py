@@ -14,15 +14,15 @@ from typing import Annotated
 
 import typer
 
-from serve.embedded import materialise
-from serve.errors import UserError, run_cli
-from serve.internlm2 import convert_checkpoint
-from serve.internlm2_adapter import convert_adapter
+from core.errors import UserError, run_cli
+from core.paths import IN_MODEL, IN_NAME, OUT_FOLDER, Reads, Verbs, Writes
+from core.specs import ModelSpec, Sampling, load_spec, model_names
+from serve.checkpoints.embedded import materialise
+from serve.checkpoints.internlm2 import convert_checkpoint
+from serve.checkpoints.internlm2_adapter import convert_adapter
+from serve.checkpoints.merge import base_folder, merge_adapter
 from serve.launch import Servers, plan_servers
-from serve.merge import base_folder, merge_adapter
-from serve.paths import IN_MODEL, IN_NAME, OUT_FOLDER, Reads, Verbs, Writes
 from serve.plan import ServerPlan
-from serve.specs import ModelSpec, Sampling, load_spec, model_names
 
 app = Verbs(
     add_completion=False,

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
+from core.masking import mask_answer
+from core.specs import ModelSpec
 from serve import completion
-from serve.masking import mask_answer
 from serve.server_errors import Meaning, error_text, meaning_of
-from serve.specs import ModelSpec
 
 Count = Annotated[int, Field(ge=0, le=2**53)]
 # Finish reasons, in lower case. The first name of each is OpenAI's, which Reply has; the others come from servers of before or

@@ -10,16 +10,16 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 
+from core.errors import UserError
+from core.files import locked
+from core.masking import problem_of
+from core.specs import ModelSpec
 from serve.answers import Reply
 from serve.client import ChatClient, Question
-from serve.errors import UserError
 from serve.failures import NotStored, Unanswered
-from serve.files import locked
 from serve.launch import Servers
-from serve.masking import problem_of
 from serve.plan import plan_servers
 from serve.progress import CallProgress
-from serve.specs import ModelSpec
 from serve.store import Store
 
 T = TypeVar("T")

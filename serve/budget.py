@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 
+from core.errors import UserError
+from core.specs import ModelSpec
 from serve.answers import Reply
-from serve.errors import UserError
-from serve.specs import ModelSpec
 
 _MILLION = 10**6
 

@@ -20,24 +20,24 @@ import aiohttp
 import orjson
 from pydantic import ValidationError
 
+from core.errors import UserError, near, printable
+from core.files import digest
+from core.masking import mask_message, problem_of
+from core.records import Message
+from core.specs import ModelSpec, Sampling
 from serve import provenance
 from serve.answers import BadFinish, Reply, Unreadable, read_reply, reply_of_error
 from serve.budget import Budget
-from serve.errors import UserError, near, printable
 from serve.failures import FailedCall, NotAsked, NotStored, Rejected, ServerLost, Threshold, Unanswered
-from serve.files import digest
 from serve.http import ACCEPTED, BadEncoding, read_body, redirect_target, retry_after
 from serve.limit import CROWDED, MOST, Limit, connections, queue_length
 from serve.markers import defang
-from serve.masking import mask_message, problem_of
 from serve.patience import Patience
 from serve.rate import Rate
 from serve.retry import Retry
 from serve.server_errors import error_text, meaning_of
-from serve.specs import ModelSpec, Sampling
 from serve.store import Store
 
-Message = dict[Literal["role", "content"], str]
 RETRIED_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
 LOST_DIALOGUES = 3  # a model is not given up for what goes wrong in fewer: one dialogue alone can have a server fail every time
 _EMPTY_TRIES = 3  # an empty answer is believed when it comes this often: servers under load give some that mean nothing

@@ -27,11 +27,11 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from core.errors import UserError
+from core.specs import KEY_VARIABLES
 from serve.environment import without_secrets
-from serve.errors import UserError
 from serve.guard import GRACE
 from serve.plan import MODULE, ROUTER, ServerPlan, has_gpu, plan_servers
-from serve.specs import KEY_VARIABLES
 
 __all__ = ["ServerPlan", "Servers", "free_port", "has_gpu", "plan_servers", "port_taken"]
 

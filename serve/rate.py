@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-from serve.specs import Endpoint
+from core.specs import Endpoint
 
 _LOOK_S = 1.0  # how often a waiting call looks whether answers took fewer tokens than was thought
 _BYTES_A_TOKEN = 3  # a guess, until the server has counted: Chinese has about three, English four

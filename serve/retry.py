@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Literal, get_args
 
+from core.errors import UserError, near
 from serve.answers import Reply
-from serve.errors import UserError, near
 
 Kind = Literal["empty", "refusal", "length", "unreadable"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

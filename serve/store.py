@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from serve.errors import UserError
+from core.errors import UserError
 
 _COLUMNS = "role TEXT, spec TEXT, model TEXT, finish_reason TEXT, time REAL, attempt INTEGER, prompt TEXT"
 _ADDED = [column.split()[0] for column in _COLUMNS.split(", ")]  # null in stores that were made before there were these

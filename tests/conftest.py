@@ -11,13 +11,13 @@ import pytest
 import yaml
 from hypothesis import settings
 
+from core.errors import UserError
+from core.files import CONFIGS
+from core.paths import OUT_FILE, RUNNING, Writes, alike
+from core.specs import ModelSpec, load_spec
 from evalsuite import cli
-from serve.errors import UserError
-from serve.files import CONFIGS
 from serve.launch import Servers
-from serve.paths import OUT_FILE, RUNNING, Writes, alike
 from serve.plan import plan_servers
-from serve.specs import ModelSpec, load_spec
 
 # How long one example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("no deadline", deadline=None)

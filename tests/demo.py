@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from serve.files import CONFIGS
+from core.files import CONFIGS
 
 DEMO = CONFIGS / "eval" / "demo.yaml"
 # The same on the command line.

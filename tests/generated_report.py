@@ -7,16 +7,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
-from data_prep.records import Dialogue, HumanScore, Judgement, Language, RoleCard, Termination, Turn, Usage
-from data_prep.rubrics import load_rubric
-from data_prep.tables import Table
+from core.files import write_json, write_jsonl
+from core.records import Dialogue, HumanScore, Judgement, Language, RoleCard, Termination, Turn, Usage
+from core.rubrics import load_rubric
+from core.tables import Table
 from evalsuite.report.headlines import ranks_of
 from evalsuite.report.report import ReportContent
 from evalsuite.statistics.agreement import agreement
 from evalsuite.statistics.judges import confusion, confusion_tables
 from evalsuite.statistics.leaderboard import leaderboard, pairwise_differences
 from evalsuite.statistics.summary import AGREEMENT, costs, distributions, terminations
-from serve.files import write_json, write_jsonl
 
 RUBRIC = load_rubric("esc_eval")
 SEEKER = {

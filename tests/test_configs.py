@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from data_prep.judge_prompts import judge_messages
-from data_prep.prompts import PromptPack, load_pack
-from data_prep.records import Dialogue, Language, RoleCard, Turn
-from data_prep.rubrics import Rubric, load_rubric
-from serve.errors import UserError
-from serve.files import CONFIGS, load_yaml
-from serve.specs import load_spec
+from core.errors import UserError
+from core.files import CONFIGS, load_yaml
+from core.judge_prompts import judge_messages
+from core.prompts import PromptPack, load_pack
+from core.records import Dialogue, Language, RoleCard, Turn
+from core.rubrics import Rubric, load_rubric
+from core.specs import load_spec
 
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
 DIMENSIONS = ["fluency", "expression", "empathy", "information", "humanoid", "skill", "overall"]

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 import typer.main
 
+from core.files import CONFIGS, load_yaml
+from core.specs import load_spec
 from evalsuite.cli import app
 from evalsuite.commands.merge import merge
 from evalsuite.config import EvalConfig, load_config
 from evalsuite.shards import Shard
-from serve.files import CONFIGS, load_yaml
-from serve.specs import load_spec
 
 ROOT = CONFIGS.parent
 FILES = sorted((CONFIGS / "launch").iterdir())

@@ -18,10 +18,10 @@ import data_prep.__main__
 import evalsuite.cli
 import serve.__main__
 import train.__main__
+from core.errors import UserError, run_cli
+from core.files import CONFIGS
+from core.paths import IN_FILE, IN_FOLDER, IN_MODEL, OUT_FILE, PathOption, Reads, Verbs, Writes, check, path_options
 from evalsuite.commands.options import IN_RUN, OUT_RUN, out_tables
-from serve.errors import UserError, run_cli
-from serve.files import CONFIGS
-from serve.paths import IN_FILE, IN_FOLDER, IN_MODEL, OUT_FILE, PathOption, Reads, Verbs, Writes, check, path_options
 from tests.conftest import EscEval
 
 APPS = {
@@ -35,7 +35,7 @@ BUNDLED = Path(data_prep.__file__).parent / "bundled"
 
 def verbs(app: typer.Typer, *words: str) -> Iterator[tuple[str, Callable[..., Any]]]:
     """Every verb of an app: what is typed for it, and its function."""
-    assert isinstance(app, Verbs), f"{' '.join(words)}: an app of another class than serve.paths.Verbs does not check its paths"
+    assert isinstance(app, Verbs), f"{' '.join(words)}: an app of another class than core.paths.Verbs does not check its paths"
     for command in app.registered_commands:
         assert command.callback is not None
         verb = inspect.unwrap(command.callback)

@@ -21,8 +21,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from core.statistics import bootstrap
 from data_prep.__main__ import app as data_prep
-from data_prep.scores import bootstrap
 from evalsuite.checks import health
 from evalsuite.cli import app as esc_eval
 from evalsuite.statistics import coefficients

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from serve.errors import run_cli
-from serve.paths import Verbs
+from core.errors import run_cli
+from core.paths import Verbs
 from train.compare import compare
 from train.plan import plan
 from train.rank_table import rank_table

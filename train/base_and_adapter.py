@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 
-from serve.errors import UserError
-from serve.merge import WEIGHTS, adapter_rank
-from serve.model_card import read_training
+from core.errors import UserError
+from serve.checkpoints.merge import WEIGHTS, adapter_rank
+from serve.checkpoints.model_card import read_training
 from train.chat_templates import IGNORED, encode_stock
 from train.examples import Prepared
 

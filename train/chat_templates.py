@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from serve.client import Message
-from serve.errors import UserError
+from core.errors import UserError
+from core.records import Message
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -17,16 +17,16 @@ import numpy as np
 import typer
 from rich.console import Console
 
+from core.errors import UserError
+from core.files import sha256_file, write_json, write_jsonl, write_text
+from core.paths import IN_FILE, IN_MODEL, Writes
+from core.records import Count, Language, Record
+from core.statistics.accuracy import share
+from core.statistics.bootstrap import interval, resampled_means
+from core.tables import Estimate, Table, to_console, to_markdown
 from data_prep.line_checks import MACHINE, SUPPORTER, distinct, says, units
-from data_prep.records import Count, Language, Record
 from data_prep.role_play.examples import RoleExample
-from data_prep.scores.accuracy import share
-from data_prep.scores.bootstrap import interval, resampled_means
-from data_prep.tables import Estimate, Table, to_console, to_markdown
-from serve.errors import UserError
-from serve.files import sha256_file, write_json, write_jsonl, write_text
-from serve.merge import WEIGHTS, adapter_rank
-from serve.paths import IN_FILE, IN_MODEL, Writes
+from serve.checkpoints.merge import WEIGHTS, adapter_rank
 from train.base_and_adapter import NEW_TOKENS, BaseAndAdapter, Floats, load_adapter, stock_rows
 from train.chat_templates import IGNORED, chatml, encode_prompt
 from train.examples import Prepared, prepare_role, read_role

@@ -13,7 +13,7 @@ from copy import copy
 from pathlib import Path
 from typing import Any
 
-from serve.errors import UserError, run_cli
+from core.errors import UserError, run_cli
 from train.chat_templates import IGNORED
 from train.examples import prepare_rank, read_rank, rubric_beside, score_tokens
 from train.export import export_adapter, trained_steps

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from serve.errors import UserError, run_cli
+from core.errors import UserError, run_cli
 from train.examples import prepare_role, read_role
 from train.export import export_adapter, trained_steps
 from train.output import check_same_everywhere, finished, open_output

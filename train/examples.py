@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from core.errors import UserError
+from core.files import check_unique, read_jsonl, sha256_file
+from core.rubrics import Rubric, load_rubric
 from data_prep.role_play.examples import RoleExample
-from data_prep.rubrics import Rubric, load_rubric
 from data_prep.scores.rank_sft import RankExample
-from serve.errors import UserError
-from serve.files import check_unique, read_jsonl, sha256_file
 from train.chat_templates import IGNORED, chatml, encode
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from serve.errors import UserError
-from serve.files import digest, sha256_file, write_json
-from serve.model_card import Training, write_card
+from core.errors import UserError
+from core.files import digest, sha256_file, write_json
+from serve.checkpoints.model_card import Training, write_card
 from train.examples import Prepared
 from train.recipes import Recipe, is_main_process
 

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from transformers import DynamicCache
 
-from serve.files import atomic_path
+from core.files import atomic_path
 from train.chat_templates import IGNORED
 from train.prefix_tree import visible
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from serve.errors import UserError
-from serve.merge import LORA_RANKS, lora_rank_limit
+from core.errors import UserError
+from serve.checkpoints.merge import LORA_RANKS, lora_rank_limit
 
 if TYPE_CHECKING:
     from peft import LoraConfig

@@ -12,9 +12,9 @@ from typing import Any
 
 import orjson
 
-from serve.embedded import safetensors_problem
-from serve.errors import UserError
-from serve.files import write_json
+from core.errors import UserError
+from core.files import write_json
+from serve.checkpoints.embedded import safetensors_problem
 from train.examples import Prepared
 from train.recipes import Recipe, is_main_process
 

@@ -15,11 +15,11 @@ import orjson
 import typer
 from rich.console import Console
 
-from data_prep.records import Language
-from data_prep.tables import Table, to_console
-from serve.errors import UserError
-from serve.files import load_yaml
-from serve.paths import IN_FILE
+from core.errors import UserError
+from core.files import load_yaml
+from core.paths import IN_FILE
+from core.records import Language
+from core.tables import Table, to_console
 from train.prefix_tree import alike, tree
 from train.recipes import may_read_trees
 from train.sizes import GIB, STRATEGIES, architecture, count_steps, flops_per_token, measure, memory

@@ -1,6 +1,6 @@
 """Figures of judges on one test split, their means over dimensions, languages and seeds, and paired differences.
 
-Figures are those of `data_prep.scores.accuracy`, an unreadable verdict counting as wrong, averaged over dimensions without
+Figures are those of `core.statistics.accuracy`, an unreadable verdict counting as wrong, averaged over dimensions without
 weights (None where a dimension has none), then over languages. Intervals: bootstrap over groups (what a grouped split keeps
 together, so variants of one dialogue are drawn together), with the same draws for every judge: differences are paired.
 """
@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.records import Judgement
-from data_prep.rubrics import Rubric
-from data_prep.scores.accuracy import accuracy, ece, quadratic_kappa, spearman
-from data_prep.scores.bootstrap import SEED, Floats, interval, resampled_means
-from data_prep.scores.means import mean_of_all
+from core.records import Judgement
+from core.rubrics import Rubric
+from core.statistics.accuracy import accuracy, ece, quadratic_kappa, spearman
+from core.statistics.bootstrap import SEED, Floats, interval, resampled_means
+from core.statistics.means import mean_of_all
 from train.surface import Item, Key
 
 AVERAGE, ALL = "average", "mean"  # over dimensions, over languages

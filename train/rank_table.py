@@ -9,15 +9,15 @@ from typing import Annotated
 
 import typer
 
-from data_prep.commands.options import console
-from data_prep.records import Judgement
-from data_prep.rubrics import Rubric
-from data_prep.scores.bootstrap import RESAMPLES, interval
+from core.errors import UserError, near
+from core.files import read_jsonl, read_object, write_json, write_text
+from core.options import console
+from core.paths import IN_FILE, Reads, Writes
+from core.records import Judgement
+from core.rubrics import Rubric
+from core.statistics.bootstrap import RESAMPLES, interval
+from core.tables import Cell, Estimate, Table, to_console, to_markdown
 from data_prep.scores.human import read_dialogues
-from data_prep.tables import Cell, Estimate, Table, to_console, to_markdown
-from serve.errors import UserError, near
-from serve.files import read_jsonl, read_object, write_json, write_text
-from serve.paths import IN_FILE, Reads, Writes
 from train.examples import read_rank, rubric_beside
 from train.rank_figures import ALL, FIGURES, Difference, Judge, Row, Verdicts, compared, groups_of, languages_of, table_rows
 from train.rank_test import UNTRAINED

@@ -19,17 +19,16 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from data_prep.judge_prompts import Method
-from data_prep.records import Judgement
-from data_prep.rubrics import Rubric
+from core.errors import UserError, need_modules
+from core.files import read_object, write_json, write_jsonl
+from core.judge_prompts import Method
+from core.paths import IN_FILE, IN_MODEL, Reads, Writes
+from core.records import Judgement
+from core.rubrics import Rubric
 from data_prep.scores.rank_sft import RankExample
-from serve.embedded import need_modules
-from serve.errors import UserError
-from serve.files import read_object, write_json, write_jsonl
-from serve.folders import stored_tensors
-from serve.merge import CONFIG, WEIGHTS, adapter_rank
-from serve.model_card import read_training
-from serve.paths import IN_FILE, IN_MODEL, Reads, Writes
+from serve.checkpoints.folders import stored_tensors
+from serve.checkpoints.merge import CONFIG, WEIGHTS, adapter_rank
+from serve.checkpoints.model_card import read_training
 from train.chat_templates import chatml, encode_prompt
 from train.decoding import Shares, batched, decode, decode_kept, units
 from train.examples import read_rank, rubric_beside, score_tokens

@@ -21,9 +21,8 @@ import torch.nn.functional as F
 from transformers import EvalPrediction
 from trl import SFTTrainer
 
-from data_prep.scores.accuracy import accuracy, ece, quadratic_kappa, spearman
-from data_prep.scores.human import round_half_up
-from data_prep.scores.means import mean_of_all
+from core.statistics.accuracy import accuracy, ece, quadratic_kappa, round_half_up, spearman
+from core.statistics.means import mean_of_all
 from data_prep.scores.rank_sft import RankExample
 from train.chat_templates import IGNORED
 from train.decoding import greedy

@@ -13,8 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from serve.errors import UserError, near
-from serve.files import load_yaml
+from core.errors import UserError, near
+from core.files import load_yaml
 
 if TYPE_CHECKING:
     from trl import ModelConfig, SFTConfig
@@ -171,7 +171,7 @@ def read_recipe(file: Path, overrides: Sequence[str] = ()) -> Recipe[Any]:
 
 
 def _bundled(task: Task) -> list[str]:
-    from serve.files import CONFIGS
+    from core.files import CONFIGS
 
     return sorted(path.name for path in (CONFIGS / "train").glob(f"esc_{task}_*.yaml"))
 

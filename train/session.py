@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from serve.embedded import EMBEDDED_PREFIX, check_checkpoint, local_path, materialise
-from serve.errors import UserError
-from serve.files import digest
-from serve.wandb_offline import offline_without_key
+from core.errors import UserError
+from core.files import digest
+from core.wandb_offline import offline_without_key
+from serve.checkpoints.embedded import EMBEDDED_PREFIX, check_checkpoint, local_path, materialise
 from train.chat_templates import check_tokenizer, serves_alike
 from train.examples import Prepared
 from train.recipes import Recipe, is_main_process

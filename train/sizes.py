@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from serve.embedded import EMBEDDED_PREFIX, local_path, materialise
-from serve.errors import UserError
-from serve.files import CONFIGS, load_yaml
+from core.errors import UserError
+from core.files import CONFIGS, load_yaml
+from serve.checkpoints.embedded import EMBEDDED_PREFIX, local_path, materialise
 
 if TYPE_CHECKING:
     from peft import LoraConfig

@@ -23,12 +23,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.records import Dialogue, Judgement, Language
-from data_prep.rubrics import Rubric
-from data_prep.scores.human import majority
+from core.errors import UserError, need_modules
+from core.records import Dialogue, Judgement, Language
+from core.rubrics import Rubric
+from core.statistics.accuracy import majority
 from data_prep.scores.rank_sft import RankExample
-from serve.embedded import need_modules
-from serve.errors import UserError
 
 SURFACE = "surface"
 FEATURES = (

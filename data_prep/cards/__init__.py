@@ -8,10 +8,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from core.errors import UserError
+from core.files import check_unique, explain, read_json, read_jsonl
+from core.records import Language, RoleCard, Whole
 from data_prep.bundled import BUNDLED
-from data_prep.records import Language, RoleCard, Whole
-from serve.errors import UserError
-from serve.files import check_unique, explain, read_json, read_jsonl
 
 _FIELDS = {
     "age": ("Age", "年龄"),

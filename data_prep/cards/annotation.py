@@ -15,10 +15,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from core.records import Language
+from core.statistics.reliability import Counts, cohen_kappa, estimate, krippendorff_alpha, ratio
+from core.tables import Estimate
 from data_prep.cards.taxonomy import Path3
-from data_prep.records import Language
-from data_prep.reliability import Counts, cohen_kappa, estimate, krippendorff_alpha, ratio
-from data_prep.tables import Estimate
 
 Quality = Literal["high", "middle", "invalid"]
 # Appendix A.2 names invalid, and high against middle, and makes all remaining cards middle. Read word by word (`paper`), a card

@@ -9,12 +9,12 @@ import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from core.errors import UserError, near
+from core.files import write_text
+from core.records import Language, RoleCard
 from data_prep.cards.annotation import QUALITIES, RULES, Decision, Mark, Quality
 from data_prep.cards.sheets import Choice, Layout, SheetRow, read_filled, write_csv, write_xlsx
 from data_prep.cards.taxonomy import Path3, Taxonomy
-from data_prep.records import Language, RoleCard
-from serve.errors import UserError, near
-from serve.files import write_text
 
 SHEET = "cards"
 _CARD = ("card_id", "language", "age", "gender", "occupation", "problem", "source")

@@ -11,10 +11,10 @@ import jinja2
 import orjson
 from markupsafe import Markup
 
-from data_prep import page
+from core import page
+from core.files import write_text
+from core.tables import Table, fmt, is_numeric
 from data_prep.cards.stats import Bar
-from data_prep.tables import Table, fmt, is_numeric
-from serve.files import write_text
 
 TEMPLATES = Path(__file__).parent
 _KINDS = ("High", "Middle", "Not rated")

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from data_prep.ledger import Step
-from data_prep.records import Language, Post, RoleCard, SupportDialogue
-from serve.files import digest
+from core.files import digest
+from core.ledger import Step
+from core.records import Language, Post, RoleCard, SupportDialogue
 
 NO_SITUATION = "no situation"
 TOO_SHORT = "situation too short"

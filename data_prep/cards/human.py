@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from core.errors import UserError
+from core.ledger import Step
+from core.records import Language, RoleCard
 from data_prep.cards.sheets import named, read_sheet, write_csv
-from data_prep.ledger import Step
-from data_prep.records import Language, RoleCard
-from serve.errors import UserError
 
 COLUMNS = ("card_id", "keep", "note", "language", "age", "gender", "occupation", "problem", "category", "source")
 SHEET = "cards"  # of a workbook that somebody made of the file

@@ -11,13 +11,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from core.judge_prompts import transcript
+from core.ledger import Step
+from core.prompts import load_pack
+from core.records import Identifier, Language, Number, Post, Record, RoleCard, SupportDialogue
 from data_prep.cards import parse_card_text
 from data_prep.cards.heuristic import card_id
 from data_prep.cards.taxonomy import Taxonomy
-from data_prep.judge_prompts import transcript
-from data_prep.ledger import Step
-from data_prep.prompts import load_pack
-from data_prep.records import Identifier, Language, Number, Post, Record, RoleCard, SupportDialogue
 from serve.answers import Reply
 from serve.batch import Batch
 from serve.client import Question

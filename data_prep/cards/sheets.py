@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_prep.tables import FORMULA_STARTS, guarded, unguarded
-from serve.embedded import need_modules
-from serve.errors import UserError, near
-from serve.files import atomic_path, read_bytes
+from core.errors import UserError, near, need_modules
+from core.files import atomic_path, read_bytes
+from core.tables import FORMULA_STARTS, guarded, unguarded
 
 _DELIMITERS = (",", ";", "\t")
 _LONGEST = 32_767  # characters in a cell of XLSX

@@ -16,10 +16,10 @@ from pydantic import BaseModel, ValidationError
 from rich.console import Console
 from rich.text import Text
 
+from core.files import explain, read_bytes, sha256_file
+from core.records import Language, RoleCard
+from core.tables import Cell, Table
 from data_prep.cards.taxonomy import Taxonomy
-from data_prep.records import Language, RoleCard
-from data_prep.tables import Cell, Table
-from serve.files import explain, read_bytes, sha256_file
 
 Stage = Literal["extract", "filter", "human-filter"]
 STAGES: dict[Stage, str] = {"extract": "Extract", "filter": "GPT-4_F", "human-filter": "Human_F"}

@@ -9,8 +9,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from data_prep.records import Language
-from serve.files import CONFIGS, read_yaml
+from core.files import CONFIGS, read_yaml
+from core.records import Language
 
 Path3 = tuple[str, str, str]  # English names of levels 1 to 3
 

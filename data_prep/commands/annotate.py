@@ -8,6 +8,13 @@ from typing import Annotated, Any, get_args
 
 import typer
 
+from core.errors import UserError, near
+from core.files import check_unique, sha256_file
+from core.ledger import Build, Step
+from core.options import OutOption, SeedOption, console, writes
+from core.paths import IN_FILE, SHEET, Verbs
+from core.records import RoleCard
+from core.tables import Table, to_console
 from data_prep.cards import annotation, annotation_sheets, load_cards
 from data_prep.cards.annotation import (
     Agreement,
@@ -22,13 +29,6 @@ from data_prep.cards.annotation import (
 )
 from data_prep.cards.sheets import holds_answers, refuse_to_overwrite
 from data_prep.cards.taxonomy import Taxonomy, load_taxonomy
-from data_prep.commands.options import OutOption, SeedOption, console, writes
-from data_prep.ledger import Build, Step
-from data_prep.records import RoleCard
-from data_prep.tables import Table, to_console
-from serve.errors import UserError, near
-from serve.files import check_unique, sha256_file
-from serve.paths import IN_FILE, SHEET, Verbs
 
 app = Verbs(no_args_is_help=True, help="Annotation of role cards by two workers and a third person (appendix A.2).")
 _WORKERS = ("worker_1", "worker_2")

@@ -8,19 +8,19 @@ from typing import Annotated, get_args
 
 import typer
 
+from core.errors import UserError, near
+from core.files import check_unique, sha256_file
+from core.ledger import Build
+from core.options import OutOption, SeedOption, console, writes
+from core.paths import IN_FILE, IN_NAME, SHEET, Verbs
+from core.records import Dialogue, HumanScore
+from core.rubrics import Rubric, load_rubric
+from core.tables import to_console
 from data_prep.cards.sheets import holds_answers, refuse_to_overwrite
-from data_prep.commands.options import OutOption, SeedOption, console, writes
-from data_prep.ledger import Build
-from data_prep.records import Dialogue, HumanScore
-from data_prep.rubrics import Rubric, load_rubric
 from data_prep.scores import annotation
 from data_prep.scores.annotation import Mode
 from data_prep.scores.annotator_agreement import agreement, agreement_table
 from data_prep.scores.human import read_dialogues
-from data_prep.tables import to_console
-from serve.errors import UserError, near
-from serve.files import check_unique, sha256_file
-from serve.paths import IN_FILE, IN_NAME, SHEET, Verbs
 
 app = Verbs(no_args_is_help=True, help="Scoring of dialogues by people, with a second review (table 16, appendix C.2).")
 

@@ -10,14 +10,10 @@ from typing import Annotated, Any
 import typer
 from pydantic import BaseModel, ConfigDict, Field
 
-from data_prep.cards import human as card_human
-from data_prep.cards import llm as card_llm
-from data_prep.cards import load_cards
-from data_prep.cards import stats as card_stats
-from data_prep.cards.figure import write_figure
-from data_prep.cards.heuristic import heuristic_cards
-from data_prep.cards.taxonomy import load_taxonomy
-from data_prep.commands.options import (
+from core.errors import UserError, near
+from core.files import check_unique, read_yaml
+from core.ledger import Build, Step
+from core.options import (
     BaseUrlOption,
     ConcurrencyOption,
     ModelOption,
@@ -28,16 +24,20 @@ from data_prep.commands.options import (
     console,
     writes,
 )
-from data_prep.ledger import Build, Step
-from data_prep.prompts import load_pack
-from data_prep.records import Language, Post, RoleCard, SupportDialogue
+from core.paths import IN_FILE, IN_NAME, IN_PLACES, OUT_FILE, SHEET, Verbs
+from core.prompts import load_pack
+from core.records import Language, Post, RoleCard, SupportDialogue
+from core.specs import EMBEDDED_PREFIX, load_spec
+from core.tables import to_console
+from data_prep.cards import human as card_human
+from data_prep.cards import llm as card_llm
+from data_prep.cards import load_cards
+from data_prep.cards import stats as card_stats
+from data_prep.cards.figure import write_figure
+from data_prep.cards.heuristic import heuristic_cards
+from data_prep.cards.taxonomy import load_taxonomy
 from data_prep.sources import parse_places, read_source, source_at
-from data_prep.tables import to_console
 from serve.batch import Batch
-from serve.errors import UserError, near
-from serve.files import check_unique, read_yaml
-from serve.paths import IN_FILE, IN_NAME, IN_PLACES, OUT_FILE, SHEET, Verbs
-from serve.specs import EMBEDDED_PREFIX, load_spec
 
 app = Verbs(no_args_is_help=True, pretty_exceptions_enable=False, help="Role cards: extract, filter, categorise, count.")
 CardsOption = Annotated[

@@ -9,10 +9,13 @@ from typing import Annotated, Any, get_args
 import numpy as np
 import typer
 
+from core.errors import UserError
+from core.files import check_unique
+from core.ledger import Build
+from core.options import OutOption, console, writes
+from core.paths import IN_FILE
+from core.records import Language, RoleCard
 from data_prep.cards import load_cards
-from data_prep.commands.options import OutOption, console, writes
-from data_prep.ledger import Build
-from data_prep.records import Language, RoleCard
 from data_prep.role_play.contamination import (
     THRESHOLD,
     Document,
@@ -23,9 +26,6 @@ from data_prep.role_play.contamination import (
     match_records,
     read_documents,
 )
-from serve.errors import UserError
-from serve.files import check_unique
-from serve.paths import IN_FILE
 
 _BIN, _BAR, _EXCERPT = 0.2, 40, 240
 _QUANTILES = {"min": 0.0, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "95 %": 0.95, "max": 1.0}

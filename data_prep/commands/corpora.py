@@ -7,8 +7,8 @@ from typing import Annotated
 from rich.padding import Padding
 from rich.text import Text
 
-from data_prep.commands.options import OutOption, SourceOption, StrictOption, console, writes
-from data_prep.ledger import Build
+from core.ledger import Build
+from core.options import OutOption, SourceOption, StrictOption, console, writes
 from data_prep.sources import SOURCES, parse_places, read_source
 
 

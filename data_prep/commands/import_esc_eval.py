@@ -10,16 +10,16 @@ from typing import Annotated, TypeVar
 import typer
 from pydantic import BaseModel
 
+from core.errors import UserError
+from core.files import write_bytes
+from core.ledger import Build
+from core.options import OutOption, StrictOption, console, writes
+from core.paths import IN_FOLDER, Writes
+from core.records import Language, RoleCard
+from core.rows import Rows
 from data_prep.cards import load_cards
-from data_prep.commands.options import OutOption, StrictOption, console, writes
-from data_prep.ledger import Build
 from data_prep.published import Clone, find_clone, read_dialogues, read_scores
 from data_prep.published.prompts import LANGUAGES, Found, edited, find_prompts, pack_files
-from data_prep.records import Language, RoleCard
-from data_prep.sources.rows import Rows
-from serve.errors import UserError
-from serve.files import write_bytes
-from serve.paths import IN_FOLDER, Writes
 
 CloneOption = Annotated[
     Path, typer.Option("--source", metavar="CLONE", help="Your clone of the published repository."), IN_FOLDER

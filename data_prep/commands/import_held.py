@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from data_prep.commands.options import OutOption, console, writes
+from core.ledger import Build
+from core.options import OutOption, console, writes
+from core.paths import IN_FILE
 from data_prep.commands.scores import Rubrics
-from data_prep.ledger import Build
 from data_prep.scores.held import read_held, read_ratings, references
 from data_prep.scores.human import Check, Imported
-from serve.paths import IN_FILE
 
 HeldFiles = Annotated[
     list[Path],

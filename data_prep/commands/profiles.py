@@ -8,19 +8,18 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from core.errors import UserError, near
+from core.files import check_unique
+from core.ledger import Build
+from core.options import BaseUrlOption, ConcurrencyOption, ModelOption, OutOption, SeedOption, console, writes
+from core.paths import IN_FILE, IN_PLACES, OUT_FILE, SHEET, Verbs
+from core.prompts import load_pack
+from core.records import Dialogue
+from core.specs import EMBEDDED_PREFIX, load_spec
+from core.tables import to_console
 from data_prep.cards import load_cards
 from data_prep.cards.llm import UNANSWERED
 from data_prep.cards.sheets import refuse_to_overwrite
-from data_prep.commands.options import (
-    BaseUrlOption,
-    ConcurrencyOption,
-    ModelOption,
-    OutOption,
-    SeedOption,
-    console,
-    writes,
-)
-from data_prep.ledger import Build
 from data_prep.profiles import Profile, inspection, load_profiles, sage
 from data_prep.profiles import build as profile_build
 from data_prep.profiles import stats as profile_stats
@@ -28,14 +27,7 @@ from data_prep.profiles.check import check_profiles, table
 from data_prep.profiles.page import write_page
 from data_prep.profiles.seeds import Seed, load_seeds, seed_of_card
 from data_prep.profiles.vocabulary import load_vocabulary
-from data_prep.prompts import load_pack
-from data_prep.records import Dialogue
-from data_prep.tables import to_console
 from serve.batch import Batch
-from serve.errors import UserError, near
-from serve.files import check_unique
-from serve.paths import IN_FILE, IN_PLACES, OUT_FILE, SHEET, Verbs
-from serve.specs import EMBEDDED_PREFIX, load_spec
 
 app = Verbs(
     no_args_is_help=True,

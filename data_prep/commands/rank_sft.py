@@ -10,19 +10,19 @@ import typer
 import yaml
 from rich.progress import track
 
-from data_prep.commands.options import OutOption, SeedOption, console, writes
-from data_prep.judge_prompts import Method
-from data_prep.ledger import Build
-from data_prep.prompts import PromptPack, load_pack
-from data_prep.records import HumanScore
-from data_prep.rubrics import Rubric, load_rubric
+from core.errors import UserError
+from core.files import write_json, write_text
+from core.judge_prompts import Method
+from core.ledger import Build
+from core.options import OutOption, SeedOption, console, writes
+from core.paths import IN_FILE, IN_NAME
+from core.prompts import PromptPack, load_pack
+from core.records import HumanScore
+from core.rubrics import Rubric, load_rubric
 from data_prep.scores.human import read_dialogues, read_scores
 from data_prep.scores.rank_sft import Case, RankExample, cases, describe, mean_targets, narrowed, split_cases
 from data_prep.scores.splits import SHARES, Split
 from data_prep.scores.splits import Method as SplitMethod
-from serve.errors import UserError
-from serve.files import write_json, write_text
-from serve.paths import IN_FILE, IN_NAME
 
 _FILES = (
     *("train.jsonl", "valid.jsonl", "test.jsonl", "dialogues_test.jsonl", "scores_test.jsonl"),

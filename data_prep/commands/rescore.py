@@ -9,18 +9,18 @@ from typing import Annotated
 
 import typer
 
+from core.errors import UserError, near
+from core.ledger import Build
+from core.options import OutOption, SeedOption, console, writes
+from core.paths import IN_FILE, IN_NAME, SHEET, Verbs
+from core.records import Dialogue, HumanScore
+from core.rubrics import Rubric, load_rubric
+from core.tables import to_console
 from data_prep.cards.sheets import refuse_to_overwrite
-from data_prep.commands.options import OutOption, SeedOption, console, writes
-from data_prep.ledger import Build
-from data_prep.records import Dialogue, HumanScore
-from data_prep.rubrics import Rubric, load_rubric
 from data_prep.scores import annotation
 from data_prep.scores.annotator_agreement import Agreed, agreement, agreement_table
 from data_prep.scores.human import Check, read_dialogues, read_scores
 from data_prep.scores.rescoring import JOINT, Contested, contested, finish
-from data_prep.tables import to_console
-from serve.errors import UserError, near
-from serve.paths import IN_FILE, IN_NAME, SHEET, Verbs
 
 app = Verbs(
     no_args_is_help=True, help="A second round for human scores more than a point apart, joint review, final means (FEEL, 3.2)."

@@ -13,11 +13,16 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pydantic import ValidationError
 from rich.progress import Progress
 
+from core.errors import UserError, need_modules
+from core.files import CONFIGS, explain, read_yaml, write_text
+from core.ledger import Build
+from core.options import OutOption, SeedOption, SourceOption, StrictOption, console, writes
+from core.paths import IN_FILE, IN_NAME, IN_PLACES
+from core.records import RoleCard
+from core.rows import Item, Source
+from core.tables import Table, to_console
 from data_prep import role_play
 from data_prep.cards import bundled_cards, load_cards
-from data_prep.commands.options import OutOption, SeedOption, SourceOption, StrictOption, console, writes
-from data_prep.ledger import Build
-from data_prep.records import RoleCard
 from data_prep.role_play.contamination import THRESHOLD, match_records
 from data_prep.role_play.examples import RoleExample
 from data_prep.role_play.held_out import RUN, HeldOut, check_source
@@ -34,12 +39,6 @@ from data_prep.role_play.mix import (
     quantiles,
 )
 from data_prep.sources import parse_places, read_source, source_at
-from data_prep.sources.rows import Item, Source
-from data_prep.tables import Table, to_console
-from serve.embedded import need_modules
-from serve.errors import UserError
-from serve.files import CONFIGS, explain, read_yaml, write_text
-from serve.paths import IN_FILE, IN_NAME, IN_PLACES
 
 CONFIG = CONFIGS / "data" / "role_sft.yaml"
 TEMPLATES = Path(role_play.__file__).parent

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from data_prep.commands.options import OutOption, SeedOption, console, writes
-from data_prep.ledger import Build
+from core.ledger import Build
+from core.options import OutOption, SeedOption, console, writes
 from data_prep.scores import synthetic
 
 

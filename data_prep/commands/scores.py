@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from data_prep.commands.options import OutOption, StrictOption, console, writes
-from data_prep.ledger import Build
+from core.errors import UserError
+from core.ledger import Build
+from core.options import OutOption, StrictOption, console, writes
+from core.paths import IN_FILE, IN_PLACES
 from data_prep.scores.corpora import import_corpus
 from data_prep.scores.human import Check, Imported, read_dialogues, read_scores
-from serve.errors import UserError
-from serve.paths import IN_FILE, IN_PLACES
 
 Sources = Annotated[
     list[str] | None,

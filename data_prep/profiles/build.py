@@ -14,17 +14,17 @@ from typing import Literal
 
 from pydantic import ValidationError
 
+from core.files import explain
+from core.ledger import Step
+from core.prompts import load_pack
+from core.records import Language
 from data_prep.cards.llm import Asker, Prompt, Unread
-from data_prep.ledger import Step
 from data_prep.profiles.record import BigFive, Profile
 from data_prep.profiles.seeds import Seed, draft, seed_text, years
 from data_prep.profiles.text import HEADINGS, LEVELS, TRAITS, profile_text
 from data_prep.profiles.vocabulary import load_vocabulary
-from data_prep.prompts import load_pack
-from data_prep.records import Language
 from serve.answers import Reply
 from serve.batch import Batch
-from serve.files import explain
 
 PACK = "profiles"
 REJECTED = "the model's review found it inconsistent"

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from core.errors import near
+from core.tables import Cell, Table
 from data_prep.profiles.record import Profile
 from data_prep.profiles.vocabulary import Vocabulary
 from data_prep.role_play.near_duplicates import near_duplicates
-from data_prep.tables import Cell, Table
-from serve.errors import near
 
 Kind = Literal["wrong", "look", "missing"]
 REPEATS = 0.7  # shingle Jaccard from which two texts are taken for one that was reworded; below, the search misses some

@@ -6,11 +6,11 @@ import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from core.errors import UserError
 from data_prep.cards.sheets import Choice, Layout, read_filled, write_csv, write_xlsx
 from data_prep.profiles.check import Finding
 from data_prep.profiles.record import Profile
 from data_prep.profiles.text import profile_text
-from serve.errors import UserError
 
 NAME = "inspection"
 KEEP = {"yes": True, "no": False}

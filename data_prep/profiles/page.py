@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_prep import page
-from data_prep.tables import Table
-from serve.files import write_text
+from core import page
+from core.files import write_text
+from core.tables import Table
 
 
 def write_page(path: Path, tables: Sequence[Table], gaps: Sequence[str], files: Sequence[str], total: int) -> None:

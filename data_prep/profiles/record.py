@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from data_prep.records import Identifier, Language, Name, Record, Whole
+from core.records import Identifier, Language, Name, Record, Whole
 
 Level = Literal["low", "middle", "high"]
 Text = Annotated[str, Field(min_length=1)]

@@ -17,11 +17,11 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import Field, ValidationError
 
+from core.errors import UserError
+from core.files import check_unique, explain, read_bytes, read_placed
+from core.records import Dialogue, Number, Part, Turn, dialogue_id
+from core.rows import Raw
 from data_prep.profiles.record import Counselling, Demographics, Preferences, Profile
-from data_prep.records import Dialogue, Number, Part, Turn, dialogue_id
-from data_prep.sources.rows import Raw
-from serve.errors import UserError
-from serve.files import check_unique, explain, read_bytes, read_placed
 
 NAME = "sage"
 _PROFILE_FILES, _RESULT = "simulator_profile*.jsonl", "_result.jsonl"

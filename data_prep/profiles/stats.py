@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import get_args
 
+from core.records import Language
+from core.tables import Cell, Table
 from data_prep.profiles.record import BigFive, Mbti, Profile
 from data_prep.profiles.text import LEVELS, TRAITS
 from data_prep.profiles.vocabulary import Vocabulary
-from data_prep.records import Language
-from data_prep.tables import Cell, Table
 
 NOT_GIVEN = "not given"
 LANGUAGES: tuple[Language, ...] = get_args(Language)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from core.files import check_unique, read_jsonl
+from core.records import Language
 from data_prep.bundled import BUNDLED
 from data_prep.profiles import sage
 from data_prep.profiles.record import Profile
-from data_prep.records import Language
-from serve.files import check_unique, read_jsonl
 
 
 def load_profiles(path: Path) -> list[Profile]:

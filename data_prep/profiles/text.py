@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from core.records import Language
 from data_prep.profiles.record import Level, Profile
 from data_prep.profiles.vocabulary import load_vocabulary
-from data_prep.records import Language
 
 # Also what the builder asks for, line by line (`profiles.build`).
 HEADINGS: dict[Language, dict[str, str]] = {

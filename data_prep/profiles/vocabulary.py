@@ -9,8 +9,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from data_prep.records import Language
-from serve.files import CONFIGS, read_yaml
+from core.files import CONFIGS, read_yaml
+from core.records import Language
 
 Age = Annotated[int, Field(ge=0, le=120)]
 

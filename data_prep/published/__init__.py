@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from core.errors import UserError
+from core.records import Dialogue, Judgement, Language, RoleCard, Turn
+from core.rows import Row, Rows
+from core.rubrics import load_rubric
 from data_prep.published.prompts import DIMENSIONS
-from data_prep.records import Dialogue, Judgement, Language, RoleCard, Turn
-from data_prep.rubrics import load_rubric
-from data_prep.sources.rows import Row, Rows
-from serve.errors import UserError
 
 FRAMEWORK = "esc_eval"
 SIMULATOR = "esc-role"

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from data_prep.records import Language
-from serve.files import CONFIGS, read_bytes, sha256_file
+from core.files import CONFIGS, read_bytes, sha256_file
+from core.records import Language
 
 # The published names of the dimensions (keys of the score files, names of the adapters) and ours.
 DIMENSIONS = {

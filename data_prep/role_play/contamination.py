@@ -41,14 +41,14 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, model_validator
 from scipy import sparse
 
+from core.errors import UserError
+from core.files import read_jsonl
+from core.ledger import Step
+from core.records import Dialogue, Identifier, Language, Number, Record, RoleCard, RolePlay, Turn, Whole
+from core.rows import Rows
 from data_prep.bundled import BUNDLED
-from data_prep.ledger import Step
-from data_prep.records import Dialogue, Identifier, Language, Number, Record, RoleCard, RolePlay, Turn, Whole
 from data_prep.scores.synthetic import Base, load_bases
 from data_prep.sources import generic
-from data_prep.sources.rows import Rows
-from serve.errors import UserError
-from serve.files import read_jsonl
 
 THRESHOLD = 1.0
 # Shares of ESC-Eval's cards that are flagged among so many dialogues, or more, of which none is their source: the lowest and

@@ -12,10 +12,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from data_prep.prompts import PromptPack
-from data_prep.records import Identifier, Language, Record, RoleCard, RolePlay, SupportDialogue, Whole
-from data_prep.seeker_prompts import character_system, greeting, opening, seeker_system
-from serve.client import Message
+from core.prompts import PromptPack
+from core.records import Identifier, Language, Message, Record, RoleCard, RolePlay, SupportDialogue, Whole
+from core.seeker_prompts import character_system, greeting, opening, seeker_system
 
 Kind = Literal["support", "role_play"]
 

@@ -11,14 +11,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
+from core.errors import UserError
+from core.ledger import Build
+from core.prompts import PromptPack
+from core.records import RoleCard, SupportDialogue
+from core.rows import Item
+from core.seeker_prompts import seeker_system
 from data_prep.cards.heuristic import NO_SITUATION, card_of_situation, heuristic_card
-from data_prep.ledger import Build
-from data_prep.prompts import PromptPack
-from data_prep.records import RoleCard, SupportDialogue
 from data_prep.role_play.examples import Draft, support_draft
-from data_prep.seeker_prompts import seeker_system
-from data_prep.sources.rows import Item
-from serve.errors import UserError
 
 Made = Mapping[tuple[str, str | None], RoleCard]  # given cards by source and source id
 # Others describe the dialogue after the fact (ESCoT's annotation, ExTES's description), or give their seekers no situation.

@@ -16,10 +16,13 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from core.errors import UserError, near
+from core.files import check_unique
+from core.ledger import Build
+from core.prompts import PromptPack, load_pack
+from core.records import Language, Message, RoleCard, RolePlay, SupportDialogue
+from core.rows import Item
 from data_prep.cards.heuristic import heuristic_card
-from data_prep.ledger import Build
-from data_prep.prompts import PromptPack, load_pack
-from data_prep.records import Language, RoleCard, RolePlay, SupportDialogue
 from data_prep.role_play.contamination import Match, document_text, link
 from data_prep.role_play.examples import Draft, RoleExample, fit, role_play_draft, support_draft
 from data_prep.role_play.held_out import LEAST_HELD, HeldOut, Made, held_drafts, held_out_figures
@@ -27,10 +30,6 @@ from data_prep.role_play.repeats import apart, distinct
 from data_prep.role_play.tokens import TokenCounter
 from data_prep.sources import SOURCES
 from data_prep.sources.generic import GENERIC
-from data_prep.sources.rows import Item
-from serve.client import Message
-from serve.errors import UserError, near
-from serve.files import check_unique
 
 GENERAL_PROMPTS = "role_play"
 # Below the detector's THRESHOLD (1.0), which leaves out the doubtful: where ESConv's own cards match ESConv, some dialogues

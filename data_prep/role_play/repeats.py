@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from data_prep.ledger import Build
+from core.files import digest
+from core.ledger import Build
 from data_prep.role_play.examples import Draft
 from data_prep.role_play.near_duplicates import near_duplicates
 from data_prep.role_play.overlap import parts_of_others
-from serve.files import digest
 
 
 def distinct(drafts: Sequence[Draft], threshold: float, build: Build) -> list[Draft]:

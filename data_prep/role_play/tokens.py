@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from serve.client import Message
-from serve.embedded import local_path, materialise, need_modules
-from serve.errors import UserError
+from core.errors import UserError, need_modules
+from core.records import Message
+from serve.checkpoints.embedded import local_path, materialise
 
 EMBEDDED = "embedded"
 

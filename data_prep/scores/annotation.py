@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from core.errors import UserError
+from core.files import digest, write_text
+from core.judge_prompts import transcript
+from core.ledger import Step
+from core.records import Dialogue, HumanScore, Language
+from core.rubrics import Rubric, Scale
+from core.statistics.means import exact_mean
 from data_prep.cards.sheets import Choice, Layout, SheetRow, read_filled, write_csv, write_xlsx
-from data_prep.judge_prompts import transcript
-from data_prep.ledger import Step
-from data_prep.records import Dialogue, HumanScore, Language
-from data_prep.rubrics import Rubric, Scale
-from data_prep.scores.means import exact_mean
-from serve.errors import UserError
-from serve.files import digest, write_text
 
 Mode = Literal["native", "paper"]
 Asked = dict[str, tuple[str, ...]]  # dialogue id → dimensions that wait for a reviewer, in the rubric's order

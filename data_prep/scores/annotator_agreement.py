@@ -15,10 +15,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.records import HumanScore, Language
-from data_prep.reliability import Counts, cohen_kappa, estimate, krippendorff_alpha, ratio
-from data_prep.rubrics import Rubric
-from data_prep.tables import Estimate, Table
+from core.records import HumanScore, Language
+from core.rubrics import Rubric
+from core.statistics.reliability import Counts, cohen_kappa, estimate, krippendorff_alpha, ratio
+from core.tables import Estimate, Table
 
 RESAMPLES = 1000
 _SAME = 1e-9  # the difference of two thirds is not exact

@@ -19,13 +19,13 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 from rich.console import Console
 
-from data_prep.ledger import Build, Step
-from data_prep.records import Dialogue, HumanScore, Judgement, Number, Part, Role, SupportDialogue, Turn, Whole
+from core.errors import UserError, near
+from core.ledger import Build, Step
+from core.records import Dialogue, HumanScore, Judgement, Number, Part, Role, SupportDialogue, Turn, Whole
+from core.rows import Raw, Row, Rows, Source
 from data_prep.scores.human import Imported
 from data_prep.sources import corpus_files, esconv, read_counted, read_source, source_named
-from data_prep.sources.rows import Raw, Row, Rows, Source
 from data_prep.sources.support import ROLES, merged
-from serve.errors import UserError, near
 
 MECHANISMS = ("emotional_reactions", "interpretations", "explorations")
 _JUDGES = {"gpt": "gpt-4o", "claude": "claude-3.7-sonnet", "gemini": "gemini-2.5-pro"}  # EmpathicComm's file names

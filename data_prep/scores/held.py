@@ -27,12 +27,12 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import BeforeValidator, StringConstraints
 
-from data_prep.ledger import Step
-from data_prep.records import Count, Dialogue, HumanScore, Identifier, Language, Record, Role, Turn, dialogue_id
+from core.errors import UserError, near
+from core.ledger import Step
+from core.records import Count, Dialogue, HumanScore, Identifier, Language, Record, Role, Turn, dialogue_id
+from core.rows import Row, Rows
 from data_prep.scores.human import read_dialogues
-from data_prep.sources.rows import Row, Rows
 from data_prep.sources.support import merged
-from serve.errors import UserError, near
 
 SOURCE = "held"
 

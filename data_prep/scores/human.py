@@ -10,19 +10,16 @@ The corpora that come with scores are in `data_prep.scores.corpora`.
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from data_prep.ledger import Build, Step
-from data_prep.records import Comparison, Dialogue, HumanScore, Judgement, Preference
-from data_prep.rubrics import Rubric, load_rubric
-from data_prep.sources.rows import Row, Rows
-from serve.errors import UserError, near
-from serve.files import check_unique, read_jsonl
+from core.errors import UserError, near
+from core.files import check_unique, read_jsonl
+from core.ledger import Build, Step
+from core.records import Comparison, Dialogue, HumanScore, Judgement, Preference
+from core.rows import Row, Rows
+from core.rubrics import Rubric, load_rubric
 
 COLUMNS = ("dialogue_id", "language", "annotator", "rubric", "dimension", "value", "turn")
 
@@ -84,29 +81,6 @@ def _once(scores: Iterable[HumanScore], step: Step) -> list[HumanScore]:
             what = "same value" if first.value == score.value else "another value, the first stands"
             step.drop(f"given twice: {what}", f"{score.dialogue_id}/{score.dimension}")
     return list(kept.values())
-
-
-def round_half_up(value: float) -> int:
-    """The nearest whole number, halves upwards (2.5 → 3)."""
-    return math.floor(value + 0.5)
-
-
-def majority(targets: Sequence[float]) -> dict[str, Any]:
-    """Label counts of n ≥ 1 mean scores and the majority baseline: what one gets for always giving the most frequent label.
-
-    ACC is on the rounded scores, ACC_soft (within 1) on the scores as they are, as agreement is measured (shares, 0–1); of
-    equally frequent labels the better in ACC_soft, then the lower.
-    """
-    counts = Counter(map(round_half_up, targets))
-    soft = {label: sum(abs(label - target) <= 1 for target in targets) / len(targets) for label in counts}
-    label = min(counts, key=lambda each: (-counts[each], -soft[each], each))
-    return {
-        "n": len(targets),
-        "counts": {str(key): counts[key] for key in sorted(counts)},
-        "majority": label,
-        "majority_acc": counts[label] / len(targets),
-        "majority_acc_soft": soft[label],
-    }
 
 
 def read_dialogues(paths: Sequence[Path]) -> list[Dialogue]:

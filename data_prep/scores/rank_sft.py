@@ -1,7 +1,7 @@
 """Ranker training sets: human scores and dialogues become exactly what scoring sends, with the answer that people gave.
 
 One example a dimension (`paper`, as ESC-Eval section 3.4 trains ESC-RANK; `per_dimension`, the native prompt) or one with all
-dimensions (`joint`). The messages come from `data_prep.judge_prompts`, as those of scoring do.
+dimensions (`joint`). The messages come from `core.judge_prompts`, as those of scoring do.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from data_prep.judge_prompts import Method, judge_messages
-from data_prep.ledger import Step
-from data_prep.prompts import PromptPack
-from data_prep.records import Dialogue, HumanScore, Identifier, Language, Number, Record, Whole
-from data_prep.rubrics import Rubric, load_rubric
+from core.errors import UserError, near
+from core.judge_prompts import Method, judge_messages
+from core.ledger import Step
+from core.prompts import PromptPack
+from core.records import Dialogue, HumanScore, Identifier, Language, Message, Number, Record, Whole
+from core.rubrics import Rubric, load_rubric
+from core.statistics.accuracy import majority, round_half_up
+from core.statistics.means import exact_mean
 from data_prep.scores import synthetic
-from data_prep.scores.human import check_scale, majority, round_half_up
-from data_prep.scores.means import exact_mean
+from data_prep.scores.human import check_scale
 from data_prep.scores.splits import SHARES, Split, group_of, grouped_split, random_split, shares
 from data_prep.scores.splits import Method as SplitMethod
-from serve.client import Message
-from serve.errors import UserError, near
 
 Targets = dict[str, dict[str, float]]  # dialogue id → dimension → mean score
 

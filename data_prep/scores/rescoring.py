@@ -16,10 +16,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from data_prep.records import HumanScore
+from core.errors import UserError
+from core.records import HumanScore
+from core.statistics.means import exact_mean
 from data_prep.scores.annotation import ACCEPTED, TOLERATED, Asked
-from data_prep.scores.means import exact_mean
-from serve.errors import UserError
 
 JOINT = "joint"  # the sheet of what all review together
 Given = dict[tuple[str, str], dict[str, HumanScore]]  # (dialogue, dimension) → annotator → score

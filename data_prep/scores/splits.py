@@ -9,10 +9,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
-from data_prep.records import Dialogue
-from serve.embedded import need_modules
-from serve.errors import UserError
-from serve.files import digest
+from core.errors import UserError, need_modules
+from core.files import digest
+from core.records import Dialogue
 
 Split = Literal["train", "valid", "test"]
 Method = Literal["grouped", "random"]

@@ -20,11 +20,11 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
+from core.errors import UserError
+from core.files import check_unique, read_jsonl, read_yaml
+from core.records import Dialogue, HumanScore, Language, Record, Turn, dialogue_id
 from data_prep.bundled import BUNDLED
-from data_prep.records import Dialogue, HumanScore, Language, Record, Turn, dialogue_id
 from data_prep.scores.synthetic_rules import ASPECTS, Aspect, Part, Reply, score
-from serve.errors import UserError
-from serve.files import check_unique, read_jsonl, read_yaml
 
 LEAST = {
     "callback": 5,

@@ -9,7 +9,10 @@ from typing import TypeVar
 
 from rich.console import Console
 
-from data_prep.ledger import Build
+from core.errors import UserError, near
+from core.files import check_unique
+from core.ledger import Build
+from core.rows import MALFORMED, Item, Rows, Source
 from data_prep.sources import (
     bundled,
     character_llm,
@@ -35,9 +38,6 @@ from data_prep.sources import (
     socialbench,
     synthetic_esc,
 )
-from data_prep.sources.rows import MALFORMED, Item, Rows, Source
-from serve.errors import UserError, near
-from serve.files import check_unique
 
 _MODULES = (  # the seven of ESC-Eval's table 5, other support corpora, general role play, our samples, the user's own
     epitome,

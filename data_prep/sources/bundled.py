@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from data_prep.records import RolePlay, SupportDialogue
-from data_prep.sources.rows import Item, Rows, Source
+from core.records import RolePlay, SupportDialogue
+from core.rows import Item, Rows, Source
 
 
 def _reader(model: type[SupportDialogue] | type[RolePlay]) -> Callable[[list[Path], Rows], Iterator[Item]]:

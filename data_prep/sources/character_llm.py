@@ -14,9 +14,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from data_prep.records import RolePlay
+from core.records import RolePlay
+from core.rows import Raw, Row, Rows, Source, by_row
 from data_prep.sources.play import play
-from data_prep.sources.rows import Raw, Row, Rows, Source, by_row
 
 INTERVIEWER = "Interviewer"  # the files call every interviewer `Man`
 _MARKUP = re.compile(r"\((?:speaking|thinking)\)|<\|", re.IGNORECASE)

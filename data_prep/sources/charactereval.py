@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from data_prep.records import RolePlay, Whole
+from core.errors import UserError
+from core.records import RolePlay, Whole
+from core.rows import Item, Raw, Row, Rows, Source
 from data_prep.sources.play import play, profile
-from data_prep.sources.rows import Item, Raw, Row, Rows, Source
-from serve.errors import UserError
 
 PROFILES = "character_profiles.json"
 PERSONA = 600  # characters

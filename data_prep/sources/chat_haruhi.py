@@ -19,9 +19,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from data_prep.records import RolePlay
+from core.records import RolePlay
+from core.rows import Item, Raw, Row, Rows, Source
 from data_prep.sources.play import language_of, play
-from data_prep.sources.rows import Item, Raw, Row, Rows, Source
 
 NARRATOR = "旁白"
 LOG = "user"

@@ -20,10 +20,10 @@ from typing import Any
 import orjson
 from pydantic import Field, ValidationError
 
-from data_prep.records import RolePlay
+from core.files import explain
+from core.records import RolePlay
+from core.rows import Item, Raw, Row, Rows, Source
 from data_prep.sources.play import play, shortened
-from data_prep.sources.rows import Item, Raw, Row, Rows, Source
-from serve.files import explain
 
 PERSONA = 800  # characters
 NARRATOR = "Environment"

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from data_prep.records import Language, Whole
+from core.records import Language, Whole
+from core.rows import Item, Raw, Rows, Source
 from data_prep.sources.posts import post
-from data_prep.sources.rows import Item, Raw, Rows, Source
 
 
 class _English(Raw):

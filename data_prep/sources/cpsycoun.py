@@ -13,10 +13,10 @@ from pathlib import Path, PurePosixPath
 
 import orjson
 
-from data_prep.records import Role, SupportDialogue
-from data_prep.sources.rows import Item, Raw, Row, Rows, Source
+from core.files import load_json, read_bytes
+from core.records import Role, SupportDialogue
+from core.rows import Item, Raw, Row, Rows, Source
 from data_prep.sources.support import by_role, support_dialogue
-from serve.files import load_json, read_bytes
 
 OTHERS = "someone besides one seeker and one counsellor speaks"
 _ROLES: dict[str, Role] = {"来访者": "seeker", "求助者": "seeker", "心理咨询师": "supporter", "支持者": "supporter"}

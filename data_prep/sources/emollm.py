@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from data_prep.records import Role
-from data_prep.sources.rows import Item, Raw, Rows, Source
+from core.records import Role
+from core.rows import Item, Raw, Rows, Source
 from data_prep.sources.support import support_dialogue
 
 

@@ -12,8 +12,8 @@ from typing import Annotated
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
-from data_prep.records import Number, SupportDialogue
-from data_prep.sources.rows import Raw, Row, Rows, Sampled, Source, by_row
+from core.records import Number, SupportDialogue
+from core.rows import Raw, Row, Rows, Sampled, Source, by_row
 from data_prep.sources.support import ROLES, by_role, support_dialogue
 
 MISSING = -1  # the split files' mark for a survey question that was not answered

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from data_prep.records import SupportDialogue, Whole
-from data_prep.sources.rows import Item, Raw, Row, Rows, Source
+from core.records import SupportDialogue, Whole
+from core.rows import Item, Raw, Row, Rows, Source
 from data_prep.sources.support import ROLES, by_role, support_dialogue
 
 SEEN = "dialogue already read"

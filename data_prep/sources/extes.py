@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from data_prep.records import Role
-from data_prep.sources.rows import Item, Raw, Row, Rows, Sampled, Source
+from core.records import Role
+from core.rows import Item, Raw, Row, Rows, Sampled, Source
 from data_prep.sources.support import support_dialogue
 
 _ROLES: dict[str, Role] = {"User": "seeker", "AI": "supporter"}

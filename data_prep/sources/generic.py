@@ -17,13 +17,13 @@ from typing import Annotated, Literal
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from data_prep.records import Language, Role
+from core.errors import UserError
+from core.files import explain, load_json
+from core.records import Language, Role
+from core.rows import Item, Row, Rows, Source
 from data_prep.sources.play import play
 from data_prep.sources.posts import post
-from data_prep.sources.rows import Item, Row, Rows, Source
 from data_prep.sources.support import support_dialogue
-from serve.errors import UserError
-from serve.files import explain, load_json
 
 NAME = "generic"
 _FIRST_LINE = 'the first line names the corpus: {"source": "my_corpus", "licence": "CC BY 4.0"}'

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import re
 
-from data_prep.records import RolePlay
+from core.records import RolePlay
+from core.rows import Raw, Row, Rows, Source, by_row
 from data_prep.sources.play import filled, play, shortened
-from data_prep.sources.rows import Raw, Row, Rows, Source, by_row
 
 PERSONA = 800  # characters
 _PARTNER = "You"

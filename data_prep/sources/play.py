@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from data_prep.records import Language, RolePlay
-from data_prep.sources.rows import Row, Rows
+from core.records import Language, RolePlay
+from core.rows import Row, Rows
 
 _CJK = re.compile(r"[一-鿿]")
 _LATIN = re.compile(r"[A-Za-z]")

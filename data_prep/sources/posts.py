@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from data_prep.records import Language, Post
-from data_prep.sources.rows import Row, Rows
+from core.records import Language, Post
+from core.rows import Row, Rows
 
 SAME_PAIR = "pair already read"
 FURTHER_REPLY = "further reply to a post already read"

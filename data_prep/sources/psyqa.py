@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from data_prep.records import Whole
+from core.records import Whole
+from core.rows import Item, Raw, Row, Rows, Sampled, Source
 from data_prep.sources.posts import Pair, first_replies
-from data_prep.sources.rows import Item, Raw, Row, Rows, Sampled, Source
 
 
 class _Answer(Raw):

@@ -10,9 +10,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from data_prep.records import RolePlay
+from core.records import RolePlay
+from core.rows import Item, Raw, Row, Rows, Source
 from data_prep.sources.play import language_of, play
-from data_prep.sources.rows import Item, Raw, Row, Rows, Source
 
 _ASKING = {"en": "Someone", "zh": "提问者"}  # the corpus does not say who asks
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from pydantic import Field
 
-from data_prep.records import RolePlay
+from core.records import RolePlay
+from core.rows import Raw, Row, Rows, Source, by_row
 from data_prep.sources.play import filled, play, profile, shortened
-from data_prep.sources.rows import Raw, Row, Rows, Source, by_row
 
 SHORTENED = 800  # characters of persona and of scene
 _PLAYED = "npc"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from core.rows import Item, Rows, Source
 from data_prep.sources.posts import post
-from data_prep.sources.rows import Item, Rows, Source
 
 
 def read(files: list[Path], rows: Rows) -> Iterator[Item]:

@@ -11,10 +11,10 @@ from pathlib import Path
 import orjson
 from pydantic import ConfigDict
 
-from data_prep.records import Role
-from data_prep.sources.rows import Item, Raw, Row, Rows, Sampled, Source
+from core.files import load_json, read_bytes
+from core.records import Role
+from core.rows import Item, Raw, Row, Rows, Sampled, Source
 from data_prep.sources.support import by_role, support_dialogue
-from serve.files import load_json, read_bytes
 
 _ROLES: dict[str, Role] = {"client": "seeker", "counselor": "supporter"}
 

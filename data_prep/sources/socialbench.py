@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from data_prep.records import Language, RolePlay
+from core.records import Language, RolePlay
+from core.rows import Raw, Row, Rows, Source, by_row
 from data_prep.sources.play import play
-from data_prep.sources.rows import Raw, Row, Rows, Source, by_row
 
 _UNDEFINED = {0x81, 0x8D, 0x8F, 0x90, 0x9D}  # mean nothing in Windows-1252
 _SIGNS = {code: "" if code in _UNDEFINED else bytes([code]).decode("cp1252") for code in range(0x80, 0xA0)}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from data_prep.records import Language, Role, SupportDialogue, Turn
-from data_prep.sources.rows import Row, Rows
+from core.records import Language, Role, SupportDialogue, Turn
+from core.rows import Row, Rows
 
 ROLES: dict[str, Role] = {"usr": "seeker", "seeker": "seeker", "speaker": "seeker"}
 ROLES |= {"sys": "supporter", "supporter": "supporter", "listener": "supporter"}

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from pydantic import AliasChoices, Field
 
-from data_prep.ledger import Step
-from data_prep.records import SupportDialogue
-from data_prep.sources.rows import Item, Raw, Row, Rows, Source
+from core.ledger import Step
+from core.records import SupportDialogue
+from core.rows import Item, Raw, Row, Rows, Source
 from data_prep.sources.support import support_dialogue
 
 NO_TAGS = "no strategy tags: who supports is not stated"

@@ -14,10 +14,10 @@ from itertools import combinations, groupby
 
 import numpy as np
 
-from data_prep.records import Dialogue, Judgement, Language
-from data_prep.rubrics import Rubric
-from data_prep.scores.bootstrap import RESAMPLES, SEED, Floats, interval
-from data_prep.tables import Estimate, Table
+from core.records import Dialogue, Judgement, Language
+from core.rubrics import Rubric
+from core.statistics.bootstrap import RESAMPLES, SEED, Floats, interval
+from core.tables import Estimate, Table
 from evalsuite.statistics import paired
 from evalsuite.statistics.coefficients import coefficients
 from evalsuite.statistics.leaderboard import Contestant, stack, tally

@@ -9,14 +9,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from data_prep.records import Dialogue, Judgement, Language
-from data_prep.rubrics import Rubric
-from data_prep.tables import Cell, Estimate, Table
+from core.errors import UserError
+from core.records import Dialogue, Judgement, Language
+from core.rubrics import Rubric
+from core.tables import Cell, Estimate, Table
 from evalsuite.checks.health import AS_IS, HEALTH, INJECTED, NEUTRAL, PAIRED_NOTE, label_of, ways_of_asking
 from evalsuite.statistics import paired
 from evalsuite.statistics.leaderboard import stack
 from evalsuite.statistics.summary import AVERAGE, Scorer, Value, checked, scorer_of
-from serve.errors import UserError
 
 
 @dataclass(frozen=True)

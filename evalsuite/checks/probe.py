@@ -14,8 +14,10 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rich.console import Console
 
-from data_prep.records import Dialogue, Judgement, Language
-from data_prep.rubrics import Rubric, Scale
+from core.errors import UserError
+from core.files import CONFIGS, check_unique, digest, read_yaml, write_jsonl
+from core.records import Dialogue, Judgement, Language
+from core.rubrics import Rubric, Scale
 from evalsuite.checks.health import AS_IS, INJECTED, NEUTRAL, REVERSED
 from evalsuite.config import Resolved
 from evalsuite.frameworks.emoharbor import unthought
@@ -25,8 +27,6 @@ from evalsuite.pipeline import Fleet
 from evalsuite.role_play.seekers import ask_all
 from evalsuite.runs import Run
 from serve.client import ChatClient
-from serve.errors import UserError
-from serve.files import CONFIGS, check_unique, digest, read_yaml, write_jsonl
 
 SLACK = 0.1  # share of its characters by which a neutral text may be longer or shorter
 

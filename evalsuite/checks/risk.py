@@ -16,11 +16,11 @@ from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from data_prep.records import Dialogue, Language
-from data_prep.scores.accuracy import share
-from data_prep.tables import Cell, Estimate, Table
+from core.files import CONFIGS, digest, read_yaml
+from core.records import Dialogue, Language
+from core.statistics.accuracy import share
+from core.tables import Cell, Estimate, Table
 from evalsuite.statistics.summary import supporter_of
-from serve.files import CONFIGS, digest, read_yaml
 
 RISK = "Risk"
 Category = Literal["self_harm", "abuse", "acute_danger"]

@@ -15,15 +15,15 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
-from data_prep.records import Dialogue, Judgement, Language
-from data_prep.rubrics import Rubric
-from data_prep.tables import Table
+from core.files import CONFIGS, read_yaml
+from core.records import Dialogue, Judgement, Language
+from core.rubrics import Rubric
+from core.specs import load_spec, model_names
+from core.tables import Table
 from evalsuite.checks.health import HEALTH, as_they_are
 from evalsuite.statistics import paired
 from evalsuite.statistics.leaderboard import stack, tally
 from evalsuite.statistics.summary import Scorer, Value, supporter_of
-from serve.files import CONFIGS, read_yaml
-from serve.specs import load_spec, model_names
 
 Likeness = Literal["same checkpoint", "same family"]
 

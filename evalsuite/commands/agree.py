@@ -11,11 +11,14 @@ from typing import Annotated, Any, TypeVar
 import typer
 from rich.console import Console
 
-from data_prep.records import HumanScore, Judgement
-from data_prep.rubrics import Rubric, known_rubric
+from core.errors import UserError, near
+from core.files import write_text
+from core.paths import IN_FILE, IN_NAME
+from core.records import HumanScore, Judgement
+from core.rubrics import Rubric, known_rubric
+from core.tables import Table, to_markdown
 from data_prep.scores.annotator_agreement import agreement, agreement_table, pair_table
 from data_prep.scores.human import Check
-from data_prep.tables import Table, to_markdown
 from evalsuite.commands.options import out_tables
 from evalsuite.commands.output import deliver
 from evalsuite.reported.against import against
@@ -33,9 +36,6 @@ from evalsuite.statistics.judges import (
     table4,
 )
 from evalsuite.statistics.summary import checked, dimension_label, scorer_of
-from serve.errors import UserError, near
-from serve.files import write_text
-from serve.paths import IN_FILE, IN_NAME
 
 console = Console()
 SYNTHETIC = "construction"  # who `python -m data_prep score-set` says gave its scores

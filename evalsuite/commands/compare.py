@@ -7,7 +7,9 @@ from typing import Annotated, cast, get_args
 
 import typer
 
-from data_prep.tables import to_markdown
+from core.errors import UserError
+from core.files import write_text
+from core.tables import to_markdown
 from evalsuite.commands.options import IN_RUN, out_tables
 from evalsuite.commands.output import deliver
 from evalsuite.statistics.comparison import compare as compare_runs
@@ -15,8 +17,6 @@ from evalsuite.statistics.comparison import read_runs
 from evalsuite.statistics.comparison_tables import as_json as figures_of
 from evalsuite.statistics.comparison_tables import tables as tables_of
 from evalsuite.statistics.summary import Value
-from serve.errors import UserError
-from serve.files import write_text
 
 
 def compare(

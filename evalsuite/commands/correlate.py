@@ -10,7 +10,9 @@ from typing import Annotated, TypeVar, get_args
 import typer
 from rich.console import Console
 
-from data_prep.rubrics import known_rubric, load_rubric
+from core.errors import UserError, near
+from core.paths import IN_FILE
+from core.rubrics import known_rubric, load_rubric
 from data_prep.scores.human import read_dialogues
 from evalsuite.commands.options import AgainstOption, out_tables
 from evalsuite.commands.output import deliver
@@ -20,8 +22,6 @@ from evalsuite.statistics.alignment import alignment_tables
 from evalsuite.statistics.coefficients import LEVELS, Level
 from evalsuite.statistics.correlation import PairBy, Pairing, SampleBy, correlation_tables, correlations
 from evalsuite.statistics.summary import Value
-from serve.errors import UserError, near
-from serve.paths import IN_FILE
 
 console = Console()
 T = TypeVar("T", bound=str)

@@ -7,14 +7,14 @@ from typing import Annotated, cast, get_args
 
 import typer
 
+from core.errors import UserError, near
+from core.paths import IN_FILE
 from evalsuite.commands.options import IN_RUN, out_tables
 from evalsuite.commands.output import deliver
 from evalsuite.reported.against import against
 from evalsuite.statistics import discrimination, discrimination_tables
 from evalsuite.statistics.comparison import read_run
 from evalsuite.statistics.summary import Value
-from serve.errors import UserError, near
-from serve.paths import IN_FILE
 
 ValueOption = Annotated[
     str, typer.Option(help="Of a run: value, the verdicts, or expected, their means by the judge's token probabilities.")

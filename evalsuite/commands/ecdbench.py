@@ -10,7 +10,10 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from data_prep.tables import Table
+from core.errors import UserError, near
+from core.files import write_jsonl
+from core.paths import IN_FILE, IN_NAME, OUT_FILE, Verbs
+from core.tables import Table
 from evalsuite.commands import ecdbench_run
 from evalsuite.commands.options import out_tables
 from evalsuite.commands.output import deliver, plain
@@ -34,9 +37,6 @@ from evalsuite.fdaef.tables import (
 )
 from evalsuite.fdaef.uncertainty import separations
 from evalsuite.reported.tables import load_reported
-from serve.errors import UserError, near
-from serve.files import write_jsonl
-from serve.paths import IN_FILE, IN_NAME, OUT_FILE, Verbs
 
 app = Verbs(
     no_args_is_help=True,

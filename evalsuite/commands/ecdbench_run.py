@@ -14,8 +14,12 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from data_prep.prompts import load_pack
-from data_prep.tables import Table
+from core.errors import UserError, near, need_modules
+from core.files import digest, read_jsonl, sha256_file, write_jsonl
+from core.paths import IN_FILE, IN_FOLDER, IN_NAME
+from core.prompts import load_pack
+from core.specs import ModelSpec, load_spec
+from core.tables import Table
 from evalsuite.commands.options import EndpointOption, endpoints_of, out_tables
 from evalsuite.commands.output import deliver, exit_if_lost, plain
 from evalsuite.fdaef.aggregate import aggregate
@@ -28,13 +32,9 @@ from evalsuite.fdaef.tables import GAPS, cell_of, datasets_table
 from evalsuite.identity import identity
 from evalsuite.runs import Run, open_run
 from serve.batch import Batch
-from serve.embedded import need_modules, resolve_checkpoint
-from serve.errors import UserError, near
-from serve.files import digest, read_jsonl, sha256_file, write_jsonl
+from serve.checkpoints.embedded import resolve_checkpoint
 from serve.launch import Servers
-from serve.paths import IN_FILE, IN_FOLDER, IN_NAME
 from serve.plan import plan_servers
-from serve.specs import ModelSpec, load_spec
 
 console = Console()
 CONTEXT = 2048  # tokens that a model behind an address is taken to read, unless its spec says more

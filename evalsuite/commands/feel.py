@@ -9,7 +9,10 @@ from typing import Annotated, Any, get_args
 import typer
 from rich.console import Console
 
-from data_prep.rubrics import known_rubric
+from core.errors import UserError
+from core.files import read_jsonl, write_json, write_jsonl
+from core.paths import IN_FILE, IN_NAME, OUT_FILE, Verbs
+from core.rubrics import known_rubric
 from data_prep.scores.human import read_dialogues, read_preferences
 from data_prep.scores.splits import group_of
 from evalsuite import shards
@@ -42,9 +45,6 @@ from evalsuite.statistics.correlation import Pairing, SampleBy
 from evalsuite.statistics.ensemble import MODES, Weights
 from evalsuite.statistics.ensemble_tables import fit_tables, report
 from evalsuite.statistics.model_ranking import Combine, compare_ranks, human_ranks, metric_ranks, ranking_table
-from serve.errors import UserError
-from serve.files import read_jsonl, write_json, write_jsonl
-from serve.paths import IN_FILE, IN_NAME, OUT_FILE, Verbs
 
 app = Verbs(
     no_args_is_help=True,

@@ -9,15 +9,15 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from data_prep.records import HumanScore, Judgement
+from core.errors import UserError, near
+from core.files import read_yaml
+from core.paths import IN_FILE
+from core.records import HumanScore, Judgement
 from evalsuite.commands.options import out_tables
 from evalsuite.statistics import ensemble
 from evalsuite.statistics.agreement import gold_scores_of, judgements_of, of_annotators
 from evalsuite.statistics.ensemble import Panel, Scores, Weights
 from evalsuite.statistics.summary import scorer_of
-from serve.errors import UserError, near
-from serve.files import read_yaml
-from serve.paths import IN_FILE
 
 T = TypeVar("T", bound=str)
 

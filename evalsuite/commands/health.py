@@ -10,10 +10,12 @@ from typing import Annotated, Any, cast
 import typer
 from rich.console import Console
 
-from data_prep.records import Dialogue, Judgement
-from data_prep.rubrics import Rubric, load_rubric
+from core.errors import UserError
+from core.paths import IN_FILE, IN_NAME, Verbs, Writes
+from core.records import Dialogue, Judgement
+from core.rubrics import Rubric, load_rubric
+from core.tables import Table
 from data_prep.scores.human import read_dialogues
-from data_prep.tables import Table
 from evalsuite import shards
 from evalsuite.checks import health as checks
 from evalsuite.checks import injections as injected
@@ -37,8 +39,6 @@ from evalsuite.pipeline import Fleet
 from evalsuite.runs import open_run
 from evalsuite.statistics.agreement import read_judgements
 from evalsuite.statistics.summary import Value
-from serve.errors import UserError
-from serve.paths import IN_FILE, IN_NAME, Verbs, Writes
 
 app = Verbs(
     no_args_is_help=True,

@@ -8,15 +8,15 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from core.errors import UserError
+from core.files import write_jsonl
+from core.paths import IN_FILE, OUT_FILE
 from data_prep.scores.human import read_dialogues
 from evalsuite.commands.options import out_tables
 from evalsuite.commands.output import deliver
 from evalsuite.respond import Response, paired, read_responses
 from evalsuite.statistics.text_figures import figures, figures_json, metric_tables
 from evalsuite.statistics.text_metrics import judgements, measure
-from serve.errors import UserError
-from serve.files import write_jsonl
-from serve.paths import IN_FILE, OUT_FILE
 
 console = Console()
 

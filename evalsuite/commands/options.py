@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
+from core.errors import UserError
+from core.masking import problem_of
+from core.paths import IN_FILE, IN_NAME, Reads, Writes
 from evalsuite.config import Resolved, load_config
-from serve.errors import UserError
-from serve.masking import problem_of
-from serve.paths import IN_FILE, IN_NAME, Reads, Writes
 
 RECORDS = (
     *("cards.jsonl", "profiles.jsonl", "dialogues.jsonl", "judgements.jsonl", "turn_judgements.jsonl"),

@@ -12,8 +12,8 @@ from typing import Any
 import orjson
 from rich.console import Console
 
-from data_prep.tables import Table, to_console, write_csv
-from serve.files import write_json
+from core.files import write_json
+from core.tables import Table, to_console, write_csv
 
 
 def deliver(

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
+from core.paths import IN_FILE
 from data_prep.scores.human import read_comparisons
 from evalsuite.commands.options import out_tables
 from evalsuite.commands.output import deliver, plain
 from evalsuite.role_play.win_rates import TITLES
 from evalsuite.statistics.win_rates import Words, choices_of, mode_of, win_rate_tables
-from serve.paths import IN_FILE
 
 WORDS = Words("pairwise", "system", "items")
 

@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from data_prep.tables import to_console
+from core.paths import IN_NAME, Verbs
+from core.tables import to_console
 from evalsuite.commands.output import print_json
 from evalsuite.reported.against import as_printed, disagreement_table
 from evalsuite.reported.recomputation import check as recompute
 from evalsuite.reported.tables import load_reported
-from serve.paths import IN_NAME, Verbs
 
 reported = Verbs(
     no_args_is_help=True,

@@ -10,7 +10,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from data_prep.records import Dialogue
+from core.errors import UserError, near
+from core.files import digest, write_jsonl
+from core.paths import IN_FILE
+from core.records import Dialogue
 from data_prep.scores.human import read_dialogues
 from evalsuite.commands.options import (
     BaseUrlOption,
@@ -30,9 +33,6 @@ from evalsuite.runs import Run, open_run
 from evalsuite.statistics.text_figures import figures, figures_json, metric_tables
 from evalsuite.statistics.text_metrics import measure, need_metrics
 from serve.batch import Batch
-from serve.errors import UserError, near
-from serve.files import digest, write_jsonl
-from serve.paths import IN_FILE
 
 console = Console()
 

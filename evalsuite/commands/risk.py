@@ -9,15 +9,15 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from core.errors import UserError
+from core.files import write_jsonl
+from core.paths import IN_FILE
+from core.tables import Table, fmt
 from data_prep.scores.human import read_dialogues
-from data_prep.tables import Table, fmt
 from evalsuite import shards
 from evalsuite.checks.risk import CONTENT_WARNING, Counted, Found, count, excerpt, find, tables
 from evalsuite.commands.options import IN_RUN, out_tables
 from evalsuite.commands.output import deliver
-from serve.errors import UserError
-from serve.files import write_jsonl
-from serve.paths import IN_FILE
 
 console = Console()
 

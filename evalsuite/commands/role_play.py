@@ -9,12 +9,16 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from core.errors import UserError
+from core.files import check_unique, write_jsonl
+from core.paths import IN_FILE, IN_NAME, Reads, Verbs, Writes
+from core.prompts import load_pack
+from core.records import LOST, Dialogue, Preference, RoleCard
+from core.rubrics import load_rubric
+from core.specs import load_spec
+from core.tables import Table
 from data_prep.cards import load_cards
-from data_prep.prompts import load_pack
-from data_prep.records import LOST, Dialogue, Preference, RoleCard
-from data_prep.rubrics import load_rubric
 from data_prep.scores.human import Check, read_dialogues, read_preferences, read_scores
-from data_prep.tables import Table
 from evalsuite import shards
 from evalsuite.commands.options import IN_RUN, AgainstOption, EndpointOption, JudgeOption, LanguageOption, out_tables, resolve
 from evalsuite.commands.output import deliver, exit_if_lost, plain
@@ -30,10 +34,6 @@ from evalsuite.runs import open_run
 from evalsuite.statistics.agreement import read_judgements
 from evalsuite.statistics.win_rates import mode_of
 from serve.batch import Batch
-from serve.errors import UserError
-from serve.files import check_unique, write_jsonl
-from serve.paths import IN_FILE, IN_NAME, Reads, Verbs, Writes
-from serve.specs import load_spec
 
 PACK = "role_play_judge"
 IN_SEEKER = Reads("place", ("dialogues.jsonl", "cards.jsonl"), labelled=True)

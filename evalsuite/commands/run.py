@@ -12,6 +12,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from core.errors import UserError
+from core.paths import Reads
+from core.wandb_offline import need_wandb
 from data_prep.scores.human import read_dialogues
 from evalsuite import pipeline, shards
 from evalsuite.commands.limits import (
@@ -54,10 +57,7 @@ from evalsuite.runs import Run, open_run
 from evalsuite.shards import Shard
 from evalsuite.statistics.summary import cut_off
 from serve.budget import Budget
-from serve.errors import UserError
-from serve.paths import Reads
 from serve.retry import Retry
-from serve.wandb_offline import need_wandb
 
 console = Console()
 ShardOption = Annotated[

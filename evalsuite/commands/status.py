@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from data_prep.tables import to_console
+from core.errors import UserError
+from core.tables import to_console
 from evalsuite.commands.options import IN_RUN
 from evalsuite.runs import Run
 from evalsuite.status import status as tables
-from serve.errors import UserError
 
 
 def status(

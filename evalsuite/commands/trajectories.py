@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
+from core.files import read_object
 from evalsuite.commands.discriminate import AgainstOption, ValueOption, value_of
 from evalsuite.commands.options import IN_RUN, out_tables
 from evalsuite.commands.output import deliver
 from evalsuite.reported.against import against
 from evalsuite.statistics import dialogue_costs, survival, trends
 from evalsuite.statistics.comparison import read_run
-from serve.files import read_object
 
 
 def trajectories(

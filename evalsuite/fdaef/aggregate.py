@@ -14,11 +14,11 @@ from typing import Literal
 
 import numpy as np
 
-from data_prep.scores.bootstrap import Floats, interval
-from data_prep.tables import Estimate
+from core.errors import UserError
+from core.statistics.bootstrap import Floats, interval
+from core.tables import Estimate
 from evalsuite.fdaef.registry import Benchmark, Capability, SubCapability, Task
 from evalsuite.fdaef.scores import Measured, ModelScores
-from serve.errors import UserError
 
 Layer = Literal["total", "capability", "sub_capability", "level", "task", "dataset", "method"]
 Missing = Literal["null", "zero"]

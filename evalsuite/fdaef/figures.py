@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from data_prep import page
-from data_prep.scores.bootstrap import Floats
-from data_prep.tables import Estimate, Table, clean, fmt
+from core import page
+from core.files import write_text
+from core.statistics.bootstrap import Floats
+from core.tables import Estimate, Table, clean, fmt
 from evalsuite.fdaef.aggregate import Node, Result
 from evalsuite.fdaef.registry import Benchmark, ModelFacts
 from evalsuite.report.charts import Chart
 from evalsuite.report.report import TEMPLATES as REPORT
-from serve.files import write_text
 
 HERE = Path(__file__).parent
 TYPES = {"closed": "closed-source", "open": "open-source"}

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from data_prep.records import Whole
-from data_prep.sources.rows import Raw, Row, Rows
-from serve.errors import UserError, near
-from serve.files import CONFIGS, load_yaml, read_bytes
+from core.errors import UserError, near
+from core.files import CONFIGS, load_yaml, read_bytes
+from core.records import Whole
+from core.rows import Raw, Row, Rows
 
 Doc = dict[str, Any]
 Text = Annotated[str, Field(min_length=1)]

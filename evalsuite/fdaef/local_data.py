@@ -13,11 +13,11 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from data_prep.ledger import Step
-from data_prep.sources.rows import Rows
+from core.errors import UserError, near
+from core.files import CONFIGS, read_yaml
+from core.ledger import Step
+from core.rows import Rows
 from evalsuite.fdaef.forms import FORMS, Doc
-from serve.errors import UserError, near
-from serve.files import CONFIGS, read_yaml
 
 SUMMARY = "summary"  # the task that the model answers with a summary, which a judge scores; lm-eval has no part in it
 

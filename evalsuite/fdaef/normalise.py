@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from data_prep.scores.bootstrap import Floats
+from core.statistics.bootstrap import Floats
 
 Items = Literal["mean", "f1", "macro_f1", "micro_f1", "stereoset_lms", "stereoset_ss", "bbq_ambiguous", "bbq_disambiguated"]
 Value = float | str | None

@@ -15,9 +15,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from core.errors import UserError, near
+from core.files import CONFIGS, read_named, read_yaml
 from evalsuite.fdaef.normalise import Metric
-from serve.errors import UserError, near
-from serve.files import CONFIGS, read_named, read_yaml
 
 Language = Literal["en", "zh"]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from data_prep.tables import Cell, Table
+from core.tables import Cell, Table
 from evalsuite.fdaef.registry import Benchmark, SubCapability
 from evalsuite.reported.tables import load_reported
 

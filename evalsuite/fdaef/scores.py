@@ -21,12 +21,12 @@ from typing import Annotated, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, model_validator
 
-from data_prep.records import Identifier, Number, Whole
-from data_prep.scores.bootstrap import RESAMPLES, Floats, resampled_means
+from core.errors import UserError, near
+from core.files import digest, read_placed
+from core.records import Identifier, Number, Whole
+from core.statistics.bootstrap import RESAMPLES, Floats, resampled_means
 from evalsuite.fdaef.normalise import check_item, features
 from evalsuite.fdaef.registry import Benchmark, Method
-from serve.errors import UserError, near
-from serve.files import digest, read_placed
 
 T = TypeVar("T")
 

@@ -11,11 +11,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_prep.prompts import load_pack
-from data_prep.records import Dialogue, Judgement, Language, Termination, Turn, dialogue_id
-from data_prep.rubrics import load_rubric
+from core.errors import UserError, near
+from core.files import check_unique, read_jsonl
+from core.prompts import load_pack
+from core.records import Dialogue, Judgement, Language, Termination, Turn, dialogue_id
+from core.rubrics import load_rubric
+from core.tables import Table
 from data_prep.scores.human import read_dialogues
-from data_prep.tables import Table
 from evalsuite.dialogue import utterance
 from evalsuite.fdaef.forms import Doc
 from evalsuite.fdaef.local_data import SUMMARY
@@ -25,9 +27,7 @@ from evalsuite.fdaef.tasks import draw
 from serve.answers import Reply
 from serve.batch import Batch
 from serve.client import Question
-from serve.errors import UserError, near
 from serve.failures import Unanswered
-from serve.files import check_unique, read_jsonl
 
 FRAMEWORK = "ecdbench"
 

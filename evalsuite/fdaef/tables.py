@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from data_prep.scores.bootstrap import RESAMPLES
-from data_prep.tables import Cell, Table
+from core.statistics.bootstrap import RESAMPLES
+from core.tables import Cell, Table
 from evalsuite.fdaef.aggregate import Missing, Node, Result
 from evalsuite.fdaef.registry import Benchmark
 from evalsuite.fdaef.scores import ModelScores

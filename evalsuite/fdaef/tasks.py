@@ -15,12 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from core.errors import UserError, near
+from core.files import CONFIGS
 from evalsuite.fdaef.forms import Doc
 from evalsuite.fdaef.local_data import Part
 from evalsuite.fdaef.registry import Benchmark, Dataset
 from evalsuite.fdaef.scores import Score
-from serve.errors import UserError, near
-from serve.files import CONFIGS
 
 TASKS = CONFIGS / "ecdbench" / "tasks"
 Sample = Mapping[str, Any]

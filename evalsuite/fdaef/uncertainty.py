@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from data_prep.scores.bootstrap import RESAMPLES, SEED, Floats
+from core.statistics.bootstrap import RESAMPLES, SEED, Floats
 from evalsuite.fdaef.aggregate import Layer, Missing, Node, Result, Weights, aggregate
 from evalsuite.fdaef.registry import Benchmark
 from evalsuite.fdaef.scores import ModelScores, node_paths

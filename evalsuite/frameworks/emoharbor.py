@@ -18,17 +18,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from data_prep.judge_prompts import told
+from core.errors import UserError
+from core.judge_prompts import told
+from core.prompts import PromptPack
+from core.records import Dialogue, Language, Turn, dialogue_id
+from core.specs import ModelSpec
 from data_prep.profiles import Profile, profile_text
-from data_prep.prompts import PromptPack
-from data_prep.records import Dialogue, Language, Turn, dialogue_id
 from evalsuite.config import Resolved
 from evalsuite.dialogue import ModelSide, Plan, Utterance, utterance
 from serve.answers import Reply
 from serve.batch import together
 from serve.client import ChatClient, Question
-from serve.errors import UserError
-from serve.specs import ModelSpec
 
 FRAMEWORK = "emoharbor"
 _LABELS: dict[Language, dict[str, str]] = {

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from data_prep.records import Turn, dialogue_id
-from data_prep.seeker_prompts import greeting, seeker_system
+from core.records import Turn, dialogue_id
+from core.seeker_prompts import greeting, seeker_system
 from evalsuite.config import Resolved
 from evalsuite.dialogue import ModelSide, Plan
 from serve.client import ChatClient

@@ -16,9 +16,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rich.console import Console
 
-from data_prep.judge_prompts import JudgeMethod, check_pack
-from data_prep.prompts import PromptPack
-from data_prep.records import Dialogue, Judgement, Language
+from core.errors import UserError, near
+from core.files import digest, write_jsonl
+from core.judge_prompts import JudgeMethod, check_pack
+from core.paths import IN_NAME
+from core.prompts import PromptPack
+from core.records import Dialogue, Judgement, Language
+from core.specs import ModelSpec
 from evalsuite.config import EvalConfig, Resolved, overridden
 from evalsuite.identity import identity
 from evalsuite.judge import Judge
@@ -29,10 +33,6 @@ from evalsuite.runs import Run
 from evalsuite.statistics.band_methods import Cost
 from evalsuite.statistics.summary import scorer_of
 from serve.client import ChatClient
-from serve.errors import UserError, near
-from serve.files import digest, write_jsonl
-from serve.paths import IN_NAME
-from serve.specs import ModelSpec
 
 FRAMEWORK = "feel"
 Method = Literal["bands", "tokens"]

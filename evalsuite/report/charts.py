@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.records import Dialogue, HumanScore, Judgement
-from data_prep.rubrics import Rubric
-from data_prep.tables import DASH, clean, fmt
+from core.records import Dialogue, HumanScore, Judgement
+from core.rubrics import Rubric
+from core.tables import DASH, clean, fmt
 from evalsuite.statistics.judges import POOLED, Confusion, calibration, confusion
 from evalsuite.statistics.leaderboard import Score
 from evalsuite.statistics.summary import (

@@ -14,10 +14,13 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.text import Text
 
+from core.errors import UserError
+from core.files import read_jsonl, read_object
+from core.records import Dialogue, HumanScore, Judgement, RoleCard, Usage
+from core.rubrics import Rubric
+from core.specs import EMBEDDED_PREFIX
+from core.tables import Estimate, Table, to_console, too_wide
 from data_prep.profiles import Profile
-from data_prep.records import Dialogue, HumanScore, Judgement, RoleCard, Usage
-from data_prep.rubrics import Rubric
-from data_prep.tables import Estimate, Table, to_console, too_wide
 from evalsuite.checks import risk
 from evalsuite.checks.shared_bases import alike, bases
 from evalsuite.report.charts import Chart
@@ -43,9 +46,6 @@ from evalsuite.statistics.summary import (
     terminations,
 )
 from evalsuite.versions import made_with
-from serve.errors import UserError
-from serve.files import read_jsonl, read_object
-from serve.specs import EMBEDDED_PREFIX
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from data_prep.records import Dialogue, Judgement, Termination
-from data_prep.rubrics import Rubric
-from data_prep.tables import Estimate, fmt
+from core.records import Dialogue, Judgement, Termination
+from core.rubrics import Rubric
+from core.tables import Estimate, fmt
 from evalsuite.report.charts import LANGUAGES
 from evalsuite.statistics.leaderboard import Score, ranks, tally
 from evalsuite.statistics.summary import AVERAGE, MISSING, Scorer, broken, languages_of, missing

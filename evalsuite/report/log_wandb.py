@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data_prep.tables import Cell, Estimate, Table, clean
+from core.files import digest
+from core.tables import Cell, Estimate, Table, clean
+from core.wandb_offline import need_wandb, offline_without_key
 from evalsuite.report.charts import Chart
 from evalsuite.report.report import ReportContent, sections_of, summary_of
 from evalsuite.statistics.leaderboard import scores
-from serve.files import digest
-from serve.wandb_offline import need_wandb, offline_without_key
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

@@ -12,10 +12,11 @@ import orjson
 import yaml
 from markupsafe import Markup
 
-from data_prep import page
-from data_prep.records import Dialogue, HumanScore, Judgement, RoleCard
-from data_prep.rubrics import Rubric
-from data_prep.tables import Estimate, Table, clean, escape_markdown, to_markdown, write_csv
+from core import page
+from core.files import write_json, write_text
+from core.records import Dialogue, HumanScore, Judgement, RoleCard
+from core.rubrics import Rubric
+from core.tables import Estimate, Table, clean, escape_markdown, to_markdown, write_csv
 from evalsuite.report.charts import (
     LANGUAGES,
     SYNTHETIC_GOLD,
@@ -39,7 +40,6 @@ from evalsuite.statistics.summary import (
     scorer_of,
     supporter_of,
 )
-from serve.files import write_json, write_text
 
 PLUMBING = "Plumbing: scores that involve the embedded 135M model say nothing about quality."
 TEMPLATES = Path(__file__).parent / "templates"

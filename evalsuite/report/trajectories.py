@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from data_prep.rubrics import Rubric
-from data_prep.tables import clean, fmt
+from core.rubrics import Rubric
+from core.tables import clean, fmt
 from evalsuite.report.charts import LANGUAGES, Chart
 from evalsuite.statistics.summary import AVERAGE, dimension_label
 from evalsuite.statistics.survival import Curve

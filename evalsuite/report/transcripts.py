@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import orjson
 
-from data_prep.records import Dialogue, Judgement, RoleCard
-from data_prep.rubrics import Rubric
-from data_prep.tables import clean
+from core.records import Dialogue, Judgement, RoleCard
+from core.rubrics import Rubric
+from core.tables import clean
 from evalsuite.checks.risk import load_lexicon
 from evalsuite.statistics.summary import MISSING, UNREADABLE, checked, scorer_of, supporter_of, why_missing
 

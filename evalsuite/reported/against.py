@@ -7,11 +7,11 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cache
 
-from data_prep.scores.accuracy import wilson
-from data_prep.tables import Cell, Estimate, Table, fmt
+from core.errors import UserError, near
+from core.statistics.accuracy import wilson
+from core.tables import Cell, Estimate, Table, fmt
 from evalsuite.reported.recomputation import Checked, Disagreement, check
 from evalsuite.reported.tables import At, Counterpart, Printed, Reported, ReportedTable, load_reported
-from serve.errors import UserError, near
 
 TITLES = {"esc_eval": "ESC-Eval", "emoharbor": "EmoHarbor", "feel": "FEEL", "ecdbench": "ECDBench"}
 AGAINST = {"paper": "esc_eval", "emoharbor": "emoharbor", "feel": "feel"}  # what `--against` takes

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from core.errors import UserError, near
 from evalsuite.reported.tables import Printed, Reported, ReportedTable, Rule
-from serve.errors import UserError, near
 
 OPERATIONS = ("sum", "mean", "minus", "times", "ratio", "count")
 TABLE, LOST = "table", "lost"

@@ -17,8 +17,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr, model_validator
 
-from serve.errors import UserError, near
-from serve.files import CONFIGS, read_yaml
+from core.errors import UserError, near
+from core.files import CONFIGS, read_yaml
 
 COLUMN, PART = "column", "part"
 RELATIONS = ("equals", "at_most", "at_least", "multiple_of", "share_of", "sign_of")

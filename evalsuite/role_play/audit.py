@@ -11,17 +11,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data_prep.judge_prompts import transcript
-from data_prep.prompts import PromptPack
-from data_prep.records import Dialogue, Language, RoleCard
-from data_prep.scores.accuracy import share
-from data_prep.tables import Cell, Estimate, Table
+from core.judge_prompts import transcript
+from core.prompts import PromptPack
+from core.records import Dialogue, Language, Message, RoleCard
+from core.statistics.accuracy import share
+from core.tables import Cell, Estimate, Table
 from evalsuite.role_play.rules import CHECKS, EARLY, EVERYTHING, REPEATED, Finding, lines_of, told_at_once
 from evalsuite.role_play.seekers import over_cards, seeker_of
 from evalsuite.statistics.summary import supporter_of
 from serve.answers import Reply
 from serve.batch import Batch
-from serve.client import Message, Question
+from serve.client import Question
 from serve.failures import Unanswered
 
 SECTION = "Simulator audit"

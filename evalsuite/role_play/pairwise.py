@@ -12,17 +12,17 @@ from itertools import combinations
 
 from rich.console import Console
 
-from data_prep.judge_prompts import transcript
-from data_prep.prompts import PromptPack, load_pack
-from data_prep.records import Dialogue, Identifier, Order, Preference, Record, Verdict
+from core.errors import UserError
+from core.judge_prompts import transcript
+from core.prompts import PromptPack, load_pack
+from core.records import Dialogue, Identifier, Message, Order, Preference, Record, Verdict
 from evalsuite.config import Resolved
 from evalsuite.identity import identity
 from evalsuite.pipeline import Fleet
 from evalsuite.role_play.seekers import Field, ask_all, claim, seeker_of
 from evalsuite.runs import Run
 from evalsuite.statistics.win_rates import Mode
-from serve.client import ChatClient, Message, Question
-from serve.errors import UserError
+from serve.client import ChatClient, Question
 from serve.failures import Unanswered
 
 QUESTION = "closer_to_human"

@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable, Iterator
 from itertools import islice
 
+from core.records import Count, Dialogue, Identifier, Language, Record, RoleCard
 from data_prep.cards.heuristic import stated_age, stated_gender
 from data_prep.line_checks import MACHINE, SUPPORTER, phrase, units
-from data_prep.records import Count, Dialogue, Identifier, Language, Record, RoleCard
 from data_prep.role_play.contamination import terms
 
 EVERYTHING = 0.5  # share of the card's words in the first line from which it counts as all at once

@@ -18,13 +18,15 @@ import numpy as np
 import orjson
 from rich.console import Console
 
+from core.errors import UserError
+from core.files import check_unique, digest, read_bytes, read_jsonl
+from core.records import Dialogue, HumanScore, Judgement, Language, RoleCard, SupportDialogue
+from core.rubrics import Rubric
+from core.statistics.bootstrap import Floats
+from core.statistics.means import exact_mean
+from core.tables import Cell, Estimate, Table
 from data_prep.cards import load_cards
-from data_prep.records import Dialogue, HumanScore, Judgement, Language, RoleCard, SupportDialogue
-from data_prep.rubrics import Rubric
-from data_prep.scores.bootstrap import Floats
 from data_prep.scores.human import check_scale, read_dialogues
-from data_prep.scores.means import exact_mean
-from data_prep.tables import Cell, Estimate, Table
 from evalsuite import shards
 from evalsuite.config import Resolved
 from evalsuite.identity import score_config
@@ -36,9 +38,7 @@ from evalsuite.statistics.paired import card_estimates
 from evalsuite.statistics.summary import AVERAGE, checked, dimension_label, languages_of, scorer_of
 from serve.batch import in_flight
 from serve.client import ChatClient
-from serve.errors import UserError
 from serve.failures import NotStored
-from serve.files import check_unique, digest, read_bytes, read_jsonl
 from serve.progress import CallProgress
 
 ROLE_PLAY = "Role play"  # heading of the report

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from data_prep.records import LOST, Dialogue
-from data_prep.tables import Table
+from core.errors import UserError
+from core.records import LOST, Dialogue
+from core.tables import Table
 from evalsuite.role_play.pairwise import QUESTION, PairAnswer
 from evalsuite.role_play.seekers import ROLE_PLAY, seeker_of
 from evalsuite.statistics.win_rates import Choice, Mode, Words, win_rate_tables
-from serve.errors import UserError
 
 WORDS = Words("role_play", "seeker", "cards", ROLE_PLAY)
 TITLES = {QUESTION: "Closer to a human"}

@@ -1,7 +1,7 @@
-"""Agreement of one judge with gold scores, by the figures that `data_prep.scores.accuracy` defines (several: judges).
+"""Agreement of one judge with gold scores, by the figures that `core.statistics.accuracy` defines (several: judges).
 
 - The judge's score is `Judgement.value`: its most probable score.
-- Several annotators of one item are averaged first (`data_prep.scores.means`).
+- Several annotators of one item are averaged first (`core.statistics.means`).
 - `average` is the unweighted mean over dimensions; its `n` is the number of ratings.
 """
 
@@ -14,17 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.records import HumanScore, Judgement
-from data_prep.rubrics import Rubric
-from data_prep.scores.accuracy import accuracy, ece, quadratic_kappa, spearman
-from data_prep.scores.bootstrap import Floats, interval, resampled_means
-from data_prep.scores.human import read_scores, round_half_up
-from data_prep.scores.means import comparable, exact_mean, mean_of_all
-from data_prep.tables import Cell, Estimate, Table
+from core.errors import UserError, near
+from core.files import read_bytes, read_jsonl
+from core.records import HumanScore, Judgement
+from core.rubrics import Rubric
+from core.statistics.accuracy import accuracy, ece, quadratic_kappa, round_half_up, spearman
+from core.statistics.bootstrap import Floats, interval, resampled_means
+from core.statistics.means import comparable, exact_mean, mean_of_all
+from core.tables import Cell, Estimate, Table
+from data_prep.scores.human import read_scores
 from evalsuite.statistics.order import judgements_in_order, scores_in_order
 from evalsuite.statistics.summary import AGREEMENT, AVERAGE, scorer_of
-from serve.errors import UserError, near
-from serve.files import read_bytes, read_jsonl
 
 METRICS = (
     "acc",

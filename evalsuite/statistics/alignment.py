@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from data_prep.scores.bootstrap import RESAMPLES
-from data_prep.tables import DASH, Cell, Estimate, Table
+from core.statistics.bootstrap import RESAMPLES
+from core.tables import DASH, Cell, Estimate, Table
 from evalsuite.statistics.correlation import CORRELATION, Correlation
 from evalsuite.statistics.summary import Scorer
 

@@ -16,10 +16,10 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from data_prep.records import Count, Judgement, Language, Record
-from data_prep.rubrics import Rubric
-from data_prep.scores.bootstrap import interval, resampled_means
-from data_prep.tables import Cell, Estimate, Table
+from core.records import Count, Judgement, Language, Record
+from core.rubrics import Rubric
+from core.statistics.bootstrap import interval, resampled_means
+from core.tables import Cell, Estimate, Table
 from evalsuite.judge_bands import read_bands
 from evalsuite.statistics.ensemble import Aspect, Panel, Scores, panel_of
 from evalsuite.statistics.ensemble_tables import FEEL, correlated

@@ -11,8 +11,8 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.scores.bootstrap import RESAMPLES, SEED, Floats, interval, resampled_means
-from data_prep.tables import Estimate
+from core.statistics.bootstrap import RESAMPLES, SEED, Floats, interval, resampled_means
+from core.tables import Estimate
 
 Level = Literal["sample", "dataset"]
 LEVELS: tuple[Level, ...] = get_args(Level)

@@ -8,9 +8,11 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from core.errors import UserError
+from core.files import digest, read_jsonl
+from core.records import Dialogue, Judgement, Language, RoleCard
+from core.rubrics import Rubric
 from data_prep.profiles import Profile
-from data_prep.records import Dialogue, Judgement, Language, RoleCard
-from data_prep.rubrics import Rubric
 from evalsuite import shards
 from evalsuite.runs import claimed_rubric
 from evalsuite.runs import differences as config_differences
@@ -18,8 +20,6 @@ from evalsuite.statistics import paired
 from evalsuite.statistics.leaderboard import Contestant, Score, card_of, cells_of, stack, tally
 from evalsuite.statistics.paired import Difference
 from evalsuite.statistics.summary import Value, languages_of
-from serve.errors import UserError
-from serve.files import digest, read_jsonl
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from typing import Any
 
 import orjson
 
-from data_prep.rubrics import Rubric
-from data_prep.tables import Cell, Table
+from core.rubrics import Rubric
+from core.specs import EMBEDDED_PREFIX
+from core.tables import Cell, Table
 from evalsuite.statistics import paired
 from evalsuite.statistics.comparison import Comparison, LanguageComparison, ambiguous_cards
 from evalsuite.statistics.leaderboard import score_cells, score_columns, score_notes
 from evalsuite.statistics.summary import AVERAGE, SCORES, checked, dimension_label, scorer_of
-from serve.specs import EMBEDDED_PREFIX
 
 CONFIGS = "Configuration"
 

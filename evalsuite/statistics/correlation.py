@@ -23,15 +23,15 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.records import Dialogue, HumanScore, Judgement, Language
-from data_prep.rubrics import Rubric
-from data_prep.scores.bootstrap import RESAMPLES, Floats
-from data_prep.scores.means import comparable, exact_mean
-from data_prep.tables import Cell, Estimate, Table
+from core.errors import UserError
+from core.records import Dialogue, HumanScore, Judgement, Language
+from core.rubrics import Rubric
+from core.statistics.bootstrap import RESAMPLES, Floats
+from core.statistics.means import comparable, exact_mean
+from core.tables import Cell, Estimate, Table
 from evalsuite.statistics.coefficients import COEFFICIENTS, LEVELS, Coefficient, Level, figures
 from evalsuite.statistics.judges import file_keys
 from evalsuite.statistics.summary import AVERAGE, Scorer, Value, scorer_of, supporter_of
-from serve.errors import UserError
 
 CORRELATION = "Correlation"  # heading of the report
 

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from data_prep.records import Dialogue, Usage
-from data_prep.tables import Table
+from core.records import Dialogue, Usage
+from core.tables import Table
 from evalsuite.statistics.summary import COSTS, supporter_of
 
 COLUMNS = ("what", "dialogues", "seconds", "input tokens, thousands", "output tokens, thousands", "calls")

@@ -24,15 +24,15 @@ from typing import Any
 
 import numpy as np
 
+from core.errors import UserError
+from core.records import Dialogue, Judgement, Language, number, plain_name
+from core.rubrics import Rubric
+from core.statistics.bootstrap import LEVEL, Floats
+from core.tables import Estimate
 from data_prep.cards.sheets import read_sheet
-from data_prep.records import Dialogue, Judgement, Language, number, plain_name
-from data_prep.rubrics import Rubric
-from data_prep.scores.bootstrap import LEVEL, Floats
-from data_prep.tables import Estimate
 from evalsuite.statistics import paired
 from evalsuite.statistics.leaderboard import stack, tally
 from evalsuite.statistics.summary import AVERAGE, Scorer, Value
-from serve.errors import UserError
 
 TEST = "paired sign-flip permutation test over users, two-sided"
 CORRECTION = "Holm"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from data_prep.rubrics import Rubric
-from data_prep.tables import Cell, Table
+from core.rubrics import Rubric
+from core.tables import Cell, Table
 from evalsuite.statistics import paired
 from evalsuite.statistics.discrimination import CORRECTION, TEST, Discrimination, RunDiscrimination
 from evalsuite.statistics.summary import dimension_label

@@ -22,12 +22,12 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from data_prep.records import HumanScore, Judgement, Language
-from data_prep.scores.accuracy import spearman
-from data_prep.scores.means import comparable, exact_mean
+from core.errors import UserError, near
+from core.files import check_unique, digest
+from core.records import HumanScore, Judgement, Language
+from core.statistics.accuracy import spearman
+from core.statistics.means import comparable, exact_mean
 from evalsuite.statistics.summary import scorer_of
-from serve.errors import UserError, near
-from serve.files import check_unique, digest
 
 ENSEMBLE = "feel"  # the ensemble's name as a judge
 Mode = Literal["paper", "native"]

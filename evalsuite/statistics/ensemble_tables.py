@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.records import Language
-from data_prep.tables import Cell, Estimate, Table
+from core.records import Language
+from core.tables import Cell, Estimate, Table
 from evalsuite.statistics.coefficients import Coefficient, figures
 from evalsuite.statistics.ensemble import ENSEMBLE, Mode, Panel, Scores, Weights, ensemble_scores, lacking, without
 

@@ -9,15 +9,15 @@ from typing import TypeVar
 
 import numpy as np
 
-from data_prep.records import HumanScore, Judgement
-from data_prep.scores.bootstrap import interval, resampled_means
-from data_prep.scores.human import round_half_up
-from data_prep.tables import Cell, Estimate, Table
+from core.errors import UserError
+from core.records import HumanScore, Judgement
+from core.statistics.accuracy import round_half_up
+from core.statistics.bootstrap import interval, resampled_means
+from core.tables import Cell, Estimate, Table
 from evalsuite.statistics.agreement import Item, Paired, hit_counts, item_of, mean_gold, paired, unreadable
 from evalsuite.statistics.judges import Judges, gold_of
 from evalsuite.statistics.paired import ALPHA, holm, sign_flip_p
 from evalsuite.statistics.summary import AGREEMENT
-from serve.errors import UserError
 
 
 @dataclass(frozen=True)

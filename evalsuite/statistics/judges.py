@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data_prep.records import HumanScore, Judgement
-from data_prep.rubrics import Scale
-from data_prep.scores.accuracy import wilson
-from data_prep.scores.human import majority, round_half_up
-from data_prep.tables import Cell, Estimate, Table
+from core.errors import UserError
+from core.records import HumanScore, Judgement
+from core.rubrics import Scale
+from core.statistics.accuracy import majority, round_half_up, wilson
+from core.tables import Cell, Estimate, Table
 from evalsuite.statistics.agreement import (
     agreement,
     item_of,
@@ -29,7 +29,6 @@ from evalsuite.statistics.agreement import (
     unreadable,
 )
 from evalsuite.statistics.summary import AGREEMENT, AVERAGE, scorer_of
-from serve.errors import UserError
 
 Judges = dict[str, list[Judgement]]  # name → verdicts
 Figures = Mapping[str, Any]  # what `agreement` gives for one judge
@@ -254,7 +253,7 @@ class Bin(NamedTuple):
 def calibration(judgements: Sequence[Judgement], gold: Sequence[HumanScore], bins: int = 10) -> list[Bin]:
     """The bins that hold anything, by language, dimension (`POOLED` last) and probability, of one judge.
 
-    The bins are those of `data_prep.scores.accuracy.ece`, which is the mean over items of |hit rate − confidence| in their bin.
+    The bins are those of `core.statistics.accuracy.ece`, which is the mean over items of |hit rate − confidence| in their bin.
     Verdicts without probabilities are left out. Errors are those of `evalsuite.agreement.paired`.
     """
     found: list[Bin] = []

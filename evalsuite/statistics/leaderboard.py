@@ -10,11 +10,13 @@ from typing import Any, get_args
 
 import numpy as np
 
-from data_prep.records import Dialogue, Judgement, Language
-from data_prep.rubrics import Rubric
-from data_prep.scores.bootstrap import RESAMPLES, Floats
-from data_prep.scores.means import exact_mean
-from data_prep.tables import Cell, Estimate, Table
+from core.errors import UserError
+from core.records import Dialogue, Judgement, Language
+from core.rubrics import Rubric
+from core.specs import Group
+from core.statistics.bootstrap import RESAMPLES, Floats
+from core.statistics.means import exact_mean
+from core.tables import Cell, Estimate, Table
 from evalsuite.statistics import paired
 from evalsuite.statistics.summary import (
     AVERAGE,
@@ -26,8 +28,6 @@ from evalsuite.statistics.summary import (
     scorer_of,
     supporter_of,
 )
-from serve.errors import UserError
-from serve.specs import Group
 
 OTHER = "other"  # supporters whose spec names no group
 RANK_NOTE = (

@@ -21,15 +21,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from data_prep.records import Dialogue, Judgement, Preference
-from data_prep.scores.bootstrap import interval, resampled_means
-from data_prep.scores.means import comparable, exact_mean
-from data_prep.tables import Estimate, Table
+from core.errors import UserError
+from core.records import Dialogue, Judgement, Preference
+from core.statistics.bootstrap import interval, resampled_means
+from core.statistics.means import comparable, exact_mean
+from core.tables import Estimate, Table
 from evalsuite.statistics.coefficients import coefficients
 from evalsuite.statistics.correlation import Pairing
 from evalsuite.statistics.ensemble_tables import FEEL
 from evalsuite.statistics.summary import scorer_of
-from serve.errors import UserError
 
 Combine = Literal["mean", "ranks"]
 FIGURES = ("spearman", "kendall", "rmse", "mae")

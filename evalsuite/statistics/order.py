@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 
-from data_prep.records import HumanScore, Judgement
-from data_prep.rubrics import Rubric, load_rubric
+from core.files import CONFIGS
+from core.records import HumanScore, Judgement
+from core.rubrics import Rubric, load_rubric
 from evalsuite.statistics.summary import scorer_of
-from serve.files import CONFIGS
 
 
 def judgements_in_order(judgements: Iterable[Judgement], rubric: Rubric | None = None) -> list[Judgement]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.scores.bootstrap import SEED, Floats, interval, resampled_means
-from data_prep.tables import Cell, Estimate
+from core.statistics.bootstrap import SEED, Floats, interval, resampled_means
+from core.tables import Cell, Estimate
 
 FLIPS = 9_999
 ALPHA = 0.05

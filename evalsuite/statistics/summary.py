@@ -8,12 +8,12 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from data_prep.records import Dialogue, Judgement, Language, Termination, Usage
-from data_prep.rubrics import Rubric
-from data_prep.scores.bootstrap import Floats
-from data_prep.tables import PARTED, Cell, Estimate, Table
+from core.errors import UserError
+from core.records import Dialogue, Judgement, Language, Termination, Usage
+from core.rubrics import Rubric
+from core.statistics.bootstrap import Floats
+from core.tables import PARTED, Cell, Estimate, Table
 from evalsuite.statistics.paired import card_estimates
-from serve.errors import UserError
 
 # Headings of the report; its charts go under the heading of the tables they draw.
 SCORES = "Scores"

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data_prep.records import Dialogue, Language
-from data_prep.scores.bootstrap import LEVEL
-from data_prep.tables import Cell, Estimate, Table
+from core.records import Dialogue, Language
+from core.statistics.bootstrap import LEVEL
+from core.tables import Cell, Estimate, Table
 from evalsuite.statistics import paired
 from evalsuite.statistics.summary import languages_of, supporter_of
 

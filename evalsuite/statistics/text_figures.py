@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from data_prep.records import Language
-from data_prep.scores.bootstrap import LEVEL, Floats, interval, resampled_means
-from data_prep.tables import Cell, Estimate, Table
+from core.records import Language
+from core.statistics.bootstrap import LEVEL, Floats, interval, resampled_means
+from core.tables import Cell, Estimate, Table
 from evalsuite.respond import Response
 from evalsuite.statistics.text_metrics import BLEU_ORDERS, DISTINCT_ORDERS, LABELS, Sample, Unit, bleu_of, signature
 

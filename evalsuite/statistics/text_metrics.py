@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Literal
 
-from data_prep.records import Judgement, Language
+from core.errors import need_modules
+from core.files import cache_dir
+from core.records import Judgement, Language
 from evalsuite.respond import Response
-from serve.embedded import cache_dir, need_modules
 
 BLEU_ORDERS = {"bleu_1": 1, "bleu_2": 2, "bleu_4": 4}
 ROUGES = {"rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL"}  # rouge-score's names

@@ -15,16 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.records import Dialogue, Judgement, Language
-from data_prep.rubrics import Rubric
-from data_prep.scores.bootstrap import Floats
-from data_prep.scores.means import exact_mean
-from data_prep.tables import Cell, Estimate, Table
+from core.errors import UserError
+from core.files import read_jsonl
+from core.records import Dialogue, Judgement, Language
+from core.rubrics import Rubric
+from core.statistics.bootstrap import Floats
+from core.statistics.means import exact_mean
+from core.tables import Cell, Estimate, Table
 from evalsuite.statistics import paired
 from evalsuite.statistics.leaderboard import card_of
 from evalsuite.statistics.summary import AVERAGE, Scorer, Value, checked, dimension_label, languages_of, scorer_of, supporter_of
-from serve.errors import UserError
-from serve.files import read_jsonl
 
 TRENDS = "Scores by round"  # heading of the report
 

@@ -13,14 +13,14 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from data_prep.records import Comparison, Verdict
-from data_prep.scores.accuracy import share
+from core.errors import UserError
+from core.records import Comparison, Verdict
+from core.statistics.accuracy import share
+from core.statistics.bootstrap import interval, resampled_means
+from core.statistics.means import exact_mean
+from core.tables import Cell, Estimate, Table
 from data_prep.scores.annotator_agreement import Item, agreement_on
-from data_prep.scores.bootstrap import interval, resampled_means
-from data_prep.scores.means import exact_mean
-from data_prep.tables import Cell, Estimate, Table
 from evalsuite.statistics.judges import file_keys
-from serve.errors import UserError
 
 Mode = Literal["paper", "native"]
 _OTHER: Mapping[Verdict | None, Verdict | None] = {"a": "b", "b": "a", "tie": "tie", None: None}

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from serve.errors import run_cli
+from core.errors import run_cli
 from tests.bench import client, data, false_alarms, growth, report, role_sft, scoring, simulation, training
 from tests.bench.figures import OUT, OutOption
 

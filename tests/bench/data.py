@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
-from data_prep.records import HumanScore
-from serve.files import write_jsonl
+from core.files import write_jsonl
+from core.records import HumanScore
 from tests.bench.figures import OUT, Bench, OutOption, RunsOption
 from tests.bench.one_run import peak_memory
 from tests.generated_report import RUBRIC, make_content

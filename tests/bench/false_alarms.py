@@ -27,14 +27,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from core.errors import UserError, near
+from core.ledger import Build
+from core.options import SourceOption
+from core.records import Language, Post, RoleCard, RolePlay
+from core.rows import Item
 from data_prep.cards import load_cards
-from data_prep.commands.options import SourceOption
-from data_prep.ledger import Build
-from data_prep.records import Language, Post, RoleCard, RolePlay
 from data_prep.role_play.contamination import Document, contaminated, document_text, link
 from data_prep.sources import parse_places, read_source
-from data_prep.sources.rows import Item
-from serve.errors import UserError, near
 from tests.bench.figures import OUT, Bench, OutOption
 from tests.data_prep.test_contamination import pairs
 

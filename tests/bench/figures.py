@@ -14,8 +14,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from data_prep.tables import Table, to_console, to_markdown
-from serve.files import read_object, write_json, write_text
+from core.files import read_object, write_json, write_text
+from core.tables import Table, to_console, to_markdown
 
 OUT = Path("runs/bench")
 COLUMNS = ("figure", "median", "min", "max", "n", "target", "met")

@@ -13,7 +13,7 @@ from typing import Annotated
 import orjson
 import typer
 
-from serve.files import write_jsonl
+from core.files import write_jsonl
 from tests.bench.endpoint_process import endpoint
 from tests.bench.figures import OUT, Bench, OutOption, growth
 from tests.bench.one_run import Spent, varied

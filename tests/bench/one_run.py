@@ -21,13 +21,13 @@ from typing import Any
 import orjson
 from rich.console import Console
 
+from core.files import write_jsonl
+from core.records import Language, RoleCard
 from data_prep.cards import bundled_cards, load_cards
-from data_prep.records import Language, RoleCard
 from evalsuite import cli, pipeline
 from evalsuite.config import EvalConfig, Resolved
 from evalsuite.pipeline import Outcome
 from evalsuite.runs import open_run
-from serve.files import write_jsonl
 
 EXCHANGES = 5
 assert cli, "imported, as a user's process does, for the memory that it takes"

@@ -15,11 +15,11 @@ from typing import Annotated
 import typer
 import yaml
 
+from core.files import write_jsonl
+from core.records import Dialogue, Language, Line, RolePlay, SupportDialogue, Turn
 from data_prep.bundled import BUNDLED
-from data_prep.records import Dialogue, Language, Line, RolePlay, SupportDialogue, Turn
 from data_prep.sources import SOURCES
 from data_prep.sources.bundled import ROLE_PLAY, SUPPORT
-from serve.files import write_jsonl
 from tests.bench.data import measured
 from tests.bench.figures import OUT, Bench, OutOption
 

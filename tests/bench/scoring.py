@@ -14,13 +14,13 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from data_prep.records import Dialogue, Judgement
-from data_prep.scores.accuracy import accuracy, spearman
+from core.files import write_jsonl
+from core.records import Dialogue, Judgement
+from core.statistics.accuracy import accuracy, spearman
 from data_prep.scores.human import read_dialogues
 from evalsuite import pipeline
 from evalsuite.config import EvalConfig, Resolved
 from evalsuite.runs import open_run
-from serve.files import write_jsonl
 from tests.bench.figures import OUT, Bench, OutOption, RunsOption
 from tests.bench.servers import NAME, forget, server, write_spec
 from tests.generated_report import make_content

@@ -10,10 +10,10 @@ from typing import Any
 
 import yaml
 
-from serve.files import CONFIGS
+from core.files import CONFIGS
+from core.specs import load_spec
 from serve.launch import Servers
 from serve.plan import plan_servers
-from serve.specs import load_spec
 
 NAME = "bench"
 

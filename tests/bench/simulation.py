@@ -14,13 +14,13 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from data_prep.records import RoleCard
+from core.records import RoleCard
+from core.specs import ModelSpec
 from evalsuite.config import Resolved
 from evalsuite.dialogue import hold
 from evalsuite.frameworks import esc_eval
 from serve.answers import Reply
 from serve.client import ChatClient, Question
-from serve.specs import ModelSpec
 from tests.bench.figures import OUT, Bench, OutOption, RunsOption
 from tests.bench.one_run import run_config, spend, varied
 from tests.bench.servers import NAME, forget, server, write_spec
@@ -61,7 +61,7 @@ def reference() -> Iterator[HuggingFace]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from serve.embedded import materialise
+    from serve.checkpoints.embedded import materialise
 
     folder = materialise()
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from core.errors import UserError
+from core.files import read_object
+from core.records import RoleCard
 from data_prep.cards import bundled_cards
-from data_prep.records import RoleCard
 from data_prep.role_play.contamination import Document
-from serve.errors import UserError
-from serve.files import read_object
 from tests.bench.client import ideal
 from tests.bench.false_alarms import flagged, shares
 from tests.bench.false_alarms import main as false_alarms

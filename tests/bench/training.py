@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
-from data_prep.records import Record
+from core.files import CONFIGS, write_jsonl
+from core.records import Record
 from data_prep.role_play.examples import RoleExample
-from serve.files import CONFIGS, write_jsonl
 from tests.bench.figures import OUT, Bench, OutOption, RunsOption
 from tests.bench.role_sft import sentence, vocabulary
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from core.ledger import Step
+from core.records import Dialogue, Language, Post, RoleCard, SupportDialogue, Turn
 from data_prep.cards.heuristic import (
     FEELING_ONLY,
     NO_SITUATION,
@@ -17,8 +19,6 @@ from data_prep.cards.heuristic import (
     stated_gender,
     unfit,
 )
-from data_prep.ledger import Step
-from data_prep.records import Dialogue, Language, Post, RoleCard, SupportDialogue, Turn
 
 
 def dialogue(source_id: str, situation: str, language: Language = "en", **fields: Any) -> SupportDialogue:

@@ -14,20 +14,20 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
+from core.errors import UserError
+from core.files import CONFIGS, load_yaml, write_jsonl
+from core.prompts import load_pack
+from core.records import Dialogue, Language, Post, RoleCard, SupportDialogue, Turn
 from data_prep.cards import llm as card_llm
 from data_prep.cards import load_cards
 from data_prep.cards.llm import PACK, extraction_prompt, probability, read_card, read_choice
 from data_prep.cards.taxonomy import load_taxonomy
 from data_prep.commands import cards as command
-from data_prep.prompts import load_pack
-from data_prep.records import Dialogue, Language, Post, RoleCard, SupportDialogue, Turn
 from data_prep.sources import SOURCES
 from serve.answers import Reply
 from serve.batch import Batch
 from serve.client import ChatClient
-from serve.errors import UserError
 from serve.failures import ServerLost
-from serve.files import CONFIGS, load_yaml, write_jsonl
 from tests.endpoint import Answer, Endpoint
 
 CARD = "Age: young\nGender: not mentioned\nOccupation: baker\nProblem: The bakery burnt down, so the baker has no income."

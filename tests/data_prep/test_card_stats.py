@@ -14,15 +14,15 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
+from core.errors import UserError
+from core.files import CONFIGS, write_jsonl
+from core.ledger import Build
+from core.records import Language, RoleCard
 from data_prep.cards import load_cards
 from data_prep.cards.human import COLUMNS, read_decisions, write_sheet
 from data_prep.cards.stats import OUTSIDE, StageCounts, distribution, stages_of, table6, table9
 from data_prep.cards.taxonomy import Taxonomy, load_taxonomy
 from data_prep.commands import cards as command
-from data_prep.ledger import Build
-from data_prep.records import Language, RoleCard
-from serve.errors import UserError
-from serve.files import CONFIGS, write_jsonl
 
 LEAF = ("Family and Life", "Mental and physical health issues", "Body shape anxiety")
 LOST = ("Family and Life", "Marriage relationship", "General issues in couple relationships")

@@ -18,10 +18,13 @@ import pytest
 from pydantic import BaseModel
 from typer.testing import CliRunner, Result
 
+from core.errors import UserError
+from core.files import read_jsonl, write_jsonl
+from core.paths import Verbs
+from core.records import Dialogue, Language, Record, RoleCard, SupportDialogue
 from data_prep.bundled import BUNDLED
 from data_prep.cards import bundled_cards, load_cards
 from data_prep.commands.check_contamination import check_contamination
-from data_prep.records import Dialogue, Language, Record, RoleCard, SupportDialogue
 from data_prep.role_play.contamination import (
     THRESHOLD,
     Match,
@@ -33,9 +36,6 @@ from data_prep.role_play.contamination import (
     terms,
 )
 from data_prep.scores.synthetic import build, load_bases
-from serve.errors import UserError
-from serve.files import read_jsonl, write_jsonl
-from serve.paths import Verbs
 
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
 KINDS = ("bundled", "independent")

@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from sklearn.metrics import cohen_kappa_score
 from typer.testing import CliRunner
 
+from core.errors import UserError
+from core.files import read_jsonl, write_jsonl
+from core.records import Dialogue, HumanScore, Turn
+from core.rubrics import load_rubric
 from data_prep.__main__ import app
-from data_prep.records import Dialogue, HumanScore, Turn
-from data_prep.rubrics import load_rubric
 from data_prep.scores.annotation import assign, item_of, settle, to_review, write_review
 from data_prep.scores.annotator_agreement import agreement
-from serve.errors import UserError
-from serve.files import read_jsonl, write_jsonl
 
 RUBRIC = load_rubric("esc_eval_human")
 KEYS = list(RUBRIC.dimensions)

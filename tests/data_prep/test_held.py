@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from core.errors import UserError
+from core.files import read_jsonl, write_jsonl
+from core.paths import Verbs
+from core.records import Dialogue, HumanScore, Turn
 from data_prep.__main__ import app as data_prep
 from data_prep.commands.import_held import import_held
-from data_prep.records import Dialogue, HumanScore, Turn
 from evalsuite.statistics.agreement import read_gold
-from serve.errors import UserError
-from serve.files import read_jsonl, write_jsonl
-from serve.paths import Verbs
 
 app = Verbs(pretty_exceptions_enable=False)
 app.command()(import_held)

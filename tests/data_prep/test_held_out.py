@@ -12,14 +12,14 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from core.errors import UserError
+from core.files import CONFIGS, read_jsonl, read_yaml, write_jsonl
+from core.ledger import Build
+from core.records import Line, RoleCard, RolePlay
 from data_prep.__main__ import app
-from data_prep.ledger import Build
-from data_prep.records import Line, RoleCard, RolePlay
 from data_prep.role_play.examples import Draft, RoleExample
 from data_prep.role_play.mix import RoleSftConfig
 from data_prep.role_play.repeats import apart
-from serve.errors import UserError
-from serve.files import CONFIGS, read_jsonl, read_yaml, write_jsonl
 
 pytest.importorskip("datasets")
 Texts = Sequence[str]

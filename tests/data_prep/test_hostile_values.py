@@ -16,17 +16,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from core.errors import UserError
+from core.files import write_jsonl
+from core.ledger import Build, Step
+from core.rows import Rows
+from core.rubrics import load_rubric
 from data_prep import published
 from data_prep.cards import load_cards
-from data_prep.ledger import Build, Step
 from data_prep.profiles import sage
 from data_prep.published import find_clone, read_dialogues, read_scores
-from data_prep.rubrics import load_rubric
 from data_prep.scores.corpora import import_corpus
 from data_prep.sources import SOURCES, corpus_files
-from data_prep.sources.rows import Rows
-from serve.errors import UserError
-from serve.files import write_jsonl
 from tests.data_prep.sources import fixtures as F
 
 HOLE = "@hole@"

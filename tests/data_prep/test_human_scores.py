@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from core.errors import UserError
+from core.files import read_jsonl, write_jsonl
+from core.paths import Verbs
+from core.records import Dialogue, HumanScore, Judgement, Turn
+from core.rubrics import load_rubric
+from core.statistics.accuracy import round_half_up
 from data_prep.commands.scores import import_scores
-from data_prep.records import Dialogue, HumanScore, Judgement, Turn
-from data_prep.rubrics import load_rubric
-from data_prep.scores.human import read_scores, round_half_up
+from data_prep.scores.human import read_scores
 from evalsuite.statistics.agreement import read_gold, read_judgements
-from serve.errors import UserError
-from serve.files import read_jsonl, write_jsonl
-from serve.paths import Verbs
 
 app = Verbs(pretty_exceptions_enable=False)
 app.command()(import_scores)

@@ -11,20 +11,20 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from core.errors import UserError
+from core.files import read_jsonl
+from core.judge_prompts import judge_messages
+from core.ledger import Step
+from core.paths import Verbs
+from core.prompts import PromptPack
+from core.records import Dialogue, Judgement, Language, RoleCard
+from core.rows import Rows
+from core.rubrics import load_rubric
+from core.seeker_prompts import greeting, seeker_system
 from data_prep.cards import load_cards
 from data_prep.commands.import_esc_eval import import_esc_eval
-from data_prep.judge_prompts import judge_messages
-from data_prep.ledger import Step
-from data_prep.prompts import PromptPack
 from data_prep.published import find_clone, read_dialogues
 from data_prep.published.prompts import DIMENSIONS, escaped, find_prompts
-from data_prep.records import Dialogue, Judgement, Language, RoleCard
-from data_prep.rubrics import load_rubric
-from data_prep.seeker_prompts import greeting, seeker_system
-from data_prep.sources.rows import Rows
-from serve.errors import UserError
-from serve.files import read_jsonl
-from serve.paths import Verbs
 
 KEYS = list(DIMENSIONS)
 WORDS = ["smoothness", "variety", "warmth", "tips' use", "likeness", 'know-"how"', "liking"]

@@ -12,16 +12,16 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
+from core.errors import UserError
+from core.files import CONFIGS
+from core.records import Language
 from data_prep.bundled import BUNDLED
 from data_prep.cards import bundled_cards, load_cards
 from data_prep.commands import profiles as command
 from data_prep.profiles import Profile, load_profiles
 from data_prep.profiles.build import STEPS, StepName, headings, prompt, read, read_lines
 from data_prep.profiles.seeds import Seed, draft, load_seeds, seed_of_card, seed_text, years
-from data_prep.records import Language
 from serve.answers import Reply
-from serve.errors import UserError
-from serve.files import CONFIGS
 from tests.endpoint import Answer, Endpoint
 
 SEED = Seed(

@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
+from core.errors import UserError
+from core.files import CONFIGS, read_jsonl, read_yaml, write_jsonl
+from core.records import Dialogue, Language
+from core.tables import Table
 from data_prep.cards.sheets import read_sheet, write_csv
 from data_prep.commands import profiles as command
 from data_prep.profiles import Profile, bundled_profiles, inspection, load_profiles, profile_text, sage
 from data_prep.profiles import stats as profile_stats
 from data_prep.profiles.check import Finding, check_profiles
 from data_prep.profiles.vocabulary import Vocabulary, load_vocabulary
-from data_prep.records import Dialogue, Language
-from data_prep.tables import Table
-from serve.errors import UserError
-from serve.files import CONFIGS, read_jsonl, read_yaml, write_jsonl
 
 Run = Callable[..., Result]
 COMPLETE: dict[str, Any] = {

@@ -10,22 +10,22 @@ from typing import Any, cast
 import pytest
 from typer.testing import CliRunner
 
+from core.errors import UserError
+from core.files import read_jsonl, write_jsonl
+from core.judge_prompts import Method
+from core.ledger import Step
+from core.paths import Verbs
+from core.prompts import load_pack
+from core.records import Dialogue, HumanScore, Judgement, Turn
+from core.rubrics import Rubric, load_rubric
+from core.specs import load_spec
 from data_prep.commands.rank_sft import rank_sft
-from data_prep.judge_prompts import Method
-from data_prep.ledger import Step
-from data_prep.prompts import load_pack
-from data_prep.records import Dialogue, HumanScore, Judgement, Turn
-from data_prep.rubrics import Rubric, load_rubric
 from data_prep.scores import synthetic
 from data_prep.scores.rank_sft import Case, RankExample, cases, majority, mean_targets, narrowed, split_cases
 from evalsuite.judge import Judge
 from evalsuite.statistics.agreement import agreement, read_gold
 from serve.answers import Reply
 from serve.client import ChatClient, Question
-from serve.errors import UserError
-from serve.files import read_jsonl, write_jsonl
-from serve.paths import Verbs
-from serve.specs import load_spec
 
 METHODS: tuple[Method, ...] = ("joint", "per_dimension", "paper")
 FILES = ("train.jsonl", "valid.jsonl", "test.jsonl")

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from core.errors import UserError
+from core.files import write_jsonl
+from core.records import Dialogue, HumanScore, Turn
 from data_prep.commands.rescore import app
-from data_prep.records import Dialogue, HumanScore, Turn
 from data_prep.scores.annotation import ACCEPTED
 from data_prep.scores.annotator_agreement import agreement
 from data_prep.scores.rescoring import contested, finish, who_again
-from serve.errors import UserError
-from serve.files import write_jsonl
 
 
 def score(dialogue: str, who: str, value: float, dimension: str = "safety") -> HumanScore:

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from data_prep.prompts import load_pack
-from data_prep.records import Dialogue, Language, Line, RoleCard, RolePlay, SupportDialogue, Turn
+from core.files import write_jsonl
+from core.prompts import load_pack
+from core.records import Dialogue, Language, Line, RoleCard, RolePlay, SupportDialogue, Turn
+from core.seeker_prompts import greeting, opening
 from data_prep.role_play.examples import Draft, fit, role_play_draft, support_draft
-from data_prep.seeker_prompts import greeting, opening
 from evalsuite.config import EvalConfig, Resolved
 from evalsuite.dialogue import ModelSide
 from evalsuite.frameworks.esc_eval import plans
 from serve.client import ChatClient
-from serve.files import write_jsonl
 from serve.store import Store
 
 PROMPTS, GENERAL = load_pack("esc_eval"), load_pack("role_play")

@@ -11,14 +11,14 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from core.errors import UserError
+from core.files import CONFIGS, read_jsonl, read_yaml, write_jsonl
+from core.records import Line, RoleCard, RolePlay, SupportDialogue
 from data_prep.__main__ import app
 from data_prep.bundled import BUNDLED
-from data_prep.records import Line, RoleCard, RolePlay, SupportDialogue
 from data_prep.role_play.contamination import document_text
 from data_prep.role_play.examples import RoleExample
 from data_prep.role_play.mix import RoleSftConfig
-from serve.errors import UserError
-from serve.files import CONFIGS, read_jsonl, read_yaml, write_jsonl
 
 pytest.importorskip("datasets")
 QUOTAS = [

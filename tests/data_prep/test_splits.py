@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from data_prep.records import Dialogue, Turn
+from core.errors import UserError
+from core.records import Dialogue, Turn
 from data_prep.scores.splits import SHARES, Split, group_of, grouped_split, random_split, shares
-from serve.errors import UserError
 
 
 @pytest.mark.parametrize(("count", "expected"), [(10, (7, 1, 2)), (100, (70, 10, 20)), (59_654, (41_758, 5_965, 11_931))])

@@ -17,8 +17,9 @@ import orjson
 import pytest
 import yaml
 
+from core.errors import UserError
+from core.records import Dialogue, HumanScore, Language, dialogue_id
 from data_prep.bundled import BUNDLED
-from data_prep.records import Dialogue, HumanScore, Language, dialogue_id
 from data_prep.scores.synthetic import (
     COMMON,
     RECIPES,
@@ -31,7 +32,6 @@ from data_prep.scores.synthetic import (
     load_pools,
 )
 from data_prep.scores.synthetic_rules import ASPECTS, DIMENSIONS, Part, Reply, score
-from serve.errors import UserError
 
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
 QUESTIONS = [False, True, False, True, False]

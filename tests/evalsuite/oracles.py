@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from statsmodels.stats.proportion import proportion_confint
 
-from data_prep.tables import Estimate
+from core.tables import Estimate
 
 
 def sign_flip(shares: Sequence[int]) -> float:

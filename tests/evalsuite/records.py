@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from data_prep.records import Dialogue, Judgement, Language, Turn
-from data_prep.rubrics import Dimension, Rubric, Scale
+from core.records import Dialogue, Judgement, Language, Turn
+from core.rubrics import Dimension, Rubric, Scale
 
 
 def make_rubric(*names: str, low: int = 0, high: int = 4) -> Rubric:

@@ -15,13 +15,12 @@ from scipy.stats import bootstrap
 from sklearn.dummy import DummyClassifier
 from sklearn.metrics import accuracy_score, cohen_kappa_score
 
-from data_prep.records import HumanScore, Judgement
-from data_prep.scores.accuracy import share, wilson
-from data_prep.scores.human import round_half_up
-from data_prep.tables import Estimate, fmt
+from core.errors import UserError
+from core.files import write_jsonl
+from core.records import HumanScore, Judgement
+from core.statistics.accuracy import round_half_up, share, wilson
+from core.tables import Estimate, fmt
 from evalsuite.statistics.agreement import METRICS, agreement, agreement_tables, read_gold, read_judgements
-from serve.errors import UserError
-from serve.files import write_jsonl
 
 Values = Sequence[float | None]
 

@@ -19,11 +19,11 @@ import yaml
 from sklearn.metrics import cohen_kappa_score
 from typer.testing import CliRunner
 
-from data_prep.records import HumanScore
+from core.errors import UserError
+from core.files import write_jsonl
+from core.records import HumanScore
 from data_prep.scores.annotator_agreement import agreement
 from evalsuite.commands.agree import agree
-from serve.errors import UserError
-from serve.files import write_jsonl
 from tests.evalsuite.records import fed_rubric
 
 NAMES = ("anna", "ben", "cleo", "dan")

@@ -18,21 +18,21 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from core.errors import UserError
+from core.files import CONFIGS
+from core.prompts import PromptPack
+from core.rubrics import load_rubric
+from core.specs import load_spec
 from data_prep.bundled import BUNDLED
 from data_prep.cards import bundled_cards, load_cards
 from data_prep.profiles.seeds import load_seeds
 from data_prep.profiles.store import bundled_profiles, load_profiles
-from data_prep.prompts import PromptPack
-from data_prep.rubrics import load_rubric
 from data_prep.scores.held import read_held
 from data_prep.scores.human import COLUMNS, read_dialogues, read_preferences
 from evalsuite.config import load_config
 from evalsuite.respond import read_responses
 from evalsuite.role_play.pairwise import given_answers
 from evalsuite.statistics.agreement import read_gold, read_judgements
-from serve.errors import UserError
-from serve.files import CONFIGS
-from serve.specs import load_spec
 
 Read = Callable[[Path], object]
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from core.files import CONFIGS
 from data_prep.cards import bundled_cards
-from serve.files import CONFIGS
 from tests.conftest import EscEval
 from tests.demo import DEMO, demo_config
 from tests.endpoint import Endpoint

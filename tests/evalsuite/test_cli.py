@@ -12,12 +12,12 @@ import orjson
 import pytest
 import yaml
 
+from core.files import CONFIGS
+from core.judge_prompts import judge_messages
+from core.prompts import load_pack
+from core.records import Dialogue, Turn
+from core.rubrics import load_rubric
 from data_prep.cards import bundled_cards
-from data_prep.judge_prompts import judge_messages
-from data_prep.prompts import load_pack
-from data_prep.records import Dialogue, Turn
-from data_prep.rubrics import load_rubric
-from serve.files import CONFIGS
 from tests.conftest import EscEval
 from tests.demo import DEMO, EMBEDDED_JUDGE, demo_config
 from tests.endpoint import Answer, Endpoint, echo

@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from core.errors import UserError, run_cli
+from core.files import read_jsonl, write_json, write_jsonl
+from core.records import Dialogue, Judgement, RoleCard
 from data_prep.profiles import Counselling, Demographics, Profile
-from data_prep.records import Dialogue, Judgement, RoleCard
 from evalsuite.commands import compare as command
 from evalsuite.statistics.comparison import RunRecords, compare, read_runs
 from evalsuite.statistics.comparison_tables import as_json, tables
-from serve.errors import UserError, run_cli
-from serve.files import read_jsonl, write_json, write_jsonl
 from tests.evalsuite.oracles import card_shares, corrected, sign_flip
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 

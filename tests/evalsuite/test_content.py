@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from data_prep.records import Dialogue
+from core.errors import UserError
+from core.files import write_json, write_jsonl
+from core.records import Dialogue
 from evalsuite.report.content import content_of, report_run
 from evalsuite.report.report import sections_of
 from evalsuite.runs import Run, open_run
-from serve.errors import UserError
-from serve.files import write_json, write_jsonl
 from tests.generated_report import make_content, write_run
 
 

@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 from typer.testing import CliRunner
 
-from data_prep.records import Dialogue, HumanScore, Judgement, Turn
-from data_prep.scores.bootstrap import SEED, Floats
-from data_prep.tables import Estimate, to_csv
+from core.errors import UserError
+from core.files import write_jsonl
+from core.records import Dialogue, HumanScore, Judgement, Turn
+from core.statistics.bootstrap import SEED, Floats
+from core.tables import Estimate, to_csv
 from evalsuite.commands.correlate import correlate
 from evalsuite.statistics import coefficients as module
 from evalsuite.statistics.coefficients import COEFFICIENTS, Coefficient, Level, coefficients, figures
 from evalsuite.statistics.correlation import Correlation, Pairing, correlation_tables, correlations
-from serve.errors import UserError
-from serve.files import write_jsonl
 
 Numbers = Sequence[float]
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from data_prep.records import Turn
+from core.errors import UserError
+from core.records import Turn
 from evalsuite.dialogue import Plan, Utterance, hold, utterance
 from serve.answers import Reply
 from serve.batch import in_flight, together
-from serve.errors import UserError
 from serve.failures import Rejected, ServerLost, Unanswered
 
 

@@ -15,9 +15,9 @@ from hypothesis.extra.numpy import arrays
 from scipy import stats
 from typer.testing import CliRunner
 
+from core.errors import UserError, run_cli
 from evalsuite.commands.discriminate import discriminate as verb
 from evalsuite.statistics.discrimination import discriminate, of_run, read_ratings
-from serve.errors import UserError, run_cli
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 from tests.evalsuite.test_comparison import make_run
 

@@ -11,6 +11,7 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
+from core.errors import UserError
 from evalsuite.commands.ecdbench import app, published_scores
 from evalsuite.fdaef.aggregate import Result, aggregate
 from evalsuite.fdaef.figures import charts
@@ -19,7 +20,6 @@ from evalsuite.fdaef.registry_tables import counts_table, metrics_table
 from evalsuite.fdaef.tables import leaderboard, ranks_table
 from evalsuite.reported.recomputation import check
 from evalsuite.reported.tables import load_reported
-from serve.errors import UserError
 from tests.evalsuite.test_fdaef import SMALL, item, whole, write, write_all
 
 GATED = {"qwen3-0.6b", "abab6.5t-chat"}

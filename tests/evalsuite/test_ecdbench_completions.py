@@ -14,7 +14,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.openai_completions import LocalCompletionsAPI
 
 from evalsuite.fdaef.completions import ALTERNATIVES, SharedPrompts
-from serve.embedded import materialise
+from serve.checkpoints.embedded import materialise
 
 WORDS = 3_000  # as many next tokens as the toy knows; those that are asked for have low ids
 COMMON = 400

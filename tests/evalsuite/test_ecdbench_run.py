@@ -13,12 +13,12 @@ import pytest
 from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
 
+from core.errors import UserError
 from evalsuite.fdaef import tasks as running
 from evalsuite.fdaef.forms import FORMS
 from evalsuite.fdaef.local_data import SUMMARY, Layout, Part, load_layout, read_part
 from evalsuite.fdaef.registry import Benchmark, load_benchmark
 from evalsuite.fdaef.scores import Score, measure
-from serve.errors import UserError
 from tests.conftest import Embedded, EscEval
 
 HARNESS = Path(lm_eval.__file__).parent / "tasks"

@@ -10,7 +10,9 @@ from typing import Any
 import orjson
 import pytest
 
-from data_prep.records import Dialogue, Judgement
+from core.errors import UserError
+from core.files import CONFIGS, read_jsonl, write_jsonl
+from core.records import Dialogue, Judgement
 from evalsuite import cli
 from evalsuite.commands.ecdbench_run import _plan
 from evalsuite.fdaef import tasks as running
@@ -19,8 +21,6 @@ from evalsuite.fdaef.local_data import Layout, load_layout
 from evalsuite.fdaef.registry import load_benchmark
 from evalsuite.fdaef.scores import Score
 from evalsuite.fdaef.summaries import judged_scores, sampled
-from serve.errors import UserError
-from serve.files import CONFIGS, read_jsonl, write_jsonl
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
 

@@ -14,16 +14,16 @@ import orjson
 import pytest
 import yaml
 
-from data_prep.judge_prompts import told
+from core.errors import UserError
+from core.files import CONFIGS, read_jsonl
+from core.judge_prompts import told
+from core.prompts import load_pack
+from core.records import Dialogue, Judgement, Language, Turn
+from core.rubrics import load_rubric
 from data_prep.profiles import bundled_profiles, load_profiles, profile_text
-from data_prep.prompts import load_pack
-from data_prep.records import Dialogue, Judgement, Language, Turn
-from data_prep.rubrics import load_rubric
 from evalsuite.config import EvalConfig, Resolved
 from evalsuite.config_emoharbor import TEMPERATURES, TEMPLATES
 from evalsuite.frameworks.emoharbor import ending_phrases, ends, initial_state, triple, triple_regex, unthought
-from serve.errors import UserError
-from serve.files import CONFIGS, read_jsonl
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
 

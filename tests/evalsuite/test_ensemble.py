@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from scipy.stats import kendalltau, spearmanr
 from typer.testing import CliRunner
 
-from data_prep.records import HumanScore, Judgement
+from core.errors import UserError
+from core.files import write_jsonl
+from core.records import HumanScore, Judgement
 from evalsuite.commands.feel import app
 from evalsuite.reported.recomputation import check
 from evalsuite.reported.tables import load_reported
 from evalsuite.statistics import ensemble
 from evalsuite.statistics.ensemble import Aspect, combined, panel_of, people_of, shares
 from evalsuite.statistics.ensemble_tables import fit_tables, report
-from serve.errors import UserError
-from serve.files import write_jsonl
 from tests.evalsuite.records import make_dialogue, make_judgement
 
 SAFE = Aspect("en", "safety")

@@ -21,12 +21,12 @@ from typing import Any
 import pytest
 import yaml
 
+from core.errors import UserError
+from core.files import locked, write_json, write_jsonl, write_text
 from data_prep.cards import bundled_cards, load_cards
 from evalsuite.runs import open_run
 from serve.batch import Batch
 from serve.client import ChatClient
-from serve.errors import UserError
-from serve.files import locked, write_json, write_jsonl, write_text
 from serve.guard import GRACE
 from serve.store import Store
 from tests.conftest import EscEval

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import f1_score
 
+from core.errors import UserError
 from evalsuite.fdaef.aggregate import Node, Result, aggregate
 from evalsuite.fdaef.normalise import Metric, features
 from evalsuite.fdaef.registry import Benchmark, load_benchmark
 from evalsuite.fdaef.scores import ModelScores, node_paths, read_scores
 from evalsuite.fdaef.uncertainty import comparable, ranges, separations, under_weights, weight_factors
-from serve.errors import UserError
 
 SMALL = """
 name: small

@@ -16,14 +16,14 @@ import yaml
 from scipy.stats import spearmanr
 from typer.testing import CliRunner
 
-from data_prep.records import HumanScore, Turn
-from data_prep.rubrics import load_rubric
+from core.errors import UserError
+from core.files import CONFIGS, write_jsonl
+from core.records import HumanScore, Turn
+from core.rubrics import load_rubric
 from evalsuite.commands.feel import app
 from evalsuite.frameworks.feel import load_feel_config, members
 from evalsuite.statistics.band_methods import people_table
 from evalsuite.statistics.ensemble import Aspect
-from serve.errors import UserError
-from serve.files import CONFIGS, write_jsonl
 from tests.endpoint import Answer, Endpoint
 from tests.evalsuite.records import make_dialogue
 

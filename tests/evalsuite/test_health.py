@@ -16,8 +16,11 @@ from hypothesis import strategies as st
 from scipy.stats import spearmanr
 from typer.testing import CliRunner
 
-from data_prep.records import Dialogue, Judgement, Turn
-from data_prep.rubrics import load_rubric
+from core.errors import UserError
+from core.files import CONFIGS, read_jsonl, write_jsonl
+from core.records import Dialogue, Judgement, Turn
+from core.rubrics import load_rubric
+from core.specs import load_spec
 from evalsuite.checks.health import (
     asking_shifts,
     asking_table,
@@ -29,9 +32,6 @@ from evalsuite.checks.injections import injection_effects, injection_kinds, inje
 from evalsuite.checks.probe import Injection, append, load_injections, probes
 from evalsuite.checks.shared_bases import Base, base_of, bases, likeness, sharing_table, sharings
 from evalsuite.commands.health import app
-from serve.errors import UserError
-from serve.files import CONFIGS, read_jsonl, write_jsonl
-from serve.specs import load_spec
 from tests.endpoint import Answer, Endpoint
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 

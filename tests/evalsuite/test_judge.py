@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.judge_prompts import Method, paper_transcript, transcript
-from data_prep.prompts import load_pack
-from data_prep.records import Dialogue, Judgement, Turn
-from data_prep.rubrics import Scale, load_rubric
+from core.errors import UserError
+from core.judge_prompts import Method, paper_transcript, transcript
+from core.prompts import load_pack
+from core.records import Dialogue, Judgement, Turn
+from core.rubrics import Scale, load_rubric
+from core.specs import Endpoint as SpecEndpoint
+from core.specs import ModelSpec, Sampling
 from evalsuite.judge import CUT, LONGEST, Judge, digit_distributions, expectation, paper_score
 from serve.answers import Reply
 from serve.client import ChatClient
-from serve.errors import UserError
-from serve.specs import Endpoint as SpecEndpoint
-from serve.specs import ModelSpec, Sampling
 from serve.store import Store
 from tests.endpoint import Answer, Endpoint
 

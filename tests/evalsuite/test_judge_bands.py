@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.judge_prompts import JudgeMethod, judge_messages
-from data_prep.prompts import load_pack
-from data_prep.records import Dialogue, Judgement, Turn
-from data_prep.rubrics import load_rubric
+from core.errors import UserError
+from core.judge_prompts import JudgeMethod, judge_messages
+from core.prompts import load_pack
+from core.records import Dialogue, Judgement, Turn
+from core.rubrics import load_rubric
+from core.specs import Endpoint as SpecEndpoint
+from core.specs import ModelSpec, Sampling
 from evalsuite.judge import Judge
 from evalsuite.judge_bands import Bands, answer_regex, check_labels, read_bands
 from serve.client import ChatClient
-from serve.errors import UserError
-from serve.specs import Endpoint as SpecEndpoint
-from serve.specs import ModelSpec, Sampling
 from serve.store import Store
 from tests.endpoint import Answer, Endpoint
 from tests.evalsuite.records import make_dialogue, make_rubric

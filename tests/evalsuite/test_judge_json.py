@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.prompts import load_pack
-from data_prep.records import Dialogue, Judgement, Language, Turn
-from data_prep.rubrics import load_rubric
+from core.errors import UserError
+from core.prompts import load_pack
+from core.records import Dialogue, Judgement, Language, Turn
+from core.rubrics import load_rubric
+from core.specs import Endpoint as SpecEndpoint
+from core.specs import ModelSpec, Sampling
 from evalsuite.judge import Judge
 from evalsuite.judge_json import Shown, Strategy, answer_regex, read_answer
 from serve.client import ChatClient
-from serve.errors import UserError
-from serve.specs import Endpoint as SpecEndpoint
-from serve.specs import ModelSpec, Sampling
 from serve.store import Store
 from tests.endpoint import Answer, Endpoint
 

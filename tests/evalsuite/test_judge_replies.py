@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from core.judge_prompts import JudgeMethod
+from core.prompts import load_pack
+from core.records import Dialogue, Judgement, Turn
+from core.rubrics import load_rubric
 from data_prep.cards import parse_card_text
-from data_prep.judge_prompts import JudgeMethod
-from data_prep.prompts import load_pack
-from data_prep.records import Dialogue, Judgement, Turn
-from data_prep.rubrics import load_rubric
 from evalsuite.frameworks.emoharbor import ending_phrases, ends, triple
 from evalsuite.judge import CUT, LONGEST, Judge
 from evalsuite.judge_bands import read_bands

@@ -19,12 +19,14 @@ from sklearn.calibration import calibration_curve
 from sklearn.metrics import confusion_matrix
 from typer.testing import CliRunner, Result
 
+from core.errors import UserError
+from core.files import CONFIGS, write_jsonl
+from core.records import Dialogue, HumanScore, Judgement, Turn
+from core.rubrics import Scale
+from core.tables import Estimate, Table, fmt
 from data_prep.__main__ import app as data_prep_app
-from data_prep.records import Dialogue, HumanScore, Judgement, Turn
-from data_prep.rubrics import Scale
 from data_prep.scores import synthetic
 from data_prep.scores.rank_sft import synthetic_test
-from data_prep.tables import Estimate, Table, fmt
 from evalsuite.commands.agree import SYNTHETIC, agree
 from evalsuite.config import Resolved, load_config
 from evalsuite.statistics.agreement import agreement
@@ -39,8 +41,6 @@ from evalsuite.statistics.judges import (
     file_keys,
     table4,
 )
-from serve.errors import UserError
-from serve.files import CONFIGS, write_jsonl
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
 from tests.evalsuite.oracles import card_shares, sign_flip

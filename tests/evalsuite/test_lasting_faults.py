@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from data_prep.records import LOST
+from core.records import LOST
 from serve.client import ChatClient
 from tests.conftest import EscEval
 from tests.endpoint import LASTING, Answer, Endpoint, bomb, echo, error

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.records import Dialogue, Judgement
-from data_prep.rubrics import Rubric
-from data_prep.tables import Estimate, Table
+from core.errors import UserError
+from core.records import Dialogue, Judgement
+from core.rubrics import Rubric
+from core.tables import Estimate, Table
 from evalsuite.statistics.leaderboard import groups_of, leaderboard, pairwise_differences, ranks, scores, tally
 from evalsuite.statistics.summary import AVERAGE, Value, distributions
-from serve.errors import UserError
 from tests.evalsuite.oracles import card_shares, corrected, sign_flip
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 

@@ -14,15 +14,15 @@ from typing import Any, get_args
 import pytest
 
 import evalsuite
-from data_prep.tables import Estimate, Table
+from core.errors import UserError
+from core.tables import Estimate, Table
+from core.wandb_offline import offline_without_key
 from evalsuite.config import EvalConfig
 from evalsuite.report.content import content_of
 from evalsuite.report.log_wandb import TRACES, figure, log_report, plain
 from evalsuite.report.report import TEMPLATES, sections_of
 from evalsuite.runs import open_run
 from evalsuite.statistics.leaderboard import scores
-from serve.errors import UserError
-from serve.wandb_offline import offline_without_key
 from tests.generated_report import make_content, write_run
 
 FRAMEWORKS = get_args(EvalConfig.model_fields["framework"].annotation)

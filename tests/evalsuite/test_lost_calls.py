@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from data_prep.records import Dialogue, Judgement
+from core.files import read_jsonl
+from core.records import Dialogue, Judgement
 from serve.client import ChatClient
 from serve.failures import NotAsked, ServerLost
-from serve.files import read_jsonl
 from serve.store import Store
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint, echo

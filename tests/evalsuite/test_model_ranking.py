@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from scipy.stats import kendalltau, rankdata, spearmanr
 from typer.testing import CliRunner
 
-from data_prep.records import Dialogue, Judgement, Preference
+from core.errors import UserError
+from core.files import write_jsonl
+from core.records import Dialogue, Judgement, Preference
 from data_prep.scores.human import read_preferences
 from evalsuite.commands.feel import app
 from evalsuite.statistics.correlation import Pairing
 from evalsuite.statistics.model_ranking import compare_ranks, human_ranks, metric_ranks, ranks_of, topic_figures
-from serve.errors import UserError
-from serve.files import write_jsonl
 from tests.evalsuite.records import fed_rubric, make_dialogue, make_judgement
 
 BY = Pairing("system")

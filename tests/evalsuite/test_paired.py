@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.stats import bootstrap, permutation_test
 from statsmodels.stats.multitest import multipletests
 
-from data_prep.tables import Estimate
+from core.tables import Estimate
 from evalsuite.statistics import paired
 from evalsuite.statistics.paired import Difference, differences, holm, sign_flip_p
 

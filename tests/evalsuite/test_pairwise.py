@@ -13,13 +13,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest, bootstrap
 
-from data_prep.records import Dialogue, Order, Preference, Verdict
-from data_prep.tables import Estimate, Table
+from core.errors import UserError
+from core.records import Dialogue, Order, Preference, Verdict
+from core.tables import Estimate, Table
 from evalsuite.role_play.pairwise import Pair, PairAnswer, given_answers, pairs_of, read_answer, shown
 from evalsuite.role_play.seekers import Field
 from evalsuite.role_play.win_rates import choices_of, pairwise_tables
 from evalsuite.statistics.win_rates import Choice, Mode, rate, share, votes
-from serve.errors import UserError
 from tests.endpoint import Answer, Endpoint
 from tests.evalsuite.oracles import wilson
 from tests.evalsuite.test_role_play import Call, call, card, config, dialogue, run_folder

@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 from sklearn.metrics import cohen_kappa_score
 from typer.testing import CliRunner
 
-from data_prep.records import Comparison, Preference
-from data_prep.scores.bootstrap import SEED
+from core.errors import UserError
+from core.records import Comparison, Preference
+from core.statistics.bootstrap import SEED
+from core.tables import Estimate, Table
 from data_prep.scores.human import read_comparisons
-from data_prep.tables import Estimate, Table
 from evalsuite.commands.pairwise import WORDS, pairwise
 from evalsuite.role_play.pairwise import PairAnswer
 from evalsuite.role_play.win_rates import pairwise_tables
 from evalsuite.statistics.win_rates import choices_of, win_rate_tables
-from serve.errors import UserError
 from tests.evalsuite.oracles import wilson
 from tests.evalsuite.test_pairwise import field, row
 

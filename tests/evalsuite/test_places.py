@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from data_prep.records import HumanScore
-from serve.files import CONFIGS, write_jsonl
+from core.files import CONFIGS, write_jsonl
+from core.records import HumanScore
 from tests.conftest import EscEval
 from tests.demo import demo_config
 from tests.endpoint import Answer, Endpoint, echo

@@ -17,15 +17,15 @@ from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from data_prep.records import Dialogue, HumanScore, Judgement, Termination, Turn
-from data_prep.tables import Table, to_csv
+from core.errors import UserError
+from core.records import Dialogue, HumanScore, Judgement, Termination, Turn
+from core.tables import Table, to_csv
 from evalsuite.report import report, transcripts
 from evalsuite.report.charts import SYNTHETIC_GOLD, agreement_charts, gold_charts
 from evalsuite.report.headlines import ranks_of, standings
 from evalsuite.report.report import PLUMBING, ReportContent, Section, write_report
 from evalsuite.statistics.leaderboard import scores
 from evalsuite.statistics.summary import AGREEMENT, terminations
-from serve.errors import UserError
 from tests.evalsuite.records import make_dialogue
 from tests.generated_report import INJECTIONS, RUBRIC, full_benchmark_content, make_content
 

@@ -18,18 +18,18 @@ from scipy.stats import kendalltau, spearmanr
 from statsmodels.stats.proportion import proportion_confint
 from typer.testing import CliRunner
 
-from data_prep.rubrics import load_rubric
-from data_prep.scores.accuracy import wilson
-from data_prep.tables import Estimate, Table, fmt
+from core.errors import UserError
+from core.files import CONFIGS, load_yaml
+from core.rubrics import load_rubric
+from core.specs import load_spec
+from core.statistics.accuracy import wilson
+from core.tables import Estimate, Table, fmt
 from evalsuite.commands.reported import reported as app
 from evalsuite.reported.against import against, as_printed, beside, disagreement_table
 from evalsuite.reported.recomputation import Checked, Spread, check, combine
 from evalsuite.reported.tables import Reported, load_reported
 from evalsuite.statistics.coefficients import COEFFICIENTS
 from evalsuite.statistics.text_metrics import LABELS
-from serve.errors import UserError
-from serve.files import CONFIGS, load_yaml
-from serve.specs import load_spec
 
 TABLES = ["1", "2", "3", "4", "5", "6", "9", "13", "14", "15", "text"]
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import pearsonr
 
-from data_prep.records import HumanScore
-from data_prep.rubrics import load_rubric
-from data_prep.tables import Estimate, Table
+from core.records import HumanScore
+from core.rubrics import load_rubric
+from core.tables import Estimate, Table
 from evalsuite.reported.against import against, beside
 from evalsuite.reported.recomputation import check
 from evalsuite.reported.tables import Counterpart, Reported, load_reported

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from data_prep.records import Dialogue, Turn
+from core.errors import UserError
+from core.files import CONFIGS, write_jsonl
+from core.records import Dialogue, Turn
 from evalsuite.commands.respond import respond
 from evalsuite.respond import Response, answered, paired, read_responses
-from serve.errors import UserError
-from serve.files import CONFIGS, write_jsonl
 from tests.endpoint import Answer, Endpoint, echo
 
 app = typer.Typer()

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 from typer.testing import CliRunner
 
-from data_prep.records import Dialogue, Language, Turn
-from data_prep.rubrics import load_rubric
+from core.errors import UserError
+from core.files import CONFIGS, read_jsonl, read_yaml, write_jsonl
+from core.records import Dialogue, Language, Turn
+from core.rubrics import load_rubric
 from evalsuite.checks.risk import CATEGORIES, Category, Lexicon, count, excerpt, find, load_lexicon, risk_turns, tables
 from evalsuite.commands.risk import risk
-from serve.errors import UserError
-from serve.files import CONFIGS, read_jsonl, read_yaml, write_jsonl
 from tests.evalsuite.oracles import wilson
 
 MEANT: list[tuple[Language, Category, str]] = [

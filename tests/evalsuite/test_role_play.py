@@ -16,20 +16,20 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from core.errors import UserError, run_cli
+from core.files import CONFIGS, write_jsonl
+from core.prompts import load_pack
+from core.records import Dialogue, HumanScore, Judgement, Language, RoleCard
+from core.rubrics import load_rubric
+from core.seeker_prompts import greeting, seeker_system
+from core.specs import load_spec, model_names
+from core.tables import Estimate, Table
 from data_prep.cards import bundled_cards, load_cards
-from data_prep.prompts import load_pack
-from data_prep.records import Dialogue, HumanScore, Judgement, Language, RoleCard
-from data_prep.rubrics import load_rubric
-from data_prep.seeker_prompts import greeting, seeker_system
-from data_prep.tables import Estimate, Table
 from evalsuite.commands import role_play as commands
 from evalsuite.config import Resolved, load_config
 from evalsuite.identity import score_config, simulate_config
 from evalsuite.role_play.seekers import read_field, role_play_tables, seeker_of
 from serve.client import ChatClient
-from serve.errors import UserError, run_cli
-from serve.files import CONFIGS, write_jsonl
-from serve.specs import load_spec, model_names
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from core.errors import UserError
 from evalsuite.runs import differences, open_run
-from serve.errors import UserError
 from serve.store import Store
 
 

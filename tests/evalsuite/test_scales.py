@@ -14,12 +14,13 @@ import yaml
 from openpyxl import load_workbook
 from pydantic import ValidationError
 
+from core.errors import UserError
+from core.judge_prompts import judge_messages
+from core.ledger import Step
+from core.prompts import load_pack
+from core.records import HumanScore
+from core.rubrics import Rubric, load_rubric
 from data_prep.cards.sheets import write_csv
-from data_prep.judge_prompts import judge_messages
-from data_prep.ledger import Step
-from data_prep.prompts import load_pack
-from data_prep.records import HumanScore
-from data_prep.rubrics import Rubric, load_rubric
 from data_prep.scores import annotation
 from data_prep.scores.human import check_scale
 from data_prep.scores.rank_sft import cases
@@ -37,7 +38,6 @@ from evalsuite.statistics.leaderboard import scores as leaderboard_scores
 from evalsuite.statistics.summary import checked, distributions
 from evalsuite.statistics.trends import trends
 from serve.client import Reply
-from serve.errors import UserError
 from tests.evalsuite.records import fed_rubric, make_dialogue, make_judgement
 
 FED = fed_rubric()

@@ -13,17 +13,17 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
+from core.errors import UserError
+from core.files import CONFIGS, write_jsonl
+from core.specs import ModelSpec, load_spec
+from core.tables import write_csv
 from data_prep.cards import bundled_cards, load_cards
-from data_prep.tables import write_csv
 from evalsuite import cli
 from evalsuite.commands.options import endpoints_of, resolve
 from serve import plan
 from serve.batch import Batch
+from serve.checkpoints.embedded import local_path, resolve_checkpoint
 from serve.client import ChatClient
-from serve.embedded import local_path, resolve_checkpoint
-from serve.errors import UserError
-from serve.files import CONFIGS, write_jsonl
-from serve.specs import ModelSpec, load_spec
 from serve.store import Store
 from tests.conftest import EscEval
 from tests.demo import demo_config
@@ -132,7 +132,7 @@ def test_nothing_that_is_read_can_run() -> None:
                 assert given.get(risky, "False") == "False", f"{path}:{call.lineno}: {risky}"
             if name == "yaml.load":
                 assert given["Loader"] == "_OnceLoader", f"{path}:{call.lineno}"
-    from serve.files import _OnceLoader
+    from core.files import _OnceLoader
 
     assert issubclass(_OnceLoader, yaml.SafeLoader)
 

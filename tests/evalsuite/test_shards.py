@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from data_prep.records import Dialogue, Turn
+from core.errors import UserError
+from core.files import CONFIGS, write_json, write_jsonl
+from core.records import Dialogue, Turn
 from evalsuite import pipeline, shards
 from evalsuite.commands.merge import merge
 from evalsuite.shards import Shard
-from serve.errors import UserError
-from serve.files import CONFIGS, write_json, write_jsonl
 from tests.conftest import EscEval
 from tests.demo import demo_config
 from tests.endpoint import Endpoint

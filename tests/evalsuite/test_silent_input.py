@@ -15,21 +15,21 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 import data_prep
 import evalsuite
 import train
-from data_prep import records
-from data_prep.ledger import Step
-from data_prep.records import Count, Judgement, Number, Record, number
+from core import records
+from core.errors import UserError
+from core.files import load_json, read_object
+from core.ledger import Step
+from core.records import Count, Judgement, Number, Record, number
+from core.rows import Raw, Rows
+from core.rubrics import load_rubric
 from data_prep.role_play.contamination import read_documents
-from data_prep.rubrics import load_rubric
 from data_prep.scores.human import COLUMNS
-from data_prep.sources.rows import Raw, Rows
 from evalsuite.fdaef.forms import FORMS
 from evalsuite.fdaef.registry import load_benchmark
 from evalsuite.fdaef.scores import read_scores
 from evalsuite.statistics.agreement import read_gold
 from evalsuite.statistics.discrimination import read_ratings
 from evalsuite.statistics.summary import checked
-from serve.errors import UserError
-from serve.files import load_json, read_object
 from tests.conftest import EscEval
 from tests.evalsuite.test_bad_files import DIALOGUE, DIMENSION, READERS, RUBRIC, Reader, changed
 from tests.evalsuite.test_bad_input import refused

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from data_prep.records import Dialogue, RoleCard
-from data_prep.tables import Estimate
+from core.files import write_jsonl
+from core.records import Dialogue, RoleCard
+from core.tables import Estimate
 from evalsuite.role_play.audit import _yes, audit, audit_tables
 from evalsuite.role_play.rules import (
     CHECKS,
@@ -27,7 +28,6 @@ from evalsuite.role_play.rules import (
     told_at_once,
 )
 from serve.client import Reply
-from serve.files import write_jsonl
 from tests.endpoint import Answer, Endpoint
 from tests.evalsuite.oracles import wilson
 from tests.evalsuite.test_role_play import Call, call, card, dialogue, run_folder

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import bootstrap
 
-from data_prep.records import Dialogue, Judgement, Termination, Turn, Usage
-from data_prep.tables import Estimate
+from core.records import Dialogue, Judgement, Termination, Turn, Usage
+from core.tables import Estimate
 from evalsuite.report.charts import distribution_charts
 from evalsuite.report.headlines import unread
 from evalsuite.statistics.leaderboard import leaderboard

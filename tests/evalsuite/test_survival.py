@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from data_prep.records import Dialogue, Termination, Turn
+from core.records import Dialogue, Termination, Turn
 from evalsuite.report.trajectories import survival_charts
 from evalsuite.statistics.survival import Span, as_json, curves, log_ranks, span_of, tables
 from tests.evalsuite.records import make_dialogue

@@ -19,15 +19,15 @@ from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu.metrics import BLEU
 from typer.testing import CliRunner
 
-from data_prep.records import Dialogue, Judgement, Language, Turn
-from data_prep.tables import Estimate
+from core.errors import UserError
+from core.files import write_jsonl
+from core.records import Dialogue, Judgement, Language, Turn
+from core.tables import Estimate
 from evalsuite.commands.metrics import metrics
 from evalsuite.respond import Response
 from evalsuite.statistics import text_metrics
 from evalsuite.statistics.text_figures import figures, figures_json, metric_tables
 from evalsuite.statistics.text_metrics import BLEU_ORDERS, LABELS, Unit, judgements, measure, signature, tokenize
-from serve.errors import UserError
-from serve.files import write_jsonl
 
 EN = [
     ("d1", 1, "I hear you, that must be so hard.", "I hear you. That sounds very hard for you."),
@@ -225,7 +225,7 @@ def test_any_texts(drawn: list[tuple[str, str, str]]) -> None:
             assert figure is None or 0 <= figure <= 100
             assert s.response.text or figure in (0, None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("data_prep.scores.bootstrap.RESAMPLES", 50)
+        patch.setattr("core.statistics.bootstrap.RESAMPLES", 50)
         found = figures(samples)
     for f in found:
         own = {s.response.dialogue_id for s in samples if s.values[f.metric] is not None}
@@ -264,7 +264,9 @@ def test_judgements_name_metric_unit_and_supporter() -> None:
 
 
 def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serve.embedded.importlib.util.find_spec", lambda name: None if name == "jieba" else object())
+    monkeypatch.setattr(
+        "serve.checkpoints.embedded.importlib.util.find_spec", lambda name: None if name == "jieba" else object()
+    )
     with pytest.raises(UserError, match="needs jieba, not installed"):
         measure(responses(ZH, "zh"))
     assert measure(responses(EN)), "Chinese words are not needed for English"

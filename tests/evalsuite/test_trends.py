@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from scipy.stats import linregress
 from typer.testing import CliRunner
 
-from data_prep.records import Dialogue, Judgement, Turn
+from core.errors import UserError
+from core.files import write_json, write_jsonl
+from core.records import Dialogue, Judgement, Turn
 from evalsuite.commands.trajectories import trajectories
 from evalsuite.report.trajectories import trend_charts
 from evalsuite.statistics.dialogue_costs import dialogue_costs, table
 from evalsuite.statistics.trends import round_of, tables, trends
-from serve.errors import UserError
-from serve.files import write_json, write_jsonl
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 from tests.evalsuite.test_comparison import make_run
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from data_prep.records import Dialogue
+from core.files import read_jsonl
+from core.records import Dialogue
 from evalsuite.versions import git_revision, joined, made_with
-from serve.files import read_jsonl
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint, echo
 from tests.evalsuite.test_faults import MODELS, config, one_line, outputs, run_at

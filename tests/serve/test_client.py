@@ -13,13 +13,13 @@ from urllib.parse import unquote
 
 import pytest
 
+from core.errors import UserError
+from core.specs import Endpoint as SpecEndpoint
+from core.specs import ModelSpec, Sampling
 from serve.answers import Reply, split_reasoning
 from serve.client import ChatClient, Question, defang
-from serve.errors import UserError
 from serve.failures import NotStored, Rejected, ServerLost, Unanswered
 from serve.http import retry_after
-from serve.specs import Endpoint as SpecEndpoint
-from serve.specs import ModelSpec, Sampling
 from serve.store import Store
 from tests.endpoint import LASTING, Answer, Endpoint, echo, error
 

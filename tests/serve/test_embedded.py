@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from serve import embedded
-from serve.embedded import (
+from core.errors import UserError
+from core.files import cache_dir
+from core.specs import ModelSpec
+from serve.checkpoints import embedded
+from serve.checkpoints.embedded import (
     MANIFEST,
     build_once,
-    cache_dir,
     check_checkpoint,
     embedded_folder,
     materialise,
     resolve_checkpoint,
     safetensors_problem,
 )
-from serve.errors import UserError
-from serve.merge import adapter_rank, lora_rank_limit, merged
-from serve.specs import ModelSpec
+from serve.checkpoints.merge import adapter_rank, lora_rank_limit, merged
 
 
 def spec(checkpoint: str, **more: object) -> ModelSpec:

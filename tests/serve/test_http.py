@@ -10,8 +10,8 @@ from pathlib import Path
 import orjson
 import pytest
 
+from core.errors import UserError
 from serve.client import ChatClient
-from serve.errors import UserError
 from serve.failures import Rejected
 from serve.store import Store
 from tests.endpoint import Answer, Endpoint, bomb

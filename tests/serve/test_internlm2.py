@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
+from core.errors import UserError, run_cli
 from serve import __main__ as command
-from serve import internlm2, internlm2_tokenizer
-from serve.embedded import check_checkpoint
-from serve.errors import UserError, run_cli
-from serve.internlm2 import Architecture, convert_checkpoint, tensor_plan
-from serve.internlm2_adapter import convert_adapter
-from serve.merge import adapter_rank, merged
+from serve.checkpoints import internlm2, internlm2_tokenizer
+from serve.checkpoints.embedded import check_checkpoint
+from serve.checkpoints.internlm2 import Architecture, convert_checkpoint, tensor_plan
+from serve.checkpoints.internlm2_adapter import convert_adapter
+from serve.checkpoints.merge import adapter_rank, merged
 from tests.serve.test_embedded import spec, tensors
 
 torch = pytest.importorskip("torch")

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from serve.internlm2 import convert_checkpoint
-from serve.internlm2_adapter import convert_adapter
+from serve.checkpoints.internlm2 import convert_checkpoint
+from serve.checkpoints.internlm2_adapter import convert_adapter
 from tests.serve.test_internlm2 import CONFIG, Source, lora, source, tokenizer_files
 
 torch = pytest.importorskip("torch")

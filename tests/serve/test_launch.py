@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from core.errors import UserError
 from serve import launch
 from serve.__main__ import app
-from serve.errors import UserError
 from serve.launch import Servers, free_port
 from serve.plan import PORT, ServerPlan, plan_servers
 from tests.serve.test_plan import spec

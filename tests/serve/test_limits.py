@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from core.errors import UserError
+from core.specs import Endpoint as SpecEndpoint
+from core.specs import Price
 from serve.budget import Budget
 from serve.client import ChatClient
-from serve.errors import UserError
 from serve.failures import NotAsked, ServerLost
 from serve.rate import Rate
-from serve.specs import Endpoint as SpecEndpoint
-from serve.specs import Price
 from serve.store import Store
 from tests.endpoint import Answer, Endpoint
 from tests.serve.test_client import question, spec

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serve import merge
+from core.errors import UserError, run_cli
 from serve.__main__ import app
-from serve.embedded import MANIFEST
-from serve.errors import UserError, run_cli
-from serve.merge import CONFIG, WEIGHTS, merge_adapter, merged_folder
-from serve.model_card import Training, read_training, write_card
+from serve.checkpoints import merge
+from serve.checkpoints.embedded import MANIFEST
+from serve.checkpoints.merge import CONFIG, WEIGHTS, merge_adapter, merged_folder
+from serve.checkpoints.model_card import Training, read_training, write_card
 
 Q = "model.layers.0.self_attn.q_proj"
 KINDS = {"float32": "F32", "float16": "F16", "float64": "F64", "uint16": "BF16", "int8": "I8"}

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from serve.errors import UserError
-from serve.model_card import Training, read_training, write_card
-from serve.specs import ModelSpec
+from core.errors import UserError
+from core.specs import ModelSpec
+from serve.checkpoints.model_card import Training, read_training, write_card
 
 RECORD: dict[str, Any] = {
     "kind": "rank",

@@ -12,12 +12,12 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
+from core.errors import UserError
+from core.specs import ModelSpec
 from serve import launch, plan
 from serve.__main__ import app
-from serve.errors import UserError
-from serve.pins import commits
+from serve.checkpoints.pins import commits
 from serve.plan import MODULE, PORT, ServerPlan, plan_servers
-from serve.specs import ModelSpec
 
 DIMENSIONS = ("fluency", "expression", "empathy", "information", "humanoid", "skill", "overall")
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from core.errors import UserError
 from serve.client import ChatClient
-from serve.errors import UserError
 from serve.failures import NotAsked, Rejected
 from serve.store import Store
 from tests.endpoint import Answer, Endpoint

@@ -14,13 +14,13 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
+from core.errors import UserError
+from core.specs import Sampling
 from serve import launch
 from serve.__main__ import app
 from serve.client import ChatClient, Question
-from serve.errors import UserError
 from serve.launch import Servers, free_port, port_taken
 from serve.plan import PORT, ROUTER, ServerPlan, plan_servers
-from serve.specs import Sampling
 from serve.store import Store
 from tests.serve.test_launch import gone
 from tests.serve.test_plan import checkpoint, spec, value, values

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.prompts import load_pack
-from data_prep.records import LOST, Dialogue, Turn
-from data_prep.rubrics import load_rubric
+from core.prompts import load_pack
+from core.records import LOST, Dialogue, Turn
+from core.rubrics import load_rubric
 from evalsuite.judge import Judge
 from serve.answers import Reply
 from serve.client import ChatClient

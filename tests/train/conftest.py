@@ -10,12 +10,12 @@ from typing import Any
 import orjson
 import pytest
 
-from data_prep.records import Record
+from core.files import write_jsonl
+from core.records import Record
+from core.rubrics import load_rubric
 from data_prep.role_play.examples import RoleExample
-from data_prep.rubrics import load_rubric
 from data_prep.scores.rank_sft import RankExample
-from serve.embedded import materialise
-from serve.files import write_jsonl
+from serve.checkpoints.embedded import materialise
 
 ARCHITECTURES = ("qwen2", "llama")
 DIMENSIONS = ("fluency", "empathy", "information")

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from serve.errors import UserError
+from core.errors import UserError
 from tests.train.conftest import write_data, write_recipe
 from train import esc_rank, esc_role
 from train.output import check_training_checkpoint

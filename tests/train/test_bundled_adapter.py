@@ -9,11 +9,11 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
+from core import specs
+from core.files import CONFIGS, load_yaml, sha256_file
+from core.specs import BUNDLED_ADAPTERS, load_spec
 from data_prep.__main__ import app
-from serve import specs
-from serve.files import CONFIGS, load_yaml, sha256_file
-from serve.model_card import Training
-from serve.specs import BUNDLED_ADAPTERS, load_spec
+from serve.checkpoints.model_card import Training
 
 ADAPTER = BUNDLED_ADAPTERS / "esc-rank-embedded"
 RECIPE = CONFIGS / "train" / "esc_rank_embedded.yaml"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from serve.client import Message
-from serve.embedded import materialise
-from serve.errors import UserError
+from core.errors import UserError
+from core.records import Message
+from serve.checkpoints.embedded import materialise
 from train.chat_templates import IGNORED, check_tokenizer, encode, encode_prompt, encode_stock, serves_alike
 
 pytestmark = pytest.mark.slow

@@ -13,11 +13,11 @@ import numpy as np
 import orjson
 import pytest
 
+from core.errors import UserError
+from core.files import write_jsonl
+from core.records import Message
+from core.tables import Estimate
 from data_prep.role_play.examples import RoleExample
-from data_prep.tables import Estimate
-from serve.client import Message
-from serve.errors import UserError
-from serve.files import write_jsonl
 from tests.train.conftest import role_examples, write_data, write_recipe
 from train.base_and_adapter import BaseAndAdapter, batches, load_adapter, stock_rows
 from train.chat_templates import CHATML, IGNORED
@@ -210,7 +210,7 @@ def test_lines_are_greedy_whatever_stands_beside_them(
 
 def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: object) -> tuple[int, str, str]:
     """`python -m train compare …`: exit code, stdout, stderr."""
-    from serve.errors import run_cli
+    from core.errors import run_cli
     from train.__main__ import app
 
     monkeypatch.setattr("sys.argv", ["train", "compare", *map(str, arguments)])

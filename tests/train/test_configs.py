@@ -20,13 +20,15 @@ import pytest
 import typer.main
 from packaging.requirements import Requirement
 
+from core.files import CONFIGS, load_yaml, read_yaml
+from core.prompts import PromptPack
+from core.rubrics import load_rubric
+from core.specs import load_spec
 from data_prep.__main__ import app as data_prep_app
 from data_prep.cards.taxonomy import load_taxonomy
 from data_prep.commands.cards import Quotas
 from data_prep.profiles.vocabulary import load_vocabulary
-from data_prep.prompts import PromptPack
 from data_prep.role_play.mix import RoleSftConfig
-from data_prep.rubrics import load_rubric
 from evalsuite.checks.probe import load_injections
 from evalsuite.checks.risk import load_lexicon
 from evalsuite.checks.shared_bases import Families
@@ -36,8 +38,6 @@ from evalsuite.fdaef.registry import load_benchmark, load_models
 from evalsuite.frameworks.feel import load_feel_config
 from evalsuite.reported.tables import load_reported
 from serve.__main__ import app as serve_app
-from serve.files import CONFIGS, load_yaml, read_yaml
-from serve.specs import load_spec
 
 ROOT = CONFIGS.parent
 CPU = ("--use_cpu", "true")  # without a GPU the trainer's settings refuse bf16 unless they hear of a CPU

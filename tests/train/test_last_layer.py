@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 import pytest
 
-from data_prep.records import Judgement
-from serve.files import read_jsonl, write_json, write_jsonl
+from core.files import read_jsonl, write_json, write_jsonl
+from core.records import Judgement
 from tests.train.conftest import per_dimension, rank_examples, write_data, write_recipe
 from train import rank_test
 from train.recipes import read_recipe

@@ -11,9 +11,9 @@ import pytest
 import yaml
 from rich.console import Console
 
-from data_prep.tables import to_console
-from serve.errors import UserError, run_cli
-from serve.files import write_jsonl
+from core.errors import UserError, run_cli
+from core.files import write_jsonl
+from core.tables import to_console
 from train.plan import GPUS, make_plan, tables
 from train.sizes import GIB, OVERHEAD, Shape, architecture, count_steps, flops_per_token, layer_bytes, measure, memory
 

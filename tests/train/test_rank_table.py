@@ -13,12 +13,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from data_prep.records import Dialogue, Judgement, Turn
-from data_prep.rubrics import load_rubric
-from data_prep.scores.bootstrap import interval, resampled_means
+from core.errors import UserError
+from core.files import write_json, write_jsonl
+from core.records import Dialogue, Judgement, Turn
+from core.rubrics import load_rubric
+from core.statistics.bootstrap import interval, resampled_means
 from data_prep.scores.rank_sft import RankExample, narrowed
-from serve.errors import UserError
-from serve.files import write_json, write_jsonl
 from train.__main__ import app
 from train.rank_figures import Difference, Row, Verdicts, compared, table_rows
 from train.rank_table import against_baselines, named, read_judges

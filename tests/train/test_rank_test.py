@@ -10,11 +10,11 @@ import numpy as np
 import orjson
 import pytest
 
-from data_prep.records import Judgement
-from data_prep.rubrics import load_rubric
+from core.errors import UserError
+from core.files import read_jsonl, write_json
+from core.records import Judgement
+from core.rubrics import load_rubric
 from data_prep.scores.rank_sft import RankExample
-from serve.errors import UserError
-from serve.files import read_jsonl, write_json
 from tests.train.conftest import write_data, write_recipe
 from train import rank_test
 from train.decoding import Unit, batched, units

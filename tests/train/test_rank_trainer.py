@@ -119,7 +119,7 @@ def test_a_tree_trains_and_validates_as_its_examples_do(
     """Loss, gradients and validation of trees are those of the same examples one by one."""
     import torch
 
-    from serve.files import write_jsonl
+    from core.files import write_jsonl
 
     data = write_data(tmp_path, "rank", train=4, valid=4)
     asked = {"train_file": per_dimension(rank_examples(4)), "valid_file": per_dimension(rank_examples(4, first=1000))}
@@ -156,7 +156,7 @@ def test_a_tree_trains_and_validates_as_its_examples_do(
 
 
 def test_one_question_a_dialogue_stays_a_plain_row(tmp_path: Path, tiny: dict[str, Path]) -> None:
-    from serve.files import write_jsonl
+    from core.files import write_jsonl
 
     data = write_data(tmp_path, "rank", train=4, valid=4)
     for name, first in (("train_file", 0), ("valid_file", 1000)):
@@ -171,7 +171,7 @@ def test_validation_gives_its_digits_itself(tmp_path: Path, tiny: dict[str, Path
     import torch
     from transformers import AutoTokenizer
 
-    from serve.files import write_jsonl
+    from core.files import write_jsonl
 
     data = write_data(tmp_path, "rank", train=6)
     given: list[Any] = rank_examples(6, first=1000)

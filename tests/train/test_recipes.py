@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from serve.errors import UserError
+from core.errors import UserError
 from tests.train.conftest import write_recipe
 from train.recipes import parse_recipe, read_recipe
 
@@ -140,7 +140,7 @@ def test_one_process_with_several_gpus_is_refused(tmp_path: Path, task: str, mon
 
 
 def test_a_limit_draws_whole_dialogues(tmp_path: Path) -> None:
-    from serve.files import write_jsonl
+    from core.files import write_jsonl
     from tests.train.conftest import per_dimension, rank_examples
     from train.examples import read_rank
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from data_prep.records import Dialogue, Turn
-from data_prep.rubrics import load_rubric
+from core.errors import UserError
+from core.records import Dialogue, Turn
+from core.rubrics import load_rubric
 from data_prep.scores.rank_sft import RankExample
-from serve.errors import UserError
 from train import surface
 from train.surface import FEATURES, Item, features, items, majority_judgements, surface_judgements
 

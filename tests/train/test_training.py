@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 import pytest
 
-from serve.files import write_jsonl
+from core.files import write_jsonl
 from tests.train.conftest import per_dimension, rank_examples, write_data, write_recipe
 from train import esc_rank, esc_role
 from train.recipes import parse_recipe

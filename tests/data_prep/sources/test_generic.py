@@ -12,16 +12,16 @@ import yaml
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
+from core.errors import UserError
+from core.files import read_jsonl, write_jsonl
+from core.ledger import Build
+from core.records import Post, RoleCard, RolePlay, SupportDialogue
+from core.rows import Item
 from data_prep.__main__ import app
 from data_prep.cards import load_cards
-from data_prep.ledger import Build
-from data_prep.records import Post, RoleCard, RolePlay, SupportDialogue
 from data_prep.role_play.contamination import read_documents
 from data_prep.role_play.examples import RoleExample
 from data_prep.sources import parse_places, read_source
-from data_prep.sources.rows import Item
-from serve.errors import UserError
-from serve.files import read_jsonl, write_jsonl
 
 README = Path(__file__).parents[3] / "README.md"
 QUIET = Console(quiet=True)

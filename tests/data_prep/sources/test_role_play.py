@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from data_prep.ledger import Step
-from data_prep.records import RolePlay
+from core.errors import UserError
+from core.ledger import Step
+from core.records import RolePlay
+from core.rows import Rows, Source
 from data_prep.sources import character_llm, charactereval, chat_haruhi, coser, pippa, rolebench, rpbench, socialbench
 from data_prep.sources.play import filled, language_of, profile, shortened
-from data_prep.sources.rows import Rows, Source
-from serve.errors import UserError
 
 MODULES = (character_llm, charactereval, chat_haruhi, coser, pippa, rolebench, rpbench, socialbench)
 BY_NAME: dict[str, Source] = {source.name: source for module in MODULES for source in module.SOURCES}

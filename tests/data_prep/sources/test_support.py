@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.ledger import Step
-from data_prep.records import Post, SupportDialogue
+from core.errors import UserError
+from core.ledger import Step
+from core.records import Post, SupportDialogue
+from core.rows import MALFORMED, Item, Rows, Source
 from data_prep.sources import (
     corpus_files,
     counselingbench,
@@ -26,9 +28,7 @@ from data_prep.sources import (
     smile,
     synthetic_esc,
 )
-from data_prep.sources.rows import MALFORMED, Item, Rows, Source
 from data_prep.sources.support import NO_REPLY
-from serve.errors import UserError
 from tests.data_prep.sources import fixtures as F
 
 MODULES = (counselingbench, cpsycoun, emollm, epitome, escot, esconv, extes, mhp_reddit, psych8k, psyqa, simpsydial, smile)

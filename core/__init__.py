@@ -1,0 +1,1 @@
+"""The floor: what every room uses. Imports no other room."""

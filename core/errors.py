@@ -1,0 +1,66 @@
+"""Errors that a user can act on. Everything else is a bug and keeps its traceback."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import io
+import os
+import sys
+from collections.abc import Callable, Iterable
+
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+
+
+class UserError(Exception):
+    """Wrong input or environment: printed as one clear line, exit code 2, no traceback."""
+
+
+def printable(text: str) -> str:
+    """Text that is safe to print: what steers a terminal or hides (escape codes, direction marks) is written out as `\\x1b`.
+    Line ends stay."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """A `did you mean` tail for an unknown name: the nearest known names, or all when there are few."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    if close:
+        return f"did you mean {', '.join(close)}?"
+    if not names:
+        return "none are known"
+    return "known: " + ", ".join(names[:12]) + (" …" if len(names) > 12 else "")
+
+
+def need_modules(*modules: str, purpose: str) -> None:
+    """Raise one `UserError` that names every module that is missing and what it is needed for."""
+    missing = [module for module in modules if importlib.util.find_spec(module) is None]
+    if missing:
+        raise UserError(f"{purpose} needs {', '.join(missing)}, not installed here: run `make setup`")
+
+
+def _speak_anyway() -> None:
+    """Let no sign end a program where the locale cannot write it: it is written out as `\\u2013` there."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def run_cli(app: Callable[[], object]) -> None:
+    """Run a typer app, turning `UserError` into one line on stderr and exit code 2, and Ctrl-C into exit code 130."""
+    _speak_anyway()
+    try:
+        app()
+    except UserError as error:
+        print(f"error: {printable(str(error))}", file=sys.stderr)
+        sys.exit(EXIT_BAD_INPUT)
+    except (KeyboardInterrupt, SystemExit) as end:
+        if isinstance(end, SystemExit) and end.code != EXIT_INTERRUPTED:  # typer makes one of Ctrl-C, without a word
+            raise
+        print("interrupted; run the same command again to go on", file=sys.stderr)
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:  # `esc-eval … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)

@@ -1,0 +1,306 @@
+"""Reading and writing files: YAML and JSON lines into pydantic models with errors that name file, line and field;
+writes that are whole or not there at all."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import orjson
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from core.errors import UserError, near
+from core.masking import problem_of
+
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def cache_dir() -> Path:
+    """Where converted and merged checkpoints live: $ESC_EVAL_CACHE, else $XDG_CACHE_HOME/esc-eval, else ~/.cache/esc-eval."""
+    if chosen := os.environ.get("ESC_EVAL_CACHE"):
+        return Path(chosen).expanduser().absolute()
+    if base := os.environ.get("XDG_CACHE_HOME"):
+        return Path(base).absolute() / "esc-eval"
+    try:
+        return Path.home().absolute() / ".cache" / "esc-eval"
+    except RuntimeError:  # a user id that the system does not know, and no HOME
+        raise UserError("no home folder for the cache: set ESC_EVAL_CACHE to a folder that can be written to") from None
+
+
+def sha256_file(path: Path) -> str:
+    """Hex sha256 of a file's bytes, read in blocks."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def canonical_json(value: Any) -> bytes:
+    """JSON with sorted keys and no white space: equal values give equal bytes, so it can be hashed."""
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+
+
+def digest(value: Any, length: int = 64) -> str:
+    """The first `length` hex digits of the sha256 of a value's canonical JSON."""
+    return hashlib.sha256(canonical_json(value)).hexdigest()[:length]
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """A temporary path in the same folder that becomes `path` when the block ends well, and vanishes when it does not.
+
+    Raises `UserError` for a path that cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        temporary.replace(path)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}; what was there before is as it was") from None
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(path: Path, what: str) -> Iterator[None]:
+    """Hold a lock file as the only process; it is let go however the process ends. `what` names the thing that it stands for.
+
+    Raises `UserError` while another process holds it, and for a path that cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise UserError(f"{what} cannot be used: {getattr(error, 'strerror', None) or error}") from None
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{what} is in use by another process") from None
+        except OSError as error:
+            raise UserError(f"{what} cannot be locked: {error.strerror}") from None
+        yield
+    finally:
+        os.close(handle)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 text so that a reader sees the old file or the whole new one."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write bytes, atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write indented JSON, atomically."""
+    write_bytes(path, orjson.dumps(value, option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def write_jsonl(path: Path, records: Iterable[BaseModel]) -> int:
+    """Write one record a line, atomically; returns how many."""
+    count = 0
+    with atomic_path(path) as temporary, temporary.open("wb") as handle:
+        for record in records:
+            handle.write(orjson.dumps(record.model_dump(mode="json", exclude_none=False)) + b"\n")
+            count += 1
+    return count
+
+
+def read_bytes(path: Path, what: str) -> bytes:
+    """A file's bytes, or a `UserError` that says which file of what kind is missing or unreadable."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise UserError(f"{what} not found: {path}") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise UserError(f"{what} cannot be read: {path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"(\s*:)?|[{}]')
+_DEEPEST = 254  # levels that can be written again
+
+
+def _refuse_doubled(pairs: list[tuple[str, Any]]) -> None:
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError
+
+
+_KEYS = json.JSONDecoder(object_pairs_hook=_refuse_doubled, parse_int=float)  # int() has a limit of digits
+
+
+def load_json(text: bytes | str) -> Any:
+    """Parsed JSON. Raises `orjson.JSONDecodeError` (`msg`, `lineno`, `colno`) for what is none, for a key that an object has
+    twice (the later value would silently win), and for values that are nested too deeply to be written again.
+
+    Keys are looked at in a second pass, by the standard library: 0.4 s for 10,000 dialogues of 2 kB.
+    """
+    value = orjson.loads(text)
+    doc = text if isinstance(text, str) else text.decode("utf-8")
+    if doc.count("[") + doc.count("{") > _DEEPEST:
+        try:
+            orjson.dumps(value)
+        except TypeError:
+            raise orjson.JSONDecodeError("nested too deeply", doc, 0) from None
+    try:
+        _KEYS.decode(doc)
+    except ValueError:
+        raise _doubled(doc) from None
+    return value
+
+
+def _doubled(doc: str) -> orjson.JSONDecodeError:
+    """Which key of a JSON text its object has already, and where that key stands again."""
+    objects: list[set[str]] = []
+    for token in _TOKEN.finditer(doc):
+        if token[0] == "{":
+            objects.append(set())
+        elif token[0] == "}":
+            objects.pop()
+        elif token[1]:
+            key = orjson.loads(token[0].removesuffix(token[1]))
+            if key in objects[-1]:
+                return orjson.JSONDecodeError(f"the key {key[:60]!r} is given twice", doc, token.start())
+            objects[-1].add(key)
+    raise AssertionError("no key is there twice")
+
+
+def read_json(path: Path, what: str) -> Any:
+    """A JSON file's value, or a `UserError` with file and line."""
+    try:
+        return load_json(read_bytes(path, what))
+    except orjson.JSONDecodeError as error:
+        raise UserError(f"{path}:{error.lineno}: malformed JSON: {error.msg}") from None
+
+
+def read_object(path: Path, what: str) -> dict[str, Any]:
+    """A JSON file that holds one object, or a `UserError`."""
+    value = read_json(path, what)
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: not {what}: a JSON object is expected")
+    return value
+
+
+def explain(error: ValidationError) -> str:
+    """The first problem of a pydantic error as `field: what is wrong` (and how many more there are)."""
+    first, *more = error.errors(include_url=False, include_context=False)
+    parts = (str(part) for part in first["loc"] if not str(part).startswith("function-"))  # pydantic's name of a validator
+    field = " ".join(".".join(parts).split())[:100] or "record"
+    message = {"extra_forbidden": "unknown field", "model_type": "expected a JSON object"}.get(first["type"], first["msg"])
+    message = " ".join(message.removeprefix("Value error, ").split())
+    if first["type"] not in {"missing", "extra_forbidden"} and isinstance(first["input"], str | int | float):
+        given = str(first["input"])
+        message += "" if "://" in given and problem_of(given) else f" (got {given[:60]!r})"  # a password is not repeated
+    return f"{field}: {message}" + (f" (and {len(more)} more)" if more else "")
+
+
+def read_jsonl(path: Path, model: type[M], what: str, allow_empty: bool = False) -> list[M]:
+    """Every line of a JSONL file as a record.
+
+    Raises `UserError` with file, line and field at the first line that is not one, and for an empty file.
+    """
+    return [record for _, record in read_placed(path, model, what, allow_empty)]
+
+
+def read_placed(path: Path, model: type[M], what: str, allow_empty: bool = False) -> list[tuple[str, M]]:
+    """The records of a JSONL file as `read_jsonl` has them, each with its place (`file:line`)."""
+    records: list[tuple[str, M]] = []
+    for number, line in enumerate(read_bytes(path, what).split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        try:
+            records.append((where, model.model_validate(load_json(line))))
+        except orjson.JSONDecodeError as error:
+            raise UserError(f"{where}: malformed JSON: {error.msg} (column {error.colno})") from None
+        except ValidationError as error:
+            raise UserError(f"{where}: {explain(error)}") from None
+    if not records and not allow_empty:
+        raise UserError(f"{what} is empty: {path}")
+    return records
+
+
+def check_unique(path: Path | str, ids: Iterable[str], what: str) -> None:
+    """Raise `UserError` naming the first doubled ids."""
+    seen: set[str] = set()
+    doubled = [i for i in ids if i in seen or seen.add(i)]  # type: ignore[func-returns-value]
+    if doubled:
+        raise UserError(f"{path}: duplicate {what}: {', '.join(doubled[:3])} ({len(doubled)} in all)")
+
+
+class _OnceLoader(yaml.SafeLoader):
+    """YAML's safe loader, but a key that a mapping has twice is an error: the later value would silently win."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set[str]()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is given twice", key.start_mark)
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def load_yaml(path: Path, what: str) -> Any:
+    """Parsed YAML, or a `UserError` with file and line."""
+    try:
+        return yaml.load(read_bytes(path, what).decode("utf-8"), Loader=_OnceLoader)
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise UserError(f"{path}{line}: malformed YAML: {error.problem or error.context}") from None
+    except (UnicodeDecodeError, yaml.YAMLError, ValueError) as error:  # ValueError: 2024-13-41 is a date that is none
+        raise UserError(f"{path}: malformed YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise UserError(f"{path}: malformed YAML: nested too deeply") from None
+
+
+def read_yaml(path: Path, model: type[M], what: str) -> M:
+    """A YAML file as a model; errors name file, line and field."""
+    value = load_yaml(path, what)
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        location = error.errors(include_url=False)[0]["loc"]
+        raise UserError(f"{path}{_line_of(path, location)}: {explain(error)}") from None
+
+
+def read_named(folder: str, name: str, model: type[M], what: str) -> M:
+    """A bundled config by name (configs/FOLDER/NAME.yaml) or one's own by path; unknown names are answered with near ones."""
+    if name.endswith((".yaml", ".yml")):
+        return read_yaml(Path(name), model, what)
+    path = CONFIGS / folder / f"{name}.yaml"
+    if not re.fullmatch(r"[\w-][\w.-]{0,99}", name) or not path.is_file():
+        raise UserError(f"unknown {what} {name[:100]!r}: {near(name[:100], (p.stem for p in path.parent.glob('*.yaml')))}")
+    return read_yaml(path, model, what)
+
+
+def _line_of(path: Path, location: tuple[int | str, ...]) -> str:
+    """`:line` of the deepest node on the way to a field that the YAML file has."""
+    node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    line = node.start_mark.line if node is not None else 0
+    for part in location:
+        if isinstance(node, yaml.MappingNode):
+            found = [(key, value) for key, value in node.value if str(key.value) == str(part)]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            found = [(node.value[part], node.value[part])]
+        else:
+            found = []
+        if not found:
+            break
+        key, node = found[0]
+        line = key.start_mark.line
+    return f":{line + 1}"

@@ -1,0 +1,121 @@
+"""What a judge is asked: the messages that scoring sends and that a ranker is trained on, from one place.
+
+Methods: `joint` (native: one request answers all dimensions, one digit each), `per_dimension` (native: one digit), `paper` (one
+dimension, rubric first, as ESC-Eval publishes it, figures 12-19). Rankers are trained on these. Two more are only asked, with
+one request for all dimensions: `bands` (the probability of every score, as FEEL has it) and `json` (a JSON object, as EmoHarbor
+has it).
+
+Native prompts go from what is the same everywhere to what changes: the rules of all dimensions (system message), the dialogue,
+the request. A server with a prefix cache then reads the rules once for a whole run and a dialogue once for all dimensions. The
+packs decide how much of that they show; a pack for trained rankers leaves the rules out, EmoHarbor's keeps the paper's order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+from core.prompts import PromptPack
+from core.records import Dialogue, Language, Message, Turn
+from core.rubrics import Rubric
+
+Method = Literal["joint", "per_dimension", "paper"]
+JudgeMethod = Literal[Method, "bands", "json"]
+_NAMES = {"en": {"seeker": "Seeker", "supporter": "Supporter"}, "zh": {"seeker": "求助者", "supporter": "支持者"}}
+_INWARDLY = {"en": ", inwardly", "zh": "（心里）"}
+_TEMPLATES: dict[JudgeMethod, str] = {
+    "joint": "judge_joint.j2",
+    "per_dimension": "judge_dimension.j2",
+    "paper": "judge_paper.j2",
+    "bands": "judge_bands.j2",
+    "json": "judge_json.j2",
+}
+
+
+def check_pack(prompts: PromptPack, method: JudgeMethod, languages: Iterable[Language]) -> None:
+    """Raise `UserError` for a pack that has no judge's prompts for the method (packs may hold the seeker's alone)."""
+    prompts.require(languages, [_system(method), _TEMPLATES[method]])
+
+
+def _system(method: JudgeMethod) -> str:
+    return "judge_paper_system.j2" if method == "paper" else "judge_system.j2"
+
+
+def transcript(dialogue: Dialogue) -> str:
+    """The dialogue as native judges read it: see `told`."""
+    return told(dialogue.turns, dialogue.language)
+
+
+def told(turns: Sequence[Turn], language: Language, states: bool = False, thought: str | None = None) -> str:
+    """Turns as text: one numbered block a turn; lines inside a turn are indented, so that no text can pose as another turn.
+    Whatever breaks a line somewhere (carriage returns, U+2028 and the like) counts as a line break.
+
+    With `states`, what the seeker thought (`state.text`) stands before what it then said, as a block of the same number;
+    `thought` is what it thinks now, before its next turn.
+    """
+    names, blocks = _NAMES[language], []
+    inwardly = names["seeker"] + _INWARDLY[language]
+    for number, turn in enumerate(turns, start=1):
+        if states and (before := str((turn.state or {}).get("text", "")).strip()):
+            blocks.append(f"[{number}] {inwardly}: {_indented(before)}")
+        blocks.append(f"[{number}] {names[turn.role]}: {_indented(turn.text)}")
+    if thought is not None:
+        blocks.append(f"[{len(turns) + 1}] {inwardly}: {_indented(thought)}")
+    return "\n".join(blocks)
+
+
+def _indented(text: str) -> str:
+    return "\n    ".join(text.strip().splitlines())
+
+
+def paper_transcript(dialogue: Dialogue) -> str:
+    """The dialogue as the published scorer builds it (ESC-Eval's repository, scoring script), odd parts included.
+
+    Odd: "AI assistant" is replaced wherever it occurs, also inside what was said; the seeker's marker loses its colon and the
+    supporter's keeps it; both get Chinese names in English dialogues too.
+    """
+    lines = [f"{'ESC-Role' if turn.role == 'seeker' else 'AI assistant'}：{turn.text}" for turn in dialogue.turns]
+    return "\n\n".join(lines).replace("AI assistant", "**AI助手**").replace("ESC-Role：", "**用户**")
+
+
+def judge_messages(
+    prompts: PromptPack,
+    rubric: Rubric,
+    dialogue: Dialogue,
+    method: JudgeMethod,
+    dimensions: Sequence[str],
+    more: Mapping[str, object] | None = None,
+) -> list[Message]:
+    """System and user message that ask for the scores of `dimensions` (exactly one by the methods per_dimension and paper).
+
+    `more` are further values for both templates; a `transcript` among them is shown in place of the dialogue.
+    """
+    language = dialogue.language
+    scales = list(dict.fromkeys(rubric.scale_of(key) for key in dimensions))
+    rules = [_rules(rubric, key, language) for key in dimensions]
+    if len(scales) > 1 and method != "bands":  # whose template shows every score, and whose answers are found by the label
+        for rule, scale in zip(rules, map(rubric.scale_of, dimensions), strict=True):
+            rule["label"] = f"{rule['label']} ({scale.min}-{scale.max})"
+    values: dict[str, object] = {"dimension": rules[0]} if method in ("per_dimension", "paper") else {"dimensions": rules}
+    values |= {"transcript": paper_transcript(dialogue) if method == "paper" else transcript(dialogue)}
+    values |= {"low": min(scale.min for scale in scales), "high": max(scale.max for scale in scales)} | dict(more or {})
+    # Asked for one dimension, a native judge sees the rules of all: only so do its seven requests share the dialogue.
+    shared = [_rules(rubric, key, language) for key in rubric.dimensions] if method == "per_dimension" else rules
+    system = {} if method == "paper" else {"dimensions": shared}
+    return [
+        {"role": "system", "content": prompts.render(language, _system(method), **system, **(more or {}))},
+        {"role": "user", "content": prompts.render(language, _TEMPLATES[method], **values)},
+    ]
+
+
+def _rules(rubric: Rubric, key: str, language: Language) -> dict[str, object]:
+    """What templates show of a dimension. `levels` has every score of its scale, which is how a judge learns it where the
+    dimensions' scales differ; a dash stands for a text that the rubric lacks."""
+    dimension = rubric.dimensions[key]
+    return {
+        "key": key,
+        "label": dimension.label[language],
+        "facet": (dimension.facet or {}).get(language, ""),
+        "about": dimension.about[language],
+        "levels": [(score, text or "–") for score, text in rubric.texts(key, language).items()],
+    }

@@ -1,0 +1,189 @@
+"""What every data step took, kept and dropped, and its outputs with their manifest, which appear all at once.
+
+A step is balanced: what it took is what it kept plus what it dropped, each drop under a reason. No clock time is kept, so two
+runs on the same input with the same seed leave the same bytes.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import shutil
+import tempfile
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+from pydantic import BaseModel
+from rich.console import Console
+
+from core.errors import UserError
+from core.files import sha256_file, write_json, write_jsonl
+
+_EXAMPLES = 3  # places kept for each reason
+
+
+@dataclass
+class Step:
+    """Counts of one step.
+
+    `examples` holds the first few places of each reason to drop; `changed` counts what was kept, but not as it was (shortened,
+    for instance).
+    """
+
+    name: str
+    taken: int = 0
+    kept: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, list[str]] = field(default_factory=dict)
+    changed: Counter[str] = field(default_factory=Counter)
+
+    def drop(self, reason: str, what: str) -> None:
+        """One thing less, and why; `what` is a place (file:line) or an id."""
+        self.dropped[reason] += 1
+        places = self.examples.setdefault(reason, [])
+        if len(places) < _EXAMPLES:
+            places.append(what)
+
+    def check(self) -> None:
+        """Raise `AssertionError` when something vanished without a reason: that is a bug, not bad input."""
+        lost = self.taken - self.kept - self.dropped.total()
+        assert lost == 0, f"step {self.name}: {self.taken} taken, {self.kept} kept, {self.dropped.total()} dropped"
+
+    def row(self) -> dict[str, Any]:
+        return {
+            "step": self.name,
+            "in": self.taken,
+            "out": self.kept,
+            "dropped": dict(sorted(self.dropped.items())),
+            "examples": dict(sorted(self.examples.items())),
+            **({"changed": dict(sorted(self.changed.items()))} if self.changed else {}),
+        }
+
+
+class Build:
+    """One data_prep command: its inputs, steps and outputs.
+
+    Outputs are written to `folder`, a hidden one inside `out`. `finish` prints the steps, adds `manifest.json` and moves all of
+    it to `out`: a command that fails before that leaves `out` as it was.
+    """
+
+    def __init__(self, out: Path, command: str, seed: int | None = None, settings: dict[str, Any] | None = None) -> None:
+        self.out, self._command, self._seed, self._settings = out, command, seed, settings or {}
+        self.steps: list[Step] = []
+        self.figures: dict[str, Any] = {}  # results that belong beside the counts
+        self.on_step: Callable[[str], None] = lambda name: None  # told of every step that begins: a progress bar
+        self._inputs: dict[str, dict[str, Any]] = {}
+        self._outputs: dict[str, dict[str, Any]] = {}
+
+    @functools.cached_property
+    def folder(self) -> Path:
+        """Where outputs are written; it goes with this object, at the latest when the process ends. Raises `UserError` where
+        that cannot be."""
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+            folder = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=self.out))
+        except OSError as error:
+            raise UserError(f"cannot write {self.out}: {error.strerror}") from None
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        return folder
+
+    def input(self, path: Path) -> None:
+        """Remember a file, or every file of a folder, by its sha256."""
+        files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+        for file in files:
+            self._inputs[str(file)] = {"bytes": file.stat().st_size, "sha256": sha256_file(file)}
+
+    def step(self, name: str) -> Step:
+        """A new step, counted into the manifest."""
+        self.on_step(name)
+        self.steps.append(Step(name))
+        return self.steps[-1]
+
+    def write(self, name: str, records: Iterable[BaseModel]) -> int:
+        """Write records as JSON lines, an output of this name; returns how many."""
+        count = write_jsonl(self.folder / name, records)
+        self.output(name, count)
+        return count
+
+    def output(self, name: str, records: int | None = None) -> None:
+        """Remember a file that was written to `folder` by other means."""
+        self._outputs[name] = {"sha256": sha256_file(self.folder / name)} | ({} if records is None else {"records": records})
+
+    def manifest(self) -> dict[str, Any]:
+        for step in self.steps:
+            step.check()
+        return {
+            "command": self._command,
+            "version": importlib.metadata.version("esc-eval"),
+            "seed": self._seed,
+            "settings": self._settings,
+            "inputs": dict(sorted(self._inputs.items())),
+            "steps": [step.row() for step in self.steps],
+            **({"figures": self.figures} if self.figures else {}),
+            "outputs": dict(sorted(self._outputs.items())),
+        }
+
+    def print_steps(self, console: Console) -> None:
+        """One line a step."""
+        for step in self.steps:
+            notes = [f"dropped: {reason} {count}" for reason, count in sorted(step.dropped.items())]
+            notes += [f"{what} {count}" for what, count in sorted(step.changed.items())]
+            tail = f" ({', '.join(notes)})" if notes else ""
+            text = f"{step.name}: {step.taken} in, {step.kept} out{tail}"
+            console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def earlier(self) -> dict[str, Any]:
+        """The manifest that the same command left in `out` before; {} where there is none."""
+        try:
+            manifest = orjson.loads((self.out / "manifest.json").read_bytes())
+            return manifest if manifest["command"] == self._command else {}
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}
+
+    def _remove_stale(self) -> None:
+        """Files that the same command left here in an earlier run and does not make now: they would pass for its output.
+
+        What somebody has changed since (a sheet that was filled in), or what this run reads, stays.
+        """
+        given = {Path(path).resolve() for path in self._inputs}
+        try:
+            for name, known in self.earlier().get("outputs", {}).items():
+                path = self.out / name
+                stale = name not in self._outputs and path.resolve() not in given and path.is_file()
+                if stale and sha256_file(path) == known["sha256"]:
+                    path.unlink()
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return  # no manifest of ours
+
+    def _move(self) -> None:
+        """Everything in `folder` to `out`, the manifest last."""
+        written = {path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*") if path.is_file()}
+        assert written == {*self._outputs, "manifest.json"}, f"not what was remembered: {written ^ set(self._outputs)}"
+        try:
+            for name in written:  # whatever stands in the way is met before anything is moved
+                (self.out / name).parent.mkdir(parents=True, exist_ok=True)
+                if (self.out / name).is_dir():
+                    raise UserError(f"cannot write {self.out / name}: a folder is there")
+            for name in sorted(self._outputs):
+                (self.folder / name).replace(self.out / name)
+            self._remove_stale()
+            (self.folder / "manifest.json").replace(self.out / "manifest.json")
+        except OSError as error:
+            raise UserError(f"cannot write {self.out}: {error.filename2 or error.filename}: {error.strerror}") from None
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def finish(self, console: Console) -> dict[str, Any]:
+        """Print one line a step, and move the outputs and their manifest to `out`."""
+        manifest = self.manifest()
+        self.print_steps(console)
+        write_json(self.folder / "manifest.json", manifest)
+        self._move()
+        console.print(
+            f"written: {self.out}/ ({', '.join(sorted(self._outputs))}, manifest.json)", highlight=False, markup=False
+        )
+        return manifest

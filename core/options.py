@@ -1,0 +1,42 @@
+"""Options that several verbs share: one name, one meaning, one help text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from core.paths import IN_NAME, IN_PLACES, Writes
+
+console = Console()
+
+
+def writes(*files: str) -> Writes:
+    """What a step writes into --out: files of these patterns, and its manifest."""
+    return Writes((*files, "manifest.json"))
+
+
+SourceOption = Annotated[
+    list[str],
+    typer.Option(
+        "--source",
+        metavar="NAME=PLACE",
+        help="A corpus and where it is: a folder, a file, or hf:OWNER/DATASET. Repeat for more; `sources` lists the names. "
+        "Your own: generic=FILE (README).",
+    ),
+    IN_PLACES,
+]
+OutOption = Annotated[Path, typer.Option("--out", help="Folder for the output and its manifest.json.")]  # with `writes(…)`
+SeedOption = Annotated[int, typer.Option("--seed", help="The same seed gives the same bytes; another one draws other rows.")]
+StrictOption = Annotated[bool, typer.Option("--strict", help="Stop at the first malformed row instead of leaving it out.")]
+ModelOption = Annotated[
+    str, typer.Option("--model", help="A model by name (configs/models) or by the path of a spec file."), IN_NAME
+]
+BaseUrlOption = Annotated[
+    str | None, typer.Option("--base-url", help="Where the model already answers (…/v1); without it a server is launched.")
+]
+ConcurrencyOption = Annotated[
+    int | None, typer.Option("--concurrency", min=1, help="Calls in flight at once. Default: as many as the server bears.")
+]

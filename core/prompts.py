@@ -1,0 +1,116 @@
+"""Prompt packs: jinja2 text templates in configs/prompts/PACK/{en,zh} (or a user's own folder of that shape)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+
+from jinja2 import StrictUndefined, TemplateError, TemplateNotFound, TemplateSyntaxError
+from jinja2.loaders import FileSystemLoader
+
+from core.errors import UserError, near
+from core.files import CONFIGS, digest, read_bytes
+from core.records import Language
+from core.templates import LimitedEnvironment
+
+# What a template does with its values is the template's mistake.
+_MISTAKES = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
+_LARGEST = 1_000_000  # bytes of a pack's file
+
+
+class PromptPack:
+    """The prompts of one framework in every language. A pack is data: its templates are sandboxed and limited in time and size
+    (`core.templates`), and no link leads out of its folder."""
+
+    def __init__(self, name: str) -> None:
+        self.folder = Path(name) if "/" in name else CONFIGS / "prompts" / name
+        if not _is_pack(name, self.folder):
+            packs = (p.name for p in (CONFIGS / "prompts").iterdir() if p.is_dir())
+            raise UserError(f"unknown prompt pack {name[:100]!r}: {near(name[:100], packs)}")
+        _check_files(self.folder)
+        self._environments = {
+            language.name: LimitedEnvironment(
+                loader=FileSystemLoader(language),
+                undefined=StrictUndefined,
+                trim_blocks=True,
+                lstrip_blocks=True,
+                auto_reload=False,  # a run asks what its config was claimed with; and looking costs every call
+            )
+            for language in self.folder.iterdir()
+            if language.is_dir()
+        }
+        self._given: dict[str, object] = {}
+
+    def given(self, **values: object) -> PromptPack:
+        """This pack with values that every template knows, beside those of each call (which come first)."""
+        pack = copy.copy(self)
+        pack._given = self._given | values
+        return pack
+
+    def render(self, language: Language, template: str, **values: object) -> str:
+        """A template's text; `UserError` names the pack's file when it is missing or broken."""
+        where = self.folder / language / template
+        try:
+            environment = self._environments[language]
+            environment.start()
+            return environment.get_template(template).render(**(self._given | values)).strip()
+        except (KeyError, TemplateNotFound):
+            raise UserError(f"prompt pack has no file {where}") from None
+        except TemplateSyntaxError as error:
+            raise UserError(f"{where}:{error.lineno}: {error.message}") from None
+        except UnicodeDecodeError:
+            raise UserError(f"{where}: not UTF-8 text") from None
+        except (
+            TemplateError,
+            SyntaxError,
+            *_MISTAKES,
+        ) as error:  # SyntaxError: of the Python that Jinja makes of 20 loops in one
+            raise UserError(f"{where}: {error or type(error).__name__}") from None
+
+    def require(self, languages: Iterable[Language], templates: Iterable[str]) -> None:
+        """Raise `UserError` for the first of these templates that the pack lacks."""
+        for language in languages:
+            for template in templates:
+                if not (self.folder / language / template).is_file():
+                    raise UserError(f"prompt pack has no file {self.folder / language / template}")
+
+    def fingerprint(self) -> str:
+        """A hash of every file of the pack: part of a run's config, so that an edited prompt is seen as another run."""
+        files = sorted(p for p in self.folder.rglob("*") if p.is_file())
+        return digest([[p.relative_to(self.folder).as_posix(), _text(p)] for p in files], 16)
+
+
+def _check_files(folder: Path) -> None:
+    """Raise `UserError` for what a pack may not hold: a link that leads out of it, a huge file, what is no file at all."""
+    inside = folder.resolve()
+    for path in sorted(folder.rglob("*")):
+        if not path.resolve().is_relative_to(inside):
+            raise UserError(
+                f"prompt pack {folder}: {path.relative_to(folder)} is a link that leads out of the pack: put a copy there"
+            )
+        if not path.is_dir() and not path.is_file():
+            raise UserError(f"prompt pack {folder}: {path.relative_to(folder)} is no file")
+        if path.is_file() and path.stat().st_size > _LARGEST:
+            raise UserError(f"prompt pack {folder}: {path.relative_to(folder)} has more than {_LARGEST:,} bytes")
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_bytes(path, "prompt").decode("utf-8")
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: not UTF-8 text; a prompt pack holds nothing else") from None
+
+
+def _is_pack(name: str, folder: Path) -> bool:
+    try:
+        return ("/" in name or name not in (".", "..")) and folder.is_dir()
+    except OSError:  # a name too long to be one
+        return False
+
+
+@lru_cache
+def load_pack(name: str) -> PromptPack:
+    """A pack by name (configs/prompts) or by folder."""
+    return PromptPack(name)

@@ -1,0 +1,238 @@
+"""Model specs: what a model is, where it is and how it is sampled. One YAML file a model in configs/models."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from core.errors import UserError
+from core.files import CONFIGS, digest, read_named, sha256_file
+from core.masking import PlainUrl
+
+Language = Literal["en", "zh"]
+PlayRole = Literal["seeker", "supporter", "judge"]
+Group = Literal["closed", "open", "domain"]
+EMBEDDED_PREFIX = "embedded:"
+BUNDLED_PREFIX = "bundled:"
+BUNDLED_ADAPTERS = Path(__file__).parent.parent / "serve" / "checkpoints" / "adapters"
+
+
+KEY_VARIABLES = set[str]()  # what the specs of this process name as api_key_env: no server that is launched inherits them
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Sampling(_Part):
+    """How replies are drawn. Temperature 0 is greedy; `max_tokens` caps one reply, reasoning included."""
+
+    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    max_tokens: Annotated[int, Field(gt=0, le=2**31)] = 512
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+
+
+class Price(_Part):
+    """What a million tokens cost, in whatever currency --max-cost is meant."""
+
+    input: Annotated[float, Field(ge=0)]
+    output: Annotated[float, Field(ge=0)]
+
+
+class Endpoint(_Part):
+    """Where an OpenAI-compatible server answers. Without `base_url` the launcher starts one on a free port.
+
+    `api_key_env` names the environment variable that holds the key; the key itself is never in a file. `model` is the name
+    the server knows the model by (default: the spec's name). `constrained` says whether the server takes vLLM's
+    `structured_outputs`; `top_logprobs` how many alternatives a token it reports (0: none). An answer of more than
+    `max_response_mb` megabytes, decompressed, is not read. `any_model` lets answers count whatever model the server names in
+    them: for routers that spell it in several ways. Otherwise another name than a run's first ends the run. `price` is what
+    --max-cost counts; `requests_per_minute` and `tokens_per_minute` (prompt and answer) hold for all specs with the
+    same `base_url` together.
+    """
+
+    base_url: PlainUrl | None = None
+    api_key_env: str | None = None
+    model: str | None = None
+    constrained: bool = True
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] = 20
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    max_response_mb: Annotated[int, Field(gt=0, le=1024)] = 8
+    any_model: bool = False
+    price: Price | None = None
+    requests_per_minute: Annotated[float, Field(gt=0)] | None = None
+    tokens_per_minute: Annotated[float, Field(gt=0)] | None = None
+
+    @model_validator(mode="after")
+    def _remember(self) -> Endpoint:
+        if self.api_key_env:
+            KEY_VARIABLES.add(self.api_key_env)
+        return self
+
+
+class ServeOptions(_Part):
+    """How the launcher starts this checkpoint.
+
+    `replicas` servers stand behind one router (`vllm-router`) with policy `router`: consistent_hash keeps a dialogue on one
+    replica, and so its prefix in that cache; sticky_least_loaded does too and evens out new dialogues; cache_aware goes by the
+    longest known prefix. `data_parallel` copies make one server instead, with one queue and no such memory. With
+    `data_parallel_local` so many of them are on each machine of a Ray cluster that runs already; the server starts on its head.
+    Servers listen on 127.0.0.1; `extra_args` may name another host only with `public`.
+    """
+
+    tensor_parallel: Annotated[int, Field(ge=1, le=2**16)] = 1
+    data_parallel: Annotated[int, Field(ge=1, le=2**16)] = 1
+    data_parallel_local: Annotated[int, Field(ge=1)] | None = None
+    replicas: Annotated[int, Field(ge=1, le=256)] = 1
+    router: Literal["consistent_hash", "sticky_least_loaded", "cache_aware"] = "consistent_hash"
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "bfloat16"
+    eager: bool = False
+    trust_remote_code: bool = False
+    reasoning_parser: str | None = None
+    extra_args: tuple[str, ...] = ()
+    # Left out of dumps where it is not set, as `group` below.
+    public: bool = Field(default=False, exclude_if=lambda public: not public)
+
+    @model_validator(mode="after")
+    def _private(self) -> ServeOptions:
+        for place, word in enumerate(self.extra_args):
+            option, sign, value = word.partition("=")
+            if len(option) > 3 and "--host".startswith(option):  # the parser takes what an option's name begins with
+                address = value if sign else "".join(self.extra_args[place + 1 : place + 2])
+                if not self.public and not _is_loopback(address):
+                    raise ValueError(
+                        f"extra_args: {option} {address}: anybody who reaches this machine could use the server, which asks "
+                        "for no key; if that is meant, set serve.public: true"
+                    )
+        return self
+
+    @model_validator(mode="after")
+    def _even(self) -> ServeOptions:
+        if self.data_parallel_local is not None and self.data_parallel % self.data_parallel_local:
+            raise ValueError("data_parallel is not a multiple of data_parallel_local, what each machine holds")
+        if self.data_parallel_local is not None and self.replicas > 1:
+            raise ValueError("replicas are on one machine, data_parallel_local is over several: not both")
+        return self
+
+
+class ModelSpec(_Part):
+    """One model that can play seeker, supporter or judge.
+
+    `checkpoint` is a hub id, a path, or `embedded:NAME` (`serve.checkpoints.embedded` makes its folder); null for a model that
+    exists only behind an endpoint. `adapter` is one LoRA adapter on it (hub id, path, or `bundled:NAME` for one that comes with
+    this package); `adapters` instead maps language → dimension → adapter (the published ESC-RANK: 7 × 2). The two exclude each
+    other. `group` is the supporter group of ESC-Eval's table 2, by which leaderboards are ordered.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
+    about: str
+    roles: tuple[PlayRole, ...]
+    languages: tuple[Language, ...]
+    checkpoint: str | None = None
+    revision: str | None = None
+    adapter: str | None = None
+    adapters: dict[Language, dict[str, str]] | None = None
+    adapter_revision: str | None = None
+    endpoint: Endpoint = Endpoint()
+    sampling: Sampling = Sampling()
+    context_length: Annotated[int, Field(gt=0, le=2**31)] | None = None  # needed to launch a server
+    chat_template: str | None = None
+    think_tags: tuple[str, str] = ("<think>", "</think>")
+    think_in_prompt: bool = False  # the chat template opens the block itself: a reply without the closing tag is all reasoning
+    serve: ServeOptions = ServeOptions()
+    licence: str | None = None
+    # Left out of dumps where there is none: a run folder's config stays as it was before there were groups.
+    group: Group | None = Field(default=None, exclude_if=lambda group: group is None)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ModelSpec:
+        if self.adapter and self.adapters:
+            raise ValueError("adapter and adapters exclude each other")
+        if self.checkpoint is None and self.endpoint.base_url is None:
+            raise ValueError("a spec needs a checkpoint to serve or an endpoint.base_url to call")
+        if self.checkpoint is not None and self.context_length is None:
+            raise ValueError("context_length is needed to serve a checkpoint")
+        if self.context_length is not None and self.sampling.max_tokens >= self.context_length:
+            raise ValueError("sampling.max_tokens leaves no room in context_length")
+        return self
+
+    def adapter_for(self, language: Language, dimension: str | None) -> str | None:
+        """The adapter that answers for a language and dimension, or None for the base (or a single-adapter) model."""
+        if self.adapters is None:
+            return self.adapter
+        found = self.adapters.get(language, {}).get(dimension or "")
+        if found is None:
+            raise UserError(f"model {self.name}: no adapter for {dimension} in {language}")
+        return found
+
+    def served_name(self, language: Language | None = None, dimension: str | None = None) -> str:
+        """The `model` of a request."""
+        if self.adapters is not None and language and dimension:
+            return f"{self.name}.{language}.{dimension}"
+        return self.endpoint.model or self.name
+
+    def api_key(self) -> str | None:
+        """The key from the environment, or None when the spec needs none.
+
+        Raises `UserError` when the named variable is not set.
+        """
+        variable = self.endpoint.api_key_env
+        if variable is None:
+            return None
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):  # not repeated: it may be the key itself
+            raise UserError(f"model {self.name}: api_key_env takes the name of an environment variable, never the key itself")
+        key = os.environ.get(variable)
+        if not key:
+            raise UserError(f"model {self.name}: set the environment variable {variable} to its API key")
+        if not re.fullmatch(r"[!-~]+", key):
+            raise UserError(f"model {self.name}: the key in {variable} holds a space, a line break or what no header may carry")
+        return key
+
+    def fingerprint(self) -> str:
+        """Which weights answer: part of every call's key, so it does not change with port or address.
+
+        Local folders count by the hash of their weight files, hub ids by id and revision, remote models by name.
+        """
+        weights: list[object] = [self.checkpoint, self.revision, self.adapter, self.adapters, self.adapter_revision]
+        several = [adapter for own in (self.adapters or {}).values() for adapter in own.values()]
+        for place in filter(None, [self.checkpoint, self.adapter, *several]):
+            folder = place_of(place)
+            if folder.is_dir():
+                weights += [[f.name, sha256_file(f)] for f in sorted(folder.glob("*.safetensors"))]
+        return digest([weights, self.served_name(), self.chat_template, self.serve.dtype], 16)
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return address == "localhost" or ipaddress.ip_address(address.strip("[]")).is_loopback
+    except ValueError:  # a name, or nothing (which means all addresses)
+        return False
+
+
+def place_of(place: str) -> Path:
+    """The path that a checkpoint's or adapter's text may mean; `bundled:NAME` is in this package."""
+    if place.startswith(BUNDLED_PREFIX):
+        name = place.removeprefix(BUNDLED_PREFIX)
+        if not re.fullmatch(r"[\w-][\w.-]*", name):
+            raise UserError(f"{place}: {BUNDLED_PREFIX} takes the name of an adapter of this package, not a path")
+        return BUNDLED_ADAPTERS / name
+    try:
+        return Path(place).expanduser()
+    except RuntimeError:  # ~NAME of nobody here
+        return Path(place)
+
+
+def model_names() -> list[str]:
+    """The names of all bundled specs."""
+    return sorted(path.stem for path in (CONFIGS / "models").glob("*.yaml"))
+
+
+def load_spec(name: str) -> ModelSpec:
+    """A spec by name (configs/models) or by the path of a YAML file."""
+    return read_named("models", name, ModelSpec, "model")

@@ -1,0 +1,1 @@
+"""The basic statistics: means, accuracy, agreement beyond chance, the bootstrap."""

@@ -1,0 +1,158 @@
+"""How near scores come to gold: ACC and ACC_soft (ESC-Eval section 3.4, table 4), kappa, rank correlation and calibration.
+
+Defined here and nowhere else. Everything is about one dimension; verdicts are in the same order as their gold.
+
+- ACC: share of items whose score equals the gold. Gold that is not whole (a mean of annotators, a half) is rounded, halves up,
+  and the number of items rounded is reported. ACC_soft: share with |score − gold| ≤ 1, on the gold as it is.
+- An unreadable verdict (None) is wrong in `acc` and `acc_soft` (the paper's procedure) and left out of `acc_read` and
+  `acc_soft_read` (the native one). `parse_rate` is the share that could be read.
+- The baseline gives every item the most frequent (rounded) gold score; of equally frequent ones, the better in ACC_soft.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from core.errors import UserError
+from core.statistics.means import comparable
+from core.tables import Estimate
+
+Verdicts = Sequence[float | None]
+
+
+def round_half_up(value: float) -> int:
+    """The nearest whole number, halves upwards (2.5 → 3)."""
+    return math.floor(value + 0.5)
+
+
+def majority(targets: Sequence[float]) -> dict[str, Any]:
+    """Label counts of n ≥ 1 mean scores and the majority baseline: what one gets for always giving the most frequent label.
+
+    ACC is on the rounded scores, ACC_soft (within 1) on the scores as they are, as agreement is measured (shares, 0–1); of
+    equally frequent labels the better in ACC_soft, then the lower.
+    """
+    counts = Counter(map(round_half_up, targets))
+    soft = {label: sum(abs(label - target) <= 1 for target in targets) / len(targets) for label in counts}
+    label = min(counts, key=lambda each: (-counts[each], -soft[each], each))
+    return {
+        "n": len(targets),
+        "counts": {str(key): counts[key] for key in sorted(counts)},
+        "majority": label,
+        "majority_acc": counts[label] / len(targets),
+        "majority_acc_soft": soft[label],
+    }
+
+
+def accuracy(values: Verdicts, gold: Sequence[float]) -> dict[str, Any]:
+    """All accuracy figures of one dimension; `values` and `gold` have the same length n ≥ 1.
+
+    Shares, 0–1: `acc`, `acc_read`, `acc_soft`, `acc_soft_read`, `parse_rate`, `majority_acc`, `majority_acc_soft`, and Wilson's
+    95 % intervals `acc_low`, `acc_high`, `acc_read_low`, `acc_read_high`. Counts: `n`, `read`, `gold_rounded`. Figures over the
+    readable verdicts are None when nothing could be read.
+    """
+    n = len(gold)
+    rounded = [round_half_up(g) for g in gold]
+    hits = [value is not None and value == r for value, r in zip(values, rounded, strict=True)]
+    # 2.2 − 1.2 is more than 1 in floats.
+    near = [value is not None and comparable(abs(value - g)) <= 1 for value, g in zip(values, gold, strict=True)]
+    read = sum(value is not None for value in values)
+    baseline = majority(gold)
+    return {
+        "acc": sum(hits) / n,
+        "acc_read": sum(hits) / read if read else None,
+        "acc_soft": sum(near) / n,
+        "acc_soft_read": sum(near) / read if read else None,
+        "n": n,
+        "parse_rate": read / n,
+        "read": read,
+        "majority_acc": baseline["majority_acc"],
+        "majority_acc_soft": baseline["majority_acc_soft"],
+        "gold_rounded": sum(r != g for r, g in zip(rounded, gold, strict=True)),
+        **_bounds("acc", sum(hits), n),
+        **_bounds("acc_read", sum(hits), read),
+    }
+
+
+def wilson(hits: int, n: int) -> tuple[float | None, float | None]:
+    """Wilson's 95 % interval (0–1) of a share of n (None, None when n is 0)."""
+    if not n:
+        return None, None
+    from scipy.stats import binomtest  # with statsmodels 130 MB and a second of import, for a run that may need neither
+
+    interval = binomtest(hits, n).proportion_ci(method="wilson")
+    return float(interval.low), float(interval.high)
+
+
+def share(hits: int, n: int) -> Estimate:
+    """A share in per cent with Wilson's 95 % interval; its mean is None for n = 0."""
+    low, high = wilson(hits, n)
+    if low is None or high is None:
+        return Estimate(None, None, None, 0)
+    return Estimate(100 * hits / n, 100 * low, 100 * high, n)
+
+
+def _bounds(name: str, hits: int, n: int) -> dict[str, float | None]:
+    low, high = wilson(hits, n)
+    return {f"{name}_low": low, f"{name}_high": high}
+
+
+def quadratic_kappa(values: Verdicts, gold: Sequence[float], scores: Sequence[int]) -> float | None:
+    """Cohen's kappa with quadratic weights over the scale `scores`: 1 is equality, 0 chance, down to −1.
+
+    Gold is rounded, halves up; unreadable verdicts are left out. None when it is undefined: nothing was read, or verdicts and
+    gold are one and the same score throughout. Raises `UserError` for a score off the scale.
+    """
+    pairs = [(value, round_half_up(g)) for value, g in zip(values, gold, strict=True) if value is not None]
+    found = {score for pair in pairs for score in pair}
+    if off := sorted(found - set(scores)):
+        raise UserError(f"kappa: {off[0]:g} is not among the scores {min(scores)} to {max(scores)}")
+    if len(found) < 2:
+        return None
+    table = np.zeros((len(scores), len(scores)))
+    for value, g in pairs:
+        table[list(scores).index(int(value)), list(scores).index(g)] += 1
+    from statsmodels.stats.inter_rater import cohens_kappa
+
+    return float(cohens_kappa(table, wt="quadratic", return_results=False))
+
+
+def spearman(values: Verdicts, gold: Sequence[float]) -> float | None:
+    """Spearman's rank correlation, −1 to 1, equal scores at their mean rank, on the gold as it is (not rounded).
+
+    Unreadable verdicts are left out. None with fewer than two pairs, or when either side is constant.
+    """
+    pairs = [(value, g) for value, g in zip(values, gold, strict=True) if value is not None]
+    if len({value for value, _ in pairs}) < 2 or len({g for _, g in pairs}) < 2:
+        return None
+    given, wanted = zip(*pairs, strict=True)
+    from scipy.stats import spearmanr
+
+    return float(spearmanr(given, wanted).statistic)
+
+
+def ece(distributions: ArrayLike, labels: ArrayLike, bins: int = 10) -> float | None:
+    """Expected calibration error of the most probable score, 0–1; None for n = 0.
+
+    `distributions` is [n, K], rows of probabilities; `labels` is [n], the right column of each row (0 to K − 1: a score minus
+    the scale's lowest). By the probability of its most probable score (the lowest of equals) an item falls into one of `bins`
+    bins of equal width, (0, 0.1] to (0.9, 1] for ten; the figure is the mean over items of |hit rate − mean probability| in
+    their bin.
+    Raises `ValueError` for shapes or labels that do not fit.
+    """
+    given, right = np.asarray(distributions, dtype=np.float64), np.asarray(labels)
+    if not right.size:
+        return None
+    if given.ndim != 2 or right.shape != given.shape[:1]:
+        raise ValueError(f"distributions {given.shape} and labels {right.shape} are not [n, K] and [n]")
+    if right.min() < 0 or right.max() >= given.shape[1]:
+        raise ValueError(f"labels run from {right.min()} to {right.max()}, the columns from 0 to {given.shape[1] - 1}")
+    confidence = given.max(axis=1)
+    place = np.searchsorted(np.linspace(0, 1, bins + 1)[1:-1], confidence, side="left")
+    gaps = np.bincount(place, weights=(given.argmax(axis=1) == right) - confidence, minlength=bins)
+    return float(np.abs(gaps).sum() / len(right))

@@ -1,0 +1,246 @@
+"""One table, printed the same everywhere: console, Markdown, CSV and the HTML report all show what `fmt` makes of a cell."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import rich.table
+from rich.console import Console
+from rich.measure import Measurement
+from rich.text import Text
+
+from core.files import write_text
+from core.records import NUMBER
+
+DASH = "–"
+PARTED = " · "  # between the parts of a name, as judge, method and condition of a scorer
+# C0 and C1 control characters except tab and newline: escape sequences must not reach a terminal, nor NUL a parser.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# What makes a spreadsheet take text for a formula; East Asian ones also take the full-width signs.
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+# Where a formula could begin in a CSV cell: at its start, and after what another program may part it at. Where lists are
+# parted by semicolons, spreadsheets split a file of ours at them, and then inside quotation marks and at line ends too.
+_PLACE = r"""(?:(?:\A[ ]*|(?<=[;\t\r\n])[ "]*)'*{}(?=[=+\-@＝＋－＠])|\A'*{}(?=[\t\r\n]))"""
+_UNGUARDED, _GUARDED = re.compile(_PLACE.format("", "")), re.compile(_PLACE.format("'", "'"))
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean with its interval, as one cell.
+
+    `low` and `high` are None where no interval is defined. `n` is how many observations the mean rests on; `mean` is None
+    when there are none. A CSV file spreads an estimate over four columns, the other forms print it in one cell.
+    """
+
+    mean: float | None
+    low: float | None
+    high: float | None
+    n: int
+
+
+Cell = str | int | float | Estimate | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells under named columns.
+
+    `key` is safe as a file name, `notes` are printed below the table, and `section` says under which heading of the report
+    it belongs (tables without one come last). `bold` names cells that stand out, as (row, column) from 0; a CSV file does not
+    show it. Raises `ValueError` for a row whose length differs from `columns` and for a bold cell that there is not.
+    """
+
+    key: str
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    notes: tuple[str, ...] = ()
+    section: str = ""
+    bold: tuple[tuple[int, int], ...] = ()  # a tuple and no set: it is written to JSON
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.key):
+            raise ValueError(f"table key {self.key!r} is not safe as a file name")
+        for number, row in enumerate(self.rows, start=1):
+            if len(row) != len(self.columns):
+                raise ValueError(f"table {self.key}: row {number} has {len(row)} cells for {len(self.columns)} columns")
+        for place, column in self.bold:
+            if not (0 <= place < len(self.rows) and 0 <= column < len(self.columns)):
+                raise ValueError(f"table {self.key}: there is no cell {place}, {column} to be bold")
+
+
+def clean(text: str) -> str:
+    """Text with control characters (tab and newline excepted) replaced by U+FFFD, so that they are seen and do nothing."""
+    return _CONTROL.sub("\ufffd", text)
+
+
+def fmt(cell: Cell, decimals: int = 2) -> str:
+    """A cell as text: integers as they are, floats rounded, None and NaN as a dash, an estimate as `mean [low, high] n=…`."""
+    if isinstance(cell, Estimate):
+        if cell.mean is None:
+            return f"{DASH} n={cell.n}"
+        interval = "" if cell.low is None else f" [{fmt(cell.low, decimals)}, {fmt(cell.high, decimals)}]"
+        return f"{fmt(cell.mean, decimals)}{interval} n={cell.n}"
+    if cell is None or (isinstance(cell, float) and math.isnan(cell)):
+        return DASH
+    if isinstance(cell, float):
+        text = f"{cell:.{decimals}f}"
+        return text.removeprefix("-") if not text.strip("-0.") else text  # -0.001 is 0.00, not -0.00
+    return clean(str(cell))
+
+
+def is_numeric(table: Table, column: int) -> bool:
+    """Whether a column holds numbers or estimates only (missing cells aside): such columns are aligned right."""
+    cells = [row[column] for row in table.rows if row[column] is not None]
+    return bool(cells) and all(isinstance(cell, int | float | Estimate) for cell in cells)
+
+
+def to_console(table: Table, console: Console) -> None:
+    """Print a table to a rich console. One that is too wide for it loses the parts that all names of a column share (a note
+    says which), and is turned on its side if it is narrower so. Cells are plain text: nothing in them is taken for console
+    markup."""
+    printed = _printed(table)
+    if _width(printed, console) > console.width:
+        table = _without_shared(table)
+        printed = _printed(table)
+    if _width(printed, console) > console.width:
+        aside = _printed(_turned(table))
+        printed = aside if _width(aside, console) < _width(printed, console) else printed
+    console.print(printed)
+    for note in table.notes:
+        console.print(Text(clean(note)))
+
+
+def too_wide(table: Table, console: Console) -> bool:
+    """Whether a table would have words cut to fit this console, whichever way it is turned."""
+    return all(
+        Measurement.get(console, console.options.update(max_width=10_000), _printed(one)).minimum > console.width
+        for one in (table, _turned(table))
+    )
+
+
+def _width(printed: rich.table.Table, console: Console) -> int:
+    """The columns of the terminal that a table takes when nothing in it is folded."""
+    return Measurement.get(console, console.options.update(max_width=10_000), printed).maximum
+
+
+def _without_shared(table: Table) -> Table:
+    """Names such as `judge · method · condition` without the parts that all of their column have."""
+    for index, column in enumerate(table.columns):
+        named = {str(row[index]) for row in table.rows if isinstance(row[index], str) and PARTED in str(row[index])}
+        shared = set.intersection(*(set(name.split(PARTED)) for name in named)) if len(named) > 1 else set()
+        if not shared:
+            continue
+        short = {name: PARTED.join(part for part in name.split(PARTED) if part not in shared) or name for name in named}
+        rows = tuple(
+            tuple(short.get(cell, cell) if place == index and isinstance(cell, str) else cell for place, cell in enumerate(row))
+            for row in table.rows
+        )
+        common = PARTED.join(part for part in next(iter(named)).split(PARTED) if part in shared)
+        table = replace(table, rows=rows, notes=(*table.notes, f"{column}: all are {common}."))
+    return table
+
+
+def _turned(table: Table) -> Table:
+    """Rows as columns: the first column gives their names."""
+    heads = [fmt(row[0]) for row in table.rows]
+    rows = tuple((name, *(row[i] for row in table.rows)) for i, name in enumerate(table.columns) if i)
+    bold = tuple((column - 1, row + 1) for row, column in table.bold if column)  # heads are set apart as they are
+    return replace(table, columns=(table.columns[0], *heads), rows=rows, bold=bold)
+
+
+def _printed(table: Table) -> rich.table.Table:
+    printed = rich.table.Table(title=Text(clean(table.title)), title_justify="left")
+    for index, column in enumerate(table.columns):
+        printed.add_column(Text(clean(column)), justify="right" if is_numeric(table, index) else "left")
+    for i, row in enumerate(table.rows):
+        printed.add_row(*(Text(fmt(cell), "bold" if (i, j) in table.bold else "") for j, cell in enumerate(row)))
+    return printed
+
+
+def escape_markdown(text: str) -> str:
+    """Text for one Markdown table cell: no HTML, image, link, code, cell border or line break can come of it."""
+    for plain, escaped in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("\\", "\\\\"), ("|", "\\|"), ("`", "\\`")):
+        text = text.replace(plain, escaped)
+    text = re.sub(r"\](?=[(\[:])", r"\]", text)  # brackets alone stay: intervals have them
+    text = re.sub(r"(?i)(?<=www)\.", "&#46;", text.replace("://", "&#58;//"))  # GitHub makes links of bare addresses
+    return clean(text).replace("\n", "<br>")
+
+
+def to_markdown(table: Table) -> str:
+    """A table in GitHub's Markdown: a bold title, the table, the notes; ends with a newline."""
+
+    def line(cells: list[str]) -> str:
+        return "| " + " | ".join(cells) + " |"
+
+    rules = ["---:" if is_numeric(table, index) else "---" for index in range(len(table.columns))]
+    lines = [f"**{escape_markdown(table.title)}**", "", line([escape_markdown(c) for c in table.columns]), line(rules)]
+    for i, row in enumerate(table.rows):
+        texts = [escape_markdown(fmt(cell)) for cell in row]
+        lines.append(line([f"**{text}**" if (i, j) in table.bold else text for j, text in enumerate(texts)]))
+    lines += [part for note in table.notes for part in ("", escape_markdown(note))]
+    return "\n".join(lines) + "\n"
+
+
+def guarded(text: str) -> str:
+    """A CSV cell in which no spreadsheet finds a formula, however it parts the file: an apostrophe goes before each sign that
+    could begin one. `unguarded` gives the text back."""
+    return _UNGUARDED.sub(r"\g<0>'", text)
+
+
+def unguarded(cell: str) -> str:
+    """The text of a CSV cell that `guarded` wrote; other cells stay as they are."""
+    return _GUARDED.sub(lambda match: match[0][:-1], cell)
+
+
+def _csv_text(text: str) -> str:
+    """Text that a spreadsheet does not run; numbers stay numbers."""
+    text = clean(text)
+    return text if NUMBER.fullmatch(text) else guarded(text)
+
+
+def to_csv(table: Table) -> str:
+    """A table as CSV with a header line and `\\n` line ends; missing cells are empty.
+
+    An estimate column becomes four: the mean under the column's own name, then `… low`, `… high` and `… n`. Numbers have the
+    printed precision (`report.json` holds them in full).
+    """
+    spread = [any(isinstance(row[index], Estimate) for row in table.rows) for index in range(len(table.columns))]
+    header: list[Cell] = []
+    for name, wide in zip(table.columns, spread, strict=True):
+        header += [name, f"{name} low", f"{name} high", f"{name} n"] if wide else [name]
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    for row in (header, *(_spread(cells, spread) for cells in table.rows)):
+        writer.writerow("" if cell is None else _csv_text(cell) if isinstance(cell, str) else fmt(cell) for cell in row)
+    return buffer.getvalue()
+
+
+def _spread(row: tuple[Cell, ...], spread: list[bool]) -> list[Cell]:
+    cells: list[Cell] = []
+    for cell, wide in zip(row, spread, strict=True):
+        if isinstance(cell, Estimate):
+            cells += [cell.mean, cell.low, cell.high, cell.n]
+        else:
+            cells += [cell, None, None, None] if wide else [cell]
+    return cells
+
+
+def write_csv(name: str, tables: Sequence[Table], out: Path) -> None:
+    """Every table as OUT/KEY.csv. Those that an earlier call of the same name left (OUT/.NAME.tables lists them) and this one
+    does not make are removed: they would pass for figures of today."""
+    listed = out / f".{name}.tables"
+    before = set(listed.read_text(encoding="utf-8").split()) if listed.exists() else set()
+    for table in tables:
+        write_text(out / f"{table.key}.csv", to_csv(table))
+    keys = {table.key for table in tables}
+    for stale in before - keys:
+        if Path(stale).name == stale:  # the list is a file like any other: it may name nothing outside this folder
+            (out / f"{stale}.csv").unlink(missing_ok=True)
+    write_text(listed, "\n".join(sorted(keys)) + "\n")

@@ -1,0 +1,33 @@
+"""wandb as both training and reports use it: optional, offline without a key, never asking for one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from core.errors import need_modules
+
+
+def offline_without_key(say: Callable[[str], None]) -> None:
+    """Have wandb write offline (WANDB_MODE=offline), and `say` so, when there is no key and no mode was chosen.
+
+    A key is WANDB_API_KEY, or an entry for the server (WANDB_BASE_URL or wandb's own) in ~/.netrc.
+    """
+    host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
+    if "WANDB_MODE" not in os.environ and not os.environ.get("WANDB_API_KEY") and host not in _netrc():
+        os.environ["WANDB_MODE"] = "offline"
+        say("wandb: no key, writing offline (WANDB_MODE=offline)")
+
+
+def need_wandb() -> None:
+    """Raise `UserError` when wandb, which is optional, is not installed."""
+    need_modules("wandb", purpose="logging to wandb")
+
+
+def _netrc() -> str:
+    try:
+        return (Path.home() / ".netrc").read_text(encoding="utf-8")
+    except (OSError, RuntimeError):  # RuntimeError: nobody knows a home
+        return ""

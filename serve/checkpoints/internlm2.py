@@ -1,0 +1,285 @@
+"""InternLM2 checkpoints in Llama layout.
+
+Current transformers has no InternLM2, and the code beside the published weights no longer loads there. The model computes what
+Llama computes; only names differ, and one matrix: `attention.wqkv` holds, for each key/value head, the query heads that
+share it, then the key head, then the value head. The conversion renames and reorders rows. No number is rounded, and the
+weights pass through as bytes: neither torch nor the memory to hold the model is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError
+
+from core.errors import UserError
+from core.files import explain, read_object, write_json
+from serve.checkpoints.embedded import check_checkpoint
+from serve.checkpoints.folders import (
+    INDEX,
+    WEIGHTS,
+    Planned,
+    Rows,
+    Stored,
+    build_folder,
+    folder_content,
+    stored_tensors,
+    weight_files,
+    write_tensors,
+)
+from serve.checkpoints.internlm2_tokenizer import convert_tokenizer
+
+CONVERSION = 1  # raise it when the conversion changes what it writes
+SHARD_BYTES = 2 * 1024**3
+QKV = ("q_proj", "k_proj", "v_proj")
+# Linear layers but `wqkv`, and norms: InternLM2's name within a layer → Llama's.
+LINEAR = {
+    "attention.wo": "self_attn.o_proj",
+    "feed_forward.w1": "mlp.gate_proj",
+    "feed_forward.w3": "mlp.up_proj",
+    "feed_forward.w2": "mlp.down_proj",
+}
+NORMS = {"attention_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
+DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+
+class Architecture(BaseModel):
+    """The facts in an InternLM2 config.json that its forward pass or its users depend on; defaults are InternLM2's own.
+
+    `bias` is that of wqkv and wo; the feed-forward layers never have one. `rope_scaling` stretches positions: linearly, or
+    dynamically beyond `max_position_embeddings`.
+    """
+
+    vocab_size: int = Field(gt=0)
+    hidden_size: int = Field(gt=0)
+    intermediate_size: int = Field(gt=0)
+    num_hidden_layers: int = Field(gt=0)
+    num_attention_heads: int = Field(gt=0)
+    num_key_value_heads: int | None = Field(None, gt=0)
+    hidden_act: Literal["silu"] = "silu"
+    max_position_embeddings: int = Field(2048, gt=0)
+    initializer_range: float = 0.02
+    rms_norm_eps: float = Field(1e-6, gt=0)
+    tie_word_embeddings: bool = False
+    bias: bool = True
+    rope_theta: float = Field(10000, gt=0)
+    rope_scaling: dict[str, Any] | None = None
+    bos_token_id: int | None = 1
+    eos_token_id: int | list[int] | None = 2
+    pad_token_id: int | None = None
+    use_cache: bool = True
+
+    @property
+    def kv_heads(self) -> int:
+        """Key/value heads: as many as query heads unless the config says otherwise."""
+        return self.num_key_value_heads or self.num_attention_heads
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one head."""
+        return self.hidden_size // self.num_attention_heads
+
+
+@dataclass(frozen=True)
+class Heads:
+    """How the rows of `wqkv` are grouped."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of `wqkv`."""
+        return (self.heads + 2 * self.kv_heads) * self.head_dim
+
+    def split(self, rows: Rows, part: int) -> Rows:
+        """The rows of the query (0), key (1) or value (2) projection, in Llama's order, from those of `wqkv`."""
+        groups = rows.reshape(self.kv_heads, self.heads // self.kv_heads + 2, self.head_dim, -1)
+        chosen = groups[:, :-2] if part == 0 else groups[:, part - 3]
+        return chosen.reshape(-1, rows.shape[1])
+
+    def out(self, part: int) -> int:
+        """Rows of the query (0), key (1) or value (2) projection."""
+        return (self.kv_heads if part else self.heads) * self.head_dim
+
+
+def read_architecture(path: Path, model_types: tuple[str, ...] = ("internlm2",)) -> Architecture:
+    """The architecture in a config.json.
+
+    Raises `UserError` for other model types, a model without a language-modelling head, quantised weights, missing or
+    impossible sizes, and position scalings that InternLM2 does not have.
+    """
+    config = read_object(path, "a model's config")
+    if config.get("model_type") not in model_types:
+        expected = " or ".join(model_types)
+        raise UserError(
+            f"{path}: model_type: {expected} expected, got {config.get('model_type')!r}; other models need no conversion"
+        )
+    heads = config.get("architectures") or []
+    if heads and not any(str(name).endswith("ForCausalLM") for name in heads):
+        raise UserError(f"{path}: architectures: only a causal language model can be converted, got {heads}")
+    if config.get("quantization_config"):
+        raise UserError(f"{path}: quantization_config: quantised weights cannot be regrouped; convert the original checkpoint")
+    if isinstance(rope := config.get("rope_parameters"), dict):  # how transformers 5 writes what used to be two fields
+        scaling = {key: value for key, value in rope.items() if key != "rope_theta"}
+        config |= {"rope_theta": rope.get("rope_theta", 10000), "rope_scaling": scaling}
+    try:
+        facts = Architecture.model_validate(config)
+    except ValidationError as error:
+        raise UserError(f"{path}: {explain(error)}") from None
+    if facts.hidden_size % facts.num_attention_heads or facts.num_attention_heads % facts.kv_heads:
+        raise UserError(
+            f"{path}: num_attention_heads: {facts.num_attention_heads} heads fit neither or only one of hidden_size "
+            f"{facts.hidden_size} and num_key_value_heads {facts.kv_heads}"
+        )
+    rope_parameters(facts, path)
+    return facts
+
+
+def rope_parameters(facts: Architecture, path: Path) -> dict[str, Any]:
+    """Rotary position settings as transformers 5 names them: `rope_theta`, `rope_type`, and `factor` (≥ 1) when scaled."""
+    scaling = facts.rope_scaling or {}
+    kind = scaling.get("rope_type", scaling.get("type")) or "default"
+    if kind == "default":
+        return {"rope_theta": facts.rope_theta, "rope_type": "default"}
+    if kind not in {"linear", "dynamic"}:
+        raise UserError(f"{path}: rope_scaling: type {kind!r} is none of InternLM2's (linear, dynamic)")
+    factor = scaling.get("factor")
+    if not isinstance(factor, int | float) or isinstance(factor, bool) or factor < 1:
+        raise UserError(f"{path}: rope_scaling: factor: a number from 1 up expected, got {factor!r}")
+    return {"rope_theta": facts.rope_theta, "rope_type": kind, "factor": float(factor)}
+
+
+def llama_config(facts: Architecture, dtype: str, path: Path) -> dict[str, Any]:
+    """A LlamaForCausalLM config.json with the same facts."""
+    rope = rope_parameters(facts, path)
+    kept = facts.model_dump(exclude={"bias", "rope_theta", "rope_scaling", "num_key_value_heads"})
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        **kept,
+        "num_key_value_heads": facts.kv_heads,
+        "head_dim": facts.head_dim,
+        "attention_bias": facts.bias,
+        "mlp_bias": False,
+        "dtype": dtype,
+        "rope_parameters": rope,
+        # Readers older than `rope_parameters` would take 10,000 without a word.
+        "rope_theta": facts.rope_theta,
+        **({} if rope["rope_type"] == "default" else {"rope_scaling": {k: v for k, v in rope.items() if k != "rope_theta"}}),
+    }
+
+
+def tensor_plan(facts: Architecture) -> Iterator[tuple[str, tuple[int, ...], list[tuple[str, tuple[int, ...], int | None]]]]:
+    """For each tensor of the source its name and shape, and what becomes of it: (name, shape, part of wqkv or None)."""
+    hidden, inner, bias = facts.hidden_size, facts.intermediate_size, facts.bias
+    heads = Heads(facts.num_attention_heads, facts.kv_heads, facts.head_dim)
+    shapes = {"attention.wo": (hidden, hidden), "feed_forward.w2": (hidden, inner)}
+    vocabulary = (facts.vocab_size, hidden)
+    yield "model.tok_embeddings.weight", vocabulary, [("model.embed_tokens.weight", vocabulary, None)]
+    for number in range(facts.num_hidden_layers):
+        layer = f"model.layers.{number}"
+        for kind, columns in [("weight", (hidden,)), ("bias", ())][: 1 + bias]:
+            parts = [(f"{layer}.self_attn.{name}.{kind}", (heads.out(part), *columns), part) for part, name in enumerate(QKV)]
+            yield f"{layer}.attention.wqkv.{kind}", (heads.rows, *columns), [*parts]
+        if bias:
+            yield f"{layer}.attention.wo.bias", (hidden,), [(f"{layer}.self_attn.o_proj.bias", (hidden,), None)]
+        for old, new in LINEAR.items():
+            shape = shapes.get(old, (inner, hidden))
+            yield f"{layer}.{old}.weight", shape, [(f"{layer}.{new}.weight", shape, None)]
+        for old, new in NORMS.items():
+            yield f"{layer}.{old}.weight", (hidden,), [(f"{layer}.{new}.weight", (hidden,), None)]
+    yield "model.norm.weight", (hidden,), [("model.norm.weight", (hidden,), None)]
+    if not facts.tie_word_embeddings:
+        yield "output.weight", vocabulary, [("lm_head.weight", vocabulary, None)]
+
+
+def check_tensors(src: Path, facts: Architecture, tensors: dict[str, Stored]) -> None:
+    """Raise `UserError` unless a checkpoint has exactly the tensors that its config promises, in their shapes."""
+    expected = {name: shape for name, shape, _ in tensor_plan(facts)}
+    for problem, names in [
+        ("lacks tensors that its config.json calls for", [n for n in expected if n not in tensors]),
+        ("has tensors that an InternLM2 of its config.json does not have", sorted(set(tensors) - set(expected))),
+    ]:
+        if names:
+            raise UserError(f"{src} {problem}: {', '.join(names[:5])} ({len(names)} in all); copy the checkpoint again")
+    for name, shape in expected.items():
+        if tensors[name].shape != shape:
+            raise UserError(
+                f"{tensors[name].file}: {name} has shape {list(tensors[name].shape)}, config.json calls for {list(shape)}"
+            )
+
+
+def convert_checkpoint(src: Path, dst: Path, shard_bytes: int = SHARD_BYTES) -> bool:
+    """Write the InternLM2 checkpoint folder `src` to `dst` in Llama layout; False when that was done before.
+
+    `dst` gets safetensors of at most `shard_bytes` each (a larger tensor is a shard of its own), config, generation config and
+    a tokenizer, and loads with the Auto classes and in vLLM without remote code. Dtypes stay. In memory is never more than
+    one query projection (33.6 MB for the 7B in 16 bits); the rest goes from file to file through the page cache.
+
+    Raises `UserError`, and leaves nothing, when the checkpoint is pickled, half written, of another model type, or has other
+    tensors than its config promises; when the written tokenizer differs from the source's anywhere; and when `dst` holds
+    something else.
+    """
+    config_file = src / "config.json"
+    check_checkpoint(src, "InternLM2 checkpoint")
+    facts = read_architecture(config_file)
+    tensors = stored_tensors(weight_files(src))
+    check_tensors(src, facts, tensors)
+
+    def build(target: Path) -> None:
+        config = read_object(config_file, "a model's config")
+        dtype = config.get("dtype") or config.get("torch_dtype") or DTYPES[tensors["model.tok_embeddings.weight"].dtype]
+        write_json(target / "config.json", llama_config(facts, str(dtype).removeprefix("torch."), config_file))
+        end_of_line = convert_tokenizer(src, target, facts.vocab_size)
+        write_json(target / "generation_config.json", _generation(src, facts, end_of_line))
+        _write_weights(target, facts, tensors, shard_bytes)
+
+    made_from = {"conversion": "internlm2", "version": CONVERSION, "source": folder_content(src)}
+    return build_folder(dst, src, made_from, build)
+
+
+def _generation(src: Path, facts: Architecture, end_of_line: int | None) -> dict[str, Any]:
+    """The source's generation config. A reply ends at `<|im_end|>`, too, which early revisions left to their own code."""
+    path = src / "generation_config.json"
+    settings: dict[str, Any] = {"bos_token_id": facts.bos_token_id, "eos_token_id": facts.eos_token_id}
+    if path.is_file():
+        settings |= read_object(path, "a generation config")
+    ends = settings["eos_token_id"]
+    stops = [] if ends is None else [*ends] if isinstance(ends, list) else [ends]
+    settings["eos_token_id"] = [*stops, *([end_of_line] if end_of_line is not None and end_of_line not in stops else [])]
+    settings.setdefault("pad_token_id", facts.pad_token_id)
+    settings.pop("transformers_version", None)
+    return {key: value for key, value in settings.items() if value is not None}
+
+
+def _write_weights(target: Path, facts: Architecture, tensors: dict[str, Stored], shard_bytes: int) -> None:
+    heads = Heads(facts.num_attention_heads, facts.kv_heads, facts.head_dim)
+    planned = [
+        planned_tensor(name, shape, tensors[source], heads, part)
+        for source, _, outputs in tensor_plan(facts)
+        for name, shape, part in outputs
+    ]
+    shards: list[list[Planned]] = [[]]
+    for tensor in planned:
+        if shards[-1] and sum(t.size for t in shards[-1]) + tensor.size > shard_bytes:
+            shards.append([])
+        shards[-1].append(tensor)
+    if len(shards) == 1:
+        write_tensors(target / WEIGHTS, planned)
+        return
+    weight_map: dict[str, str] = {}
+    for number, shard in enumerate(shards, start=1):
+        file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        write_tensors(target / file, shard)
+        weight_map |= {tensor.name: file for tensor in shard}
+    write_json(target / INDEX, {"metadata": {"total_size": sum(t.size for t in planned)}, "weight_map": weight_map})
+
+
+def planned_tensor(name: str, shape: tuple[int, ...], stored: Stored, heads: Heads, part: int | None) -> Planned:
+    """A stored tensor under another name: as it is (`part` None), or its query, key or value rows (0, 1, 2)."""
+    return Planned(name, stored.dtype, shape, stored.rows if part is None else lambda: heads.split(stored.rows(), part))

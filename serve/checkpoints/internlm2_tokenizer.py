@@ -1,0 +1,229 @@
+"""InternLM2's SentencePiece model as a tokenizer.json that loads without remote code.
+
+The published tokenizer is Python beside the weights. What it does is plain: cut the text at added tokens, let SentencePiece
+encode the rest. Here the SentencePiece model (BPE) becomes a `tokenizers` one, and the result is trusted only after it gave the
+same ids as SentencePiece itself on probe sentences and on the text of every piece.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from core.errors import UserError, need_modules
+from core.files import read_object
+
+SPACE = "▁"  # SentencePiece's sign for a space
+BPE, NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 2, 1, 2, 3, 4, 6  # SentencePiece's numbers: model type, piece types
+IM_END = "<|im_end|>"
+ROLE_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
+CHATML = (
+    "{{ bos_token }}{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>"
+    "\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+# Sentences where tokenizers go wrong: leading, trailing and repeated spaces, line ends, digits, scripts, marks, code, emoji.
+PROBES = (
+    "I had a rough week, and I don't know who to talk to.",
+    " one leading space",
+    "  two leading spaces and two after  ",
+    "a\nb\n\nc\r\nd\te",
+    "     \n   ",
+    "Numbers: 0 1 23 456 7890, 3.14159, 1,000,000, 12:45, 2024-02-29, ½, ²",
+    "我最近总是睡不好，压力很大。",
+    "“没关系”，他说：慢慢来……（一步一步）！",
+    "中文 and English 混在一起 123 次。",
+    "naïve café — “quotes” ‘single’ … €5 £6 ¥7",
+    "emoji 😀👩‍👩‍👧 and 𝔘𝔫𝔦𝔠𝔬𝔡𝔢, rare 龘 靐, zero\u200bwidth, full　width",
+    "日本語のテスト 한국어 Русский العربية हिन्दी",
+    "def f(x):\n    return x ** 2  # comment\n",
+    "looooooooong aaaaaaaaaaaaaa ........ ------ !!!!!! ======",
+    "ＦＵＬＬ ﬁ ligature e\u0301",
+    "<not a token> < s > [UNUSED] <0x0A>",
+    "",
+)
+
+
+def convert_tokenizer(src: Path, dst: Path, vocab_size: int) -> int | None:
+    """Write the tokenizer of an InternLM2 folder for AutoTokenizer; returns the id of `<|im_end|>`, None without one.
+
+    From `tokenizer.model` when it is there, else `tokenizer.json` is taken over. Ids below `vocab_size`. The chat template is
+    the source's own, else ChatML after the beginning-of-sequence token.
+
+    Raises `UserError` when there is neither file, when the SentencePiece model is not BPE, when an added token has no id or one
+    beyond the embeddings, and when any probe gets other ids or other decoded text than the source gives.
+    """
+    need_modules("tokenizers", "transformers", "sentencepiece", "google", purpose="converting a tokenizer")
+    from tokenizers import Tokenizer
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    settings: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if (src / name).is_file():
+            settings |= read_object(src / name, "a tokenizer's settings")
+    model_file, ready = src / "tokenizer.model", src / "tokenizer.json"
+    if model_file.is_file():
+        tokenizer, reference, decode, probes = _from_sentencepiece(model_file, settings)
+    elif ready.is_file():
+        try:
+            tokenizer, source = Tokenizer.from_file(str(ready)), Tokenizer.from_file(str(ready))
+        except Exception as error:  # the library raises nothing more specific
+            raise UserError(f"{ready}: not a tokenizer: {error}") from None
+        added = [str(token.content) for token in source.get_added_tokens_decoder().values()]
+        reference, probes = lambda text: list(source.encode(text, add_special_tokens=False).ids), _probes(added)
+        decode = lambda ids: str(source.decode(ids, skip_special_tokens=False))  # noqa: E731
+    else:
+        raise UserError(f"{src} has neither tokenizer.model nor tokenizer.json: copy one of them from the checkpoint's source")
+    if (size := max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1) > vocab_size:
+        raise UserError(f"{src}: the tokenizer has ids up to {size - 1}, config.json's vocab_size is {vocab_size}")
+    special = {role: _content(settings[role]) for role in ROLE_TOKENS if settings.get(role)}
+    length = settings.get("model_max_length")
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        **({"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"} | special),
+        additional_special_tokens=[_content(token) for token in settings.get("additional_special_tokens") or []],
+        clean_up_tokenization_spaces=False,
+        chat_template=_chat_template(src, settings),
+        **({"model_max_length": length} if isinstance(length, int) else {}),
+    ).save_pretrained(dst)
+    _check_parity(src, AutoTokenizer.from_pretrained(dst), reference, decode, probes)
+    found: int | None = tokenizer.token_to_id(IM_END)
+    return found
+
+
+def _content(token: Any) -> str:
+    return str(token["content"] if isinstance(token, dict) else token)
+
+
+def _chat_template(src: Path, settings: dict[str, Any]) -> str:
+    file, given = src / "chat_template.jinja", settings.get("chat_template")
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    if isinstance(given, list):  # several named ones
+        given = next((entry["template"] for entry in given if entry.get("name") == "default"), None)
+    return str(given) if given else CHATML
+
+
+def _from_sentencepiece(
+    path: Path, settings: dict[str, Any]
+) -> tuple[Any, Callable[[str], list[int]], Callable[[list[int]], str], list[str]]:
+    """The tokenizer, what the source gives for a text and for ids, and the texts to compare on."""
+    from sentencepiece import SentencePieceProcessor, sentencepiece_model_pb2
+
+    proto = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
+    try:
+        proto.ParseFromString(path.read_bytes())
+        processor = SentencePieceProcessor(model_proto=proto.SerializeToString())
+    except Exception as error:  # protobuf's and sentencepiece's errors have no common base
+        raise UserError(f"{path}: not a SentencePiece model: {error}") from None
+    if proto.trainer_spec.model_type != BPE or not proto.normalizer_spec.escape_whitespaces:
+        raise UserError(f"{path}: not a BPE model that marks spaces, as InternLM2's is")
+    added = _added_tokens(path, proto, settings)
+    tokenizer = _bpe(proto, added, settings)
+    for number, token in added.items():
+        if (actual := tokenizer.token_to_id(token["content"])) != number:
+            raise UserError(f"{path.parent}: added token {token['content']} should have id {number}, it would get {actual}")
+    names = {token["content"]: number for number, token in added.items()}
+
+    def reference(text: str) -> list[int]:
+        cut = re.compile("|".join(re.escape(name) for name in sorted(names, key=len, reverse=True)))
+        ids: list[int] = []
+        at = 0
+        for found in cut.finditer(text):
+            ids += processor.encode(text[at : found.start()])
+            ids.append(names[found[0]])
+            at = found.end()
+        return ids + list(processor.encode(text[at:]))
+
+    texts = [p.piece.replace(SPACE, " ") for i, p in enumerate(proto.pieces) if p.type == NORMAL and i not in added]
+    return tokenizer, reference, lambda ids: str(processor.decode(ids)), [*_probes(list(names)), *texts]
+
+
+def _added_tokens(path: Path, proto: Any, settings: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    """Tokens that are cut out of a text before it is encoded, by id: the config's, then special ones it only names."""
+    added: dict[int, dict[str, Any]] = {}
+    for number, entry in sorted((settings.get("added_tokens_decoder") or {}).items(), key=lambda item: int(item[0])):
+        added[int(number)] = {"content": entry["content"], "special": bool(entry.get("special", True))}
+        if entry.get("lstrip") or entry.get("rstrip") or entry.get("single_word"):
+            raise UserError(f"{path.parent}: added token {entry['content']} swallows its surroundings: unsupported")
+    pieces = {p.piece: number for number, p in enumerate(proto.pieces)}
+    named = [_content(settings[role]) for role in ROLE_TOKENS if settings.get(role)]
+    named += [p.piece for p in proto.pieces if p.type in {CONTROL, UNKNOWN}]
+    named += [_content(token) for token in settings.get("additional_special_tokens") or []]
+    for name in dict.fromkeys(named):
+        if name in {token["content"] for token in added.values()}:
+            continue
+        if name not in pieces:
+            raise UserError(
+                f"{path.parent}: special token {name} has no id: tokenizer_config.json's added_tokens_decoder lacks it"
+            )
+        if pieces[name] not in added:
+            added[pieces[name]] = {"content": name, "special": True}
+    return dict(sorted(added.items()))
+
+
+def _bpe(proto: Any, added: dict[int, dict[str, Any]], settings: dict[str, Any]) -> Any:
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, processors
+
+    pieces = [added[number]["content"] if number in added else p.piece for number, p in enumerate(proto.pieces)]
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    unknown = next(pieces[number] for number, p in enumerate(proto.pieces) if p.type == UNKNOWN)
+    byte_fallback = any(p.type == BYTE for p in proto.pieces)
+    tokenizer = Tokenizer(
+        models.BPE(vocabulary, _merges(proto, added), unk_token=unknown, fuse_unk=True, byte_fallback=byte_fallback)
+    )
+    rules = proto.normalizer_spec
+    steps: list[normalizers.Normalizer] = []
+    if rules.precompiled_charsmap:
+        steps.append(normalizers.Precompiled(rules.precompiled_charsmap))
+    if rules.remove_extra_whitespaces:
+        steps += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
+    if rules.add_dummy_prefix:
+        steps.append(normalizers.Prepend(SPACE))
+    tokenizer.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", SPACE)])
+    strip = [decoders.Strip(" ", 1, 0)] if rules.add_dummy_prefix else []
+    tokenizer.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *strip])
+    wanted = [AddedToken(t["content"], normalized=False, special=t["special"]) for t in added.values()]
+    reserved = [p.piece for number, p in enumerate(proto.pieces) if p.type == USER_DEFINED and number not in added]
+    tokenizer.add_tokens([*wanted, *(AddedToken(piece, normalized=False, special=False) for piece in reserved)])
+    begin = _content(settings.get("bos_token") or "<s>")
+    if settings.get("add_bos_token", True):
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{begin} $A", pair=f"{begin} $A $B", special_tokens=[(begin, tokenizer.token_to_id(begin))]
+        )
+    return tokenizer
+
+
+def _merges(proto: Any, added: dict[int, dict[str, Any]]) -> list[tuple[str, str]]:
+    """Every way to put a piece together from two others, best score first: what SentencePiece tries, in its order."""
+    scores = {p.piece: p.score for number, p in enumerate(proto.pieces) if p.type == NORMAL and number not in added}
+    merges = [
+        (piece[:cut], piece[cut:])
+        for piece in sorted(scores, key=lambda piece: -scores[piece])
+        for cut in range(1, len(piece))
+        if piece[:cut] in scores and piece[cut:] in scores
+    ]
+    return merges
+
+
+def _probes(added: list[str]) -> list[str]:
+    """The probe sentences, and each added token alone, between words and between spaces."""
+    return [*PROBES, *(text for name in added for text in (name, f"so{name}it", f"so {name} it", f"{name}\n{name}"))]
+
+
+def _check_parity(
+    src: Path, written: Any, reference: Callable[[str], list[int]], decode: Callable[[list[int]], str], probes: list[str]
+) -> None:
+    got = written(probes, add_special_tokens=False)["input_ids"]
+    special = set(written.get_added_vocab().values())
+    for text, ids in zip(probes, got, strict=True):
+        if (expected := reference(text)) != ids:
+            raise UserError(
+                f"{src}: the converted tokenizer differs from the source's on {text!r}: ids {ids[:12]}, expected "
+                f"{expected[:12]}; nothing is written"
+            )
+        if not special & set(ids) and (back := written.decode(ids)) != (wanted := decode(ids)):
+            raise UserError(
+                f"{src}: the converted tokenizer decodes {ids[:12]} to {back!r}, the source's to {wanted!r}; nothing is written"
+            )

@@ -1,0 +1,168 @@
+"""What a trained model's folder says about itself: `training.json` for programs, `README.md` (a model card) for people."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import jinja2
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from core.errors import UserError
+from core.files import explain, read_object, write_json, write_text
+
+TRAINING, CARD = "training.json", "README.md"
+_TEMPLATES = Path(__file__).parent / "templates"
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_MARKUP = re.compile(r"([\\`*_\[\]<>|~&$])")
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Data(_Part):
+    """One file that was trained or evaluated on: its sha256, that of the manifest beside it, and how many examples it gave."""
+
+    file: str
+    sha256: str
+    manifest_sha256: str | None = None
+    examples: int = Field(ge=0)
+
+
+class Training(_Part):
+    """How an adapter came about. Nothing in it tells the time, so the same training leaves the same record.
+
+    `kind` is what the model does: play the seeker (`role`) or judge (`rank`). `recipe` is the resolved one. `metrics` maps
+    a metric to a number, or a group to metrics of its own; `baselines` maps the name of each baseline to its metrics,
+    under the same names. `versions` maps packages to versions.
+    """
+
+    kind: Literal["role", "rank"]
+    base: str
+    base_revision: str | None = None
+    licence: str | None = None
+    recipe: dict[str, Any]
+    data: list[Data]
+    metrics: dict[str, Any]
+    baselines: dict[str, dict[str, Any]] = {}
+    seed: int
+    command: str
+    versions: dict[str, str]
+    hardware: str
+    created_by: str = Field(default_factory=lambda: f"esc-eval {importlib.metadata.version('esc-eval')}")
+
+
+def read_training(folder: Path) -> Training | None:
+    """The record in a model's folder, None where there is none; `UserError` for one that cannot be read."""
+    path = folder / TRAINING
+    if not path.is_file():
+        return None
+    try:
+        return Training.model_validate(read_object(path, "a training record"))
+    except ValidationError as error:
+        raise UserError(f"{path}: {explain(error)}") from None
+
+
+def write_card(folder: Path, training: Training | None, merged: bool = False, base: str = "") -> None:
+    """Write `training.json` and `README.md` into a folder, over what is there.
+
+    `merged` says that the folder holds a whole model, not an adapter. Without a `training` there is no `training.json`, and
+    the card says that nothing is known but the name of the `base`. Raises `UserError` when they cannot be written.
+    """
+    if training is not None:
+        write_json(folder / TRAINING, training.model_dump(mode="json"))
+        base = training.base
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # Markdown, not HTML: `text` and `block` below
+    )
+    environment.filters |= {"text": _text, "block": _block}
+    page = environment.get_template("model_card.md.j2").render(
+        front_matter=_yaml(_front_matter(training, merged, base)),
+        training=training,
+        merged=merged,
+        base=base,
+        spec=_yaml(_spec(training, merged, base)),
+        recipe=_yaml(training.model_dump(mode="json")["recipe"]) if training else "",
+        made_with=[training.created_by, *(f"{k} {v}" for k, v in sorted(training.versions.items()))] if training else [],
+        figures=list(_figures(training)) if training else [],
+    )
+    write_text(folder / CARD, page)
+
+
+def _front_matter(training: Training | None, merged: bool, base: str) -> dict[str, Any]:
+    """What model hubs read."""
+    kind = {"role": ["seeker-simulator"], "rank": ["judge"]}[training.kind] if training else []
+    return {
+        **({"base_model": base} if base else {}),
+        "library_name": "transformers" if merged else "peft",
+        **({"license": training.licence} if training and training.licence else {}),
+        "pipeline_tag": "text-generation",
+        "tags": ["esc-eval", "emotional-support-dialogue", *kind, "merged" if merged else "lora"],
+    }
+
+
+def _spec(training: Training | None, merged: bool, base: str) -> dict[str, Any]:
+    """A model spec that `python -m serve up` takes once the folder's path is filled in."""
+    here = "path/of/this/folder"
+    revision = training.base_revision if training else None
+    return {
+        "name": "my-model",
+        "about": "see its model card",
+        "roles": ["judge" if training and training.kind == "rank" else "seeker"],
+        "languages": ["en"],
+        **(
+            {"checkpoint": here}
+            if merged
+            else {"checkpoint": base, **({"revision": revision} if revision else {}), "adapter": here}
+        ),
+        "context_length": 4096,
+        **({"licence": training.licence} if training and training.licence else {}),
+    }
+
+
+def _figures(training: Training) -> Iterator[list[str]]:
+    """A table: each metric with this model's value and every baseline's."""
+    columns = [dict(_flat(values)) for values in (training.metrics, *training.baselines.values())]
+    yield ["metric", "this model", *training.baselines]
+    for name in dict.fromkeys(name for column in columns for name in column):
+        yield [name, *(_number(column.get(name)) for column in columns)]
+
+
+def _flat(values: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{path}{name} / ")
+        else:
+            yield f"{path}{name}", value
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_number, value))
+    return "–" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _yaml(value: Any) -> str:
+    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
+
+
+def _text(value: object) -> str:
+    """Text within a line of Markdown or a table cell: it shows as it is, whatever it holds, and stays on its line."""
+    return _MARKUP.sub(r"\\\1", _CONTROL.sub(" ", str(value)))
+
+
+def _block(value: object, language: str = "") -> str:
+    """Text as a code block, whose fence is longer than any in the text."""
+    text = re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "\ufffd", str(value)).rstrip("\n")
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence}{language}\n{text}\n{fence}"

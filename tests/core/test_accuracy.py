@@ -1,0 +1,180 @@
+"""Figures of one dimension: by hand, and against their definitions written out here."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from statsmodels.stats.proportion import proportion_confint
+
+from core.errors import UserError
+from core.statistics.accuracy import accuracy, ece, quadratic_kappa, share, spearman, wilson
+
+SCALE = range(5)
+PAIRS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=2, max_size=40)
+
+
+def test_accuracy_by_hand() -> None:
+    row = accuracy([3, 2, None, 0, 4], [3, 2.5, 3, 1, 4])
+    counts = {"n": 5, "read": 4, "gold_rounded": 1}
+    shares = {"acc": 2 / 5, "acc_read": 2 / 4, "acc_soft": 4 / 5, "acc_soft_read": 1.0, "parse_rate": 4 / 5}
+    assert {key: row[key] for key in counts | shares} == counts | shares
+    # Rounded gold 3, 3, 3, 1, 4: always 3 is right on three; within one of 3, 2.5, 3 and 4.
+    assert (row["majority_acc"], row["majority_acc_soft"]) == (3 / 5, 4 / 5)
+
+
+def test_accuracy_of_nothing_read() -> None:
+    row = accuracy([None, None], [1, 2])
+    assert row["acc"] == row["parse_rate"] == 0
+    assert [row[key] for key in ("acc_read", "acc_soft_read", "acc_read_low", "acc_read_high")] == [None] * 4
+
+
+@settings(max_examples=50)
+@given(st.lists(st.tuples(st.none() | st.integers(0, 4), st.integers(0, 8).map(lambda n: n / 2)), min_size=1, max_size=12))
+def test_accuracy_of_any_verdicts(pairs: list[tuple[int | None, float]]) -> None:
+    """Unread verdicts, halves in gold, ties, constants, one item: numpy over all items and over the read ones."""
+    values, gold = np.array([np.nan if v is None else v for v, _ in pairs]), np.array([g for _, g in pairs])
+    row, read = accuracy(*zip(*pairs, strict=True)), ~np.isnan(values)
+    whole = np.trunc(gold + 0.5)
+    assert (row["n"], row["read"], row["gold_rounded"]) == (len(pairs), read.sum(), (whole != gold).sum())
+    for name, hits in (("acc", values == whole), ("acc_soft", abs(values - gold) <= 1)):
+        assert row[name] == pytest.approx(hits.mean())
+        assert row[f"{name}_read"] == (pytest.approx(hits[read].mean()) if read.any() else None)
+    labels, counts = np.unique(whole, return_counts=True)
+    assert row["majority_acc"] == pytest.approx(counts.max() / len(pairs))
+    best = max((abs(gold - label) <= 1).mean() for label in labels[counts == counts.max()])
+    assert row["majority_acc_soft"] == pytest.approx(best)
+
+
+@settings(max_examples=50)
+@given(st.integers(1, 900).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+@example((0, 1))
+@example((1, 1))
+def test_shares_against_statsmodels(given: tuple[int, int]) -> None:
+    hits, n = given
+    assert wilson(hits, n) == pytest.approx(proportion_confint(hits, n, method="wilson"), abs=1e-12)
+    found, other = share(hits, n), share(n - hits, n)
+    assert found.n == n and found.mean == pytest.approx(100 * hits / n)
+    assert (found.low, found.high) == pytest.approx((100 - (other.high or 0), 100 - (other.low or 0)), abs=1e-9)
+
+
+# --- kappa ----------------------------------------------------------------------------------------------------------------
+
+
+def test_quadratic_kappa_by_hand() -> None:
+    # Squared distances 0, 1, 0, 4 sum to 5. All pairs of [0, 1, 2, 4] with [0, 2, 2, 2]:
+    # from 0: 0+1+4+16 = 21; from 2, three times: 4+1+0+4 = 9 each, 27. Expected over 4 pairs: 48/4 = 12.
+    assert quadratic_kappa([0, 1, 2, 4], [0, 2, 2, 2], SCALE) == pytest.approx(1 - 5 / 12)
+
+
+@given(PAIRS)
+def test_quadratic_kappa_against_its_definition(pairs: list[tuple[int, int]]) -> None:
+    values, gold = zip(*pairs, strict=True)
+    expected = sum((a - b) ** 2 for a in values for b in gold) / len(pairs)
+    found = quadratic_kappa(values, gold, SCALE)
+    if expected == 0:
+        assert found is None
+    else:
+        assert found == pytest.approx(1 - sum((a - b) ** 2 for a, b in pairs) / expected)
+
+
+def test_quadratic_kappa_leaves_out_what_was_not_read_and_rounds_gold_halves_up() -> None:
+    assert quadratic_kappa([0, None, 1, 2, 4], [0, 4, 1.5, 2.4, 1.9], SCALE) == pytest.approx(1 - 5 / 12)
+
+
+@pytest.mark.parametrize(("values", "gold"), [([], []), ([None, None], [1, 2]), ([2, 2], [2, 2]), ([3], [3])])
+def test_quadratic_kappa_without_variation_is_undefined(values: Sequence[float | None], gold: Sequence[float]) -> None:
+    assert quadratic_kappa(values, gold, SCALE) is None
+
+
+def test_quadratic_kappa_of_a_constant_judge_is_that_of_chance() -> None:
+    assert quadratic_kappa([2, 2, 2], [1, 2, 4], SCALE) == pytest.approx(0)
+
+
+@pytest.mark.parametrize(("values", "gold", "off"), [([1, 5], [1, 2], "5"), ([1, 2], [1, -1], "-1"), ([1.5, 2], [1, 2], "1.5")])
+def test_a_score_off_the_scale_is_an_error(values: list[float], gold: list[float], off: str) -> None:
+    with pytest.raises(UserError, match=f"kappa: {off} is not among the scores 0 to 4"):
+        quadratic_kappa(values, gold, SCALE)
+
+
+# --- rank correlation -----------------------------------------------------------------------------------------------------
+
+
+def ranks(values: Sequence[float]) -> list[float]:
+    """Mean ranks: how many are below, and half of the equal ones."""
+    return [sum(b < a for b in values) + (sum(b == a for b in values) + 1) / 2 for a in values]
+
+
+@given(PAIRS)
+def test_spearman_is_pearson_on_mean_ranks(pairs: list[tuple[int, int]]) -> None:
+    values, gold = zip(*pairs, strict=True)
+    if len(set(values)) == 1 or len(set(gold)) == 1:
+        assert spearman(values, gold) is None
+    else:
+        assert spearman(values, gold) == pytest.approx(np.corrcoef(ranks(values), ranks(gold))[0, 1])
+
+
+def test_spearman_by_hand() -> None:
+    assert spearman([1, 2, 3, 4], [0.5, 2.5, 2.0, 4.0]) == pytest.approx(1 - 6 * 2 / (4 * 15))
+    assert spearman([1, None, 2, 3], [3, 9, 2, 1]) == pytest.approx(-1)
+    assert spearman([1, 2, 3], [1.9, 2.1, 2.4]) == pytest.approx(1), "gold is not rounded"
+
+
+@pytest.mark.parametrize(("values", "gold"), [([], []), ([1], [2]), ([1, None], [1, 2]), ([1, 1], [1, 2]), ([1, 2], [3, 3])])
+def test_spearman_without_variation_is_undefined(values: Sequence[float | None], gold: Sequence[float]) -> None:
+    assert spearman(values, gold) is None
+
+
+# --- calibration ----------------------------------------------------------------------------------------------------------
+
+
+def test_ece_by_hand() -> None:
+    # Bin (0.5, 0.6]: 0.55 right, 0.6 wrong: |1/2 - 0.575| = 0.075, two items. Bin (0.8, 0.9]: 0.9 right: 0.1, one item.
+    # Bin (0.9, 1]: 1.0 wrong: 1, one item.
+    rows = np.array([[0.55, 0.45, 0], [0.3, 0.6, 0.1], [0, 0.1, 0.9], [1, 0, 0]])
+    assert ece(rows, [0, 0, 2, 1]) == pytest.approx((2 * 0.075 + 0.1 + 1) / 4)
+    # One bin: |2/4 - (0.55 + 0.6 + 0.9 + 1) / 4|.
+    assert ece(rows, [0, 0, 2, 1], bins=1) == pytest.approx(abs(0.5 - 3.05 / 4))
+
+
+def test_ece_of_the_sure_and_right_of_the_sure_and_wrong_and_of_nobody() -> None:
+    sure = np.eye(5)
+    assert ece(sure, [0, 1, 2, 3, 4]) == 0
+    assert ece(sure, [1, 2, 3, 4, 0]) == 1
+    assert ece([], []) is None
+
+
+def test_ece_of_the_even_is_the_share_of_the_lowest_score_against_chance() -> None:
+    assert ece(np.full((4, 5), 0.2), [0, 0, 0, 1]) == pytest.approx(0.75 - 0.2)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 60), st.integers(1, 12))
+def test_ece_against_a_plain_loop(seed: int, n: int, bins: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows, labels = rng.dirichlet(np.ones(4), n), rng.integers(0, 4, n)
+    members: dict[int, list[tuple[float, bool]]] = defaultdict(list)
+    for row, label in zip(rows.tolist(), labels.tolist(), strict=True):
+        sure = max(row)
+        place = next(b for b in range(bins) if sure <= (b + 1) / bins or b == bins - 1)
+        members[place].append((sure, row.index(sure) == label))
+    gaps = [abs(sum(hit for _, hit in m) / len(m) - sum(sure for sure, _ in m) / len(m)) * len(m) / n for m in members.values()]
+    found = ece(rows, labels, bins)
+    assert found is not None and found == pytest.approx(sum(gaps)) and 0 <= found <= 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "labels", "problem"),
+    [
+        ([[0.5, 0.5]], [2], "labels run from 2 to 2"),
+        ([[1, 0]], [-1], "from -1"),
+        ([[1, 0]], [0, 1], "are not"),
+        ([1, 0], [0, 1], "are not"),
+    ],
+)
+def test_ece_refuses_what_does_not_fit(rows: list[list[float]], labels: list[int], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        ece(rows, labels)

@@ -1,0 +1,88 @@
+"""Keys are masked in text however they are written, and refused in addresses."""
+
+from __future__ import annotations
+
+import html
+import json
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from core.masking import mask_answer, mask_message
+from core.specs import Endpoint as SpecEndpoint
+from serve.failures import Rejected
+from tests.endpoint import Answer, Endpoint
+from tests.serve.test_client import ask, question, spec
+
+KEY = 'sk-4/f9"c\\2&d<1'  # everything that JSON, URLs and HTML escape
+WAYS = {
+    "plain": KEY,
+    "JSON": json.dumps(KEY)[1:-1],
+    "JSON in JSON": json.dumps(json.dumps(KEY)[1:-1])[1:-1],
+    "JSON, every character": "".join(f"\\u{ord(c):04X}" for c in KEY),
+    "JSON, slashes escaped": json.dumps(KEY)[1:-1].replace("/", "\\/"),
+    "URL": quote(KEY, safe=""),
+    "URL, lower case": quote(KEY, safe="").lower(),
+    "HTML": html.escape(KEY),
+    "HTML, numbers": "".join(f"&#{ord(c)};" for c in KEY),
+    "HTML, hex": "".join(f"&#x{ord(c):02X};" for c in KEY),
+    "Python": repr(KEY)[1:-1],
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_key_is_masked_however_it_is_escaped(way: str) -> None:
+    text = f"before{WAYS[way]}after, and {WAYS[way]}"
+    assert mask_message(text, KEY) == mask_answer(text, KEY) == "before***after, and ***"
+
+
+@pytest.mark.parametrize(
+    ("key", "message", "answer"),
+    [
+        ("EMPTY", "wrong key ***, I feel EMPTYish", "wrong key EMPTY, I feel EMPTYish"),
+        ("x", "wrong key ***, exceeds the context", "wrong key x, exceeds the context"),
+        ("1", "wrong key ***, 12 of 13 tokens", "wrong key 1, 12 of 13 tokens"),
+        ("hunter2", "wrong key ***, 2", "wrong key hunter2, 2"),
+        ("hunter22", "wrong key ***, 2", "wrong key ***, 2"),
+    ],
+)
+def test_a_short_key_is_masked_in_messages_as_a_word_and_takes_nothing_out_of_answers(
+    key: str, message: str, answer: str
+) -> None:
+    told = answer.replace("***", key)
+    assert (mask_message(told, key), mask_answer(told, key)) == (message, answer)
+
+
+def test_text_full_of_backslashes_is_masked_in_linear_time() -> None:
+    text = "\\" * 200_000 + "sk-4f9c2d1"
+    assert mask_message(text, "sk-4f9c2d1").endswith("***")
+
+
+@pytest.mark.parametrize("way", ["JSON", "JSON, every character", "plain"])
+@pytest.mark.parametrize("status", [200, 400])
+async def test_a_server_that_sends_the_key_back_in_json_leaves_it_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, status: int
+) -> None:
+    """Raw bytes hold it escaped: what is masked is the decoded text. Token texts are kept too, for the judge."""
+    key = "sk-4f9c2d1"
+    monkeypatch.setenv("A_KEY", key)
+    said = "".join(f"\\u{ord(c):04x}" for c in key) if "every" in way else key
+    text = f'"You sent {said}, did you not?"'
+    tokens = f'[{{"token": "{said}", "logprob": 0, "top_logprobs": [{{"token": "{said}", "logprob": 0}}]}}]'
+    choice = f'{{"message": {{"content": {text}}}, "finish_reason": "stop", "logprobs": {{"content": {tokens}}}}}'
+    body = f'{{"choices": [{choice}]}}' if status == 200 else f'{{"error": {{"message": {text}}}}}'
+    with Endpoint(lambda request, count: Answer(status=status, body=body.encode())) as endpoint:
+        model = spec(endpoint.url, endpoint={"api_key_env": "A_KEY"})
+        if status == 200:
+            (reply,) = await ask(tmp_path, endpoint, question(), model=model)
+            assert reply.text == "You sent ***, did you not?" and reply.tokens == [("***", {"***": 0.0})]
+        else:
+            with pytest.raises(Rejected, match=r"You sent \*\*\*, did you not\?"):
+                await ask(tmp_path, endpoint, question(), model=model)
+    assert not [path for path in tmp_path.iterdir() if key.encode() in path.read_bytes()]
+
+
+def test_plain_addresses_are_taken() -> None:
+    for url in ("http://127.0.0.1:8000/v1", "https://host.example/a/b/v1", "http://[::1]:80/v1"):
+        assert SpecEndpoint(base_url=url).base_url == url

@@ -1,0 +1,58 @@
+"""Model specs: the groups of table 2, and what a dump of a spec holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from core.errors import UserError
+from core.specs import ModelSpec, load_spec, model_names
+
+GROUPS = {  # ESC-Eval, table 2
+    "closed": {"gpt-4", "chatgpt"},
+    "open": {"vicuna-7b-1.5", "wizardlm2-7b", "qwen1.5-7b-chat", "chatglm3-6b", "yi-6b-chat", "llama3-8b-instruct"},
+    "domain": {"chatcounselor", "mindchat", "soulchat", "emollm", "mechat", "extes-llama"},
+}
+
+
+def test_bundled_specs_have_the_groups_of_table_2() -> None:
+    found: dict[str | None, set[str]] = {}
+    for name in model_names():
+        found.setdefault(load_spec(name).group, set()).add(name)
+    ungrouped = found.pop(None)
+    assert found == GROUPS
+    assert {"embedded", "esc-rank", "esc-role"} <= ungrouped
+
+
+def test_dumps_hold_a_group_only_where_there_is_one() -> None:
+    """A run folder's config compares dumps: runs from before there were groups must still resume."""
+    spec = load_spec("embedded")
+    assert "group" not in spec.model_dump() and "group" not in spec.model_dump(mode="json")
+    assert load_spec("gpt-4").model_dump()["group"] == "closed"
+    assert ModelSpec.model_validate(spec.model_dump()) == spec
+
+
+def test_unknown_groups_are_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("specs") / "m.yaml"
+    path.write_text(
+        "name: m\nabout: a\nroles: [supporter]\nlanguages: [en]\ngroup: free\ncheckpoint: c\ncontext_length: 4096\n"
+    )
+    with pytest.raises(UserError, match=r"m\.yaml:5: group: .*'closed', 'open' or 'domain'"):
+        load_spec(str(path))
+
+
+def test_weights_of_one_adapter_among_several_are_part_of_the_fingerprint(tmp_path: Path) -> None:
+    adapters: dict[str, dict[str, str]] = {"en": {}, "zh": {}}
+    for language, dimension in (("en", "empathy"), ("zh", "empathy"), ("zh", "skill")):
+        folder = tmp_path / language / dimension
+        folder.mkdir(parents=True)
+        (folder / "adapter_model.safetensors").write_bytes(b"one")
+        adapters[language][dimension] = str(folder)
+    spec = ModelSpec.model_validate(
+        {"name": "m", "about": "a", "roles": ["judge"], "languages": ["en", "zh"], "checkpoint": "c/d", "context_length": 9000}
+        | {"adapters": adapters}
+    )
+    before = spec.fingerprint()
+    (tmp_path / "zh" / "skill" / "adapter_model.safetensors").write_bytes(b"two")
+    assert spec.fingerprint() != before

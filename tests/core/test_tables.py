@@ -1,0 +1,236 @@
+"""Tables print the same everywhere, and nothing in a cell can break out of it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from dataclasses import asdict, replace
+
+import orjson
+import pytest
+from markdown_it import MarkdownIt
+from rich.console import Console
+
+from core.tables import (
+    Cell,
+    Estimate,
+    Table,
+    clean,
+    escape_markdown,
+    fmt,
+    is_numeric,
+    to_console,
+    to_csv,
+    to_markdown,
+    too_wide,
+)
+
+
+def table(*rows: tuple[Cell, ...], columns: tuple[str, ...] = ("name", "value")) -> Table:
+    return Table("some-table", "A title", columns, rows, ("A note.",))
+
+
+@pytest.mark.parametrize(
+    ("cell", "expected"),
+    [
+        (None, "–"),
+        (float("nan"), "–"),
+        (3, "3"),
+        (3.0, "3.00"),
+        (2.675, "2.67"),  # the float lies below 2.675
+        (-0.001, "0.00"),
+        (-0.01, "-0.01"),
+        (12345.678, "12345.68"),
+        (float("inf"), "inf"),
+        ("plain", "plain"),
+        (Estimate(62.5, 58.2, 66.1, 24), "62.50 [58.20, 66.10] n=24"),
+        (Estimate(62.5, None, None, 1), "62.50 n=1"),
+        (Estimate(None, None, None, 0), "– n=0"),
+    ],
+)
+def test_one_number_format(cell: Cell, expected: str) -> None:
+    assert fmt(cell) == expected
+
+
+def test_decimals_reach_into_estimates() -> None:
+    assert fmt(Estimate(1.0, 0.5, 1.5, 2), decimals=1) == "1.0 [0.5, 1.5] n=2"
+
+
+def test_control_characters_are_shown_and_do_nothing() -> None:
+    assert clean("a\x00b\x1b[31m\x9bc\td\ne\x7f") == "a\ufffdb\ufffd[31m\ufffdc\td\ne\ufffd"
+    assert fmt("\x1b[2J") == "\ufffd[2J"
+
+
+def test_a_row_of_another_length_is_refused() -> None:
+    with pytest.raises(ValueError, match="table some-table: row 2 has 1 cells for 2 columns"):
+        table(("a", 1), ("b",))
+
+
+@pytest.mark.parametrize("key", ["", "../up", "a/b", ".hidden", "a b", "-rf"])
+def test_keys_are_file_names(key: str) -> None:
+    with pytest.raises(ValueError, match="not safe as a file name"):
+        Table(key, "t", ("a",), ())
+
+
+def test_numeric_columns_ignore_gaps() -> None:
+    numbers = table(("a", 1), ("b", None), ("c", Estimate(1.0, None, None, 1)))
+    assert [is_numeric(numbers, column) for column in (0, 1)] == [False, True]
+    assert not is_numeric(table(("a", None)), 1)
+    assert not is_numeric(table(("a", 1), ("b", "1")), 1)
+
+
+def printed(shown: Table, width: int = 200) -> str:
+    buffer = io.StringIO()
+    to_console(shown, Console(file=buffer, width=width, force_terminal=False))
+    return buffer.getvalue()
+
+
+def test_console_prints_text_and_no_markup() -> None:
+    text = printed(table(("[red]x[/red] [/oops]", 0.5), ("\x1b[31mred", None)))
+    assert "[red]x[/red] [/oops]" in text and "\ufffd[31mred" in text and "\x1b" not in text
+    assert "A title" in text and "A note." in text and "0.50" in text and "–" in text
+
+
+def test_markdown() -> None:
+    expected = """**A title**
+
+| name | value |
+| --- | ---: |
+| a\\|b | 1.00 |
+| two<br>lines | 62.50 [58.20, 66.10] n=24 |
+
+A note.
+"""
+    assert to_markdown(table(("a|b", 1.0), ("two\nlines", Estimate(62.5, 58.2, 66.1, 24)))) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a\\|b", "a\\\\\\|b"),
+        ("<script>", "&lt;script&gt;"),
+        ("&lt;", "&amp;lt;"),
+        ("a\r\nb", "a\ufffd<br>b"),
+        ("`x`", "\\`x\\`"),
+        ("WWW.h.com", "WWW&#46;h.com"),
+        ("1.00 [0.50, 2.00] n=4", "1.00 [0.50, 2.00] n=4"),
+    ],
+)
+def test_markdown_escapes(text: str, expected: str) -> None:
+    assert escape_markdown(text) == expected
+
+
+HOSTILE = [
+    "![x](http://h/p.png)",
+    "[a](http://h)",
+    "![a][b]",
+    "<img src=http://h>",
+    "`<b>`|x",
+    "[b]: http://h",
+    "<http://h>",
+    "\\`x`",
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_name_is_text_to_a_markdown_reader(name: str) -> None:
+    shown = Table("t", name, ("name", name), ((name, name), ("[b]: http://h", 1)), notes=(f"By {name}.",))
+    html = MarkdownIt("commonmark").enable("table").render(to_markdown(shown))
+    assert set(re.findall(r"<(\w+)", html)) == {"p", "strong", "table", "thead", "tbody", "tr", "th", "td"}
+    assert html.count("<td") == 4
+
+
+def bold_table() -> Table:
+    return replace(table(("a", 1.5), ("b", 2.5)), bold=((1, 1),))
+
+
+def test_bold_cells_stand_out_where_type_can() -> None:
+    shown = bold_table()
+    assert "| a | 1.50 |\n| b | **2.50** |" in to_markdown(shown)
+    assert "*" not in to_csv(shown)
+    assert "*" not in printed(shown)
+
+
+@pytest.mark.parametrize("width", [60, 20])
+def test_bold_follows_its_cell_when_the_table_is_turned(width: int) -> None:
+    shown = Table("t", "t", ("n", *"abcdef"), (("x", *range(10, 16)), ("y", *range(20, 26))), bold=((1, 5),))
+    buffer = io.StringIO()
+    to_console(shown, Console(file=buffer, width=width, force_terminal=True, color_system="standard"))
+    codes = re.findall(r"\x1b\[1m\s*(\d+)", buffer.getvalue())
+    assert codes == ["24"]
+
+
+def test_names_lose_what_they_share_where_room_is_short() -> None:
+    names = [f"embedded · bands · p={who}" for who in ("editor", "peer")]
+    rows = ((names[0], "x · y", 1), ("all but " + names[1], "x · y", 2), ("mean", "-", 3))
+    text = printed(Table("t", "t", ("judge", "of", "score"), rows), 50)
+    assert "│ embedded · p=editor" in text and "│ all but embedded · p=peer" in text and "│ mean" in text
+    assert "judge: all are bands." in text and text.count("x · y") == 2
+    assert "bands · p=editor" in printed(Table("t", "t", ("judge", "of", "score"), rows), 200)
+
+
+def test_a_table_is_too_wide_when_no_turning_makes_its_words_fit() -> None:
+    shown = Table("t", "t", ("n", *"abcdefgh"), (("word", *range(100, 108)), ("y", *range(200, 208))))
+    text = io.StringIO()
+    for width, expected in ((60, False), (25, False), (9, True)):  # as it is, turned, not at all
+        assert too_wide(shown, Console(file=text, width=width)) is expected, width
+    wide = replace(shown, rows=tuple((str(i), *range(100, 108)) for i in range(20)))
+    assert too_wide(wide, Console(file=text, width=40)) and not too_wide(wide, Console(file=text, width=60))
+
+
+@pytest.mark.parametrize("place", [(2, 0), (0, 2), (-1, 0)])
+def test_a_bold_cell_must_be_there(place: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="to be bold"):
+        replace(bold_table(), bold=(place,))
+
+
+def test_bold_survives_json() -> None:
+    assert orjson.loads(orjson.dumps(asdict(bold_table())))["bold"] == [[1, 1]]
+
+
+def read(text: str) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(text)))
+
+
+def test_csv_reads_back() -> None:
+    text = to_csv(table(('quote " comma , line\nbreak', 1.5), ("中文", None)))
+    assert read(text) == [["name", "value"], ['quote " comma , line\nbreak', "1.50"], ["中文", ""]]
+    assert "\r" not in text
+
+
+@pytest.mark.parametrize(
+    "formula", ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\tx", "\nx", "＝1+1", "-", "+1_000", "--1"]
+)
+def test_csv_formulas_become_text(formula: str) -> None:
+    assert read(to_csv(table((formula, 1))))[1][0] == "'" + formula
+
+
+def test_csv_formulas_after_a_semicolon_become_text() -> None:
+    """Where lists are parted by semicolons, a spreadsheet parts our files there."""
+    assert read(to_csv(table(("x;=1+1;-2", 1))))[1][0] == "x;'=1+1;'-2"
+
+
+@pytest.mark.parametrize("number", ["-3", "+4.5", "-1e-5", "-.5"])
+def test_csv_numbers_as_text_stay(number: str) -> None:
+    assert read(to_csv(table((number, -3.25))))[1] == [number, "-3.25"]
+
+
+def test_csv_headers_are_guarded_too() -> None:
+    assert read(to_csv(table(columns=("=a", "b"))))[0] == ["'=a", "b"]
+
+
+def test_csv_spreads_estimates() -> None:
+    text = to_csv(table(("a", Estimate(62.5, 58.2, 66.1, 24)), ("b", None), ("c", Estimate(50.0, None, None, 1))))
+    assert read(text) == [
+        ["name", "value", "value low", "value high", "value n"],
+        ["a", "62.50", "58.20", "66.10", "24"],
+        ["b", "", "", "", ""],
+        ["c", "50.00", "", "", "1"],
+    ]
+
+
+def test_all_forms_show_the_same_cells() -> None:
+    shown = table(("model", 1 / 3), ("other", 17))
+    for text in (printed(shown), to_markdown(shown), to_csv(shown)):
+        assert "0.33" in text and "17" in text and "17.0" not in text and "0.333" not in text
