@@ -280,7 +280,7 @@ def test_a_second_run_says_so_and_a_foreign_folder_stays(source: Source, tmp_pat
 def test_a_killed_conversion_leaves_nothing_that_looks_whole(source: Source, tmp_path: Path) -> None:
     folder = source()
     code = (
-        "import os, sys; from pathlib import Path; from serve import internlm2\n"
+        "import os, sys; from pathlib import Path; from serve.checkpoints import internlm2\n"
         "internlm2.convert_tokenizer = lambda *a: None\n"
         "real, calls = internlm2.write_tensors, []\n"
         "def write(path, tensors):\n    real(path, tensors); calls.append(1); len(calls) == 2 and os.kill(os.getpid(), 9)\n"
