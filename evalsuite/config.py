@@ -27,7 +27,7 @@ from data_prep.scores import synthetic
 from data_prep.scores.human import read_dialogues
 from data_prep.scores.rank_sft import synthetic_test
 from evalsuite.config_emoharbor import TEMPLATES, Agent, EmoHarborConfig
-from evalsuite.judge_json import Shown
+from evalsuite.judge.base import Shown
 from evalsuite.shards import Shard
 from evalsuite.statistics.agreement import read_gold
 from serve.patience import HOUR

@@ -23,7 +23,7 @@ from evalsuite.config import Resolved, unspoken
 from evalsuite.dialogue import Plan, hold
 from evalsuite.frameworks import emoharbor, esc_eval
 from evalsuite.identity import gold_config, score_config, simulate_config
-from evalsuite.judge import Judge
+from evalsuite.judge.judge import Judge
 from evalsuite.runs import Run
 from evalsuite.statistics.agreement import agreement
 from evalsuite.versions import versions

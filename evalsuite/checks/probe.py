@@ -22,7 +22,7 @@ from evalsuite.checks.health import AS_IS, INJECTED, NEUTRAL, REVERSED
 from evalsuite.config import Resolved
 from evalsuite.frameworks.emoharbor import unthought
 from evalsuite.identity import score_config
-from evalsuite.judge import Judge
+from evalsuite.judge.judge import Judge
 from evalsuite.pipeline import Fleet
 from evalsuite.role_play.seekers import ask_all
 from evalsuite.runs import Run

@@ -25,11 +25,12 @@ from core.records import Dialogue, Judgement, Language
 from core.specs import ModelSpec
 from evalsuite.config import EvalConfig, Resolved, overridden
 from evalsuite.identity import identity
-from evalsuite.judge import Judge
-from evalsuite.judge_bands import Bands, OffSum
+from evalsuite.judge.base import Bands
+from evalsuite.judge.judge import Judge
 from evalsuite.pipeline import Fleet
 from evalsuite.role_play.seekers import ask_all
 from evalsuite.runs import Run
+from evalsuite.statistics.band_lines import OffSum
 from evalsuite.statistics.band_methods import Cost
 from evalsuite.statistics.summary import scorer_of
 from serve.client import ChatClient

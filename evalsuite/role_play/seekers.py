@@ -30,7 +30,7 @@ from data_prep.scores.human import check_scale, read_dialogues
 from evalsuite import shards
 from evalsuite.config import Resolved
 from evalsuite.identity import score_config
-from evalsuite.judge import Judge
+from evalsuite.judge.judge import Judge
 from evalsuite.pipeline import Fleet
 from evalsuite.runs import Run
 from evalsuite.statistics.leaderboard import card_of, ends
