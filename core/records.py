@@ -23,6 +23,7 @@ Message = dict[Literal["role", "content"], str]  # of a chat, as an endpoint tak
 # such a dialogue, and the same command asks for what is missing.
 Termination = Literal["max_turns", "seeker_ended", "refusal", "empty_reply", "context_overflow", "infrastructure", "rejected"]
 LOST = frozenset({"infrastructure", "rejected"})
+Stopped = Literal["refusal", "empty_reply", "context_overflow"]  # what of a reply is no turn
 Verdict = Literal["a", "b", "tie"]  # which of two is better
 Order = Literal["ab", "ba"]  # which of two was shown first
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)

@@ -20,8 +20,8 @@ from core.files import CONFIGS, load_yaml
 from core.specs import load_spec
 from evalsuite.cli import app
 from evalsuite.commands.merge import merge
-from evalsuite.config import EvalConfig, load_config
-from evalsuite.shards import Shard
+from evalsuite.runs.config import EvalConfig, load_config
+from evalsuite.runs.shards import Shard
 
 ROOT = CONFIGS.parent
 FILES = sorted((CONFIGS / "launch").iterdir())

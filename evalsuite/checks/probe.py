@@ -19,13 +19,13 @@ from core.files import CONFIGS, check_unique, digest, read_yaml, write_jsonl
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric, Scale
 from evalsuite.checks.health import AS_IS, INJECTED, NEUTRAL, REVERSED
-from evalsuite.config import Resolved
 from evalsuite.frameworks.emoharbor import unthought
-from evalsuite.identity import score_config
 from evalsuite.judge import Judge
-from evalsuite.pipeline import Fleet
 from evalsuite.role_play.seekers import ask_all
-from evalsuite.runs import Run
+from evalsuite.runner.pipeline import Fleet
+from evalsuite.runs.config import Resolved
+from evalsuite.runs.folder import Run
+from evalsuite.runs.identity import score_config
 from serve.client import ChatClient
 
 SLACK = 0.1  # share of its characters by which a neutral text may be longer or shorter

@@ -29,8 +29,8 @@ from evalsuite.fdaef.registry import Benchmark, load_benchmark
 from evalsuite.fdaef.scores import Score, read_scores
 from evalsuite.fdaef.summaries import sampled, summaries_table, summarise
 from evalsuite.fdaef.tables import GAPS, cell_of, datasets_table
-from evalsuite.identity import identity
-from evalsuite.runs import Run, open_run
+from evalsuite.runs.folder import Run, open_run
+from evalsuite.runs.identity import identity
 from serve.batch import Batch
 from serve.checkpoints.embedded import resolve_checkpoint
 from serve.launch import Servers

@@ -15,7 +15,6 @@ from core.paths import IN_FILE, IN_NAME, OUT_FILE, Verbs
 from core.rubrics import known_rubric
 from data_prep.scores.human import read_dialogues, read_preferences
 from data_prep.scores.splits import group_of
-from evalsuite import shards
 from evalsuite.commands.feel_inputs import (
     AnnotatorOption,
     HumanOption,
@@ -37,7 +36,8 @@ from evalsuite.commands.output import deliver, exit_if_lost, plain, print_json
 from evalsuite.frameworks.feel import FRAMEWORK, load_feel_config, members
 from evalsuite.frameworks.feel import score as score_all
 from evalsuite.reported.against import against
-from evalsuite.runs import claimed_rubric, open_run
+from evalsuite.runs import shards
+from evalsuite.runs.folder import claimed_rubric, open_run
 from evalsuite.statistics import ensemble
 from evalsuite.statistics.agreement import gold_scores_of, judgements_of, of_annotators
 from evalsuite.statistics.band_methods import Cost, agreement_table, method_table, people_table

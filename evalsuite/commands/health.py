@@ -16,7 +16,6 @@ from core.records import Dialogue, Judgement
 from core.rubrics import Rubric, load_rubric
 from core.tables import Table
 from data_prep.scores.human import read_dialogues
-from evalsuite import shards
 from evalsuite.checks import health as checks
 from evalsuite.checks import injections as injected
 from evalsuite.checks.probe import load_injections
@@ -33,10 +32,11 @@ from evalsuite.commands.options import (
     resolve,
 )
 from evalsuite.commands.output import deliver, exit_if_lost, plain
-from evalsuite.config import Resolved
-from evalsuite.identity import score_config
-from evalsuite.pipeline import Fleet
-from evalsuite.runs import open_run
+from evalsuite.runner.pipeline import Fleet
+from evalsuite.runs import shards
+from evalsuite.runs.config import Resolved
+from evalsuite.runs.folder import open_run
+from evalsuite.runs.identity import score_config
 from evalsuite.statistics.agreement import read_judgements
 from evalsuite.statistics.summary import Value
 

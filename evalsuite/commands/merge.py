@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from evalsuite import shards
 from evalsuite.commands.options import IN_RUN, OUT_RUN
 from evalsuite.report.content import report_run
-from evalsuite.runs import open_run
+from evalsuite.runs import shards
+from evalsuite.runs.folder import open_run
 
 
 def merge(

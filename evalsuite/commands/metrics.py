@@ -14,7 +14,7 @@ from core.paths import IN_FILE, OUT_FILE
 from data_prep.scores.human import read_dialogues
 from evalsuite.commands.options import out_tables
 from evalsuite.commands.output import deliver
-from evalsuite.respond import Response, paired, read_responses
+from evalsuite.statistics.responses import Response, paired, read_responses
 from evalsuite.statistics.text_figures import figures, figures_json, metric_tables
 from evalsuite.statistics.text_metrics import judgements, measure
 

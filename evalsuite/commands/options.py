@@ -11,7 +11,7 @@ import typer
 from core.errors import UserError
 from core.masking import problem_of
 from core.paths import IN_FILE, IN_NAME, Reads, Writes
-from evalsuite.config import Resolved, load_config
+from evalsuite.runs.config import Resolved, load_config
 
 RECORDS = (
     *("cards.jsonl", "profiles.jsonl", "dialogues.jsonl", "judgements.jsonl", "turn_judgements.jsonl"),

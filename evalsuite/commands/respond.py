@@ -25,11 +25,11 @@ from evalsuite.commands.options import (
     resolve,
 )
 from evalsuite.commands.output import deliver, exit_if_lost
-from evalsuite.config import Resolved, unspoken
-from evalsuite.identity import identity
-from evalsuite.respond import Response, answered
-from evalsuite.respond import respond as ask
-from evalsuite.runs import Run, open_run
+from evalsuite.dialogues.respond import respond as ask
+from evalsuite.runs.config import Resolved, unspoken
+from evalsuite.runs.folder import Run, open_run
+from evalsuite.runs.identity import identity
+from evalsuite.statistics.responses import Response, answered
 from evalsuite.statistics.text_figures import figures, figures_json, metric_tables
 from evalsuite.statistics.text_metrics import measure, need_metrics
 from serve.batch import Batch

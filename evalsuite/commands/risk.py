@@ -14,10 +14,10 @@ from core.files import write_jsonl
 from core.paths import IN_FILE
 from core.tables import Table, fmt
 from data_prep.scores.human import read_dialogues
-from evalsuite import shards
 from evalsuite.checks.risk import CONTENT_WARNING, Counted, Found, count, excerpt, find, tables
 from evalsuite.commands.options import IN_RUN, out_tables
 from evalsuite.commands.output import deliver
+from evalsuite.runs import shards
 
 console = Console()
 

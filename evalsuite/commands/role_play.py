@@ -19,18 +19,18 @@ from core.specs import load_spec
 from core.tables import Table
 from data_prep.cards import load_cards
 from data_prep.scores.human import Check, read_dialogues, read_preferences, read_scores
-from evalsuite import shards
 from evalsuite.commands.options import IN_RUN, AgainstOption, EndpointOption, JudgeOption, LanguageOption, out_tables, resolve
 from evalsuite.commands.output import deliver, exit_if_lost, plain
-from evalsuite.config import Resolved
-from evalsuite.identity import score_config
-from evalsuite.pipeline import Fleet
 from evalsuite.reported.against import against
 from evalsuite.role_play.audit import audit, audit_tables, judge_cards
 from evalsuite.role_play.pairwise import PairAnswer, compare_seekers, given_answers, pairs_of
 from evalsuite.role_play.seekers import Cards, Field, given_dialogues, read_field, role_play_tables, score_seekers
 from evalsuite.role_play.win_rates import pairwise_tables
-from evalsuite.runs import open_run
+from evalsuite.runner.pipeline import Fleet
+from evalsuite.runs import shards
+from evalsuite.runs.config import Resolved
+from evalsuite.runs.folder import open_run
+from evalsuite.runs.identity import score_config
 from evalsuite.statistics.agreement import read_judgements
 from evalsuite.statistics.win_rates import mode_of
 from serve.batch import Batch

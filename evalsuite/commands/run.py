@@ -16,7 +16,6 @@ from core.errors import UserError
 from core.paths import Reads
 from core.wandb_offline import need_wandb
 from data_prep.scores.human import read_dialogues
-from evalsuite import pipeline, shards
 from evalsuite.commands.limits import (
     AttemptsOption,
     CallTimeoutOption,
@@ -49,12 +48,14 @@ from evalsuite.commands.options import (
     WandbOption,
     resolve,
 )
-from evalsuite.config import Resolved
-from evalsuite.identity import gold_config, score_config, simulate_config
-from evalsuite.pipeline import Outcome
 from evalsuite.report.content import report_run
-from evalsuite.runs import Run, open_run
-from evalsuite.shards import Shard
+from evalsuite.runner import pipeline
+from evalsuite.runner.pipeline import Outcome
+from evalsuite.runs import shards
+from evalsuite.runs.config import Resolved
+from evalsuite.runs.folder import Run, open_run
+from evalsuite.runs.identity import gold_config, score_config, simulate_config
+from evalsuite.runs.shards import Shard
 from evalsuite.statistics.summary import cut_off
 from serve.budget import Budget
 from serve.retry import Retry

@@ -11,8 +11,8 @@ from rich.console import Console
 from core.errors import UserError
 from core.tables import to_console
 from evalsuite.commands.options import IN_RUN
-from evalsuite.runs import Run
-from evalsuite.status import status as tables
+from evalsuite.runs.folder import Run
+from evalsuite.runs.status import status as tables
 
 
 def status(

@@ -18,7 +18,7 @@ from core.records import Dialogue, Judgement, Language, Termination, Turn, dialo
 from core.rubrics import load_rubric
 from core.tables import Table
 from data_prep.scores.human import read_dialogues
-from evalsuite.dialogue import utterance
+from evalsuite.dialogues.hold import utterance
 from evalsuite.fdaef.forms import Doc
 from evalsuite.fdaef.local_data import SUMMARY
 from evalsuite.fdaef.registry import Benchmark
@@ -53,7 +53,7 @@ def sampled(name: str, docs: Sequence[Doc], limit: int, seed: int) -> list[Docum
 def summarise(batch: Batch, documents: Iterable[Document], called: str) -> list[Dialogue]:
     """One dialogue a document: the request with the document, and the summary of the batch's model, recorded as `called`.
 
-    A refused, empty or overflowing reply is no turn, as in `evalsuite.dialogue.hold`; neither is a call that a server lost or
+    A refused, empty or overflowing reply is no turn, as in `evalsuite.dialogues.hold`; neither is a call that a server lost or
     rejected.
     """
     prompts, spec = load_pack(SUMMARY), batch.spec

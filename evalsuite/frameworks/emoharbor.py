@@ -3,7 +3,7 @@
 
 Protocol: the supporter speaks first, on an empty history; the Thinker reads the reply and writes down what goes on inside; the
 Talker writes the next line; at most 15 exchanges, and the seeker may end with a phrase of a closed list. There are two
-memories: the seeker's holds the thoughts (`Turn.state`), the supporter's only what was said (`evalsuite.dialogue.hold`).
+memories: the seeker's holds the thoughts (`Turn.state`), the supporter's only what was said (`evalsuite.dialogues.hold`).
 
 Where the paper leaves a gap: line 2's InitialState is the profile's own emotional state and goals, shown to both agents as what
 was before the chat, without a call. Line 6 hands the Talker the initial state, section 2.2 the updated one: the updated one is
@@ -24,8 +24,8 @@ from core.prompts import PromptPack
 from core.records import Dialogue, Language, Turn, dialogue_id
 from core.specs import ModelSpec
 from data_prep.profiles import Profile, profile_text
-from evalsuite.config import Resolved
-from evalsuite.dialogue import ModelSide, Plan, Utterance, utterance
+from evalsuite.dialogues.hold import ModelSide, Plan, Utterance, utterance
+from evalsuite.runs.config import Resolved
 from serve.answers import Reply
 from serve.batch import together
 from serve.client import ChatClient, Question

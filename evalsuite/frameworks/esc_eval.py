@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from core.records import Turn, dialogue_id
 from core.seeker_prompts import greeting, seeker_system
-from evalsuite.config import Resolved
-from evalsuite.dialogue import ModelSide, Plan
+from evalsuite.dialogues.hold import ModelSide, Plan
+from evalsuite.runs.config import Resolved
 from serve.client import ChatClient
 
 FRAMEWORK = "esc_eval"

@@ -23,13 +23,13 @@ from core.paths import IN_NAME
 from core.prompts import PromptPack
 from core.records import Dialogue, Judgement, Language
 from core.specs import ModelSpec
-from evalsuite.config import EvalConfig, Resolved, overridden
-from evalsuite.identity import identity
 from evalsuite.judge import Judge
 from evalsuite.judge_bands import Bands, OffSum
-from evalsuite.pipeline import Fleet
 from evalsuite.role_play.seekers import ask_all
-from evalsuite.runs import Run
+from evalsuite.runner.pipeline import Fleet
+from evalsuite.runs.config import EvalConfig, Resolved, overridden
+from evalsuite.runs.folder import Run
+from evalsuite.runs.identity import identity
 from evalsuite.statistics.band_methods import Cost
 from evalsuite.statistics.summary import scorer_of
 from serve.client import ChatClient
@@ -77,7 +77,7 @@ class FeelConfig(BaseModel):
 
 
 def load_feel_config(path: Path, overrides: dict[str, Any]) -> FeelConfig:
-    """A panel's config (`evalsuite.config.overridden`)."""
+    """A panel's config (`evalsuite.runs.config.overridden`)."""
     return overridden(path, FeelConfig, "FEEL config", overrides)
 
 

@@ -29,7 +29,8 @@ from evalsuite.report.log_wandb import log_report
 from evalsuite.report.report import PLUMBING, ReportContent, write_report
 from evalsuite.report.trajectories import survival_charts, trend_charts
 from evalsuite.reported.against import against
-from evalsuite.runs import Run
+from evalsuite.runs.folder import Run
+from evalsuite.runs.versions import made_with
 from evalsuite.statistics import dialogue_costs, discrimination, discrimination_tables, survival, trends
 from evalsuite.statistics.agreement import agreement_tables
 from evalsuite.statistics.judges import calibration, confusion, confusion_tables
@@ -45,7 +46,6 @@ from evalsuite.statistics.summary import (
     supporter_of,
     terminations,
 )
-from evalsuite.versions import made_with
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -16,11 +16,11 @@ from core.errors import UserError
 from core.judge_prompts import transcript
 from core.prompts import PromptPack, load_pack
 from core.records import Dialogue, Identifier, Message, Order, Preference, Record, Verdict
-from evalsuite.config import Resolved
-from evalsuite.identity import identity
-from evalsuite.pipeline import Fleet
 from evalsuite.role_play.seekers import Field, ask_all, claim, seeker_of
-from evalsuite.runs import Run
+from evalsuite.runner.pipeline import Fleet
+from evalsuite.runs.config import Resolved
+from evalsuite.runs.folder import Run
+from evalsuite.runs.identity import identity
 from evalsuite.statistics.win_rates import Mode
 from serve.client import ChatClient, Question
 from serve.failures import Unanswered

@@ -27,12 +27,12 @@ from core.statistics.means import exact_mean
 from core.tables import Cell, Estimate, Table
 from data_prep.cards import load_cards
 from data_prep.scores.human import check_scale, read_dialogues
-from evalsuite import shards
-from evalsuite.config import Resolved
-from evalsuite.identity import score_config
 from evalsuite.judge import Judge
-from evalsuite.pipeline import Fleet
-from evalsuite.runs import Run
+from evalsuite.runner.pipeline import Fleet
+from evalsuite.runs import shards
+from evalsuite.runs.config import Resolved
+from evalsuite.runs.folder import Run
+from evalsuite.runs.identity import score_config
 from evalsuite.statistics.leaderboard import card_of, ends
 from evalsuite.statistics.paired import card_estimates
 from evalsuite.statistics.summary import AVERAGE, checked, dimension_label, languages_of, scorer_of

@@ -13,9 +13,9 @@ from core.files import digest, read_jsonl
 from core.records import Dialogue, Judgement, Language, RoleCard
 from core.rubrics import Rubric
 from data_prep.profiles import Profile
-from evalsuite import shards
-from evalsuite.runs import claimed_rubric
-from evalsuite.runs import differences as config_differences
+from evalsuite.runs import shards
+from evalsuite.runs.folder import claimed_rubric
+from evalsuite.runs.folder import differences as config_differences
 from evalsuite.statistics import paired
 from evalsuite.statistics.leaderboard import Contestant, Score, card_of, cells_of, stack, tally
 from evalsuite.statistics.paired import Difference

@@ -14,7 +14,7 @@ import numpy as np
 from core.records import Language
 from core.statistics.bootstrap import LEVEL, Floats, interval, resampled_means
 from core.tables import Cell, Estimate, Table
-from evalsuite.respond import Response
+from evalsuite.statistics.responses import Response
 from evalsuite.statistics.text_metrics import BLEU_ORDERS, DISTINCT_ORDERS, LABELS, Sample, Unit, bleu_of, signature
 
 SECTION = "Reference metrics"  # heading of the report

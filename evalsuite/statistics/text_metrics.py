@@ -23,7 +23,7 @@ from typing import Any, Literal
 from core.errors import need_modules
 from core.files import cache_dir
 from core.records import Judgement, Language
-from evalsuite.respond import Response
+from evalsuite.statistics.responses import Response
 
 BLEU_ORDERS = {"bleu_1": 1, "bleu_2": 2, "bleu_4": 4}
 ROUGES = {"rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL"}  # rouge-score's names

@@ -24,10 +24,11 @@ from rich.console import Console
 from core.files import write_jsonl
 from core.records import Language, RoleCard
 from data_prep.cards import bundled_cards, load_cards
-from evalsuite import cli, pipeline
-from evalsuite.config import EvalConfig, Resolved
-from evalsuite.pipeline import Outcome
-from evalsuite.runs import open_run
+from evalsuite import cli
+from evalsuite.runner import pipeline
+from evalsuite.runner.pipeline import Outcome
+from evalsuite.runs.config import EvalConfig, Resolved
+from evalsuite.runs.folder import open_run
 
 EXCHANGES = 5
 assert cli, "imported, as a user's process does, for the memory that it takes"

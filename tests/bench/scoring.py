@@ -18,9 +18,9 @@ from core.files import write_jsonl
 from core.records import Dialogue, Judgement
 from core.statistics.accuracy import accuracy, spearman
 from data_prep.scores.human import read_dialogues
-from evalsuite import pipeline
-from evalsuite.config import EvalConfig, Resolved
-from evalsuite.runs import open_run
+from evalsuite.runner import pipeline
+from evalsuite.runs.config import EvalConfig, Resolved
+from evalsuite.runs.folder import open_run
 from tests.bench.figures import OUT, Bench, OutOption, RunsOption
 from tests.bench.servers import NAME, forget, server, write_spec
 from tests.generated_report import make_content

@@ -16,9 +16,9 @@ import typer
 
 from core.records import RoleCard
 from core.specs import ModelSpec
-from evalsuite.config import Resolved
-from evalsuite.dialogue import hold
+from evalsuite.dialogues.hold import hold
 from evalsuite.frameworks import esc_eval
+from evalsuite.runs.config import Resolved
 from serve.answers import Reply
 from serve.client import ChatClient, Question
 from tests.bench.figures import OUT, Bench, OutOption, RunsOption

@@ -12,9 +12,9 @@ from core.prompts import load_pack
 from core.records import Dialogue, Language, Line, RoleCard, RolePlay, SupportDialogue, Turn
 from core.seeker_prompts import greeting, opening
 from data_prep.role_play.examples import Draft, fit, role_play_draft, support_draft
-from evalsuite.config import EvalConfig, Resolved
-from evalsuite.dialogue import ModelSide
+from evalsuite.dialogues.hold import ModelSide
 from evalsuite.frameworks.esc_eval import plans
+from evalsuite.runs.config import EvalConfig, Resolved
 from serve.client import ChatClient
 from serve.store import Store
 

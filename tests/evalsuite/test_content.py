@@ -15,7 +15,7 @@ from core.files import write_json, write_jsonl
 from core.records import Dialogue
 from evalsuite.report.content import content_of, report_run
 from evalsuite.report.report import sections_of
-from evalsuite.runs import Run, open_run
+from evalsuite.runs.folder import Run, open_run
 from tests.generated_report import make_content, write_run
 
 

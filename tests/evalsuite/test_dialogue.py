@@ -9,7 +9,7 @@ import pytest
 
 from core.errors import UserError
 from core.records import Turn
-from evalsuite.dialogue import Plan, Utterance, hold, utterance
+from evalsuite.dialogues.hold import Plan, Utterance, hold, utterance
 from serve.answers import Reply
 from serve.batch import in_flight, together
 from serve.failures import Rejected, ServerLost, Unanswered

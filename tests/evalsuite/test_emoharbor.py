@@ -21,9 +21,9 @@ from core.prompts import load_pack
 from core.records import Dialogue, Judgement, Language, Turn
 from core.rubrics import load_rubric
 from data_prep.profiles import bundled_profiles, load_profiles, profile_text
-from evalsuite.config import EvalConfig, Resolved
-from evalsuite.config_emoharbor import TEMPERATURES, TEMPLATES
 from evalsuite.frameworks.emoharbor import ending_phrases, ends, initial_state, triple, triple_regex, unthought
+from evalsuite.runs.config import EvalConfig, Resolved
+from evalsuite.runs.config_emoharbor import TEMPERATURES, TEMPLATES
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
 

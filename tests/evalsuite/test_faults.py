@@ -24,7 +24,7 @@ import yaml
 from core.errors import UserError
 from core.files import locked, write_json, write_jsonl, write_text
 from data_prep.cards import bundled_cards, load_cards
-from evalsuite.runs import open_run
+from evalsuite.runs.folder import open_run
 from serve.batch import Batch
 from serve.client import ChatClient
 from serve.guard import GRACE
@@ -78,7 +78,7 @@ def test_a_tenth_of_all_requests_fails_and_nothing_is_lost_or_asked_twice(
     config(tmp_path, dialogues)
     with Endpoint(models=MODELS) as sound:
         assert esc_eval(*run_at(sound.url, "undisturbed")) == (0, "")
-    monkeypatch.setattr("evalsuite.pipeline.ChatClient", partial(ChatClient, timeout_s=12, backoff_s=0.1))
+    monkeypatch.setattr("evalsuite.runner.pipeline.ChatClient", partial(ChatClient, timeout_s=12, backoff_s=0.1))
     faults = Faulty(0.1)
     with Endpoint(faults, models=MODELS) as endpoint:
         assert esc_eval(*run_at(endpoint.url)) == (0, "")
@@ -91,7 +91,7 @@ def test_a_tenth_of_all_requests_fails_and_nothing_is_lost_or_asked_twice(
 def test_an_endpoint_that_dies_is_given_up_and_the_run_can_be_resumed(
     esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evalsuite.pipeline.ChatClient", partial(ChatClient, attempts=3, backoff_s=0.01))
+    monkeypatch.setattr("evalsuite.runner.pipeline.ChatClient", partial(ChatClient, attempts=3, backoff_s=0.01))
     config(tmp_path, 40, concurrency=4)
     with Endpoint(models=MODELS) as sound:
         assert esc_eval(*run_at(sound.url, "undisturbed"))[0] == 0
@@ -217,7 +217,7 @@ def test_a_full_disk_is_said_and_nothing_that_was_answered_is_lost(
 
     with Endpoint(models=MODELS) as endpoint:
         with monkeypatch.context() as patch:
-            patch.setattr("evalsuite.runs.Store", Small)
+            patch.setattr("evalsuite.runs.folder.Store", Small)
             one_line(esc_eval(*run_at(endpoint.url)), 2, "calls.sqlite", "disk is full", "run the same command again")
         asked = len(endpoint.requests)
         assert 8 < asked < 12 * 11 and not Path("run/dialogues.jsonl").exists()

@@ -28,7 +28,7 @@ from data_prep.__main__ import app as data_prep_app
 from data_prep.scores import synthetic
 from data_prep.scores.rank_sft import synthetic_test
 from evalsuite.commands.agree import SYNTHETIC, agree
-from evalsuite.config import Resolved, load_config
+from evalsuite.runs.config import Resolved, load_config
 from evalsuite.statistics.agreement import agreement
 from evalsuite.statistics.judge_tests import Mcnemar, compare, comparison_tables
 from evalsuite.statistics.judges import (

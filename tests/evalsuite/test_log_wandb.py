@@ -17,11 +17,11 @@ import evalsuite
 from core.errors import UserError
 from core.tables import Estimate, Table
 from core.wandb_offline import offline_without_key
-from evalsuite.config import EvalConfig
 from evalsuite.report.content import content_of
 from evalsuite.report.log_wandb import TRACES, figure, log_report, plain
 from evalsuite.report.report import TEMPLATES, sections_of
-from evalsuite.runs import open_run
+from evalsuite.runs.config import EvalConfig
+from evalsuite.runs.folder import open_run
 from evalsuite.statistics.leaderboard import scores
 from tests.generated_report import make_content, write_run
 

@@ -26,9 +26,9 @@ from core.specs import load_spec, model_names
 from core.tables import Estimate, Table
 from data_prep.cards import bundled_cards, load_cards
 from evalsuite.commands import role_play as commands
-from evalsuite.config import Resolved, load_config
-from evalsuite.identity import score_config, simulate_config
 from evalsuite.role_play.seekers import read_field, role_play_tables, seeker_of
+from evalsuite.runs.config import Resolved, load_config
+from evalsuite.runs.identity import score_config, simulate_config
 from serve.client import ChatClient
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import UserError
-from evalsuite.runs import differences, open_run
+from evalsuite.runs.folder import differences, open_run
 from serve.store import Store
 
 

@@ -16,9 +16,10 @@ from typer.testing import CliRunner
 from core.errors import UserError
 from core.files import CONFIGS, write_json, write_jsonl
 from core.records import Dialogue, Turn
-from evalsuite import pipeline, shards
 from evalsuite.commands.merge import merge
-from evalsuite.shards import Shard
+from evalsuite.runner import pipeline
+from evalsuite.runs import shards
+from evalsuite.runs.shards import Shard
 from tests.conftest import EscEval
 from tests.demo import demo_config
 from tests.endpoint import Endpoint

@@ -24,8 +24,8 @@ from core.files import write_jsonl
 from core.records import Dialogue, Judgement, Language, Turn
 from core.tables import Estimate
 from evalsuite.commands.metrics import metrics
-from evalsuite.respond import Response
 from evalsuite.statistics import text_metrics
+from evalsuite.statistics.responses import Response
 from evalsuite.statistics.text_figures import figures, figures_json, metric_tables
 from evalsuite.statistics.text_metrics import BLEU_ORDERS, LABELS, Unit, judgements, measure, signature, tokenize
 

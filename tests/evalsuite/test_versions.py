@@ -11,7 +11,7 @@ import pytest
 
 from core.files import read_jsonl
 from core.records import Dialogue
-from evalsuite.versions import git_revision, joined, made_with
+from evalsuite.runs.versions import git_revision, joined, made_with
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint, echo
 from tests.evalsuite.test_faults import MODELS, config, one_line, outputs, run_at

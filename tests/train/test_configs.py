@@ -32,11 +32,11 @@ from data_prep.role_play.mix import RoleSftConfig
 from evalsuite.checks.probe import load_injections
 from evalsuite.checks.risk import load_lexicon
 from evalsuite.checks.shared_bases import Families
-from evalsuite.config import load_config
 from evalsuite.fdaef.local_data import load_layout
 from evalsuite.fdaef.registry import load_benchmark, load_models
 from evalsuite.frameworks.feel import load_feel_config
 from evalsuite.reported.tables import load_reported
+from evalsuite.runs.config import load_config
 from serve.__main__ import app as serve_app
 
 ROOT = CONFIGS.parent

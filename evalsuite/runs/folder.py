@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from core.errors import UserError
 from core.files import explain, locked, read_object, write_json
 from core.rubrics import Rubric
-from evalsuite.versions import Versions, joined
+from evalsuite.runs.versions import Versions, joined
 from serve.budget import Budget
 from serve.failures import FailedCall
 from serve.retry import Retry
@@ -83,7 +83,7 @@ class Run:
         write_json(self.folder / "versions.json", joined([self.versions(), found]))
 
     def versions(self) -> Versions:
-        """All versions that were in use so far (`evalsuite.versions`)."""
+        """All versions that were in use so far (`evalsuite.runs.versions`)."""
         return self._object("versions.json", "a run's versions")
 
     def _object(self, name: str, what: str) -> dict[str, Any]:

@@ -19,14 +19,14 @@ from core.files import digest, read_object, write_json, write_jsonl
 from core.records import Dialogue, Judgement, Usage
 from core.specs import ModelSpec, load_spec
 from data_prep.scores.human import read_dialogues
-from evalsuite.config import Resolved, unspoken
-from evalsuite.dialogue import Plan, hold
+from evalsuite.dialogues.hold import Plan, hold
 from evalsuite.frameworks import emoharbor, esc_eval
-from evalsuite.identity import gold_config, score_config, simulate_config
 from evalsuite.judge import Judge
-from evalsuite.runs import Run
+from evalsuite.runs.config import Resolved, unspoken
+from evalsuite.runs.folder import Run
+from evalsuite.runs.identity import gold_config, score_config, simulate_config
+from evalsuite.runs.versions import versions
 from evalsuite.statistics.agreement import agreement
-from evalsuite.versions import versions
 from serve.batch import in_flight
 from serve.checkpoints.pins import commits
 from serve.client import ChatClient, Tally

@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
-from core.records import Dialogue, Language, Message, Role, Termination, Turn, Usage
+from core.records import Dialogue, Language, Message, Role, Stopped, Termination, Turn, Usage
 from core.specs import ModelSpec
 from serve.answers import Reply
 from serve.client import ChatClient, Question
 from serve.failures import Unanswered
-
-Stopped = Literal["refusal", "empty_reply", "context_overflow"]  # what of a reply is no turn
 
 
 @dataclass(frozen=True)

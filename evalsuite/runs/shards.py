@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 from core.errors import UserError
 from core.files import check_unique, read_bytes, read_jsonl, read_object, write_bytes, write_json, write_jsonl
 from core.records import Dialogue, HumanScore, Judgement, Usage
-from evalsuite.runs import Run, differences, open_run
+from evalsuite.runs.folder import Run, differences, open_run
 from evalsuite.statistics.agreement import agreement
-from evalsuite.versions import joined
+from evalsuite.runs.versions import joined
 from serve.failures import FailedCall
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from core.files import digest
 from core.records import RoleCard
 from core.specs import ModelSpec
 from data_prep.profiles import Profile
-from evalsuite.config import Resolved
+from evalsuite.runs.config import Resolved
 
 # Fields of an endpoint that say how it is reached and what it may cost, not what is asked there: they may change in a run.
 _NOT_ASKED = {"base_url", "api_key_env", "max_response_mb", "any_model", "price", "requests_per_minute", "tokens_per_minute"}

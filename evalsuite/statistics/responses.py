@@ -1,9 +1,4 @@
-"""Replies on real histories (ESC-Eval, figure 1, left): a supporter answers wherever the supporter of a dialogue spoke.
-
-It is told the dialogue as it really went up to there, never its own earlier replies; what the real supporter said is the
-reference. Consecutive turns of one side are one turn, and what the supporter said before the seeker's first word (a greeting)
-is neither answered nor told: chat templates want the other side to begin, and ESC-Eval's dialogues hide their greeting too.
-"""
+"""Replies of supporters beside what the real supporter said there: the records that text metrics are computed on."""
 
 from __future__ import annotations
 
@@ -12,20 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
 from core.errors import UserError
 from core.files import check_unique, read_jsonl
-from core.records import LOST, Count, Dialogue, Identifier, Language, Message, Record, Role, Turn, Usage
-from core.specs import ModelSpec
-from evalsuite.dialogue import Stopped, utterance
+from core.records import LOST, Count, Dialogue, Identifier, Language, Record, Stopped, Turn, Usage
 from evalsuite.statistics.summary import supporter_of
-from serve.answers import Reply
-from serve.batch import Batch
-from serve.client import Question
-from serve.failures import Lost, Unanswered
+from serve.failures import Lost
 
 
 class Response(Record):
@@ -75,59 +65,6 @@ def answered(turns: Sequence[Turn]) -> list[Answered]:
     runs = runs[1:] if runs and runs[0][1].role == "supporter" else runs
     said = tuple(turn for _, turn in runs)
     return [Answered(index, said[:place], turn.text) for place, (index, turn) in enumerate(runs) if turn.role == "supporter"]
-
-
-def respond(batch: Batch, dialogues: Iterable[Dialogue]) -> list[Response]:
-    """The replies of the batch's model at every place of the dialogues, in order; what is in its store is not asked again."""
-    spec = batch.spec
-    places = [(dialogue, place) for dialogue in dialogues for place in answered(dialogue.turns)]
-    replies = batch.ask([_question(spec, dialogue.id, place) for dialogue, place in places], "replies")
-    return [_response(spec, dialogue, place, reply) for (dialogue, place), reply in zip(places, replies, strict=True)]
-
-
-_CHAT_ROLES: dict[Role, Literal["user", "assistant"]] = {"seeker": "user", "supporter": "assistant"}
-
-
-def _question(spec: ModelSpec, dialogue: str, place: Answered) -> Question:
-    messages: list[Message] = [{"role": _CHAT_ROLES[turn.role], "content": turn.text} for turn in place.history]
-    return Question(
-        messages,
-        sample={"dialogue": dialogue, "turn": place.turn},
-        sampling=spec.sampling,
-        served_name=spec.served_name(),
-        purpose="supporter",
-        session=dialogue,
-    )
-
-
-def _response(spec: ModelSpec, dialogue: Dialogue, place: Answered, reply: Reply | Unanswered) -> Response:
-    termination: Stopped | Lost | None
-    if isinstance(reply, Unanswered):
-        text, termination, usage = "", reply.outcome, None
-    else:
-        said = utterance(reply)
-        text, termination, usage = said.text, said.stopped, _usage(reply)
-    return Response(
-        dialogue_id=dialogue.id,
-        language=dialogue.language,
-        turn=place.turn,
-        supporter=spec.name,
-        text=text,
-        reference=place.text,
-        termination=termination,
-        usage=usage,
-    )
-
-
-def _usage(reply: Reply) -> Usage:
-    return Usage(
-        prompt_tokens=reply.prompt_tokens,
-        completion_tokens=reply.completion_tokens,
-        reasoning_tokens=reply.reasoning_tokens,
-        reasoning_characters=reply.reasoning_characters,
-        calls=1,
-        cut_off={"supporter": 1} if reply.finish_reason == "length" else {},
-    )
 
 
 def read_responses(paths: Sequence[Path]) -> list[Response]:

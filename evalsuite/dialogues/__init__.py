@@ -1,0 +1,1 @@
+"""Dialogues that are held, and replies on real histories."""
