@@ -33,10 +33,13 @@ FILES = {
 # evalsuite's modules that have no package yet: imports of them are left out of the graph of packages.
 HOMELESS = {name for name in FILES if name.startswith("evalsuite.") and FILES[name].parent == ROOT / "evalsuite"}
 HOMELESS -= {"evalsuite.cli"}
-CIRCLES = {  # files that still import each other in a circle
+UNFINISHED = {  # imports (importer, imported) that still point the wrong way; the rules below pass them over
     ("evalsuite.judge_bands", "evalsuite.judge"),
     ("evalsuite.judge_json", "evalsuite.judge"),
-    ("evalsuite.config", "evalsuite.shards"),
+    ("evalsuite.runs.config", "evalsuite.runs.shards"),
+    ("evalsuite.statistics.band_methods", "evalsuite.judge_bands"),
+    ("evalsuite.frameworks.feel", "evalsuite.role_play.seekers"),
+    ("evalsuite.frameworks.feel", "evalsuite.runner.pipeline"),
 }
 
 
@@ -52,7 +55,8 @@ def imports(name: str) -> set[str]:
     return (imported & FILES.keys()) - {name}
 
 
-GRAPH = {name: imports(name) for name in FILES}
+IMPORTS = {(name, other) for name in FILES for other in imports(name)}
+GRAPH = {name: {other for other in FILES if (name, other) in IMPORTS - UNFINISHED} for name in FILES}
 
 
 def package(name: str) -> str:
@@ -75,9 +79,12 @@ def test_arrows_point_one_way(room: str) -> None:
             assert rooms <= MAY_IMPORT[room], f"{name} imports {rooms}"
 
 
+def test_what_is_listed_as_unfinished_is_so() -> None:
+    assert not UNFINISHED - IMPORTS, "these imports are gone: take them off the list"
+
+
 def test_no_files_import_each_other_in_a_circle() -> None:
-    assert {(name, other) for name in FILES for other in GRAPH[name]} >= CIRCLES, "gone: take it off the list"
-    assert_no_circle({name: {other for other in GRAPH[name] if (name, other) not in CIRCLES} for name in FILES})
+    assert_no_circle(GRAPH)
 
 
 def test_no_packages_import_each_other_in_a_circle() -> None:
@@ -99,7 +106,7 @@ def test_lower_packages_of_the_harness_import_no_higher_one(lower: str, higher: 
     for name in FILES:
         if name.startswith(lower):
             wrong = [other for other in GRAPH[name] if other.startswith(higher) and not other.startswith(lower)]
-            assert set(wrong) <= HOMELESS, f"{name} imports {wrong}"
+            assert not wrong, f"{name} imports {wrong}"
 
 
 def test_the_harness_imports_nothing_heavy() -> None:
