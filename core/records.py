@@ -75,84 +75,108 @@ _Probability = Annotated[Number, Field(ge=0)]
 class Record(BaseModel):
     """Base of all records: immutable, unknown fields rejected, NaN refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class RoleCard(Record):
-    """Who the seeker is (ESC-Eval section 2.2): demographics as free text, and the problem with its events.
-
-    `category` is a path in configs/taxonomy.yaml (level 1, or levels 1 to 3), `quality` follows table 8.
-    """
+    """Who the seeker is (ESC-Eval, section 2.2): a person and the problem that they bring."""
 
     id: Identifier
+    """Unique among the cards of a run."""
     language: Language
     age: str = ""
+    """Free text; empty where unknown."""
     gender: str = ""
+    """Free text; empty where unknown."""
     occupation: str = ""
+    """Free text; empty where unknown."""
     problem: Annotated[str, Field(min_length=1)]
+    """The problem and what happened, as the seeker would know it."""
     source: Name
+    """The corpus that the card was made from."""
     source_id: Name | None = None
+    """The dialogue or post of that corpus."""
     card_method: Literal["llm", "heuristic", "written"]
+    """How the card was made: by a model, from the corpus's own fields, or by hand."""
     category: tuple[str, ...] | None = None
+    """Path in `configs/taxonomy.yaml`: level 1 alone, or levels 1 to 3."""
     quality: Literal["high", "middle", "invalid"] | None = None
+    """The annotators' verdict (ESC-Eval, table 8)."""
 
 
 class Turn(Record):
-    """One utterance. `state` is a seeker's inner state (EmoHarbor); it never reaches a supporter."""
+    """One utterance of a support dialogue."""
 
     role: Role
+    """Who speaks."""
     text: str
+    """What is said."""
     state: dict[str, Any] | None = None
+    """The seeker's inner state (EmoHarbor). It never reaches a supporter."""
 
 
 class Post(Record):
-    """A single-turn request for help as a corpus has it, with the first reply to it where there is one."""
+    """A request for help in a single turn, with the first reply to it where the corpus has one."""
 
     id: Identifier
+    """Unique among the posts of a reading."""
     language: Language
     source: Name
+    """The corpus."""
     source_id: Name
+    """The post's id in that corpus."""
     text: Annotated[str, Field(min_length=1)]
+    """The request."""
     reply: str | None = None
+    """The first reply."""
 
 
 class Line(Record):
-    """One utterance of a role-play dialogue: the played character's own, or that of whoever it talks to (by name)."""
+    """One utterance of a role-play dialogue."""
 
     role: Literal["character", "partner"]
+    """The played character, or whoever it talks to."""
     name: Name
+    """The speaker's name."""
     text: Annotated[str, Field(min_length=1)]
+    """What is said."""
 
 
 class RolePlay(Record):
-    """A general role-play dialogue: `character` is played; `persona` and `scene` are "" where the corpus says nothing.
-
-    Lines are as the corpus has them: one speaker may have several in a row.
-    """
+    """A dialogue of general role play. Lines are as the corpus has them: one speaker may have several in a row."""
 
     id: Identifier
+    """Unique among the dialogues of a reading."""
     language: Language
     source: Name
+    """The corpus."""
     source_id: Name
+    """The dialogue's id in that corpus."""
     character: Annotated[Name, Field(min_length=1)]
+    """Who is played."""
     persona: str = ""
+    """Who the character is; empty where the corpus does not say."""
     scene: str = ""
+    """Where the dialogue takes place; empty where the corpus does not say."""
     lines: Annotated[tuple[Line, ...], Field(min_length=1)]
+    """The utterances in order."""
 
 
 class Usage(Record):
-    """What a dialogue cost: tokens as the servers counted them, and calls. No clock time.
-
-    `reasoning_tokens` is 0 where the server does not report it; `reasoning_characters` is counted by the client. `cut_off` is
-    how many replies were cut off at the token limit, by role; it is left out where none was.
-    """
+    """What a dialogue cost in calls and tokens, as the servers counted them. No clock times."""
 
     prompt_tokens: Count = 0
+    """Tokens read."""
     completion_tokens: Count = 0
+    """Tokens written, reasoning included."""
     reasoning_tokens: Count = 0
+    """Tokens of reasoning; 0 where the server does not report them."""
     reasoning_characters: Count = 0
+    """Characters of reasoning, counted by the client."""
     calls: Count = 0
+    """Model calls."""
     cut_off: dict[str, Count] = Field(default={}, exclude_if=lambda cut_off: not cut_off)
+    """Replies that were cut off at the token limit, by role. Left out where there were none."""
 
     def __add__(self, other: Usage) -> Usage:
         cut_off = Counter(self.cut_off) + Counter(other.cut_off)
@@ -161,21 +185,33 @@ class Usage(Record):
 
 
 class Dialogue(Record):
-    """Turns between one seeker and one supporter. Imported corpora leave card, models and termination null."""
+    """Turns between one seeker and one supporter."""
 
     id: Identifier
+    """A hash of framework, card or profile, supporter, simulator and trial; imported dialogues keep their own."""
     language: Language
     framework: Name | None = None
+    """Under whose protocol it was held. Null for imported dialogues."""
     source: Name
+    """The corpus, or the source of the card or profile."""
     source_id: Name | None = None
+    """The dialogue's id in that corpus."""
     card_id: Name | None = None
+    """The role card that was played (ESC-Eval)."""
     profile_id: Name | None = None
+    """The profile that was played (EmoHarbor)."""
     supporter: Name | None = None
+    """The model under test."""
     simulator: Name | None = None
+    """The model or models that played the seeker."""
     trial: Count = 0
+    """Which repetition this is, from 0."""
     turns: tuple[Turn, ...]
+    """The utterances in order."""
     termination: Termination | None = None
+    """How the dialogue ended. Null for imported dialogues."""
     usage: Usage | None = None
+    """What it cost."""
 
     @model_validator(mode="after")
     def _not_empty(self) -> Dialogue:
@@ -208,20 +244,24 @@ class Dialogue(Record):
 
 
 class SupportDialogue(Record):
-    """A corpus's emotional-support dialogue with what the corpus says about its seeker; empty where it says nothing.
-
-    `situation` is a summary of the trouble that is not one of the turns, `problem` and `emotion` are the corpus's own labels,
-    `survey` the scores that the corpus's own people gave it (missing ones are left out).
-    """
+    """An emotional-support dialogue of a corpus, with what the corpus says about its seeker; empty where it says nothing."""
 
     dialogue: Dialogue
+    """The dialogue itself."""
     situation: str = ""
+    """A summary of the problem that is not one of the turns."""
     problem: str = ""
+    """The corpus's label of the problem."""
     emotion: str = ""
+    """The corpus's label of the emotion."""
     age: str = ""
+    """Free text."""
     gender: str = ""
+    """Free text."""
     occupation: str = ""
+    """Free text."""
     survey: dict[str, Number] = {}
+    """Scores that the corpus's participants gave, by question. Missing ones are left out."""
 
     @property
     def id(self) -> str:
@@ -238,26 +278,33 @@ def dialogue_id(framework: str, subject: str, supporter: str, simulator: str, tr
 
 
 class Judgement(Record):
-    """One judge's verdict on one dimension. A verdict that could not be read has `value: null` and its raw text.
-
-    `distribution` maps whole scores (as text) to their probabilities, `expected` is its mean; both are null when the
-    judge gave no token probabilities. `condition` holds the experimental condition (mode, order, strategy); `method` is how the
-    verdict was asked for (joint, per_dimension, paper; `given` for verdicts from elsewhere).
-    """
+    """One judge's verdict on one dimension of one dialogue."""
 
     dialogue_id: Identifier
+    """The judged dialogue."""
     language: Language
     judge: Identifier
+    """The judge's name."""
     rubric: Identifier
+    """The rubric's name."""
     dimension: Identifier
+    """The rubric's dimension."""
     value: _Value | None
+    """The score. Null where no verdict could be read: never 0, never left out."""
     expected: _Value | None = None
+    """The mean of `distribution`."""
     distribution: dict[_Level, _Probability] | None = None
+    """Probability of each whole score (the score is written as text). Null where the judge gave no token probabilities."""
     turn: Count | None = None
+    """The judged turn, from 0. Null for the whole dialogue."""
     repeat: Count = 0
+    """Which repetition of the question this is, from 0."""
     condition: dict[Name, Name] = {}
+    """The experimental condition (mode, order, strategy) and, under `failure`, why there is no verdict."""
     method: Name = "given"
+    """How the judge was asked: joint, per_dimension, paper, json, bands; `given` for verdicts from elsewhere."""
     raw: str = ""
+    """The judge's reply, at most 32,768 characters."""
 
     @property
     def lost(self) -> bool:
@@ -272,43 +319,59 @@ class Judgement(Record):
 
 
 class HumanScore(Record):
-    """One annotator's score (or a score that holds by construction) on one dimension of one dialogue."""
+    """One annotator's score, or one that holds by construction, on one dimension of one dialogue."""
 
     dialogue_id: Identifier
+    """The scored dialogue."""
     language: Language
     annotator: Identifier
+    """Who scored."""
     rubric: Identifier
+    """The rubric's name."""
     dimension: Identifier
+    """The rubric's dimension."""
     value: _Value
+    """The score."""
     turn: Count | None = None
+    """The scored turn, from 0. Null for the whole dialogue."""
 
 
 class Preference(Record):
-    """Which of two dialogues an annotator preferred, and in which order they were shown."""
+    """Which of two dialogues an annotator preferred."""
 
     dialogue_a: Identifier
+    """One dialogue."""
     dialogue_b: Identifier
+    """The other dialogue."""
     annotator: Identifier
+    """Who chose."""
     question: Name
+    """What was asked."""
     verdict: Verdict
+    """Which one was preferred."""
     order: Order
+    """Which one was shown first."""
 
 
 class Comparison(Record):
-    """Which of two systems `a` and `b` did better on an item, as an annotator saw it: a row of a table, without dialogues.
-
-    There is a `verdict`, a `degree` or both. `degree` says by how much a is better, from −n (b far better) over 0 (a tie) to n.
-    `order` is which of the two was shown first, where that is known.
-    """
+    """Which of two systems did better on an item: a row of a table. It has a `verdict`, a `degree` or both."""
 
     item: Identifier
+    """What both systems did."""
     a: Identifier
+    """One system."""
     b: Identifier
+    """The other system."""
     annotator: Identifier
+    """Who compared."""
     question: Identifier = "preferred"
+    """What was asked."""
     verdict: Verdict | None = None
+    """Which system did better."""
     degree: Number | None = None
+    """By how much `a` is better: from −n (`b` is far better) over 0 (a tie) to n."""
     order: Order | None = None
+    """Which system was shown first, where that is known."""
 
     @model_validator(mode="after")
     def _answered(self) -> Comparison:

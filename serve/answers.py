@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 import orjson
@@ -142,3 +143,21 @@ def _tokens(choice: dict[str, Any], key: str | None) -> completion.Tokens | None
         (mask_answer(token, key), {mask_answer(other, key): logprob for other, logprob in alternatives.items()})
         for token, alternatives in tokens
     ]
+
+
+def choice_probabilities(token: str, alternatives: Mapping[str, float], choices: Iterable[str]) -> dict[str, float] | None:
+    """The probabilities of choices that are one token each, where a reply's `token` is one of them; they sum to 1.
+
+    Servers report log-probabilities before the constraint's mask, so they are renormalised over the choices. A choice that is
+    not among the reported alternatives counts 0. None where the figures cannot be log-probabilities of that token
+    (`serve.completion.sound`).
+    """
+    if not completion.sound(token, alternatives):
+        return None
+    mass = dict.fromkeys(choices, 0.0)
+    reported = [(other.strip(), logprob) for other, logprob in alternatives.items() if other.strip() in mass]
+    top = max(logprob for _, logprob in reported)
+    for choice, logprob in reported:
+        mass[choice] += math.exp(logprob - top)
+    total = sum(mass.values())
+    return {choice: value / total for choice, value in mass.items()}
