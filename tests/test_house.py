@@ -36,7 +36,6 @@ HOMELESS -= {"evalsuite.cli"}
 UNFINISHED = {  # imports (importer, imported) that still point the wrong way; the rules below pass them over
     ("evalsuite.judge_bands", "evalsuite.judge"),
     ("evalsuite.judge_json", "evalsuite.judge"),
-    ("evalsuite.runs.config", "evalsuite.runs.shards"),
     ("evalsuite.statistics.band_methods", "evalsuite.judge_bands"),
     ("evalsuite.frameworks.feel", "evalsuite.role_play.seekers"),
     ("evalsuite.frameworks.feel", "evalsuite.runner.pipeline"),
