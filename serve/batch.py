@@ -65,7 +65,7 @@ class Desk(Protocol):
         """Raise `UserError` when a model is not served."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)  # asyncio.run asks for it: seconds, and a string as large as all records together
 class Answers(Generic[R]):
     """Results in the order of the jobs, and the client that they came through, with its tallies and failures.
 
