@@ -21,10 +21,9 @@ from core.records import Dialogue, Judgement
 from core.rubrics import Rubric, Scale
 from core.specs import ModelSpec
 from evalsuite import judge_bands, judge_json
-from serve.answers import Reply
+from serve.answers import Reply, sound
 from serve.batch import together
 from serve.client import ChatClient, Question
-from serve.completion import sound
 from serve.failures import Unanswered
 
 LONGEST = 32_768  # characters of a reply that are read and kept: no verdict that was asked for is as long
@@ -45,7 +44,7 @@ def digit_distributions(reply: Reply, scales: Sequence[Scale]) -> list[tuple[int
     The first such token is on the first of `scales`, the second on the second, and so on; further ones are on the last. A
     distribution is the softmax over the scale's scores of the reported log-probabilities: servers report them before the
     constraint's mask, so they are renormalised here. A score that is not among the reported alternatives counts 0. None where
-    the figures cannot be log-probabilities of that token (`serve.completion.sound`).
+    the figures cannot be log-probabilities of that token (`serve.answers.sound`).
     """
     found: list[tuple[int, dict[str, float] | None]] = []
     for token, alternatives in reply.tokens or []:

@@ -18,10 +18,9 @@ from core.records import Identifier, Language, Number, Post, Record, RoleCard, S
 from data_prep.cards import parse_card_text
 from data_prep.cards.heuristic import card_id
 from data_prep.cards.taxonomy import Taxonomy
-from serve.answers import Reply
+from serve.answers import Reply, sound
 from serve.batch import Batch
 from serve.client import Question
-from serve.completion import sound
 from serve.failures import Unanswered
 
 PACK = "cards"

@@ -11,7 +11,7 @@ from core.records import Dialogue, Judgement
 from core.tables import Table
 from evalsuite.runs.folder import Run
 from serve.answers import Reply
-from serve.retry import KINDS, kinds_of
+from serve.answers import KINDS, kinds_of
 
 _OLDER = "not recorded"  # in a store of an older version
 _FILES = {
