@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
@@ -260,6 +260,23 @@ def sound(token: str, alternatives: Mapping[str, float]) -> bool:
     if token not in alternatives or not all(math.isfinite(value) and value <= ROUNDING for value in alternatives.values()):
         return False
     return math.exp(alternatives[token]) > 0 and sum(map(math.exp, alternatives.values())) <= 1 + ROUNDING
+
+
+def choice_probabilities(token: str, alternatives: Mapping[str, float], choices: Iterable[str]) -> dict[str, float] | None:
+    """The probabilities of choices that are one token each, where a reply's `token` is one of them; they sum to 1.
+
+    Servers report log-probabilities before the constraint's mask, so they are renormalised over the choices. A choice that is
+    not among the reported alternatives counts 0. None where the figures cannot be log-probabilities of that token (`sound`).
+    """
+    if not sound(token, alternatives):
+        return None
+    mass = dict.fromkeys(choices, 0.0)
+    reported = [(other.strip(), logprob) for other, logprob in alternatives.items() if other.strip() in mass]
+    top = max(logprob for _, logprob in reported)
+    for choice, logprob in reported:
+        mass[choice] += math.exp(logprob - top)
+    total = sum(mass.values())
+    return {choice: value / total for choice, value in mass.items()}
 
 
 # ---- stored answers that are asked again, because the user named their kind

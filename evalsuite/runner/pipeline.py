@@ -21,7 +21,7 @@ from core.specs import ModelSpec, load_spec
 from data_prep.scores.human import read_dialogues
 from evalsuite.dialogues.hold import Plan, hold
 from evalsuite.frameworks import emoharbor, esc_eval
-from evalsuite.judge import Judge
+from evalsuite.judge.judge import Judge
 from evalsuite.runs.config import Resolved, unspoken
 from evalsuite.runs.folder import Run
 from evalsuite.runs.identity import gold_config, score_config, simulate_config

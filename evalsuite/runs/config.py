@@ -26,8 +26,8 @@ from data_prep.profiles import Profile, bundled_profiles, load_profiles, profile
 from data_prep.scores import synthetic
 from data_prep.scores.human import read_dialogues
 from data_prep.scores.rank_sft import synthetic_test
+from evalsuite.judge.base import Shown
 from evalsuite.runs.config_emoharbor import TEMPLATES, Agent, EmoHarborConfig
-from evalsuite.judge_json import Shown
 from evalsuite.runs.shards import Shard
 from evalsuite.statistics.agreement import read_gold
 from serve.limits import HOUR
