@@ -6,7 +6,6 @@ becomes an `Unread` with its raw text. Prompts are configs/prompts/cards, in our
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,10 +17,9 @@ from core.records import Identifier, Language, Number, Post, Record, RoleCard, S
 from data_prep.cards import parse_card_text
 from data_prep.cards.heuristic import card_id
 from data_prep.cards.taxonomy import Taxonomy
-from serve.answers import Reply
+from serve.answers import Reply, choice_probabilities
 from serve.batch import Batch
 from serve.client import Question
-from serve.completion import sound
 from serve.failures import Unanswered
 
 PACK = "cards"
@@ -279,17 +277,9 @@ def read_choice(reply: Reply, choices: Sequence[str], key: str, step: str) -> st
 
 def probability(reply: Reply, wanted: str, choices: Sequence[str]) -> float | None:
     """The probability of one choice among the (one-token) choices, 0 to 1; None where the server reported none, or none that
-    can be true of this answer.
-
-    Servers report log-probabilities before the constraint's mask, so they are renormalised over the choices.
-    """
+    can be true of this answer."""
     for token, alternatives in reply.tokens or []:
         if token.strip() in choices:
-            if not sound(token, alternatives) or not reply.text.strip().startswith(token.strip()):
-                return None
-            mass = dict.fromkeys(choices, 0.0)
-            for alternative, logprob in alternatives.items():
-                if alternative.strip() in mass:
-                    mass[alternative.strip()] += math.exp(logprob)
-            return mass[wanted] / sum(mass.values())
+            probabilities = choice_probabilities(token, alternatives, choices)
+            return probabilities[wanted] if probabilities and reply.text.strip().startswith(token.strip()) else None
     return None

@@ -20,7 +20,7 @@ from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric, Scale
 from evalsuite.checks.health import AS_IS, INJECTED, NEUTRAL, REVERSED
 from evalsuite.frameworks.emoharbor import unthought
-from evalsuite.judge import Judge
+from evalsuite.judge.judge import Judge
 from evalsuite.role_play.seekers import ask_all
 from evalsuite.runner.pipeline import Fleet
 from evalsuite.runs.config import Resolved

@@ -12,8 +12,8 @@ from core.files import write_text
 from core.tables import to_markdown
 from evalsuite.commands.options import IN_RUN, out_tables
 from evalsuite.commands.output import deliver
+from evalsuite.runs.records import read_runs
 from evalsuite.statistics.comparison import compare as compare_runs
-from evalsuite.statistics.comparison import read_runs
 from evalsuite.statistics.comparison_tables import as_json as figures_of
 from evalsuite.statistics.comparison_tables import tables as tables_of
 from evalsuite.statistics.summary import Value

@@ -12,8 +12,8 @@ from core.paths import IN_FILE
 from evalsuite.commands.options import IN_RUN, out_tables
 from evalsuite.commands.output import deliver
 from evalsuite.reported.against import against
+from evalsuite.runs.records import read_run
 from evalsuite.statistics import discrimination, discrimination_tables
-from evalsuite.statistics.comparison import read_run
 from evalsuite.statistics.summary import Value
 
 ValueOption = Annotated[

@@ -12,8 +12,8 @@ from evalsuite.commands.discriminate import AgainstOption, ValueOption, value_of
 from evalsuite.commands.options import IN_RUN, out_tables
 from evalsuite.commands.output import deliver
 from evalsuite.reported.against import against
+from evalsuite.runs.records import read_run
 from evalsuite.statistics import dialogue_costs, survival, trends
-from evalsuite.statistics.comparison import read_run
 
 
 def trajectories(

@@ -23,13 +23,14 @@ from core.paths import IN_NAME
 from core.prompts import PromptPack
 from core.records import Dialogue, Judgement, Language
 from core.specs import ModelSpec
-from evalsuite.judge import Judge
-from evalsuite.judge_bands import Bands, OffSum
+from evalsuite.judge.base import Bands
+from evalsuite.judge.judge import Judge
 from evalsuite.role_play.seekers import ask_all
 from evalsuite.runner.pipeline import Fleet
 from evalsuite.runs.config import EvalConfig, Resolved, overridden
 from evalsuite.runs.folder import Run
 from evalsuite.runs.identity import identity
+from evalsuite.statistics.band_lines import OffSum
 from evalsuite.statistics.band_methods import Cost
 from evalsuite.statistics.summary import scorer_of
 from serve.client import ChatClient

@@ -27,7 +27,7 @@ from core.statistics.means import exact_mean
 from core.tables import Cell, Estimate, Table
 from data_prep.cards import load_cards
 from data_prep.scores.human import check_scale, read_dialogues
-from evalsuite.judge import Judge
+from evalsuite.judge.judge import Judge
 from evalsuite.runner.pipeline import Fleet
 from evalsuite.runs import shards
 from evalsuite.runs.config import Resolved

@@ -26,11 +26,11 @@ from data_prep.profiles import Profile, bundled_profiles, load_profiles, profile
 from data_prep.scores import synthetic
 from data_prep.scores.human import read_dialogues
 from data_prep.scores.rank_sft import synthetic_test
+from evalsuite.judge.base import Shown
 from evalsuite.runs.config_emoharbor import TEMPLATES, Agent, EmoHarborConfig
-from evalsuite.judge_json import Shown
 from evalsuite.runs.shards import Shard
 from evalsuite.statistics.agreement import read_gold
-from serve.patience import HOUR
+from serve.limits import HOUR
 
 PAPER_SAMPLING = Sampling(temperature=0.0, top_p=1.0, max_tokens=512)
 # What a config of a framework need not say, where it differs from ESC-Eval.

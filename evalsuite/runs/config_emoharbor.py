@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from core.errors import UserError
 from core.paths import IN_NAME
 from core.specs import ModelSpec, Sampling
-from evalsuite.judge_json import Strategy
+from evalsuite.judge.base import Strategy
 
 Agent = Literal["thinker", "talker", "supporter", "judge"]
 TEMPERATURES: Mapping[Agent, float] = {"thinker": 0.1, "talker": 0.7, "supporter": 0.7, "judge": 0.0}  # section 3.3

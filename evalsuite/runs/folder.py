@@ -13,13 +13,14 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
+from core.differences import differing_leaves
 from core.errors import UserError
 from core.files import explain, locked, read_object, write_json
 from core.rubrics import Rubric
 from evalsuite.runs.versions import Versions, joined
-from serve.budget import Budget
+from serve.answers import Retry
 from serve.failures import FailedCall
-from serve.retry import Retry
+from serve.limits import Budget
 from serve.store import Store
 
 
@@ -51,7 +52,7 @@ class Run:
         known = self.config()
         config = orjson.loads(orjson.dumps(config))
         if stage in known and known[stage] != config:
-            lines = "; ".join(differences(known[stage], config))
+            lines = "; ".join(differing_leaves(known[stage], config))
             raise UserError(
                 f"{self.folder} was made with another {stage} config: {lines}. Use another --out, or the old options"
             )
@@ -158,18 +159,3 @@ def claimed_rubric(config: dict[str, Any], stage: str, path: Path) -> Rubric:
     except (ValidationError, KeyError, TypeError) as error:
         detail = explain(error) if isinstance(error, ValidationError) else "missing"
         raise UserError(f"{path}: {stage}.rubric: {detail}; score the run again into a new folder") from None
-
-
-def differences(old: Any, new: Any, where: str = "") -> list[str]:
-    """The leaves in which two JSON values differ, as `path: old → new`."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        found = []
-        for key in sorted(set(old) | set(new)):
-            found += differences(old.get(key), new.get(key), f"{where}.{key}" if where else key)
-        return found
-    return [] if old == new else [f"{where}: {_short(old)} → {_short(new)}"]
-
-
-def _short(value: Any) -> str:
-    text = orjson.dumps(value).decode()
-    return text if len(text) <= 60 else text[:57] + "…"

@@ -15,12 +15,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from core.differences import differing_leaves
 from core.errors import UserError
 from core.files import check_unique, read_bytes, read_jsonl, read_object, write_bytes, write_json, write_jsonl
 from core.records import Dialogue, HumanScore, Judgement, Usage
-from evalsuite.runs.folder import Run, differences, open_run
-from evalsuite.statistics.agreement import agreement
+from evalsuite.runs.folder import Run, open_run
 from evalsuite.runs.versions import joined
+from evalsuite.statistics.agreement import agreement
 from serve.failures import FailedCall
 
 T = TypeVar("T")
@@ -182,7 +183,7 @@ def _parts(runs: Sequence[Run]) -> list[_Part]:
         if behind := sorted({*first.config, *part.config} - (first.config.keys() & part.config.keys())):
             late = part if behind[0] in first.config else first
             raise UserError(f"{late.run.folder}: stage {behind[0]} has not begun in shard {late.shard}, in others it has")
-        if lines := differences(first.config, part.config):
+        if lines := differing_leaves(first.config, part.config):
             raise UserError(f"{first.run.folder} and {part.run.folder} are not of one run: {'; '.join(lines)}")
         held[part.shard] = part.run.folder
     wanted = {Shard(index, first.shard.of) for index in range(1, first.shard.of + 1)}

@@ -20,7 +20,7 @@ from core.records import Count, Judgement, Language, Record
 from core.rubrics import Rubric
 from core.statistics.bootstrap import interval, resampled_means
 from core.tables import Cell, Estimate, Table
-from evalsuite.judge_bands import read_bands
+from evalsuite.statistics.band_lines import read_bands
 from evalsuite.statistics.ensemble import Aspect, Panel, Scores, panel_of
 from evalsuite.statistics.ensemble_tables import FEEL, correlated
 from evalsuite.statistics.summary import scorer_of
@@ -72,7 +72,7 @@ def _off_sum(judgements: Sequence[Judgement], rubric: Rubric, language: Language
     """In per cent of the verdicts that have numbers; None where no verdict has any."""
     lines = [read_bands(j.raw, rubric, language)[j.dimension] for j in judgements if j.method == "bands"]
     given = [line for line in lines if line is not None]
-    return 100 * sum(not line.sound for line in given) / len(given) if given else None
+    return 100 * sum(not line.sums_to_one for line in given) / len(given) if given else None
 
 
 def _spread(judgements: Sequence[Judgement]) -> Estimate:

@@ -8,14 +8,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from core.differences import differing_leaves
 from core.errors import UserError
-from core.files import digest, read_jsonl
-from core.records import Dialogue, Judgement, Language, RoleCard
+from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
-from data_prep.profiles import Profile
-from evalsuite.runs import shards
-from evalsuite.runs.folder import claimed_rubric
-from evalsuite.runs.folder import differences as config_differences
 from evalsuite.statistics import paired
 from evalsuite.statistics.leaderboard import Contestant, Score, card_of, cells_of, stack, tally
 from evalsuite.statistics.paired import Difference
@@ -73,43 +69,6 @@ class Comparison:
         return self.runs[0].rubric
 
 
-def read_runs(folders: Sequence[Path]) -> list[RunRecords]:
-    """The records of at least two scored run folders, named by their folders (by whole paths where those are alike).
-
-    Raises `UserError` for a folder that is given twice, is no scored run, only a part of one, or holds malformed records.
-    """
-    resolved = [folder.resolve() for folder in folders]
-    for place, folder in enumerate(folders):
-        if resolved[place] in resolved[:place]:
-            raise UserError(f"{folder} is given twice: name each run once")
-    if len(folders) < 2:
-        raise UserError("one run is nothing to compare: name two run folders or more")
-    short = [folder.name for folder in resolved]
-    names = [name if short.count(name) == 1 else str(folder) for name, folder in zip(short, folders, strict=True)]
-    return [read_run(name, folder) for name, folder in zip(names, folders, strict=True)]
-
-
-def read_run(name: str, folder: Path) -> RunRecords:
-    """The records of a scored run folder under a name. Raises `UserError` as `read_runs` does."""
-    config = shards.whole(folder)
-    if "score" not in config:
-        raise UserError(f"{folder} has no judgements yet: run `esc-eval score --out {folder} …` first")
-    rubric = claimed_rubric(config, "score", folder / "config.json")
-    people: list[RoleCard | Profile] = []
-    for file, model in (("cards.jsonl", RoleCard), ("profiles.jsonl", Profile)):
-        if (folder / file).exists():
-            people += read_jsonl(folder / file, model, file.removesuffix(".jsonl"))
-    return RunRecords(
-        name=name,
-        folder=folder,
-        config=config,
-        rubric=rubric,
-        dialogues=read_jsonl(folder / "dialogues.jsonl", Dialogue, "dialogues"),
-        judgements=read_jsonl(folder / "judgements.jsonl", Judgement, "judgements"),
-        cards={person.id: digest(person.model_dump(mode="json")) for person in people},
-    )
-
-
 def compare(runs: Sequence[RunRecords], value: Value = "value") -> Comparison:
     """Every language's contestants with their scores, and paired tests of those that belong together.
 
@@ -124,7 +83,7 @@ def compare(runs: Sequence[RunRecords], value: Value = "value") -> Comparison:
             old, new = (each.rubric.model_dump(mode="json") for each in (first, run))
             raise UserError(
                 f"{first.name} and {run.name} were scored on different rubrics "
-                f"({'; '.join(config_differences(old, new)[:3])}): score one of them again into a new folder"
+                f"({'; '.join(differing_leaves(old, new)[:3])}): score one of them again into a new folder"
             )
     ambiguous = ambiguous_cards(runs)
     languages = []
@@ -142,7 +101,7 @@ def compare(runs: Sequence[RunRecords], value: Value = "value") -> Comparison:
             languages.append(_language(language, rivals, [run.name for run in runs], first.rubric))
     plain = [_by_name(run.config) for run in runs]
     changed = [
-        (first.name, run.name, config_differences(plain[0], config)) for run, config in zip(runs[1:], plain[1:], strict=True)
+        (first.name, run.name, differing_leaves(plain[0], config)) for run, config in zip(runs[1:], plain[1:], strict=True)
     ]
     return Comparison(list(runs), value, languages, changed)
 

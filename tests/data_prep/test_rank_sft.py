@@ -22,7 +22,7 @@ from core.specs import load_spec
 from data_prep.commands.rank_sft import rank_sft
 from data_prep.scores import synthetic
 from data_prep.scores.rank_sft import Case, RankExample, cases, majority, mean_targets, narrowed, split_cases
-from evalsuite.judge import Judge
+from evalsuite.judge.judge import Judge
 from evalsuite.statistics.agreement import agreement, read_gold
 from serve.answers import Reply
 from serve.client import ChatClient, Question

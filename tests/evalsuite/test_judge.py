@@ -19,7 +19,9 @@ from core.records import Dialogue, Judgement, Turn
 from core.rubrics import Scale, load_rubric
 from core.specs import Endpoint as SpecEndpoint
 from core.specs import ModelSpec, Sampling
-from evalsuite.judge import CUT, LONGEST, Judge, digit_distributions, expectation, paper_score
+from evalsuite.judge.base import CUT, LONGEST, expectation
+from evalsuite.judge.digits import digit_distributions, paper_score
+from evalsuite.judge.judge import Judge
 from serve.answers import Reply
 from serve.client import ChatClient
 from serve.store import Store

@@ -18,8 +18,9 @@ from core.records import Dialogue, Judgement, Language, Turn
 from core.rubrics import load_rubric
 from core.specs import Endpoint as SpecEndpoint
 from core.specs import ModelSpec, Sampling
-from evalsuite.judge import Judge
-from evalsuite.judge_json import Shown, Strategy, answer_regex, read_answer
+from evalsuite.judge.base import Shown, Strategy
+from evalsuite.judge.json_answers import answer_regex, read_answer
+from evalsuite.judge.judge import Judge
 from serve.client import ChatClient
 from serve.store import Store
 from tests.endpoint import Answer, Endpoint

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from core.differences import differing_leaves
 from core.errors import UserError
-from evalsuite.runs.folder import differences, open_run
+from evalsuite.runs.folder import open_run
 from serve.store import Store
 
 
@@ -86,7 +87,7 @@ def test_what_a_killed_run_left_half_written_is_cleared_away_and_nothing_else(tm
 
 
 def test_differences_name_every_leaf() -> None:
-    assert differences({"a": 1, "b": {"c": [1]}}, {"a": 1, "b": {"c": [2]}, "d": None}) == ["b.c: [1] → [2]"]
+    assert differing_leaves({"a": 1, "b": {"c": [1]}}, {"a": 1, "b": {"c": [2]}, "d": None}) == ["b.c: [1] → [2]"]
 
 
 async def test_the_store_keeps_what_was_put_and_commits_before_it_returns(tmp_path: Path) -> None:

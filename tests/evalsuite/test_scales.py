@@ -25,13 +25,14 @@ from data_prep.scores import annotation
 from data_prep.scores.human import check_scale
 from data_prep.scores.rank_sft import cases
 from evalsuite.checks.probe import load_injections, probes
-from evalsuite.judge import digit_distributions, digits_regex
-from evalsuite.judge_bands import answer_regex as bands_regex
-from evalsuite.judge_bands import check_labels, read_bands
-from evalsuite.judge_json import answer_regex, read_answer
+from evalsuite.judge.bands import answer_regex as bands_regex
+from evalsuite.judge.bands import check_labels
+from evalsuite.judge.digits import digit_distributions, digits_regex
+from evalsuite.judge.json_answers import answer_regex, read_answer
 from evalsuite.report.charts import distribution_charts, gold_charts
 from evalsuite.report.transcripts import transcripts
 from evalsuite.role_play.seekers import role_play_tables
+from evalsuite.statistics.band_lines import read_bands
 from evalsuite.statistics.correlation import correlations
 from evalsuite.statistics.judges import POOLED, confusion, confusion_tables
 from evalsuite.statistics.leaderboard import scores as leaderboard_scores

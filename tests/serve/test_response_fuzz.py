@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from core.prompts import load_pack
 from core.records import LOST, Dialogue, Turn
 from core.rubrics import load_rubric
-from evalsuite.judge import Judge
+from evalsuite.judge.judge import Judge
 from serve.answers import Reply
 from serve.client import ChatClient
 from serve.failures import Unanswered

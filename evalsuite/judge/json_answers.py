@@ -13,54 +13,23 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
-from core.errors import UserError
 from core.judge_prompts import judge_messages, told
 from core.records import LOST, Dialogue, Judgement, Language, Message
 from core.rubrics import Rubric, Scale
+from evalsuite.judge.base import BaseJudge, NoVerdict
+from serve.answers import Reply
 from serve.batch import together
-from serve.client import Question, Reply
+from serve.client import Question
 
-if TYPE_CHECKING:
-    from evalsuite.judge import Judge, NoVerdict
-
-Strategy = Literal["dialogue", "profile", "states"]
 _REASON: dict[Language, int] = {"en": 300, "zh": 120}  # characters of a constrained `analysis`
 _ROOM, _ROOM_EACH = 400, 16  # tokens of a constrained answer: the reason, and a dimension's name with its score
 _TRAILING_COMMA = r",(?=\s*+[}\]])"
 # A string, the rest of a text after a quotation mark that is never closed, or a comma.
 _STRING_OR_TRAILING_COMMA = re.compile(rf'("(?:[^"\\]|\\.)*+")|("(?:[^"\\]|\\.)*+\\?\Z)|{_TRAILING_COMMA}', re.S)
 _BRACES = 64  # so many braces of a reply, the last ones, are taken for the beginning of an object
-
-
-@dataclass(frozen=True)
-class Shown:
-    """What the judge is shown of the seeker (EmoHarbor section 4.1.2), and how often it is asked.
-
-    `strategy`: the dialogue alone, with the profile, or with the profile and the seeker's states. `profiles` are the profiles'
-    texts by id. `per_turn` also asks after every turn of the supporter (and the seeker's answer to it, where there is one):
-    figures 7, 9 and 10. `mode` only goes into the records.
-    """
-
-    strategy: Strategy = "dialogue"
-    profiles: Mapping[str, str] = field(default_factory=dict)
-    per_turn: bool = False
-    mode: Literal["paper", "native"] = "native"
-
-    def profile(self, dialogue: Dialogue) -> str:
-        """The profile's text, "" where the strategy shows none. Raises `UserError` for a dialogue of an unknown profile."""
-        if self.strategy == "dialogue":
-            return ""
-        id = dialogue.profile_id
-        if id is None or id not in self.profiles:
-            what = f"profile {id!r} is not among the run's profiles" if id else "no profile_id"
-            raise UserError(
-                f"dialogue {dialogue.id}: {what}; judging by {self.strategy} needs the seeker's profile: name its file under "
-                "`profiles:`, or judge by the dialogue alone (`emoharbor: {judging: dialogue}`)"
-            )
-        return self.profiles[id]
 
 
 @dataclass(frozen=True)
@@ -72,7 +41,7 @@ class Answer:
     raw: str
 
 
-async def score(judge: Judge, dialogue: Dialogue) -> list[Judgement]:
+async def score(judge: BaseJudge, dialogue: Dialogue) -> list[Judgement]:
     """One judgement a dimension on the whole dialogue (turn null), then where wanted on it up to each turn of the supporter."""
     whole = await _scored(judge, dialogue, None)
     if not judge.shown.per_turn:
@@ -89,7 +58,7 @@ def reached(dialogue: Dialogue, place: int) -> Dialogue:
     return dialogue.model_copy(update={"turns": dialogue.turns[:end]})
 
 
-async def _scored(judge: Judge, dialogue: Dialogue, place: int | None) -> list[Judgement]:
+async def _scored(judge: BaseJudge, dialogue: Dialogue, place: int | None) -> list[Judgement]:
     keys, scores = list(judge.rubric.dimensions), judge.rubric.scores
     part = dialogue if place is None else reached(dialogue, place)
     profile, states = judge.shown.profile(dialogue), judge.shown.strategy == "states"
@@ -124,7 +93,7 @@ async def _scored(judge: Judge, dialogue: Dialogue, place: int | None) -> list[J
 
 
 async def _ask(
-    judge: Judge, dialogue: Dialogue, place: int | None, messages: Sequence[Message], attempt: int
+    judge: BaseJudge, dialogue: Dialogue, place: int | None, messages: Sequence[Message], attempt: int
 ) -> Answer | NoVerdict:
     """What was read of the answer, or the reason why there is none."""
     keys, sampling = list(judge.rubric.dimensions), judge.spec.sampling
@@ -147,7 +116,7 @@ async def _ask(
 
 
 def _judgement(
-    judge: Judge,
+    judge: BaseJudge,
     dialogue: Dialogue,
     key: str,
     place: int | None,
@@ -155,10 +124,10 @@ def _judgement(
     value: int | None = None,
     failure: str | None = None,
 ) -> Judgement:
-    made = judge.judgement(dialogue, key, raw, value, failure=failure)
+    judgement = judge.judgement(dialogue, key, raw, value, failure=failure)
     # Verdicts on a part are another scorer's than those on the whole: they are never averaged together.
     condition = {"mode": judge.shown.mode, "strategy": judge.shown.strategy} | ({} if place is None else {"scope": "turn"})
-    return made.model_copy(update={"turn": place, "condition": made.condition | condition})
+    return judgement.model_copy(update={"turn": place, "condition": judgement.condition | condition})
 
 
 def answer_regex(rubric: Rubric, language: Language) -> str:
@@ -173,15 +142,15 @@ def read_answer(text: str, rubric: Rubric) -> Answer:
     A score is a whole number of the scale, as a number or as text; nothing else is one. Scores may stand under `evaluation` or
     at the top. A dimension that is named twice with different scores is not read.
     """
-    found = _object(text)
-    if found is None:
+    answer = _object(text)
+    if answer is None:
         return Answer(
             {}, "there is no JSON object in it" if "{" not in text else "the JSON object is malformed or cut off", text
         )
-    given = found.get("evaluation", found)
+    evaluation = answer.get("evaluation", answer)
     names = {_plain(name): key for key, dimension in rubric.dimensions.items() for name in (key, *dimension.label.values())}
     read: dict[str, set[int | None]] = {}
-    for name, value in given.items() if isinstance(given, Mapping) else ():
+    for name, value in evaluation.items() if isinstance(evaluation, Mapping) else ():
         if _plain(name) in names:
             values = value if isinstance(value, _Twice) else [value]
             key = names[_plain(name)]
@@ -192,7 +161,7 @@ def read_answer(text: str, rubric: Rubric) -> Answer:
     for key, scale in rubric.scales.items():
         if key not in kept:
             missing.setdefault(scale, []).append(key)
-    problems = (f"no whole number from {scale.min} to {scale.max} for {', '.join(own)}" for scale, own in missing.items())
+    problems = (f"no whole number from {scale.min} to {scale.max} for {', '.join(keys)}" for scale, keys in missing.items())
     return Answer({key: value for key, value in kept.items() if value is not None}, "; ".join(problems), text)
 
 
@@ -201,15 +170,15 @@ class _Twice(list[Any]):
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values_of: dict[str, Any] = {}
     for key, value in pairs:
-        if key not in found:
-            found[key] = value
-        elif isinstance(found[key], _Twice):
-            found[key].append(value)
+        if key not in values_of:
+            values_of[key] = value
+        elif isinstance(values_of[key], _Twice):
+            values_of[key].append(value)
         else:
-            found[key] = _Twice([found[key], value])
-    return found
+            values_of[key] = _Twice([values_of[key], value])
+    return values_of
 
 
 def _object(text: str) -> dict[str, Any] | None:

@@ -1,0 +1,94 @@
+"""Method `bands`: a judge gives the probability of every score of every dimension (FEEL, section 3.3).
+
+One request asks for all dimensions, a line each (`evalsuite.statistics.band_lines` reads them). A round's score is the mean of
+that distribution (the inner sum of equation 1). Rounds are calls of their own (`repeat`); `evalsuite.statistics.ensemble`
+averages them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from core.errors import UserError
+from core.judge_prompts import judge_messages
+from core.records import Dialogue, Judgement, Language
+from core.rubrics import Rubric
+from evalsuite.judge.base import BaseJudge
+from evalsuite.statistics.band_lines import read_bands
+from serve.answers import Reply
+from serve.batch import together
+from serve.client import Question
+
+
+async def score(judge: BaseJudge, dialogue: Dialogue) -> list[Judgement]:
+    """One judgement a dimension and round, rounds in order; `value` is the mean of the distribution."""
+    # One request warms the server's prefix cache with the dialogue; the other rounds share it.
+    first = await _round(judge, dialogue, 0)
+    others = await together(_round(judge, dialogue, repeat) for repeat in range(1, judge.bands.rounds))
+    return [judgement for judgements in (first, *others) for judgement in judgements]
+
+
+async def _round(judge: BaseJudge, dialogue: Dialogue, repeat: int) -> list[Judgement]:
+    rubric, spec, keys = judge.rubric, judge.spec, list(judge.rubric.dimensions)
+    # A token is a byte or more: what is asked for fits, whatever the tokenizer.
+    room = max(spec.sampling.max_tokens, len(_answer(rubric, dialogue.language).encode()) + 1)
+    answer = await judge.reply(
+        Question(
+            judge_messages(judge.prompts, rubric, dialogue, "bands", keys),
+            sample={"dialogue": dialogue.id, "dimension": "bands", "repeat": repeat},
+            sampling=spec.sampling.model_copy(update={"max_tokens": room}),
+            served_name=spec.served_name(dialogue.language),
+            purpose="judge",
+            regex=answer_regex(rubric, dialogue.language),
+            session=dialogue.id,
+            readable=lambda text: None not in _distributions(judge, dialogue, text).values(),
+        )
+    )
+    if isinstance(answer, Reply):
+        distributions = _distributions(judge, dialogue, answer.text)
+        judgements = [judge.judgement(dialogue, key, answer.text, distribution=distributions[key]) for key in keys]
+    else:
+        judgements = [judge.judgement(dialogue, key, answer.raw, failure=answer.reason) for key in keys]
+    # The verdict is the mean and no whole score: equation 1.
+    return [judgement.model_copy(update={"value": judgement.expected, "repeat": repeat}) for judgement in judgements]
+
+
+def _distributions(judge: BaseJudge, dialogue: Dialogue, text: str) -> dict[str, dict[str, float] | None]:
+    """Dimension → probabilities; None where an answer's line cannot be read."""
+    lines = read_bands(text, judge.rubric, dialogue.language)
+    return {key: line.distribution(judge.bands.off_sum) if line else None for key, line in lines.items()}
+
+
+def check_labels(rubric: Rubric) -> None:
+    """Raise `UserError` for a label whose line could not be recognised in any answer: two alike, a colon in it, a number before
+    it."""
+    for language in rubric.languages:
+        for key, line in read_bands(_answer(rubric, language), rubric, language).items():
+            if line is None:
+                label = rubric.dimensions[key].label[language]
+                raise UserError(
+                    f"rubric {rubric.name}: dimensions.{key}.label.{language}: {label!r}: method bands finds a line by label "
+                    "or key: a label is nobody else's, has no colon and begins with a letter"
+                )
+
+
+def answer_regex(rubric: Rubric, language: Language) -> str:
+    """What a server that constrains may answer: the asked lines with numbers of two decimals. No regular expression makes them
+    sum to 1: that stays with the model, and with the rule for those that do not."""
+    number = r"(0\.[0-9][0-9]|1\.00)"
+    labels = ((key, dimension.label[language]) for key, dimension in rubric.dimensions.items())
+    escaped = ((key, re.sub(r"([\\.^$*+?()\[\]{}|])", r"\\\1", label)) for key, label in labels)
+    return r"\n".join(_lines(rubric, escaped, number))
+
+
+def _answer(rubric: Rubric, language: Language) -> str:
+    """An answer of the asked form; with numbers of two decimals all are as long."""
+    labels = ((key, dimension.label[language]) for key, dimension in rubric.dimensions.items())
+    return "\n".join(_lines(rubric, labels, "0.00"))
+
+
+def _lines(rubric: Rubric, labels: Iterable[tuple[str, str]], number: str) -> Iterator[str]:
+    """A line for each dimension and its label: `number` for every score of its scale."""
+    for key, label in labels:
+        yield f"{label}: " + " ".join(f"{score}={number}" for score in rubric.scale_of(key).scores)

@@ -1,0 +1,136 @@
+"""What all methods of judging share: the model and its settings, how it is asked, and how a verdict is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from core.errors import UserError
+from core.judge_prompts import JudgeMethod
+from core.prompts import PromptPack
+from core.records import Dialogue, Judgement
+from core.rubrics import Rubric
+from core.specs import ModelSpec
+from evalsuite.statistics.band_lines import OffSum
+from serve.answers import Reply
+from serve.client import ChatClient, Question
+from serve.failures import Unanswered
+
+LONGEST = 32_768  # characters of a reply that are read and kept: no verdict that was asked for is as long
+CUT = "\n[cut off here: the rest was not read]"  # holds nothing that any parser reads as a score
+
+Strategy = Literal["dialogue", "profile", "states"]
+
+
+@dataclass(frozen=True)
+class Bands:
+    """Settings of method `bands`: how often every dialogue is asked about, and what becomes of numbers that do not sum to 1."""
+
+    rounds: int = 1
+    off_sum: OffSum = "renormalise"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Settings of method `json`: what the judge is shown of the seeker (EmoHarbor section 4.1.2), and how often it is asked.
+
+    `strategy`: the dialogue alone, with the profile, or with the profile and the seeker's states. `profiles` are the profiles'
+    texts by id. `per_turn` also asks after every turn of the supporter (and the seeker's answer to it, where there is one):
+    figures 7, 9 and 10. `mode` only goes into the records.
+    """
+
+    strategy: Strategy = "dialogue"
+    profiles: Mapping[str, str] = field(default_factory=dict)
+    per_turn: bool = False
+    mode: Literal["paper", "native"] = "native"
+
+    def profile(self, dialogue: Dialogue) -> str:
+        """The profile's text, "" where the strategy shows none. Raises `UserError` for a dialogue of an unknown profile."""
+        if self.strategy == "dialogue":
+            return ""
+        id = dialogue.profile_id
+        if id is None or id not in self.profiles:
+            what = f"profile {id!r} is not among the run's profiles" if id else "no profile_id"
+            raise UserError(
+                f"dialogue {dialogue.id}: {what}; judging by {self.strategy} needs the seeker's profile: name its file under "
+                "`profiles:`, or judge by the dialogue alone (`emoharbor: {judging: dialogue}`)"
+            )
+        return self.profiles[id]
+
+
+class NoVerdict(NamedTuple):
+    """Why there is no answer to read: `infrastructure`, `context_overflow` or `refusal`, with what the model said then."""
+
+    reason: str
+    raw: str = ""
+
+
+@dataclass(frozen=True)
+class BaseJudge:
+    """A model, a rubric and a method; how it is asked and how its verdicts are recorded.
+
+    What could not be read, was refused, did not fit the judge's context, found no server or was rejected is `value: null` (the
+    reason in `condition.failure` where nothing was read). Where a server's token probabilities cannot be true, the score in the
+    text stands alone (`condition.probabilities: broken`).
+    """
+
+    client: ChatClient
+    spec: ModelSpec
+    rubric: Rubric
+    prompts: PromptPack
+    method: JudgeMethod
+    bands: Bands = field(default_factory=Bands)
+    shown: Shown = field(default_factory=Shown)
+
+    async def reply(self, question: Question) -> Reply | NoVerdict:
+        """The judge's reply, cut to `LONGEST`, or the reason why there is none. A refusal is none, whatever it says."""
+        try:
+            reply = await self.client.ask(self.spec, question)
+        except Unanswered as error:
+            return NoVerdict(error.outcome)
+        if reply.finish_reason == "context_overflow":
+            return NoVerdict("context_overflow")
+        if len(reply.text) > LONGEST:
+            reply = reply.model_copy(update={"text": reply.text[:LONGEST] + CUT})
+        return NoVerdict("refusal", reply.text) if reply.refused else reply
+
+    def judgement(
+        self,
+        dialogue: Dialogue,
+        dimension: str,
+        raw: str,
+        value: int | None = None,
+        distribution: dict[str, float] | None = None,
+        failure: str | None = None,
+        broken: bool = False,
+    ) -> Judgement:
+        """The verdict is the most probable score (native; a sampled answer may differ from it) or the label read (paper).
+        `broken`: the server's probabilities cannot be true."""
+        paper = self.method == "paper"
+        if distribution and not paper and distribution.get(str(value)) != max(distribution.values()):
+            value = most_probable(distribution)
+        condition = {"mode": "paper" if paper else "native"} | ({"failure": failure} if failure else {})
+        return Judgement(
+            dialogue_id=dialogue.id,
+            language=dialogue.language,
+            judge=self.spec.name,
+            rubric=self.rubric.name,
+            dimension=dimension,
+            value=value,
+            expected=expectation(distribution) if distribution else None,
+            distribution=distribution,
+            condition=condition | ({"probabilities": "broken"} if broken else {}),
+            method=self.method,
+            raw=raw,
+        )
+
+
+def most_probable(distribution: Mapping[str, float]) -> int:
+    """The score with the highest probability, the lowest of equals."""
+    return int(max(distribution, key=lambda score: distribution[score]))
+
+
+def expectation(distribution: Mapping[str, float]) -> float:
+    """The mean score of a distribution."""
+    return sum(float(score) * probability for score, probability in distribution.items())

@@ -1,0 +1,131 @@
+"""Methods `paper`, `joint` and `per_dimension`: a judge answers with one digit a dimension.
+
+Where the server reports token probabilities, every score comes with its distribution and expected value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from core.judge_prompts import judge_messages
+from core.records import Dialogue, Judgement
+from core.rubrics import Scale
+from evalsuite.judge.base import BaseJudge, NoVerdict
+from serve.answers import Reply, choice_probabilities
+from serve.batch import together
+from serve.client import Question
+
+
+async def score(judge: BaseJudge, dialogue: Dialogue) -> list[Judgement]:
+    """One judgement a dimension, in the rubric's order."""
+    names = list(judge.rubric.dimensions)
+    if judge.method == "joint":
+        return await _joint(judge, dialogue, names)
+    if judge.method == "per_dimension":
+        # One request warms the server's prefix cache with the dialogue; the others share it.
+        first = await _single(judge, dialogue, names[0])
+        return [first, *await together(_single(judge, dialogue, name) for name in names[1:])]
+    return await together(_single(judge, dialogue, name) for name in names)
+
+
+async def _joint(judge: BaseJudge, dialogue: Dialogue, names: list[str]) -> list[Judgement]:
+    answer = await _ask(judge, dialogue, "all", names)
+    if isinstance(answer, NoVerdict):
+        return [judge.judgement(dialogue, name, answer.raw, failure=answer.reason) for name in names]
+    scales = [judge.rubric.scale_of(name) for name in names]
+    scores = _read(judge, answer.text, scales)
+    if scores is None:
+        return [judge.judgement(dialogue, name, answer.text) for name in names]
+    tokens = digit_distributions(answer, scales)
+    # Tokenizers that merge digits ("32") give no distribution a dimension; the digits still stand.
+    same = [score for score, _ in tokens] == scores
+    distributions = [distribution for _, distribution in tokens] if same else [None] * len(names)
+    broken = None in distributions if same else of_another_text(answer)
+    return [
+        judge.judgement(dialogue, name, answer.text, score, distribution, broken=broken and distribution is None)
+        for name, score, distribution in zip(names, scores, distributions, strict=True)
+    ]
+
+
+async def _single(judge: BaseJudge, dialogue: Dialogue, name: str) -> Judgement:
+    answer = await _ask(judge, dialogue, name, [name])
+    if isinstance(answer, NoVerdict):
+        return judge.judgement(dialogue, name, answer.raw, failure=answer.reason)
+    scale = judge.rubric.scale_of(name)
+    scores = _read(judge, answer.text, [scale])
+    if scores is None:
+        return judge.judgement(dialogue, name, answer.text)
+    distributions = [distribution for score, distribution in digit_distributions(answer, [scale]) if score == scores[0]]
+    distribution = distributions[0] if distributions else None
+    broken = distribution is None and (bool(distributions) or of_another_text(answer))
+    return judge.judgement(dialogue, name, answer.text, scores[0], distribution, broken=broken)
+
+
+async def _ask(judge: BaseJudge, dialogue: Dialogue, sample: str, names: Sequence[str]) -> Reply | NoVerdict:
+    """The reply on these dimensions, or the reason why there is none. `sample` is one dimension, or "all"."""
+    scales = [judge.rubric.scale_of(name) for name in names]
+    constrained = judge.method != "paper" and judge.spec.endpoint.constrained
+    # A constrained answer is as long as its digits; free text gets the spec's own limit (a reasoning judge needs it).
+    sampling = judge.spec.sampling.model_copy(update={"max_tokens": len(names) + 1} if constrained else {})
+    return await judge.reply(
+        Question(
+            judge_messages(judge.prompts, judge.rubric, dialogue, judge.method, names),
+            sample={"dialogue": dialogue.id, "dimension": sample, "repeat": 0},
+            sampling=sampling,
+            served_name=judge.spec.served_name(dialogue.language, sample),
+            purpose="judge",
+            choices=tuple(map(str, scales[0].scores)) if constrained and len(names) == 1 else None,
+            regex=digits_regex(scales) if constrained and len(names) > 1 else None,
+            logprobs=True,
+            session=dialogue.id,
+            readable=lambda text: _read(judge, text, scales) is not None,
+        )
+    )
+
+
+def _read(judge: BaseJudge, text: str, scales: Sequence[Scale]) -> list[int] | None:
+    """The scores in an answer, one for each scale; None where they cannot be read."""
+    if judge.method == "paper":
+        score = paper_score(text, scales[0].scores)
+        return None if score is None else [score]
+    # Digits alone, or parted by white space or commas. Anything else is unread.
+    digits = re.sub(r"[\s,，、]+", "", text)
+    return [int(digit) for digit in digits] if re.fullmatch(digits_regex(scales), digits, re.ASCII) else None
+
+
+def paper_score(reply: str, scores: Sequence[int]) -> int | None:
+    """The published parser: the first label, tried in ascending order, that occurs anywhere in the reply.
+
+    Odd: "4, as there are 0 faults" is read as 0. The published code gives -1 where there is none; here it is None.
+    """
+    return next((score for score in scores if str(score) in reply), None)
+
+
+def digit_distributions(reply: Reply, scales: Sequence[Scale]) -> list[tuple[int, dict[str, float] | None]]:
+    """(score, distribution) for every token of a reply that is exactly one score of its scale.
+
+    The first such token is on the first of `scales`, the second on the second, and so on; further ones are on the last. The
+    distribution is None where the figures cannot be log-probabilities of that token.
+    """
+    scores: list[tuple[int, dict[str, float] | None]] = []
+    for token, alternatives in reply.tokens or []:
+        labels = [str(score) for score in scales[min(len(scores), len(scales) - 1)].scores]
+        if token.strip() in labels:
+            scores.append((int(token), choice_probabilities(token, alternatives, labels)))
+    return scores
+
+
+def digits_regex(scales: Iterable[Scale]) -> str:
+    """As many digits as there are scales, each from its own."""
+    runs = ((scale, sum(1 for _ in run)) for scale, run in groupby(scales))
+    return "".join(f"[{scale.min}-{scale.max}]{{{count}}}" for scale, count in runs)
+
+
+def of_another_text(reply: Reply) -> bool:
+    """Whether a server reported tokens that are not those of the text, or nothing that is a list of tokens."""
+    if reply.tokens is None:
+        return False
+    text, tokens = (re.sub(r"[^0-9]+", "", text) for text in (reply.text, "".join(token for token, _ in reply.tokens)))
+    return not reply.tokens or text not in tokens

@@ -1,0 +1,51 @@
+"""The records of finished runs, read for what sets them side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from core.errors import UserError
+from core.files import digest, read_jsonl
+from core.records import Dialogue, Judgement, RoleCard
+from data_prep.profiles import Profile
+from evalsuite.runs import shards
+from evalsuite.runs.folder import claimed_rubric
+from evalsuite.statistics.comparison import RunRecords
+
+
+def read_runs(folders: Sequence[Path]) -> list[RunRecords]:
+    """The records of at least two scored run folders, named by their folders (by whole paths where those are alike).
+
+    Raises `UserError` for a folder that is given twice, is no scored run, only a part of one, or holds malformed records.
+    """
+    resolved = [folder.resolve() for folder in folders]
+    for place, folder in enumerate(folders):
+        if resolved[place] in resolved[:place]:
+            raise UserError(f"{folder} is given twice: name each run once")
+    if len(folders) < 2:
+        raise UserError("one run is nothing to compare: name two run folders or more")
+    short = [folder.name for folder in resolved]
+    names = [name if short.count(name) == 1 else str(folder) for name, folder in zip(short, folders, strict=True)]
+    return [read_run(name, folder) for name, folder in zip(names, folders, strict=True)]
+
+
+def read_run(name: str, folder: Path) -> RunRecords:
+    """The records of a scored run folder under a name. Raises `UserError` as `read_runs` does."""
+    config = shards.whole(folder)
+    if "score" not in config:
+        raise UserError(f"{folder} has no judgements yet: run `esc-eval score --out {folder} …` first")
+    rubric = claimed_rubric(config, "score", folder / "config.json")
+    people: list[RoleCard | Profile] = []
+    for file, model in (("cards.jsonl", RoleCard), ("profiles.jsonl", Profile)):
+        if (folder / file).exists():
+            people += read_jsonl(folder / file, model, file.removesuffix(".jsonl"))
+    return RunRecords(
+        name=name,
+        folder=folder,
+        config=config,
+        rubric=rubric,
+        dialogues=read_jsonl(folder / "dialogues.jsonl", Dialogue, "dialogues"),
+        judgements=read_jsonl(folder / "judgements.jsonl", Judgement, "judgements"),
+        cards={person.id: digest(person.model_dump(mode="json")) for person in people},
+    )

@@ -1,0 +1,68 @@
+"""Band probabilities in a judge's answer, a line a dimension: `Safety: 0=0.00 1=0.10 2=0.30 3=0.60` (FEEL, section 3.3).
+
+A line must have every score of the scale exactly once, each with a number from 0 to 1 (or all in per cent), and nothing else; a
+dimension must have exactly one line. Numbers that sum to 1 within `TOLERANCE` are divided by their sum: that is rounding.
+Where they do not, the caller's rule decides: `renormalise` (divided by their sum all the same) or `null`. A sum of 0 is null in
+either case.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from core.records import Language
+from core.rubrics import Rubric
+
+TOLERANCE = 0.02
+OffSum = Literal["renormalise", "null"]
+# A number begins where no digit stands before it: tried from every digit of a long number, the search would be quadratic.
+_PAIR = re.compile(r"(?<![0-9])([0-9]{1,9})[ \t]*[=:：][ \t]*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)[ \t]*([%％]?)")
+_MARKS = "*" + "".join(filter(str.isspace, map(chr, range(0x3001))))
+_BETWEEN = re.compile(r"[ \t,，;；、|]*")
+
+
+class BandLine(NamedTuple):
+    """One line of an answer: `numbers` by score as written (per cent divided by 100), and their sum."""
+
+    numbers: dict[str, float]
+    total: float
+
+    def distribution(self, off_sum: OffSum) -> dict[str, float] | None:
+        """The probabilities, or None by the rule above."""
+        if self.total <= 0 or (off_sum == "null" and not self.sums_to_one):
+            return None
+        return {score: number / self.total for score, number in self.numbers.items()}
+
+    @property
+    def sums_to_one(self) -> bool:
+        return abs(self.total - 1) <= TOLERANCE + 1e-9  # 0.3 + 0.3 + 0.2 + 0.18 is not quite 0.98
+
+
+def read_bands(text: str, rubric: Rubric, language: Language) -> dict[str, BandLine | None]:
+    """An answer's line on every dimension of the rubric; None where it cannot be read. A dimension goes by its label or key, in
+    any case, bare or with Markdown's marks before and after it."""
+    lines: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        head, colon, rest = line.replace("：", ":").partition(":")
+        if colon:
+            lines.setdefault(head.lstrip(_MARKS + "#>.-0123456789").rstrip(_MARKS).casefold(), []).append(rest.strip(" \t*"))
+    read: dict[str, BandLine | None] = {}
+    for key, dimension in rubric.dimensions.items():
+        names = {key.casefold(), dimension.label[language].casefold()}
+        candidates = [rest for name in names for rest in lines.get(name, [])]
+        read[key] = _read_line(candidates[0], rubric.scale_of(key).scores) if len(candidates) == 1 else None
+    return read
+
+
+def _read_line(text: str, scores: Sequence[int]) -> BandLine | None:
+    pairs = list(_PAIR.finditer(text))
+    if _BETWEEN.fullmatch(_PAIR.sub("", text)) is None or sorted(int(pair[1]) for pair in pairs) != sorted(scores):
+        return None
+    percent = {bool(pair[3]) for pair in pairs}
+    numbers = {str(int(pair[1])): float(pair[2]) / (100 if pair[3] else 1) for pair in pairs}
+    if len(percent) > 1 or any(number > 1 for number in numbers.values()):
+        return None
+    ordered = {str(score): numbers[str(score)] for score in scores}
+    return BandLine(ordered, sum(ordered.values()))
