@@ -53,7 +53,9 @@ async def in_flight(jobs: Iterable[T], work: Callable[[T], Awaitable[None]], wid
 class Desk(Protocol):
     """Where jobs are answered: the client that asks, the servers behind it, and what is shown of the work."""
 
-    console: Console
+    @property
+    def console(self) -> Console:
+        """Where progress is shown."""
 
     def client(self, endpoints: Mapping[str, str], offline: bool) -> ChatClient:
         """A client on the store. With `offline` it raises `NotStored` for what is not in there."""

@@ -159,7 +159,7 @@ def read(files: list[Path], rows: Rows) -> Iterator[Item]:
 
 GENERIC = Source(
     name=NAME,
-    about="corpora of your own, support or role play: a JSONL file each, its name and licence in the first line (README)",
+    about="corpora of your own, support or role play: a JSONL file each, its name and licence in the first line (docs/data.md)",
     kind="support",
     languages=("en", "zh"),
     files=("FILE.jsonl",),

@@ -36,8 +36,8 @@ from evalsuite.commands.output import deliver, exit_if_lost, plain, print_json
 from evalsuite.frameworks.feel import Feel, load_feel_config
 from evalsuite.frameworks.feel import score as score_all
 from evalsuite.reported.against import against
-from evalsuite.runs import shards
 from evalsuite.runner.engine import Runner
+from evalsuite.runs import shards
 from evalsuite.runs.folder import open_run
 from evalsuite.runs.framework import ScoredRun
 from evalsuite.runs.run_config import Judged
@@ -48,6 +48,7 @@ from evalsuite.statistics.correlation import Pairing, SampleBy
 from evalsuite.statistics.ensemble import MODES, Weights
 from evalsuite.statistics.ensemble_tables import fit_tables, report
 from evalsuite.statistics.model_ranking import Combine, compare_ranks, human_ranks, metric_ranks, ranking_table
+from evalsuite.statistics.tally import Tally
 
 app = Verbs(
     no_args_is_help=True,
@@ -92,7 +93,7 @@ def score(
     with open_run(Path(loaded.out)) as run:
         talk = Console(stderr=True) if as_json else console
         judgements = score_all(run, panel, given, lambda resolved: Runner(run, resolved, talk))
-        scored = ScoredRun(run.folder, run.config(), panel.members[0].rubric, given, judgements)
+        scored = ScoredRun(run.folder, run.config(), Tally(given, judgements, panel.members[0].rubric))
         tables = list(Feel.tables(scored))
         deliver("feel_score", plain(tables), tables, run.folder, as_json)
     exit_if_lost(sum(each.lost for each in judgements), len(judgements), "verdicts", run.failures())
@@ -294,7 +295,7 @@ def compare_methods(
     if judged is None:
         raise UserError(f"--run {run}: not a folder of `esc-eval feel score`")
     verdicts = judgements_of([run / "judgements.jsonl"])
-    tables = [*Feel.tables(ScoredRun(run, config, judged.rubric, [], verdicts)), agreement_table(verdicts)]
+    tables = [*Feel.tables(ScoredRun(run, config, Tally([], verdicts, judged.rubric))), agreement_table(verdicts)]
     if not tables[1].rows:
         raise UserError(
             f"--run {run}: no judge was asked by both methods; run `feel score` with --method bands --method tokens"

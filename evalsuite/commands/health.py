@@ -165,7 +165,11 @@ def _rubric(name: str | None, config: RunConfig) -> Rubric:
 
 
 def _tables(
-    dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], rubric: Rubric, specs: Mapping[str, Mapping[str, Any]], value: Value
+    dialogues: Sequence[Dialogue],
+    judgements: Sequence[Judgement],
+    rubric: Rubric,
+    specs: Mapping[str, Mapping[str, Any]],
+    value: Value,
 ) -> list[Table]:
     """Every table that the judgements give."""
     given = dialogues, judgements, rubric

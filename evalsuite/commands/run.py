@@ -50,15 +50,15 @@ from evalsuite.commands.options import (
 )
 from evalsuite.report.content import report_run
 from evalsuite.runner import pipeline
+from evalsuite.runner.engine import Runner, call_limits
 from evalsuite.runner.pipeline import Outcome
 from evalsuite.runs import shards
-from evalsuite.runs.config import Resolved
-from evalsuite.runs.folder import Run, open_run
-from evalsuite.runs.identity import gold_config, score_config, simulate_config
-from evalsuite.runs.shards import Shard
+from evalsuite.runs.folder import open_run
+from evalsuite.runs.resolved import Resolved
+from evalsuite.runs.shard import Shard
 from evalsuite.statistics.summary import cut_off
-from serve.budget import Budget
-from serve.retry import Retry
+from serve.answers import Retry
+from serve.limits import Budget
 
 console = Console()
 ShardOption = Annotated[

@@ -32,14 +32,13 @@ from evalsuite.judge.base import Shown, Strategy
 from evalsuite.runs.config import EvalConfig
 from evalsuite.runs.framework import ScoredRun
 from evalsuite.runs.identity import hashed, identity
-from evalsuite.runs.resolved import Resolved
+from evalsuite.runs.resolved import Agent, Resolved
 from evalsuite.runs.run_config import Judged, Simulated
 from evalsuite.statistics import dialogue_costs, discrimination, discrimination_tables
-from evalsuite.statistics.summary import checked, supporter_of
+from evalsuite.statistics.summary import supporter_of
 from serve.client import ChatClient
 from serve.failures import Unanswered
 
-Agent = Literal["thinker", "talker", "supporter", "judge"]
 TEMPERATURES: Mapping[Agent, float] = {"thinker": 0.1, "talker": 0.7, "supporter": 0.7, "judge": 0.0}  # section 3.3
 _SHOWN = {"dialogue": "the dialogue alone", "profile": "dialogue and profile", "states": "dialogue, profile and states"}
 
@@ -140,12 +139,10 @@ class EmoHarbor(Resolved):
         """EmoHarbor's own settings."""
         return self.config.emoharbor
 
-    def sampled(self, spec: ModelSpec, agent: str) -> ModelSpec:
+    def sampled(self, spec: ModelSpec, agent: Agent) -> ModelSpec:
         """The spec as it is sampled for an agent. Raises `UserError` when its replies leave no room in its context."""
-        temperatures: Mapping[str, float] = TEMPERATURES
-        settings: Mapping[str, RoleSampling] = self.section.sampling
-        changes = settings.get(agent, RoleSampling()).model_dump(exclude_none=True)
-        sampling = Sampling.model_validate(spec.sampling.model_dump() | {"temperature": temperatures[agent]} | changes)
+        changes = self.section.sampling.get(agent, RoleSampling()).model_dump(exclude_none=True)
+        sampling = Sampling.model_validate(spec.sampling.model_dump() | {"temperature": TEMPERATURES[agent]} | changes)
         if spec.context_length is not None and sampling.max_tokens >= spec.context_length:
             raise UserError(
                 f"emoharbor.sampling.{agent}.max_tokens: {sampling.max_tokens} leaves no room in the context of {spec.name} "
@@ -245,7 +242,7 @@ class EmoHarbor(Resolved):
                     continue
                 known = profile_text(profile, language, simple=True) if paper else ""
                 system = prompts.render(language, "supporter_system.j2", user_info=known, limit=paper)
-                # Odd in the paper: nothing at all has been said to a supporter that is to begin; some chat templates refuse that.
+                # Odd in the paper: a supporter that is to begin is told nothing at all; some chat templates refuse that.
                 lead = None if paper else prompts.render(language, "opening.txt")
                 for trial in range(self.config.trials):
                     id = dialogue_id(self.name, profile.id, supporter.name, self.simulator, trial)
@@ -318,11 +315,10 @@ class EmoHarbor(Resolved):
     @classmethod
     def tables(cls, run: ScoredRun) -> Iterator[Table]:
         """How far supporters are told apart (table 2), and what a dialogue costs (table 4)."""
-        whole = any(judgement.turn is None for judgement in checked(run.judgements, run.rubric))
-        if whole and len({supporter_of(dialogue) for dialogue in run.dialogues}) > 1:
-            found = discrimination.of_run(run.dialogues, run.judgements, run.rubric)
-            yield from discrimination_tables.run_tables(found, run.rubric)
-        if costs := dialogue_costs.dialogue_costs(run.dialogues, run.usage, run.timing):
+        tally = run.tally
+        if tally.contestants and len({supporter_of(dialogue) for dialogue in tally.dialogues}) > 1:
+            yield from discrimination_tables.run_tables(discrimination.of_run(tally.contestants, tally.rubric), tally.rubric)
+        if costs := dialogue_costs.dialogue_costs(tally.dialogues, run.usage, run.timing):
             yield dialogue_costs.table(costs)
 
     @classmethod

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
+from pydantic import Field
+
 from core.judge_prompts import JudgeMethod
 from core.paths import IN_NAME
 from core.records import RoleCard, Turn, dialogue_id
@@ -18,7 +20,7 @@ from data_prep.cards import bundled_cards, load_cards
 from evalsuite.dialogues.hold import ModelSide, Plan
 from evalsuite.runs.config import EvalConfig
 from evalsuite.runs.identity import hashed
-from evalsuite.runs.resolved import Resolved
+from evalsuite.runs.resolved import Agent, Resolved
 
 PAPER_SAMPLING = Sampling(temperature=0.0, top_p=1.0, max_tokens=512)  # of its published script
 
@@ -28,7 +30,7 @@ class EscEvalConfig(EvalConfig):
 
     framework: Literal["esc_eval"] = "esc_eval"
     """ESC-Eval."""
-    cards: Annotated[list[str], IN_NAME] = ["bundled"]
+    cards: Annotated[list[str], IN_NAME, Field(default_factory=lambda: ["bundled"])]
     """The role cards that are played: `bundled`, or card files."""
 
 
@@ -45,7 +47,7 @@ class EscEval(Resolved):
         """The published one in paper mode."""
         return "paper" if self.config.mode == "paper" else self.config.method
 
-    def sampled(self, spec: ModelSpec, agent: str) -> ModelSpec:
+    def sampled(self, spec: ModelSpec, agent: Agent) -> ModelSpec:
         """Both sides of a dialogue are greedy in paper mode."""
         paper = self.config.mode == "paper" and agent != "judge"
         return spec.model_copy(update={"sampling": PAPER_SAMPLING}) if paper else spec

@@ -157,7 +157,7 @@ class Feel:
     def tables(cls, run: ScoredRun) -> Iterator[Table]:
         """Verdicts, spread of the rounds and cost of every judge."""
         costs = read_jsonl(run.folder / "costs.jsonl", Cost, "costs")
-        yield method_table(run.judgements, run.rubric, costs)
+        yield method_table(run.tally.judgements, run.tally.rubric, costs)
 
     @classmethod
     def facts(cls, run: ScoredRun) -> Iterable[tuple[str, str]]:
@@ -248,9 +248,7 @@ def score(
     return judgements
 
 
-def _work(
-    config: FeelConfig, member: Member, method: Method
-) -> Callable[[ChatClient, Dialogue], Awaitable[list[Judgement]]]:
+def _work(config: FeelConfig, member: Member, method: Method) -> Callable[[ChatClient, Dialogue], Awaitable[list[Judgement]]]:
     """How one judge scores one dialogue by one method."""
     spec, bands = member.sampled(method, config.temperature), Bands(config.rounds, config.off_sum)
 

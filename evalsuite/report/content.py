@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
 from pydantic import BaseModel
 from rich.console import Console
 from rich.text import Text
@@ -19,28 +18,38 @@ from core.files import read_jsonl, read_object
 from core.records import Dialogue, HumanScore, Judgement, RoleCard, Usage
 from core.rubrics import Rubric
 from core.specs import EMBEDDED_PREFIX
-from core.tables import Estimate, Table, to_console, too_wide
+from core.tables import Table, to_console, too_wide
 from data_prep.profiles import Profile
 from evalsuite.checks import risk
 from evalsuite.checks.shared_bases import alike, bases
-from evalsuite.report.charts import Chart
-from evalsuite.report.headlines import ranks_of
+from evalsuite.report.charts import (
+    Chart,
+    agreement_charts,
+    calibration_charts,
+    confusion_charts,
+    distribution_charts,
+    score_charts,
+    termination_charts,
+)
 from evalsuite.report.log_wandb import log_report
 from evalsuite.report.report import PLUMBING, ReportContent, write_report
 from evalsuite.report.trajectories import survival_charts, trend_charts
 from evalsuite.reported.against import against
 from evalsuite.runs.folder import Run
-from evalsuite.runs.framework import ScoredRun, entries, framework_of
+from evalsuite.runs.framework import ScoredRun, entries, framework_of, framework_of_run
+from evalsuite.runs.records import read_turn_judgements
 from evalsuite.runs.run_config import Judged, RunConfig
 from evalsuite.runs.versions import made_with
 from evalsuite.statistics import survival, trends
 from evalsuite.statistics.agreement import agreement_tables
-from evalsuite.statistics.judges import calibration, confusion, confusion_tables
+from evalsuite.statistics.judges import calibration, calibration_table, confusion, confusion_tables
 from evalsuite.statistics.leaderboard import leaderboard, pairwise_differences
 from evalsuite.statistics.order import judgements_in_order
 from evalsuite.statistics.summary import (
     AGREEMENT,
     COSTS,
+    SCORES,
+    TERMINATIONS,
     costs,
     cut_off,
     distributions,
@@ -48,6 +57,7 @@ from evalsuite.statistics.summary import (
     supporter_of,
     terminations,
 )
+from evalsuite.statistics.tally import Tally
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -88,67 +98,94 @@ def content_of(run: Run) -> ReportContent:
         )
     if scored is None:
         raise UserError(f"{run.folder} has no judgements yet: run `esc-eval score --out {run.folder} …` first")
-    rubric = scored.rubric
-    dialogues = read_jsonl(run.folder / "dialogues.jsonl", Dialogue, "dialogues")
-    judgements = read_jsonl(run.folder / "judgements.jsonl", Judgement, "judgements")
+    tally = Tally(
+        read_jsonl(run.folder / "dialogues.jsonl", Dialogue, "dialogues"),
+        read_jsonl(run.folder / "judgements.jsonl", Judgement, "judgements"),
+        scored.rubric,
+    )
+    dialogues, rubric = tally.dialogues, tally.rubric
     cards = _records(run.folder / "cards.jsonl", RoleCard)
     cards += map(_as_card, _records(run.folder / "profiles.jsonl", Profile))
-    mode = scored.mode
-    timing = run.timing()
+    timing, usage = run.timing(), _json(run.folder / "usage.json", {})
     seconds = {stage: float(figures["seconds"]) for stage, figures in timing.items()}
-    synthetic = config.gold is not None and config.gold.dialogues in ("synthetic", "synthetic_test")
-    labels = {key: dimension.label.get("en", key) for key, dimension in rubric.dimensions.items()}
-    agreed = _json(run.folder / "agreement.json", {}).get("agreement")
-    note = "synthetic gold, scores hold by construction" if synthetic else ""
-    gold_judgements = judgements_in_order(_records(run.folder / "gold_judgements.jsonl", Judgement), rubric)
-    gold_scores = _records(run.folder / "gold_scores.jsonl", HumanScore)
+    records = ScoredRun(run.folder, config, tally, usage, timing)
+    framework = framework_of_run(records)
+    own = list(framework.tables(records)) if framework else []
     risky = risk.find(dialogues)
-    usage = _json(run.folder / "usage.json", {})
     failed = failed_calls(run.failures())
-    run_records = ScoredRun(run.folder, config, rubric, dialogues, judgements, usage, timing)
-    framework = next((known for known in map(framework_of, entries()) if known.wrote(run_records)), None)
-    own = list(framework.tables(run_records)) if framework else []
     judged = {
         f"{model} ({stage})": Usage.model_validate(u) for stage in usage for model, u in usage[stage].get("judge", {}).items()
     }
-    tables = [
-        *leaderboard(dialogues, judgements, rubric, groups=config.groups()),
-        *pairwise_differences(dialogues, judgements, rubric),
-        *(table for table in own if table.section != COSTS),
-        *agreement_tables(agreed or {}, mode, labels, note),
-        *_gold_tables(gold_judgements, gold_scores, rubric, labels, note),
-        distributions(judgements, rubric),
-        terminations(dialogues),
-        *([failed] if failed else []),
-        *risk.tables(risk.count(dialogues, risky), risky, examples=0),  # examples are behind warnings, among the transcripts
-        costs(dialogues, judged, seconds),
-        *(table for table in own if table.section == COSTS),
-    ]
-    may_leave = framework is not None and framework.may_leave and run_records.framework == framework.name
+    gold = _gold(run, config, scored)
+    may_leave = framework is not None and framework.may_leave and framework.name == records.framework
     along = _along(run, dialogues, rubric, may_leave)
+    scores_given, endings = distributions(tally.verdicts, rubric), terminations(dialogues)
     return ReportContent(
-        title=f"{_title(run_records.framework)} · {run.folder.name}",
-        framework=run_records.framework,
-        mode=mode,
+        title=f"{_title(records.framework)} · {run.folder.name}",
+        framework=records.framework,
+        mode=scored.mode,
         plumbing=any(str(spec.checkpoint).startswith(EMBEDDED_PREFIX) for spec in config.models().values()),
-        synthetic_gold=synthetic,
-        rubric=rubric,
+        synthetic_gold=gold.synthetic,
+        tally=tally,
         cards={card.id: card for card in cards},
-        dialogues=dialogues,
-        judgements=judgements,
-        tables=[*tables, *along.tables],
-        charts=along.charts,
-        facts=[*(framework.facts(run_records) if framework else ()), *made_with(run.versions()), *_asked_again(run)],
-        agreement=agreed,
+        tables=[
+            *leaderboard(tally.boards, rubric, groups=config.groups()),
+            *pairwise_differences(tally.boards),
+            *(table for table in own if table.section != COSTS),
+            *gold.tables,
+            scores_given,
+            endings,
+            *([failed] if failed else []),
+            *risk.tables(risk.count(dialogues, risky), risky, examples=0),  # examples are behind warnings, in transcripts
+            costs(dialogues, judged, seconds),
+            *(table for table in own if table.section == COSTS),
+            *along.tables,
+        ],
+        charts={
+            SCORES: [*score_charts(tally), *distribution_charts(scores_given, rubric)],
+            AGREEMENT: gold.charts,
+            TERMINATIONS: list(termination_charts(endings)),
+            **along.charts,
+        },
+        further_facts=[*(framework.facts(records) if framework else ()), *made_with(run.versions()), *_asked_again(run)],
+        agreement=gold.agreement,
         config=config.root | {"fingerprints": _fingerprints(config, scored)},
         timing=seconds,
-        gold_judgements=gold_judgements,
-        gold_scores=gold_scores,
-        ranks=ranks_of(dialogues, judgements, rubric),
-        warnings=[*([told] if (told := _cut_off(usage)) else []), *_warnings(dialogues, judgements, config.specs())],
+        warnings=[*([told] if (told := _cut_off(usage)) else []), *_warnings(tally, config.specs())],
         risks=_risks(dialogues, risky),
         generated=time.strftime("%Y-%m-%d %H:%M"),
     )
+
+
+class _Gold(NamedTuple):
+    """How the judge agrees with the gold set: figures, tables and charts."""
+
+    synthetic: bool
+    agreement: dict[str, Any] | None
+    tables: list[Table]
+    charts: list[Chart]
+
+
+def _gold(run: Run, config: RunConfig, scored: Judged) -> _Gold:
+    rubric, mode = scored.rubric, scored.mode
+    synthetic = config.gold is not None and config.gold.dialogues in ("synthetic", "synthetic_test")
+    note = "synthetic gold, scores hold by construction" if synthetic else ""
+    labels = {key: dimension.label.get("en", key) for key, dimension in rubric.dimensions.items()}
+    agreed = _json(run.folder / "agreement.json", {}).get("agreement")
+    judgements = judgements_in_order(_records(run.folder / "gold_judgements.jsonl", Judgement), rubric)
+    scores = _records(run.folder / "gold_scores.jsonl", HumanScore)
+    matrices, bins = confusion(judgements, scores, rubric.scales), calibration(judgements, scores)
+    tables = [
+        *agreement_tables(agreed or {}, mode, labels, note),
+        *confusion_tables(matrices, labels, note),
+        *([calibration_table(bins, labels, note)] if bins else []),
+    ]
+    charts = [
+        *agreement_charts(agreed or {}, rubric, mode, synthetic),
+        *confusion_charts(matrices, rubric, synthetic),
+        *calibration_charts(bins, synthetic),
+    ]
+    return _Gold(synthetic, agreed, tables, charts)
 
 
 class _Along(NamedTuple):
@@ -162,10 +199,10 @@ def _along(run: Run, dialogues: Sequence[Dialogue], rubric: Rubric, may_leave: b
     """Survival, where seekers may leave, and scores by round, where single turns were judged."""
     may_leave = may_leave or any(dialogue.termination == "seeker_ended" for dialogue in dialogues)
     curves = survival.curves(dialogues) if may_leave else []
-    found = trends.trends(dialogues, trends.read_turn_judgements(run.folder), rubric)
+    by_round = trends.trends(dialogues, read_turn_judgements(run.folder), rubric)
     return _Along(
-        [*survival.tables(curves, survival.log_ranks(dialogues) if curves else []), *trends.tables(found, rubric)],
-        {survival.SURVIVAL: list(survival_charts(curves)), trends.TRENDS: list(trend_charts(found, rubric))},
+        [*survival.tables(curves, survival.log_ranks(dialogues) if curves else []), *trends.tables(by_round, rubric)],
+        {survival.SURVIVAL: list(survival_charts(curves)), trends.TRENDS: list(trend_charts(by_round, rubric))},
     )
 
 
@@ -206,27 +243,6 @@ def _risks(dialogues: Sequence[Dialogue], found: Sequence[risk.Found]) -> dict[s
     return places
 
 
-def _gold_tables(
-    judgements: Sequence[Judgement], gold: Sequence[HumanScore], rubric: Rubric, labels: dict[str, str], note: str
-) -> Iterator[Table]:
-    """Confusion and calibration, as figures beside their charts."""
-    yield from confusion_tables(confusion(judgements, gold, rubric.scales), labels, note)
-    bins = calibration(judgements, gold)
-    if bins:
-        percent = [100 * np.array([b.low, b.high, b.confidence, b.hit_rate, b.hit_low, b.hit_high]) for b in bins]
-        yield Table(
-            key="calibration",
-            title="Calibration" + (f" ({note})" if note else ""),
-            columns=("language", "dimension", "over %", "up to %", "mean probability %", "right %"),
-            rows=tuple(
-                (b.language, labels.get(b.dimension, b.dimension), low, high, mean, Estimate(rate, hit_low, hit_high, b.n))
-                for b, (low, high, mean, rate, hit_low, hit_high) in zip(bins, (p.tolist() for p in percent), strict=True)
-            ),
-            notes=("Verdicts by the probability of their most probable score; right: that score is the gold, [95 % Wilson].",),
-            section=AGREEMENT,
-        )
-
-
 def _records(path: Path, model: type[M]) -> list[M]:
     return read_jsonl(path, model, path.stem, allow_empty=True) if path.exists() else []
 
@@ -235,11 +251,11 @@ def _json(path: Path, default: dict[str, Any]) -> dict[str, Any]:
     return read_object(path, path.name) if path.exists() else default
 
 
-def _warnings(dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], specs: dict[str, dict[str, Any]]) -> Iterator[str]:
+def _warnings(tally: Tally, specs: dict[str, dict[str, Any]]) -> Iterator[str]:
     """Which supporters share their base with a judge or the seeker, who may favour their like (ESC-Eval appendix B.3)."""
-    supporters = sorted({supporter_of(dialogue) for dialogue in dialogues})
-    seekers = sorted({name for dialogue in dialogues for name in _players(dialogue.simulator or "")})
-    judges = sorted({judgement.judge for judgement in judgements})
+    supporters = sorted({supporter_of(dialogue) for dialogue in tally.dialogues})
+    seekers = sorted({name for dialogue in tally.dialogues for name in _players(dialogue.simulator or "")})
+    judges = sorted({judgement.judge for judgement in tally.judgements})
     known = bases([*supporters, *seekers, *judges], specs)
     for role, names, harm in (("judge", judges, "its scores may favour"), ("seeker", seekers, "it may draw out the best in")):
         for name in names:
@@ -268,10 +284,10 @@ def _title(framework: str) -> str:
 
 
 def _fingerprints(config: RunConfig, scored: Judged) -> dict[str, str]:
-    found = {who: spec.fingerprint for who, spec in config.models().items()}
+    fingerprints = {who: spec.fingerprint for who, spec in config.models().items()}
     if simulated := config.simulated:
         people = {"role cards": simulated.cards, "profiles": simulated.profiles}
-        found |= {name: records.sha256 for name, records in people.items() if records}
+        fingerprints |= {name: records.sha256 for name, records in people.items() if records}
     if gold := config.gold:
-        found["gold set"] = gold.sha256
-    return found | {"prompts": scored.prompts.fingerprint if scored.prompts else ""}
+        fingerprints["gold set"] = gold.sha256
+    return fingerprints | {"prompts": scored.prompts.fingerprint if scored.prompts else ""}

@@ -17,7 +17,7 @@ import numpy as np
 import orjson
 
 from core.errors import UserError
-from core.files import check_unique, digest, read_bytes, read_jsonl
+from core.files import check_unique, read_bytes, read_jsonl
 from core.records import Dialogue, HumanScore, Judgement, Language, RoleCard, SupportDialogue
 from core.rubrics import Rubric
 from core.statistics.bootstrap import Floats
@@ -26,8 +26,8 @@ from core.tables import Cell, Estimate, Table
 from data_prep.cards import load_cards
 from data_prep.scores.human import check_scale, read_dialogues
 from evalsuite.judge.judge import Judge
-from evalsuite.runs import shards
 from evalsuite.runner.engine import Runner
+from evalsuite.runs import shards
 from evalsuite.runs.folder import Run
 from evalsuite.runs.identity import hashed
 from evalsuite.statistics.leaderboard import card_of, ends
@@ -38,7 +38,6 @@ from serve.client import ChatClient
 ROLE_PLAY = "Role play"  # heading of the report
 PRINTED = 10  # table 1 prints a mean on 0–2 as one on 0–10
 _NAME = re.compile(r"[^\s:=/][^:=/]{0,59}")
-
 
 
 # --- the seekers ------------------------------------------------------------------------------------------------------------

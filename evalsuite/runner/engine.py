@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from rich.console import Console
@@ -91,20 +91,15 @@ class Runner:
     ) -> Answers[R]:
         """What `work` makes of every job (`serve.batch.answered`), asking the models of `specs`.
 
-        Writes the stage's failed calls and times. `checked` is told the versions of the servers before anything is asked.
+        Writes the stage's failed calls and, where something was asked, its seconds. `checked` is told the versions of the
+        servers before anything is asked.
         """
         desk = _Stage(self, stage, specs, checked)
         answers = answered(desk, jobs, work, title or stage, unit, lambda _, job: tries(job))
-        client = answers.client
-        self.run.keep_failures(stage, client.failures)
-        if answers.rate is not None:
-            calls = {"/".join(who): asdict(tally) for who, tally in client.tallies.items()}
-            self.run.keep_timing(stage, calls=calls, latency_s=self.run.store.latency(), in_flight=client.found)
+        self.run.keep_failures(stage, answers.client.failures)
         return answers
 
-    def judged(
-        self, stage: str, jobs: Sequence[J], work: Callable[[ChatClient, J], Awaitable[R]], unit: str
-    ) -> Answers[R]:
+    def judged(self, stage: str, jobs: Sequence[J], work: Callable[[ChatClient, J], Awaitable[R]], unit: str) -> Answers[R]:
         """What `work` makes of every job, asking the judge alone. Says so when it ended early."""
         judge = self.resolved.judge
         answers = self.answered(stage, [judge], jobs, work, unit, title=judge.name)

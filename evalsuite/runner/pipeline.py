@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -21,7 +21,8 @@ from evalsuite.runs.identity import hashed
 from evalsuite.runs.resolved import Resolved, unspoken
 from evalsuite.runs.versions import versions
 from evalsuite.statistics.agreement import agreement
-from serve.client import ChatClient, Tally
+from serve.answers import Tally
+from serve.client import ChatClient
 from serve.failures import FailedCall
 
 Job = Plan | Dialogue
@@ -153,6 +154,9 @@ def _execute(
     usage = _usage(answers.client.tallies)
     _write_usage(run, stage, usage)
     if answers.rate is not None:
+        client = answers.client
+        calls = {"/".join(who): asdict(tally) for who, tally in client.tallies.items()}
+        run.keep_timing(stage, calls=calls, latency_s=run.store.latency(), in_flight=client.limits)
         runner.console.print(f"{stage}: {len(jobs)} dialogues, {answers.rate}")
     judgements = [judgement for _, of_one in answers.results for judgement in of_one]
     return Outcome(
@@ -166,9 +170,7 @@ def _execute(
 
 
 def _judge(resolved: Resolved, client: ChatClient) -> Judge:
-    return Judge(
-        client, resolved.judge, resolved.rubric, resolved.judge_prompts, resolved.method, shown=resolved.shown
-    )
+    return Judge(client, resolved.judge, resolved.rubric, resolved.judge_prompts, resolved.method, shown=resolved.shown)
 
 
 def _usage(tallies: Mapping[tuple[str, str], Tally]) -> dict[str, dict[str, Usage]]:

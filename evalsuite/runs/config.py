@@ -15,7 +15,7 @@ from core.paths import IN_FILE, IN_NAME, check_config
 from core.records import Language
 from evalsuite.runs.framework import entries, framework_of
 from evalsuite.runs.shard import Shard
-from serve.patience import HOUR
+from serve.limits import HOUR
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 C = TypeVar("C", bound=BaseModel)
@@ -39,8 +39,8 @@ class GoldConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
     dialogues: Annotated[str, IN_NAME] = "synthetic"
-    """A JSONL file of dialogues. `synthetic` is the bundled set, whose scores hold by construction; `synthetic_test` is its test
-    split (what `rank-sft` holds out with seed 0), for judges that were trained on the rest."""
+    """A JSONL file of dialogues. `synthetic` is the bundled set, whose scores hold by construction; `synthetic_test` is
+    the part of it that `rank-sft` holds out with seed 0, for judges that were trained on the rest."""
     scores: Annotated[str | None, IN_FILE] = None
     """The JSONL file of human scores that belongs to a file of dialogues."""
     limit: Annotated[int, Field(gt=0, le=10**6)] | None = None
@@ -64,7 +64,7 @@ class EvalConfig(BaseModel):
     rubric: Annotated[str, IN_NAME] = "esc_eval"
     """The rubric that dialogues are scored on: a name in configs/rubrics, or a file."""
     method: Literal["joint", "per_dimension", "json", "bands"] = "joint"
-    """How the judge is asked: all dimensions in one answer of digits, one call each, JSON with reasons, or band probabilities."""
+    """How the judge is asked: for all dimensions at once, one at a time, JSON with reasons, or band probabilities."""
     prompts: Annotated[str, IN_NAME] = "esc_eval"
     """The prompt pack that seekers are told from: a name in configs/prompts, or a folder."""
     judge_prompts: Annotated[str | None, IN_NAME] = None

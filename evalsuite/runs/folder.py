@@ -10,18 +10,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import orjson
-from pydantic import ValidationError
-
-from core.differences import differing_leaves
 from core.errors import UserError
-from core.files import explain, locked, read_object, write_json
-from core.rubrics import Rubric
+from core.files import locked, read_object, write_json
 from evalsuite.runs.run_config import RunConfig
 from evalsuite.runs.versions import Versions, joined
-from serve.budget import Budget
+from serve.answers import Retry
 from serve.failures import FailedCall
-from serve.retry import Retry
+from serve.limits import Budget
 from serve.store import Store
 
 
@@ -110,7 +105,7 @@ class Run:
     def keep_timing(self, stage: str, **figures: Any) -> None:
         """Put figures beside the seconds of a stage that was timed."""
         timing = self.timing()
-        write_json(self.folder / "timing.json", timing | {stage: timing[stage] | figures})
+        write_json(self.folder / "timing.json", timing | {stage: {**figures, **timing[stage], **figures}})
 
     def same_commits(self, found: Mapping[str, str]) -> dict[str, str]:
         """The commits of hub checkpoints of this and earlier tries, by model. Raises `UserError` where one has changed."""

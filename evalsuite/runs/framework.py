@@ -18,11 +18,10 @@ from typing import Any, ClassVar, Protocol
 from pydantic import BaseModel
 
 from core.errors import UserError, near
-from core.records import Dialogue, Judgement
-from core.rubrics import Rubric
 from core.tables import Table
 from evalsuite.dialogues.hold import Plan
 from evalsuite.runs.run_config import RunConfig
+from evalsuite.statistics.tally import Tally
 
 GROUP = "esc_eval.frameworks"
 _BUNDLED = {
@@ -34,13 +33,12 @@ _BUNDLED = {
 
 @dataclass(frozen=True)
 class ScoredRun:
-    """What a report is made from: the records of a scored run folder."""
+    """What a report is made from: a scored run folder."""
 
     folder: Path
     config: RunConfig
-    rubric: Rubric
-    dialogues: Sequence[Dialogue]
-    judgements: Sequence[Judgement]
+    tally: Tally
+    """Its dialogues and judgements, and what they come to."""
     usage: Mapping[str, Any] = field(default_factory=dict)
     """usage.json: stage → role → model → what it used."""
     timing: Mapping[str, Any] = field(default_factory=dict)
@@ -101,3 +99,8 @@ def framework_of(name: str) -> type[Framework]:
         raise UserError(f"unknown framework {name[:100]!r}: {near(name[:100], known)}")
     framework: type[Framework] = known[name].load()
     return framework
+
+
+def framework_of_run(run: ScoredRun) -> type[Framework] | None:
+    """The framework that wrote a run folder, None where none did."""
+    return next((framework for framework in map(framework_of, entries()) if framework.wrote(run)), None)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel
 
@@ -33,6 +33,7 @@ from evalsuite.runs.shard import Shard
 from evalsuite.statistics.agreement import read_gold
 from serve.client import ChatClient
 
+Agent = Literal["thinker", "talker", "supporter", "judge"]
 J = TypeVar("J")
 P = TypeVar("P", RoleCard, Profile)
 
@@ -97,7 +98,7 @@ class Resolved:
         """What the judge is shown of the seeker."""
         return Shown(mode=self.config.mode)
 
-    def sampled(self, spec: ModelSpec, agent: str) -> ModelSpec:
+    def sampled(self, spec: ModelSpec, agent: Agent) -> ModelSpec:
         """A model's spec as an agent (talker, supporter or judge) samples."""
         return spec
 
@@ -305,7 +306,7 @@ class Resolved:
         return spec
 
 
-def resolved(config: EvalConfig, base_url: str | None = None, api_key_env: str | None = None) -> Resolved:
+def resolve_config(config: EvalConfig, base_url: str | None = None, api_key_env: str | None = None) -> Resolved:
     """The config, resolved by its framework."""
     framework = framework_of(config.framework)
     assert issubclass(framework, Resolved), "`load_config` refuses others"

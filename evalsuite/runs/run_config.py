@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import orjson
 from pydantic import BaseModel, ConfigDict, PrivateAttr, RootModel, ValidationError
@@ -15,6 +15,7 @@ from core.rubrics import Rubric
 from evalsuite.runs.shard import Shard
 
 NAME = "config.json"
+Mode = Literal["paper", "native"]
 S = TypeVar("S", bound=BaseModel)
 
 
@@ -58,7 +59,7 @@ class Simulated(BaseModel):
     model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
     framework: str = ""
     """The framework that held them."""
-    mode: str = ""
+    mode: Mode = "native"
     """`paper` or `native`."""
     seeker: ModelIdentity | None = None
     """The model that spoke for the seeker."""
@@ -76,7 +77,7 @@ class Judged(BaseModel):
     """What decided the judgements of a stage. A framework adds fields of its own."""
 
     model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
-    mode: str = ""
+    mode: Mode = "native"
     """`paper` or `native`."""
     judge: ModelIdentity | None = None
     """The model that scored. A panel has several, under `judges`."""

@@ -39,7 +39,7 @@ def claim(run: Run, shard: Shard | None) -> None:
 
 
 def whole(folder: Path, needed: bool = True) -> RunConfig:
-    """The config of a run folder whose records are to be read; with `needed` false, an empty one for a folder that no run wrote.
+    """The config of a run folder whose records are to be read; with `needed` false, an empty one where no run wrote.
 
     Every reader of finished runs begins here. Raises `UserError` where there is no config, and for a folder that holds only a
     part of a run, whose figures would pass for the whole's.

@@ -62,9 +62,7 @@ def versions(packs: Mapping[str, PromptPack], rubric: Rubric, servers: Mapping[s
         "prompts": {name: pack.fingerprint() for name, pack in packs.items()},
         "rubric": {rubric.name: digest(rubric.model_dump(mode="json"), 16)},
     }
-    return {
-        group: {name: [version] for name, version in names.items() if version} for group, names in in_use.items()
-    }
+    return {group: {name: [version] for name, version in names.items() if version} for group, names in in_use.items()}
 
 
 @cache

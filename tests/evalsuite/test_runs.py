@@ -11,6 +11,7 @@ import pytest
 from core.differences import differing_leaves
 from core.errors import UserError
 from evalsuite.runs.folder import open_run
+from evalsuite.runs.run_config import RunConfig
 from serve.store import Store
 
 
@@ -22,7 +23,7 @@ def test_the_same_config_resumes_and_another_is_refused_with_the_difference(tmp_
     with open_run(tmp_path / "r") as run:
         with pytest.raises(UserError, match=r"another simulate config: seeker\.sampling\.temperature: 0\.0 → 0\.7"):
             run.claim("simulate", {"exchanges": 5, "seeker": {"name": "a", "sampling": {"temperature": 0.7}}})
-        assert set(run.config()) == {"simulate", "score"}
+        assert set(run.config().stages) == {"simulate", "score"}
 
 
 def test_a_new_run_folder_is_its_owners_alone(tmp_path: Path) -> None:
@@ -100,3 +101,24 @@ async def test_the_store_keeps_what_was_put_and_commits_before_it_returns(tmp_pa
     assert other.get("299") == {"n": -1}
     store.close()
     other.close()
+
+
+def test_groups_come_from_the_runs_config() -> None:
+    specs = [{"name": "a", "group": "open"}, {"name": "b", "group": None}, {"name": "c"}]
+    assert RunConfig({"simulate": {"supporters": specs}}).groups() == {"a": "open"}
+    assert RunConfig({"score": {}}).groups() == {}
+
+
+def test_a_config_is_kept_as_it_was_claimed_and_read_as_a_record(tmp_path: Path) -> None:
+    own = {"zeal": 1, "framework": "mine", "seeker": {"name": "s", "fingerprint": "f", "extra": [1]}}
+    RunConfig.read(tmp_path).claim("simulate", own)
+    RunConfig.read(tmp_path).claim("gold", {"sha256": "0", "dialogues": "synthetic"})
+    kept = RunConfig.read(tmp_path)
+    assert list(kept.root) == ["simulate", "gold"] and list(kept.root["simulate"]) == ["zeal", "framework", "seeker"]
+    assert kept.simulated and kept.simulated.framework == "mine" and list(kept.models()) == ["seeker s"]
+    assert kept.gold and kept.gold.dialogues == "synthetic" and kept.scored is None
+    with pytest.raises(UserError, match="another simulate config: zeal: 1 → 2"):
+        kept.claim("simulate", own | {"zeal": 2})
+    (tmp_path / "config.json").write_text('{"gold": {"dialogues": "synthetic"}}')
+    with pytest.raises(UserError, match=r"config\.json: gold\.sha256: Field required"):
+        _ = RunConfig.read(tmp_path).gold
