@@ -37,7 +37,7 @@ class Hashed(BaseModel):
     """Records that a stage used, by their hash."""
 
     model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
-    sha256: str
+    sha256: str = ""
     """Hash of all records."""
     count: int = 0
     """How many there are."""
@@ -47,9 +47,9 @@ class Prompts(BaseModel):
     """A prompt pack."""
 
     model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
-    pack: str
+    pack: str = ""
     """Its name."""
-    fingerprint: str
+    fingerprint: str = ""
     """Hash of its files."""
 
 

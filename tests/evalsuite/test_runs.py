@@ -119,6 +119,6 @@ def test_a_config_is_kept_as_it_was_claimed_and_read_as_a_record(tmp_path: Path)
     assert kept.gold and kept.gold.dialogues == "synthetic" and kept.scored is None
     with pytest.raises(UserError, match="another simulate config: zeal: 1 → 2"):
         kept.claim("simulate", own | {"zeal": 2})
-    (tmp_path / "config.json").write_text('{"gold": {"dialogues": "synthetic"}}')
-    with pytest.raises(UserError, match=r"config\.json: gold\.sha256: Field required"):
+    (tmp_path / "config.json").write_text('{"gold": {"dialogues": 1}}')
+    with pytest.raises(UserError, match=r"config\.json: gold\.dialogues: Input should be a valid string"):
         _ = RunConfig.read(tmp_path).gold
