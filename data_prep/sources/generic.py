@@ -156,7 +156,7 @@ def _item(source: str, dialogue: Support | Play) -> CorpusItem:
 
 GENERIC = Source(
     name=NAME,
-    about="corpora of your own, support or role play: a JSONL file each, its name and licence in the first line (README)",
+    about="corpora of your own, support or role play: a JSONL file each, its name and licence in the first line (docs/data.md)",
     kind="support",
     languages=("en", "zh"),
     files=("FILE.jsonl",),

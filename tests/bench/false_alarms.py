@@ -12,7 +12,7 @@ ESC-Eval's cards were made from EPITOME, MHP Reddit, Psych8K, ESConv and ExTES (
   is searched, and no Chinese corpus of posts or questions is left. (Of CPsyCoun's 3,084 dialogues 2 share so much, of
   EmoLLM's 3,196 none.)
 
-CounselChat and Dreaddit have no reader of their own: make them files of the generic form (README) under these names.
+CounselChat and Dreaddit have no reader of their own: make them files of the generic form (docs/data.md) under these names.
 """
 
 from __future__ import annotations
