@@ -28,6 +28,8 @@ from core import records
 from core.records import Record
 from core.specs import ModelSpec, model_names
 from evalsuite.fdaef.scores import Score
+from tests.conftest import EscEval
+from tests.endpoint import Answer, Endpoint
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -212,6 +214,23 @@ def test_every_spec_shown_is_one(page: Path) -> None:
     for block in blocks(page.read_text(), "yaml"):
         if "roles" in (shown := yaml.safe_load(block)):
             ModelSpec.model_validate(shown)
+
+
+def test_the_readmes_run_against_an_api_as_it_is_typed(
+    esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = README.read_text()
+    (spec,) = blocks(text, "yaml")
+    (run,) = [words for words in typed(text) if words[:2] == ["esc-eval", "run"]]
+    monkeypatch.setenv("MY_API_KEY", "a-key-of-the-test")
+    with Endpoint(behave=lambda body, count: Answer("3"), models=("my-model", "the-name-it-has-there")) as endpoint:
+        (tmp_path / "my-api.yaml").write_text(re.sub(r'"https://[^"]*"', f'"{endpoint.url}"', spec))
+        (tmp_path / "configs").symlink_to(ROOT / "configs")
+        assert esc_eval(*[endpoint.url if word.startswith("http") else word for word in run[1:]]) == (0, "")
+    report = json.loads((tmp_path / "runs/my-model/report.json").read_text())
+    assert "my-model" in json.dumps(report) and (tmp_path / "runs/my-model/report.html").exists()
+    judgements = [json.loads(line) for line in (tmp_path / "runs/my-model/judgements.jsonl").read_text().splitlines()]
+    assert len(judgements) == 10 * 7 and {judgement["value"] for judgement in judgements} == {3}
 
 
 def test_score_files_shown_are_read(tmp_path: Path) -> None:
