@@ -20,7 +20,8 @@ from core.specs import ModelSpec, Sampling, load_spec, model_names
 from serve.checkpoints.embedded import materialise
 from serve.checkpoints.internlm2 import convert_checkpoint
 from serve.checkpoints.internlm2_adapter import convert_adapter
-from serve.checkpoints.merge import base_folder, merge_adapter
+from serve.checkpoints.merge import merge_adapter
+from serve.checkpoints.places import base_folder
 from serve.launch import Servers, plan_servers
 from serve.plan import ServerPlan
 

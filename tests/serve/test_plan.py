@@ -16,7 +16,7 @@ from core.errors import UserError
 from core.specs import ModelSpec
 from serve import launch, plan
 from serve.__main__ import app
-from serve.checkpoints.pins import commits
+from serve.checkpoints.places import commits
 from serve.plan import MODULE, PORT, ServerPlan, plan_servers
 
 DIMENSIONS = ("fluency", "expression", "empathy", "information", "humanoid", "skill", "overall")

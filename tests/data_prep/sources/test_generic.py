@@ -16,7 +16,7 @@ from core.errors import UserError
 from core.files import read_jsonl, write_jsonl
 from core.ledger import Build
 from core.records import Post, RoleCard, RolePlay, SupportDialogue
-from core.rows import Item
+from core.rows import CorpusItem
 from data_prep.__main__ import app
 from data_prep.cards import load_cards
 from data_prep.role_play.contamination import read_documents
@@ -42,7 +42,7 @@ def lines(path: Path, *rows: object) -> Path:
     return path
 
 
-def read(path: Path, strict: bool = True) -> list[Item]:
+def read(path: Path, strict: bool = True) -> list[CorpusItem]:
     ((name, place),) = parse_places([f"generic={path}"]).items()
     return read_source(name, place, Build(path.parent / "out", "test"), QUIET, strict)
 
