@@ -252,6 +252,16 @@ def test_every_field_of_a_record_is_described() -> None:
     assert {name.partition(".")[2] for name in bare} <= {"language"}, bare
 
 
+def test_licence_and_citation_say_the_same_as_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert project["license"] == citation["license"] == "Apache-2.0"
+    assert "Apache License\n" in (ROOT / "LICENSE").read_text() and "[Apache-2.0](LICENSE)" in README.read_text()
+    assert project["version"] == citation["version"] and f"{citation['version']}" in (ROOT / "CHANGELOG.md").read_text()
+    assert [set(author) for author in citation["authors"]] == [{"name"}], "the project has no personal authors"
+    assert len(citation["references"]) == 4
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the documents and the reference pages made of the code."""
