@@ -15,7 +15,7 @@ from evalsuite.runs.config import EvalConfig
 from evalsuite.runs.folder import Run
 from evalsuite.runs.resolved import Resolved
 from serve.batch import Answers, answered
-from serve.checkpoints.pins import commits
+from serve.checkpoints.places import commits
 from serve.client import ChatClient
 from serve.failures import Threshold
 from serve.launch import Servers

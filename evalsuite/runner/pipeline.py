@@ -22,11 +22,6 @@ from evalsuite.runs.resolved import Resolved, unspoken
 from evalsuite.runs.versions import versions
 from evalsuite.statistics.agreement import agreement
 from serve.answers import Tally
-<<<<<<< HEAD
-=======
-from serve.batch import in_flight
-from serve.checkpoints.places import commits
->>>>>>> main
 from serve.client import ChatClient
 from serve.failures import FailedCall
 

@@ -168,11 +168,7 @@ http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_
 DRIVER = """
 import sys
 from evalsuite import cli
-<<<<<<< HEAD
 from evalsuite.runner import engine
-=======
-from evalsuite.runner import pipeline
->>>>>>> main
 from serve.plan import PORT, ServerPlan
 server = sys.argv.pop(1)
 argv = [sys.executable, "-c", server, PORT]
