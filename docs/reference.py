@@ -21,8 +21,9 @@ from core.rubrics import Rubric
 from core.specs import ModelSpec
 from data_prep.profiles.record import Profile
 from data_prep.role_play.mix import RoleSftConfig
+from evalsuite.frameworks.emoharbor import EmoHarborConfig
+from evalsuite.frameworks.esc_eval import EscEvalConfig
 from evalsuite.frameworks.feel import FeelConfig
-from evalsuite.runs.config import EvalConfig
 from train.recipes import DataArguments, RankArguments, RoleArguments
 
 FOLDER = Path(__file__).parent / "reference"
@@ -36,7 +37,7 @@ RECORDS = [kind for kind in vars(records).values() if isinstance(kind, type) and
 MODELS: dict[str, tuple[str, Sequence[type[BaseModel]]]] = {
     "records": ("Records", [kind for kind in RECORDS if kind is not records.Record] + [Profile]),
     "specs": ("Model specs", [ModelSpec]),
-    "run-config": ("Run configs", [EvalConfig, FeelConfig]),
+    "run-config": ("Run configs", [EscEvalConfig, EmoHarborConfig, FeelConfig]),
     "rubrics": ("Rubrics", [Rubric]),
     "role-sft-config": ("The simulator's training set", [RoleSftConfig]),
 }
