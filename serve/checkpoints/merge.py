@@ -47,14 +47,14 @@ _COPIED = ("*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt", "*.py", "LICEN
 _NOT_COPIED = {MANIFEST, TRAINING, CONFIG}
 # What an adapter's config may say beside plain LoRA: how training began and where the adapter came from. Anything else that is
 # set could change what the adapter computes.
-_HARMLESS = {
+PLAIN_FIELDS = {
     *("peft_type", "peft_version", "task_type", "base_model_name_or_path", "revision", "inference_mode", "r", "target_modules"),
     *("exclude_modules", "lora_alpha", "lora_dropout", "bias", "use_rslora", "init_lora_weights", "layers_to_transform"),
     *("layers_pattern", "rank_pattern", "alpha_pattern", "megatron_core", "loftq_config", "eva_config", "corda_config"),
     *("lora_ga_config", "qalora_group_size", "runtime_config", "auto_mapping"),
     *("lora_dtype", "lorap_lr_ratio", "lorap_emb_lr"),  # ms-swift's, about its optimiser
 }
-_PLAIN_INITS = {"gaussian", "eva", "orthogonal", "mica", "lora_ga"}  # the others change the base's weights, too
+PLAIN_INITS = {"gaussian", "eva", "orthogonal", "mica", "lora_ga"}  # the others change the base's weights, too
 
 
 def lora_rank_limit(rank: int) -> int:
@@ -163,12 +163,12 @@ def check_plain(path: Path, config: dict[str, Any]) -> None:
     if config.get("bias") not in {None, "none"}:
         raise UserError(f"{path}: bias: {config['bias']!r}: trained biases cannot be served by vLLM; train with bias none")
     init = config.get("init_lora_weights", True)
-    if isinstance(init, str) and init.lower() not in _PLAIN_INITS:
+    if isinstance(init, str) and init.lower() not in PLAIN_INITS:
         raise UserError(
             f"{path}: init_lora_weights: {init!r} also changes the base's weights; convert it to a plain LoRA with PEFT's "
             "path_initial_model_for_weight_conversion first"
         )
-    for field in sorted(set(config) - _HARMLESS):
+    for field in sorted(set(config) - PLAIN_FIELDS):
         if config[field]:
             raise UserError(
                 f"{path}: {field}: {str(config[field])[:60]} is more than a plain LoRA on weight matrices: it can neither be "
