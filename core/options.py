@@ -24,7 +24,7 @@ SourceOption = Annotated[
         "--source",
         metavar="NAME=PLACE",
         help="A corpus and where it is: a folder, a file, or hf:OWNER/DATASET. Repeat for more; `sources` lists the names. "
-        "Your own: generic=FILE (README).",
+        "Your own: generic=FILE (docs/data.md).",
     ),
     IN_PLACES,
 ]

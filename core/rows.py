@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -17,20 +18,27 @@ from core.files import explain, load_json, read_bytes, read_json
 from core.ledger import Step
 from core.records import Language, Post, RolePlay, SupportDialogue
 
-Item = SupportDialogue | Post | RolePlay
-M = TypeVar("M", bound=BaseModel)
+CorpusItem = SupportDialogue | Post | RolePlay
 MALFORMED = "malformed"
 _LONGEST = 300  # characters of a problem: what a row holds may be of any length
 
 
-class Raw(BaseModel):
+class RowModel(BaseModel):
     """Base of the models of corpus rows: fields that we do not use are ignored, those we use are checked."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
+class Malformed(Exception):
+    """What is wrong with a row that cannot be read."""
+
+
+class Dropped(Exception):
+    """Why a readable row is left out, in words that a reader of the manifest understands."""
+
+
 @dataclass(frozen=True)
-class Row:
+class CorpusRow:
     """One unit of a corpus and where it stands (`file:line`, or `file: entry n` in a JSON list)."""
 
     where: str
@@ -38,10 +46,10 @@ class Row:
 
 
 @dataclass
-class Rows:
+class CorpusReader:
     """Reads a corpus's files and keeps the account. With `strict`, the first malformed row raises `UserError`.
 
-    Every row that an iterator of this class hands out (or that `unit` makes) must end as exactly one item or one `drop`;
+    Every row that an iterator of this class hands out (or that `row` makes) must end as exactly one item or one drop;
     `read_source` checks the balance.
     """
 
@@ -49,31 +57,43 @@ class Rows:
     strict: bool = False
     problems: list[str] = field(default_factory=list)
 
-    def jsonl(self, path: Path, first: int = 1) -> Iterator[Row]:
+    @contextmanager
+    def accounting(self, row: CorpusRow) -> Iterator[None]:
+        """A block that makes an item of a row. `Dropped`, `Malformed` and a model's `ValidationError` end it as a drop."""
+        try:
+            yield
+        except Dropped as reason:
+            self.step.drop(str(reason), row.where)
+        except Malformed as problem:
+            self.malformed(row, str(problem))
+        except ValidationError as error:
+            self.malformed(row, explain(error))
+
+    def jsonl(self, path: Path, first: int = 1) -> Iterator[CorpusRow]:
         """Every line of a JSON-lines file, from line `first` on, that is not blank."""
         for number, line in enumerate(read_bytes(path, "corpus file").split(b"\n"), start=1):
             if number >= first and line.strip():
-                row = self.unit(f"{path}:{number}", None)
+                row = self.row(f"{path}:{number}", None)
                 try:
                     value = load_json(line)
                 except orjson.JSONDecodeError as error:
                     self.malformed(row, f"malformed JSON: {error.msg} (column {error.colno})")
                     continue
-                yield Row(row.where, value)
+                yield CorpusRow(row.where, value)
 
-    def json_list(self, path: Path) -> Iterator[Row]:
+    def json_list(self, path: Path) -> Iterator[CorpusRow]:
         """Every entry of a JSON file that holds one list."""
         value = self.json(path)
         if not isinstance(value, list):
             raise UserError(f"{path}: expected a JSON list, found {type(value).__name__}")
         for number, entry in enumerate(value):
-            yield self.unit(f"{path}: entry {number}", entry)
+            yield self.row(f"{path}: entry {number}", entry)
 
     def json(self, path: Path) -> Any:
-        """A whole JSON file, not counted: for files whose units lie deeper (`unit` counts those)."""
+        """A whole JSON file, not counted: for files whose units lie deeper (`row` counts those)."""
         return read_json(path, "corpus file")
 
-    def csv(self, path: Path, needed: Sequence[str] = ()) -> Iterator[Row]:
+    def csv(self, path: Path, needed: Sequence[str] = ()) -> Iterator[CorpusRow]:
         """Every record of a CSV file with a header, as a dict; its place is the line it begins on. Raises `UserError` for a
         header without one of the `needed` columns, or with one twice."""
         try:
@@ -90,7 +110,7 @@ class Rows:
                 raise UserError(f"{path}:1: {what}; found, parted by commas: {', '.join(names) or 'none'}")
             line = reader.line_num + 1
             for value in reader:
-                row = self.unit(f"{path}:{line}", value)
+                row = self.row(f"{path}:{line}", value)
                 line = reader.line_num + 1
                 if None in value or None in value.values():
                     self.malformed(row, f"expected {len(names)} columns")
@@ -99,34 +119,18 @@ class Rows:
         except csv.Error as error:  # an open quote swallows the rest of the file: nothing after it can be trusted
             raise UserError(f"{path}:{line}: malformed CSV: {error}") from None
 
-    def unit(self, where: str, value: Any) -> Row:
+    def row(self, where: str, value: Any) -> CorpusRow:
         """Count one unit more."""
         self.step.taken += 1
-        return Row(where, value)
+        return CorpusRow(where, value)
 
-    def parse(self, model: type[M], row: Row) -> M | None:
-        """The row as a model; None (and a malformed drop with its place and field) when it is not one."""
-        try:
-            return model.model_validate(row.value)
-        except ValidationError as error:
-            self.malformed(row, explain(error))
-            return None
-
-    def record(self, model: type[M], row: Row, **fields: Any) -> M | None:
-        """A record made of a row; None (and a malformed drop with its place and field) where the values do not fit."""
-        return self.parse(model, Row(row.where, fields))
-
-    def malformed(self, row: Row, problem: str) -> None:
+    def malformed(self, row: CorpusRow, problem: str) -> None:
         """Drop a row that cannot be read. Raises `UserError` under `strict`."""
         problem = problem if len(problem) <= _LONGEST else f"{problem[:_LONGEST]} …"
         if self.strict:
             raise UserError(f"{row.where}: {problem}")
         self.problems.append(f"{row.where}: {problem}")
         self.step.drop(MALFORMED, row.where)
-
-    def drop(self, row: Row, reason: str) -> None:
-        """Leave a readable row out, for a reason that a reader of the manifest understands."""
-        self.step.drop(reason, row.where)
 
 
 @dataclass(frozen=True)
@@ -136,6 +140,9 @@ class Sampled:
     format: Literal["QA", "MD"]
     resource: Literal["Human", "ChatGPT"]
     count: int
+
+
+ReadCorpus = Callable[[list[Path], CorpusReader], Iterator[CorpusItem]]
 
 
 @dataclass(frozen=True)
@@ -154,22 +161,25 @@ class Source:
     where: str
     licence: str
     paper: str
-    read: Callable[[list[Path], Rows], Iterator[Item]]
+    read: ReadCorpus
     table5: Sampled | None = None
     beside: tuple[str, ...] = ()  # files that `read` looks for beside those
 
 
-def by_row(make: Callable[[Row, Rows, str], Item | None]) -> Callable[[list[Path], Rows], Iterator[Item]]:
-    """A corpus's `read`, for files of JSON lines or of one JSON list (`.json`) whose every row is one item or one drop.
+def by_row(
+    make: Callable[[Any, str], CorpusItem], rows: Callable[[CorpusReader, Path], Iterable[CorpusRow]] | None = None
+) -> ReadCorpus:
+    """A corpus's `read`, for files whose every row is one item or one drop.
 
-    `make` gets the row and its source id, `file stem/position`: for corpora that have no ids of their own.
+    `make` gets a row's value and its source id, `file stem/position`, for corpora that have no ids of their own. `rows` says
+    how files are read; without it, `.json` files hold one JSON list and others JSON lines.
     """
 
-    def read(files: list[Path], rows: Rows) -> Iterator[Item]:
+    def read(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
         for file in files:
-            for position, row in enumerate(rows.json_list(file) if file.suffix == ".json" else rows.jsonl(file)):
-                item = make(row, rows, f"{file.stem}/{position}")
-                if item is not None:
-                    yield item
+            rows_of = rows or (CorpusReader.json_list if file.suffix == ".json" else CorpusReader.jsonl)
+            for position, row in enumerate(rows_of(reader, file)):
+                with reader.accounting(row):
+                    yield make(row.value, f"{file.stem}/{position}")
 
     return read

@@ -1,23 +1,33 @@
-"""What a server's answer says: reply, reasoning, why it stopped, token probabilities."""
+"""What a server's answer says: reply, reasoning, why it stopped, token probabilities.
+
+Servers agree on the text of an answer and on little else, so everything around it is read forgivingly: a good text is not lost
+to odd token counts or broken probabilities.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, get_args
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
+from core.errors import UserError, near
 from core.masking import mask_answer
 from core.specs import ModelSpec
-from serve import completion
 from serve.server_errors import Meaning, error_text, meaning_of
 
-Count = Annotated[int, Field(ge=0, le=2**53)]
-# Finish reasons, in lower case. The first name of each is OpenAI's, which Reply has; the others come from servers of before or
-# from behind proxies that pass on what a provider calls it.
+MOST = 2**53  # tokens that a count may claim
+ROUNDING = 0.02  # by how much rounded probabilities may sum to more than 1
+_NO_MASS = -9999.0  # what vLLM writes for a log-probability of minus infinity
+Count = Annotated[int, Field(ge=0, le=MOST)]
+Tokens = list[tuple[str, dict[str, float]]]
+# Finish reasons, in lower case. The first name of each is OpenAI's, which Reply has; the others come from older servers or
+# from proxies that pass on what a provider calls it.
 _STOPPED = {"stop", "eos", "eos_token", "end_turn", "stop_sequence", "complete"}  # Together, TGI, Anthropic, Cohere
 _CUT_OFF = {"length", "max_tokens", "model_length", "model_context_window_exceeded"}  # Anthropic, Gemini; Mistral; Zhipu
 _FILTERED = {
@@ -34,30 +44,33 @@ class Unreadable(Exception):
 
 
 class BadFinish(Unreadable):
-    """A completion that the server broke off, or ended for a reason that is not known: its text is not a reply."""
+    """A completion that the server broke off, or ended for an unknown reason: its text is not a reply."""
 
 
 class Reply(BaseModel):
-    """One answer. `text` is without reasoning; `tokens` holds, per generated token, its alternatives' log-probabilities
-    (null: none reported; see `serve.completion.tokens_of`).
+    """One answer."""
 
-    `finish_reason` is `stop`, `length` (cut off at the token limit), `content_filter`, null where the server gives none, or
-    `context_overflow` when prompt and reply do not fit the model. `refused` is set by the server's own signal only (a `refusal`
-    field, a finish reason or error of its content filter): nothing is guessed from the wording.
-    `model` is what the server says answered (null where it names none).
-    `reasoning_tokens` is what the server reports (0 where it does not), `reasoning_characters` is counted here.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     text: str
+    """The answer without reasoning."""
     finish_reason: str | None = None
+    """`stop`, `length` (cut off at the token limit), `content_filter`, `context_overflow` (prompt and reply do not fit the
+    model), or null where the server gives none."""
     refused: bool = False
+    """Set by the server's own signal only (a `refusal` field, a finish reason or error of its content filter): nothing is
+    guessed from the wording."""
     prompt_tokens: Count = 0
+    """Tokens of the prompt as the server counts them (0: not reported)."""
     completion_tokens: Count = 0
+    """Tokens of the answer, reasoning included (0: not reported)."""
     reasoning_tokens: Count = 0
+    """Tokens of the reasoning (0: not reported)."""
     reasoning_characters: Count = 0
-    tokens: list[tuple[str, dict[str, float]]] | None = None
+    """Characters of the reasoning, counted here."""
+    tokens: Tokens | None = None
+    """Per generated token its alternatives' log-probabilities (null: not reported; see `tokens_of`)."""
     model: str | None = None
+    """The model that the server says answered (null: it names none)."""
 
     @property
     def empty(self) -> bool:
@@ -65,9 +78,105 @@ class Reply(BaseModel):
         return not (self.text.strip() or self.reasoning_characters or self.refused) and self.finish_reason in (None, "stop")
 
 
+@dataclass
+class Tally:
+    """One model in one role. The first five are the same however often a run was interrupted; the others are this process's."""
+
+    calls: int = 0
+    cut_off: int = 0
+    """Answers that ended at the token limit."""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0
+    asked: int = 0
+    """Calls that were not answered from the store."""
+    retries: int = 0
+    generated: int = 0
+    """Completion tokens of the calls asked."""
+    seconds: float = 0.0
+    """Time that the calls asked took."""
+
+    def add(self, reply: Reply) -> None:
+        """Book an answer, stored or new."""
+        self.calls += 1
+        self.cut_off += reply.finish_reason == "length"
+        self.prompt_tokens += reply.prompt_tokens
+        self.completion_tokens += reply.completion_tokens
+        self.reasoning_tokens += reply.reasoning_tokens
+
+
 def reply_of_error(meaning: Meaning) -> Reply:
     """The reply that an error stands for."""
     return Reply(text="", finish_reason=meaning, refused=meaning == "content_filter")
+
+
+def read_reply(spec: ModelSpec, raw: bytes, key: str | None = None) -> Reply:
+    """A 200 body as a Reply, with the key masked; an error in a 200 counts as the error that it is.
+
+    Raises `Unreadable` for a body that is not a completion, `BadFinish` for one that was broken off.
+    """
+    try:
+        body = parse(raw)
+        choice = body["choices"][0]
+        message, usage = choice["message"], body.get("usage")
+        details = usage.get("completion_tokens_details") if isinstance(usage, Mapping) else None
+        text, reasoning = split_reasoning(spec, text_of(message.get("content")))
+        separate = message.get("reasoning") or message.get("reasoning_content") or ""
+        finish = "content_filter" if message.get("refusal") else finish_reason(choice)
+        model = body.get("model")
+        return Reply(
+            text=mask_answer(text, key),
+            finish_reason=finish,
+            refused=finish == "content_filter",
+            prompt_tokens=count_of(usage, "prompt_tokens"),
+            completion_tokens=count_of(usage, "completion_tokens"),
+            reasoning_tokens=count_of(details, "reasoning_tokens"),
+            reasoning_characters=len(reasoning) + (len(separate) if isinstance(separate, str) else 0),
+            tokens=_masked(tokens_of(choice.get("logprobs")), key),
+            model=mask_answer(model, key)[:200] if isinstance(model, str) and model.strip() else None,
+        )
+    except (orjson.JSONDecodeError, KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        if b'"error"' in raw and (meaning := meaning_of(200, raw)):
+            return reply_of_error(meaning)
+        raise Unreadable(f"unreadable answer ({type(error).__name__}): {error_text(raw)}") from None
+
+
+def parse(raw: bytes) -> Any:
+    """A body as JSON. What Python's writer lets through and JSON forbids is mended: NaN becomes null, half a surrogate pair
+    U+FFFD. Raises `ValueError` for anything else that is not JSON."""
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        try:
+            value = json.loads(raw.decode("utf-8"), parse_constant=_constant, parse_float=_finite, parse_int=_short)
+            text = json.dumps(value, ensure_ascii=False)
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
+        return orjson.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+
+
+def _constant(name: str) -> float | None:
+    return _NO_MASS if name == "-Infinity" else None
+
+
+def _finite(text: str) -> float | None:
+    number = float(text)
+    return number if math.isfinite(number) else None
+
+
+def _short(text: str) -> int | None:
+    return int(text) if len(text) < 20 else None
+
+
+def text_of(content: Any) -> str:
+    """A message's text: a string, nothing, or a list of parts of which those of text count. Raises `TypeError` for others."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, list):
+        raise TypeError(f"content is {type(content).__name__}")
+    parts = (part if isinstance(part, Mapping) else {"text": part} for part in content)
+    texts = (part.get("text") for part in parts if part.get("type", "text") in ("text", "output_text"))
+    return "".join(text for text in texts if isinstance(text, str))
 
 
 def split_reasoning(spec: ModelSpec, text: str) -> tuple[str, str]:
@@ -81,50 +190,15 @@ def split_reasoning(spec: ModelSpec, text: str) -> tuple[str, str]:
     return block.sub("", text).strip(), "".join(block.findall(text))
 
 
-def read_reply(spec: ModelSpec, raw: bytes, key: str | None = None) -> Reply:
-    """A 200 body as a Reply, with the key masked; an error in a 200 counts as the error that it is.
-
-    Raises `Unreadable` for a body that is not a completion, `BadFinish` for one that was broken off.
-    """
-    try:
-        body = completion.parse(raw)
-        choice = body["choices"][0]
-        message, usage = choice["message"], body.get("usage")
-        details = usage.get("completion_tokens_details") if isinstance(usage, Mapping) else None
-        said, reasoning = split_reasoning(spec, completion.text_of(message.get("content")))
-        separate = message.get("reasoning") or message.get("reasoning_content") or ""
-        finish = "content_filter" if message.get("refusal") else finish_reason(choice)
-        return Reply(
-            text=mask_answer(said, key),
-            finish_reason=finish,
-            refused=finish == "content_filter",
-            prompt_tokens=completion.count_of(usage, "prompt_tokens"),
-            completion_tokens=completion.count_of(usage, "completion_tokens"),
-            reasoning_tokens=completion.count_of(details, "reasoning_tokens"),
-            reasoning_characters=len(reasoning) + (len(separate) if isinstance(separate, str) else 0),
-            tokens=_tokens(choice, key),
-            model=_named(body.get("model"), key),
-        )
-    except (orjson.JSONDecodeError, KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
-        if b'"error"' in raw and (meaning := meaning_of(200, raw)):
-            return reply_of_error(meaning)
-        raise Unreadable(f"unreadable answer ({type(error).__name__}): {error_text(raw)}") from None
-
-
-def _named(model: object, key: str | None) -> str | None:
-    """The model that a server names, where it is a name at all."""
-    return mask_answer(model, key)[:200] if isinstance(model, str) and model.strip() else None
-
-
 def finish_reason(choice: dict[str, Any]) -> str | None:
-    """Why a choice ended, in OpenAI's words. Null is let pass: some servers never say, DashScope says "null".
+    """Why a choice ended, in OpenAI's words. Null passes: some servers never say, DashScope says "null".
 
     Raises `BadFinish` for everything that is not known to end a reply: `error`, `abort`, `network_error`; `tool_calls` too, as
     no tool is ever offered.
     """
-    given = choice.get("finish_reason")
-    name = str(given).lower().partition(":")[0].strip()
-    if given is None or name in ("", "null"):
+    reason = choice.get("finish_reason")
+    name = str(reason).lower().partition(":")[0].strip()
+    if reason is None or name in ("", "null"):
         return None
     if name in _STOPPED:
         return "stop"
@@ -132,27 +206,69 @@ def finish_reason(choice: dict[str, Any]) -> str | None:
         return "length"
     if name in _FILTERED:
         return "content_filter"
-    raise BadFinish(f"bad finish reason {given!r}")
+    raise BadFinish(f"bad finish reason {reason!r}")
 
 
-def _tokens(choice: dict[str, Any], key: str | None) -> completion.Tokens | None:
-    tokens = completion.tokens_of(choice.get("logprobs"))
-    if tokens is None:
+def count_of(usage: Any, name: str) -> int:
+    """A number of tokens from a usage object, 0 where it holds none that can be one."""
+    value = usage.get(name) if isinstance(usage, Mapping) else None
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return 0
+    return min(max(int(value), 0), MOST)
+
+
+def tokens_of(logprobs: Any) -> Tokens | None:
+    """Each token of an answer with its alternatives' log-probabilities, its own among them.
+
+    None where the server reported none; empty where what it reported is no list of tokens. A token with a log-probability that
+    is not a finite number has no alternatives.
+    """
+    if not logprobs or (isinstance(logprobs, Mapping) and not logprobs.get("content")):
         return None
-    return [
-        (mask_answer(token, key), {mask_answer(other, key): logprob for other, logprob in alternatives.items()})
-        for token, alternatives in tokens
-    ]
+    entries = logprobs.get("content") if isinstance(logprobs, Mapping) else None
+    if not isinstance(entries, list) or not all(_is_token(token) for token in entries):
+        return []
+    return [(token["token"], _alternatives(token)) for token in entries]
+
+
+def _is_token(token: Any) -> bool:
+    return isinstance(token, Mapping) and isinstance(token.get("token"), str)
+
+
+def _alternatives(token: Mapping[str, Any]) -> dict[str, float]:
+    others = token.get("top_logprobs") or []
+    logprobs = {}
+    for entry in [*(others if isinstance(others, list) else [None]), token]:
+        value = entry.get("logprob") if _is_token(entry) else None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            return {}
+        logprobs[entry["token"]] = float(value)
+    return logprobs
+
+
+def _masked(tokens: Tokens | None, key: str | None) -> Tokens | None:
+    if tokens is None or key is None:
+        return tokens
+    return [(mask_answer(token, key), {mask_answer(t, key): value for t, value in others.items()}) for token, others in tokens]
+
+
+def sound(token: str, alternatives: Mapping[str, float]) -> bool:
+    """Whether these can be log-probabilities of what could have stood where `token` stands: finite, together no more than a
+    probability of 1, and the token itself possible."""
+    if token not in alternatives or not all(math.isfinite(value) and value <= ROUNDING for value in alternatives.values()):
+        return False
+    return math.exp(alternatives[token]) > 0 and sum(map(math.exp, alternatives.values())) <= 1 + ROUNDING
 
 
 def choice_probabilities(token: str, alternatives: Mapping[str, float], choices: Iterable[str]) -> dict[str, float] | None:
     """The probabilities of choices that are one token each, where a reply's `token` is one of them; they sum to 1.
 
     Servers report log-probabilities before the constraint's mask, so they are renormalised over the choices. A choice that is
-    not among the reported alternatives counts 0. None where the figures cannot be log-probabilities of that token
-    (`serve.completion.sound`).
+    not among the reported alternatives counts 0. None where the figures cannot be log-probabilities of that token (`sound`).
     """
-    if not completion.sound(token, alternatives):
+    if not sound(token, alternatives):
         return None
     mass = dict.fromkeys(choices, 0.0)
     reported = [(other.strip(), logprob) for other, logprob in alternatives.items() if other.strip() in mass]
@@ -161,3 +277,53 @@ def choice_probabilities(token: str, alternatives: Mapping[str, float], choices:
         mass[choice] += math.exp(logprob - top)
     total = sum(mass.values())
     return {choice: value / total for choice, value in mass.items()}
+
+
+# ---- stored answers that are asked again, because the user named their kind
+
+Kind = Literal["empty", "refusal", "length", "unreadable"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+def kinds_of(reply: Reply) -> Iterator[Kind]:
+    """What a reply shows without a verdict being read in it: no word, refused, cut off at the token limit."""
+    if reply.refused:
+        yield "refusal"
+    elif not reply.text.strip() and reply.finish_reason != "context_overflow":
+        yield "empty"
+    if reply.finish_reason == "length":
+        yield "length"
+
+
+class Retry:
+    """The kinds of stored answers that are asked again, each answer once a command. Nothing is ever drawn again in silence."""
+
+    def __init__(self, kinds: Collection[Kind] = ()) -> None:
+        self._kinds = kinds
+        self._done: set[str] = set()
+
+    @classmethod
+    def parse(cls, text: str | None) -> Retry:
+        """From `empty,refusal`; `UserError` for an unknown kind."""
+        names = [name.strip() for name in (text or "").split(",") if name.strip()]
+        for name in names:
+            if name not in KINDS:
+                raise UserError(f"--retry {name}: no such kind of answer: {near(name, KINDS)}")
+        return cls([kind for kind in KINDS if kind in names])
+
+    def reason(self, key: str, reply: Reply, readable: bool | None) -> Kind | None:
+        """Why the stored answer of a call is asked again; None where it stands. `readable`: whether a verdict can be read in
+        it, None where none is asked for."""
+        if not self._kinds or key in self._done:
+            return None
+        kinds = {*kinds_of(reply), *(["unreadable"] if readable is False else [])}
+        return next((kind for kind in self._kinds if kind in kinds), None)
+
+    @property
+    def reads(self) -> bool:
+        """Whether it matters if a verdict can be read."""
+        return "unreadable" in self._kinds
+
+    def done(self, key: str) -> None:
+        """The call was asked again: its new answer stands."""
+        self._done.add(key)

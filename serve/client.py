@@ -7,158 +7,163 @@ Every finished call goes to the run's store under a key made of what is asked (m
 from __future__ import annotations
 
 import asyncio
-import errno
 import random
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
-from urllib.parse import quote
 
 import aiohttp
 import orjson
-from pydantic import ValidationError
 
-from core.errors import UserError, near, printable
+from core.errors import UserError
 from core.files import digest
-from core.masking import mask_message, problem_of
+from core.masking import problem_of
 from core.records import Message
 from core.specs import ModelSpec, Sampling
-from serve import provenance
-from serve.answers import BadFinish, Reply, Unreadable, read_reply, reply_of_error
-from serve.budget import Budget
+from serve import http
+from serve.answers import BadFinish, Reply, Retry, Tally, Unreadable
 from serve.failures import FailedCall, NotAsked, NotStored, Rejected, ServerLost, Threshold, Unanswered
-from serve.http import ACCEPTED, BadEncoding, read_body, redirect_target, retry_after
-from serve.limit import CROWDED, MOST, Limit, connections, queue_length
+from serve.limits import MOST, Budget, Limit, Patience, Rate, connections, queue_length
 from serve.markers import defang
-from serve.patience import Patience
-from serve.rate import Rate
-from serve.retry import Retry
-from serve.server_errors import error_text, meaning_of
-from serve.store import Store
+from serve.store import KEPT, Origin, SameModel, Store
 
-RETRIED_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
 LOST_DIALOGUES = 3  # a model is not given up for what goes wrong in fewer: one dialogue alone can have a server fail every time
 _EMPTY_TRIES = 3  # an empty answer is believed when it comes this often: servers under load give some that mean nothing
-_MEGABYTE = 2**20
-_LISTED = 8 * _MEGABYTE  # bytes that a list of models or of a server's figures may have
-
-
-class _Again(Exception):
-    """An error that may pass. `wait` is what the server asks to wait, `believed` what the error stands for if it stays."""
-
-    def __init__(self, problem: str, status: int, wait: float | None, believed: Reply | None) -> None:
-        super().__init__(problem)
-        self.status, self.wait, self.believed = status, wait, believed
 
 
 @dataclass(frozen=True)
 class Question:
-    """One call to make. `sample` says which sample it is (dialogue, turn, dimension, repeat): part of its key.
-
-    `choices` (a closed list) or `regex` constrain the answer where the server can; `logprobs` asks for token probabilities.
-    `session` keeps calls of one dialogue on one server behind a router, `purpose` is what the tokens are booked under,
-    `readable` tells whether a verdict can be read in an answer (None: none is asked for). None of the three is part of the key.
-    """
+    """One call to make. `session`, `purpose` and `readable` are no part of its key."""
 
     messages: Sequence[Message]
     sample: Mapping[str, str | int]
+    """Which sample it is (dialogue, turn, dimension, repeat)."""
     sampling: Sampling
     served_name: str
     purpose: Literal["seeker", "supporter", "judge", "extraction"]
+    """What its tokens are booked under."""
     choices: tuple[str, ...] | None = None
+    """A closed list of answers, held to where the server can."""
     regex: str | None = None
+    """A pattern of the answer, held to where the server can."""
     logprobs: bool = False
+    """Ask for token probabilities."""
     session: str | None = None
+    """Keeps calls of one dialogue on one server behind a router."""
     readable: Callable[[str], bool] | None = None
+    """Whether a verdict can be read in an answer (None: none is asked for)."""
+
+    def body(self, spec: ModelSpec) -> dict[str, Any]:
+        """The request's JSON."""
+        body: dict[str, Any] = {
+            "model": self.served_name,
+            "messages": [{"role": m["role"], "content": defang(m["content"], m["role"])} for m in self.messages],
+            "temperature": self.sampling.temperature,
+            "top_p": self.sampling.top_p,
+            spec.endpoint.max_tokens_field: self.sampling.max_tokens,
+        }
+        if self.sampling.seed is not None:  # one seed a run, another stream a sample
+            body["seed"] = int(digest([self.sampling.seed, dict(self.sample)], 7), 16)
+        if self.logprobs and spec.endpoint.top_logprobs:
+            body |= {"logprobs": True, "top_logprobs": spec.endpoint.top_logprobs}
+        if spec.endpoint.constrained and self.choices:
+            body["structured_outputs"] = {"choice": list(self.choices)}
+        if spec.endpoint.constrained and self.regex:
+            body["structured_outputs"] = {"regex": self.regex}
+        return body
 
 
 @dataclass
-class Tally:
-    """One model in one role: calls, answers cut off at the token limit and tokens of all answers, and what this process really
-    asked (retries, seconds, tokens).
+class _Server:
+    """What is known of the server at one base URL."""
 
-    The first five are the same however often a run was interrupted; the others are not.
-    """
+    url: str
+    limit: Limit
+    rate: Rate
+    patience: Patience
+    tells_queue: bool = True
 
-    calls: int = 0
-    cut_off: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    reasoning_tokens: int = 0
-    asked: int = 0
-    retries: int = 0
-    generated: int = 0
-    seconds: float = 0.0
+
+@dataclass
+class _Call:
+    """How far a call has come, in seconds of the client's clock."""
+
+    started: float
+    sent: float = 0.0  # when its last try was sent
+    attempts: int = 0  # tries that count
+    absences: int = 0  # tries that found the server away
+    empty: int = 0  # empty answers
+    idle: float = 0.0  # seconds in which nothing was asked: the server was away, or had its rate
 
 
 @dataclass
 class ChatClient:
     """Calls for any number of models over one connection pool. Use as an async context manager.
 
-    `endpoints` maps spec names to base URLs of running servers (they win over the spec's own). At most `concurrency` calls
-    are in flight; with None each server has as many as it bears (`serve.limit`); never more than this process may open files.
-    A call is tried `attempts` times: on 408/409/425/429 (Retry-After honoured), 5xx, timeouts, dropped connections, unreadable
-    bodies and completions that the server broke off, with exponential back-off, each wait drawn from its upper half (with
-    the defaults a server that restarts has at least half a minute). It is not tried again once `give_up_s` have passed, so
-    no call takes longer than `give_up_s` + `timeout_s` (25 minutes; about one where the server refuses at once). An answer
-    without a word in it is asked for twice more before it is believed.
+    A call is tried again on 408/409/425/429 (Retry-After honoured), 5xx, timeouts, dropped connections, unreadable bodies and
+    completions that the server broke off, with exponential back-off, each wait drawn from its upper half (with the defaults a
+    server that restarts has at least half a minute). No call takes longer than `give_up_s` + `timeout_s` (25 minutes; about one
+    where the server refuses at once). An answer without a word in it is asked for twice more before it is believed.
 
     An error that says that the prompt is too long, or against a content policy, is an answer. Any other status, a redirect, a
     body of more than `endpoint.max_response_mb` and a completion broken off in every try are `Rejected`; `ServerLost` is raised
-    when the tries are used up. A model that lost `lost_in_a_row` calls of at least `LOST_DIALOGUES` dialogues, with no answer
-    between them, is given up: what is asked of it later is lost at once; so is everything once `threshold` is reached.
-    `failures` lists all of these calls.
-
-    An answer that names another model than the first one did is no answer, and ends the run (`provenance.SameModel`). The store
-    keeps the messages of a call beside its reply if they have at most `keep_messages` bytes.
-    A server that is away is waited for up to `patience_s` (`serve.patience`; not one of `launched`, base URLs of servers that
-    died if they are away): such tries and their seconds count neither for `attempts` nor for `give_up_s`. `say` is told so.
-    Nothing is asked any more once `budget` is used up. `clock` and `sleep` are for tests.
-    Stored answers of the kinds that `retry` names are asked again, once; the old ones stay in the store beside the new.
-    With `offline`, whatever is not in the store raises `NotStored`.
+    when the tries are used up. An answer that names another model than the first one did is no answer, and ends the run
+    (`serve.store.SameModel`). Nothing is asked any more once `threshold` is reached or `budget` used up.
     """
 
     store: Store
     endpoints: Mapping[str, str] = field(default_factory=dict)
+    """Spec name → base URL of a running server; wins over the spec's own."""
     concurrency: int | None = None
+    """Calls in flight at most. None: each server has as many as it bears (`serve.limits.Limit`). Never more than this process
+    may open files."""
     attempts: int = 8
+    """Tries a call has. One that finds the server away counts only as `patience_s` says."""
     timeout_s: float = 600.0
+    """Seconds that a try may take."""
     give_up_s: float = 900.0
+    """Seconds after which a call is not tried again."""
     lost_in_a_row: int = 5
+    """A model that lost so many calls, of at least `LOST_DIALOGUES` dialogues, with no answer between them, is given up: what
+    is asked of it later is lost at once."""
     offline: bool = False
+    """Raise `NotStored` for whatever is not in the store."""
     threshold: Threshold = field(default_factory=Threshold)
-    keep_messages: int = provenance.KEPT
+    keep_messages: int = KEPT
+    """The store keeps the messages of a call beside its reply if they have at most so many bytes."""
     retry: Retry = field(default_factory=Retry)
+    """Kinds of stored answers that are asked again, once; the old ones stay in the store beside the new."""
     budget: Budget = field(default_factory=Budget)
     patience_s: float = 0.0
+    """Seconds that a server that is away is waited for (`serve.limits.Patience`)."""
     launched: Collection[str] = ()
+    """Base URLs of servers that are not waited for: they died if they are away."""
     say: Callable[[str], None] = lambda text: None
+    """Is told once a minute which server is waited for."""
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     backoff_s: float = 0.5
     backoff_max_s: float = 30.0
     tallies: dict[tuple[str, str], Tally] = field(default_factory=lambda: defaultdict(Tally))
+    """(Spec name, purpose) → what was asked and answered."""
     failures: list[FailedCall] = field(default_factory=list)
+    """All calls without an answer."""
 
     async def __aenter__(self) -> ChatClient:
-        most = connections()
-        # By base URL; fixed, one for all.
-        self._limits: dict[str, Limit] = defaultdict(lambda: Limit(self.concurrency, most))
+        self._connections = connections()
+        self._fixed_limit = Limit(self.concurrency, self._connections) if self.concurrency else None
+        self._servers: dict[str, _Server] = {}  # by base URL
         self._begun: dict[str, int] = {}  # session → its place in the order in which they began
-        self._silent: set[str] = set()  # servers that tell no queue
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=most),
+            connector=aiohttp.TCPConnector(limit=self._connections),
             timeout=aiohttp.ClientTimeout(total=self.timeout_s),
-            headers={"Accept-Encoding": ACCEPTED},
-            auto_decompress=False,  # `read_body` does, and stops in time
+            headers={"Accept-Encoding": http.ACCEPTED},
         )
         self._fingerprints: dict[str, str] = {}
-        self._rates: dict[str, Rate] = defaultdict(lambda: Rate(self.clock, self.sleep))  # by base URL, as all below
-        self._patience: dict[str, Patience] = defaultdict(lambda: Patience(self.patience_s, self.say, self.clock))
-        self._models = provenance.SameModel(self.store.models())
-        # (endpoint, served name) → the dialogues of the calls lost since its last answer
+        self._models = SameModel(self.store.models())
+        # (base URL, served name) → the dialogues of the calls lost since its last answer
         self._lost: dict[tuple[str, str], list[str]] = defaultdict(list)
         return self
 
@@ -167,13 +172,13 @@ class ChatClient:
 
     @property
     def width(self) -> int:
-        """How many pieces of work are worth having under way at once."""
+        """How many pieces of work are worth having in flight at once."""
         return self.concurrency or MOST
 
     @property
-    def found(self) -> dict[str, int]:
+    def limits(self) -> dict[str, int]:
         """Base URL → calls that it is given at once at this moment, where that adapts."""
-        return {} if self.concurrency else {url: limit.limit for url, limit in self._limits.items()}
+        return {} if self.concurrency else {url: server.limit.limit for url, server in self._servers.items()}
 
     def base_url(self, spec: ModelSpec, served_name: str | None = None) -> str:
         """Where a model (or one of its adapters, by served name) answers; `UserError` when nothing serves it."""
@@ -190,263 +195,177 @@ class ChatClient:
         for name in served_names:
             by_url[self.base_url(spec, name)].append(name)
         for url, names in by_url.items():
-            await self._check_one(spec, url, names)
-
-    async def _check_one(self, spec: ModelSpec, base_url: str, served_names: Sequence[str]) -> None:
-        url, where = f"{base_url}/models", _where(spec, base_url)
-        timeout = aiohttp.ClientTimeout(total=30)
-        try:
-            async with self._session.get(url, headers=_headers(spec), timeout=timeout, allow_redirects=False) as response:
-                if response.status in (404, 405):  # not every server has a list
-                    return
-                if response.status in (401, 403):
-                    raise UserError(f"{where}: the server refused the key (HTTP {response.status})")
-                if target := redirect_target(response):
-                    raise UserError(f"{where}: redirects to {_redact(spec, target)}; if that is the server, name its address")
-                raw, _ = await read_body(response, _LISTED)
-                listed = {str(entry["id"]) for entry in orjson.loads(raw)["data"]}
-        except (orjson.JSONDecodeError, KeyError, TypeError, BadEncoding):
-            return
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:  # ValueError: an address with a key in it
-            raise UserError(f"{where}: cannot be reached: {_redact(spec, error)}") from None
-        for name in served_names:
-            if name not in listed:
-                raise UserError(f"{where}: does not serve {name!r}: {_redact(spec, near(name, listed))}")
+            await http.check_models(self._session, spec, url, names)
 
     async def server_version(self, spec: ModelSpec, served_name: str) -> str | None:
         """The version of the vLLM server behind a model; None where it is another or does not say."""
-        return await provenance.server_version(self._session, self.base_url(spec, served_name))
+        return await http.server_version(self._session, self.base_url(spec, served_name))
 
     def key(self, spec: ModelSpec, question: Question, body: dict[str, Any] | None = None) -> str:
         """The call's key (64 hex digits)."""
         if spec.name not in self._fingerprints:
             self._fingerprints[spec.name] = spec.fingerprint()
-        return digest([self._fingerprints[spec.name], body or self._body(spec, question), dict(question.sample)])
+        return digest([self._fingerprints[spec.name], body or question.body(spec), dict(question.sample)])
 
     async def ask(self, spec: ModelSpec, question: Question) -> Reply:
-        """The model's reply: from the store when this call was finished before, else from the server."""
-        body = self._body(spec, question)
+        """The model's reply: from the store when this call was finished before, else from the server.
+
+        Raises `Unanswered` where there is no answer, `NotStored` with `offline`.
+        """
+        body = question.body(spec)
         key = self.key(spec, question, body)
         tally = self.tallies[spec.name, question.purpose]
-        stored, again = self.store.get(key), None
-        if stored is not None:
-            try:
-                reply = Reply.model_validate(stored)
-            except ValidationError:
-                raise UserError(f"{self.store.path}: a stored answer is damaged; move the file aside to start afresh") from None
+        reply, again = self.store.get(key), None
+        if reply is not None:
             readable = question.readable(reply.text) if question.readable and self.retry.reads else None
             again = self.retry.reason(key, reply, readable)
-        if stored is None or again:
+        if reply is None or again:
             if self.offline:
                 raise NotStored(key)
             if again and "seed" in body:  # the same seed would draw the same answer
-                body = body | {"seed": int(digest([body["seed"], self.store.times_replaced(key)], 7), 16)}
+                body |= {"seed": int(digest([body["seed"], self.store.times_replaced(key)], 7), 16)}
             try:
-                reply, seconds, attempt = await self._asked(spec, question, body, tally)
+                reply, call, seconds = await self._in_turn(spec, question, body, tally)
             except Unanswered as error:
-                about = str(question.sample.get("dialogue") or " ".join(map(str, question.sample.values())))
-                reason = (error.outcome, error.status, str(error))
-                self.failures.append(FailedCall(question.purpose, spec.name, about, *reason))
-                if not isinstance(error, NotAsked):
-                    await self.store.fail(key, about, question.purpose, spec.name, error.outcome, str(error))
+                await self._keep_failure(key, spec, question, error)
                 raise
-            origin = provenance.origin(spec, question.purpose, body, reply.model, attempt, self.keep_messages)
+            origin = Origin.of(spec, question.purpose, body, reply.model, call.attempts, self.keep_messages)
             await self.store.put(key, reply.model_dump(), seconds, origin, again)
             self.retry.done(key)
             tally.asked += 1
             tally.generated += reply.completion_tokens
             tally.seconds += seconds
-        tally.calls += 1
-        tally.cut_off += reply.finish_reason == "length"
-        tally.prompt_tokens += reply.prompt_tokens
-        tally.completion_tokens += reply.completion_tokens
-        tally.reasoning_tokens += reply.reasoning_tokens
+        tally.add(reply)
         return reply
 
-    @staticmethod
-    def _body(spec: ModelSpec, question: Question) -> dict[str, Any]:
-        sampling = question.sampling
-        body: dict[str, Any] = {
-            "model": question.served_name,
-            "messages": [{"role": m["role"], "content": defang(m["content"], m["role"])} for m in question.messages],
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            spec.endpoint.max_tokens_field: sampling.max_tokens,
-        }
-        if sampling.seed is not None:  # one seed a run, another stream a sample
-            body["seed"] = int(digest([sampling.seed, dict(question.sample)], 7), 16)
-        if question.logprobs and spec.endpoint.top_logprobs:
-            body |= {"logprobs": True, "top_logprobs": spec.endpoint.top_logprobs}
-        if spec.endpoint.constrained and question.choices:
-            body["structured_outputs"] = {"choice": list(question.choices)}
-        if spec.endpoint.constrained and question.regex:
-            body["structured_outputs"] = {"regex": question.regex}
-        return body
+    async def _keep_failure(self, key: str, spec: ModelSpec, question: Question, error: Unanswered) -> None:
+        item = str(question.sample.get("dialogue") or " ".join(map(str, question.sample.values())))
+        self.failures.append(FailedCall(question.purpose, spec.name, item, error.outcome, error.status, str(error)))
+        if not isinstance(error, NotAsked):
+            await self.store.fail(key, item, question.purpose, spec.name, error.outcome, str(error))
 
-    async def _queue(self, spec: ModelSpec, base_url: str) -> int | None:
-        """Calls that wait at a server, where it tells: one that wants a key is somebody else's, and is not asked."""
-        if spec.endpoint.api_key_env or base_url in self._silent:
-            return None
-        url, timeout = f"{base_url.removesuffix('/v1')}/metrics", aiohttp.ClientTimeout(total=5)
-        try:
-            async with self._session.get(url, timeout=timeout, allow_redirects=False) as response:
-                found = queue_length((await read_body(response, _LISTED))[0]) if response.status == 200 else None
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError, BadEncoding):
-            return None
-        if found is None:
-            self._silent.add(base_url)
-        return found
+    def _server(self, url: str) -> _Server:
+        if url not in self._servers:
+            limit = self._fixed_limit or Limit(None, self._connections)
+            patience = Patience(self.patience_s, self.say, self.clock)
+            self._servers[url] = _Server(url, limit, Rate(self.clock, self.sleep), patience)
+        return self._servers[url]
 
-    async def _asked(self, spec: ModelSpec, question: Question, body: dict[str, Any], tally: Tally) -> tuple[Reply, float, int]:
-        """The server's reply, the seconds that it took once the call had its turn, and which try it was."""
-        base_url = self.base_url(spec, question.served_name)
-        place = base_url, question.served_name
-        limit = self._limits["" if self.concurrency else base_url]
+    async def _in_turn(
+        self, spec: ModelSpec, question: Question, body: dict[str, Any], tally: Tally
+    ) -> tuple[Reply, _Call, float]:
+        """The server's reply, its call, and the seconds that it took once the call had its turn."""
+        server = self._server(self.base_url(spec, question.served_name))
+        place = server.url, question.served_name
         begun = self._begun.setdefault(question.session, len(self._begun)) if question.session else 0
-        await limit.acquire(begun)
+        await server.limit.acquire(begun)
         reply: Reply | None = None
         if cause := self.budget.begin_call():
             self.threshold.end(cause)
+        call = _Call(self.clock())
         try:
-            started = self.clock()
-            reply, attempt, waited = await self._tried(spec, question, orjson.dumps(body), tally, base_url, limit)
-            seconds = self.clock() - started - waited
+            reply = await self._answer(spec, question, orjson.dumps(body), tally, server, call)
+            seconds = self.clock() - call.started - call.idle
         except Rejected as error:
             self._lost[place].clear()  # it works
-            self._patience[base_url].answered()
+            server.patience.answered()
             self.threshold.rejected(place, error)
             raise
         finally:
-            limit.release()
-            self.budget.ended(spec, reply)
+            server.limit.release()
+            self.budget.end_call(spec, reply)
         self._lost[place].clear()
         self.threshold.answered(place)
         if problem := self._models.problem(spec, question.served_name, reply.model):
-            self.threshold.end(f"{_where(spec, base_url)}: {problem}")
-            raise Rejected(f"{_where(spec, base_url)}: {problem}")
-        return reply, seconds, attempt
+            problem = f"{http.place(spec, server.url)}: {problem}"
+            self.threshold.end(problem)
+            raise Rejected(problem)
+        return reply, call, seconds
 
-    async def _tried(
-        self, spec: ModelSpec, question: Question, payload: bytes, tally: Tally, base_url: str, limit: Limit
-    ) -> tuple[Reply, int, float]:
-        """The reply of as many tries as it takes, how many these were, and the seconds for which nothing was asked of a server
-        that was away or had its rate."""
-        where, place = _where(spec, base_url), (base_url, question.served_name)
-        lost = self._lost[place]
+    async def _answer(
+        self, spec: ModelSpec, question: Question, payload: bytes, tally: Tally, server: _Server, call: _Call
+    ) -> Reply:
+        """The reply, after as many tries as it takes."""
+        where, patience = http.place(spec, server.url), server.patience
+        lost = self._lost[server.url, question.served_name]
         if len(lost) >= self.lost_in_a_row and len(set(lost)) >= LOST_DIALOGUES:
             raise NotAsked(f"{where}: given up after {len(lost)} lost calls in a row")
-        problem: Exception | None = None
-        attempt, empty, away, waited = 0, 0, 0, 0.0
-        patience, rate = self._patience[base_url], self._rates[base_url]
-        rate.tighten(spec.endpoint)
+        server.rate.tighten(spec.endpoint)
         answers = patience.answers
-        started = self.clock()
         while True:
             if cause := self.budget.over():
                 self.threshold.end(cause)
             if self.threshold.cause:
                 raise NotAsked(f"{where}: not asked any more: the run ended early")
-            attempt += 1
-            wait = None
-            queued = self.clock()
-            aside = await rate.wait(len(payload), question.sampling.max_tokens)
-            tried = self.clock()
-            waited += tried - queued
+            call.attempts += 1
             try:
-                reply = await self._once(spec, question, base_url, payload)
-                patience.answered()
-                rate.settle(aside, reply.prompt_tokens + reply.completion_tokens or aside)
-                empty += reply.empty
-                if not reply.empty or empty == _EMPTY_TRIES or attempt == self.attempts:
-                    if limit.answered(question.purpose, self.clock() - tried):
-                        limit.adapt(await self._queue(spec, base_url))
-                    return reply, attempt, waited
+                reply = await self._try(spec, question, payload, server, call)
+                call.empty += reply.empty
+                if not reply.empty or call.empty == _EMPTY_TRIES or call.attempts == self.attempts:
+                    return reply
                 tally.retries += 1
                 continue
-            except (_Again, Unreadable, BadEncoding, aiohttp.ClientError, TimeoutError, OSError) as error:
+            except http.PASSING as error:
                 problem = error
-                rate.settle(aside, 0)
-                wait = error.wait if isinstance(error, _Again) else None
-                if _crowds(error):
-                    limit.crowded()
-            if not _away(problem):
+            wait = (problem.wait or 0.0) if isinstance(problem, http.PassingError) else 0.0
+            if not http.is_away(problem):
                 patience.answered()
-            elif (
-                patience.answers == answers and base_url not in self.launched and patience.lasts(where, _redact(spec, problem))
+            elif (  # away from everybody, not only from this call
+                patience.answers == answers
+                and server.url not in self.launched
+                and patience.lasts(where, http.redact(spec, problem))
             ):
-                attempt -= 1
-                away += 1
-                longest = min(self.backoff_max_s, self.backoff_s * 2 ** min(away, 30))
-                await self.sleep(max(wait or 0.0, random.uniform(longest / 2, longest)))
-                waited += self.clock() - tried
+                call.attempts -= 1
+                call.absences += 1
+                await self.sleep(max(wait, self._backoff(call.absences)))
+                call.idle += self.clock() - call.sent
                 continue
             answers = patience.answers
-            left = self.give_up_s - (self.clock() - started - waited)
-            if attempt == self.attempts or left <= 0:
-                break
+            left = self.give_up_s - (self.clock() - call.started - call.idle)
+            if call.attempts == self.attempts or left <= 0:
+                return self._last_resort(spec, question, server, call, problem)
             tally.retries += 1
-            longest = min(self.backoff_max_s, self.backoff_s * 2 ** (attempt - 1))
-            await self.sleep(min((wait or 0.0) + random.uniform(longest / 2, longest), left))
-        if isinstance(problem, _Again) and problem.believed:
-            return problem.believed, attempt, waited
-        told = problem if isinstance(problem, _Again | Unreadable) else f"{type(problem).__name__} {problem}"
-        last = f"{where}: gave up after {attempt} attempts: {_redact(spec, told)}"
+            await self.sleep(min(wait + self._backoff(call.attempts - 1), left))
+
+    async def _try(self, spec: ModelSpec, question: Question, payload: bytes, server: _Server, call: _Call) -> Reply:
+        """One try, when the server's rate allows it; what the server bears is learnt from its outcome."""
+        queued = self.clock()
+        reserved = await server.rate.wait(len(payload), question.sampling.max_tokens)
+        call.sent = self.clock()
+        call.idle += call.sent - queued
+        try:
+            reply = await http.post_chat(self._session, spec, server.url, payload, question.session)
+        except http.PASSING as error:
+            server.rate.settle(reserved, 0)
+            if http.is_crowded(error):
+                server.limit.crowded()
+            raise
+        server.patience.answered()
+        server.rate.settle(reserved, reply.prompt_tokens + reply.completion_tokens or reserved)
+        if not reply.empty and server.limit.answered(question.purpose, self.clock() - call.sent):
+            server.limit.adapt(await self._queue(spec, server))
+        return reply
+
+    async def _queue(self, spec: ModelSpec, server: _Server) -> int | None:
+        """Calls that wait at a server, where it tells: one that wants a key is somebody else's, and is not asked."""
+        if spec.endpoint.api_key_env or not server.tells_queue:
+            return None
+        metrics = await http.probe(self._session, f"{server.url.removesuffix('/v1')}/metrics")
+        waiting = queue_length(metrics or b"")
+        server.tells_queue = waiting is not None or metrics is None
+        return waiting
+
+    def _backoff(self, exponent: int) -> float:
+        longest = min(self.backoff_max_s, self.backoff_s * 2 ** min(exponent, 30))
+        return random.uniform(longest / 2, longest)
+
+    def _last_resort(self, spec: ModelSpec, question: Question, server: _Server, call: _Call, problem: Exception) -> Reply:
+        """The reply that the last try's error stands for. Raises `Rejected` or `ServerLost` where it stands for none."""
+        if isinstance(problem, http.PassingError) and problem.believed:
+            return problem.believed
+        cause = problem if isinstance(problem, http.PassingError | Unreadable) else f"{type(problem).__name__} {problem}"
+        message = f"{http.place(spec, server.url)}: gave up after {call.attempts} attempts: {http.redact(spec, cause)}"
         if isinstance(problem, BadFinish):
-            raise Rejected(last)
-        lost.append(question.session or str(dict(question.sample)))
-        raise ServerLost(last, problem.status if isinstance(problem, _Again) else None)
-
-    async def _once(self, spec: ModelSpec, question: Question, base_url: str, payload: bytes) -> Reply:
-        """The reply of one try. Raises `Rejected` where another would change nothing; whatever else is raised may pass."""
-        url, where, room = f"{base_url}/chat/completions", _where(spec, base_url), spec.endpoint.max_response_mb
-        headers = _headers(spec)
-        if question.session:  # an id may hold what no header may carry
-            headers["X-Session-Id"] = quote(question.session, safe="")
-        async with self._session.post(url, data=payload, headers=headers, allow_redirects=False) as response:
-            status = response.status
-            # Of an error the beginning will do.
-            raw, whole = await read_body(response, (room if status == 200 else 1) * _MEGABYTE)
-        if status == 200 and whole:
-            return read_reply(spec, raw, spec.api_key())
-        if status == 200:
-            raise Rejected(f"{where}: an answer of more than {room} MB (endpoint.max_response_mb)", status)
-        problem, meaning = f"HTTP {status}: {error_text(raw) or 'an empty body'}", meaning_of(status, raw)
-        if status in RETRIED_STATUS or status >= 500:
-            believed = reply_of_error(meaning) if meaning and status >= 500 else None
-            raise _Again(problem, status, retry_after(response.headers.get("Retry-After")), believed)
-        if meaning and status >= 400:
-            return reply_of_error(meaning)
-        if target := redirect_target(response):
-            problem = f"HTTP {status}: redirects to {target}, which is not followed: name that address if it is the server's"
-        raise Rejected(f"{where}: {_redact(spec, problem)}", status)
-
-
-def _headers(spec: ModelSpec) -> dict[str, str]:
-    key = spec.api_key()
-    return {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
-
-
-def _redact(spec: ModelSpec, problem: object) -> str:
-    """A problem as one short line without the key; the key goes first, so that no half of it is left at the cut."""
-    text = mask_message(" ".join(str(problem).split()), spec.api_key())
-    return printable(text[:300])[:300] or type(problem).__name__
-
-
-def _where(spec: ModelSpec, base_url: str) -> str:
-    """A model and its endpoint, for messages."""
-    return f"model {spec.name} at {base_url}"
-
-
-def _away(error: Exception) -> bool:
-    """Whether an error says that the server is not there for the moment."""
-    if isinstance(error, _Again):
-        return error.status in CROWDED
-    refused = isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError)
-    return refused and getattr(error, "errno", None) not in (errno.EMFILE, errno.ENFILE)
-
-
-def _crowds(error: Exception) -> bool:
-    """Whether an error says that fewer calls at once would be better; no more files may be opened is one that is ours."""
-    if isinstance(error, _Again):
-        return error.status in CROWDED
-    return isinstance(error, TimeoutError) or getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE)
+            raise Rejected(message)
+        self._lost[server.url, question.served_name].append(question.session or str(dict(question.sample)))
+        raise ServerLost(message, problem.status if isinstance(problem, http.PassingError) else None)

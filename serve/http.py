@@ -1,65 +1,126 @@
-"""HTTP as a call needs it: bodies capped while they are decompressed, waits that servers ask for, redirects by name."""
+"""One HTTP exchange with a server: a chat request, or a question about the server itself.
+
+Bodies are capped, redirects are named and not followed, and no key is ever repeated in a message.
+"""
 
 from __future__ import annotations
 
 import email.utils
+import errno
 import math
 import time
-import zlib
-from urllib.parse import urljoin, urlsplit, urlunsplit
+from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
 import aiohttp
+import orjson
 
-ACCEPTED = "gzip, deflate"  # what `read_body` decompresses: never more than it may keep
-_GZIP, _ZLIB, _RAW = 31, 15, -15  # zlib's `wbits`
+from core.errors import UserError, near, printable
+from core.masking import mask_message
+from core.specs import ModelSpec
+from serve.answers import Reply, Unreadable, read_reply, reply_of_error
+from serve.failures import Rejected
+from serve.limits import CROWDED
+from serve.server_errors import error_text, meaning_of
+
+RETRIED_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
+ACCEPTED = "gzip, deflate"
+MEGABYTE = 2**20
+LISTING = 8 * MEGABYTE  # bytes that a server's list of models or of its figures may have
+_OUT_OF_FILES = (errno.EMFILE, errno.ENFILE)
 
 
-class BadEncoding(Exception):
-    """A body that cannot be decompressed."""
+class PassingError(Exception):
+    """An error status that may pass: `status`, the seconds that the server asks to `wait`, and the reply that the error stands
+    for if it stays (`believed`)."""
+
+    def __init__(self, problem: str, status: int, wait: float | None, believed: Reply | None) -> None:
+        super().__init__(problem)
+        self.status, self.wait, self.believed = status, wait, believed
+
+
+PASSING = (PassingError, Unreadable, aiohttp.ClientError, TimeoutError, OSError)  # what another try may mend
 
 
 async def read_body(response: aiohttp.ClientResponse, most: int) -> tuple[bytes, bool]:
-    """The body, decompressed, and whether that is all of it: reading stops at `most` bytes, and no more are ever held.
-
-    The session must not decompress by itself (`auto_decompress=False`). Raises `BadEncoding`.
-    """
-    expand = _Expander(response.headers.get("Content-Encoding", ""), most)
+    """The body and whether that is all of it: reading stops at `most` bytes. aiohttp decompresses in pieces of bounded size, so
+    never much more is held."""
+    body = bytearray()
     async for chunk in response.content.iter_any():
-        if not expand.feed(chunk):
-            return bytes(expand.body[:most]), False
-    return bytes(expand.body), True
+        room = most - len(body)
+        body += chunk[:room]
+        if len(chunk) > room:
+            return bytes(body), False
+    return bytes(body), True
 
 
-class _Expander:
-    """Decompresses what it is fed into `body`, up to one byte more than `most`."""
+async def post_chat(session: aiohttp.ClientSession, spec: ModelSpec, base_url: str, payload: bytes, about: str | None) -> Reply:
+    """The reply to one chat request. `about` keeps requests of one dialogue on one server behind a router.
 
-    def __init__(self, encoding: str, most: int) -> None:
-        self.body = bytearray()
-        self._most = most
-        self._encoding = encoding.strip().lower()
-        if self._encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
-            raise BadEncoding(f"Content-Encoding {encoding[:40]!r}, which was not asked for")
-        self._stream: zlib._Decompress | None = None
+    Raises `Rejected` where another try would change nothing, one of `PASSING` where it might.
+    """
+    headers = key_header(spec) | {"Content-Type": "application/json"}
+    if about:  # an id may hold what no header may carry
+        headers["X-Session-Id"] = quote(about, safe="")
+    where, megabytes = place(spec, base_url), spec.endpoint.max_response_mb
+    async with session.post(f"{base_url}/chat/completions", data=payload, headers=headers, allow_redirects=False) as response:
+        status = response.status
+        # Of an error the beginning will do.
+        raw, whole = await read_body(response, (megabytes if status == 200 else 1) * MEGABYTE)
+    if status == 200 and whole:
+        return read_reply(spec, raw, spec.api_key())
+    if status == 200:
+        raise Rejected(f"{where}: an answer of more than {megabytes} MB (endpoint.max_response_mb)", status)
+    problem, meaning = f"HTTP {status}: {error_text(raw) or 'an empty body'}", meaning_of(status, raw)
+    if status in RETRIED_STATUS or status >= 500:
+        believed = reply_of_error(meaning) if meaning and status >= 500 else None
+        raise PassingError(problem, status, retry_after(response.headers.get("Retry-After")), believed)
+    if meaning and status >= 400:
+        return reply_of_error(meaning)
+    if target := redirect_target(response):
+        problem = f"HTTP {status}: redirects to {target}, which is not followed: name that address if it is the server's"
+    raise Rejected(f"{where}: {redact(spec, problem)}", status)
 
-    def feed(self, chunk: bytes) -> bool:
-        """Take a chunk; False once there is more than allowed."""
-        if self._encoding in ("", "identity"):
-            self.body += chunk[: self._most + 1 - len(self.body)]
-            return len(self.body) <= self._most
-        while chunk and len(self.body) <= self._most:
-            if self._stream is None or self._stream.eof:  # gzip bodies may have several members
-                self._stream = zlib.decompressobj(self._wbits(chunk))
-            try:
-                self.body += self._stream.decompress(chunk, self._most + 1 - len(self.body))
-            except zlib.error as error:
-                raise BadEncoding(f"a {self._encoding} body that cannot be decompressed ({error})") from None
-            chunk = self._stream.unused_data if self._stream.eof else self._stream.unconsumed_tail
-        return len(self.body) <= self._most
 
-    def _wbits(self, chunk: bytes) -> int:
-        if self._encoding != "deflate":
-            return _GZIP
-        return _ZLIB if chunk[0] & 0x0F == 8 else _RAW  # some servers send deflate without zlib's header
+async def check_models(session: aiohttp.ClientSession, spec: ModelSpec, base_url: str, served_names: list[str]) -> None:
+    """Ask a server which models it serves; `UserError` when it cannot be reached or does not serve these names."""
+    where, timeout = place(spec, base_url), aiohttp.ClientTimeout(total=30)
+    try:
+        async with session.get(
+            f"{base_url}/models", headers=key_header(spec), timeout=timeout, allow_redirects=False
+        ) as response:
+            if response.status in (404, 405):  # not every server has a list
+                return
+            if response.status in (401, 403):
+                raise UserError(f"{where}: the server refused the key (HTTP {response.status})")
+            if target := redirect_target(response):
+                raise UserError(f"{where}: redirects to {redact(spec, target)}; if that is the server, name its address")
+            raw, _ = await read_body(response, LISTING)
+            models = {str(entry["id"]) for entry in orjson.loads(raw)["data"]}
+    except (orjson.JSONDecodeError, KeyError, TypeError, aiohttp.ClientPayloadError):
+        return
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:  # ValueError: an address with a key in it
+        raise UserError(f"{where}: cannot be reached: {redact(spec, error)}") from None
+    for name in served_names:
+        if name not in models:
+            raise UserError(f"{where}: does not serve {name!r}: {redact(spec, near(name, models))}")
+
+
+async def probe(session: aiohttp.ClientSession, url: str) -> bytes | None:
+    """What a GET without a key yields within five seconds: the body of a 200, empty for another status, None for an error."""
+    try:
+        async with session.get(url, timeout=aiohttp.ClientTimeout(total=5), allow_redirects=False) as response:
+            return (await read_body(response, LISTING))[0] if response.status == 200 else b""
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+        return None
+
+
+async def server_version(session: aiohttp.ClientSession, base_url: str) -> str | None:
+    """The version of a vLLM server by its `/version`; None where there is no such thing."""
+    try:
+        version = orjson.loads(await probe(session, f"{base_url.removesuffix('/v1')}/version") or b"")["version"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return None
+    return version[:100] if isinstance(version, str) else None
 
 
 def redirect_target(response: aiohttp.ClientResponse) -> str | None:
@@ -86,3 +147,35 @@ def retry_after(value: str | None) -> float | None:
         except (ValueError, OverflowError):
             return None
     return None if math.isnan(seconds) else min(max(seconds, 0.0), 600.0)
+
+
+def key_header(spec: ModelSpec) -> dict[str, str]:
+    """The header that carries the spec's key; none without a key."""
+    key = spec.api_key()
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+def redact(spec: ModelSpec, problem: object) -> str:
+    """A problem as one short line without the key; the key goes first, so that no half of it is left at the cut."""
+    text = mask_message(" ".join(str(problem).split()), spec.api_key())
+    return printable(text[:300])[:300] or type(problem).__name__
+
+
+def place(spec: ModelSpec, base_url: str) -> str:
+    """A model and its endpoint, for messages."""
+    return f"model {spec.name} at {base_url}"
+
+
+def is_away(error: Exception) -> bool:
+    """Whether an error says that the server is not there for the moment."""
+    if isinstance(error, PassingError):
+        return error.status in CROWDED
+    refused = isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError)
+    return refused and getattr(error, "errno", None) not in _OUT_OF_FILES
+
+
+def is_crowded(error: Exception) -> bool:
+    """Whether an error says that fewer calls at once would be better; too many open files is one on this side."""
+    if isinstance(error, PassingError):
+        return error.status in CROWDED
+    return isinstance(error, TimeoutError) or getattr(error, "errno", None) in _OUT_OF_FILES

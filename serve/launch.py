@@ -19,7 +19,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any
@@ -29,11 +29,8 @@ from rich.text import Text
 
 from core.errors import UserError
 from core.specs import KEY_VARIABLES
-from serve.environment import without_secrets
 from serve.guard import GRACE
-from serve.plan import MODULE, ROUTER, ServerPlan, has_gpu, plan_servers
-
-__all__ = ["ServerPlan", "Servers", "free_port", "has_gpu", "plan_servers", "port_taken"]
+from serve.plan import MODULE, ROUTER, ServerPlan
 
 TAIL = 15  # log lines shown when a server dies
 
@@ -256,3 +253,36 @@ def _obituary(server: _Running, what: str) -> str:
     exit_code = "" if code is None else f" (exit code {code})"
     shown = "\n".join(_plain(line) for line in lines[-TAIL:]) or "(empty)"
     return f"server {server.plan.name} {what}{exit_code}{': ' + hint if hint else ''}; log {server.plan.log}, its end:\n{shown}"
+
+
+HUB_VARIABLES = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH"})
+_SECRET_NAME = re.compile(
+    r"(?:^|_)(?:(?:\w*API)?KEYS?|TOKENS?|SECRETS?|PASSW(?:OR)?DS?|PASSPHRASE|PWD|CREDENTIALS?|AUTH|PAT|COOKIE|DSN)(?:_|$)"
+    r"|(?:KEY|TOKEN|SECRET|PASSWORD)$",
+    re.I,
+)
+_SECRET_VALUE = re.compile(r"(?:sk-|hf_|gh[opsu]_|github_pat_|glpat-|xox[abp]-|AKIA|AIza|Bearer )|.*-----BEGIN", re.S)
+_SECRET_IN_ADDRESS = re.compile(r"://[^/@\s:]*:[^/@\s]+@")
+_SWITCHES = frozenset({"", "0", "1", "true", "false", "yes", "no", "on", "off"})
+_FOLDERS = frozenset({"PWD", "OLDPWD"})
+
+
+def without_secrets(variables: Mapping[str, str], named: Iterable[str] = (), hub: bool = False) -> dict[str, str]:
+    """The environment of a server: the variables that hold no secret, by their name, by what their value looks like, and by
+    `named` (those that hold keys of endpoints). With `hub`, the hub's token stays, and a proxy's password.
+
+    A server runs code from a checkpoint's publisher and from many packages, and needs none of the keys that a shell holds. One
+    that needs a secret (weights in a bucket) has to be started by hand and named with --endpoint.
+    """
+    keys = set(named)
+    return {
+        name: value
+        for name, value in variables.items()
+        if (hub and (name in HUB_VARIABLES or name.lower().endswith("_proxy"))) or not (name in keys or _secret(name, value))
+    }
+
+
+def _secret(name: str, value: str) -> bool:
+    if name in _FOLDERS or value.lower() in _SWITCHES:
+        return False
+    return bool(_SECRET_NAME.search(name) or _SECRET_VALUE.match(value) or _SECRET_IN_ADDRESS.search(value))

@@ -1,8 +1,10 @@
-"""Finished model calls of a run, in one SQLite file. What is in it is never asked, or paid for, again."""
+"""Finished model calls of a run, in one SQLite file, and which model answered them. What is in it is never asked, or paid for,
+again."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
@@ -11,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from pydantic import ValidationError
 
 from core.errors import UserError
+from core.specs import ModelSpec
+from serve.answers import Reply
 
 _COLUMNS = "role TEXT, spec TEXT, model TEXT, finish_reason TEXT, time REAL, attempt INTEGER, prompt TEXT"
 _ADDED = [column.split()[0] for column in _COLUMNS.split(", ")]  # null in stores that were made before there were these
@@ -44,6 +49,9 @@ _FAIL = (
 _ORDER = (_SET_ASIDE, _PROMPT, _NAME, _PUT, _FAIL, _ANSWERED)  # of one commit: an answer is put aside before it is replaced
 
 
+KEPT = 32 * 1024  # bytes of a call's messages that the store keeps by default
+
+
 @dataclass(frozen=True)
 class Origin:
     """Where a reply came from: who was asked for what (`role`, `spec`, `served`), which model the server says answered
@@ -58,6 +66,34 @@ class Origin:
     attempt: int
     prompt: str
     messages: bytes | None = None
+
+    @classmethod
+    def of(cls, spec: ModelSpec, role: str, body: dict[str, Any], model: str | None, attempt: int, kept: int) -> Origin:
+        """That of a reply to `body`, with the messages if they have at most `kept` bytes."""
+        sent = orjson.dumps(body["messages"])
+        prompt, messages = hashlib.sha256(sent).hexdigest(), sent if len(sent) <= kept else None
+        reference = None if spec.endpoint.any_model else model
+        return cls(role, spec.name, body["model"], model, reference, attempt, prompt, messages)
+
+
+class SameModel:
+    """Whether one model answers from a run's start to its end: the name that a server gave with the first answer holds for the
+    spec and the name that it is asked for, also when the run goes on later. `known` is what the store has of them."""
+
+    def __init__(self, known: dict[tuple[str, str], str]) -> None:
+        self._known = known
+
+    def problem(self, spec: ModelSpec, served: str, named: str | None) -> str | None:
+        """What is wrong with an answer that names this model; None where nothing is, or the server names none."""
+        if named is None or spec.endpoint.any_model:
+            return None
+        first = self._known.setdefault((spec.name, served), named)
+        if named == first:
+            return None
+        return (
+            f"asked for {served!r}, the model {named!r} answered; at the start of this run it was {first!r}. Its answer "
+            "is not used: ask the old model, use another --out, or set endpoint.any_model: true in the spec if they are one"
+        )
 
 
 class Store:
@@ -91,12 +127,14 @@ class Store:
         self._commit: asyncio.Task[None] | None = None
         self._next: asyncio.Future[None] | None = None
 
-    def get(self, key: str) -> dict[str, Any] | None:
+    def get(self, key: str) -> Reply | None:
         """The reply of a finished call, or None."""
         try:
             row = self._db.execute("SELECT reply FROM calls WHERE key = ?", (key,)).fetchone()
-            return orjson.loads(row[0]) if row else None
-        except (sqlite3.Error, orjson.JSONDecodeError) as error:
+            return Reply.model_validate_json(row[0]) if row else None
+        except ValidationError:
+            raise UserError(f"{self.path}: a stored answer is damaged; move the file aside to start afresh") from None
+        except sqlite3.Error as error:
             raise UserError(f"call store cannot be read: {self.path}: {_problem(error)}") from None
 
     def __len__(self) -> int:
@@ -121,12 +159,12 @@ class Store:
 
     def tokens(self) -> dict[str | None, tuple[int, int, int]]:
         """Spec → (answers, prompt tokens, completion tokens), replaced ones included; None: of an older version."""
-        found: dict[str | None, tuple[int, int, int]] = {}
+        counts: dict[str | None, tuple[int, int, int]] = {}
         sums = ", ".join(f"sum(json_extract(CAST(reply AS TEXT), '$.{name}_tokens'))" for name in ("prompt", "completion"))
         both = "(SELECT spec, reply FROM calls UNION ALL SELECT spec, reply FROM replaced)"
         for spec, answers, prompt, completion in self._rows(f"SELECT spec, count(*), {sums} FROM {both} GROUP BY spec"):
-            found[spec] = answers, prompt or 0, completion or 0
-        return found
+            counts[spec] = answers, prompt or 0, completion or 0
+        return counts
 
     def models(self) -> dict[tuple[str, str], str]:
         """(Spec, served name) → what the server called the model that answered first."""

@@ -11,12 +11,20 @@ from core.files import write_json, write_jsonl
 from core.records import Dialogue, HumanScore, Judgement, Language, RoleCard, Termination, Turn, Usage
 from core.rubrics import load_rubric
 from core.tables import Table
-from evalsuite.report.headlines import ranks_of
+from evalsuite.report.charts import (
+    agreement_charts,
+    calibration_charts,
+    confusion_charts,
+    distribution_charts,
+    score_charts,
+    termination_charts,
+)
 from evalsuite.report.report import ReportContent
 from evalsuite.statistics.agreement import agreement
-from evalsuite.statistics.judges import confusion, confusion_tables
+from evalsuite.statistics.judges import calibration, confusion, confusion_tables
 from evalsuite.statistics.leaderboard import leaderboard, pairwise_differences
-from evalsuite.statistics.summary import AGREEMENT, costs, distributions, terminations
+from evalsuite.statistics.summary import AGREEMENT, SCORES, TERMINATIONS, costs, distributions, terminations
+from evalsuite.statistics.tally import Tally
 
 RUBRIC = load_rubric("esc_eval")
 SEEKER = {
@@ -100,13 +108,15 @@ def write_run(folder: Path, framework: str | None = "esc_eval") -> None:
     EmoHarbor's has verdicts on single turns too.
     """
     content = make_content()
-    dialogues = [d.model_copy(update={"framework": framework or d.framework}) for d in content.dialogues]
+    records = content.tally
+    gold_judgements, gold_scores = gold_set(records)
+    dialogues = [d.model_copy(update={"framework": framework or d.framework}) for d in records.dialogues]
     write_jsonl(folder / "dialogues.jsonl", dialogues)
-    write_jsonl(folder / "judgements.jsonl", content.judgements)
+    write_jsonl(folder / "judgements.jsonl", records.judgements)
     write_jsonl(folder / "cards.jsonl", content.cards.values())
-    write_jsonl(folder / "gold_judgements.jsonl", content.gold_judgements)
-    write_jsonl(folder / "gold_scores.jsonl", content.gold_scores)
-    write_json(folder / "agreement.json", {"agreement": agreement(content.gold_judgements, content.gold_scores)})
+    write_jsonl(folder / "gold_judgements.jsonl", gold_judgements)
+    write_jsonl(folder / "gold_scores.jsonl", gold_scores)
+    write_json(folder / "agreement.json", {"agreement": agreement(gold_judgements, gold_scores)})
     supporters = [spec(name, base, group="open") for name, base in BASES.items()]
     supporters.append(spec("tide-1.5b-instruct-zh", None, group="domain"))
     simulate = {"framework": framework, "supporters": supporters, "seeker": spec("seeker-135m", "org/Qwen1.5-7B")}
@@ -116,7 +126,7 @@ def write_run(folder: Path, framework: str | None = "esc_eval") -> None:
     if framework == "emoharbor":
         simulate |= {"mode": "native", "thinker": None, "simulator": "thinker_talker"}
         score |= {"judging": "states"}
-        verdicts = {(j.dialogue_id, j.dimension): j for j in content.judgements}
+        verdicts = {(j.dialogue_id, j.dimension): j for j in records.judgements}
         turns = [
             verdicts[dialogue.id, dimension].model_copy(update={"turn": turn})
             for dialogue in dialogues
@@ -172,6 +182,56 @@ def _made(cards: int, supporters: tuple[tuple[str, float], ...], poison: bool, w
                 )
                 dialogues.append(dialogue)
                 judgements += [_verdict(draw, dialogue, dimension, skill, bad) for dimension in RUBRIC.dimensions]
+    tally = Tally(dialogues, judgements, RUBRIC)
+    verdicts, gold = gold_set(tally)
+    matrices = confusion(verdicts, gold)
+    given, ends = distributions(judgements, RUBRIC), terminations(dialogues)
+    tables = [
+        *leaderboard(tally.boards, RUBRIC),
+        *pairwise_differences(tally.boards),
+        given,
+        Table("agreement_en", "Agreement with gold, en", ("dimension", "ACC"), (("Fluency", 61.0),), (), AGREEMENT),
+        *confusion_tables(matrices, {}),
+        ends,
+        costs(dialogues, {"ranker": Usage(prompt_tokens=91234, completion_tokens=672, calls=96)}, {"dialogues": 41.25}),
+    ]
+    figures = {"acc": 0.61, "acc_low": 0.5, "acc_high": 0.71, "acc_soft": 0.93, "majority_acc": 0.42, "majority_acc_soft": 0.88}
+    agreed = {language: {name: figures for name in [*RUBRIC.dimensions, "average"]} for language in ("en", "zh")}
+    charts = {
+        SCORES: [*score_charts(tally), *distribution_charts(given, RUBRIC)],
+        AGREEMENT: [
+            *agreement_charts(agreed, RUBRIC, "paper", True),
+            *confusion_charts(confusion(verdicts, gold, RUBRIC.scales), RUBRIC, True),
+            *calibration_charts(calibration(verdicts, gold), True),
+        ],
+        TERMINATIONS: list(termination_charts(ends)),
+    }
+    return ReportContent(
+        title="ESC-Eval demonstration" + bad,
+        framework="esc_eval",
+        mode="paper",
+        plumbing=True,
+        synthetic_gold=True,
+        tally=tally,
+        cards=own_cards,
+        tables=tables,
+        charts=charts,
+        generated="2024-06-19",
+        agreement=agreed,
+        config={
+            "fingerprints": {"harbour-8b": "9f2c41d07be35a68", "ranker": "31be0c55ad90f7e2"},
+            "supporters": [name + bad for name, _ in supporters],
+            "dialogue": {"exchanges": 5, "language": ["en", "zh"]},
+        },
+        timing={"dialogues": 41.25},
+        warnings=[f"The judge ranker shares its base with {supporters[0][0]}{bad}."],
+        risks={dialogues[1].id: {0: ["self-harm"]}},
+    )
+
+
+def gold_set(tally: Tally) -> tuple[list[Judgement], list[HumanScore]]:
+    """The judge's verdicts on the first and the last 40 dialogues, and what a person gave them."""
+    draw, judgements = random.Random(8), tally.judgements
     ruled = {j.dialogue_id for j in judgements[: 7 * 40]} | {j.dialogue_id for j in judgements[-7 * 40 :]}
     verdicts = [j for j in judgements if j.dialogue_id in ruled]
     gold = [
@@ -185,41 +245,7 @@ def _made(cards: int, supporters: tuple[tuple[str, float], ...], poison: bool, w
         )
         for j in verdicts
     ]
-    tables = [
-        *leaderboard(dialogues, judgements, RUBRIC),
-        *pairwise_differences(dialogues, judgements, RUBRIC),
-        distributions(judgements, RUBRIC),
-        Table("agreement_en", "Agreement with gold, en", ("dimension", "ACC"), (("Fluency", 61.0),), (), AGREEMENT),
-        *confusion_tables(confusion(verdicts, gold), {}),
-        terminations(dialogues),
-        costs(dialogues, {"ranker": Usage(prompt_tokens=91234, completion_tokens=672, calls=96)}, {"dialogues": 41.25}),
-    ]
-    figures = {"acc": 0.61, "acc_low": 0.5, "acc_high": 0.71, "acc_soft": 0.93, "majority_acc": 0.42, "majority_acc_soft": 0.88}
-    return ReportContent(
-        title="ESC-Eval demonstration" + bad,
-        framework="esc_eval",
-        mode="paper",
-        plumbing=True,
-        synthetic_gold=True,
-        rubric=RUBRIC,
-        cards=own_cards,
-        dialogues=dialogues,
-        judgements=judgements,
-        tables=tables,
-        generated="2024-06-19",
-        agreement={language: {name: figures for name in [*RUBRIC.dimensions, "average"]} for language in ("en", "zh")},
-        config={
-            "fingerprints": {"harbour-8b": "9f2c41d07be35a68", "ranker": "31be0c55ad90f7e2"},
-            "supporters": [name + bad for name, _ in supporters],
-            "dialogue": {"exchanges": 5, "language": ["en", "zh"]},
-        },
-        timing={"dialogues": 41.25},
-        gold_judgements=verdicts,
-        gold_scores=gold,
-        ranks=ranks_of(dialogues, judgements, RUBRIC),
-        warnings=[f"The judge ranker shares its base with {supporters[0][0]}{bad}."],
-        risks={dialogues[1].id: {0: ["self-harm"]}},
-    )
+    return verdicts, gold
 
 
 def _verdict(draw: random.Random, dialogue: Dialogue, dimension: str, skill: float, bad: str) -> Judgement:

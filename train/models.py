@@ -12,10 +12,12 @@ import orjson
 
 from core.errors import UserError
 from core.files import read_object
-from serve.checkpoints.embedded import EMBEDDED_PREFIX, check_checkpoint, local_path, materialise
-from serve.checkpoints.folders import stored_tensors
-from serve.checkpoints.merge import CONFIG, WEIGHTS, adapter_rank
+from core.specs import EMBEDDED_PREFIX
+from serve.checkpoints.embedded import materialise
+from serve.checkpoints.lora import CONFIG, WEIGHTS, adapter_rank
 from serve.checkpoints.model_card import read_training
+from serve.checkpoints.places import local_path
+from serve.checkpoints.tensors import check_checkpoint, stored_tensors
 from train.examples import check_tokenizer, serves_alike
 from train.recipes import Recipe
 from train.session import say

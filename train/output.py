@@ -18,9 +18,9 @@ import orjson
 
 from core.errors import UserError
 from core.files import digest, sha256_file, write_json
-from serve.checkpoints.embedded import safetensors_problem
-from serve.checkpoints.merge import CONFIG, WEIGHTS
+from serve.checkpoints.lora import CONFIG, WEIGHTS
 from serve.checkpoints.model_card import Training, write_card
+from serve.checkpoints.tensors import safetensors_problem
 from train.examples import Prepared
 from train.recipes import Recipe
 from train.session import hardware, is_main_process

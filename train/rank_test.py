@@ -24,7 +24,7 @@ from core.paths import IN_FILE, IN_MODEL, Reads, Writes
 from core.records import Judgement
 from core.rubrics import Rubric
 from data_prep.scores.rank_sft import RankExample
-from serve.checkpoints.merge import adapter_rank
+from serve.checkpoints.lora import adapter_rank
 from train.decoding import Decoder, Shares, batched, units
 from train.examples import chatml, encode_prompt, read_rank, rubric_beside, score_tokens
 from train.models import adapter_switched_on, load_adapters, load_base, load_tokenizer, precision

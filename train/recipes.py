@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args, get_
 
 from core.errors import UserError, near
 from core.files import CONFIGS, load_yaml
-from serve.checkpoints.merge import LORA_RANKS, PLAIN_FIELDS, PLAIN_INITS, lora_rank_limit
+from serve.checkpoints.lora import LORA_RANKS, PLAIN_FIELDS, PLAIN_INITS, lora_rank_limit
 
 if TYPE_CHECKING:
     from peft import LoraConfig

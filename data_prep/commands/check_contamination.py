@@ -39,7 +39,7 @@ def check_contamination(
         list[Path],
         typer.Option(
             "--data",
-            help="JSONL of role-play examples, Dialogues or SupportDialogues, or your own corpus (README). Repeat for more.",
+            help="JSONL of role-play examples, Dialogues, SupportDialogues or your own corpus (docs/data.md). Repeat for more.",
         ),
         IN_FILE,
     ],
@@ -50,7 +50,7 @@ def check_contamination(
     """Search data for dialogues that evaluation cards may have been made from. Exit code 1 when something is flagged.
 
     Cards that were made from none of these dialogues are flagged too. Beside the count stands how many of so many cards that is
-    in a corpus of this size: the fewest and the most over corpora of support that are no card's source (the README has them).
+    in a corpus of this size: the fewest and the most over corpora of support that are no card's source (docs/measurements.md).
 
     Word statistics come from the data searched: give all files of a set at once. Writes OUT/matches.jsonl (each card's best
     matches and all flagged ones) and the manifest, with both counts.

@@ -16,7 +16,7 @@ from core.ledger import Build
 from core.options import OutOption, StrictOption, console, writes
 from core.paths import IN_FOLDER, Writes
 from core.records import Language, RoleCard
-from core.rows import Rows
+from core.rows import CorpusReader
 from data_prep.cards import load_cards
 from data_prep.published import Clone, find_clone, read_dialogues, read_scores
 from data_prep.published.prompts import LANGUAGES, Found, edited, find_prompts, pack_files
@@ -99,10 +99,10 @@ def _runs(clone: Clone, cards: dict[tuple[str, Language], list[RoleCard]], build
         build,
         "dialogues",
         strict,
-        lambda rows: (
+        lambda reader: (
             dialogue
             for run in clone.results.values()
-            for dialogue in read_dialogues(run, cards.get(("test cards", run.language), []), rows)
+            for dialogue in read_dialogues(run, cards.get(("test cards", run.language), []), reader)
         ),
     )
     known = {dialogue.id for dialogue in dialogues}
@@ -110,16 +110,16 @@ def _runs(clone: Clone, cards: dict[tuple[str, Language], list[RoleCard]], build
         build,
         "judgements",
         strict,
-        lambda rows: (score for run in clone.scores.values() for score in read_scores(run, known, rows)),
+        lambda reader: (score for run in clone.scores.values() for score in read_scores(run, known, reader)),
     )
 
 
-def _collect(build: Build, name: str, strict: bool, read: Callable[[Rows], Iterable[R]]) -> list[R]:
+def _collect(build: Build, name: str, strict: bool, read: Callable[[CorpusReader], Iterable[R]]) -> list[R]:
     step = build.step(name)
-    rows = Rows(step, strict)
-    records = list(read(rows))
+    reader = CorpusReader(step, strict)
+    records = list(read(reader))
     step.kept = len(records)
-    for problem in rows.problems:
+    for problem in reader.problems:
         console.print(f"left out: {problem}", highlight=False, markup=False)
     if step.taken:
         build.write(f"{name}.jsonl", records)

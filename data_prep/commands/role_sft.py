@@ -19,7 +19,7 @@ from core.ledger import Build
 from core.options import OutOption, SeedOption, SourceOption, StrictOption, console, writes
 from core.paths import IN_FILE, IN_NAME, IN_PLACES
 from core.records import RoleCard
-from core.rows import Item, Source
+from core.rows import CorpusItem, Source
 from core.tables import Table, to_console
 from data_prep import role_play
 from data_prep.cards import bundled_cards, load_cards
@@ -90,7 +90,7 @@ def role_sft(
     for path in [*(cards or []), *files]:
         build.input(path)
     items = {name: read_source(name, place, build, console, strict) for name, place in places.items()}
-    held: dict[str, list[Item]] = {}
+    held: dict[str, list[CorpusItem]] = {}
     for name, place in held_places.items():
         held[name] = read_source(name, place, build, console, strict)
         build.steps[-1].name += " (held out)"
@@ -128,7 +128,7 @@ def _config(path: Path, tokenizer: str | None) -> RoleSftConfig:
         raise UserError(f"command line: {explain(error)}") from None
 
 
-def _as_read(source: Source, items: Sequence[Item]) -> Source:
+def _as_read(source: Source, items: Sequence[CorpusItem]) -> Source:
     """A corpus with the languages of the dialogues that were read: a part of it may hold one only."""
     return replace(source, languages=tuple(sorted({item.language for item in items})))
 

@@ -20,7 +20,7 @@ from pydantic import Field, ValidationError
 from core.errors import UserError
 from core.files import check_unique, explain, read_bytes, read_placed
 from core.records import Dialogue, Number, Part, Turn, dialogue_id
-from core.rows import Raw
+from core.rows import RowModel
 from data_prep.profiles.record import Counselling, Demographics, Preferences, Profile
 
 NAME = "sage"
@@ -73,7 +73,7 @@ _SCENARIOS = {
 }
 
 
-class _Row(Raw):
+class _Row(RowModel):
     id: Part
     player: str
     scene: str
@@ -82,20 +82,20 @@ class _Row(Raw):
     task: str
 
 
-class _Thoughts(Raw):
+class _Thoughts(RowModel):
     activity: str | None = None
     analyse: str | None = None
     TargetCompletion: str | None = None
 
 
-class _Said(Raw):
+class _Said(RowModel):
     role: Literal["user", "assistant"]
     content: str
     emotion: Annotated[Annotated[Number, Field(ge=0, le=100)] | None, Field(alias="emotion-point")] = None
     planning: _Thoughts | None = None
 
 
-class _Result(Raw):
+class _Result(RowModel):
     id: Part
     topic: str
     history: Annotated[tuple[_Said, ...], Field(min_length=1)]

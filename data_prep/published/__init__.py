@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from core.errors import UserError
 from core.records import Dialogue, Judgement, Language, RoleCard, Turn
-from core.rows import Row, Rows
+from core.rows import CorpusReader, Dropped, Malformed
 from core.rubrics import load_rubric
 from data_prep.published.prompts import DIMENSIONS
 
@@ -97,91 +97,74 @@ def find_clone(folder: Path) -> Clone:
     return clone
 
 
-def _only(found: dict[Any, Any], key: Any, value: Path | Run) -> None:
-    if key in found:
-        first, second = (item.path if isinstance(item, Run) else item for item in (found[key], value))
+def _only(files: dict[Any, Any], key: Any, value: Path | Run) -> None:
+    if key in files:
+        first, second = (item.path if isinstance(item, Run) else item for item in (files[key], value))
         raise UserError(f"two files of one name: {first} and {second}; keep one of them")
-    found[key] = value
+    files[key] = value
 
 
-def read_dialogues(run: Run, cards: Sequence[RoleCard], rows: Rows) -> Iterator[Dialogue]:
+def read_dialogues(run: Run, cards: Sequence[RoleCard], reader: CorpusReader) -> Iterator[Dialogue]:
     """The dialogues of one result file; each is linked to the card at its place in the test cards, where there is one.
 
     A unit is one dialogue (its id ends in its key). The fixed greeting opens it.
     """
     by_place = {str(place): card.id for place, card in enumerate(cards)}
-    for index, value in _entries(run, rows):
-        row = rows.unit(f"{run.path}: dialogue {index[:60]}", value)
-        if not isinstance(value, list) or not value or not all(isinstance(line, str) for line in value):
-            rows.malformed(row, "expected a list of lines")
-            continue
-        turns = [_turn(line) for line in value]
-        if None in turns:
-            rows.malformed(row, f"line {turns.index(None)} begins with none of {', '.join(_MARKERS)}")
-            continue
-        dialogue = rows.record(
-            Dialogue,
-            row,
-            id=run.dialogue_id(index),
-            language=run.language,
-            framework=FRAMEWORK,
-            source="esc-eval",
-            source_id=f"{run.name}/{index}",
-            card_id=by_place.get(index),
-            supporter=run.supporter,
-            simulator=SIMULATOR,
-            turns=turns,
-            termination="max_turns",
-        )
-        if dialogue is not None:
-            yield dialogue
-
-
-def _turn(line: str) -> Turn | None:
-    for marker, role in _MARKERS.items():
-        if line.startswith(marker):
-            return Turn(role=role, text=line.removeprefix(marker).strip())
-    return None
-
-
-def read_scores(run: Run, known: set[str], rows: Rows) -> Iterator[Judgement]:
-    """ESC-RANK's verdicts of one score file, one a dimension; unreadable ones (-1) have no value. A unit is one score."""
-    scale = load_rubric(RUBRIC).scores
-    for index, value in _entries(run, rows):
-        if not isinstance(value, dict):
-            rows.malformed(rows.unit(f"{run.path}: dialogue {index[:60]}", value), "expected an object of scores")
-            continue
-        for key, score in value.items():
-            row = rows.unit(f"{run.path}: dialogue {index[:60]}, {key[:60]}", score)
-            if not _is_score(row, key, scale, rows):
-                continue
-            if run.dialogue_id(index) not in known:
-                rows.drop(row, "no such dialogue")
-                continue
-            yield Judgement(
-                dialogue_id=run.dialogue_id(index),
+    for index, value in _entries(run, reader):
+        with reader.accounting(reader.row(f"{run.path}: dialogue {index[:60]}", value)):
+            if not isinstance(value, list) or not value or not all(isinstance(line, str) for line in value):
+                raise Malformed("expected a list of lines")
+            yield Dialogue(
+                id=run.dialogue_id(index),
                 language=run.language,
-                judge=JUDGE,
-                rubric=RUBRIC,
-                dimension=DIMENSIONS[key],
-                value=None if score == UNREAD else score,
-                condition={"mode": "paper"},
-                method="paper",
+                framework=FRAMEWORK,
+                source="esc-eval",
+                source_id=f"{run.name}/{index}",
+                card_id=by_place.get(index),
+                supporter=run.supporter,
+                simulator=SIMULATOR,
+                turns=tuple(_turn(line, place) for place, line in enumerate(value)),
+                termination="max_turns",
             )
 
 
-def _is_score(row: Row, key: str, scale: Sequence[int], rows: Rows) -> bool:
-    if key not in DIMENSIONS:
-        rows.malformed(row, f"unknown dimension {key!r} (known: {', '.join(DIMENSIONS)})")
-    elif type(row.value) is not int or row.value not in (*scale, UNREAD):
-        rows.malformed(row, f"{row.value!r} is not a score ({scale[0]} to {scale[-1]}, or {UNREAD})")
-    else:
-        return True
-    return False
+def _turn(line: str, place: int) -> Turn:
+    for marker, role in _MARKERS.items():
+        if line.startswith(marker):
+            return Turn(role=role, text=line.removeprefix(marker).strip())
+    raise Malformed(f"line {place} begins with none of {', '.join(_MARKERS)}")
 
 
-def _entries(run: Run, rows: Rows) -> list[tuple[str, Any]]:
-    value = rows.json(run.path)
+def read_scores(run: Run, known: set[str], reader: CorpusReader) -> Iterator[Judgement]:
+    """ESC-RANK's verdicts of one score file, one a dimension; unreadable ones (-1) have no value. A unit is one score."""
+    scale = load_rubric(RUBRIC).scores
+    for index, value in _entries(run, reader):
+        where = f"{run.path}: dialogue {index[:60]}"
+        if not isinstance(value, dict):
+            reader.malformed(reader.row(where, value), "expected an object of scores")
+            continue
+        for key, score in value.items():
+            with reader.accounting(reader.row(f"{where}, {key[:60]}", score)):
+                if key not in DIMENSIONS:
+                    raise Malformed(f"unknown dimension {key!r} (known: {', '.join(DIMENSIONS)})")
+                if type(score) is not int or score not in (*scale, UNREAD):
+                    raise Malformed(f"{score!r} is not a score ({scale[0]} to {scale[-1]}, or {UNREAD})")
+                if run.dialogue_id(index) not in known:
+                    raise Dropped("no such dialogue")
+                yield Judgement(
+                    dialogue_id=run.dialogue_id(index),
+                    language=run.language,
+                    judge=JUDGE,
+                    rubric=RUBRIC,
+                    dimension=DIMENSIONS[key],
+                    value=None if score == UNREAD else score,
+                    condition={"mode": "paper"},
+                    method="paper",
+                )
+
+
+def _entries(run: Run, reader: CorpusReader) -> list[tuple[str, Any]]:
+    value = reader.json(run.path)
     if not isinstance(value, dict):
         raise UserError(f"{run.path}: expected a JSON object, found {type(value).__name__}")
     return list(value.items())

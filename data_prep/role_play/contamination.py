@@ -45,7 +45,7 @@ from core.errors import UserError
 from core.files import read_jsonl
 from core.ledger import Step
 from core.records import Dialogue, Identifier, Language, Number, Record, RoleCard, RolePlay, Turn, Whole
-from core.rows import Rows
+from core.rows import CorpusReader
 from data_prep.bundled import BUNDLED
 from data_prep.scores.synthetic import Base, load_bases
 from data_prep.sources import generic
@@ -324,7 +324,7 @@ def read_documents(path: Path) -> list[Document]:
     """
     if generic.is_generic(path):
         own = generic.header(path).source
-        dialogues = list(generic.dialogues(path, Rows(Step("read"), strict=True)))
+        dialogues = list(generic.dialogues(path, CorpusReader(Step("read"), strict=True)))
         if not dialogues:
             raise UserError(f"data file is empty: {path}")
         return [(f"{own}-{one.id}", one.language, document_text(one.said)) for _, one in dialogues]

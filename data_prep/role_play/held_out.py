@@ -15,7 +15,7 @@ from core.errors import UserError
 from core.ledger import Build
 from core.prompts import PromptPack
 from core.records import RoleCard, SupportDialogue
-from core.rows import Item
+from core.rows import CorpusItem
 from core.seeker_prompts import seeker_system
 from data_prep.cards.heuristic import NO_SITUATION, card_of_situation, heuristic_card
 from data_prep.role_play.examples import Draft, support_draft
@@ -51,7 +51,7 @@ def check_source(name: str) -> None:
         )
 
 
-def held_drafts(held: Mapping[str, Sequence[Item]], given: Made, prompts: PromptPack, build: Build) -> list[Draft]:
+def held_drafts(held: Mapping[str, Sequence[CorpusItem]], given: Made, prompts: PromptPack, build: Build) -> list[Draft]:
     """A draft of every dialogue, made as for training, but for the choice: situations too thin for a training card serve too.
 
     Raises `UserError` for a corpus whose cards tell of the scored lines (`check_source`), and for a given card that a model
@@ -85,7 +85,7 @@ def held_drafts(held: Mapping[str, Sequence[Item]], given: Made, prompts: Prompt
 
 
 def held_out_figures(
-    held: Mapping[str, Sequence[Item]], drafts: Sequence[Draft], cut: Sequence[str], prompts: PromptPack
+    held: Mapping[str, Sequence[CorpusItem]], drafts: Sequence[Draft], cut: Sequence[str], prompts: PromptPack
 ) -> HeldOut:
     """The account of a held-out corpus. `drafts` are finished: their lines are those that are scored."""
     made = {draft.id for draft in drafts}

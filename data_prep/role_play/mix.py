@@ -21,7 +21,7 @@ from core.files import check_unique
 from core.ledger import Build
 from core.prompts import PromptPack, load_pack
 from core.records import Language, Message, RoleCard, RolePlay, SupportDialogue
-from core.rows import Item
+from core.rows import CorpusItem
 from data_prep.cards.heuristic import heuristic_card
 from data_prep.role_play.contamination import Match, document_text, link
 from data_prep.role_play.examples import Draft, RoleExample, fit, role_play_draft, support_draft
@@ -50,20 +50,25 @@ class Quota(BaseModel):
 
 
 class RoleSftConfig(BaseModel):
-    """The mix. Quotas sum to `target`; `max_tokens` counts the whole dialogue in ChatML by `tokenizer` (see TokenCounter).
+    """The mix of the simulator's training set."""
 
-    `min_turns` counts the corpus's own turns, one side's consecutive lines as one.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     target: Annotated[int, Field(gt=0)]
+    """Dialogues in all: what the quotas sum to."""
     quotas: Annotated[tuple[Quota, ...], Field(min_length=1)]
+    """How many dialogues of which corpus and language."""
     prompts: str = "esc_eval"
+    """The pack from which a seeker's system message is made."""
     tokenizer: str = "embedded"
+    """Counts tokens (see `TokenCounter`)."""
     max_tokens: Annotated[int, Field(ge=64)] = 2048
+    """The longest dialogue, all of it in ChatML."""
     min_turns: Annotated[int, Field(ge=2)] = 4
+    """The corpus's own turns, where one side's consecutive lines are one."""
     near_duplicate: Annotated[float, Field(gt=0, le=1)] = 0.8
+    """From this likeness on, of two dialogues one is left out."""
     valid_share: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    """The share of the dialogues that training does not see."""
 
     @model_validator(mode="after")
     def _adds_up(self) -> RoleSftConfig:
@@ -106,13 +111,13 @@ class RoleSet:
 
 
 def build_set(
-    items: Mapping[str, Sequence[Item]],
+    items: Mapping[str, Sequence[CorpusItem]],
     cards: Sequence[RoleCard],
     evaluation: Sequence[RoleCard],
     config: RoleSftConfig,
     seed: int,
     build: Build,
-    held: Mapping[str, Sequence[Item]] | None = None,
+    held: Mapping[str, Sequence[CorpusItem]] | None = None,
 ) -> RoleSet:
     """The set from corpora by name. `cards` made from them (by source and source id) win over cards from a corpus's own fields;
     `evaluation` are the cards that must not be trained on. Every step is counted in `build`.
@@ -151,7 +156,7 @@ def build_set(
     return result
 
 
-def _given(cards: Sequence[RoleCard], items: Sequence[Item], build: Build) -> Made:
+def _given(cards: Sequence[RoleCard], items: Sequence[CorpusItem], build: Build) -> Made:
     """Cards by the dialogue that they were made from: source and source id."""
     check_unique("--cards", (f"{source}/{source_id}" for source, source_id in map(_origin, cards)), "cards of one dialogue")
     made = {(card.source, card.source_id): card for card in cards}
@@ -164,7 +169,7 @@ def _given(cards: Sequence[RoleCard], items: Sequence[Item], build: Build) -> Ma
 
 
 def _drafts(
-    items: Mapping[str, Sequence[Item]], given: Made, prompts: PromptPack, general: PromptPack, build: Build
+    items: Mapping[str, Sequence[CorpusItem]], given: Made, prompts: PromptPack, general: PromptPack, build: Build
 ) -> list[Draft]:
     """Dialogues with what their trained side is told. A support dialogue needs a card."""
     step = build.step("role cards")
@@ -351,7 +356,7 @@ def _tally(drafts: Iterable[Draft]) -> dict[tuple[str, str], int]:
 
 def _shortfall(
     config: RoleSftConfig,
-    items: Mapping[str, Sequence[Item]],
+    items: Mapping[str, Sequence[CorpusItem]],
     there: Mapping[tuple[str, str], int],
     usable: Mapping[tuple[str, str], int],
     taken: Mapping[tuple[str, str], int],

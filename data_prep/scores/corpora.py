@@ -22,7 +22,7 @@ from rich.console import Console
 from core.errors import UserError, near
 from core.ledger import Build, Step
 from core.records import Dialogue, HumanScore, Judgement, Number, Part, Role, SupportDialogue, Turn, Whole
-from core.rows import Raw, Row, Rows, Source
+from core.rows import CorpusReader, CorpusRow, Dropped, RowModel, Source
 from data_prep.scores.human import Imported
 from data_prep.sources import corpus_files, esconv, read_counted, read_source, source_named
 from data_prep.sources.support import ROLES, merged
@@ -40,11 +40,11 @@ _LEFT_OUT = {
 # --- ESConv ---------------------------------------------------------------------------------------------------------------
 
 
-class _Feedback(Raw):
+class _Feedback(RowModel):
     feedback: esconv.Score = None
 
 
-class _Rated(Raw):
+class _Rated(RowModel):
     """An utterance with the seeker's rating, under the names of the three published forms."""
 
     speaker: str
@@ -59,35 +59,37 @@ class _Rated(Raw):
         return ROLES[self.speaker]
 
     @property
-    def given(self) -> float | None:
+    def answer(self) -> float | None:
         return next((v for v in (self.rating, self.feedback, self.annotation.feedback) if v is not None), None)
 
 
-class _RatedDialogue(Raw):
+class _RatedDialogue(RowModel):
     dialog: list[_Rated]
 
 
 def _esconv(name: str, place: str, build: Build, console: Console, strict: bool) -> Imported:
-    found = Imported()
+    imported = Imported()
     for item in read_source(name, place, build, console, strict):
         assert isinstance(item, SupportDialogue)
-        found.dialogues.append(item.dialogue)
-        found.scores += [_score(item.dialogue, "seeker", "esconv_survey", key, value) for key, value in item.survey.items()]
+        imported.dialogues.append(item.dialogue)
+        imported.scores += [_score(item.dialogue, "seeker", "esconv_survey", key, value) for key, value in item.survey.items()]
     step = build.step(f"{name}: ratings of turns")
-    dialogues = {dialogue.source_id: dialogue for dialogue in found.dialogues}
+    dialogues = {dialogue.source_id: dialogue for dialogue in imported.dialogues}
     for file in corpus_files(source_named(name), place):
-        rows = Rows(Step("again"), strict)  # the rows were counted above; here the ratings are
-        for position, row in enumerate(rows.json_list(file) if file.suffix == ".json" else rows.jsonl(file)):
+        reader = CorpusReader(Step("again"), strict)  # the rows were counted above; here the ratings are
+        for position, row in enumerate(reader.json_list(file) if file.suffix == ".json" else reader.jsonl(file)):
             dialogue = dialogues.get(f"{file.stem}/{position}")
             if dialogue is None:
                 continue
-            raw = rows.parse(_RatedDialogue, row)
-            if raw is None:
+            rated: _RatedDialogue | None = None
+            with reader.accounting(row):
+                rated = _RatedDialogue.model_validate(row.value)
+            if rated is None:
                 step.taken += 1
                 step.drop("malformed (all ratings of a dialogue)", row.where)
             else:
-                found.turn_scores += turn_ratings(dialogue, raw.dialog, step, row.where)
-    return found
+                imported.turn_scores += turn_ratings(dialogue, rated.dialog, step, row.where)
+    return imported
 
 
 def turn_ratings(dialogue: Dialogue, utterances: Sequence[_Rated], step: Step, where: str) -> list[HumanScore]:
@@ -103,7 +105,7 @@ def turn_ratings(dialogue: Dialogue, utterances: Sequence[_Rated], step: Step, w
             turn, speaking = turn + 1, utterance.role
         if speaking == "supporter":
             rated = turn
-        if utterance.given is None:
+        if utterance.answer is None:
             continue
         step.taken += 1
         if rated < 0:
@@ -111,32 +113,29 @@ def turn_ratings(dialogue: Dialogue, utterances: Sequence[_Rated], step: Step, w
             continue
         if rated in latest:
             step.drop("rated again later", where)
-        latest[rated] = utterance.given
+        latest[rated] = utterance.answer
     assert turn == len(dialogue.turns) - 1, f"{dialogue.id}: turns are not merged as its source does"
     step.kept += len(latest)
-    given = partial(_score, dialogue, "seeker", "esconv_turns", "helpfulness")
-    return [given(value).model_copy(update={"turn": index}) for index, value in latest.items()]
+    score = partial(_score, dialogue, "seeker", "esconv_turns", "helpfulness")
+    return [score(value).model_copy(update={"turn": index}) for index, value in latest.items()]
 
 
 # --- EPITOME --------------------------------------------------------------------------------------------------------------
 
 
-class _Pair(Raw):
+class _PostAndReply(RowModel):
     sp_id: Annotated[str, Field(min_length=1)]
     rp_id: Annotated[str, Field(min_length=1)]
     seeker_post: str
     response_post: str
 
-    def dialogue(self, row: Row, rows: Rows) -> Dialogue | None:
-        """The post and the reply as two turns; pairs of one post share its source id's base. None, and a drop, when one of the
-        two is empty or an id is too long."""
+    def dialogue(self) -> Dialogue:
+        """The post and the reply as two turns; pairs of one post share its source id's base. Raises `Dropped` when one of the
+        two is empty."""
         turns = merged([Turn(role="seeker", text=self.seeker_post), Turn(role="supporter", text=self.response_post)])
         if len(turns) < 2:
-            rows.drop(row, "empty post or reply")
-            return None
-        return rows.record(
-            Dialogue,
-            row,
+            raise Dropped("empty post or reply")
+        return Dialogue(
             id=f"epitome-{self.sp_id}-{self.rp_id}",
             language="en",
             source="epitome",
@@ -145,11 +144,11 @@ class _Pair(Raw):
         )
 
 
-class _LabelledPair(_Pair):
+class _Labelled(_PostAndReply):
     level: Annotated[Whole, Field(ge=0, le=2)]
 
 
-def _epitome(files: list[Path], rows: Rows) -> Imported:
+def _epitome(files: list[Path], reader: CorpusReader) -> Imported:
     """One file a mechanism, one level a row. A pair that a file has again is not a second annotator: the first level stands."""
     dialogues: dict[str, Dialogue] = {}
     levels: dict[tuple[str, str], HumanScore] = {}
@@ -157,17 +156,15 @@ def _epitome(files: list[Path], rows: Rows) -> Imported:
         mechanism = next((m for m in MECHANISMS if file.name.startswith(m.replace("_", "-"))), None)
         if mechanism is None:
             raise UserError(f"{file}: the file's name must begin with a mechanism ({', '.join(MECHANISMS)}, with hyphens)")
-        for row in rows.csv(file):
-            raw = rows.parse(_LabelledPair, row)
-            dialogue = raw.dialogue(row, rows) if raw else None
-            if raw is None or dialogue is None:
-                continue
-            if (first := levels.get((dialogue.id, mechanism))) is not None:
-                rows.drop(row, f"the pair again, with {'the same' if first.value == raw.level else 'another'} level")
-            else:
+        for row in reader.csv(file):
+            with reader.accounting(row):
+                raw = _Labelled.model_validate(row.value)
+                dialogue = raw.dialogue()
+                if (first := levels.get((dialogue.id, mechanism))) is not None:
+                    raise Dropped(f"the pair again, with {'the same' if first.value == raw.level else 'another'} level")
                 dialogues.setdefault(dialogue.id, dialogue)
                 levels[dialogue.id, mechanism] = _score(dialogue, "epitome", "epitome", mechanism, raw.level)
-                rows.step.kept += 1
+                reader.step.kept += 1
     return Imported(list(dialogues.values()), list(levels.values()))
 
 
@@ -179,7 +176,7 @@ _OneToFive = Annotated[Annotated[Number, Field(ge=1, le=5)] | None, _EMPTY_IS_NO
 _ZeroToTwo = Annotated[Annotated[Number, Field(ge=0, le=2)] | None, _EMPTY_IS_NONE]
 
 
-class _Spoken(Raw):
+class _Spoken(RowModel):
     conv_id: Part
     utterance_idx: Whole
     prompt: str
@@ -187,37 +184,37 @@ class _Spoken(Raw):
     utterance: str
 
 
-class _DialogueRating(Raw):
+class _DialogueRating(RowModel):
     text: str = Field(validation_alias="conv_id")
     empathy: _OneToFive
     relevance: _OneToFive
     fluency: _OneToFive
 
 
-class _PairRating(Raw):
+class _PairRating(RowModel):
     text: str = Field(validation_alias="sp_id")
     emotional_reactions: _ZeroToTwo = Field(validation_alias="level_emotional_reactions")
     interpretations: _ZeroToTwo = Field(validation_alias="level_interpretations")
     explorations: _ZeroToTwo = Field(validation_alias="level_explorations")
 
 
-def _empathic_comm(files: list[Path], rows: Rows) -> Imported:
+def _empathic_comm(files: list[Path], reader: CorpusReader) -> Imported:
     """Texts first, then every rater's file (`annotations/PART/RATER_ratings.csv`)."""
     texts: dict[tuple[str, str], Dialogue] = {}  # (part, conv_id or sp_id)
     placed = {file: _place(file) for file in files}
     for file, place in placed.items():
         if place == ("original_data", "sample_epitome.csv"):
-            texts |= {("epitome", d.source_id.split("/")[0]): d for d in _pairs(file, rows) if d.source_id}
+            texts |= {("epitome", d.source_id.split("/")[0]): d for d in _pairs(file, reader) if d.source_id}
         elif place == ("original_data", "sample_empatheticdialogues.csv"):
-            texts |= {("empatheticdialogues", d.source_id): d for d in _conversations(file, rows) if d.source_id}
-    found = Imported(list(texts.values()))
+            texts |= {("empatheticdialogues", d.source_id): d for d in _conversations(file, reader) if d.source_id}
+    imported = Imported(list(texts.values()))
     for file, (part, name) in placed.items():
         if name.endswith("_ratings.csv") and part in _LEFT_OUT:
-            for row in rows.csv(file):
-                rows.drop(row, _LEFT_OUT[part])
+            for row in reader.csv(file):
+                reader.step.drop(_LEFT_OUT[part], row.where)
         elif name.endswith("_ratings.csv"):
-            _rater(file, part, name.removesuffix("_ratings.csv"), texts, rows, found)
-    return found
+            _rater(file, part, name.removesuffix("_ratings.csv"), texts, reader, imported)
+    return imported
 
 
 def _place(file: Path) -> tuple[str, str]:
@@ -226,28 +223,27 @@ def _place(file: Path) -> tuple[str, str]:
     return (folder, name) if separator else (file.parent.name, file.name)
 
 
-def _pairs(file: Path, rows: Rows) -> Iterator[Dialogue]:
-    for row in rows.csv(file):
-        raw = rows.parse(_Pair, row)
-        dialogue = raw.dialogue(row, rows) if raw else None
-        if dialogue is not None:
-            rows.step.kept += 1
+def _pairs(file: Path, reader: CorpusReader) -> Iterator[Dialogue]:
+    for row in reader.csv(file):
+        with reader.accounting(row):
+            dialogue = _PostAndReply.model_validate(row.value).dialogue()
+            reader.step.kept += 1
             yield dialogue
 
 
-def _conversations(file: Path, rows: Rows) -> Iterator[Dialogue]:
+def _conversations(file: Path, reader: CorpusReader) -> Iterator[Dialogue]:
     """Dialogues of EmpatheticDialogues as the raters saw them: the situation is the seeker's first line."""
-    parts: dict[str, list[tuple[Row, _Spoken]]] = {}
-    for row in rows.csv(file):
-        raw = rows.parse(_Spoken, row)
-        if raw is not None:
+    parts: dict[str, list[tuple[CorpusRow, _Spoken]]] = {}
+    for row in reader.csv(file):
+        with reader.accounting(row):
+            raw = _Spoken.model_validate(row.value)
             parts.setdefault(raw.conv_id, []).append((row, raw))
     for name, spoken in parts.items():
         if [raw.utterance_idx for _, raw in spoken] != list(range(1, len(spoken) + 1)):
             for row, _ in spoken:
-                rows.drop(row, "its dialogue lacks an utterance")
+                reader.step.drop("its dialogue lacks an utterance", row.where)
             continue
-        rows.step.kept += len(spoken)
+        reader.step.kept += len(spoken)
         seeker = spoken[0][1].speaker_idx
         turns = [Turn(role="seeker", text=_commas(spoken[0][1].prompt))]
         for _, raw in spoken:
@@ -259,26 +255,26 @@ def _commas(text: str) -> str:
     return text.replace("_comma_", ",")  # EmpatheticDialogues writes its commas so
 
 
-def _rater(file: Path, part: str, rater: str, texts: dict[tuple[str, str], Dialogue], rows: Rows, found: Imported) -> None:
+def _rater(
+    file: Path, part: str, rater: str, texts: dict[tuple[str, str], Dialogue], reader: CorpusReader, imported: Imported
+) -> None:
     """One rater's scores. The crowd's are the mean of two people (EmpatheticDialogues), or EPITOME's own levels."""
     pairs = part == "epitome"
     rubric = "epitome" if pairs else "empathic_comm"
-    for row in rows.csv(file):
-        raw: _PairRating | _DialogueRating | None = rows.parse(_PairRating, row) if pairs else rows.parse(_DialogueRating, row)
-        if raw is None:
-            continue
-        dialogue = texts.get((part, raw.text))
-        if dialogue is None:
-            rows.drop(row, "a rating without its text")
-            continue
-        rows.step.kept += 1
-        values = {name: value for name, value in raw.model_dump(exclude={"text"}).items() if value is not None}
-        for dimension, value in values.items():
-            if rater in _JUDGES:
-                found.judgements.append(_judgement(dialogue, _JUDGES[rater], rubric, dimension, value))
-            else:  # the same people's levels under the same name, so that both imports together do not count them twice
-                annotator = "epitome" if pairs and rater == "crowd" else rater
-                found.scores.append(_score(dialogue, annotator, rubric, dimension, value))
+    for row in reader.csv(file):
+        with reader.accounting(row):
+            raw = _PairRating.model_validate(row.value) if pairs else _DialogueRating.model_validate(row.value)
+            dialogue = texts.get((part, raw.text))
+            if dialogue is None:
+                raise Dropped("a rating without its text")
+            reader.step.kept += 1
+            values = {name: value for name, value in raw.model_dump(exclude={"text"}).items() if value is not None}
+            for dimension, value in values.items():
+                if rater in _JUDGES:
+                    imported.judgements.append(_judgement(dialogue, _JUDGES[rater], rubric, dimension, value))
+                else:  # the same people's levels under the same name, so that both imports together do not count them twice
+                    annotator = "epitome" if pairs and rater == "crowd" else rater
+                    imported.scores.append(_score(dialogue, annotator, rubric, dimension, value))
 
 
 # --- all of them ----------------------------------------------------------------------------------------------------------
@@ -311,13 +307,13 @@ class Scored:
     """A corpus that is read for its scores. `read` counts rows (levels, utterances, ratings) and not items."""
 
     source: Source
-    read: Callable[[list[Path], Rows], Imported]
+    read: Callable[[list[Path], CorpusReader], Imported]
 
     def __call__(self, name: str, place: str, build: Build, console: Console, strict: bool) -> Imported:
         return read_counted(self.source, place, build, console, strict, self.read)
 
 
-def _no_items(files: list[Path], rows: Rows) -> Iterator[SupportDialogue]:
+def _no_items(files: list[Path], reader: CorpusReader) -> Iterator[SupportDialogue]:
     return iter(())
 
 

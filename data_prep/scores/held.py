@@ -30,8 +30,8 @@ from pydantic import BeforeValidator, StringConstraints
 from core.errors import UserError, near
 from core.ledger import Step
 from core.records import Count, Dialogue, HumanScore, Identifier, Language, Record, Role, Turn, dialogue_id
-from core.rows import Row, Rows
-from data_prep.scores.human import read_dialogues
+from core.rows import CorpusReader, CorpusRow
+from data_prep.scores.human import checked, read_dialogues
 from data_prep.sources.support import merged
 
 SOURCE = "held"
@@ -89,16 +89,16 @@ def read_held(paths: Sequence[Path]) -> dict[Talk, Dialogue]:
     Raises `UserError` with file, line and column for a malformed row, a dialogue that stands twice or in which one side says
     nothing, and one whose language changes.
     """
-    found: dict[Talk, Dialogue] = {}
+    dialogues: dict[Talk, Dialogue] = {}
     for path in paths:
         for where, held in _by_utterance(path) if _is_csv(path) else _by_dialogue(path):
-            if held.talk in found:
+            if held.talk in dialogues:
                 raise UserError(f"{where}: situation: the dialogue on {held.talk} stands twice (number them in trial)")
             turns = merged(Turn(role=said.role, text=said.text) for said in held.turns)
             for role in ("seeker", "supporter"):
                 if role not in {turn.role for turn in turns}:
                     raise UserError(f"{where}: turns: in the dialogue on {held.talk} the {role} says nothing")
-            found[held.talk] = Dialogue(
+            dialogues[held.talk] = Dialogue(
                 id=dialogue_id(SOURCE, held.situation, held.supporter, "", held.trial),
                 language=held.language,
                 source=SOURCE,
@@ -107,7 +107,7 @@ def read_held(paths: Sequence[Path]) -> dict[Talk, Dialogue]:
                 trial=held.trial,
                 turns=turns,
             )
-    return found
+    return dialogues
 
 
 def _is_csv(path: Path) -> bool:
@@ -116,15 +116,14 @@ def _is_csv(path: Path) -> bool:
     return path.suffix.lower() == ".csv"
 
 
-def _parsed(path: Path, model: type[R]) -> Iterator[tuple[Row, R]]:
+def _parsed(path: Path, model: type[R]) -> Iterator[tuple[CorpusRow, R]]:
     """Every row as a record. Raises `UserError` with file, line and column for a malformed one, and for a file without any."""
-    rows = Rows(Step(path.name), strict=True)
+    reader = CorpusReader(Step(path.name), strict=True)
     needed = [name for name, column in model.model_fields.items() if column.is_required()]
-    for row in rows.csv(path, needed) if _is_csv(path) else rows.jsonl(path):
-        record = rows.parse(model, row)
-        assert record is not None, "strict rows raise"
-        yield row, record
-    if not rows.step.taken:
+    for row in reader.csv(path, needed) if _is_csv(path) else reader.jsonl(path):
+        with reader.accounting(row):
+            yield row, model.model_validate(row.value)
+    if not reader.step.taken:
         raise UserError(f"{path} is empty (columns: {', '.join(model.model_fields)})")
 
 
@@ -155,19 +154,15 @@ def read_ratings(
     """
     scores: dict[tuple[str, ...], HumanScore] = {}
     for path in paths:
-        rows = Rows(Step(path.name), strict=True)  # counts nothing here: for its errors
+        reader = CorpusReader(Step(path.name), strict=True)  # counts nothing here: for its errors
         for row, rating in _parsed(path, _Rating):
             if rating.talk not in held:
                 raise UserError(f"{row.where}: {_unknown(rating.talk, held)}")
             dialogue = held[rating.talk]
             fields = rating.model_dump(exclude={"situation", "supporter", "trial"})
-            score = rows.parse(HumanScore, Row(row.where, {"dialogue_id": dialogue.id, "language": dialogue.language} | fields))
-            assert score is not None, "strict rows raise"
-            if check is not None:
-                try:
-                    check(score)
-                except UserError as error:
-                    raise UserError(f"{row.where}: {error}") from None
+            with reader.accounting(row):
+                score = HumanScore.model_validate({"dialogue_id": dialogue.id, "language": dialogue.language} | fields)
+            checked(score, check, row.where)
             key = (score.dialogue_id, score.annotator, score.rubric, score.dimension)
             if key in scores:
                 raise UserError(f"{row.where}: {score.annotator} rated {rating.talk} / {score.dimension} twice")
@@ -194,16 +189,16 @@ def references(paths: Sequence[Path], held: dict[Talk, Dialogue]) -> list[Dialog
     """
     files = ", ".join(map(str, paths))
     wanted = list(dict.fromkeys(talk.situation for talk in held))
-    found: dict[str, Dialogue] = {}
+    matching: dict[str, Dialogue] = {}
     for dialogue in read_dialogues(paths):
         situation = dialogue.source_id
         if situation is None or situation not in wanted:
             continue
-        if situation in found:
-            both = f"{found[situation].id} and {dialogue.id}"
+        if situation in matching:
+            both = f"{matching[situation].id} and {dialogue.id}"
             raise UserError(f"{files}: source_id: {both} are both of situation {situation!r}")
-        found[situation] = dialogue
-    if missing := [situation for situation in wanted if situation not in found]:
+        matching[situation] = dialogue
+    if missing := [situation for situation in wanted if situation not in matching]:
         listed = ", ".join(map(repr, missing[:3]))
         raise UserError(f"{files}: source_id: no dialogue of situation {listed} ({len(missing)} of {len(wanted)} lack one)")
-    return [found[situation] for situation in wanted]
+    return [matching[situation] for situation in wanted]

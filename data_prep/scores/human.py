@@ -18,7 +18,7 @@ from core.errors import UserError, near
 from core.files import check_unique, read_jsonl
 from core.ledger import Build, Step
 from core.records import Comparison, Dialogue, HumanScore, Judgement, Preference
-from core.rows import Row, Rows
+from core.rows import CorpusReader
 from core.rubrics import Rubric, load_rubric
 
 COLUMNS = ("dialogue_id", "language", "annotator", "rubric", "dimension", "value", "turn")
@@ -99,18 +99,14 @@ def read_scores(path: Path, check: Callable[[HumanScore], None] | None = None) -
     suffix = path.suffix.lower()
     if suffix not in (".jsonl", ".csv"):
         raise UserError(f"{path}: scores are read from .jsonl or .csv")
-    rows = Rows(Step("scores"), strict=True)
+    reader = CorpusReader(Step("scores"), strict=True)
     scores: dict[tuple[object, ...], HumanScore] = {}
-    for row in rows.jsonl(path) if suffix == ".jsonl" else rows.csv(path, COLUMNS[:-1]):
+    for row in reader.jsonl(path) if suffix == ".jsonl" else reader.csv(path, COLUMNS[:-1]):
         if isinstance(row.value, dict) and row.value.get("turn") == "":
             row.value["turn"] = None
-        score = rows.parse(HumanScore, row)
-        assert score is not None, "strict rows raise"
-        if check is not None:
-            try:
-                check(score)
-            except UserError as error:
-                raise UserError(f"{row.where}: {error}") from None
+        with reader.accounting(row):
+            score = HumanScore.model_validate(row.value)
+        checked(score, check, row.where)
         if _key(score) in scores:
             raise UserError(f"{row.where}: {score.annotator} gave {score.dialogue_id} / {score.dimension} twice")
         scores[_key(score)] = score
@@ -119,28 +115,37 @@ def read_scores(path: Path, check: Callable[[HumanScore], None] | None = None) -
     return list(scores.values())
 
 
+def checked(score: HumanScore, check: Callable[[HumanScore], None] | None, where: str) -> None:
+    """Give a score to `check`; what that refuses is a `UserError` with the score's place."""
+    try:
+        if check is not None:
+            check(score)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+
+
 def read_preferences(paths: Sequence[Path]) -> list[Preference]:
     """Choices between two dialogues from JSONL files, in order.
 
     Raises `UserError` with file and line for what is malformed, and for an answer that is given twice, be it in two files: of
     one annotator on one question, on one pair in one order.
     """
-    rows = Rows(Step("preferences"), strict=True)
+    reader = CorpusReader(Step("preferences"), strict=True)
     preferences: list[Preference] = []
     seen: dict[tuple[str, ...], str] = {}
     for path in paths:
         before = len(preferences)
-        for row in rows.jsonl(path):
-            each = rows.parse(Preference, row)
-            assert each is not None, "strict rows raise"
-            first, second = sorted((each.dialogue_a, each.dialogue_b))
-            shown = each.dialogue_a if each.order == "ab" else each.dialogue_b
-            key = (each.annotator, each.question, first, second, shown)
+        for row in reader.jsonl(path):
+            with reader.accounting(row):
+                choice = Preference.model_validate(row.value)
+            first, second = sorted((choice.dialogue_a, choice.dialogue_b))
+            shown = choice.dialogue_a if choice.order == "ab" else choice.dialogue_b
+            key = (choice.annotator, choice.question, first, second, shown)
             if key in seen:
-                answer = f"{each.annotator} answered on {first} and {second} twice in the same order"
+                answer = f"{choice.annotator} answered on {first} and {second} twice in the same order"
                 raise UserError(f"{row.where}: {answer}; the first is {seen[key]}")
             seen[key] = row.where
-            preferences.append(each)
+            preferences.append(choice)
         if len(preferences) == before:
             raise UserError(f"preferences file is empty: {path}")
     return preferences
@@ -152,33 +157,33 @@ def read_comparisons(paths: Sequence[Path]) -> list[Comparison]:
     Raises `UserError` with file, line and field for what is malformed or answered twice (by one annotator on one question, item
     and pair in one order), and for a question of which some rows have a degree and others none.
     """
-    rows = Rows(Step("comparisons"), strict=True)
-    found: list[Comparison] = []
+    reader = CorpusReader(Step("comparisons"), strict=True)
+    choices: list[Comparison] = []
     seen: dict[tuple[str | None, ...], str] = {}
     graded: dict[str, bool] = {}
     for path in paths:
         suffix = path.suffix.lower()
         if suffix not in (".jsonl", ".csv"):
             raise UserError(f"{path}: choices between two systems are read from .jsonl or .csv")
-        before = len(found)
-        for row in rows.jsonl(path) if suffix == ".jsonl" else rows.csv(path, ("item", "a", "b", "annotator")):
-            given = {k: v for k, v in row.value.items() if v != ""} if suffix == ".csv" else row.value
-            each = rows.parse(Comparison, Row(row.where, given))
-            assert each is not None, "strict rows raise"
-            first = None if each.order is None else each.a if each.order == "ab" else each.b
-            key = (each.annotator, each.question, each.item, *sorted((each.a, each.b)), first)
+        before = len(choices)
+        for row in reader.jsonl(path) if suffix == ".jsonl" else reader.csv(path, ("item", "a", "b", "annotator")):
+            filled = {k: v for k, v in row.value.items() if v != ""} if suffix == ".csv" else row.value
+            with reader.accounting(row):
+                choice = Comparison.model_validate(filled)
+            first = None if choice.order is None else choice.a if choice.order == "ab" else choice.b
+            key = (choice.annotator, choice.question, choice.item, *sorted((choice.a, choice.b)), first)
             if key in seen:
-                answer = f"{each.annotator} chose between {each.a} and {each.b} on item {each.item} twice"
+                answer = f"{choice.annotator} chose between {choice.a} and {choice.b} on item {choice.item} twice"
                 remedy = "" if first else "; if both orders were shown, say which is which in column order"
                 raise UserError(f"{row.where}: {answer} (first at {seen[key]}){remedy}")
             seen[key] = row.where
-            if graded.setdefault(each.question, each.degree is not None) != (each.degree is not None):
-                what = "missing" if each.degree is None else "given, but missing before"
-                raise UserError(f"{row.where}: degree: {what}: on question {each.question!r} all rows have one or none has")
-            found.append(each)
-        if len(found) == before:
+            if graded.setdefault(choice.question, choice.degree is not None) != (choice.degree is not None):
+                what = "missing" if choice.degree is None else "given, but missing before"
+                raise UserError(f"{row.where}: degree: {what}: on question {choice.question!r} all rows have one or none has")
+            choices.append(choice)
+        if len(choices) == before:
             raise UserError(f"{path}: no choice in it (columns: {', '.join(Comparison.model_fields)})")
-    return found
+    return choices
 
 
 class Check:

@@ -12,7 +12,7 @@ from rich.console import Console
 from core.errors import UserError, near
 from core.files import check_unique
 from core.ledger import Build
-from core.rows import MALFORMED, Item, Rows, Source
+from core.rows import MALFORMED, CorpusItem, CorpusReader, Source
 from data_prep.sources import (
     bundled,
     character_llm,
@@ -77,17 +77,17 @@ def source_named(name: str) -> Source:
 
 def source_at(name: str, place: str) -> Source:
     """The corpus called `name` in `parse_places`: one of ours, or the user's own in the file `place`."""
-    own = generic.own_source(Path(place).expanduser()) if name not in SOURCES else None
-    return own if own and own.name == name else source_named(name)
+    source = generic.own_source(Path(place).expanduser()) if name not in SOURCES else None
+    return source if source and source.name == name else source_named(name)
 
 
-def parse_places(given: Sequence[str], option: str = "--source") -> dict[str, str]:
-    """`name=place` options as a mapping, in the order given; a corpus of the user's own (`generic=FILE`) goes by its own name.
+def parse_places(options: Sequence[str], option: str = "--source") -> dict[str, str]:
+    """`name=place` options as a mapping, in their order; a corpus of the user's own (`generic=FILE`) goes by its own name.
 
     Raises `UserError` for what is not one, unknown or doubled.
     """
     places: dict[str, str] = {}
-    for text in given:
+    for text in options:
         name, separator, place = text.partition("=")
         if not separator or not place:
             raise UserError(
@@ -141,28 +141,28 @@ T = TypeVar("T")
 
 
 def read_counted(
-    source: Source, place: str, build: Build, console: Console, strict: bool, read: Callable[[list[Path], Rows], T]
+    source: Source, place: str, build: Build, console: Console, strict: bool, read: Callable[[list[Path], CorpusReader], T]
 ) -> T:
     """What `read` makes of a corpus's files. They count among the build's inputs, their rows as the step `read NAME`.
 
     Malformed rows are left out and reported with file and line; with `strict` the first one raises `UserError`.
     """
     files = corpus_files(source, place)
-    rows = Rows(build.step(f"read {source.name}"), strict)
+    reader = CorpusReader(build.step(f"read {source.name}"), strict)
     with console.status(f"reading {source.name}"):
-        found = read(files, rows)
-        rows.step.check()
+        result = read(files, reader)
+        reader.step.check()
         for file in [*files, *_beside(source, files)]:
             build.input(file)
-    for problem in rows.problems[:_SHOWN]:
+    for problem in reader.problems[:_SHOWN]:
         console.print(f"left out: {problem}", highlight=False, markup=False, soft_wrap=True)
-    if len(rows.problems) > _SHOWN:
-        console.print(f"left out: {len(rows.problems) - _SHOWN} more malformed rows of {source.name}", highlight=False)
-    if not rows.step.taken:
+    if len(reader.problems) > _SHOWN:
+        console.print(f"left out: {len(reader.problems) - _SHOWN} more malformed rows of {source.name}", highlight=False)
+    if not reader.step.taken:
         raise UserError(f"corpus {source.name}: {', '.join(map(str, files[:3]))} holds no rows")
-    if rows.step.dropped[MALFORMED] == rows.step.taken:
-        raise UserError(f"corpus {source.name}: no row is in its format, first {rows.problems[0]}")
-    return found
+    if reader.step.dropped[MALFORMED] == reader.step.taken:
+        raise UserError(f"corpus {source.name}: no row is in its format, first {reader.problems[0]}")
+    return result
 
 
 def _beside(source: Source, files: Sequence[Path]) -> list[Path]:
@@ -170,15 +170,15 @@ def _beside(source: Source, files: Sequence[Path]) -> list[Path]:
     return [folder / name for folder in folders for name in source.beside if (folder / name).is_file()]
 
 
-def read_source(name: str, place: str, build: Build, console: Console, strict: bool = False) -> list[Item]:
+def read_source(name: str, place: str, build: Build, console: Console, strict: bool = False) -> list[CorpusItem]:
     """All items of one corpus by name; see `read_counted`. Raises `UserError` for ids that stand twice."""
     source = source_at(name, place)
 
-    def read(files: list[Path], rows: Rows) -> list[Item]:
+    def read(files: list[Path], reader: CorpusReader) -> list[CorpusItem]:
         items = []
-        for item in source.read(files, rows):
+        for item in source.read(files, reader):
             items.append(item)
-            rows.step.kept += 1
+            reader.step.kept += 1
         return items
 
     items = read_counted(source, place, build, console, strict, read)

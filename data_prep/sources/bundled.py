@@ -2,23 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
 from core.records import RolePlay, SupportDialogue
-from core.rows import Item, Rows, Source
-
-
-def _reader(model: type[SupportDialogue] | type[RolePlay]) -> Callable[[list[Path], Rows], Iterator[Item]]:
-    def read(files: list[Path], rows: Rows) -> Iterator[Item]:
-        for file in files:
-            for row in rows.jsonl(file):
-                item = rows.parse(model, row)
-                if item is not None:
-                    yield item
-
-    return read
-
+from core.rows import Source, by_row
 
 SUPPORT = Source(
     name="bundled_support",
@@ -29,7 +14,7 @@ SUPPORT = Source(
     where="data_prep/bundled",
     licence="this repository's",
     paper="written for this repository",
-    read=_reader(SupportDialogue),
+    read=by_row(lambda value, _: SupportDialogue.model_validate(value)),
 )
 ROLE_PLAY = Source(
     name="bundled_role_play",
@@ -40,6 +25,6 @@ ROLE_PLAY = Source(
     where="data_prep/bundled",
     licence="this repository's",
     paper="written for this repository",
-    read=_reader(RolePlay),
+    read=by_row(lambda value, _: RolePlay.model_validate(value)),
 )
 SOURCES = (SUPPORT, ROLE_PLAY)

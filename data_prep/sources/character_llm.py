@@ -10,12 +10,12 @@ Both sides are generated, and it goes wrong in ways that would be learned: see `
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from core.records import RolePlay
-from core.rows import Raw, Row, Rows, Source, by_row
+from core.rows import Dropped, RowModel, Source, by_row
 from data_prep.sources.play import play
 
 INTERVIEWER = "Interviewer"  # the files call every interviewer `Man`
@@ -23,7 +23,7 @@ _MARKUP = re.compile(r"\((?:speaking|thinking)\)|<\|", re.IGNORECASE)
 _ENDED = re.compile(r"[.!?…][\"'”’)\]*]*$")
 
 
-class _Part(Raw):
+class _Part(RowModel):
     role: str
     action: str = ""
     content: str
@@ -33,7 +33,7 @@ class _Part(Raw):
         return "thinking" in self.action.casefold()
 
 
-class _Turn(Raw):
+class _Turn(RowModel):
     turn_role: Literal["interviewer", "character"]
     turn_content: list[_Part]
 
@@ -43,7 +43,7 @@ class _Turn(Raw):
         return [part.content.strip() for part in self.turn_content if part.content.strip() and not part.thought]
 
 
-class _Row(Raw):
+class _Row(RowModel):
     character: str = Field(min_length=1)
     finished: bool = True
     content: list[_Turn]
@@ -65,22 +65,16 @@ def _fault(raw: _Row) -> str | None:
     return "a turn is there twice" if len(set(texts)) < len(texts) else None
 
 
-def _item(row: Row, rows: Rows, source_id: str) -> RolePlay | None:
-    """Every sound interview; `source_id` is `file stem/position`."""
-    raw = rows.parse(_Row, row)
-    if raw is None:
-        return None
+def _item(value: Any, source_id: str) -> RolePlay:
+    raw = _Row.model_validate(value)
     fault = _fault(raw)
     if fault:
-        rows.drop(row, fault)
-        return None
+        raise Dropped(fault)
     character = raw.character.strip()
     names = {"interviewer": INTERVIEWER, "character": character}
     said = [(names[turn.turn_role], words) for turn in raw.content for words in turn.words]
-    return play(row, rows, source="character_llm", source_id=source_id, language="en", character=character, said=said)
+    return play(source="character_llm", source_id=source_id, language="en", character=character, said=said)
 
-
-read = by_row(_item)
 
 SOURCES = (
     Source(
@@ -92,6 +86,6 @@ SOURCES = (
         where="GitHub choosewhatulike/trainable-agents (data/gen_results/interview_turns)",
         licence="CC BY-NC 4.0 (data)",
         paper="Shao et al., EMNLP 2023",
-        read=read,
+        read=by_row(_item),
     ),
 )

@@ -13,7 +13,7 @@ from typing import Any
 
 from core.errors import UserError
 from core.records import RolePlay, Whole
-from core.rows import Item, Raw, Row, Rows, Source
+from core.rows import CorpusItem, CorpusReader, Malformed, RowModel, Source
 from data_prep.sources.play import play, profile
 
 PROFILES = "character_profiles.json"
@@ -21,7 +21,7 @@ PERSONA = 600  # characters
 _SPEAKER = re.compile(r"\s*([^：:\n（）()，。！？“”\"]{1,20})[：:]\s*(.*)")
 
 
-class _Row(Raw):
+class _Row(RowModel):
     id: Whole | str
     role: str
     context: str
@@ -41,40 +41,35 @@ def utterances(context: str) -> list[tuple[str, str]]:
     return result
 
 
-def read(files: list[Path], rows: Rows) -> Iterator[Item]:
+def read(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
     """Every dialogue; `source_id` is the corpus's id. Without the profiles beside it, personas stay empty."""
     for file in files:
-        profiles = _profiles(file.with_name(PROFILES), rows)
+        profiles = _profiles(file.with_name(PROFILES), reader)
         seen: set[str] = set()
-        for row in rows.json_list(file):
-            item = _item(row, rows, profiles)
-            if item is not None and item.id in seen:
-                rows.malformed(row, f"id: {item.source_id} is there twice")
-            elif item is not None:
+        for row in reader.json_list(file):
+            with reader.accounting(row):
+                item = _item(row.value, profiles)
+                if item.id in seen:
+                    raise Malformed(f"id: {item.source_id} is there twice")
                 seen.add(item.id)
                 yield item
 
 
-def _profiles(path: Path, rows: Rows) -> dict[str, Mapping[str, Any]]:
+def _profiles(path: Path, reader: CorpusReader) -> dict[str, Mapping[str, Any]]:
     if not path.is_file():
         return {}
-    value = rows.json(path)
+    value = reader.json(path)
     if not isinstance(value, dict) or not all(isinstance(fields, dict) for fields in value.values()):
         raise UserError(f"{path}: expected an object of profiles (objects) by character")
     return value
 
 
-def _item(row: Row, rows: Rows, profiles: Mapping[str, Mapping[str, Any]]) -> RolePlay | None:
-    raw = rows.parse(_Row, row)
-    if raw is None:
-        return None
+def _item(value: Any, profiles: Mapping[str, Mapping[str, Any]]) -> RolePlay:
+    raw = _Row.model_validate(value)
     character = raw.role.strip()
     if not character:
-        rows.malformed(row, "role: empty")
-        return None
+        raise Malformed("role: empty")
     return play(
-        row,
-        rows,
         source="charactereval",
         source_id=str(raw.id),
         language="zh",

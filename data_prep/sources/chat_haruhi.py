@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from core.records import RolePlay
-from core.rows import Item, Raw, Row, Rows, Source
+from core.rows import CorpusItem, CorpusReader, CorpusRow, Dropped, RowModel, Source
 from data_prep.sources.play import language_of, play
 
 NARRATOR = "旁白"
@@ -31,12 +31,12 @@ _ENDLESS = re.compile(r"(.{1,4}?)\1{30,}")
 _PROSE = re.compile(r"[，。]")
 
 
-class _Said(Raw):
+class _Said(RowModel):
     role: str
     text: str
 
 
-class _Row(Raw):
+class _Row(RowModel):
     dialogue: list[_Said]
     source: str = "synthesized"
 
@@ -90,38 +90,34 @@ def _lines(raw: _Row) -> list[tuple[str, str]]:
     return result
 
 
-def read(files: list[Path], rows: Rows) -> Iterator[Item]:
+def read(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
     """Every dialogue in which the file's character and somebody else speak; `source_id` is `file stem/position`."""
     for file in files:
-        told = []
-        for position, row in enumerate(rows.jsonl(file)):
-            raw = rows.parse(_Row, row)
-            if raw is not None and raw.source == LOG:
-                rows.drop(row, "a person's log, unmoderated")
-            elif raw is not None:
-                told.append((row, f"{file.stem}/{position}", _lines(raw)))
-        names = Counter(name for _, _, lines in told for name, _ in lines if name != NARRATOR)
+        dialogues: list[tuple[CorpusRow, str, list[tuple[str, str]]]] = []
+        for position, row in enumerate(reader.jsonl(file)):
+            with reader.accounting(row):
+                raw = _Row.model_validate(row.value)
+                if raw.source == LOG:
+                    raise Dropped("a person's log, unmoderated")
+                dialogues.append((row, f"{file.stem}/{position}", _lines(raw)))
+        names = Counter(name for _, _, lines in dialogues for name, _ in lines if name != NARRATOR)
         character = names.most_common(1)[0][0] if names else ""
-        for row, source_id, lines in told:
-            item = _item(row, source_id, lines, rows, character)
-            if item is not None:
-                yield item
+        for row, source_id, lines in dialogues:
+            with reader.accounting(row):
+                yield _item(source_id, lines, character)
 
 
-def _item(row: Row, source_id: str, lines: list[tuple[str, str]], rows: Rows, character: str) -> RolePlay | None:
-    """The item, or None with a reason."""
+def _item(source_id: str, lines: list[tuple[str, str]], character: str) -> RolePlay:
     said = [(character if _is(name, character) else name, text) for name, text in lines]
-    own = language_of(" ".join(text for name, text in said if name == character))
-    other = language_of(" ".join(text for name, text in said if name != character))
+    language = language_of(" ".join(text for name, text in said if name == character))
+    others = language_of(" ".join(text for name, text in said if name != character))
     if any(_ENDLESS.search(text) for _, text in said):
-        rows.drop(row, "a line repeats itself without end")
-    elif any(_PROSE.search(name) for name, _ in said):
-        rows.drop(row, "a speaker's name is a sentence")
-    elif own and other and own != other:
-        rows.drop(row, "the sides speak different languages")
-    else:
-        return play(row, rows, source="chat_haruhi", source_id=source_id, language=own or "zh", character=character, said=said)
-    return None
+        raise Dropped("a line repeats itself without end")
+    if any(_PROSE.search(name) for name, _ in said):
+        raise Dropped("a speaker's name is a sentence")
+    if language and others and language != others:
+        raise Dropped("the sides speak different languages")
+    return play(source="chat_haruhi", source_id=source_id, language=language or "zh", character=character, said=said)
 
 
 def _is(name: str, character: str) -> bool:

@@ -22,7 +22,7 @@ from pydantic import Field, ValidationError
 
 from core.files import explain
 from core.records import RolePlay
-from core.rows import Item, Raw, Row, Rows, Source
+from core.rows import CorpusItem, CorpusReader, CorpusRow, Dropped, Malformed, RowModel, Source
 from data_prep.sources.play import play, shortened
 
 PERSONA = 800  # characters
@@ -30,78 +30,75 @@ NARRATOR = "Environment"
 _THOUGHT = re.compile(r"\[[^\[\]]*\]")
 
 
-class _Name(Raw):
+class _Name(RowModel):
     name: str
 
 
-class _Said(Raw):
+class _Said(RowModel):
     character: str
     message: str
 
 
-class _Scene(Raw):
+class _Scene(RowModel):
     scenario: str = ""
     key_characters: list[_Name]
     dialogues: list[_Said]
     character_profiles: dict[str, str] = Field(default={})
 
 
-class _Portrait(Raw):
+class _Portrait(RowModel):
     profile: str = ""
 
 
-class _Plot(Raw):
+class _Plot(RowModel):
     conversation: list[Any] | str
 
 
-class _Book(Raw):
+class _Book(RowModel):
     plots: list[Any]
     character_datasets: dict[str, _Portrait] = Field(default={})
 
 
-def read(files: list[Path], rows: Rows) -> Iterator[Item]:
+def read(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
     """Every conversation; `source_id` is `file stem/plot/conversation`, or `file stem/position` in a test set."""
     for file in files:
-        value = rows.json(file)
-        scenes = _test_set(file, value, rows) if isinstance(value, list) else _book(file, value, rows)
+        value = reader.json(file)
+        scenes = _test_set(file, value, reader) if isinstance(value, list) else _book(file, value, reader)
         for row, source_id, profiles in scenes:
-            item = _item(row, rows, source_id, profiles)
-            if item is not None:
-                yield item
+            with reader.accounting(row):
+                yield _item(row.value, source_id, profiles)
 
 
-def _test_set(file: Path, scenes: list[Any], rows: Rows) -> Iterator[tuple[Row, str, Mapping[str, str]]]:
+def _test_set(file: Path, scenes: list[Any], reader: CorpusReader) -> Iterator[tuple[CorpusRow, str, Mapping[str, str]]]:
     for number, scene in enumerate(scenes):
-        yield rows.unit(f"{file}: entry {number}", scene), f"{file.stem}/{number}", {}
+        yield reader.row(f"{file}: entry {number}", scene), f"{file.stem}/{number}", {}
 
 
-def _book(file: Path, value: Any, rows: Rows) -> Iterator[tuple[Row, str, Mapping[str, str]]]:
+def _book(file: Path, value: Any, reader: CorpusReader) -> Iterator[tuple[CorpusRow, str, Mapping[str, str]]]:
     try:
         book = _Book.model_validate(value)
     except ValidationError as error:
-        rows.malformed(rows.unit(str(file), None), f"neither a book nor a list of scenes: {explain(error)}")
+        reader.malformed(reader.row(str(file), None), f"neither a book nor a list of scenes: {explain(error)}")
         return
     profiles = {name: portrait.profile for name, portrait in book.character_datasets.items()}
     for number, plot in enumerate(book.plots):
         where = f"{file}: plot {number}"
         try:
             conversations = _conversations(_Plot.model_validate(plot).conversation)
-        except ValidationError as error:
-            rows.malformed(rows.unit(where, None), explain(error))
-            continue
-        except ValueError as error:
-            rows.malformed(rows.unit(where, None), f"conversation: {error}")
+        except (ValidationError, Malformed) as error:
+            problem = explain(error) if isinstance(error, ValidationError) else str(error)
+            reader.malformed(reader.row(where, None), problem)
             continue
         for position, conversation in enumerate(conversations):
-            yield rows.unit(f"{where}, conversation {position}", conversation), f"{file.stem}/{number}/{position}", profiles
+            yield reader.row(f"{where}, conversation {position}", conversation), f"{file.stem}/{number}/{position}", profiles
 
 
 def _conversations(value: list[Any] | str) -> list[Any]:
-    """The conversations of a plot; a string is read as JSON or as a Python literal, and never run. Raises `ValueError`."""
-    found = _written_out(value) if isinstance(value, str) else value
-    if not isinstance(found, list):
-        raise ValueError(f"expected a list, found {type(found).__name__}")
-    return found
+    """The conversations of a plot; a string is read as JSON or as a Python literal, and never run. Raises `Malformed`."""
+    conversations = _written_out(value) if isinstance(value, str) else value
+    if not isinstance(conversations, list):
+        raise Malformed(f"conversation: expected a list, found {type(conversations).__name__}")
+    return conversations
 
 
 def _written_out(text: str) -> Any:
@@ -112,30 +109,25 @@ def _written_out(text: str) -> Any:
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
-        raise ValueError("a string that is neither JSON nor a Python literal") from None
+        raise Malformed("conversation: a string that is neither JSON nor a Python literal") from None
 
 
-def _item(row: Row, rows: Rows, source_id: str, profiles: Mapping[str, str]) -> RolePlay | None:
-    raw = rows.parse(_Scene, row)
-    if raw is None:
-        return None
+def _item(value: Any, source_id: str, profiles: Mapping[str, str]) -> RolePlay:
+    raw = _Scene.model_validate(value)
     said = [(line.character.strip(), " ".join(_THOUGHT.sub(" ", line.message).split())) for line in raw.dialogues]
     counts = Counter(name for name, text in said if text)
     keys = [key.name.strip() for key in raw.key_characters if key.name.strip() not in ("", NARRATOR)]
     if not keys:
-        rows.drop(row, "no key character")
-        return None
+        raise Dropped("no key character")
     character = max(keys, key=lambda name: counts[name])  # the first of those with most lines
-    found = raw.character_profiles.get(character) or profiles.get(character, "")
+    portrait = raw.character_profiles.get(character) or profiles.get(character, "")
     return play(
-        row,
-        rows,
         source="coser",
         source_id=source_id,
         language="en",
         character=character,
         said=said,
-        persona=shortened(_plain(found), PERSONA),
+        persona=shortened(_plain(portrait), PERSONA),
         scene=raw.scenario.strip(),
     )
 

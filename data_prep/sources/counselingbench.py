@@ -5,42 +5,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
-from core.records import Language, Whole
-from core.rows import Item, Raw, Rows, Source
+from core.records import Post, Whole
+from core.rows import CorpusReader, RowModel, Source, by_row
 from data_prep.sources.posts import post
 
 
-class _English(Raw):
+class _English(RowModel):
     question_id: Whole
     turns: list[str]
 
-    def post(self) -> str:
-        return "\n".join(self.turns)
 
-
-class _Chinese(Raw):
+class _Chinese(RowModel):
     question_id: Whole
     text: str
 
-    def post(self) -> str:
-        return self.text
 
-
-def read(files: list[Path], rows: Rows) -> Iterator[Item]:
-    """One `Post` a question, without a reply; `source_id` is `language/question id`."""
-    for file in files:
-        for row in rows.jsonl(file):
-            chinese = isinstance(row.value, dict) and "text" in row.value
-            language: Language = "zh" if chinese else "en"
-            raw = rows.parse(_Chinese, row) if chinese else rows.parse(_English, row)
-            if raw is None:
-                continue
-            item = post(row, rows, "counselingbench", f"{language}/{raw.question_id}", language, raw.post())
-            if item is not None:
-                yield item
+def _item(value: Any, _: str) -> Post:
+    """A question without a reply; `source_id` is `language/question id`."""
+    if isinstance(value, dict) and "text" in value:
+        chinese = _Chinese.model_validate(value)
+        return post("counselingbench", f"zh/{chinese.question_id}", "zh", chinese.text)
+    english = _English.model_validate(value)
+    return post("counselingbench", f"en/{english.question_id}", "en", "\n".join(english.turns))
 
 
 SOURCES = (
@@ -53,6 +41,6 @@ SOURCES = (
         where="GitHub EmoCareAI/ChatPsychiatrist (fastchat/llm_judge/data/counselling_bench)",
         licence="Apache 2.0 (code)",
         paper="Liu et al. 2023",
-        read=read,
+        read=by_row(_item, CorpusReader.jsonl),
     ),
 )

@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import orjson
 
 from core.files import load_json, read_bytes
 from core.records import Role, SupportDialogue
-from core.rows import Item, Raw, Row, Rows, Source
+from core.rows import CorpusItem, CorpusReader, CorpusRow, Dropped, Malformed, RowModel, Source
 from data_prep.sources.support import by_role, support_dialogue
 
 OTHERS = "someone besides one seeker and one counsellor speaks"
@@ -27,79 +28,69 @@ _OTHER_HEAD = re.compile(rf"(?:(?:{'|'.join(_ROLES)})[^：:，。]{{0,12}}|(?!\d
 _NARRATION = re.compile(r"[（(].*[）)]$|[….]+$|后续")
 
 
-class _Row(Raw):
+class _Row(RowModel):
     file: str
     text: str
 
 
-def _found(file: Path, rows: Rows) -> Iterator[Row]:
+def _rows(file: Path, reader: CorpusReader) -> Iterator[CorpusRow]:
     """The rows of a JSON-lines file, or the one dialogue of a published file in the form of such a row."""
     if file.suffix == ".jsonl":
-        yield from rows.jsonl(file)
+        yield from reader.jsonl(file)
         return
-    row = rows.unit(str(file), None)
-    try:
-        text = read_bytes(file, "corpus file").decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        rows.malformed(row, f"not UTF-8: {error}")
-        return
-    yield Row(row.where, {"file": file.as_posix(), "text": text})
+    row = reader.row(str(file), None)
+    with reader.accounting(row):
+        try:
+            text = read_bytes(file, "corpus file").decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise Malformed(f"not UTF-8: {error}") from None
+        yield CorpusRow(row.where, {"file": file.as_posix(), "text": text})
 
 
-def _lines(row: Row, raw: _Row, rows: Rows) -> list[str] | None:
-    """A dialogue's lines; None (and a malformed drop) when a `.json` file's content is not a list of strings."""
+def _lines(raw: _Row) -> list[str]:
+    """A dialogue's lines. Raises `Malformed` when a `.json` file's content is not a list of strings."""
     if not raw.file.endswith(".json"):
         return raw.text.splitlines()
     try:
         value = load_json(raw.text)
     except orjson.JSONDecodeError as error:
-        rows.malformed(row, f"text: malformed JSON: {error.msg}")
-        return None
+        raise Malformed(f"text: malformed JSON: {error.msg}") from None
     if not isinstance(value, list) or not all(isinstance(line, str) for line in value):
-        rows.malformed(row, "text: expected a JSON list of strings")
-        return None
+        raise Malformed("text: expected a JSON list of strings")
     return [part for line in value for part in line.splitlines()]
 
 
-def _spoken(lines: list[str]) -> list[tuple[str, str]] | None:
-    """(speaker, text) of every turn; None when somebody else speaks."""
+def _spoken(lines: list[str]) -> list[tuple[str, str]]:
+    """(speaker, text) of every turn. Raises `Dropped` when somebody else speaks."""
     spoken: list[tuple[str, str]] = []
     for line in map(str.strip, lines):
         head = _HEAD.match(line)
         if head:
             spoken.append((head[1], line[head.end() :]))
         elif _OTHER_HEAD.match(line):
-            return None
+            raise Dropped(OTHERS)
         elif spoken and not _NARRATION.match(line):
             spoken[-1] = (spoken[-1][0], f"{spoken[-1][1]}\n{line}".strip())
     return spoken
 
 
-def _item(row: Row, rows: Rows) -> SupportDialogue | None:
-    raw = rows.parse(_Row, row)
-    lines = _lines(row, raw, rows) if raw else None
-    if raw is None or lines is None:
-        return None
-    spoken = _spoken(lines)
-    if spoken is None:
-        rows.drop(row, OTHERS)
-        return None
+def _item(value: Any) -> SupportDialogue:
+    raw = _Row.model_validate(value)
+    spoken = by_role(_spoken(_lines(raw)), _ROLES)
     path = PurePosixPath(raw.file)
     topic = path.parent.name if path.suffix == ".json" else ""
     source_id = f"E/{topic}/{path.stem}" if topic else f"D/{path.stem}"
-    return support_dialogue(rows, row, "cpsycoun", source_id, "zh", by_role(rows, row, spoken, _ROLES) or [], problem=topic)
+    return support_dialogue("cpsycoun", source_id, "zh", spoken, problem=topic)
 
 
-def read(files: list[Path], rows: Rows) -> Iterator[Item]:
+def read(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
     """Every dialogue between one seeker and one counsellor; `source_id` is `D/case_n` or `E/topic/n`, the same in both forms.
 
     `problem` is the topic of CPsyCounE; CPsyCounD's files state none.
     """
-    for file in files:
-        for row in _found(file, rows):
-            item = _item(row, rows)
-            if item is not None:
-                yield item
+    for row in (row for file in files for row in _rows(file, reader)):
+        with reader.accounting(row):
+            yield _item(row.value)
 
 
 SOURCES = (

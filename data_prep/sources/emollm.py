@@ -5,36 +5,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
-from core.records import Role
-from core.rows import Item, Raw, Rows, Source
+from core.records import Role, SupportDialogue
+from core.rows import CorpusReader, RowModel, Source, by_row
 from data_prep.sources.support import support_dialogue
 
 
-class _Exchange(Raw):
+class _Exchange(RowModel):
     input: str
     output: str
 
 
-class _Row(Raw):
+class _Row(RowModel):
     conversation: list[_Exchange]
 
 
-def read(files: list[Path], rows: Rows) -> Iterator[Item]:
-    """Every dialogue; `source_id` is `file stem/position`. The system prompt of the first exchange is left out."""
-    for file in files:
-        for position, row in enumerate(rows.json_list(file)):
-            raw = rows.parse(_Row, row)
-            if raw is None:
-                continue
-            turns: list[tuple[Role, str]] = []
-            for exchange in raw.conversation:
-                turns += [("seeker", exchange.input), ("supporter", exchange.output)]
-            item = support_dialogue(rows, row, "emollm", f"{file.stem}/{position}", "zh", turns)
-            if item is not None:
-                yield item
+def _item(value: Any, source_id: str) -> SupportDialogue:
+    """Every dialogue; the system prompt of the first exchange is left out."""
+    turns: list[tuple[Role, str]] = []
+    for exchange in _Row.model_validate(value).conversation:
+        turns += [("seeker", exchange.input), ("supporter", exchange.output)]
+    return support_dialogue("emollm", source_id, "zh", turns)
 
 
 SOURCES = (
@@ -47,6 +39,6 @@ SOURCES = (
         where="GitHub SmartFlowAI/EmoLLM (datasets)",
         licence="MIT",
         paper="SmartFlowAI/EmoLLM, 2024",
-        read=read,
+        read=by_row(_item, CorpusReader.json_list),
     ),
 )

@@ -8,31 +8,22 @@ a `Post`.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
-from core.rows import Item, Raw, Row, Rows, Sampled, Source
+from core.rows import CorpusReader, RowModel, Sampled, Source
 from data_prep.sources.posts import Pair, first_replies
 
 
-class _Row(Raw):
+class _Row(RowModel):
     sp_id: str
     rp_id: str
     seeker_post: str
     response_post: str
 
 
-def _pairs(files: list[Path], rows: Rows) -> Iterator[tuple[Row, Pair]]:
-    for file in files:
-        for row in rows.csv(file):
-            raw = rows.parse(_Row, row)
-            if raw is not None:
-                yield row, Pair(raw.sp_id, raw.rp_id, raw.seeker_post, raw.response_post)
-
-
-def read(files: list[Path], rows: Rows) -> Iterator[Item]:
-    """One `Post` a seeker post (`sp_id`), with the first reply to it."""
-    yield from first_replies("epitome", "en", _pairs(files, rows), rows)
+def _pair(value: Any) -> Pair:
+    raw = _Row.model_validate(value)
+    return Pair(raw.sp_id, raw.rp_id, raw.seeker_post, raw.response_post)
 
 
 SOURCES = (
@@ -45,7 +36,7 @@ SOURCES = (
         where="GitHub behavioral-data/Empathy-Mental-Health (dataset)",
         licence="two documents in the repository: Althoff academic licence, Althoff attribution only licence",
         paper="Sharma et al., EMNLP 2020",
-        read=read,
+        read=first_replies("epitome", "en", _pair, CorpusReader.csv),
         table5=Sampled("QA", "Human", 500),
     ),
 )

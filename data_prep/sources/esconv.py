@@ -8,12 +8,12 @@ same dialogues as ESConv in another order: it is a corpus of its own here (`esco
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
 from core.records import Number, SupportDialogue
-from core.rows import Raw, Row, Rows, Sampled, Source, by_row
+from core.rows import RowModel, Sampled, Source, by_row
 from data_prep.sources.support import ROLES, by_role, support_dialogue
 
 MISSING = -1  # the split files' mark for a survey question that was not answered
@@ -26,23 +26,23 @@ Score = Annotated[
 ]
 
 
-class _Utterance(Raw):
+class _Utterance(RowModel):
     speaker: str
     text: str = Field(validation_alias=AliasChoices("text", "content"))
 
 
-class _Seeker(Raw):
+class _Seeker(RowModel):
     empathy: Score = None
     relevance: Score = None
     initial_emotion_intensity: Score = None
     final_emotion_intensity: Score = None
 
 
-class _Survey(Raw):
+class _Survey(RowModel):
     seeker: _Seeker = _Seeker()
 
 
-class _Row(Raw):
+class _Row(RowModel):
     emotion_type: str
     problem_type: str
     situation: str
@@ -65,19 +65,14 @@ class _Row(Raw):
         return {name: value for name, value in answers.items() if value is not None}
 
 
-def _item(source: str, row: Row, rows: Rows, source_id: str) -> SupportDialogue | None:
+def _item(source: str, value: Any, source_id: str) -> SupportDialogue:
     """The corpus has no ids: `source_id` is `file stem/position`."""
-    raw = rows.parse(_Row, row)
-    turns = by_role(rows, row, ((u.speaker, u.text) for u in raw.dialog), ROLES) if raw else None
-    if raw is None or turns is None:
-        return None
+    raw = _Row.model_validate(value)
     return support_dialogue(
-        rows,
-        row,
         source,
         source_id,
         "en",
-        turns,
+        by_role(((u.speaker, u.text) for u in raw.dialog), ROLES),
         situation=raw.situation.strip(),
         problem=raw.problem_type.strip(),
         emotion=raw.emotion_type.strip(),

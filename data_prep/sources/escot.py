@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from core.records import SupportDialogue, Whole
-from core.rows import Item, Raw, Row, Rows, Source
+from core.rows import CorpusItem, CorpusReader, Dropped, Malformed, RowModel, Source
 from data_prep.sources.support import ROLES, by_role, support_dialogue
 
 SEEN = "dialogue already read"
@@ -19,47 +20,43 @@ _LINE = re.compile(r"(seeker|supporter):[ \t]*", re.IGNORECASE)
 _LABEL = re.compile(r"\s*Response:\s*")
 
 
-class _Utterance(Raw):
+class _Utterance(RowModel):
     speaker: str
     content: str
 
 
-class _Original(Raw):
+class _Original(RowModel):
     dialog: list[_Utterance]
     response: str
 
 
-class _Thought(Raw):
+class _Thought(RowModel):
     emotion: str = ""
     emotion_stimuli: str = ""
 
 
-class _Row(Raw):
+class _Row(RowModel):
     id: Whole
     original_data: _Original
     cot_data: _Thought = _Thought()
 
 
-class _ResponseOnly(Raw):
+class _ResponseOnly(RowModel):
     dialog_id: Whole
     input: str
     output: str
 
 
-def _annotated(row: Row, rows: Rows) -> SupportDialogue | None:
-    raw = rows.parse(_Row, row)
-    turns = by_role(rows, row, ((u.speaker, u.content) for u in raw.original_data.dialog), ROLES) if raw else None
-    if raw is None or turns is None:
-        return None
+def _annotated(value: Any) -> SupportDialogue:
+    raw = _Row.model_validate(value)
+    turns = by_role(((u.speaker, u.content) for u in raw.original_data.dialog), ROLES)
     turns.append(("supporter", raw.original_data.response))
     about = {"situation": raw.cot_data.emotion_stimuli.strip(), "emotion": raw.cot_data.emotion.strip()}
-    return support_dialogue(rows, row, "escot", f"{raw.id}", "en", turns, **about)
+    return support_dialogue("escot", f"{raw.id}", "en", turns, **about)
 
 
-def _response_only(row: Row, rows: Rows) -> SupportDialogue | None:
-    raw = rows.parse(_ResponseOnly, row)
-    if raw is None:
-        return None
+def _response_only(value: Any) -> SupportDialogue:
+    raw = _ResponseOnly.model_validate(value)
     spoken: list[tuple[str, str]] = []
     for line in raw.input.splitlines():
         head = _LINE.match(line)
@@ -68,29 +65,24 @@ def _response_only(row: Row, rows: Rows) -> SupportDialogue | None:
         elif spoken:
             spoken[-1] = (spoken[-1][0], f"{spoken[-1][1]}\n{line}")
         elif line.strip():
-            rows.malformed(row, f"input: a line before the first speaker: {line[:60]!r}")
-            return None
-    turns = by_role(rows, row, spoken, ROLES) or []
-    turns.append(("supporter", _LABEL.sub("", raw.output, count=1)))
-    return support_dialogue(rows, row, "escot", f"{raw.dialog_id}", "en", turns)
+            raise Malformed(f"input: a line before the first speaker: {line[:60]!r}")
+    turns = [*by_role(spoken, ROLES), ("supporter", _LABEL.sub("", raw.output, count=1))]
+    return support_dialogue("escot", f"{raw.dialog_id}", "en", turns)
 
 
-def read(files: list[Path], rows: Rows) -> Iterator[Item]:
+def read(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
     """Every dialogue with its last reply; `source_id` is the corpus's id.
 
     `situation` is what the annotation gives as the cause of the seeker's emotion, `emotion` its sentence on the emotion: both
     written by an LLM, and empty in the response-only form.
     """
     seen: set[str] = set()
-    for file in files:
-        for row in rows.json_list(file):
+    for row in (row for file in files for row in reader.json_list(file)):
+        with reader.accounting(row):
             short = isinstance(row.value, dict) and "dialog_id" in row.value
-            item = (_response_only if short else _annotated)(row, rows)
-            if item is None:
-                continue
+            item = _response_only(row.value) if short else _annotated(row.value)
             if item.id in seen:
-                rows.drop(row, SEEN)
-                continue
+                raise Dropped(SEEN)
             seen.add(item.id)
             yield item
 

@@ -8,68 +8,52 @@ history: [[seeker, supporter], ...]}, which has neither label nor description: `
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from core.records import Role
-from core.rows import Item, Raw, Row, Rows, Sampled, Source
+from core.records import Role, SupportDialogue
+from core.rows import CorpusReader, Malformed, RowModel, Sampled, Source, by_row
 from data_prep.sources.support import support_dialogue
 
 _ROLES: dict[str, Role] = {"User": "seeker", "AI": "supporter"}
-_Turns = list[tuple[Role, str]]
 
 
-class _Published(Raw):
+class _Published(RowModel):
     scene: str | None = None
     description: str | None = None
     content: list[dict[str, Any]]
 
 
-class _Instruction(Raw):
+class _Instruction(RowModel):
     instruction: str
     input: str = ""
     output: str
     history: list[tuple[str, str]]
 
 
-def _published(row: Row, rows: Rows) -> tuple[_Turns, dict[str, str]] | None:
-    raw = rows.parse(_Published, row)
-    if raw is None:
-        return None
-    turns: _Turns = []
+def _published(value: Any, source_id: str) -> SupportDialogue:
+    """`problem` is the scenario label, `situation` the description."""
+    raw = _Published.model_validate(value)
+    turns: list[tuple[Role, str]] = []
     for number, entry in enumerate(raw.content):
         said = [(_ROLES[key], text) for key, text in entry.items() if key in _ROLES]
         if not said or not all(isinstance(text, str) for _, text in said):
-            rows.malformed(row, f"content.{number}: expected a text under {' or '.join(_ROLES)}, found {', '.join(entry)}")
-            return None
+            raise Malformed(f"content.{number}: expected a text under {' or '.join(_ROLES)}, found {', '.join(entry)}")
         turns += said
-    return turns, {"situation": (raw.description or "").strip(), "problem": (raw.scene or "").strip()}
+    about = {"situation": (raw.description or "").strip(), "problem": (raw.scene or "").strip()}
+    return support_dialogue("extes", source_id, "en", turns, **about)
 
 
-def _instruction(row: Row, rows: Rows) -> tuple[_Turns, dict[str, str]] | None:
-    raw = rows.parse(_Instruction, row)
-    if raw is None:
-        return None
+def _instruction(value: Any, source_id: str) -> SupportDialogue:
+    raw = _Instruction.model_validate(value)
     last = f"{raw.instruction}\n{raw.input}".strip()
-    turns: _Turns = []
+    turns: list[tuple[Role, str]] = []
     for seeker, supporter in [*raw.history, (last, raw.output)]:
         turns += [("seeker", seeker), ("supporter", supporter)]
-    return turns, {}
+    return support_dialogue("extes", source_id, "en", turns)
 
 
-def read(files: list[Path], rows: Rows) -> Iterator[Item]:
-    """Every dialogue; `source_id` is its position. `problem` is the scenario label, `situation` the description."""
-    for file in files:
-        for position, row in enumerate(rows.json_list(file)):
-            read_row = _instruction if isinstance(row.value, dict) and "history" in row.value else _published
-            found = read_row(row, rows)
-            if found is None:
-                continue
-            turns, about = found
-            item = support_dialogue(rows, row, "extes", f"{file.stem}/{position}", "en", turns, **about)
-            if item is not None:
-                yield item
+def _item(value: Any, source_id: str) -> SupportDialogue:
+    return (_instruction if isinstance(value, dict) and "history" in value else _published)(value, source_id)
 
 
 SOURCES = (
@@ -82,7 +66,7 @@ SOURCES = (
         where="GitHub pandazzh2020/ExTES (ExTES.zip, unpacked)",
         licence="none stated in its README (the ten dialogues in GitHub CAS-SIAT-XinHai/APTNESS: CC0 1.0)",
         paper="Zheng et al. 2023",
-        read=read,
+        read=by_row(_item, CorpusReader.json_list),
         table5=Sampled("MD", "ChatGPT", 500),
     ),
 )

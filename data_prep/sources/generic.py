@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from core.errors import UserError
 from core.files import explain, load_json
 from core.records import Language, Role
-from core.rows import Item, Row, Rows, Source
+from core.rows import CorpusItem, CorpusReader, CorpusRow, Source
 from data_prep.sources.play import play
 from data_prep.sources.posts import post
 from data_prep.sources.support import support_dialogue
@@ -120,46 +120,43 @@ def _first_line(path: Path) -> bytes:
         raise UserError(f"corpus file cannot be read: {path}: {getattr(error, 'strerror', None) or error}") from None
 
 
-def dialogues(path: Path, rows: Rows) -> Iterator[tuple[Row, Support | Play]]:
+def dialogues(path: Path, reader: CorpusReader) -> Iterator[tuple[CorpusRow, Support | Play]]:
     """Every dialogue of a file, checked and otherwise as it stands there."""
     form: type[Support | Play] = Support if header(path).kind == "support" else Play
-    for row in rows.jsonl(path, first=2):
-        dialogue = rows.parse(form, row)
-        if dialogue is not None:
-            yield row, dialogue
+    for row in reader.jsonl(path, first=2):
+        with reader.accounting(row):
+            yield row, form.model_validate(row.value)
 
 
-def read(files: list[Path], rows: Rows) -> Iterator[Item]:
+def read(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
     """One `SupportDialogue` or `RolePlay` a line; a `Post` where only the seeker speaks."""
     for file in files:
         source = header(file).source
-        for row, dialogue in dialogues(file, rows):
-            item: Item | None
-            if isinstance(dialogue, Support) and all(role == "seeker" for role, _ in dialogue.said):
-                text = "\n".join(text for _, text in dialogue.said)
-                item = post(row, rows, source, dialogue.id, dialogue.language, text)
-            elif isinstance(dialogue, Support):
-                about = dialogue.model_dump(exclude={"id", "language", "turns"})
-                item = support_dialogue(rows, row, source, dialogue.id, dialogue.language, dialogue.said, **about)
-            else:
-                item = play(
-                    row,
-                    rows,
-                    source=source,
-                    source_id=dialogue.id,
-                    language=dialogue.language,
-                    character=dialogue.character,
-                    said=dialogue.said,
-                    persona=dialogue.persona.strip(),
-                    scene=dialogue.scene.strip(),
-                )
-            if item is not None:
-                yield item
+        for row, dialogue in dialogues(file, reader):
+            with reader.accounting(row):
+                yield _item(source, dialogue)
+
+
+def _item(source: str, dialogue: Support | Play) -> CorpusItem:
+    if isinstance(dialogue, Play):
+        return play(
+            source=source,
+            source_id=dialogue.id,
+            language=dialogue.language,
+            character=dialogue.character,
+            said=dialogue.said,
+            persona=dialogue.persona.strip(),
+            scene=dialogue.scene.strip(),
+        )
+    if all(role == "seeker" for role, _ in dialogue.said):
+        return post(source, dialogue.id, dialogue.language, "\n".join(text for _, text in dialogue.said))
+    about = dialogue.model_dump(exclude={"id", "language", "turns"})
+    return support_dialogue(source, dialogue.id, dialogue.language, dialogue.said, **about)
 
 
 GENERIC = Source(
     name=NAME,
-    about="corpora of your own, support or role play: a JSONL file each, its name and licence in the first line (README)",
+    about="corpora of your own, support or role play: a JSONL file each, its name and licence in the first line (docs/data.md)",
     kind="support",
     languages=("en", "zh"),
     files=("FILE.jsonl",),

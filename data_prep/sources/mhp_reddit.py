@@ -7,14 +7,13 @@ topic}. Not checked: the data itself, and whether ESC-Eval, which says only "MHP
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
-from core.rows import Item, Raw, Row, Rows, Sampled, Source
+from core.rows import RowModel, Sampled, Source
 from data_prep.sources.posts import Pair, first_replies
 
 
-class _Row(Raw):
+class _Row(RowModel):
     post_id: str
     comment_id: str
     question: str
@@ -22,18 +21,11 @@ class _Row(Raw):
     answer: str | None = None
 
 
-def _pairs(files: list[Path], rows: Rows) -> Iterator[tuple[Row, Pair]]:
-    for file in files:
-        for row in rows.json_list(file):
-            raw = rows.parse(_Row, row)
-            if raw is not None:
-                text = "\n".join(part for part in (raw.question.strip(), (raw.description or "").strip()) if part)
-                yield row, Pair(raw.post_id, raw.comment_id, text, raw.answer)
-
-
-def read(files: list[Path], rows: Rows) -> Iterator[Item]:
-    """One `Post` a Reddit post: its title and text, with the first reply. `mhp_full.json` repeats the three split files."""
-    yield from first_replies("mhp_reddit", "en", _pairs(files, rows), rows)
+def _pair(value: Any) -> Pair:
+    """A post's title and text with a reply. `mhp_full.json` repeats the three split files."""
+    raw = _Row.model_validate(value)
+    text = "\n".join(part for part in (raw.question.strip(), (raw.description or "").strip()) if part)
+    return Pair(raw.post_id, raw.comment_id, text, raw.answer)
 
 
 SOURCES = (
@@ -46,7 +38,7 @@ SOURCES = (
         where="the hub dataset lsy641/reddit_mhp (the paper's own repository holds Reddit ids only)",
         licence="MIT (hub page); the texts are Reddit users' own",
         paper="Lahnala et al., Findings of ACL 2021",
-        read=read,
+        read=first_replies("mhp_reddit", "en", _pair),
         table5=Sampled("QA", "Human", 1000),
     ),
 )

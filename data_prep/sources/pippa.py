@@ -12,9 +12,10 @@ with sexual words, because the categories are the makers' own. Both are coarse: 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from core.records import RolePlay
-from core.rows import Raw, Row, Rows, Source, by_row
+from core.rows import Dropped, Malformed, RowModel, Source, by_row
 from data_prep.sources.play import filled, play, shortened
 
 PERSONA = 800  # characters
@@ -26,12 +27,12 @@ _SEXUAL = re.compile(
 )
 
 
-class _Said(Raw):
+class _Said(RowModel):
     message: str
     is_human: bool
 
 
-class _Row(Raw):
+class _Row(RowModel):
     bot_name: str
     bot_description: str | None = None
     bot_definitions: str | None = None
@@ -39,37 +40,27 @@ class _Row(Raw):
     conversation: list[_Said]
 
 
-def _item(row: Row, rows: Rows, source_id: str) -> RolePlay | None:
+def _item(value: Any, source_id: str) -> RolePlay:
     """Every chat; `source_id` is `file stem/position`, because a character's id stands on many chats."""
-    raw = rows.parse(_Row, row)
-    if raw is None:
-        return None
+    raw = _Row.model_validate(value)
     character = raw.bot_name.strip()
     if not character:
-        rows.malformed(row, "bot_name: empty")
-        return None
+        raise Malformed("bot_name: empty")
     about = (raw.bot_description or "").strip() or (raw.bot_definitions or "").strip()
     if any(_NSFW.search(category) for category in raw.categories or ()):
-        rows.drop(row, "a category marked NSFW")
-        return None
+        raise Dropped("a category marked NSFW")
     if _SEXUAL.search(about) or any(_SEXUAL.search(line.message) for line in raw.conversation):
-        rows.drop(row, "sexual words")
-        return None
+        raise Dropped("sexual words")
     partner = _PARTNER if character != _PARTNER else "Partner"
-    said = [(partner if line.is_human else character, filled(line.message, character)) for line in raw.conversation]
     return play(
-        row,
-        rows,
         source="pippa",
         source_id=source_id,
         language="en",
         character=character,
-        said=said,
+        said=[(partner if line.is_human else character, filled(line.message, character)) for line in raw.conversation],
         persona=filled(shortened(about, PERSONA), character),
     )
 
-
-read = by_row(_item)
 
 SOURCES = (
     Source(
@@ -81,6 +72,6 @@ SOURCES = (
         where="the hub, PygmalionAI/PIPPA (pippa_deduped.jsonl; the full pippa.jsonl can be given as a file)",
         licence="Apache License 2.0",
         paper="Gosling et al. 2023",
-        read=read,
+        read=by_row(_item),
     ),
 )

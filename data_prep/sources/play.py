@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from core.records import Language, RolePlay
-from core.rows import Row, Rows
+from core.rows import Dropped
 
 _CJK = re.compile(r"[一-鿿]")
 _LATIN = re.compile(r"[A-Za-z]")
@@ -70,8 +70,6 @@ def filled(text: str, character: str) -> str:
 
 
 def play(
-    row: Row,
-    rows: Rows,
     *,
     source: str,
     source_id: str,
@@ -81,32 +79,20 @@ def play(
     persona: str = "",
     scene: str = "",
     alone: bool = False,
-) -> RolePlay | None:
+) -> RolePlay:
     """An item from what was said, as (speaker, text); lines of the speaker `character` are the character's.
 
-    Empty texts are left out. None, with a reason in the account, when nothing is left, when the character does not speak, when
-    nobody else does (`alone`: that is how the corpus is), or when the row's values do not fit the record.
+    Empty texts are left out. Raises `Dropped` when nothing is left, when the character does not speak, and when nobody else
+    does (`alone`: that is how the corpus is).
     """
     spoken = [(name.strip(), text.strip()) for name, text in said if text.strip()]
     speakers = {name for name, _ in spoken}
     if not spoken:
-        rows.drop(row, "no lines")
-    elif character not in speakers:
-        rows.drop(row, "the character does not speak")
-    elif len(speakers) == 1 and not alone:
-        rows.drop(row, "only the character speaks")
-    else:
-        lines = [{"role": "character" if name == character else "partner", "name": name, "text": text} for name, text in spoken]
-        return rows.record(
-            RolePlay,
-            row,
-            id=f"{source}-{source_id}",
-            language=language,
-            source=source,
-            source_id=source_id,
-            character=character,
-            persona=persona,
-            scene=scene,
-            lines=lines,
-        )
-    return None
+        raise Dropped("no lines")
+    if character not in speakers:
+        raise Dropped("the character does not speak")
+    if len(speakers) == 1 and not alone:
+        raise Dropped("only the character speaks")
+    lines = [{"role": "character" if name == character else "partner", "name": name, "text": text} for name, text in spoken]
+    fields = {"id": f"{source}-{source_id}", "language": language, "source": source, "source_id": source_id}
+    return RolePlay.model_validate({**fields, "character": character, "persona": persona, "scene": scene, "lines": lines})

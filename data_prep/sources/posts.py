@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from core.records import Language, Post
-from core.rows import Row, Rows
+from core.rows import CorpusReader, CorpusRow, Dropped, ReadCorpus
 
 SAME_PAIR = "pair already read"
 FURTHER_REPLY = "further reply to a post already read"
@@ -23,38 +25,39 @@ class Pair:
     reply: str | None
 
 
-def first_replies(source: str, language: Language, found: Iterable[tuple[Row, Pair]], rows: Rows) -> Iterator[Post]:
-    """One `Post` for every post id, with the reply of its first row; the other rows are dropped, each with its reason."""
-    seen: set[str] = set()
-    pairs: set[tuple[str, str]] = set()
-    for row, pair in found:
-        key = (pair.post_id, pair.reply_id)
-        text = pair.text.strip()
-        if key in pairs:
-            rows.drop(row, SAME_PAIR)
-        elif pair.post_id in seen:
-            rows.drop(row, FURTHER_REPLY)
-        elif not text:
-            rows.drop(row, EMPTY)
-        else:
-            seen.add(pair.post_id)
-            item = post(row, rows, source, pair.post_id, language, text, pair.reply)
-            if item is not None:
-                yield item
-        pairs.add(key)
+def first_replies(
+    source: str,
+    language: Language,
+    pair_of: Callable[[Any], Pair],
+    rows: Callable[[CorpusReader, Path], Iterable[CorpusRow]] = CorpusReader.json_list,
+) -> ReadCorpus:
+    """A `read` that makes one `Post` of every post id, with the reply of its first row; its other rows are drops.
+
+    `pair_of` makes a pair of a row's value; `rows` says how files are read.
+    """
+
+    def read(files: list[Path], reader: CorpusReader) -> Iterator[Post]:
+        posts: set[str] = set()
+        pairs: set[tuple[str, str]] = set()
+        for row in (row for file in files for row in rows(reader, file)):
+            with reader.accounting(row):
+                pair = pair_of(row.value)
+                doubled = (pair.post_id, pair.reply_id) in pairs
+                pairs.add((pair.post_id, pair.reply_id))
+                if doubled or pair.post_id in posts:
+                    raise Dropped(SAME_PAIR if doubled else FURTHER_REPLY)
+                if pair.text.strip():
+                    posts.add(pair.post_id)
+                yield post(source, pair.post_id, language, pair.text, pair.reply)
+
+    return read
 
 
-def post(
-    row: Row, rows: Rows, source: str, source_id: str, language: Language, text: str, reply: str | None = None
-) -> Post | None:
-    """A `Post` whose id is `source-source_id`; a blank reply is none, a blank text drops the row. None, and a malformed drop,
-    where the row's values do not fit the record."""
+def post(source: str, source_id: str, language: Language, text: str, reply: str | None = None) -> Post:
+    """A `Post` whose id is `source-source_id`; a blank reply is none. Raises `Dropped` for a blank text."""
     if not text.strip():
-        rows.drop(row, EMPTY)
-        return None
-    return rows.record(
-        Post,
-        row,
+        raise Dropped(EMPTY)
+    return Post(
         id=f"{source}-{source_id}",
         language=language,
         source=source,

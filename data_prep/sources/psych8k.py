@@ -7,26 +7,22 @@ is no part of the post.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
-from core.rows import Item, Raw, Rows, Sampled, Source
+from core.records import Post
+from core.rows import CorpusReader, RowModel, Sampled, Source, by_row
 from data_prep.sources.posts import post
 
 
-class _Row(Raw):
+class _Row(RowModel):
     input: str
     output: str = ""
 
 
-def read(files: list[Path], rows: Rows) -> Iterator[Item]:
-    """One `Post` a pair; `source_id` is its position."""
-    for file in files:
-        for position, row in enumerate(rows.json_list(file)):
-            raw = rows.parse(_Row, row)
-            item = post(row, rows, "psych8k", f"{position}", "en", raw.input, raw.output) if raw else None
-            if item is not None:
-                yield item
+def _item(value: Any, source_id: str) -> Post:
+    """A pair; the corpus is one file, so that its position says which."""
+    raw = _Row.model_validate(value)
+    return post("psych8k", source_id.rpartition("/")[2], "en", raw.input, raw.output)
 
 
 SOURCES = (
@@ -39,7 +35,7 @@ SOURCES = (
         where="the hub dataset EmoCareAI/Psych8k (gated: ask for access there)",
         licence="CC BY-NC-SA 4.0 (as its page is quoted elsewhere; read it there when you ask for access)",
         paper="Liu et al. 2023",
-        read=read,
+        read=by_row(_item, CorpusReader.json_list),
         table5=Sampled("QA", "Human", 1000),  # appendix A.1 calls it multi-turn; the table, and the file, say QA
     ),
 )

@@ -5,38 +5,30 @@ The public sample (`PsyQA_example.json`) and the full set (`PsyQA_full.json`, on
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 from core.records import Whole
-from core.rows import Item, Raw, Row, Rows, Sampled, Source
+from core.rows import RowModel, Sampled, Source
 from data_prep.sources.posts import Pair, first_replies
 
 
-class _Answer(Raw):
+class _Answer(RowModel):
     answer_text: str
 
 
-class _Row(Raw):
+class _Row(RowModel):
     questionID: Whole | str
     question: str
     description: str = ""
     answers: tuple[_Answer, ...] = ()
 
 
-def _pairs(files: list[Path], rows: Rows) -> Iterator[tuple[Row, Pair]]:
-    for file in files:
-        for row in rows.json_list(file):
-            raw = rows.parse(_Row, row)
-            if raw is not None:
-                title, description = raw.question.strip(), raw.description.strip()
-                text = description if description.startswith(title) else f"{title}\n{description}"
-                yield row, Pair(str(raw.questionID), "", text, raw.answers[0].answer_text if raw.answers else None)
-
-
-def read(files: list[Path], rows: Rows) -> Iterator[Item]:
-    """One `Post` a question: title and description (a title that the description repeats is not doubled), first answer."""
-    yield from first_replies("psyqa", "zh", _pairs(files, rows), rows)
+def _pair(value: Any) -> Pair:
+    """A question's title and description (a title that the description repeats is not doubled) with its first answer."""
+    raw = _Row.model_validate(value)
+    title, description = raw.question.strip(), raw.description.strip()
+    text = description if description.startswith(title) else f"{title}\n{description}"
+    return Pair(str(raw.questionID), "", text, raw.answers[0].answer_text if raw.answers else None)
 
 
 SOURCES = (
@@ -49,7 +41,7 @@ SOURCES = (
         where="GitHub thu-coai/PsyQA (sample; the full set by e-mail with its signed agreement)",
         licence="none stated in the repository; the full set is under its own agreement",
         paper="Sun et al., Findings of ACL 2021",
-        read=read,
+        read=first_replies("psyqa", "zh", _pair),
         table5=Sampled("QA", "Human", 1000),
     ),
 )

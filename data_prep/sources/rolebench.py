@@ -9,53 +9,42 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from core.records import RolePlay
-from core.rows import Item, Raw, Row, Rows, Source
+from core.rows import CorpusItem, CorpusReader, Dropped, Malformed, RowModel, Source
 from data_prep.sources.play import language_of, play
 
 _ASKING = {"en": "Someone", "zh": "提问者"}  # the corpus does not say who asks
 
 
-class _Row(Raw):
+class _Row(RowModel):
     role: str
     question: str
     generated: list[str]
 
 
-def read(files: list[Path], rows: Rows) -> Iterator[Item]:
+def read(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
     """Every question with its first reply; `source_id` is `file/position`, with the folder where several are read."""
     root = Path(os.path.commonpath([file.parent for file in files]))
     for file in files:
         name = file.relative_to(root).with_suffix("").as_posix()
-        for position, row in enumerate(rows.jsonl(file)):
-            item = _item(row, rows, f"{name}/{position}")
-            if item is not None:
-                yield item
+        for position, row in enumerate(reader.jsonl(file)):
+            with reader.accounting(row):
+                yield _item(row.value, f"{name}/{position}")
 
 
-def _item(row: Row, rows: Rows, source_id: str) -> RolePlay | None:
-    raw = rows.parse(_Row, row)
-    if raw is None:
-        return None
+def _item(value: Any, source_id: str) -> RolePlay:
+    raw = _Row.model_validate(value)
     reply = next(iter(raw.generated), "")
     language = language_of(raw.question + reply)
     character = raw.role.strip()
     if not raw.question.strip() or not reply.strip() or language is None:
-        rows.drop(row, "no question or no reply")
-        return None
+        raise Dropped("no question or no reply")
     if not character:
-        rows.malformed(row, "role: empty")
-        return None
-    return play(
-        row,
-        rows,
-        source="rolebench",
-        source_id=source_id,
-        language=language,
-        character=character,
-        said=[(_ASKING[language], raw.question), (character, reply)],
-    )
+        raise Malformed("role: empty")
+    said = [(_ASKING[language], raw.question), (character, reply)]
+    return play(source="rolebench", source_id=source_id, language=language, character=character, said=said)
 
 
 SOURCES = (

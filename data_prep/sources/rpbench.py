@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import Field
 
 from core.records import RolePlay
-from core.rows import Raw, Row, Rows, Source, by_row
+from core.rows import Malformed, RowModel, Source, by_row
 from data_prep.sources.play import filled, play, profile, shortened
 
 SHORTENED = 800  # characters of persona and of scene
@@ -22,31 +22,26 @@ _PARTNER = "Player"
 _CHAT = ("long_definition_text", "description", "definition_text")  # the first that says something
 
 
-class _Said(Raw):
+class _Said(RowModel):
     speaker: str = Field(validation_alias="from")
     sentences: list[str]
 
 
-class _Row(Raw):
+class _Row(RowModel):
     npc_profile: dict[str, Any]
     conversation: list[_Said]
     plot_recap: str = ""
 
 
-def _item(row: Row, rows: Rows, source_id: str) -> RolePlay | None:
+def _item(value: Any, source_id: str) -> RolePlay:
     """Every character and scene; `source_id` is `file stem/position`."""
-    raw = rows.parse(_Row, row)
-    if raw is None:
-        return None
+    raw = _Row.model_validate(value)
     about = raw.npc_profile
     character = str(about.get("name") or about.get("name_text") or "").strip()
     if not character:
-        rows.malformed(row, "npc_profile: neither name nor name_text")
-        return None
+        raise Malformed("npc_profile: neither name nor name_text")
     said = [(character if line.speaker == _PLAYED else _PARTNER, " ".join(line.sentences)) for line in raw.conversation]
     return play(
-        row,
-        rows,
         source="rpbench",
         source_id=source_id,
         language="en",
@@ -67,8 +62,6 @@ def _persona(about: Mapping[str, Any]) -> str:
     return shortened("\n".join(dict.fromkeys(part for part in parts if part)), SHORTENED)
 
 
-read = by_row(_item)
-
 SOURCES = (
     Source(
         name="rpbench",
@@ -79,6 +72,6 @@ SOURCES = (
         where="GitHub boson-ai/RPBench-Auto (data)",
         licence="Apache License 2.0",
         paper="Boson AI 2024 (RPBench-Auto)",
-        read=read,
+        read=by_row(_item),
     ),
 )

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
-from core.rows import Item, Rows, Source
+from core.records import Post
+from core.rows import CorpusReader, Malformed, Source, by_row
 from data_prep.sources.posts import post
 
 
-def read(files: list[Path], rows: Rows) -> Iterator[Item]:
-    """One `Post` a string, without a reply; `source_id` is `file stem/position`."""
-    for file in files:
-        for position, row in enumerate(rows.json_list(file)):
-            if not isinstance(row.value, str):
-                rows.malformed(row, f"expected a string, found {type(row.value).__name__}")
-            elif (item := post(row, rows, "simpsydial", f"{file.stem}/{position}", "zh", row.value)) is not None:
-                yield item
+def _item(value: Any, source_id: str) -> Post:
+    if not isinstance(value, str):
+        raise Malformed(f"expected a string, found {type(value).__name__}")
+    return post("simpsydial", source_id, "zh", value)
 
 
 SOURCES = (
@@ -29,6 +25,6 @@ SOURCES = (
         where="GitHub qiuhuachuan/interactive-agents (user_profiles)",
         licence="MIT",
         paper="Qiu and Lan 2024",
-        read=read,
+        read=by_row(_item, CorpusReader.json_list),
     ),
 )

@@ -13,47 +13,43 @@ from pydantic import ConfigDict
 
 from core.files import load_json, read_bytes
 from core.records import Role
-from core.rows import Item, Raw, Row, Rows, Sampled, Source
+from core.rows import CorpusItem, CorpusReader, CorpusRow, Malformed, RowModel, Sampled, Source
 from data_prep.sources.support import by_role, support_dialogue
 
 _ROLES: dict[str, Role] = {"client": "seeker", "counselor": "supporter"}
 
 
-class _Utterance(Raw):
+class _Utterance(RowModel):
     role: str
     content: str
 
 
-class _Row(Raw):
+class _Row(RowModel):
     model_config = ConfigDict(coerce_numbers_to_str=True)
 
     id: str
     dialog: list[_Utterance]
 
 
-def _found(file: Path, rows: Rows) -> Iterator[Row]:
+def _rows(file: Path, reader: CorpusReader) -> Iterator[CorpusRow]:
     """The rows of a JSON-lines file, or the one dialogue of a JSON file in the form of such a row."""
     if file.suffix == ".jsonl":
-        yield from rows.jsonl(file)
+        yield from reader.jsonl(file)
         return
-    row = rows.unit(str(file), None)
-    try:
-        yield Row(row.where, {"id": file.stem, "dialog": load_json(read_bytes(file, "corpus file"))})
-    except orjson.JSONDecodeError as error:
-        rows.malformed(row, f"malformed JSON: {error.msg} (line {error.lineno})")
+    row = reader.row(str(file), None)
+    with reader.accounting(row):
+        try:
+            yield CorpusRow(row.where, {"id": file.stem, "dialog": load_json(read_bytes(file, "corpus file"))})
+        except orjson.JSONDecodeError as error:
+            raise Malformed(f"malformed JSON: {error.msg} (line {error.lineno})") from None
 
 
-def read(files: list[Path], rows: Rows) -> Iterator[Item]:
+def read(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
     """Every dialogue; `source_id` is the number of its file."""
-    for file in files:
-        for row in _found(file, rows):
-            raw = rows.parse(_Row, row)
-            turns = by_role(rows, row, ((u.role, u.content) for u in raw.dialog), _ROLES) if raw else None
-            if raw is None or turns is None:
-                continue
-            item = support_dialogue(rows, row, "smile", raw.id, "zh", turns)
-            if item is not None:
-                yield item
+    for row in (row for file in files for row in _rows(file, reader)):
+        with reader.accounting(row):
+            raw = _Row.model_validate(row.value)
+            yield support_dialogue("smile", raw.id, "zh", by_role(((u.role, u.content) for u in raw.dialog), _ROLES))
 
 
 SOURCES = (

@@ -7,26 +7,28 @@ and are dropped. English texts keep a few signs of Windows-1252 as control chara
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import Field
 
 from core.records import Language, RolePlay
-from core.rows import Raw, Row, Rows, Source, by_row
+from core.rows import Dropped, Malformed, RowModel, Source, by_row
 from data_prep.sources.play import play
 
 _UNDEFINED = {0x81, 0x8D, 0x8F, 0x90, 0x9D}  # mean nothing in Windows-1252
 _SIGNS = {code: "" if code in _UNDEFINED else bytes([code]).decode("cp1252") for code in range(0x80, 0xA0)}
 
 
-class _Said(Raw):
+class _Said(RowModel):
     speaker: str = Field(validation_alias="from")
     value: str
 
 
-class _Meta(Raw):
+class _Meta(RowModel):
     lang: Language
 
 
-class _Row(Raw):
+class _Row(RowModel):
     dialogue: list[_Said]
     meta: _Meta
 
@@ -36,23 +38,17 @@ def mended(text: str) -> str:
     return text.translate(_SIGNS)
 
 
-def _item(row: Row, rows: Rows, source_id: str) -> RolePlay | None:
+def _item(value: Any, source_id: str) -> RolePlay:
     """Every dialogue of two lines or more; `source_id` is `file stem/position`, because the corpus has no ids."""
-    raw = rows.parse(_Row, row)
-    if raw is None:
-        return None
+    raw = _Row.model_validate(value)
     said = [(line.speaker.strip(), mended(line.value)) for line in raw.dialogue]
     if len(said) < 2:
-        rows.drop(row, "single line")
-        return None
+        raise Dropped("single line")
     character = said[-1][0]
     if not character:
-        rows.malformed(row, "dialogue: the last line has no speaker")
-        return None
-    return play(row, rows, source="socialbench", source_id=source_id, language=raw.meta.lang, character=character, said=said)
+        raise Malformed("dialogue: the last line has no speaker")
+    return play(source="socialbench", source_id=source_id, language=raw.meta.lang, character=character, said=said)
 
-
-read = by_row(_item)
 
 SOURCES = (
     Source(
@@ -64,6 +60,6 @@ SOURCES = (
         where="GitHub X-PLUG/SocialBench (data/emotional_perception.json)",
         licence="none stated in the repository",
         paper="Chen et al., Findings of ACL 2024",
-        read=read,
+        read=by_row(_item),
     ),
 )

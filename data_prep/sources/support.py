@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from core.records import Language, Role, SupportDialogue, Turn
-from core.rows import Row, Rows
+from core.rows import Dropped, Malformed
 
 ROLES: dict[str, Role] = {"usr": "seeker", "seeker": "seeker", "speaker": "seeker"}
 ROLES |= {"sys": "supporter", "supporter": "supporter", "listener": "supporter"}
@@ -28,31 +28,23 @@ def merged(turns: Iterable[Turn]) -> tuple[Turn, ...]:
 
 
 def support_dialogue(
-    rows: Rows,
-    row: Row,
-    source: str,
-    source_id: str,
-    language: Language,
-    turns: Iterable[tuple[Role, str]],
-    **about: Any,
-) -> SupportDialogue | None:
-    """A row's turns as a dialogue (merged as in `merged`); None, and the drop "no reply", when fewer than two are left.
+    source: str, source_id: str, language: Language, turns: Iterable[tuple[Role, str]], **about: Any
+) -> SupportDialogue:
+    """Turns (merged as in `merged`) as a dialogue; `about` are further fields of `SupportDialogue`.
 
-    `about` are further fields of `SupportDialogue`. None, and a malformed drop, where the row's values do not fit the record.
+    Raises `Dropped` ("no reply") when fewer than two turns are left.
     """
     spoken = merged(Turn(role=role, text=text) for role, text in turns)
     if len(spoken) < 2:
-        rows.drop(row, NO_REPLY)
-        return None
+        raise Dropped(NO_REPLY)
     dialogue = {"id": f"{source}-{source_id}", "language": language, "source": source, "source_id": source_id, "turns": spoken}
-    return rows.record(SupportDialogue, row, dialogue=dialogue, **about)
+    return SupportDialogue.model_validate({"dialogue": dialogue, **about})
 
 
-def by_role(rows: Rows, row: Row, spoken: Iterable[tuple[str, str]], roles: dict[str, Role]) -> list[tuple[Role, str]] | None:
-    """(speaker, text) pairs with the corpus's names replaced; None, and a malformed drop, for a name not in `roles`."""
+def by_role(spoken: Iterable[tuple[str, str]], roles: dict[str, Role]) -> list[tuple[Role, str]]:
+    """(speaker, text) pairs with the corpus's names replaced. Raises `Malformed` for a name that is not in `roles`."""
     pairs = list(spoken)
     unknown = sorted({speaker for speaker, _ in pairs} - set(roles))
     if unknown:
-        rows.malformed(row, f"unknown speaker {unknown[0]!r} (known: {', '.join(roles)})")
-        return None
+        raise Malformed(f"unknown speaker {unknown[0]!r} (known: {', '.join(roles)})")
     return [(roles[speaker], text) for speaker, text in pairs]

@@ -17,8 +17,8 @@ from pathlib import Path
 from pydantic import AliasChoices, Field
 
 from core.ledger import Step
-from core.records import SupportDialogue
-from core.rows import Item, Raw, Row, Rows, Source
+from core.records import Role, SupportDialogue
+from core.rows import CorpusItem, CorpusReader, CorpusRow, Dropped, Malformed, RowModel, Source
 from data_prep.sources.support import support_dialogue
 
 NO_TAGS = "no strategy tags: who supports is not stated"
@@ -68,7 +68,7 @@ class _Agent:
         return {call.lower() for call in calls}
 
 
-class _Row(Raw):
+class _Row(RowModel):
     scenario: str = Field(validation_alias=AliasChoices("Scenario ID", "Scenar ID"))
     context: str = Field(validation_alias="Scenario context")
 
@@ -89,8 +89,8 @@ def _agents(context: str) -> list[_Agent]:
 
 
 def _value(block: str, name: str) -> str:
-    found = re.search(rf"(?m)^\s*{name}=(?:(\d+)|(['\"])(.*?)\2),", block, re.DOTALL)
-    return " ".join((found[1] or found[3]).split()) if found else ""
+    match = re.search(rf"(?m)^\s*{name}=(?:(\d+)|(['\"])(.*?)\2),", block, re.DOTALL)
+    return " ".join((match[1] or match[3]).split()) if match else ""
 
 
 def _names(agents: list[_Agent]) -> dict[str, int]:
@@ -99,8 +99,8 @@ def _names(agents: list[_Agent]) -> dict[str, int]:
     return dict.fromkeys(first - second, 0) | dict.fromkeys(second - first, 1)
 
 
-def _spoken(text: str, names: dict[str, int]) -> _Spoken | str:
-    """The turns of a conversation, or the reason to drop it."""
+def _spoken(text: str, names: dict[str, int]) -> _Spoken:
+    """The turns of a conversation. Raises `Dropped` for one whose speakers are not known."""
     turns: list[tuple[int, str]] = []
     tags: Counter[int] = Counter()
     for line in filter(None, map(str.strip, text.splitlines())):
@@ -117,9 +117,9 @@ def _spoken(text: str, names: dict[str, int]) -> _Spoken | str:
         elif not rest or _BRACKETED.match(rest) or _BARE_TAG.fullmatch(rest):  # a tag or a stage direction on its own line
             continue
         elif not turns:
-            return NO_SPEAKERS
+            raise Dropped(NO_SPEAKERS)
         elif _LABEL.match(rest):
-            return OTHERS
+            raise Dropped(OTHERS)
         else:
             turns[-1] = (turns[-1][0], f"{turns[-1][1]}\n{rest}")
         who, said = turns[-1]
@@ -141,62 +141,57 @@ def _unquoted(text: str) -> str:
     return text[1:-1].strip() if len(text) > 1 and text[0] in '"“' and text[-1] in '"”' else text
 
 
-def _item(row: Row, rows: Rows, source_id: str, agents: list[_Agent], emotion: str) -> SupportDialogue | None:
-    spoken = _spoken(row.value, _names(agents))
-    if isinstance(spoken, str):
-        rows.drop(row, spoken)
-        return None
+def _item(text: str, source_id: str, agents: list[_Agent], emotion: str) -> SupportDialogue:
+    spoken = _spoken(text, _names(agents))
     if len(spoken.tags) != 1:
-        rows.drop(row, BOTH_TAGGED if spoken.tags else NO_TAGS)
-        return None
+        raise Dropped(BOTH_TAGGED if spoken.tags else NO_TAGS)
     (supporter,) = spoken.tags
     seeker = agents[1 - supporter]
     about = {"age": seeker.age, "gender": seeker.gender, "occupation": seeker.occupation, "emotion": emotion}
-    roles = [("supporter" if speaker == supporter else "seeker", text) for speaker, text in spoken.turns]
-    return support_dialogue(rows, row, "synthetic_esc", source_id, "en", roles, **about)  # type: ignore[arg-type]
+    roles: dict[int, Role] = {supporter: "supporter", 1 - supporter: "seeker"}
+    return support_dialogue("synthetic_esc", source_id, "en", [(roles[agent], line) for agent, line in spoken.turns], **about)
 
 
 def _emotions(file: Path, strict: bool) -> dict[tuple[str, str], str]:
     """(scenario, column) → emotion. Label rows are no units of the corpus, so they are not counted."""
     labels: dict[tuple[str, str], str] = {}
-    rows = Rows(Step("labels"), strict)
-    for row in rows.csv(file):
-        raw = rows.parse(_Row, row)
-        if raw is not None:
+    reader = CorpusReader(Step("labels"), strict)
+    for row in reader.csv(file):
+        with reader.accounting(row):
+            scenario = _Row.model_validate(row.value).scenario
             for column, label in row.value.items():
                 if _CONVERSATION.fullmatch(column):
-                    labels[raw.scenario, column] = ", ".join(label.split("\n"))
+                    labels[scenario, column] = ", ".join(label.split("\n"))
     return labels
 
 
-def read(files: list[Path], rows: Rows) -> Iterator[Item]:
+def read(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
     """Every conversation of every row is a unit; `source_id` is `file stem/scenario/number`.
 
     `age`, `gender` and `occupation` are those of the seeker's profile; `emotion` is the annotated file's label.
     """
-    emotions = {key: label for file in files if file.stem == _LABELS for key, label in _emotions(file, rows.strict).items()}
+    emotions = {key: label for file in files if file.stem == _LABELS for key, label in _emotions(file, reader.strict).items()}
     for file in files:
         if file.stem == _LABELS:
             continue
-        for row in rows.csv(file):
-            raw = rows.parse(_Row, row)
-            agents = _agents(raw.context) if raw else []
-            if raw is None:
-                continue
-            columns = [name for name, text in row.value.items() if _CONVERSATION.fullmatch(name) and text.strip()]
-            if len(agents) != 2 or not columns:
-                rows.malformed(row, f"expected two agent profiles and a conversation, found {len(agents)} and {len(columns)}")
-                continue
+        for row in reader.csv(file):
+            columns: list[str] = []
+            with reader.accounting(row):
+                raw = _Row.model_validate(row.value)
+                agents = _agents(raw.context)
+                columns = [name for name, text in row.value.items() if _CONVERSATION.fullmatch(name) and text.strip()]
+                if len(agents) != 2 or not columns:
+                    counts = f"found {len(agents)} and {len(columns)}"
+                    columns = []
+                    raise Malformed(f"expected two agent profiles and a conversation, {counts}")
             for column in columns:
-                where = f"{row.where}, {column}"
+                where, text = f"{row.where}, {column}", row.value[column]
                 # The row itself is counted already: it stands for its first conversation.
-                text = row.value[column]
-                unit = Row(where, text) if column == columns[0] else rows.unit(where, text)
+                unit = CorpusRow(where, text) if column == columns[0] else reader.row(where, text)
                 source_id = f"{file.stem}/{raw.scenario}/{column.split()[1]}"
                 emotion = emotions.get((raw.scenario, column), "") if file.stem == "datasetStrategiesAnnotation" else ""
-                item = _item(unit, rows, source_id, agents, emotion)
-                if item is not None:
-                    yield item
+                with reader.accounting(unit):
+                    yield _item(text, source_id, agents, emotion)
 
 
 SOURCES = (

@@ -20,7 +20,7 @@ from core.statistics.bootstrap import RESAMPLES, SEED, Floats, interval
 from core.tables import Estimate, Table
 from evalsuite.statistics import paired
 from evalsuite.statistics.coefficients import coefficients
-from evalsuite.statistics.leaderboard import Contestant, stack, tally
+from evalsuite.statistics.leaderboard import Contestant, contestants_of, stack
 from evalsuite.statistics.summary import AVERAGE, Scorer, Value, dimension_label
 
 HEALTH = "Judge health"
@@ -75,7 +75,7 @@ def length_effects(
     lengths = {dialogue.id: mean_reply_length(dialogue) for dialogue in dialogues}
     found = []
     # Each dialogue is its own "card": what `tally` then holds is one mean score a dialogue and dimension.
-    contestants = tally(dialogues, as_they_are(judgements), rubric, value, card_of=lambda dialogue: dialogue.id)
+    contestants = contestants_of(dialogues, as_they_are(judgements), rubric, value, card_of=lambda dialogue: dialogue.id)
     for (language, scorer), group in groupby(contestants, key=lambda one: (one.language, one.scorer)):
         parts: dict[str, list[tuple[Estimate, Floats]]] = defaultdict(list)
         for contestant in group:
@@ -220,4 +220,4 @@ def ways_of_asking(
 ) -> list[Contestant]:
     """Contestants that are ways of asking: supporters put together, each dialogue a card of its own."""
     together = [dialogue.model_copy(update={"supporter": "all"}) for dialogue in dialogues]
-    return tally(together, judgements, rubric, value, card_of=lambda dialogue: dialogue.id)
+    return contestants_of(together, judgements, rubric, value, card_of=lambda dialogue: dialogue.id)

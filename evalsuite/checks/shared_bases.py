@@ -22,7 +22,7 @@ from core.specs import load_spec, model_names
 from core.tables import Table
 from evalsuite.checks.health import HEALTH, as_they_are
 from evalsuite.statistics import paired
-from evalsuite.statistics.leaderboard import stack, tally
+from evalsuite.statistics.leaderboard import contestants_of, stack
 from evalsuite.statistics.summary import Scorer, Value, supporter_of
 
 Likeness = Literal["same checkpoint", "same family"]
@@ -163,7 +163,7 @@ def _of_one(
         side[supporter] = "alike" if how else "others" if told else "unknown"
     sided = [dialogue.model_copy(update={"supporter": side[supporter_of(dialogue)]}) for dialogue in dialogues]
     spoken = {(d.language, supporter_of(d)) for d in dialogues}
-    contestants = tally(sided, judgements, rubric, value)
+    contestants = contestants_of(sided, judgements, rubric, value)
     for (language, scorer), group in groupby(contestants, key=lambda one: (one.language, one.scorer)):
         by_side = {one.supporter: one for one in group}
         difference = None

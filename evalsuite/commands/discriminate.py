@@ -14,6 +14,7 @@ from evalsuite.commands.output import deliver
 from evalsuite.reported.against import against
 from evalsuite.runs.records import read_run
 from evalsuite.statistics import discrimination, discrimination_tables
+from evalsuite.statistics.leaderboard import contestants_of
 from evalsuite.statistics.summary import Value
 
 ValueOption = Annotated[
@@ -73,6 +74,12 @@ def discriminate(
         return
     assert run is not None
     records = read_run(run.name, run)
-    rows = discrimination.of_run(records.dialogues, records.judgements, records.rubric, value_of(value))
+    whole = [judgement for judgement in records.judgements if judgement.turn is None]
+    contestants = contestants_of(records.dialogues, whole, records.rubric, value_of(value))
+    if not contestants:
+        raise UserError(
+            f"no verdict on a whole dialogue on rubric {records.rubric.name}: there is nothing to tell supporters apart by"
+        )
+    rows = discrimination.of_run(contestants, records.rubric)
     tables = against(discrimination_tables.run_tables(rows, records.rubric), versus)
     deliver("discriminate", {"discrimination": [row.row() for row in rows]}, tables, out, as_json)

@@ -32,7 +32,7 @@ from evalsuite.fdaef.tables import GAPS, cell_of, datasets_table
 from evalsuite.runs.folder import Run, open_run
 from evalsuite.runs.identity import identity
 from serve.batch import Batch
-from serve.checkpoints.embedded import resolve_checkpoint
+from serve.checkpoints.places import resolve_checkpoint
 from serve.launch import Servers
 from serve.plan import plan_servers
 

@@ -57,8 +57,8 @@ from evalsuite.runs.folder import Run, open_run
 from evalsuite.runs.identity import gold_config, score_config, simulate_config
 from evalsuite.runs.shards import Shard
 from evalsuite.statistics.summary import cut_off
-from serve.budget import Budget
-from serve.retry import Retry
+from serve.answers import Retry
+from serve.limits import Budget
 
 console = Console()
 ShardOption = Annotated[

@@ -12,7 +12,7 @@ from evalsuite.commands.discriminate import AgainstOption, ValueOption, value_of
 from evalsuite.commands.options import IN_RUN, out_tables
 from evalsuite.commands.output import deliver
 from evalsuite.reported.against import against
-from evalsuite.runs.records import read_run
+from evalsuite.runs.records import read_run, read_turn_judgements
 from evalsuite.statistics import dialogue_costs, survival, trends
 
 
@@ -36,7 +36,7 @@ def trajectories(
     """
     records = read_run(run.name, run)
     curves, tests = survival.curves(records.dialogues), survival.log_ranks(records.dialogues)
-    judgements = [*records.judgements, *trends.read_turn_judgements(run)]
+    judgements = [*records.judgements, *read_turn_judgements(run)]
     found = trends.trends(records.dialogues, judgements, records.rubric, value_of(value))
     usage, timing = (
         read_object(path, f"a run's {name}") if (path := run / f"{name}.json").exists() else {} for name in ("usage", "timing")

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from core.errors import UserError, near
 from core.files import CONFIGS, read_yaml
 from core.ledger import Step
-from core.rows import Rows
+from core.rows import CorpusReader
 from evalsuite.fdaef.forms import FORMS, Doc
 
 SUMMARY = "summary"  # the task that the model answers with a summary, which a judge scores; lm-eval has no part in it
@@ -67,7 +67,9 @@ def read_part(part: Part, files: list[Path]) -> tuple[list[Doc], Step]:
     Raises `UserError` with file and line for what cannot be read, and when nothing is left.
     """
     step = Step(part.task)
-    docs = [doc for doc in FORMS[part.form](files, Rows(step, strict=True)) if part.category in (None, doc.get("category"))]
+    docs = [
+        doc for doc in FORMS[part.form](files, CorpusReader(step, strict=True)) if part.category in (None, doc.get("category"))
+    ]
     if not docs:
         what = f" of category {part.category!r}" if part.category else ""
         raise UserError(f"{files[0]}: no item{what} that has an answer")

@@ -8,25 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 
-from core.records import Dialogue, HumanScore, Judgement
 from core.rubrics import Rubric
-from core.tables import DASH, clean, fmt
-from evalsuite.statistics.judges import POOLED, Confusion, calibration, confusion
-from evalsuite.statistics.leaderboard import Score
-from evalsuite.statistics.summary import (
-    AVERAGE,
-    Scorer,
-    checked,
-    dimension_label,
-    distributions,
-    languages_of,
-    scorer_of,
-    terminations,
-)
+from core.tables import DASH, Table, clean, fmt
+from evalsuite.statistics.judges import POOLED, Bin, Confusion
+from evalsuite.statistics.summary import AVERAGE, dimension_label
+from evalsuite.statistics.tally import Tally
 
 SYNTHETIC_GOLD = "Synthetic gold, scores hold by construction"
 LANGUAGES = {"en": "English", "zh": "Chinese"}
@@ -49,43 +40,41 @@ class Chart:
     data: dict[str, Any]
 
 
-def score_charts(cells: Sequence[Score], dialogues: Sequence[Dialogue], rubric: Rubric) -> Iterator[Chart]:
+def score_charts(tally: Tally) -> Iterator[Chart]:
     """One panel a dimension, one line a supporter (and scorer), a dot with its interval: readable in grey and at 20 models."""
-    several = len({cell.scorer for cell in cells}) > 1
-    for language in languages_of(dialogues):
-        own = [cell for cell in cells if cell.language == language]
-        lines = {name: place for place, name in enumerate(dict.fromkeys((cell.supporter, cell.scorer) for cell in own))}
+    rubric = tally.rubric
+    several = len({board.scorer for board in tally.boards}) > 1
+    for language in dict.fromkeys(board.language for board in tally.boards):
+        cells = [cell for cell in tally.scores if cell.language == language]
+        lines = {name: place for place, name in enumerate(dict.fromkeys((cell.supporter, cell.scorer) for cell in cells))}
         panels = []
-        for dimension in [*rubric.dimensions, AVERAGE] if own else []:
+        for dimension in [*rubric.dimensions, AVERAGE]:
             points = [
                 [lines[c.supporter, c.scorer], c.estimate.mean, c.estimate.low, c.estimate.high, fmt(c.estimate)]
-                for c in own
+                for c in cells
                 if c.dimension == dimension and c.estimate.mean is not None
             ]
             title = "Average" if dimension == AVERAGE else dimension_label(rubric, dimension)
             panels.append({"title": title, "marks": [{"name": "", "baseline": dimension == AVERAGE, "points": points}]})
-        if panels:
-            rows = [clean(f"{supporter} · {scorer.name}" if several else supporter) for supporter, scorer in lines]
-            yield Chart(
-                f"scores-{language}",
-                f"Scores by dimension, {LANGUAGES[language]}",
-                "Means on 0–100 with 95 % bootstrap intervals, best average first. Open circles rest on a single dialogue.",
-                f"leaderboard-{language}",
-                {"kind": "dots", "columns": 4, "rows": rows, "panels": panels},
-            )
+        rows = [clean(f"{supporter} · {scorer.name}" if several else supporter) for supporter, scorer in lines]
+        yield Chart(
+            f"scores-{language}",
+            f"Scores by dimension, {LANGUAGES[language]}",
+            "Means on 0–100 with 95 % bootstrap intervals, best average first. Open circles rest on a single dialogue.",
+            f"leaderboard-{language}",
+            {"kind": "dots", "columns": 4, "rows": rows, "panels": panels},
+        )
 
 
-def distribution_charts(judgements: Sequence[Judgement], rubric: Rubric) -> Iterator[Chart]:
-    """Score counts a dimension as shares of all verdicts; a segment names its score, unreadable ones are hatched."""
-    groups: dict[tuple[str, Scorer], list[Judgement]] = {}
-    for judgement in checked(judgements, rubric):
-        groups.setdefault((judgement.language, scorer_of(judgement)), []).append(judgement)
-    several = len({scorer for _, scorer in groups}) > 1
+def distribution_charts(table: Table, rubric: Rubric) -> Iterator[Chart]:
+    """Score counts a dimension (`summary.distributions`) as shares of all verdicts; a segment names its score, unreadable ones
+    are hatched."""
+    names, end = table.columns.index("dimension"), table.columns.index("verdicts")
     marks = rubric.scores
-    for number, (language, scorer) in enumerate(sorted(groups)):
-        table = distributions(groups[language, scorer], rubric)
-        end = table.columns.index("verdicts")
-        counts = np.array([row[2:end] for row in table.rows], dtype=float)  # dimensions × (scores, reasons without one)
+    reasons = table.columns[names + 1 + len(marks) : end]
+    for number, (names_of_group, group) in enumerate(groupby(table.rows, key=lambda row: row[:names])):
+        rows = list(group)
+        counts = np.array([row[names + 1 : end] for row in rows], dtype=float)  # dimensions × (scores, reasons without one)
         counts = np.nan_to_num(counts)  # scores that are not on a dimension's scale
         shares = 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
         series = [
@@ -93,16 +82,17 @@ def distribution_charts(judgements: Sequence[Judgement], rubric: Rubric) -> Iter
             | {"texts": [str(mark) if share >= 5 else "" for share in column]}
             for place, (mark, column) in enumerate(zip(marks, shares.T, strict=False))
         ]
-        for place, (reason, column) in enumerate(zip(table.columns[2 + len(marks) : end], shares.T[len(marks) :], strict=True)):
+        for place, (reason, column) in enumerate(zip(reasons, shares.T[len(marks) :], strict=True)):
             if column.any():
                 style = {"tone": f"reason-{place % 5}", "hatch": HATCHES[1 + place % (len(HATCHES) - 1)]}
                 series.append({"name": reason, "values": column.tolist(), "texts": [""] * len(shares)} | style)
+        scorer = f", {clean(str(names_of_group[1]))}" if names > 1 else ""
         yield Chart(
             f"distribution-{number}",
-            f"Scores given, {LANGUAGES[language]}" + (f", {clean(scorer.name)}" if several else ""),
+            f"Scores given, {LANGUAGES[str(names_of_group[0])]}{scorer}",
             "Each bar is all verdicts on a dimension; the numbers inside are the scores.",
             "distributions",
-            {"kind": "bars", "axis": "share of verdicts, %", "rows": [str(row[1]) for row in table.rows], "series": series},
+            {"kind": "bars", "axis": "share of verdicts, %", "rows": [str(row[names]) for row in rows], "series": series},
         )
 
 
@@ -145,12 +135,11 @@ def _synthetic(synthetic: bool) -> str:
     return f"{SYNTHETIC_GOLD}. " if synthetic else ""
 
 
-def termination_charts(dialogues: Sequence[Dialogue]) -> Iterator[Chart]:
-    """How the dialogues of each supporter ended, as stacked counts."""
-    if all(dialogue.termination is None for dialogue in dialogues):
-        return
-    table = terminations(dialogues)
+def termination_charts(table: Table) -> Iterator[Chart]:
+    """How the dialogues of each supporter ended (`summary.terminations`), as stacked counts; none where nothing is recorded."""
     reasons = table.columns[3 : table.columns.index("ended by seeker")]
+    if set(reasons) <= {"not recorded"}:
+        return
     series = []
     for place, reason in enumerate(reasons):
         counts = [row[3 + place] for row in table.rows]
@@ -166,28 +155,27 @@ def termination_charts(dialogues: Sequence[Dialogue]) -> Iterator[Chart]:
     )
 
 
-def gold_charts(
-    judgements: Sequence[Judgement], gold: Sequence[HumanScore], rubric: Rubric, synthetic: bool
-) -> Iterator[Chart]:
-    """How one judge's verdicts fall on the gold scores, per dimension, and whether its probabilities can be believed.
-
-    Raises `UserError` where `evalsuite.statistics.judges.confusion` does.
-    """
-    for language, matrices in confusion(judgements, gold, rubric.scales).items():
+def confusion_charts(matrices: Mapping[str, Mapping[str, Confusion]], rubric: Rubric, synthetic: bool) -> Iterator[Chart]:
+    """How one judge's verdicts fall on the gold scores, per dimension."""
+    for language, of_language in matrices.items():
         yield Chart(
             f"confusion-{language}",
             f"Verdicts by gold score, {LANGUAGES[language]}",
             _synthetic(synthetic) + "Rows: the gold score. Columns: the judge's verdict, – is unreadable. Figures are counts, "
             "tones shares of a row; what agrees lies on the diagonal.",
             f"confusion_{language}",
-            {"kind": "heat", "columns": 4, "panels": [_heat(key, matrix, rubric) for key, matrix in matrices.items()]},
+            {"kind": "heat", "columns": 4, "panels": [_heat(key, matrix, rubric) for key, matrix in of_language.items()]},
         )
-    bins = [each for each in calibration(judgements, gold) if each.dimension == POOLED]
+
+
+def calibration_charts(bins: Sequence[Bin], synthetic: bool) -> Iterator[Chart]:
+    """Whether one judge's probabilities can be believed."""
+    pooled = [each for each in bins if each.dimension == POOLED]
     panels = []
-    for language in dict.fromkeys(each.language for each in bins):
-        own = [each for each in bins if each.language == language]
-        points = [[*(round(100 * f, 2) for f in (b.confidence, b.hit_rate, b.hit_low, b.hit_high)), b.n] for b in own]
-        panels.append({"title": f"{LANGUAGES[language]}, n = {sum(b.n for b in own):,}", "points": points})
+    for language in dict.fromkeys(each.language for each in pooled):
+        of_language = [each for each in pooled if each.language == language]
+        points = [[*(round(100 * f, 2) for f in (b.confidence, b.hit_rate, b.hit_low, b.hit_high)), b.n] for b in of_language]
+        panels.append({"title": f"{LANGUAGES[language]}, n = {sum(b.n for b in of_language):,}", "points": points})
     if panels:
         yield Chart(
             "calibration",

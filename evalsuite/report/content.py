@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
 from pydantic import BaseModel
 from rich.console import Console
 from rich.text import Text
@@ -19,26 +18,35 @@ from core.files import read_jsonl, read_object
 from core.records import Dialogue, HumanScore, Judgement, RoleCard, Usage
 from core.rubrics import Rubric
 from core.specs import EMBEDDED_PREFIX
-from core.tables import Estimate, Table, to_console, too_wide
+from core.tables import Table, to_console, too_wide
 from data_prep.profiles import Profile
 from evalsuite.checks import risk
 from evalsuite.checks.shared_bases import alike, bases
-from evalsuite.report.charts import Chart
-from evalsuite.report.headlines import ranks_of
+from evalsuite.report.charts import (
+    Chart,
+    agreement_charts,
+    calibration_charts,
+    confusion_charts,
+    distribution_charts,
+    score_charts,
+    termination_charts,
+)
 from evalsuite.report.log_wandb import log_report
 from evalsuite.report.report import PLUMBING, ReportContent, write_report
 from evalsuite.report.trajectories import survival_charts, trend_charts
 from evalsuite.reported.against import against
 from evalsuite.runs.folder import Run
+from evalsuite.runs.records import read_turn_judgements
 from evalsuite.runs.versions import made_with
 from evalsuite.statistics import dialogue_costs, discrimination, discrimination_tables, survival, trends
 from evalsuite.statistics.agreement import agreement_tables
-from evalsuite.statistics.judges import calibration, confusion, confusion_tables
+from evalsuite.statistics.judges import calibration, calibration_table, confusion, confusion_tables
 from evalsuite.statistics.leaderboard import groups_of, leaderboard, pairwise_differences
 from evalsuite.statistics.order import judgements_in_order
 from evalsuite.statistics.summary import (
     AGREEMENT,
-    checked,
+    SCORES,
+    TERMINATIONS,
     costs,
     cut_off,
     distributions,
@@ -46,6 +54,7 @@ from evalsuite.statistics.summary import (
     supporter_of,
     terminations,
 )
+from evalsuite.statistics.tally import Tally
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -86,79 +95,105 @@ def content_of(run: Run) -> ReportContent:
         )
     if "score" not in config:
         raise UserError(f"{run.folder} has no judgements yet: run `esc-eval score --out {run.folder} …` first")
-    rubric = Rubric.model_validate(config["score"]["rubric"])
-    dialogues = read_jsonl(run.folder / "dialogues.jsonl", Dialogue, "dialogues")
-    judgements = read_jsonl(run.folder / "judgements.jsonl", Judgement, "judgements")
+    tally = Tally(
+        read_jsonl(run.folder / "dialogues.jsonl", Dialogue, "dialogues"),
+        read_jsonl(run.folder / "judgements.jsonl", Judgement, "judgements"),
+        Rubric.model_validate(config["score"]["rubric"]),
+    )
+    dialogues, rubric = tally.dialogues, tally.rubric
     cards = _records(run.folder / "cards.jsonl", RoleCard)
     cards += map(_as_card, _records(run.folder / "profiles.jsonl", Profile))
-    mode = config["score"]["mode"]
-    timing = run.timing()
+    timing, usage = run.timing(), _json(run.folder / "usage.json", {})
     seconds = {stage: float(figures["seconds"]) for stage, figures in timing.items()}
-    synthetic = config.get("gold", {}).get("dialogues") in ("synthetic", "synthetic_test")
-    labels = {key: dimension.label.get("en", key) for key, dimension in rubric.dimensions.items()}
-    agreed = _json(run.folder / "agreement.json", {}).get("agreement")
-    note = "synthetic gold, scores hold by construction" if synthetic else ""
-    gold_judgements = judgements_in_order(_records(run.folder / "gold_judgements.jsonl", Judgement), rubric)
-    gold_scores = _records(run.folder / "gold_scores.jsonl", HumanScore)
-    risky = risk.find(dialogues)
-    usage = _json(run.folder / "usage.json", {})
-    failed = failed_calls(run.failures())
     framework = config.get("simulate", {}).get("framework", "given dialogues")
-    own = framework == "emoharbor" or "judging" in config["score"]
+    harbour = framework == "emoharbor" or "judging" in config["score"]
+    risky = risk.find(dialogues)
+    failed = failed_calls(run.failures())
     judged = {
         f"{model} ({stage})": Usage.model_validate(u) for stage in usage for model, u in usage[stage].get("judge", {}).items()
     }
-    tables = [
-        *leaderboard(dialogues, judgements, rubric, groups=groups_of(config)),
-        *pairwise_differences(dialogues, judgements, rubric),
-        *(_discrimination(dialogues, judgements, rubric) if own else []),
-        *agreement_tables(agreed or {}, mode, labels, note),
-        *_gold_tables(gold_judgements, gold_scores, rubric, labels, note),
-        distributions(judgements, rubric),
-        terminations(dialogues),
-        *([failed] if failed else []),
-        *risk.tables(risk.count(dialogues, risky), risky, examples=0),  # examples are behind warnings, among the transcripts
-        costs(dialogues, judged, seconds),
-        *(_dialogue_costs(dialogues, usage, timing) if own else []),
-    ]
+    gold = _gold(run, config, rubric)
     along = _along(run, dialogues, rubric, framework)
+    scores_given, endings = distributions(tally.verdicts, rubric), terminations(dialogues)
     return ReportContent(
         title=f"{_TITLES.get(framework, framework)} · {run.folder.name}",
         framework=framework,
-        mode=mode,
+        mode=config["score"]["mode"],
         plumbing=_embedded(config),
-        synthetic_gold=synthetic,
-        rubric=rubric,
+        synthetic_gold=gold.synthetic,
+        tally=tally,
         cards={card.id: card for card in cards},
-        dialogues=dialogues,
-        judgements=judgements,
-        tables=[*tables, *along.tables],
-        charts=along.charts,
-        facts=[*_facts(config), *made_with(run.versions()), *_asked_again(run)],
-        agreement=agreed,
+        tables=[
+            *leaderboard(tally.boards, rubric, groups=groups_of(config)),
+            *pairwise_differences(tally.boards),
+            *(_discrimination(tally) if harbour else []),
+            *gold.tables,
+            scores_given,
+            endings,
+            *([failed] if failed else []),
+            *risk.tables(risk.count(dialogues, risky), risky, examples=0),  # examples are behind warnings, in transcripts
+            costs(dialogues, judged, seconds),
+            *(_dialogue_costs(dialogues, usage, timing) if harbour else []),
+            *along.tables,
+        ],
+        charts={
+            SCORES: [*score_charts(tally), *distribution_charts(scores_given, rubric)],
+            AGREEMENT: gold.charts,
+            TERMINATIONS: list(termination_charts(endings)),
+            **along.charts,
+        },
+        further_facts=[*_facts(config), *made_with(run.versions()), *_asked_again(run)],
+        agreement=gold.agreement,
         config=config | {"fingerprints": _fingerprints(config)},
         timing=seconds,
-        gold_judgements=gold_judgements,
-        gold_scores=gold_scores,
-        ranks=ranks_of(dialogues, judgements, rubric),
-        warnings=[*([told] if (told := _cut_off(usage)) else []), *_warnings(dialogues, judgements, config)],
+        warnings=[*([told] if (told := _cut_off(usage)) else []), *_warnings(tally, config)],
         risks=_risks(dialogues, risky),
         generated=time.strftime("%Y-%m-%d %H:%M"),
     )
 
 
-def _discrimination(dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], rubric: Rubric) -> list[Table]:
-    """EmoHarbor's table 2; none where there is one supporter alone, or no verdict on a whole dialogue."""
-    whole = any(judgement.turn is None for judgement in checked(judgements, rubric))
-    if not whole or len({supporter_of(dialogue) for dialogue in dialogues}) < 2:
+class _Gold(NamedTuple):
+    """How the judge agrees with the gold set: figures, tables and charts."""
+
+    synthetic: bool
+    agreement: dict[str, Any] | None
+    tables: list[Table]
+    charts: list[Chart]
+
+
+def _gold(run: Run, config: dict[str, Any], rubric: Rubric) -> _Gold:
+    synthetic = config.get("gold", {}).get("dialogues") in ("synthetic", "synthetic_test")
+    note = "synthetic gold, scores hold by construction" if synthetic else ""
+    labels = {key: dimension.label.get("en", key) for key, dimension in rubric.dimensions.items()}
+    agreed = _json(run.folder / "agreement.json", {}).get("agreement")
+    judgements = judgements_in_order(_records(run.folder / "gold_judgements.jsonl", Judgement), rubric)
+    scores = _records(run.folder / "gold_scores.jsonl", HumanScore)
+    matrices, bins = confusion(judgements, scores, rubric.scales), calibration(judgements, scores)
+    mode = config["score"]["mode"]
+    tables = [
+        *agreement_tables(agreed or {}, mode, labels, note),
+        *confusion_tables(matrices, labels, note),
+        *([calibration_table(bins, labels, note)] if bins else []),
+    ]
+    charts = [
+        *agreement_charts(agreed or {}, rubric, mode, synthetic),
+        *confusion_charts(matrices, rubric, synthetic),
+        *calibration_charts(bins, synthetic),
+    ]
+    return _Gold(synthetic, agreed, tables, charts)
+
+
+def _discrimination(tally: Tally) -> list[Table]:
+    """EmoHarbor's table 2; none where there is one supporter alone, or no verdict."""
+    if not tally.contestants or len({supporter_of(dialogue) for dialogue in tally.dialogues}) < 2:
         return []
-    return discrimination_tables.run_tables(discrimination.of_run(dialogues, judgements, rubric), rubric)
+    return discrimination_tables.run_tables(discrimination.of_run(tally.contestants, tally.rubric), tally.rubric)
 
 
 def _dialogue_costs(dialogues: Sequence[Dialogue], usage: dict[str, Any], timing: dict[str, Any]) -> list[Table]:
     """EmoHarbor's table 4; none where the calls were not counted."""
-    found = dialogue_costs.dialogue_costs(dialogues, usage, timing)
-    return [dialogue_costs.table(found)] if found else []
+    figures = dialogue_costs.dialogue_costs(dialogues, usage, timing)
+    return [dialogue_costs.table(figures)] if figures else []
 
 
 class _Along(NamedTuple):
@@ -172,10 +207,10 @@ def _along(run: Run, dialogues: Sequence[Dialogue], rubric: Rubric, framework: s
     """Survival, where seekers may leave, and scores by round, where single turns were judged."""
     may_leave = framework == "emoharbor" or any(dialogue.termination == "seeker_ended" for dialogue in dialogues)
     curves = survival.curves(dialogues) if may_leave else []
-    found = trends.trends(dialogues, trends.read_turn_judgements(run.folder), rubric)
+    by_round = trends.trends(dialogues, read_turn_judgements(run.folder), rubric)
     return _Along(
-        [*survival.tables(curves, survival.log_ranks(dialogues) if curves else []), *trends.tables(found, rubric)],
-        {survival.SURVIVAL: list(survival_charts(curves)), trends.TRENDS: list(trend_charts(found, rubric))},
+        [*survival.tables(curves, survival.log_ranks(dialogues) if curves else []), *trends.tables(by_round, rubric)],
+        {survival.SURVIVAL: list(survival_charts(curves)), trends.TRENDS: list(trend_charts(by_round, rubric))},
     )
 
 
@@ -236,27 +271,6 @@ def _risks(dialogues: Sequence[Dialogue], found: Sequence[risk.Found]) -> dict[s
     return places
 
 
-def _gold_tables(
-    judgements: Sequence[Judgement], gold: Sequence[HumanScore], rubric: Rubric, labels: dict[str, str], note: str
-) -> Iterator[Table]:
-    """Confusion and calibration, as figures beside their charts."""
-    yield from confusion_tables(confusion(judgements, gold, rubric.scales), labels, note)
-    bins = calibration(judgements, gold)
-    if bins:
-        percent = [100 * np.array([b.low, b.high, b.confidence, b.hit_rate, b.hit_low, b.hit_high]) for b in bins]
-        yield Table(
-            key="calibration",
-            title="Calibration" + (f" ({note})" if note else ""),
-            columns=("language", "dimension", "over %", "up to %", "mean probability %", "right %"),
-            rows=tuple(
-                (b.language, labels.get(b.dimension, b.dimension), low, high, mean, Estimate(rate, hit_low, hit_high, b.n))
-                for b, (low, high, mean, rate, hit_low, hit_high) in zip(bins, (p.tolist() for p in percent), strict=True)
-            ),
-            notes=("Verdicts by the probability of their most probable score; right: that score is the gold, [95 % Wilson].",),
-            section=AGREEMENT,
-        )
-
-
 def _records(path: Path, model: type[M]) -> list[M]:
     return read_jsonl(path, model, path.stem, allow_empty=True) if path.exists() else []
 
@@ -275,11 +289,11 @@ def _models(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return found | ({"judge " + scored["judge"]["name"]: scored["judge"]} if scored else {})
 
 
-def _warnings(dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], config: dict[str, Any]) -> Iterator[str]:
+def _warnings(tally: Tally, config: dict[str, Any]) -> Iterator[str]:
     """Which supporters share their base with a judge or the seeker, who may favour their like (ESC-Eval appendix B.3)."""
-    supporters = sorted({supporter_of(dialogue) for dialogue in dialogues})
-    seekers = sorted({name for dialogue in dialogues for name in _players(dialogue.simulator or "")})
-    judges = sorted({judgement.judge for judgement in judgements})
+    supporters = sorted({supporter_of(dialogue) for dialogue in tally.dialogues})
+    seekers = sorted({name for dialogue in tally.dialogues for name in _players(dialogue.simulator or "")})
+    judges = sorted({judgement.judge for judgement in tally.judgements})
     known = bases([*supporters, *seekers, *judges], config)
     for role, names, harm in (("judge", judges, "its scores may favour"), ("seeker", seekers, "it may draw out the best in")):
         for name in names:

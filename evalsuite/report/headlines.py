@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterator, Sequence
 
 from core.records import Dialogue, Judgement, Termination
-from core.rubrics import Rubric
 from core.tables import Estimate, fmt
 from evalsuite.report.charts import LANGUAGES
-from evalsuite.statistics.leaderboard import Score, ranks, tally
-from evalsuite.statistics.summary import AVERAGE, MISSING, Scorer, broken, languages_of, missing
-
-# Language, scorer, supporter → rank on the average (1 is best, equal ranks where no difference holds).
-Ranks = Mapping[tuple[str, Scorer, str], int | None]
+from evalsuite.statistics.leaderboard import Board
+from evalsuite.statistics.summary import MISSING, broken, languages_of, missing
 
 ENDINGS: dict[Termination | None, str] = {
     "max_turns": "after the planned exchanges",
@@ -28,39 +23,25 @@ ENDINGS: dict[Termination | None, str] = {
 }
 
 
-def ranks_of(dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], rubric: Rubric) -> Ranks:
-    """The leaderboard's ranks."""
-    found: dict[tuple[str, Scorer, str], int | None] = {}
-    contestants = tally(dialogues, judgements, rubric)
-    for _, group in groupby(contestants, key=lambda one: (one.language, one.scorer)):
-        rivals = list(group)
-        found |= {(one.language, one.scorer, one.supporter): rank for one, rank in zip(rivals, ranks(rivals), strict=True)}
-    return found
-
-
-def standings(cells: Sequence[Score], ranks: Ranks) -> Iterator[str]:
+def standings(boards: Sequence[Board]) -> Iterator[str]:
     """Best and worst supporter of each language by average, as each scorer sees it; one sentence where there is but one."""
-    several = len({cell.scorer for cell in cells}) > 1
-    groups: dict[tuple[str, Scorer], list[Score]] = {}
-    for cell in cells:
-        if cell.dimension == AVERAGE and cell.estimate.mean is not None:
-            groups.setdefault((cell.language, cell.scorer), []).append(cell)
-    for (language, scorer), own in groups.items():
-        own = sorted(own, key=lambda cell: -(cell.estimate.mean or 0))
-        where = LANGUAGES[language] + (f", judged by {scorer.name}" if several else "")
-
-        def told(cell: Score, count: int = len(own)) -> str:
-            rank = ranks.get((cell.language, cell.scorer, cell.supporter))
-            place = f", rank {rank} of {count}" if rank is not None and count > 1 else ""
-            return f"{cell.supporter} ({_spoken(cell.estimate)}{place})"
-
-        first = [cell for cell in own if ranks.get((cell.language, cell.scorer, cell.supporter)) == 1]
-        if len(own) == 1:
-            yield f"{where}: {told(own[0])} is the only supporter."
-        elif len(first) == len(own):
-            yield f"{where}: no supporter is told apart from another; highest average {told(own[0])}, lowest {told(own[-1])}."
+    several = len({board.scorer for board in boards}) > 1
+    for board in boards:
+        ranked = [(board.scores[place][-1], board.ranks[place]) for place in board.order]
+        averages = [(cell, rank) for cell, rank in ranked if cell.estimate.mean is not None]
+        if not averages:
+            continue
+        where = LANGUAGES[board.language] + (f", judged by {board.scorer.name}" if several else "")
+        names = []
+        for cell, rank in averages:
+            place = f", rank {rank} of {len(averages)}" if rank is not None and len(averages) > 1 else ""
+            names.append(f"{cell.supporter} ({_spoken(cell.estimate)}{place})")
+        if len(names) == 1:
+            yield f"{where}: {names[0]} is the only supporter."
+        elif all(rank == 1 for _, rank in averages):
+            yield f"{where}: no supporter is told apart from another; highest average {names[0]}, lowest {names[-1]}."
         else:
-            yield f"{where}: best on average is {told(own[0])}, worst {told(own[-1])}."
+            yield f"{where}: best on average is {names[0]}, worst {names[-1]}."
 
 
 def _spoken(estimate: Estimate) -> str:

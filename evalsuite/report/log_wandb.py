@@ -11,8 +11,7 @@ from core.files import digest
 from core.tables import Cell, Estimate, Table, clean
 from core.wandb_offline import need_wandb, offline_without_key
 from evalsuite.report.charts import Chart
-from evalsuite.report.report import ReportContent, sections_of, summary_of
-from evalsuite.statistics.leaderboard import scores
+from evalsuite.report.report import ReportContent
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -27,8 +26,6 @@ def log_report(run: Path, content: ReportContent, say: Callable[[str], None]) ->
     offline_without_key(say)
     import wandb
 
-    cells = scores(content.dialogues, content.judgements, content.rubric)
-    found, warnings = summary_of(content, cells)
     session = wandb.init(
         project=os.environ.get("WANDB_PROJECT", "esc-eval"),
         name=content.title,
@@ -36,7 +33,7 @@ def log_report(run: Path, content: ReportContent, say: Callable[[str], None]) ->
         resume="allow",
         dir=str(run),
         config={**content.config, "mode": content.mode, "framework": content.framework},
-        notes="\n".join([*found, *warnings]),
+        notes="\n".join([*content.findings, *content.cautions]),
         # wandb's own metadata holds the command line, in which a URL may carry credentials.
         settings=wandb.Settings(silent=True, x_disable_meta=True),
     )
@@ -45,11 +42,11 @@ def log_report(run: Path, content: ReportContent, say: Callable[[str], None]) ->
         for table in content.tables:
             columns, rows = plain(table)
             logged[f"tables/{table.key}"] = wandb.Table(columns=columns, data=rows, allow_mixed_types=True)
-        for section in sections_of(content, cells):
+        for section in content.sections:
             for chart in section.charts:
                 logged[f"charts/{chart.key}"] = wandb.Plotly(figure(chart))
         session.log(logged)
-        for cell in cells:
+        for cell in content.tally.scores:
             session.summary[f"score/{cell.language}/{cell.scorer.name}/{cell.supporter}/{cell.dimension}"] = cell.estimate.mean
     finally:
         session.finish()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,74 +15,16 @@ from markupsafe import Markup
 
 from core import page
 from core.files import write_json, write_text
-from core.records import Dialogue, HumanScore, Judgement, RoleCard
-from core.rubrics import Rubric
+from core.records import RoleCard
 from core.tables import Estimate, Table, clean, escape_markdown, to_markdown, write_csv
-from evalsuite.report.charts import (
-    LANGUAGES,
-    SYNTHETIC_GOLD,
-    Agreement,
-    Chart,
-    agreement_charts,
-    distribution_charts,
-    gold_charts,
-    score_charts,
-    termination_charts,
-)
-from evalsuite.report.headlines import Ranks, held, standings, unread
+from evalsuite.report.charts import LANGUAGES, SYNTHETIC_GOLD, Agreement, Chart
+from evalsuite.report.headlines import held, standings, unread
 from evalsuite.report.transcripts import Risks, transcripts
-from evalsuite.statistics.leaderboard import Score, scores
-from evalsuite.statistics.summary import (
-    AGREEMENT,
-    SCORES,
-    TERMINATIONS,
-    checked,
-    languages_of,
-    scorer_of,
-    supporter_of,
-)
+from evalsuite.statistics.summary import AGREEMENT, languages_of, scorer_of, supporter_of
+from evalsuite.statistics.tally import Tally
 
 PLUMBING = "Plumbing: scores that involve the embedded 135M model say nothing about quality."
 TEMPLATES = Path(__file__).parent / "templates"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReportContent:
-    """All that a report shows.
-
-    `tables` come in display order, grouped by their `section` (use `summary.SCORES`, `AGREEMENT`, `TERMINATIONS` and
-    `COSTS`, which also receive the charts, or any other name). `agreement` maps language → dimension or "average" → figures
-    as fractions of 1: acc, acc_soft, majority_acc, majority_acc_soft, acc_low, acc_high, n, parse_rate and more. `config` is
-    the resolved configuration (JSON values only); a `fingerprints` entry in it is shown as a table. `timing` is in seconds and
-    the only place for clock time. `generated` is the report's date as text.
-
-    `gold_judgements` and `gold_scores` are the judge's verdicts on the gold set and its scores: confusion and calibration are
-    drawn from them. `ranks` are shown in the summary, `warnings` are further sentences for it. `risks` maps dialogue id →
-    place of a turn → what it is about: those transcripts stand behind a content warning. `facts`
-    are further lines on what was run, `charts` further charts by the section of the tables that they draw.
-    """
-
-    title: str
-    framework: str
-    mode: Literal["paper", "native"]
-    plumbing: bool
-    synthetic_gold: bool
-    rubric: Rubric
-    cards: Mapping[str, RoleCard]
-    dialogues: Sequence[Dialogue]
-    judgements: Sequence[Judgement]
-    tables: Sequence[Table]
-    generated: str
-    agreement: Agreement | None = None
-    config: Mapping[str, Any] = field(default_factory=dict)
-    timing: Mapping[str, float] = field(default_factory=dict)
-    gold_judgements: Sequence[Judgement] = ()
-    gold_scores: Sequence[HumanScore] = ()
-    ranks: Ranks = field(default_factory=dict)
-    warnings: Sequence[str] = ()
-    risks: Risks = field(default_factory=dict)
-    facts: Sequence[tuple[str, str]] = ()
-    charts: Mapping[str, Sequence[Chart]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -102,6 +45,94 @@ class Section:
         return placed + [chart for chart in self.charts if chart not in placed]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReportContent:
+    """All that a report shows.
+
+    `tally` holds the records and what they come to. `tables` come in display order, grouped by their `section`, `charts` by the
+    section of the tables that they draw. `agreement` maps language → dimension or "average" → figures as fractions of 1: acc,
+    acc_soft, majority_acc, majority_acc_soft, acc_low, acc_high, n, parse_rate and more. `config` is the resolved configuration
+    (JSON values only); a `fingerprints` entry in it is shown as a table. `timing` is in seconds and the only place for clock
+    time. `generated` is the report's date as text.
+
+    `warnings` are further sentences for the summary, `further_facts` further lines on what was run. `risks` maps dialogue id →
+    place of a turn → what it is about: those transcripts stand behind a content warning.
+    """
+
+    title: str
+    framework: str
+    mode: Literal["paper", "native"]
+    plumbing: bool
+    synthetic_gold: bool
+    tally: Tally
+    cards: Mapping[str, RoleCard]
+    tables: Sequence[Table]
+    charts: Mapping[str, Sequence[Chart]]
+    generated: str
+    agreement: Agreement | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    timing: Mapping[str, float] = field(default_factory=dict)
+    warnings: Sequence[str] = ()
+    risks: Risks = field(default_factory=dict)
+    further_facts: Sequence[tuple[str, str]] = ()
+
+    @cached_property
+    def sections(self) -> list[Section]:
+        """The report's headings with their tables and charts; tables that name none come last."""
+        names = dict.fromkeys(table.section for table in self.tables if table.section)
+        names |= dict.fromkeys(name for name, charts in self.charts.items() if charts)
+        if any(not table.section for table in self.tables):
+            names[""] = None
+        label = SYNTHETIC_GOLD if self.synthetic_gold else ""
+        return [
+            Section(
+                name or "Further tables",
+                [table for table in self.tables if table.section == name],
+                list(self.charts.get(name, [])),
+                label if name == AGREEMENT else "",
+            )
+            for name in names
+        ]
+
+    @cached_property
+    def findings(self) -> list[str]:
+        """What came out, as sentences for the summary at the top."""
+        return [*standings(self.tally.boards), held(self.tally.dialogues)]
+
+    @cached_property
+    def cautions(self) -> list[str]:
+        """What to be wary of, as sentences for the summary at the top."""
+        warnings = [
+            PLUMBING if self.plumbing else "",
+            f"{SYNTHETIC_GOLD}: agreement with it says nothing about agreement with people." if self.synthetic_gold else "",
+            unread(self.tally.verdicts),
+            *self.warnings,
+        ]
+        return [warning for warning in warnings if warning]
+
+    @cached_property
+    def facts(self) -> list[tuple[str, str]]:
+        """What was run, on what: the lines at the top of the report."""
+        dialogues, verdicts = self.tally.dialogues, self.tally.verdicts
+        people = {d.card_id for d in dialogues if d.card_id} | {d.profile_id for d in dialogues if d.profile_id}
+        asked = [judgement for judgement in verdicts if not judgement.lost]
+        read = sum(judgement.value is not None for judgement in asked)
+        rubric = self.tally.rubric
+        facts = [
+            ("Framework", f"{self.framework}, {self.mode} mode"),
+            ("Rubric", f"{rubric.name} ({rubric.source})"),
+            ("Supporters", ", ".join(sorted({supporter_of(d) for d in dialogues}))),
+            ("Seekers played by", ", ".join(sorted({d.simulator for d in dialogues if d.simulator}))),
+            ("Judged by", ", ".join(sorted({scorer_of(j).name for j in verdicts}))),
+            *self.further_facts,
+            ("Languages", ", ".join(LANGUAGES[language] for language in languages_of(dialogues))),
+            ("Dialogues", f"{len(dialogues):,}" + (f" on {len(people):,} role cards or profiles" if people else "")),
+            ("Verdicts", f"{len(asked):,}, {read / len(asked):.1%} readable" if asked else ""),
+            ("Generated", self.generated),
+        ]
+        return [(name, text) for name, text in facts if text]
+
+
 def write_report(run: Path, content: ReportContent) -> dict[str, Path]:
     """Write report.html, report.json, report.md and tables/KEY.csv for every table into the run folder.
 
@@ -112,98 +143,36 @@ def write_report(run: Path, content: ReportContent) -> dict[str, Path]:
     if doubled:
         raise ValueError(f"two tables with the key {doubled[0]}")
     paths = {kind: run / f"report.{kind}" for kind in ("html", "json", "md")}
-    cells = scores(content.dialogues, content.judgements, content.rubric)
-    sections = sections_of(content, cells)
-    write_text(paths["html"], _html(content, cells, sections))
-    write_json(paths["json"], _data(content, cells))
-    write_text(paths["md"], _markdown(content, cells, sections))
+    write_text(paths["html"], _html(content))
+    write_json(paths["json"], _data(content))
+    write_text(paths["md"], _markdown(content))
     write_csv("report", content.tables, run / "tables")
     return paths | ({"tables": run / "tables"} if content.tables else {})
 
 
-def sections_of(content: ReportContent, cells: Sequence[Score]) -> list[Section]:
-    """The report's headings with their tables and charts; `cells` are the run's scores."""
-    agreed = agreement_charts(content.agreement or {}, content.rubric, content.mode, content.synthetic_gold)
-    gold = gold_charts(content.gold_judgements, content.gold_scores, content.rubric, content.synthetic_gold)
-    charts = {
-        SCORES: [
-            *score_charts(cells, content.dialogues, content.rubric),
-            *distribution_charts(content.judgements, content.rubric),
-        ],
-        AGREEMENT: [*agreed, *gold],
-        TERMINATIONS: list(termination_charts(content.dialogues)),
-        **content.charts,
-    }
-    names = dict.fromkeys(table.section for table in content.tables if table.section)
-    names |= dict.fromkeys(name for name, own in charts.items() if own)
-    if any(not table.section for table in content.tables):
-        names[""] = None
-    label = SYNTHETIC_GOLD if content.synthetic_gold else ""
-    return [
-        Section(
-            name or "Further tables",
-            [table for table in content.tables if table.section == name],
-            list(charts.get(name, [])),
-            label if name == AGREEMENT else "",
-        )
-        for name in names
-    ]
-
-
-def summary_of(content: ReportContent, cells: Sequence[Score]) -> tuple[list[str], list[str]]:
-    """The summary at the top: what came out, and what to be wary of, as sentences."""
-    own = list(checked(content.judgements, content.rubric))
-    warnings = [
-        PLUMBING if content.plumbing else "",
-        f"{SYNTHETIC_GOLD}: agreement with it says nothing about agreement with people." if content.synthetic_gold else "",
-        unread(own),
-        *content.warnings,
-    ]
-    return [*standings(cells, content.ranks), held(content.dialogues)], [warning for warning in warnings if warning]
-
-
-def _facts(content: ReportContent) -> list[tuple[str, str]]:
-    """What was run, on what: the lines at the top of the report."""
-    own = list(checked(content.judgements, content.rubric))
-    used = {d.card_id for d in content.dialogues if d.card_id} | {d.profile_id for d in content.dialogues if d.profile_id}
-    given = [judgement for judgement in own if not judgement.lost]
-    read = sum(judgement.value is not None for judgement in given)
-    facts = [
-        ("Framework", f"{content.framework}, {content.mode} mode"),
-        ("Rubric", f"{content.rubric.name} ({content.rubric.source})"),
-        ("Supporters", ", ".join(sorted({supporter_of(d) for d in content.dialogues}))),
-        ("Seekers played by", ", ".join(sorted({d.simulator for d in content.dialogues if d.simulator}))),
-        ("Judged by", ", ".join(sorted({scorer_of(j).name for j in own}))),
-        *content.facts,
-        ("Languages", ", ".join(LANGUAGES[language] for language in languages_of(content.dialogues))),
-        ("Dialogues", f"{len(content.dialogues):,}" + (f" on {len(used):,} role cards or profiles" if used else "")),
-        ("Verdicts", f"{len(given):,}, {read / len(given):.1%} readable" if given else ""),
-        ("Generated", content.generated),
-    ]
-    return [(name, text) for name, text in facts if text]
-
-
-def _data(content: ReportContent, cells: Sequence[Score]) -> dict[str, Any]:
+def _data(content: ReportContent) -> dict[str, Any]:
     """report.json: records and figures in full precision; clock time under `timing` alone."""
+    tally = content.tally
     return {
         "title": content.title,
         "framework": content.framework,
         "mode": content.mode,
         "generated": content.generated,
-        "summary": dict(zip(("found", "warnings"), summary_of(content, cells), strict=True)),
+        "summary": {"found": content.findings, "warnings": content.cautions},
         "plumbing": PLUMBING if content.plumbing else None,
         "synthetic_gold": SYNTHETIC_GOLD if content.synthetic_gold else None,
-        "rubric": orjson.loads(content.rubric.model_dump_json()),
+        "rubric": orjson.loads(tally.rubric.model_dump_json()),
         "config": content.config,
         "tables": [asdict(table) for table in content.tables],
         "scores": [
-            asdict(score) | {"scorer": score.scorer._asdict() | {"condition": dict(score.scorer.condition)}} for score in cells
+            asdict(score) | {"scorer": score.scorer._asdict() | {"condition": dict(score.scorer.condition)}}
+            for score in tally.scores
         ],
         "agreement": content.agreement,
         "timing": content.timing,
         "cards": {key: card.model_dump(mode="json") for key, card in content.cards.items()},
-        "dialogues": [dialogue.model_dump(mode="json") for dialogue in content.dialogues],
-        "judgements": [judgement.model_dump(mode="json") for judgement in content.judgements],
+        "dialogues": [dialogue.model_dump(mode="json") for dialogue in tally.dialogues],
+        "judgements": [judgement.model_dump(mode="json") for judgement in tally.judgements],
     }
 
 
@@ -213,19 +182,18 @@ def _config_text(content: ReportContent) -> str:
 
 
 def _fingerprints(content: ReportContent) -> list[tuple[str, str]]:
-    found = content.config.get("fingerprints", {})
-    return [(str(key), str(value)) for key, value in found.items()] if isinstance(found, Mapping) else []
+    fingerprints = content.config.get("fingerprints", {})
+    return [(str(key), str(value)) for key, value in fingerprints.items()] if isinstance(fingerprints, Mapping) else []
 
 
-def _markdown(content: ReportContent, cells: Sequence[Score], sections: list[Section]) -> str:
+def _markdown(content: ReportContent) -> str:
     parts = [f"# {escape_markdown(content.title)}", ""]
-    found, warnings = summary_of(content, cells)
-    parts += ["## Summary", "", *(f"- {escape_markdown(line)}" for line in found)]
-    for warning in warnings:
+    parts += ["## Summary", "", *(f"- {escape_markdown(line)}" for line in content.findings)]
+    for warning in content.cautions:
         parts += ["", f"> **{escape_markdown(warning)}**"]
     parts += ["", "## Run", ""]
-    parts += [f"- {name}: {escape_markdown(text)}" for name, text in _facts(content)]
-    for section in sections:
+    parts += [f"- {name}: {escape_markdown(text)}" for name, text in content.facts]
+    for section in content.sections:
         if section.tables:
             parts += ["", f"## {escape_markdown(section.title)}", ""]
             parts += [f"> {section.label}", ""] if section.label else []
@@ -241,29 +209,18 @@ def _markdown(content: ReportContent, cells: Sequence[Score], sections: list[Sec
 # --- the HTML file -------------------------------------------------------------------------------------------------------
 
 
-def _html(content: ReportContent, cells: Sequence[Score], sections: list[Section]) -> str:
+def _html(content: ReportContent) -> str:
     environment = page.environment(TEMPLATES)
     environment.tests["chart"] = lambda block: isinstance(block, Chart)
     environment.filters["is_bold"] = _is_bold
     environment.filters["is_estimate"] = lambda cell: isinstance(cell, Estimate)
-    scripts = {
-        "browse": (TEMPLATES / "browse.js").read_text(encoding="utf-8"),
-        "plotly": page.plotly(),
-        "charts": (TEMPLATES / "charts.js").read_text(encoding="utf-8"),
-    }
-    found, warnings = summary_of(content, cells)
     return environment.get_template("report.html.j2").render(
         content=content,
-        facts=_facts(content),
-        found=found,
-        warnings=warnings,
-        sections=sections,
-        charts={chart.key: chart.data for section in sections for chart in section.charts},
-        transcripts=transcripts(content.dialogues, content.judgements, content.rubric, content.cards, content.risks),
+        charts={chart.key: chart.data for section in content.sections for chart in section.charts},
+        transcripts=transcripts(content.tally, content.cards, content.risks),
         config=_config_text(content),
         fingerprints=_fingerprints(content),
-        csp_hashes=page.hashes(scripts.values()),
-        scripts={name: Markup(text) for name, text in scripts.items()},
+        scripts=page.scripts(TEMPLATES / "browse.js", TEMPLATES / "charts.js"),
         style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
     )
 

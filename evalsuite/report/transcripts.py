@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import orjson
 
-from core.records import Dialogue, Judgement, RoleCard
+from core.records import Dialogue, RoleCard
 from core.rubrics import Rubric
 from core.tables import clean
 from evalsuite.checks.risk import load_lexicon
-from evalsuite.statistics.summary import MISSING, UNREADABLE, checked, scorer_of, supporter_of, why_missing
+from evalsuite.statistics.summary import MISSING, UNREADABLE, scorer_of, supporter_of, why_missing
+from evalsuite.statistics.tally import Tally
 
 # Transcripts larger than this (bytes of JSON) are stored compressed, so that the 8,500 dialogues of a full ESC-Eval run stay
 # well below 40 MB; smaller reports keep them as plain text that other tools can read.
@@ -25,13 +26,7 @@ OPENING = 80  # characters of the first seeker turn in the list
 Risks = Mapping[str, Mapping[int, Sequence[str]]]
 
 
-def transcripts(
-    dialogues: Sequence[Dialogue],
-    judgements: Sequence[Judgement],
-    rubric: Rubric,
-    cards: Mapping[str, RoleCard],
-    risks: Risks,
-) -> dict[str, Any]:
+def transcripts(tally: Tally, cards: Mapping[str, RoleCard], risks: Risks) -> dict[str, Any]:
     """JSON for browse.js: `rows` (one a dialogue) and their bodies in `chunks`, plain or as gzip in base64 (`packed`).
 
     `risks` maps dialogue id → place of a turn → what it is about: such dialogues are shown only after a content warning, and
@@ -39,11 +34,11 @@ def transcripts(
     their ids. A row ends in its scores: scorer by scorer, the mean verdict on every dimension (turns
     and repeats averaged) and their average, null where nothing was read or the dimensions' scales differ.
     """
+    dialogues, rubric = tally.dialogues, tally.rubric
     places = {name: index for index, name in enumerate(rubric.dimensions)}
-    own = list(checked(judgements, rubric))
-    scorers = {scorer: index for index, scorer in enumerate(sorted({scorer_of(judgement) for judgement in own}))}
+    scorers = {scorer: index for index, scorer in enumerate(sorted({scorer_of(judgement) for judgement in tally.verdicts}))}
     verdicts: dict[str, list[Any]] = {}
-    for j in own:
+    for j in tally.verdicts:
         spread = j.distribution and [
             round(j.distribution.get(str(score), 0.0), 3) for score in rubric.scale_of(j.dimension).scores
         ]

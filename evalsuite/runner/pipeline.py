@@ -27,9 +27,10 @@ from evalsuite.runs.folder import Run
 from evalsuite.runs.identity import gold_config, score_config, simulate_config
 from evalsuite.runs.versions import versions
 from evalsuite.statistics.agreement import agreement
+from serve.answers import Tally
 from serve.batch import in_flight
-from serve.checkpoints.pins import commits
-from serve.client import ChatClient, Tally
+from serve.checkpoints.places import commits
+from serve.client import ChatClient
 from serve.failures import FailedCall, NotStored, Threshold, Unanswered
 from serve.launch import Servers
 from serve.plan import plan_servers
@@ -224,7 +225,7 @@ def _execute(
             if not offline:
                 timing["calls"] = {"/".join(who): asdict(tally) for who, tally in client.tallies.items()}
                 timing["latency_s"] = run.store.latency()
-                timing["in_flight"] = client.found
+                timing["in_flight"] = client.limits
                 console.print(f"{stage}: {len(listed)} dialogues, {progress.rate()}")
             return outcome
 

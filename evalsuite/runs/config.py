@@ -30,7 +30,7 @@ from evalsuite.judge.base import Shown
 from evalsuite.runs.config_emoharbor import TEMPLATES, Agent, EmoHarborConfig
 from evalsuite.runs.shards import Shard
 from evalsuite.statistics.agreement import read_gold
-from serve.patience import HOUR
+from serve.limits import HOUR
 
 PAPER_SAMPLING = Sampling(temperature=0.0, top_p=1.0, max_tokens=512)
 # What a config of a framework need not say, where it differs from ESC-Eval.

@@ -18,9 +18,9 @@ from core.errors import UserError
 from core.files import explain, locked, read_object, write_json
 from core.rubrics import Rubric
 from evalsuite.runs.versions import Versions, joined
-from serve.budget import Budget
+from serve.answers import Retry
 from serve.failures import FailedCall
-from serve.retry import Retry
+from serve.limits import Budget
 from serve.store import Store
 
 

@@ -49,3 +49,9 @@ def read_run(name: str, folder: Path) -> RunRecords:
         judgements=read_jsonl(folder / "judgements.jsonl", Judgement, "judgements"),
         cards={person.id: digest(person.model_dump(mode="json")) for person in people},
     )
+
+
+def read_turn_judgements(folder: Path) -> list[Judgement]:
+    """A run folder's verdicts on single turns; none where it has no such file."""
+    path = folder / "turn_judgements.jsonl"
+    return read_jsonl(path, Judgement, "judgements of single turns", allow_empty=True) if path.exists() else []

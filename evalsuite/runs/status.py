@@ -10,8 +10,7 @@ from core.files import read_jsonl
 from core.records import Dialogue, Judgement
 from core.tables import Table
 from evalsuite.runs.folder import Run
-from serve.answers import Reply
-from serve.retry import KINDS, kinds_of
+from serve.answers import KINDS, Reply, kinds_of
 
 _OLDER = "not recorded"  # in a store of an older version
 _FILES = {

@@ -13,7 +13,7 @@ from core.errors import UserError
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
 from evalsuite.statistics import paired
-from evalsuite.statistics.leaderboard import Contestant, Score, card_of, cells_of, stack, tally
+from evalsuite.statistics.leaderboard import Contestant, Score, card_of, cells_of, contestants_of, stack
 from evalsuite.statistics.paired import Difference
 from evalsuite.statistics.summary import Value, languages_of
 
@@ -95,7 +95,7 @@ def compare(runs: Sequence[RunRecords], value: Value = "value") -> Comparison:
                 card = dialogue.card_id or dialogue.profile_id
                 return card_of(dialogue) + (f" {run.cards.get(card, '')}" if card and card in ambiguous else "")
 
-            own = tally(run.dialogues, run.judgements, run.rubric, value, unit)
+            own = contestants_of(run.dialogues, run.judgements, run.rubric, value, unit)
             rivals += [(run.name, one) for one in own if one.language == language]
         if rivals:
             languages.append(_language(language, rivals, [run.name for run in runs], first.rubric))

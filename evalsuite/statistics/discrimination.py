@@ -25,14 +25,14 @@ from typing import Any
 import numpy as np
 
 from core.errors import UserError
-from core.records import Dialogue, Judgement, Language, number, plain_name
+from core.records import Language, number, plain_name
 from core.rubrics import Rubric
 from core.statistics.bootstrap import LEVEL, Floats
 from core.tables import Estimate
 from data_prep.cards.sheets import read_sheet
 from evalsuite.statistics import paired
-from evalsuite.statistics.leaderboard import stack, tally
-from evalsuite.statistics.summary import AVERAGE, Scorer, Value
+from evalsuite.statistics.leaderboard import Contestant, stack
+from evalsuite.statistics.summary import AVERAGE, Scorer
 
 TEST = "paired sign-flip permutation test over users, two-sided"
 CORRECTION = "Holm"
@@ -260,25 +260,19 @@ def read_ratings(path: Path) -> tuple[Floats, list[str]]:
     return ratings, models
 
 
-def of_run(
-    dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], rubric: Rubric, value: Value = "value"
-) -> list[RunDiscrimination]:
+def of_run(contestants: Sequence[Contestant], rubric: Rubric) -> list[RunDiscrimination]:
     """Every language, scorer and dimension of a run, and the average: supporters are the models, cards or profiles the users.
 
-    A user's rating of a supporter is the mean of its dialogues with it; verdicts on single turns are not counted. Raises
-    `UserError` where `leaderboard.tally` does, and where no verdict is on a whole dialogue.
+    A user's rating of a supporter is the mean of its dialogues with it. `contestants` are counted from verdicts on whole
+    dialogues.
     """
-    whole = [judgement for judgement in judgements if judgement.turn is None]
-    contestants = tally(dialogues, whole, rubric, value)
-    if not contestants:
-        raise UserError(f"no verdict on a whole dialogue on rubric {rubric.name}: there is nothing to tell supporters apart by")
-    found = []
-    for (language, scorer), rivals in groupby(contestants, key=lambda one: (one.language, one.scorer)):
-        own = list(rivals)
-        sums, counts = stack(own)
+    rows = []
+    for (language, scorer), group in groupby(contestants, key=lambda one: (one.language, one.scorer)):
+        rivals = list(group)
+        sums, counts = stack(rivals)
         ratings = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
         columns = {name: ratings[:, :, place] for place, name in enumerate(rubric.dimensions)}
         columns |= {AVERAGE: ratings.mean(axis=2)} if len(columns) > 1 else {}
-        names = [one.supporter for one in own]
-        found += [RunDiscrimination(language, scorer, name, discriminate(each, names)) for name, each in columns.items()]
-    return found
+        names = [one.supporter for one in rivals]
+        rows += [RunDiscrimination(language, scorer, name, discriminate(each, names)) for name, each in columns.items()]
+    return rows

@@ -278,6 +278,22 @@ def calibration(judgements: Sequence[Judgement], gold: Sequence[HumanScore], bin
     return found
 
 
+def calibration_table(bins: Sequence[Bin], labels: Mapping[str, str], note: str = "") -> Table:
+    """The bins as figures beside their chart, in per cent."""
+    percent = [100 * np.array([b.low, b.high, b.confidence, b.hit_rate, b.hit_low, b.hit_high]) for b in bins]
+    return Table(
+        key="calibration",
+        title="Calibration" + (f" ({note})" if note else ""),
+        columns=("language", "dimension", "over %", "up to %", "mean probability %", "right %"),
+        rows=tuple(
+            (b.language, labels.get(b.dimension, b.dimension), low, high, mean, Estimate(rate, hit_low, hit_high, b.n))
+            for b, (low, high, mean, rate, hit_low, hit_high) in zip(bins, (p.tolist() for p in percent), strict=True)
+        ),
+        notes=("Verdicts by the probability of their most probable score; right: that score is the gold, [95 % Wilson].",),
+        section=AGREEMENT,
+    )
+
+
 def file_keys(names: Iterable[str], nameless: str = "judge") -> dict[str, str]:
     """Names as parts of file names: what is not a letter, digit, point, hyphen or underscore becomes a hyphen, and `nameless`
     stands where nothing is left. Where two would be the same, a number is added."""

@@ -69,6 +69,42 @@ class Contestant:
     read: Counter[str] = field(default_factory=Counter)
 
 
+@dataclass(frozen=True)
+class Board:
+    """All supporters in one language as one scorer sees them, counted once for every table and chart that shows them.
+
+    `contestants` come by name; `scores` are theirs, each on every dimension and then on the average. `order` holds their places
+    by falling average, and `differences` are those of every two in the average, the better first.
+    """
+
+    language: Language
+    scorer: Scorer
+    contestants: list[Contestant]
+    scores: list[list[Score]]
+    order: list[int]
+    differences: list[paired.Difference]
+
+    @property
+    def cells(self) -> list[Score]:
+        """All scores, supporters by falling average."""
+        return [cell for place in self.order for cell in self.scores[place]]
+
+    @property
+    def ranks(self) -> list[int | None]:
+        """The contestants' ranks with ties: 1 + the number of those that are better by a difference that holds.
+
+        "Better" is by the average on shared cards. None for a contestant that could be compared with no other.
+        """
+        ranks: list[int | None] = [None] * len(self.contestants)
+        for difference in self.differences:
+            if difference.estimate.mean is None:
+                continue
+            worse = difference.second if difference.estimate.mean > 0 else difference.first
+            for place in (difference.first, difference.second):
+                ranks[place] = (ranks[place] or 1) + bool(difference.holds and place == worse)
+        return ranks
+
+
 def card_of(dialogue: Dialogue) -> str:
     """What dialogues are paired by: the card or profile, else the corpus item that the dialogue came from, else itself."""
     if dialogue.card_id or dialogue.profile_id:
@@ -76,7 +112,7 @@ def card_of(dialogue: Dialogue) -> str:
     return f"item {dialogue.source} {dialogue.source_id}" if dialogue.source_id else f"dialogue {dialogue.id}"
 
 
-def tally(
+def contestants_of(
     dialogues: Sequence[Dialogue],
     judgements: Sequence[Judgement],
     rubric: Rubric,
@@ -90,36 +126,36 @@ def tally(
     probabilities) are taken.
     Raises `UserError` for a judgement of a dialogue that is not among `dialogues`, or one that does not fit the rubric.
     """
-    known = {dialogue.id: dialogue for dialogue in dialogues}
+    by_id = {dialogue.id: dialogue for dialogue in dialogues}
     columns = {name: index for index, name in enumerate(rubric.dimensions)}
-    found: dict[tuple[Language, Scorer, str], Contestant] = {}
+    contestants: dict[tuple[Language, Scorer, str], Contestant] = {}
     verdicts: dict[tuple[Language, Scorer, str], dict[str, list[list[float]]]] = {}
     for judgement in checked(judgements, rubric):
-        dialogue = known.get(judgement.dialogue_id)
+        dialogue = by_id.get(judgement.dialogue_id)
         if dialogue is None:
             raise UserError(f"judgement by {judgement.judge}: dialogue_id: no dialogue {judgement.dialogue_id!r} in this run")
         key = dialogue.language, scorer_of(judgement), supporter_of(dialogue)
-        contestant = found.setdefault(key, Contestant(*key))
+        contestant = contestants.setdefault(key, Contestant(*key))
         if not judgement.lost:
             contestant.asked.update((judgement.dimension, AVERAGE))
-        own = verdicts.setdefault(key, {}).setdefault(dialogue.id, [[] for _ in columns])
+        figures = verdicts.setdefault(key, {}).setdefault(dialogue.id, [[] for _ in columns])
         if judgement.value is None:
             continue
         contestant.read.update((judgement.dimension, AVERAGE))
         figure = judgement.value if value == "value" else judgement.expected
         if figure is not None:
-            own[columns[judgement.dimension]].append(figure)
+            figures[columns[judgement.dimension]].append(figure)
     scales = list(rubric.scales.values())
-    for key, contestant in found.items():
+    for key, contestant in contestants.items():
         # Sorted, so that no figure depends on the order in which records came in.
         for id, figures in sorted(verdicts[key].items()):
-            row = contestant.cards.setdefault(card_of(known[id]), np.zeros((2, len(columns))))
-            for column, (given, scale) in enumerate(zip(figures, scales, strict=True)):
-                if given:
-                    row[:, column] += (exact_mean(given) - scale.min) * 100 / scale.span, 1
+            row = contestant.cards.setdefault(card_of(by_id[id]), np.zeros((2, len(columns))))
+            for column, (repeats, scale) in enumerate(zip(figures, scales, strict=True)):
+                if repeats:
+                    row[:, column] += (exact_mean(repeats) - scale.min) * 100 / scale.span, 1
             contestant.readable += any(figures)
     order = list(get_args(Language))
-    return sorted(found.values(), key=lambda one: (order.index(one.language), one.scorer, one.supporter))
+    return sorted(contestants.values(), key=lambda one: (order.index(one.language), one.scorer, one.supporter))
 
 
 def stack(contestants: Sequence[Contestant]) -> tuple[Floats, Floats]:
@@ -146,68 +182,47 @@ def cells_of(contestants: Sequence[Contestant], rubric: Rubric) -> list[list[Sco
     ]
 
 
-def scores(
+def boards_of(
     dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], rubric: Rubric, value: Value = "value"
-) -> list[Score]:
-    """Every leaderboard cell: language × scorer × supporter × dimension, and `average` after the dimensions.
-
-    Supporters come by falling average. See `tally` for how scores are counted and what is refused.
-    """
-    found = []
-    for _, rivals in _fields(tally(dialogues, judgements, rubric, value)):
-        blocks = cells_of(rivals, rubric)
-        blocks.sort(key=lambda block: -_average(block))
-        found += [cell for block in blocks for cell in block]
-    return found
-
-
-def ranks(contestants: Sequence[Contestant]) -> list[int | None]:
-    """Ranks with ties, of rivals in one language by one scorer: 1 + the number of those that are better and hold.
-
-    "Better" is by the average on shared cards, "hold" by `paired.differences` over all pairs. None for a contestant
-    that could be compared with no other.
-    """
-    found: list[int | None] = [None] * len(contestants)
-    for difference in _all_pairs(contestants):
-        if difference.estimate.mean is None:
-            continue
-        worse = difference.second if difference.estimate.mean > 0 else difference.first
-        for place in (difference.first, difference.second):
-            found[place] = (found[place] or 1) + bool(difference.holds and place == worse)
-    return found
+) -> list[Board]:
+    """A board for every language and scorer. See `contestants_of` for how scores are counted and what is refused."""
+    boards = []
+    contestants = contestants_of(dialogues, judgements, rubric, value)
+    for (language, scorer), group in groupby(contestants, key=lambda one: (one.language, one.scorer)):
+        rivals = list(group)
+        scores = cells_of(rivals, rubric)
+        order = sorted(range(len(rivals)), key=lambda place: -_average(scores[place]))
+        pairs = list(combinations(order, 2))
+        differences = paired.differences(*stack(rivals), pairs, average_only=True) if pairs else []
+        boards.append(Board(language, scorer, rivals, scores, order, differences))
+    return boards
 
 
 def leaderboard(
-    dialogues: Sequence[Dialogue],
-    judgements: Sequence[Judgement],
-    rubric: Rubric,
-    value: Value = "value",
-    groups: Mapping[str, str] | None = None,
+    boards: Sequence[Board], rubric: Rubric, value: Value = "value", groups: Mapping[str, str] | None = None
 ) -> list[Table]:
     """One table a language: supporters × dimensions on 0–100 with 95 % intervals and n, their average, and the parse rate.
 
     On 0–4 a figure is the mean × 25 of ESC-Eval's table 2. Several judges, methods or conditions are separate rows. With
-    several supporters there is a rank with ties (`ranks`). `groups` maps supporter → group (`groups_of`): rows then come by
-    group, in the paper's order, those without one last as `other`. See `tally` and `paired.card_estimates`.
+    several supporters there is a rank with ties (`Board.ranks`). `groups` maps supporter → group (`groups_of`): rows then come
+    by group, in the paper's order, those without one last as `other`.
     """
     tables = []
-    for language, own in groupby(tally(dialogues, judgements, rubric, value), key=lambda one: one.language):
-        contestants = list(own)
-        scorers = sorted({one.scorer for one in contestants})
-        ranked = False
+    for language, group_of_boards in groupby(boards, key=lambda board: board.language):
+        of_language = list(group_of_boards)
         lines: list[tuple[tuple[Any, ...], list[Score], str, int | None]] = []
-        for place, (_, rivals) in enumerate(_fields(contestants)):
-            ranked |= len(rivals) > 1
-            for block, rank in zip(cells_of(rivals, rubric), ranks(rivals), strict=True):
+        for place, board in enumerate(of_language):
+            for block, rank in zip(board.scores, board.ranks, strict=True):
                 group = (groups or {}).get(block[0].supporter, OTHER)
                 lines.append(((place, _group_order(group), -_average(block), block[0].supporter), block, group, rank))
         lines.sort(key=lambda line: line[0])
+        ranked = any(len(board.contestants) > 1 for board in of_language)
         grouped = any(group != OTHER for _, _, group, _ in lines)
-        heads = ["supporter", *["group"] * grouped, *["judged by"] * (len(scorers) > 1), *["rank"] * ranked]
+        heads = ["supporter", *["group"] * grouped, *["judged by"] * (len(of_language) > 1), *["rank"] * ranked]
         rows: list[tuple[Cell, ...]] = []
         for _, block, group, rank in lines:
-            given = {"supporter": block[0].supporter, "group": group, "judged by": block[0].scorer.name, "rank": rank}
-            rows.append((*(given[head] for head in heads), *score_cells(block)))
+            names = {"supporter": block[0].supporter, "group": group, "judged by": block[0].scorer.name, "rank": rank}
+            rows.append((*(names[head] for head in heads), *score_cells(block)))
         cells = [cell for _, block, _, _ in lines for cell in block]
         tables.append(
             Table(
@@ -222,25 +237,21 @@ def leaderboard(
     return tables
 
 
-def pairwise_differences(
-    dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], rubric: Rubric, value: Value = "value"
-) -> list[Table]:
+def pairwise_differences(boards: Sequence[Board]) -> list[Table]:
     """One table a language with several supporters: the difference of every two in their average, and whether it holds.
 
     The better of two (by the leaderboard) comes first. Intervals, tests and Holm's correction: `paired.differences`,
     the correction over all pairs of one scorer.
     """
     tables = []
-    for language, own in groupby(tally(dialogues, judgements, rubric, value), key=lambda one: one.language):
-        contestants = list(own)
-        several = len({one.scorer for one in contestants}) > 1
+    for language, group in groupby(boards, key=lambda board: board.language):
+        of_language = list(group)
+        several = len(of_language) > 1
         rows: list[tuple[Cell, ...]] = []
-        for scorer, rivals in _fields(contestants):
-            by_average = sorted(zip(cells_of(rivals, rubric), rivals, strict=True), key=lambda pair: -_average(pair[0]))
-            ordered = [one for _, one in by_average]
-            for each in _all_pairs(ordered):
-                names = ordered[each.first].supporter, ordered[each.second].supporter
-                rows.append((*names, *[scorer.name] * several, *paired.cells(each)))
+        for board in of_language:
+            for difference in board.differences:
+                names = (board.contestants[place].supporter for place in (difference.first, difference.second))
+                rows.append((*names, *[board.scorer.name] * several, *paired.cells(difference)))
         if rows:
             tables.append(
                 Table(
@@ -297,18 +308,6 @@ def score_notes(cells: Sequence[Score], rubric: Rubric, value: Value) -> Iterato
         yield "Unreadable verdicts are in no mean; they lower the parse rate. Those that were lost with a server do not."
     if value == "expected":
         yield "Expected scores are means of the judge's token probabilities; verdicts without probabilities are left out."
-
-
-def _fields(contestants: Sequence[Contestant]) -> Iterator[tuple[Scorer, list[Contestant]]]:
-    """Rivals: contestants of one language and scorer."""
-    for (_, scorer), rivals in groupby(contestants, key=lambda one: (one.language, one.scorer)):
-        yield scorer, list(rivals)
-
-
-def _all_pairs(contestants: Sequence[Contestant]) -> list[paired.Difference]:
-    if len(contestants) < 2:
-        return []
-    return paired.differences(*stack(contestants), list(combinations(range(len(contestants)), 2)), average_only=True)
 
 
 def _average(block: Sequence[Score]) -> float:

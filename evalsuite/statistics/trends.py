@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from core.errors import UserError
-from core.files import read_jsonl
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
 from core.statistics.bootstrap import Floats
@@ -53,12 +51,6 @@ class Trend:
     supporter: str
     points: list[Point]
     slopes: dict[str, paired.Difference]
-
-
-def read_turn_judgements(folder: Path) -> list[Judgement]:
-    """A run folder's verdicts on single turns; none where it has no such file."""
-    path = folder / "turn_judgements.jsonl"
-    return read_jsonl(path, Judgement, "judgements of single turns", allow_empty=True) if path.exists() else []
 
 
 def round_of(dialogue: Dialogue, turn: int) -> int:

@@ -46,14 +46,14 @@ def main(
             dimension=j.dimension,
             value=j.value,
         )
-        for j in content.judgements
+        for j in content.tally.judgements
         if j.value is not None
     ]
-    bench = Bench("data", "(e) Data preparation", dialogues=len(content.dialogues), scores=len(scores), runs=runs)
+    bench = Bench("data", "(e) Data preparation", dialogues=len(content.tally.dialogues), scores=len(scores), runs=runs)
     found = []
     with TemporaryDirectory() as name:
         folder = Path(name)
-        write_jsonl(folder / "dialogues.jsonl", content.dialogues)
+        write_jsonl(folder / "dialogues.jsonl", content.tally.dialogues)
         write_jsonl(folder / "scores.jsonl", scores)
         given = (
             "--dialogues",

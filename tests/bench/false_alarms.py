@@ -12,7 +12,7 @@ ESC-Eval's cards were made from EPITOME, MHP Reddit, Psych8K, ESConv and ExTES (
   is searched, and no Chinese corpus of posts or questions is left. (Of CPsyCoun's 3,084 dialogues 2 share so much, of
   EmoLLM's 3,196 none.)
 
-CounselChat and Dreaddit have no reader of their own: make them files of the generic form (README) under these names.
+CounselChat and Dreaddit have no reader of their own: make them files of the generic form (docs/data.md) under these names.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from core.errors import UserError, near
 from core.ledger import Build
 from core.options import SourceOption
 from core.records import Language, Post, RoleCard, RolePlay
-from core.rows import Item
+from core.rows import CorpusItem
 from data_prep.cards import load_cards
 from data_prep.role_play.contamination import Document, contaminated, document_text, link
 from data_prep.sources import parse_places, read_source
@@ -71,7 +71,7 @@ CORPORA = {
 }
 
 
-def document(item: Item) -> Document:
+def document(item: CorpusItem) -> Document:
     """What is searched of a corpus's item."""
     if isinstance(item, Post):
         return item.id, item.language, "\n".join(filter(None, (item.text, item.reply)))

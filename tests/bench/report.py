@@ -42,7 +42,7 @@ def main(
         page = write_report(folder, content)["html"]
         clocks.append((time.perf_counter(), time.process_time()))
         made, written = ([b - a for a, b in zip(*pair, strict=True)] for pair in pairwise(clocks))
-        bench.add("dialogues", len(content.dialogues))
+        bench.add("dialogues", len(content.tally.dialogues))
         bench.add("report.html, MB", page.stat().st_size / 1e6, at_most=40)
         for what, (seconds, cpu) in (("records and tables", made), ("writing the report", written)):
             bench.add(f"{what}: s", seconds)

@@ -39,7 +39,7 @@ def given(count: int, path: Path | None) -> list[Dialogue]:
     """English dialogues with ten turns: the first of a file, or generated ones of about 1,340 tokens."""
     if path is not None:
         return [dialogue for dialogue in read_dialogues([path]) if dialogue.language == "en"][:count]
-    made = make_content(cards=count, supporters={"generated": 0.5}, words=190).dialogues
+    made = make_content(cards=count, supporters={"generated": 0.5}, words=190).tally.dialogues
     return [d for d in made if d.language == "en" and len(d.turns) == 10][:count]
 
 

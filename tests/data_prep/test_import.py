@@ -18,7 +18,7 @@ from core.ledger import Step
 from core.paths import Verbs
 from core.prompts import PromptPack
 from core.records import Dialogue, Judgement, Language, RoleCard
-from core.rows import Rows
+from core.rows import CorpusReader
 from core.rubrics import load_rubric
 from core.seeker_prompts import greeting, seeker_system
 from data_prep.cards import load_cards
@@ -290,7 +290,7 @@ def test_only_a_number_as_the_file_writes_it_is_a_place_among_the_cards(clone: P
     (clone / "result/2024-01-02/Model_A_zh.json").write_text(json.dumps({"0": lines("zh"), key: lines("zh")}))
     found = find_clone(clone)
     cards = load_cards(found.cards["test cards", "zh"])
-    dialogues = list(read_dialogues(found.results["Model_A_zh"], cards, Rows(Step("read"))))
+    dialogues = list(read_dialogues(found.results["Model_A_zh"], cards, CorpusReader(Step("read"))))
     assert [dialogue.card_id for dialogue in dialogues] == ["esc-eval-7", None]
 
 

@@ -14,7 +14,6 @@ from core.errors import UserError
 from core.files import write_json, write_jsonl
 from core.records import Dialogue
 from evalsuite.report.content import content_of, report_run
-from evalsuite.report.report import sections_of
 from evalsuite.runs.folder import Run, open_run
 from tests.generated_report import make_content, write_run
 
@@ -43,8 +42,9 @@ def test_a_run_folder_becomes_a_report(run: Run) -> None:
     board = content.tables[0]
     assert {row[1] for row in board.rows} == {"open", "domain"}  # groups of table 2, from the specs
     shown = {(row[0], row[board.columns.index("rank")]) for row in board.rows}
-    assert shown == {(who, rank) for (language, _, who), rank in content.ranks.items() if language == "en"}
-    sections = {section.title: [chart.key for chart in section.charts] for section in sections_of(content, [])}
+    english = content.tally.boards[0]
+    assert shown == {(one.supporter, rank) for one, rank in zip(english.contestants, english.ranks, strict=True)}
+    sections = {section.title: [chart.key for chart in section.charts] for section in content.sections}
     assert sections["Agreement"][-3:] == ["confusion-en", "confusion-zh", "calibration"]
     assert content.synthetic_gold and not content.plumbing
     assert content.config["fingerprints"]["judge ranker"] == "print-of-ranker"
@@ -63,7 +63,7 @@ def test_the_console_shows_short_tables_and_names_long_ones(run: Run) -> None:
 def test_calibration_table_has_the_points_of_its_chart(run: Run) -> None:
     content = content_of(run)
     table = next(table for table in content.tables if table.key == "calibration")
-    chart = next(c for s in sections_of(content, []) for c in s.charts if c.key == "calibration")
+    chart = next(c for s in content.sections for c in s.charts if c.key == "calibration")
     pooled = [row for row in table.rows if row[0] == "en" and row[1] == "all dimensions"]
     assert [[row[4], row[5].mean, row[5].n] for row in pooled] == [  # type: ignore[union-attr]
         [pytest.approx(point[0], abs=0.006), pytest.approx(point[1], abs=0.006), point[4]]
@@ -81,7 +81,7 @@ def test_who_shares_a_base_is_warned_of(run: Run) -> None:
 
 
 def test_risk_turns_are_found_in_the_run(run: Run) -> None:
-    dialogues = list(make_content().dialogues)
+    dialogues = list(make_content().tally.dialogues)
     turn = dialogues[0].turns[0].model_copy(update={"text": "I want to kill myself."})
     dialogues[0] = dialogues[0].model_copy(update={"turns": (turn, *dialogues[0].turns[1:])})
     write_jsonl(run.folder / "dialogues.jsonl", dialogues)
@@ -117,7 +117,7 @@ def test_scores_of_seekers_are_no_report_on_supporters(run: Run) -> None:
 
 
 def test_a_judge_that_is_itself_a_supporter_is_warned_of(run: Run) -> None:
-    judgements = [j.model_copy(update={"judge": "tide-1.5b-instruct-zh"}) for j in make_content().judgements]
+    judgements = [j.model_copy(update={"judge": "tide-1.5b-instruct-zh"}) for j in make_content().tally.judgements]
     write_jsonl(run.folder / "judgements.jsonl", judgements)
     name = "tide-1.5b-instruct-zh"
     told = f"The judge {name} shares its base with {name} (same checkpoint): its scores may favour it."
@@ -125,7 +125,7 @@ def test_a_judge_that_is_itself_a_supporter_is_warned_of(run: Run) -> None:
 
 
 def test_dialogue_without_turns_can_be_reported(run: Run) -> None:
-    dialogues = list(make_content().dialogues)
+    dialogues = list(make_content().tally.dialogues)
     empty: dict[str, Any] = {"id": "never", "turns": (), "termination": "infrastructure"}
     write_jsonl(run.folder / "dialogues.jsonl", [*dialogues, Dialogue.model_validate(dialogues[0].model_dump() | empty)])
-    assert content_of(run).dialogues[-1].id == "never"
+    assert content_of(run).tally.dialogues[-1].id == "never"

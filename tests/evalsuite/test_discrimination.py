@@ -16,8 +16,11 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from core.errors import UserError, run_cli
+from core.files import read_jsonl, write_jsonl
+from core.records import Judgement
 from evalsuite.commands.discriminate import discriminate as verb
 from evalsuite.statistics.discrimination import discriminate, of_run, read_ratings
+from evalsuite.statistics.leaderboard import contestants_of
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 from tests.evalsuite.test_comparison import make_run
 
@@ -160,6 +163,14 @@ def test_a_run(tmp_path: Path) -> None:
     assert "told apart" in CliRunner().invoke(app, ["--run", str(run)], env={"COLUMNS": "200"}).stdout
 
 
+def test_a_run_judged_on_single_turns_alone_is_refused(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", {"a": [1, 2], "b": [2, 3]})
+    judgements = read_jsonl(run / "judgements.jsonl", Judgement, "judgements")
+    write_jsonl(run / "judgements.jsonl", [judgement.model_copy(update={"turn": 1}) for judgement in judgements])
+    refused = CliRunner().invoke(app, ["--run", str(run)]).exception
+    assert isinstance(refused, UserError) and "no verdict on a whole dialogue" in str(refused)
+
+
 def test_averages_need_all_dimensions_and_turns_do_not_count() -> None:
     rubric = make_rubric("one", "two")
     dialogues, judgements = [], []
@@ -168,12 +179,11 @@ def test_averages_need_all_dimensions_and_turns_do_not_count() -> None:
         judgements += [make_judgement(f"d{place}", "one", place % 4), make_judgement(f"d{place}", "two", 1)]
         judgements.append(make_judgement(f"d{place}", "one", 4, turn=1))
     judgements[1] = make_judgement("d0", "two", None)
-    found = {each.dimension: each.found for each in of_run(dialogues, judgements, rubric)}
+    whole = [judgement for judgement in judgements if judgement.turn is None]
+    found = {each.dimension: each.found for each in of_run(contestants_of(dialogues, whole, rubric), rubric)}
     assert {name: (each.msr.n, each.missing) for name, each in found.items()} == {
         "one": (6, 0),
         "two": (5, 1),
         "average": (5, 1),
     }
     assert found["one"].pairs[0].first_mean == pytest.approx(25)  # 0, 1, 2 of 4
-    with pytest.raises(UserError, match="no verdict on a whole dialogue"):
-        of_run(dialogues, [each for each in judgements if each.turn is not None], rubric)

@@ -14,8 +14,9 @@ from core.errors import UserError
 from core.records import Dialogue, Judgement
 from core.rubrics import Rubric
 from core.tables import Estimate, Table
-from evalsuite.statistics.leaderboard import groups_of, leaderboard, pairwise_differences, ranks, scores, tally
+from evalsuite.statistics.leaderboard import boards_of, groups_of, leaderboard, pairwise_differences
 from evalsuite.statistics.summary import AVERAGE, Value, distributions
+from evalsuite.statistics.tally import Tally
 from tests.evalsuite.oracles import card_shares, corrected, sign_flip
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 
@@ -23,7 +24,7 @@ RUBRIC = make_rubric("fluency", "empathy")
 
 
 def board(dialogues: list[Dialogue], judgements: list[Judgement], rubric: Rubric = RUBRIC, value: Value = "value") -> Table:
-    (table,) = leaderboard(dialogues, judgements, rubric, value)
+    (table,) = leaderboard(boards_of(dialogues, judgements, rubric, value), rubric, value)
     return table
 
 
@@ -101,10 +102,11 @@ def test_expected_scores() -> None:
 def test_languages_have_their_own_tables() -> None:
     dialogues = [make_dialogue("a", language="zh"), make_dialogue("b")]
     judgements = [make_judgement("a", "fluency", 4, language="zh"), make_judgement("b", "fluency", 0)]
-    tables = leaderboard(dialogues, judgements, make_rubric("fluency"))
+    rubric = make_rubric("fluency")
+    tables = leaderboard(boards_of(dialogues, judgements, rubric), rubric)
     assert [(t.key, cell(t, 0, "Fluency").mean) for t in tables] == [("leaderboard-en", 0), ("leaderboard-zh", 100)]
-    assert [t.key for t in leaderboard(dialogues, judgements[:1], make_rubric("fluency"))] == ["leaderboard-zh"]
-    assert leaderboard([], [], RUBRIC) == []
+    assert [t.key for t in leaderboard(boards_of(dialogues, judgements[:1], rubric), rubric)] == ["leaderboard-zh"]
+    assert leaderboard(boards_of([], [], RUBRIC), RUBRIC) == []
 
 
 def test_best_average_first_and_corpora_under_their_source() -> None:
@@ -132,7 +134,7 @@ def test_other_rubrics_are_passed_over() -> None:
 def test_records_that_do_not_fit_are_refused(changed: dict[str, Any], message: str) -> None:
     judgement = make_judgement("a", "fluency", 1).model_copy(update=changed)
     with pytest.raises(UserError, match=message):
-        scores([make_dialogue("a")], [judgement], RUBRIC)
+        boards_of([make_dialogue("a")], [judgement], RUBRIC)
 
 
 def test_judges_methods_and_conditions_are_never_mixed() -> None:
@@ -164,12 +166,11 @@ def test_ranks_have_ties_where_a_difference_does_not_hold() -> None:
         "b": [[3 - card % 2, 2] for card in range(12)],  # the same mean: +1 and −1 by turns
         "c": [[1, 2] for _ in range(12)],  # worse on every card
     }
-    contestants = tally(*field(figures), RUBRIC)
-    assert [one.supporter for one in contestants] == ["a", "b", "c"]
-    assert ranks(contestants) == [1, 1, 3]
-    (table,) = leaderboard(*field(figures), RUBRIC)
+    (one,) = boards_of(*field(figures), RUBRIC)
+    assert [each.supporter for each in one.contestants] == ["a", "b", "c"] and one.ranks == [1, 1, 3]
+    (table,) = leaderboard(boards_of(*field(figures), RUBRIC), RUBRIC)
     assert table.columns[:2] == ("supporter", "rank") and [row[:2] for row in table.rows] == [("a", 1), ("b", 1), ("c", 3)]
-    (pairs,) = pairwise_differences(*field(figures), RUBRIC)
+    (pairs,) = pairwise_differences(boards_of(*field(figures), RUBRIC))
     assert pairs.columns == ("supporter", "against", "difference", "p", "p (Holm)", "holds")
     assert [(*row[:2], row[-1]) for row in pairs.rows] == [("a", "b", "no"), ("a", "c", "yes"), ("b", "c", "yes")]
     # a − c is (1 or 2 on fluency, 0 on empathy) × 25 / 2; p by hand: 2 of 2^12 sign patterns reach the sum, Holm × 3.
@@ -183,34 +184,34 @@ def _bounds(estimate: Any) -> tuple[float, float]:
 
 def test_few_cards_never_hold() -> None:
     """Four cards: 2 of 16 sign patterns are as extreme, p = 0.125, however large the difference."""
-    contestants = tally(*field({"a": [[4, 4]] * 4, "b": [[0, 0]] * 4}), RUBRIC)
-    assert ranks(contestants) == [1, 1]
+    (one,) = boards_of(*field({"a": [[4, 4]] * 4, "b": [[0, 0]] * 4}), RUBRIC)
+    assert one.ranks == [1, 1]
 
 
 def test_ranks_of_the_incomparable_are_undefined() -> None:
     dialogues, judgements = field({"a": [[4, 4]] * 12, "b": [[0, 0]] * 12, "unread": [[4, None]] * 12})
     alone = make_dialogue("x", "alone", card_id="another")
     judgements += [make_judgement("x", name, 4) for name in RUBRIC.dimensions]
-    contestants = tally([*dialogues, alone], judgements, RUBRIC)
-    found = dict(zip([one.supporter for one in contestants], ranks(contestants), strict=True))
+    (one,) = boards_of([*dialogues, alone], judgements, RUBRIC)
+    found = dict(zip([each.supporter for each in one.contestants], one.ranks, strict=True))
     assert found == {"a": 1, "alone": None, "b": 2, "unread": None}
 
 
 def test_a_single_supporter_has_no_rank_and_no_pairs() -> None:
     records = field({"a": [[4, 4]] * 3})
     assert board(*records).columns[0:2] == ("supporter", "Fluency")
-    assert pairwise_differences(*records, RUBRIC) == []
+    assert pairwise_differences(boards_of(*records, RUBRIC)) == []
 
 
 def test_groups_in_the_papers_order() -> None:
     names = ("x", "tuned", "weights", "api", "api2")
     records = field({name: [[place % 5, 2]] * 2 for place, name in enumerate(names)})
     groups = {"tuned": "domain", "weights": "open", "api": "closed", "api2": "closed"}
-    (table,) = leaderboard(*records, RUBRIC, groups=groups)
+    (table,) = leaderboard(boards_of(*records, RUBRIC), RUBRIC, groups=groups)
     assert table.columns[:3] == ("supporter", "group", "rank")
     listed = [row[:2] for row in table.rows]
     assert listed == [("api2", "closed"), ("api", "closed"), ("weights", "open"), ("tuned", "domain"), ("x", "other")]
-    assert leaderboard(*records, RUBRIC, groups={"nobody": "open"})[0].columns[:2] == ("supporter", "rank")
+    assert leaderboard(boards_of(*records, RUBRIC), RUBRIC, groups={"nobody": "open"})[0].columns[:2] == ("supporter", "rank")
 
 
 def test_groups_come_from_the_runs_config() -> None:
@@ -233,7 +234,7 @@ def test_trials_of_a_card_are_drawn_together() -> None:
 def test_items_of_a_corpus_pair_as_cards_do() -> None:
     dialogues = [make_dialogue(f"{s}{n}", s, source_id=str(n)) for s in "ab" for n in range(12)]
     judgements = [make_judgement(d.id, name, 3 if d.supporter == "a" else 1) for d in dialogues for name in RUBRIC.dimensions]
-    (table,) = pairwise_differences(dialogues, judgements, RUBRIC)
+    (table,) = pairwise_differences(boards_of(dialogues, judgements, RUBRIC))
     assert table.rows[0][2] == Estimate(50, 50, 50, 12) and table.rows[0][-1] == "yes"
 
 
@@ -241,25 +242,25 @@ def test_the_order_of_records_changes_nothing() -> None:
     rng = np.random.default_rng(1)
     figures = {s: rng.integers(0, 5, (20, 2)).tolist() for s in "abc"}
     dialogues, judgements = field(figures)
-    groups = {"a": "open"}
-    here = leaderboard(dialogues, judgements, RUBRIC, groups=groups) + pairwise_differences(dialogues, judgements, RUBRIC)
+    here = boards_of(dialogues, judgements, RUBRIC)
     judgements = [judgements[place] for place in rng.permutation(len(judgements))]
-    there = leaderboard(dialogues[::-1], judgements, RUBRIC, groups=groups)
-    assert here == there + pairwise_differences(dialogues[::-1], judgements, RUBRIC)
+    there = boards_of(dialogues[::-1], judgements, RUBRIC)
+    assert leaderboard(here, RUBRIC, groups={"a": "open"}) == leaderboard(there, RUBRIC, groups={"a": "open"})
+    assert pairwise_differences(here) == pairwise_differences(there)
 
 
 def test_ranks_are_within_one_judge() -> None:
     figures: dict[str, list[list[float | None]]] = {"a": [[4, 4]] * 12, "b": [[0, 0]] * 12}
     dialogues, judgements = field(figures)
     judgements += [j.model_copy(update={"judge": "k", "value": 4 - (j.value or 0)}) for j in judgements]
-    (table,) = leaderboard(dialogues, judgements, RUBRIC)
+    (table,) = leaderboard(boards_of(dialogues, judgements, RUBRIC), RUBRIC)
     assert [row[:3] for row in table.rows] == [
         ("a", "j · joint", 1),
         ("b", "j · joint", 2),
         ("b", "k · joint", 1),
         ("a", "k · joint", 2),
     ]
-    (pairs,) = pairwise_differences(dialogues, judgements, RUBRIC)
+    (pairs,) = pairwise_differences(boards_of(dialogues, judgements, RUBRIC))
     assert [row[:3] for row in pairs.rows] == [("a", "b", "j · joint"), ("b", "a", "k · joint")]
 
 
@@ -284,7 +285,7 @@ def test_any_records_against_plain_means(held: list[tuple[str, int, list[tuple[i
         for repeat, verdicts in enumerate(asked)
         for name, value in zip(RUBRIC.dimensions, verdicts, strict=True)
     ]
-    found = {(cell.supporter, cell.dimension): cell for cell in scores(dialogues, judgements, RUBRIC)}
+    found = {(cell.supporter, cell.dimension): cell for cell in Tally(dialogues, judgements, RUBRIC).scores}
     assert len(found) == 3 * len({supporter for supporter, _, _ in held})
     for supporter in {supporter for supporter, _, _ in held}:
         own = [(card, asked) for given, card, asked in held if given == supporter]
@@ -352,8 +353,8 @@ def test_ranks_against_every_pattern_of_signs_and_holms_definition(figures: dict
             for name in (one, other):
                 expected[name] = (expected[name] or 1) + (own <= 0.05 and name == worse)
     records = field(figures)
-    assert dict(zip("abc", ranks(tally(*records, RUBRIC)), strict=True)) == expected
-    (table,) = pairwise_differences(*records, RUBRIC)
+    assert dict(zip("abc", boards_of(*records, RUBRIC)[0].ranks, strict=True)) == expected
+    (table,) = pairwise_differences(boards_of(*records, RUBRIC))
     shown = {frozenset(map(str, row[:2])): row for row in table.rows}
     for (one, other), lead, raw, own in zip(pairs, leads, p, holm, strict=True):
         first, _, difference, *tested = shown[frozenset((one, other))]

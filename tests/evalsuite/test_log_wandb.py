@@ -19,10 +19,11 @@ from core.tables import Estimate, Table
 from core.wandb_offline import offline_without_key
 from evalsuite.report.content import content_of
 from evalsuite.report.log_wandb import TRACES, figure, log_report, plain
-from evalsuite.report.report import TEMPLATES, sections_of
+from evalsuite.report.report import TEMPLATES
 from evalsuite.runs.config import EvalConfig
 from evalsuite.runs.folder import open_run
-from evalsuite.statistics.leaderboard import scores
+from evalsuite.statistics.survival import SURVIVAL
+from evalsuite.statistics.trends import TRENDS
 from tests.generated_report import make_content, write_run
 
 FRAMEWORKS = get_args(EvalConfig.model_fields["framework"].annotation)
@@ -73,8 +74,8 @@ def test_tables_charts_and_figures_are_logged(
         content = content_of(run)
     said: list[str] = []
     log_report(tmp_path, content, said.append)
-    cells = scores(content.dialogues, content.judgements, content.rubric)
-    charts = [chart for section in sections_of(content, cells) for chart in section.charts]
+    cells = content.tally.scores
+    charts = [chart for section in content.sections for chart in section.charts]
     assert set(session.logged) == {f"tables/{t.key}" for t in content.tables} | {f"charts/{c.key}" for c in charts}
     assert given["resume"] == "allow" and given["dir"] == str(tmp_path) and given["config"]["mode"] == "native"
     assert given["settings"]["x_disable_meta"] is True, "wandb's metadata holds the command line"
@@ -144,8 +145,8 @@ def test_estimates_become_four_columns() -> None:
 
 def test_every_chart_becomes_a_figure_with_its_points() -> None:
     content = make_content()
-    cells = scores(content.dialogues, content.judgements, content.rubric)
-    charts = {chart.key: chart for section in sections_of(content, cells) for chart in section.charts}
+    cells = content.tally.scores
+    charts = {chart.key: chart for section in content.sections for chart in section.charts}
     assert {chart.data["kind"] for chart in charts.values()} == {"dots", "bars", "heat", "line"}
     made = {key: figure(chart) for key, chart in charts.items()}
     zh = [cell.estimate.mean for cell in cells if cell.language == "zh" and cell.dimension == "fluency"]
@@ -154,7 +155,7 @@ def test_every_chart_becomes_a_figure_with_its_points() -> None:
     assert [list(row) for row in made["confusion-en"].data[0].text] == counts
     points = charts["calibration"].data["panels"][0]["points"]
     assert list(made["calibration"].data[0].y) == [point[1] for point in points]
-    assert sum(sum(trace.x) for trace in made["terminations"].data) == len(content.dialogues)
+    assert sum(sum(trace.x) for trace in made["terminations"].data) == len(content.tally.dialogues)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +164,8 @@ def test_every_chart_becomes_a_figure_with_its_points() -> None:
 def test_curves_are_those_of_the_report(tmp_path: Path, framework: str, drawn: list[tuple[str, str]]) -> None:
     write_run(tmp_path, framework)
     with open_run(tmp_path) as run:
-        charts = {chart.key: chart for charts in content_of(run).charts.values() for chart in charts}
+        along = content_of(run).charts
+    charts = {chart.key: chart for section in (SURVIVAL, TRENDS) for chart in along[section]}
     assert set(charts) == {f"{name}-{language}{number}" for name, number in drawn for language in ("en", "zh")}
     for chart in charts.values():
         panels, made = chart.data["panels"], figure(chart).data

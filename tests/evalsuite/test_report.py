@@ -21,11 +21,12 @@ from core.errors import UserError
 from core.records import Dialogue, HumanScore, Judgement, Termination, Turn
 from core.tables import Table, to_csv
 from evalsuite.report import report, transcripts
-from evalsuite.report.charts import SYNTHETIC_GOLD, agreement_charts, gold_charts
-from evalsuite.report.headlines import ranks_of, standings
-from evalsuite.report.report import PLUMBING, ReportContent, Section, write_report
-from evalsuite.statistics.leaderboard import scores
+from evalsuite.report.charts import SYNTHETIC_GOLD, agreement_charts, calibration_charts, confusion_charts
+from evalsuite.report.headlines import standings
+from evalsuite.report.report import PLUMBING, ReportContent, write_report
+from evalsuite.statistics.judges import calibration, confusion
 from evalsuite.statistics.summary import AGREEMENT, terminations
+from evalsuite.statistics.tally import Tally
 from tests.evalsuite.records import make_dialogue
 from tests.generated_report import INJECTIONS, RUBRIC, full_benchmark_content, make_content
 
@@ -61,8 +62,8 @@ def built(tmp_path: Path, content: ReportContent) -> tuple[Page, str]:
     return Page(source), source
 
 
-def sections_of(content: ReportContent) -> list[Section]:
-    return report.sections_of(content, scores(content.dialogues, content.judgements, RUBRIC))
+def judged(content: ReportContent, judgements: list[Judgement]) -> ReportContent:
+    return replace(content, tally=Tally(content.tally.dialogues, judgements, RUBRIC))
 
 
 def test_writes_three_files_and_every_table(tmp_path: Path) -> None:
@@ -78,7 +79,7 @@ def test_writes_three_files_and_every_table(tmp_path: Path) -> None:
 def test_two_tables_of_one_name_are_an_error(tmp_path: Path) -> None:
     content = make_content()
     with pytest.raises(ValueError, match="two tables with the key terminations"):
-        write_report(tmp_path, replace(content, tables=[*content.tables, terminations(content.dialogues)]))
+        write_report(tmp_path, replace(content, tables=[*content.tables, terminations(content.tally.dialogues)]))
 
 
 def test_same_content_gives_same_bytes(tmp_path: Path) -> None:
@@ -90,24 +91,24 @@ def test_same_content_gives_same_bytes(tmp_path: Path) -> None:
 def test_json_holds_records_and_figures_without_clock_time(tmp_path: Path) -> None:
     content = make_content()
     data = json.loads(write_report(tmp_path, content)["json"].read_bytes())
-    assert [Dialogue.model_validate(record) for record in data["dialogues"]] == content.dialogues
-    assert [Judgement.model_validate(record) for record in data["judgements"]] == content.judgements
+    assert [Dialogue.model_validate(record) for record in data["dialogues"]] == content.tally.dialogues
+    assert [Judgement.model_validate(record) for record in data["judgements"]] == content.tally.judgements
     assert data["timing"] == {"dialogues": 41.25}
     assert data["plumbing"] == PLUMBING and data["synthetic_gold"] == SYNTHETIC_GOLD
-    own = scores(content.dialogues, content.judgements, RUBRIC)
+    own = content.tally.scores
     assert [cell["estimate"]["mean"] for cell in data["scores"]] == [cell.estimate.mean for cell in own]
     assert data["agreement"]["zh"]["average"]["acc_soft"] == 0.93
 
 
 def test_labels_are_shown_when_they_apply_and_only_then(tmp_path: Path) -> None:
-    plain = replace(make_content(), plumbing=False, synthetic_gold=False)
+    plain = replace(make_content(), plumbing=False, synthetic_gold=False, charts={})
     for content, expected in ((make_content(), True), (plain, False)):
         paths = write_report(tmp_path, content)
         for kind in ("html", "md"):
             text = paths[kind].read_text(encoding="utf-8")
             assert (PLUMBING in text) is expected
             assert (SYNTHETIC_GOLD in text) is expected
-    sections = sections_of(make_content())
+    sections = make_content().sections
     assert [s.title for s in sections if s.label == SYNTHETIC_GOLD] == [AGREEMENT]
     assert all(SYNTHETIC_GOLD in c.caption for s in sections if s.title == AGREEMENT for c in s.charts)
 
@@ -118,7 +119,7 @@ def test_every_cell_of_every_table_is_on_the_page(tmp_path: Path) -> None:
     text = re.sub(r"\s+", " ", " ".join(page.text))
     for table in content.tables:
         assert table.title in text
-    first = scores(content.dialogues, content.judgements, RUBRIC)[0].estimate
+    first = content.tally.scores[0].estimate
     assert f"{first.mean:.2f} [{first.low:.2f}, {first.high:.2f}] n={first.n}" in text
     for fact in (
         "esc_eval, paper mode",
@@ -134,7 +135,7 @@ def test_every_cell_of_every_table_is_on_the_page(tmp_path: Path) -> None:
 def test_sections_follow_the_tables_and_charts_stand_with_theirs() -> None:
     content = make_content()
     extra = Table("odd", "Something else", ("a",), ((1,),))
-    sections = sections_of(replace(content, tables=[extra, *content.tables]))
+    sections = replace(content, tables=[extra, *content.tables]).sections
     assert [s.title for s in sections] == ["Scores", "Agreement", "Terminations", "Costs", "Further tables"]
     charts = {s.title: [c.key for c in s.charts] for s in sections}
     assert charts["Scores"] == ["scores-en", "scores-zh", "distribution-0", "distribution-1"]
@@ -149,8 +150,8 @@ def test_sections_follow_the_tables_and_charts_stand_with_theirs() -> None:
 
 def test_charts_show_the_figures_of_the_tables() -> None:
     content = make_content()
-    charts = {chart.key: chart.data for section in sections_of(content) for chart in section.charts}
-    cells = scores(content.dialogues, content.judgements, RUBRIC)
+    charts = {chart.key: chart.data for section in content.sections for chart in section.charts}
+    cells = content.tally.scores
     own = [cell for cell in cells if cell.language == "zh" and cell.dimension == "empathy"]
     panel = next(p for p in charts["scores-zh"]["panels"] if p["title"] == "Empathy")
     assert [point[1:4] for point in panel["marks"][0]["points"]] == [
@@ -162,7 +163,7 @@ def test_charts_show_the_figures_of_the_tables() -> None:
     shares = [series["values"] for series in charts["distribution-0"]["series"]]
     assert [sum(column) for column in zip(*shares, strict=True)] == pytest.approx([100] * 7)
     assert charts["distribution-0"]["series"][-1]["name"] == "unreadable"
-    assert sum(sum(series["values"]) for series in charts["terminations"]["series"]) == len(content.dialogues)
+    assert sum(sum(series["values"]) for series in charts["terminations"]["series"]) == len(content.tally.dialogues)
 
 
 def test_native_mode_shows_agreement_over_readable_verdicts() -> None:
@@ -179,12 +180,12 @@ def test_native_mode_shows_agreement_over_readable_verdicts() -> None:
 
 
 def test_no_agreement_no_judgements_no_config(tmp_path: Path) -> None:
-    bare = replace(
-        make_content(), agreement=None, judgements=[], tables=[], config={}, timing={}, gold_judgements=[], gold_scores=[]
-    )
+    content = judged(make_content(), [])
+    charts = {"Terminations": content.charts["Terminations"]}
+    bare = replace(content, agreement=None, tables=[], charts=charts, config={}, timing={})
     page, source = built(tmp_path, bare)
     assert "Configuration" not in " ".join(page.text)
-    assert [s.title for s in sections_of(bare)] == ["Terminations"]
+    assert [s.title for s in bare.sections] == ["Terminations"]
     assert "agreement-" not in source.split('id="chart-data"')[1][:2000]
 
 
@@ -196,8 +197,8 @@ def test_imported_corpus_without_models_or_terminations(tmp_path: Path) -> None:
 
 
 def without_scores(content: ReportContent, dialogues: list[Dialogue]) -> ReportContent:
-    none: Any = {"judgements": [], "tables": [], "agreement": None, "gold_judgements": [], "gold_scores": [], "warnings": []}
-    return replace(content, dialogues=dialogues, plumbing=False, **none)
+    none: Any = {"tables": [], "charts": {}, "agreement": None, "warnings": []}
+    return replace(content, tally=Tally(dialogues, [], RUBRIC), plumbing=False, **none)
 
 
 def test_a_dialogue_that_never_began(tmp_path: Path) -> None:
@@ -209,9 +210,9 @@ def test_a_dialogue_that_never_began(tmp_path: Path) -> None:
 
 def test_wrong_judgements_are_refused(tmp_path: Path) -> None:
     content = make_content()
-    stray = content.judgements[0].model_copy(update={"dialogue_id": "nowhere"})
+    stray = content.tally.judgements[0].model_copy(update={"dialogue_id": "nowhere"})
     with pytest.raises(UserError, match="no dialogue 'nowhere'"):
-        write_report(tmp_path, replace(content, judgements=[stray]))
+        write_report(tmp_path, judged(content, [stray]))
     assert not list(tmp_path.iterdir())
 
 
@@ -220,9 +221,9 @@ def test_transcripts_hold_every_turn_and_raw_text_of_unreadable_verdicts_only(tm
     page, _ = built(tmp_path, content)
     data = page.data("transcript-data")
     bodies = [body for chunk in data["chunks"] for body in chunk]
-    assert [[turn[1] for turn in turns] for turns, _ in bodies] == [[t.text for t in d.turns] for d in content.dialogues]
+    assert [[turn[1] for turn in turns] for turns, _ in bodies] == [[t.text for t in d.turns] for d in content.tally.dialogues]
     raws = [mark[5] for _, marks in bodies for mark in marks if mark[2] is None]
-    assert len(raws) == sum(j.value is None for j in content.judgements) > 0 and all(raws)
+    assert len(raws) == sum(j.value is None for j in content.tally.judgements) > 0 and all(raws)
     assert all(mark[5] is None for _, marks in bodies for mark in marks if mark[2] is not None)
 
 
@@ -255,15 +256,17 @@ def test_injected_text_is_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_policy_names_exactly_the_scripts_of_the_page(tmp_path: Path) -> None:
-    page, source = built(tmp_path, make_content(poison=True))
+    page, _ = built(tmp_path, make_content(poison=True))
     (policy,) = [
         a["content"] or "" for tag, a in page.elements if tag == "meta" and a.get("http-equiv") == "Content-Security-Policy"
     ]
-    runnable = [body for attributes, body in page.scripts if attributes.get("type") != "application/json"]
+    runnable = [body for attributes, body in page.scripts if attributes.get("type") is None]
+    (packed,) = (body for attributes, body in page.scripts if attributes.get("id") == "plotly")
+    runnable.append(gzip.decompress(base64.b64decode(packed)).decode())
     hashes = ["'sha256-" + base64.b64encode(hashlib.sha256(body.encode()).digest()).decode() + "'" for body in runnable]
     assert re.search(r"script-src ([^;]*);", policy).group(1).split() == hashes  # type: ignore[union-attr]
     assert policy.startswith("default-src 'none';") and "unsafe-eval" not in policy and "http" not in policy
-    assert source.count("plotly.js v") == 1
+    assert runnable[-1].count("plotly.js v") == 1 and len(packed) < 2.2e6
     assert not [a for _, a in page.elements if a.get("src") or (a.get("href") or "#").startswith(("http", "//"))]
 
 
@@ -284,7 +287,8 @@ def test_gold_charts_count_verdicts_by_gold_and_measure_calibration() -> None:
 
     pairs = [verdict("a", 3, 0.9, 3), verdict("b", 3, 0.86, 1.5), verdict("c", 4, 0.6, 4), verdict("d", None, 0.5, 0)]
     judgements, gold = zip(*pairs, strict=True)
-    confused, calibrated = gold_charts(judgements, gold, RUBRIC, synthetic=False)
+    (confused,) = confusion_charts(confusion(judgements, gold, RUBRIC.scales), RUBRIC, synthetic=False)
+    (calibrated,) = calibration_charts(calibration(judgements, gold), synthetic=False)
     (skill, pooled) = confused.data["panels"]
     assert (skill["title"], skill["x"], skill["y"]) == ("Skill", ["0", "1", "2", "3", "4", "–"], ["0", "1", "2", "3", "4"])
     expected = [[0] * 6 for _ in range(5)]
@@ -304,8 +308,8 @@ def test_transcript_rows_hold_mean_scores_for_the_filter(tmp_path: Path) -> None
     content = make_content()
     data = built(tmp_path, content)[0].data("transcript-data")
     rows = {row[0]: row for row in data["rows"]}
-    for dialogue in content.dialogues:
-        own = {j.dimension: j.value for j in content.judgements if j.dialogue_id == dialogue.id}
+    for dialogue in content.tally.dialogues:
+        own = {j.dimension: j.value for j in content.tally.judgements if j.dialogue_id == dialogue.id}
         values = [own[name] for name in RUBRIC.dimensions]
         average = None if None in values else round(sum(values) / 7, 2)  # type: ignore[arg-type]
         assert rows[dialogue.id][11] == [*values, average]
@@ -313,13 +317,13 @@ def test_transcript_rows_hold_mean_scores_for_the_filter(tmp_path: Path) -> None
 
 def test_repeats_are_averaged_and_scorers_kept_apart_in_rows() -> None:
     content = make_content(cards=1, supporters={"one": 0.5})
-    first = content.judgements[0].model_copy(update={"value": 2.0})
+    first = content.tally.judgements[0].model_copy(update={"value": 2.0})
     own = [
         first,
         first.model_copy(update={"repeat": 1, "value": 3.0}),
         first.model_copy(update={"judge": "other", "value": None}),
     ]
-    data = transcripts.transcripts(content.dialogues, own, RUBRIC, content.cards, {})
+    data = transcripts.transcripts(Tally(content.tally.dialogues, own, RUBRIC), content.cards, {})
     place = list(RUBRIC.dimensions).index(first.dimension)
     row = next(row for row in data["rows"] if row[0] == first.dialogue_id)
     kept = {number: figure for number, figure in enumerate(row[11]) if figure is not None}
@@ -342,19 +346,19 @@ def test_scores_of_the_filter_and_tones_of_the_heat_map(
         Judgement(dialogue_id="d", judge="j", dimension=names[place], value=value, repeat=repeat, **shared)
         for repeat, (place, value) in enumerate(marks)
     ]
-    (row,) = transcripts.transcripts([make_dialogue("d")], given, rubric, {}, {})["rows"]
+    (row,) = transcripts.transcripts(Tally([make_dialogue("d")], given, rubric), {}, {})["rows"]
     read = [[value for at, value in marks if at == place and value is not None] for place in (0, 1)]
     means = [sum(values) / len(values) if values else None for values in read]
     average = None if None in means else sum(means) / 2  # type: ignore[arg-type]
     assert row[11] == (pytest.approx([*means, average], abs=0.0051) if marks else [])
-    judged = [
+    verdicts = [
         Judgement(dialogue_id=f"d{n}", judge="j", dimension=names[0], value=value, **shared)
         for n, (_, value) in enumerate(pairs)
     ]
     gold = [
         HumanScore(dialogue_id=f"d{n}", annotator="a", dimension=names[0], value=g, **shared) for n, (g, _) in enumerate(pairs)
     ]
-    (chart,) = gold_charts(judged, gold, rubric, synthetic=False)
+    (chart,) = confusion_charts(confusion(verdicts, gold, rubric.scales), rubric, synthetic=False)
     panel = chart.data["panels"][0]
     for score, counts, shares in zip(range(5), panel["counts"], panel["shares"], strict=True):
         own = [verdict for wanted, verdict in pairs if wanted == score]
@@ -365,7 +369,7 @@ def test_scores_of_the_filter_and_tones_of_the_heat_map(
 def test_risk_turns_are_marked_and_their_opening_is_not_in_the_list(tmp_path: Path) -> None:
     content = make_content()
     data = built(tmp_path, content)[0].data("transcript-data")
-    assert [row[0] for row in data["rows"] if row[10]] == [content.dialogues[1].id]
+    assert [row[0] for row in data["rows"] if row[10]] == [content.tally.dialogues[1].id]
     row = data["rows"][1]
     assert row[8] == "" and row[10] == ["self-harm"]
     turns = data["chunks"][0][1][0]
@@ -374,10 +378,10 @@ def test_risk_turns_are_marked_and_their_opening_is_not_in_the_list(tmp_path: Pa
 
 def test_risks_of_several_turns_are_named_once_and_risky_cards_are_listed() -> None:
     content = make_content(cards=1, supporters={"one": 0.5})
-    first = content.dialogues[0]
+    first = content.tally.dialogues[0]
     risks = {first.id: {0: ["self-harm", "abuse"], 2: ["self-harm"]}}
     own = {**content.cards, "dark": content.cards[str(first.card_id)].model_copy(update={"problem": "I want to kill myself."})}
-    data = transcripts.transcripts(content.dialogues, [], RUBRIC, own, risks)
+    data = transcripts.transcripts(Tally(content.tally.dialogues, [], RUBRIC), own, risks)
     assert data["rows"][0][10] == ["abuse", "self-harm"] and data["risky_cards"] == ["dark"]
 
 
@@ -399,8 +403,8 @@ def test_tables_can_be_saved_from_the_page(tmp_path: Path) -> None:
 
 def test_summary_names_best_and_worst_and_what_to_be_wary_of(tmp_path: Path) -> None:
     content = make_content()
-    cells = scores(content.dialogues, content.judgements, RUBRIC)
-    found, warnings = report.summary_of(content, cells)
+    cells = content.tally.scores
+    found, warnings = content.findings, content.cautions
     averages = [cell for cell in cells if cell.language == "zh" and cell.dimension == "average"]
     best, worst = averages[0].estimate, averages[-1].estimate
     assert best.mean and worst.mean and best.low and best.high
@@ -408,18 +412,17 @@ def test_summary_names_best_and_worst_and_what_to_be_wary_of(tmp_path: Path) -> 
         f"Chinese: no supporter is told apart from another; highest average {averages[0].supporter} ({best.mean:.1f} of 100, "
         f"95 % interval {best.low:.1f} to {best.high:.1f}, n = {best.n}, rank 1 of 4), lowest {averages[-1].supporter} "
     )
-    places = ranks_of(content.dialogues, content.judgements, RUBRIC)
-    apart = {key: 1 if key[2] == averages[0].supporter else 2 for key in places}
-    assert list(standings(cells, apart))[1].startswith(
-        f"Chinese: best on average is {averages[0].supporter} ({best.mean:.1f} of"
-    )
-    assert f"rank 1 of 4), worst {averages[-1].supporter} ({worst.mean:.1f} of 100" in list(standings(cells, apart))[1]
-    counts = {end: sum(d.termination == end for d in content.dialogues) for end in get_args(Termination)}
+    board = content.tally.boards[1]
+    best_holds = [replace(gap, holds=gap.first == board.order[0]) for gap in board.differences]
+    (told,) = standings([replace(board, differences=best_holds)])
+    assert told.startswith(f"Chinese: best on average is {averages[0].supporter} ({best.mean:.1f} of")
+    assert "rank 1 of 4), worst " in told and f"worst {averages[-1].supporter} ({worst.mean:.1f} of 100" in told
+    counts = {end: sum(d.termination == end for d in content.tally.dialogues) for end in get_args(Termination)}
     assert found[2].startswith(
         f"48 dialogues (24 English, 24 Chinese): {counts['max_turns']} ended after the planned exchanges"
     )
     assert all(str(count) in found[2] for count in counts.values() if count)
-    lost = sum(j.value is None for j in content.judgements)
+    lost = sum(j.value is None for j in content.tally.judgements)
     assert warnings[0] == PLUMBING and warnings[1].startswith(SYNTHETIC_GOLD)
     assert warnings[2] == f"{lost} of 336 verdicts ({100 * lost / 336:.1f} %) could not be read: they are in no mean."
     assert warnings[3] == "The judge ranker shares its base with harbour-8b."
@@ -429,13 +432,10 @@ def test_summary_names_best_and_worst_and_what_to_be_wary_of(tmp_path: Path) -> 
 
 def test_summary_of_one_supporter_and_of_several_scorers() -> None:
     content = make_content(cards=1, supporters={"only": 0.5})
-    read = [j.model_copy(update={"value": 2.0}) for j in content.judgements]
-    cells = scores(content.dialogues, read, RUBRIC)
-    found, _ = report.summary_of(replace(content, judgements=read), cells)
-    assert found[0] == "English: only (50.0 of 100, n = 1) is the only supporter."
+    read = [j.model_copy(update={"value": 2.0}) for j in content.tally.judgements]
+    assert judged(content, read).findings[0] == "English: only (50.0 of 100, n = 1) is the only supporter."
     both = [*read, *(j.model_copy(update={"judge": "second"}) for j in read)]
-    found, _ = report.summary_of(replace(content, judgements=both), scores(content.dialogues, both, RUBRIC))
-    assert found[1].startswith("English, judged by second · joint: only")
+    assert judged(content, both).findings[1].startswith("English, judged by second · joint: only")
 
 
 def test_markdown_has_tables_and_no_html(tmp_path: Path) -> None:
@@ -450,6 +450,6 @@ def test_markdown_has_tables_and_no_html(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_full_benchmark_stays_below_40_mb(full_benchmark: Path) -> None:
     content = full_benchmark_content()
-    assert len(content.dialogues) == 8512
-    assert sum(len(turn.text) for dialogue in content.dialogues for turn in dialogue.turns) / 8512 > 4500
+    assert len(content.tally.dialogues) == 8512
+    assert sum(len(turn.text) for dialogue in content.tally.dialogues for turn in dialogue.turns) / 8512 > 4500
     assert full_benchmark.stat().st_size < 40e6

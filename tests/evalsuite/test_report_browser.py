@@ -182,7 +182,7 @@ def test_termination_and_card_filters(page: webdriver.Chrome) -> None:
 
 def test_score_filter(page: webdriver.Chrome) -> None:
     content = make_content(cards=8, poison=True)
-    values = [j.value for j in content.judgements if j.dimension == "skill"]
+    values = [j.value for j in content.tally.judgements if j.dimension == "skill"]
     low = page.find_element(By.ID, "filter-low")
     assert not low.is_enabled()  # a range of nothing in particular
     Select(page.find_element(By.ID, "filter-dimension")).select_by_visible_text("Skill")
@@ -216,8 +216,8 @@ def test_a_turn_of_several_risks_is_found_under_each_and_a_risky_card_shows_its_
     browser: webdriver.Chrome, tmp_path: Path
 ) -> None:
     content = make_content()
-    first, second = content.dialogues[1:3]  # the page opens with the one before
-    name = str(content.dialogues[-1].card_id)
+    first, second = content.tally.dialogues[1:3]  # the page opens with the one before
+    name = str(content.tally.dialogues[-1].card_id)
     dark = {**content.cards, name: content.cards[name].model_copy(update={"problem": "我想自杀，不想活了。"})}
     risks = {first.id: {0: ["self-harm", "abuse"], 2: ["self-harm"]}, second.id: {0: ["abuse"]}}
     opened(browser, write_report(tmp_path, replace(content, risks=risks, cards=dark))["html"])

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from core.specs import Sampling
+from serve.answers import Retry
 from serve.client import ChatClient
-from serve.retry import Retry
 from serve.store import Store
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint, echo

@@ -29,14 +29,14 @@ from evalsuite.judge.bands import answer_regex as bands_regex
 from evalsuite.judge.bands import check_labels
 from evalsuite.judge.digits import digit_distributions, digits_regex
 from evalsuite.judge.json_answers import answer_regex, read_answer
-from evalsuite.report.charts import distribution_charts, gold_charts
+from evalsuite.report.charts import confusion_charts, distribution_charts
 from evalsuite.report.transcripts import transcripts
 from evalsuite.role_play.seekers import role_play_tables
 from evalsuite.statistics.band_lines import read_bands
 from evalsuite.statistics.correlation import correlations
 from evalsuite.statistics.judges import POOLED, confusion, confusion_tables
-from evalsuite.statistics.leaderboard import scores as leaderboard_scores
 from evalsuite.statistics.summary import checked, distributions
+from evalsuite.statistics.tally import Tally
 from evalsuite.statistics.trends import trends
 from serve.client import Reply
 from tests.evalsuite.records import fed_rubric, make_dialogue, make_judgement
@@ -153,7 +153,7 @@ def test_scores_are_held_against_their_dimensions_scale() -> None:
 
 def test_averages_are_over_0_to_100() -> None:
     """1 of 0–2 is 50, 1 of 0–1 is 100, 1 of 0–4 is 25: 58.33."""
-    cells = {cell.dimension: cell.estimate.mean for cell in leaderboard_scores([TALK], judged(), FED)}
+    cells = {cell.dimension: cell.estimate.mean for cell in Tally([TALK], judged(), FED).scores}
     assert cells == {"lively": 50, "consistent": 100, "overall": 25, "average": pytest.approx(175 / 3)}
     (trend,) = trends([TALK], judged(turn=1), FED)
     assert {point.dimension: point.estimate.mean for point in trend.points} == pytest.approx(cells)
@@ -195,7 +195,7 @@ def test_matrices_have_each_dimensions_own_scores_and_are_not_pooled() -> None:
         confusion(judged(consistent=2), gold, FED.scales)
     same = {key: FED.scales["overall"] for key in FED.dimensions}
     assert POOLED in confusion(judged(), gold, same)["en"]
-    (chart,) = gold_charts(judged(), gold, FED, synthetic=False)
+    (chart,) = confusion_charts(confusion(judged(), gold, FED.scales), FED, synthetic=False)
     assert [panel["x"] for panel in chart.data["panels"]] == [
         ["0", "1", "2", "–"],
         ["0", "1", "–"],
@@ -206,9 +206,9 @@ def test_matrices_have_each_dimensions_own_scores_and_are_not_pooled() -> None:
 def test_tables_charts_and_transcripts_show_each_scale() -> None:
     table = distributions(judged(), FED)
     assert [row[2:-2] for row in table.rows] == [(0, 1, 0, None, None), (0, 1, None, None, None), (0, 1, 0, 0, 0)]
-    (chart,) = distribution_charts(judged(), FED)
+    (chart,) = distribution_charts(table, FED)
     assert [series["values"] for series in chart.data["series"]] == [[0, 0, 0], [100, 100, 100], *[[0, 0, 0]] * 3]
-    data = transcripts([TALK], judged(), FED, {}, {})
+    data = transcripts(Tally([TALK], judged(), FED), {}, {})
     assert [about["scores"] for about in data["dimensions"]] == [[0, 1, 2], [0, 1], [0, 1, 2, 3, 4]]
     assert data["dimensions"][0]["levels"] == {"en": ["dull", "", "lively"]}
     assert data["rows"][0][-1] == [1, 1, 1, None] and not data["averaged"]

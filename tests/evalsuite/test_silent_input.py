@@ -20,7 +20,7 @@ from core.errors import UserError
 from core.files import load_json, read_object
 from core.ledger import Step
 from core.records import Count, Judgement, Number, Record, number
-from core.rows import Raw, Rows
+from core.rows import CorpusReader, RowModel
 from core.rubrics import load_rubric
 from data_prep.role_play.contamination import read_documents
 from data_prep.scores.human import COLUMNS
@@ -233,7 +233,7 @@ def test_no_record_and_no_row_of_a_corpus_takes_true_for_a_number() -> None:
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not module.name.endswith("__main__"):
                 importlib.import_module(module.name)
-    found = {kind for base in (Record, Raw) for kind in kinds(base)}
+    found = {kind for base in (Record, RowModel) for kind in kinds(base)}
     assert Judgement in found and len(found) > 100
     assert {
         kind.__name__: list(bare(kind.__pydantic_core_schema__)) for kind in found if any(bare(kind.__pydantic_core_schema__))
@@ -265,7 +265,7 @@ def test_files_of_benchmarks(form: str, files: list[str], message: str, tmp_path
         paths.append(tmp_path / f"{place}.txt")
         paths[-1].write_text(text)
     with pytest.raises(UserError, match=str(tmp_path)) as caught:
-        list(FORMS[form](paths, Rows(Step(form), strict=True)))
+        list(FORMS[form](paths, CorpusReader(Step(form), strict=True)))
     assert message in str(caught.value) and len(str(caught.value)) < 600
 
 

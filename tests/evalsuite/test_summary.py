@@ -15,7 +15,7 @@ from core.records import Dialogue, Judgement, Termination, Turn, Usage
 from core.tables import Estimate
 from evalsuite.report.charts import distribution_charts
 from evalsuite.report.headlines import unread
-from evalsuite.statistics.leaderboard import leaderboard
+from evalsuite.statistics.leaderboard import boards_of, leaderboard
 from evalsuite.statistics.summary import costs, cut_off, distributions, estimates, failed_calls, terminations
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 
@@ -153,7 +153,8 @@ def test_what_was_refused_or_lost_is_not_called_unreadable() -> None:
     columns = ("unreadable", "refusal", "lost", "odd", "verdicts", "broken probabilities")
     assert table.columns == ("language", "dimension", "0", "1", "2", "3", "4", *columns)  # one scorer, whatever became of calls
     assert table.rows[0] == ("en", "Fluency", 0, 0, 0, 0, 1, 1, 1, 1, 1, 5, 1)
-    (chart,) = distribution_charts([broken, unread, missing("d", "infrastructure")], RUBRIC)
+    three = distributions([broken, unread, missing("d", "infrastructure")], RUBRIC)
+    (chart,) = distribution_charts(three, RUBRIC)
     assert [(s["name"], s["values"][0]) for s in chart.data["series"]][4:] == [
         ("4", pytest.approx(100 / 3)),
         ("unreadable", pytest.approx(100 / 3)),
@@ -176,7 +177,7 @@ def test_a_lost_verdict_does_not_lower_the_parse_rate() -> None:
     read, lost = make_judgement("a", "fluency", 4), missing("b", "infrastructure")
     read = read.model_copy(update={"condition": lost.condition | {"failure": "x"}})
     for own, rate in (([read, lost], 100.0), ([lost], None), ([read, missing("b", "refusal")], 50.0)):
-        (table,) = leaderboard(dialogues, own, RUBRIC)
+        (table,) = leaderboard(boards_of(dialogues, own, RUBRIC), RUBRIC)
         assert table.rows[0][-1] == rate
 
 

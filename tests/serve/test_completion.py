@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from serve.answers import Unreadable, read_reply
-from serve.completion import count_of, sound, text_of, tokens_of
+from serve.answers import Unreadable, count_of, read_reply, sound, text_of, tokens_of
 from tests.serve.test_client import spec
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from serve.client import ChatClient
-from serve.limit import FILES, MOST, MOST_UNSEEN, START, Limit, connections, queue_length
+from serve.limits import FILES, MOST, MOST_UNSEEN, START, Limit, connections, queue_length
 from serve.store import Store
 from tests.endpoint import Answer, Endpoint
 from tests.serve.test_client import question, spec
@@ -158,7 +158,7 @@ async def test_the_client_asks_a_server_for_its_queue_but_never_one_with_a_key(
                 async with ChatClient(store) as client:
                     model = spec(url, endpoint={"api_key_env": key})
                     await asyncio.gather(*(client.ask(model, question(str(n))) for n in range(START + 4)))
-                    assert client.found == {url: 2 * START}
+                    assert client.limits == {url: 2 * START}
                 assert asked == expected
                 store.close()
         finally:
@@ -174,7 +174,7 @@ async def test_the_client_asks_for_less_after_a_refusal_and_is_answered_in_the_e
         async with ChatClient(store, backoff_s=0.001, timeout_s=1.0) as client:
             replies = await asyncio.gather(*(client.ask(spec(endpoint.url), question(str(n))) for n in range(12)))
             assert {reply.text for reply in replies} == {"ok"}
-            assert client.found[endpoint.url] <= START // 2  # less still where a busy machine lets an answer time out
+            assert client.limits[endpoint.url] <= START // 2  # less still where a busy machine lets an answer time out
         store.close()
 
 
@@ -194,7 +194,7 @@ async def main(url):
         used = len(list(Path("/proc/self/fd").iterdir()))
         resource.setrlimit(resource.RLIMIT_NOFILE, (used + 6, used + 6))
         replies = await asyncio.gather(*(client.ask(spec(url), question(str(n))) for n in range(60)))
-        print(len(replies), client.tallies["my-model", "supporter"].retries, list(client.found.values())[0])
+        print(len(replies), client.tallies["my-model", "supporter"].retries, list(client.limits.values())[0])
 
 asyncio.run(main(sys.argv[1]))
 """
@@ -230,9 +230,9 @@ def test_connections_are_what_the_limit_of_open_files_leaves(
     connections_: int,
 ) -> None:
     set_to: list[tuple[int, int]] = []
-    monkeypatch.setattr("serve.limit.resource.getrlimit", lambda which: limits)
-    monkeypatch.setattr("serve.limit.resource.setrlimit", lambda which, to: set_to.append(to))
-    monkeypatch.setattr("serve.limit.Path.iterdir", lambda folder: iter([folder] * open_files))
+    monkeypatch.setattr("serve.limits.resource.getrlimit", lambda which: limits)
+    monkeypatch.setattr("serve.limits.resource.setrlimit", lambda which, to: set_to.append(to))
+    monkeypatch.setattr("serve.limits.psutil.Process.num_fds", lambda process: open_files)
     assert connections() == connections_ and set_to == ([raised] if raised else [])
 
 

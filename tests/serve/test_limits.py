@@ -13,10 +13,9 @@ import pytest
 from core.errors import UserError
 from core.specs import Endpoint as SpecEndpoint
 from core.specs import Price
-from serve.budget import Budget
 from serve.client import ChatClient
 from serve.failures import NotAsked, ServerLost
-from serve.rate import Rate
+from serve.limits import Budget, Rate
 from serve.store import Store
 from tests.endpoint import Answer, Endpoint
 from tests.serve.test_client import question, spec

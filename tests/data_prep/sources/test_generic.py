@@ -1,4 +1,4 @@
-"""A corpus of the user's own: README's example through every verb that takes one, and what is wrong with a bad one."""
+"""A corpus of the user's own: the documents' example through every verb that takes one, and what is wrong with a bad one."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from core.errors import UserError
 from core.files import read_jsonl, write_jsonl
 from core.ledger import Build
 from core.records import Post, RoleCard, RolePlay, SupportDialogue
-from core.rows import Item
+from core.rows import CorpusItem
 from data_prep.__main__ import app
 from data_prep.cards import load_cards
 from data_prep.role_play.contamination import read_documents
 from data_prep.role_play.examples import RoleExample
 from data_prep.sources import parse_places, read_source
 
-README = Path(__file__).parents[3] / "README.md"
+PAGE = Path(__file__).parents[3] / "docs" / "data.md"
 QUIET = Console(quiet=True)
 HEAD: dict[str, Any] = {"source": "helpline", "licence": "CC BY 4.0"}
 TURNS = [{"role": "seeker", "text": "My otter is ill."}, {"role": "supporter", "text": "I am sorry."}]
@@ -42,14 +42,14 @@ def lines(path: Path, *rows: object) -> Path:
     return path
 
 
-def read(path: Path, strict: bool = True) -> list[Item]:
+def read(path: Path, strict: bool = True) -> list[CorpusItem]:
     ((name, place),) = parse_places([f"generic={path}"]).items()
     return read_source(name, place, Build(path.parent / "out", "test"), QUIET, strict)
 
 
 def example(path: Path) -> Path:
-    """README's example as a file."""
-    (block,) = re.findall(r"```jsonl\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    """The documents' example as a file."""
+    (block,) = re.findall(r"```jsonl\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     path.write_text(block, encoding="utf-8")
     return path
 

@@ -12,7 +12,7 @@ import pytest
 from core.errors import UserError
 from core.ledger import Step
 from core.records import RolePlay
-from core.rows import Rows, Source
+from core.rows import CorpusReader, Source
 from data_prep.sources import character_llm, charactereval, chat_haruhi, coser, pippa, rolebench, rpbench, socialbench
 from data_prep.sources.play import filled, language_of, profile, shortened
 
@@ -42,7 +42,7 @@ class Reader:
         found = sorted({path for pattern in source.files for path in self.folder.glob(pattern)})
         self.step = Step("read")
         items = []
-        for item in source.read(found, Rows(self.step, strict)):
+        for item in source.read(found, CorpusReader(self.step, strict)):
             assert isinstance(item, RolePlay)
             self.step.kept += 1
             items.append(item)

@@ -10,7 +10,7 @@ import pytest
 from core.errors import UserError
 from core.ledger import Step
 from core.records import Post, SupportDialogue
-from core.rows import MALFORMED, Item, Rows, Source
+from core.rows import MALFORMED, CorpusItem, CorpusReader, Source
 from data_prep.sources import (
     corpus_files,
     counselingbench,
@@ -35,9 +35,9 @@ MODULES = (counselingbench, cpsycoun, emollm, epitome, escot, esconv, extes, mhp
 SOURCES = {source.name: source for module in (*MODULES, synthetic_esc) for source in module.SOURCES}
 
 
-def read(name: str, place: Path, strict: bool = False) -> tuple[list[Item], Step, list[str]]:
+def read(name: str, place: Path, strict: bool = False) -> tuple[list[CorpusItem], Step, list[str]]:
     """Every item of a corpus, its balanced step, and the problems reported."""
-    rows = Rows(Step(name), strict)
+    rows = CorpusReader(Step(name), strict)
     items = []
     for item in SOURCES[name].read(corpus_files(SOURCES[name], str(place)), rows):
         items.append(item)
@@ -46,7 +46,7 @@ def read(name: str, place: Path, strict: bool = False) -> tuple[list[Item], Step
     return items, rows.step, rows.problems
 
 
-def turns(item: Item) -> list[tuple[str, str]]:
+def turns(item: CorpusItem) -> list[tuple[str, str]]:
     assert isinstance(item, SupportDialogue)
     return [(turn.role, turn.text) for turn in item.dialogue.turns]
 

@@ -1,0 +1,290 @@
+"""README and docs/ against the code: every command, path, link and example in them, and how far a reader has to click."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from typer.testing import CliRunner
+
+import data_prep.__main__
+import evalsuite.cli
+import serve.__main__
+import tests.bench.__main__
+import train.__main__
+from core import records
+from core.records import Record
+from core.specs import ModelSpec, model_names
+from evalsuite.fdaef.scores import Score
+from tests.conftest import EscEval
+from tests.endpoint import Answer, Endpoint
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+REFERENCE = ROOT / "docs" / "reference"  # all but its index is made by `make docs`
+PAGES = [README, *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page.parent != REFERENCE), REFERENCE / "index.md"]
+NAMES = {str(page.relative_to(ROOT)): page for page in PAGES}
+APPS = {
+    ("esc-eval",): evalsuite.cli.app,
+    ("python", "-m", "data_prep"): data_prep.__main__.app,
+    ("python", "-m", "serve"): serve.__main__.app,
+    ("python", "-m", "train"): train.__main__.app,
+    ("python", "-m", "tests.bench"): tests.bench.__main__.app,
+}
+COMMANDS: dict[tuple[str, ...], Any] = {words: typer.main.get_command(app) for words, app in APPS.items()}
+each_page = pytest.mark.parametrize("page", NAMES.values(), ids=NAMES)
+# What a stranger has to find from the README in two clicks, and the heading under which it stands.
+FACTS = {
+    "how to install on a GPU node": ("docs/serve-and-scale.md", "install-on-a-gpu-node"),
+    "the format of specs": ("docs/evaluate.md", "any-api-in-any-role"),
+    "which judge can be used today": ("docs/evaluate.md", "which-judge-can-be-used-today"),
+    "the format of score files": ("docs/people.md", "score-files"),
+    "what has never been run": ("docs/status.md", "never-run"),
+}
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """The fenced code of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def typed(text: str) -> Iterator[list[str]]:
+    """Everything to be typed: the lines of bash blocks, and code spans that begin as one of our commands does."""
+    for block in blocks(text, "bash"):
+        for line in block.replace("\\\n", " ").splitlines():
+            if words := shlex.split(line, comments=True):
+                yield words
+    for span in re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)):
+        if re.match(r"(esc-eval|python -m|make|accelerate) ", span):
+            yield span.replace("…", "").split()
+
+
+def mistakes(words: list[str]) -> Iterator[str]:
+    """What the program, the Makefile or the tree does not know of a command line."""
+    start = next((start for start in COMMANDS if tuple(words[: len(start)]) == start), None)
+    if start is not None:
+        command, rest = COMMANDS[start], words[len(start) :]
+        while rest and getattr(command, "commands", None):
+            if rest[0].isupper():  # VERB, PART
+                return
+            if rest[0] not in command.commands:
+                yield f"no verb {rest[0]}"
+                return
+            command, rest = command.commands[rest[0]], rest[1:]
+        known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
+        if not command.context_settings.get("ignore_unknown_options"):  # overrides of a recipe
+            yield from (f"no option {word}" for word in rest if word.startswith("--") and word.partition("=")[0] not in known)
+        for option, value in itertools.pairwise(words):
+            named = option in ("--seeker", "--judge") and re.fullmatch(r"[\w-]+", value)
+            if named and not value.isupper() and value not in model_names():
+                yield f"no model {value}"
+    elif words[0] == "make":
+        makefile = (ROOT / "Makefile").read_text()
+        for word in words[1:]:
+            pattern = rf"^{word.partition('=')[0]}\s*[:?]?=" if "=" in word else rf"^{re.escape(word)}:"
+            yield from () if re.search(pattern, makefile, re.MULTILINE) else [f"make knows no {word}"]
+    elif words[:2] == ["python", "-m"]:
+        yield f"no module {words[2]}"
+
+
+@each_page
+def test_every_command_is_one_that_the_programs_take(page: Path) -> None:
+    wrong = [f"{' '.join(words)}: {mistake}" for words in typed(page.read_text()) for mistake in mistakes(words)]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("line", "mistake"),
+    [
+        ("esc-eval runn", "no verb runn"),
+        ("esc-eval feel score --judged", "no option --judged"),
+        ("esc-eval run --config c.yaml --judge esc-rang", "no model esc-rang"),
+        ("python -m data_prep cards paint", "no verb paint"),
+        ("python -m tests.bench clients", "no verb clients"),
+        ("python -m training plan", "no module training"),
+        ("make demon", "make knows no demon"),
+        ("make demo SCORE=1", "make knows no SCORE=1"),
+    ],
+)
+def test_a_wrong_command_is_noticed(line: str, mistake: str) -> None:
+    assert list(mistakes(line.split())) == [mistake]
+
+
+@each_page
+def test_every_path_in_the_tree_exists(page: Path) -> None:
+    rooms = r"(?:configs|core|data_prep|docs|evalsuite|serve|tests|train)"
+    paths = re.findall(rf"(?<![\w./-]){rooms}/[\w./*-]*\w/?", page.read_text())
+    missing = [path for path in paths if not any(ROOT.glob(path.rstrip("/")))]
+    assert not missing, missing
+
+
+def test_every_verb_is_in_the_documents() -> None:
+    """Named in code: by itself, or behind its group."""
+    code = " ".join(" ".join(re.findall(r"`+([^`]+)`+", page.read_text())) for page in PAGES)
+
+    def names(command: Any, *words: str) -> Iterator[tuple[str, ...]]:
+        for name, verb in command.commands.items():
+            yield from names(verb, *words, name) if getattr(verb, "commands", None) else [(*words, name)]
+
+    verbs = [verb for words, command in COMMANDS.items() if "tests.bench" not in words for verb in names(command)]
+    missing = [" ".join(verb) for verb in verbs if not re.search(rf"(?<![\w-]){re.escape(verb[-1])}(?![\w-])", code)]
+    assert len(verbs) > 50 and not missing, missing
+
+
+def slugs(page: Path) -> set[str]:
+    """The anchors of a page's headings, as the site and code forges make them."""
+    headings = re.findall(
+        r"^#+ (.*)$", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL), re.MULTILINE
+    )
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def links(page: Path) -> list[tuple[Path, str]]:
+    """The links of a page that stay in the repository: file and anchor ("" for none)."""
+    found = re.findall(r"(?<!`)\]\(([^)\s]+)\)", page.read_text())
+    inside = [link.partition("#")[::2] for link in found if not re.match(r"https?://", link)]
+    return [((page.parent / path).resolve() if path else page, anchor) for path, anchor in inside]
+
+
+@each_page
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target, anchor in links(page):
+        if target.parent == REFERENCE and target.name != "index.md":
+            nav = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]
+            assert f"reference/{target.name}" in json.dumps(nav), target
+        else:
+            assert target.exists(), f"{page}: {target}"
+            assert not anchor or anchor in slugs(target), f"{page}: {target}#{anchor}"
+        if page != README:
+            assert target.is_relative_to(ROOT / "docs"), f"{page}: the site does not hold {target}"
+
+
+def clicks() -> dict[Path, int]:
+    """How many clicks a page is away from the README."""
+    away = {README: 0}
+    for page in (queue := [README]):
+        for target, _ in links(page):
+            if target.suffix == ".md" and target.exists() and target not in away:
+                away[target] = away[page] + 1
+                queue.append(target)
+    return away
+
+
+def test_every_page_is_two_clicks_away_at_most() -> None:
+    away = clicks()
+    assert {name: away.get(page) for name, page in NAMES.items() if away.get(page, 9) > 2} == {}
+
+
+@pytest.mark.parametrize("fact", FACTS)
+def test_what_a_stranger_looks_for_is_two_clicks_away_at_most(fact: str) -> None:
+    path, anchor = FACTS[fact]
+    assert anchor in slugs(ROOT / path)
+    assert clicks()[ROOT / path] <= 2
+
+
+def test_the_readme_is_short_and_says_what_was_never_run() -> None:
+    text = README.read_text()
+    assert len(text.splitlines()) <= 180
+    assert len(text.split()) <= 1100
+    top = text[: text.index("## Install")]
+    assert "never run" in top and "GPU" in top and "no figure of a paper was reproduced" in top
+
+
+def test_the_site_lists_every_page() -> None:
+    listed = set(
+        re.findall(r'"([\w/-]+\.md)"', json.dumps(tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]))
+    )
+    assert listed >= {name.removeprefix("docs/") for name in NAMES if name.startswith("docs/")}
+
+
+@each_page
+def test_every_spec_shown_is_one(page: Path) -> None:
+    for block in blocks(page.read_text(), "yaml"):
+        if "roles" in (shown := yaml.safe_load(block)):
+            ModelSpec.model_validate(shown)
+
+
+def test_the_readmes_run_against_an_api_as_it_is_typed(
+    esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = README.read_text()
+    (spec,) = blocks(text, "yaml")
+    (run,) = [words for words in typed(text) if words[:2] == ["esc-eval", "run"]]
+    monkeypatch.setenv("MY_API_KEY", "a-key-of-the-test")
+    with Endpoint(behave=lambda body, count: Answer("3"), models=("my-model", "the-name-it-has-there")) as endpoint:
+        (tmp_path / "my-api.yaml").write_text(re.sub(r'"https://[^"]*"', f'"{endpoint.url}"', spec))
+        (tmp_path / "configs").symlink_to(ROOT / "configs")
+        assert esc_eval(*[endpoint.url if word.startswith("http") else word for word in run[1:]]) == (0, "")
+    report = json.loads((tmp_path / "runs/my-model/report.json").read_text())
+    assert "my-model" in json.dumps(report) and (tmp_path / "runs/my-model/report.html").exists()
+    judgements = [json.loads(line) for line in (tmp_path / "runs/my-model/judgements.jsonl").read_text().splitlines()]
+    assert len(judgements) == 10 * 7 and {judgement["value"] for judgement in judgements} == {3}
+
+
+def test_score_files_shown_are_read(tmp_path: Path) -> None:
+    people = (ROOT / "docs/people.md").read_text()
+    scores, choices = blocks(people, "csv")
+    (tmp_path / "scores.csv").write_text(scores)
+    (tmp_path / "choices.csv").write_text(choices)
+    for words in (["agree", "--annotators", str(tmp_path / "scores.csv")], ["pairwise", str(tmp_path / "choices.csv")]):
+        result = CliRunner().invoke(evalsuite.cli.app, words)
+        assert result.exit_code == 0, result.output
+    (items,) = blocks((ROOT / "docs/frameworks/ecdbench.md").read_text(), "jsonl")
+    assert len([Score.model_validate_json(line) for line in items.splitlines()]) == 3
+
+
+def test_every_field_of_a_record_is_described() -> None:
+    kinds = [kind for kind in vars(records).values() if isinstance(kind, type) and issubclass(kind, Record)]
+    assert len(kinds) > 10
+    bare = [f"{kind.__name__}.{name}" for kind in kinds for name, field in kind.model_fields.items() if not field.description]
+    assert {name.partition(".")[2] for name in bare} <= {"language"}, bare
+
+
+def test_licence_and_citation_say_the_same_as_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert project["license"] == citation["license"] == "Apache-2.0"
+    assert "Apache License\n" in (ROOT / "LICENSE").read_text() and "[Apache-2.0](LICENSE)" in README.read_text()
+    assert project["version"] == citation["version"] and f"{citation['version']}" in (ROOT / "CHANGELOG.md").read_text()
+    assert [set(author) for author in citation["authors"]] == [{"name"}], "the project has no personal authors"
+    assert len(citation["references"]) == 4
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the documents and the reference pages made of the code."""
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copytree(ROOT / "docs", folder / "docs")
+    shutil.copy(ROOT / "zensical.toml", folder)
+    subprocess.run([sys.executable, "docs/reference.py"], cwd=folder, check=True, env={"PYTHONPATH": str(ROOT)}, timeout=120)
+    return folder
+
+
+def build(folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "zensical", "build", "--clean", "--strict"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.slow
+def test_the_site_is_built_strictly_and_needs_no_network(site: Path) -> None:
+    result = build(site)
+    assert result.returncode == 0, result.stdout + result.stderr
+    pages = list((site / "runs/docs").rglob("*.html"))
+    assert len(pages) > len(PAGES) + 5
+    for page in pages:
+        assert not re.findall(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=\"?(?:https?:)?//[^\"> ]*", page.read_text()), page
+    assert "<code>--patience" in (site / "runs/docs/reference/esc-eval.html").read_text()
+    (site / "docs/people.md").write_text("# People\n\n[there](evaluate.md#nowhere)\n")
+    assert build(site).returncode != 0
