@@ -137,14 +137,20 @@ class WholeRunOptions(SimulateOptions, ScoreOptions):
 
 
 def grouped(verb: Callable[..., None]) -> Callable[..., None]:
-    """The verb with every parameter that is a dataclass of options written out on the command line."""
+    """The verb with every parameter that is a dataclass of options written out on the command line: what is required first, then
+    what a class adds to the classes that it derives from."""
     hints = get_type_hints(verb, include_extras=True)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     parameters: dict[str, Parameter] = {}
     for name, parameter in signature(verb).parameters.items():
-        members = signature(groups[name]).parameters.values() if name in groups else [parameter]
-        types = get_type_hints(groups[name], include_extras=True) if name in groups else hints
-        parameters |= {one.name: one.replace(kind=Parameter.KEYWORD_ONLY, annotation=types[one.name]) for one in members}
+        if name not in groups:
+            parameters[name] = parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[name])
+            continue
+        members, types = signature(groups[name]).parameters, get_type_hints(groups[name], include_extras=True)
+        classes = groups[name].__mro__[-2::-1]  # the one that all derive from comes first
+        added = {field: -depth for depth, group in enumerate(classes) for field in vars(group)["__annotations__"]}
+        for field in sorted(members, key=lambda field: (members[field].default is not Parameter.empty, added[field])):
+            parameters[field] = members[field].replace(annotation=types[field])
 
     def spread(**values: Any) -> None:
         for name, group in groups.items():
