@@ -43,11 +43,13 @@ plotlyLoaded.then(() => {
     });
   };
 
-  // Room above the plot for the lines that the legend takes.
+  // Room above the plot for the lines that the legend takes: one where all entries fit, else columns as wide as the longest.
   const makeRoom = (data, layout) => {
     if (!layout.showlegend) return;
-    const letters = data.filter((trace) => trace.name && trace.showlegend !== false).reduce((sum, trace) => sum + trace.name.length * 7 + 50, 0);
-    const more = 22 * Math.ceil(letters / (layout.width * 0.8));
+    const entries = data.filter((trace) => trace.name && trace.showlegend !== false).map((trace) => trace.name.length * 7 + 50);
+    const room = layout.width * 0.8;
+    const inOne = entries.reduce((sum, width) => sum + width, 0) <= room;
+    const more = 22 * (inOne ? 1 : Math.ceil(entries.length / Math.max(1, Math.floor(room / Math.max(...entries)))));
     layout.margin.t += more;
     layout.height += more;
   };
