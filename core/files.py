@@ -290,12 +290,11 @@ def _line_of(path: Path, location: tuple[int | str, ...]) -> str:
     node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
     line = node.start_mark.line if node is not None else 0
     for part in location:
+        children = {}
         if isinstance(node, yaml.MappingNode):
             children = {str(key.value): (key, value) for key, value in node.value}
-        else:
-            children = (
-                {str(i): (item, item) for i, item in enumerate(node.value)} if isinstance(node, yaml.SequenceNode) else {}
-            )
+        elif isinstance(node, yaml.SequenceNode):
+            children = {str(index): (item, item) for index, item in enumerate(node.value)}
         if str(part) not in children:
             break
         key, node = children[str(part)]
