@@ -137,8 +137,10 @@ class WholeRunOptions(SimulateOptions, ScoreOptions):
 
 
 def grouped(verb: Callable[..., None]) -> Callable[..., None]:
-    """The verb with every parameter that is a dataclass of options written out on the command line: what is required first, then
-    what a class adds to the classes that it derives from."""
+    """The verb with every parameter that is a dataclass of options written out on the command line.
+
+    What is required comes first, then what a class adds to the classes that it derives from.
+    """
     hints = get_type_hints(verb, include_extras=True)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     parameters: dict[str, Parameter] = {}
@@ -148,7 +150,7 @@ def grouped(verb: Callable[..., None]) -> Callable[..., None]:
             continue
         members, types = signature(groups[name]).parameters, get_type_hints(groups[name], include_extras=True)
         classes = groups[name].__mro__[-2::-1]  # the one that all derive from comes first
-        added = {field: -depth for depth, group in enumerate(classes) for field in vars(group)["__annotations__"]}
+        added = {field: -depth for depth, group in enumerate(classes) for field in vars(group).get("__annotations__", ())}
         for field in sorted(members, key=lambda field: (members[field].default is not Parameter.empty, added[field])):
             parameters[field] = members[field].replace(annotation=types[field])
 
