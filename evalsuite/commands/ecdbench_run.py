@@ -253,7 +253,7 @@ def _ask_all(
 
     found: list[Score] = []
     context = spec.context_length or CONTEXT
-    source = tokenizer or (resolve_checkpoint(spec) if spec.checkpoint else None)
+    source = tokenizer or (resolve_checkpoint(spec.checkpoint, f"model {spec.name}: checkpoint") if spec.checkpoint else None)
     lm = language_model(url, spec.served_name(), source, spec.api_key(), context, CONCURRENCY)
     manager = load_manager()
     for number, (key, path, given) in enumerate(todo, start=1):
