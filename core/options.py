@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Console
 
+from core.errors import UserError, near
 from core.paths import IN_NAME, IN_PLACES, Writes
 
 console = Console()
+T = TypeVar("T", bound=str)
 
 
 def writes(*files: str) -> Writes:
     """What a step writes into --out: files of these patterns, and its manifest."""
     return Writes((*files, "manifest.json"))
+
+
+def one_of(option: str, text: str, choices: Sequence[T]) -> T:
+    """The choice that an option names. Raises `UserError` for another."""
+    for choice in choices:
+        if text == choice:
+            return choice
+    raise UserError(f"{option}: unknown {option.removeprefix('--')} {text!r}: {near(text, choices)}")
 
 
 SourceOption = Annotated[

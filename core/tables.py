@@ -43,6 +43,15 @@ class Estimate:
     high: float | None
     n: int
 
+    def times(self, factor: float) -> Estimate:
+        """The same in another unit, as per cent of a share."""
+        mean, low, high = (None if figure is None else factor * figure for figure in (self.mean, self.low, self.high))
+        return Estimate(mean, low, high, self.n)
+
+    def record(self) -> dict[str, float | None]:
+        """For JSON: the mean is called `value`."""
+        return {"value": self.mean, "low": self.low, "high": self.high, "n": self.n}
+
 
 Cell = str | int | float | Estimate | None
 

@@ -16,10 +16,10 @@ import numpy as np
 
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
-from core.statistics.bootstrap import RESAMPLES, SEED, Floats, interval
+from core.statistics.bootstrap import RESAMPLES, Floats, estimate
 from core.tables import Estimate, Table
 from evalsuite.statistics import paired
-from evalsuite.statistics.coefficients import coefficients
+from evalsuite.statistics.coefficients import coefficients, resampled
 from evalsuite.statistics.leaderboard import Contestant, contestants_of, stack
 from evalsuite.statistics.summary import AVERAGE, Scorer, Value, dimension_label
 
@@ -99,31 +99,21 @@ def _spearman(pairs: Sequence[tuple[float, float]]) -> tuple[Estimate, Floats]:
     x, y = (np.array([pair[side] for pair in pairs], dtype=np.float64) for side in (0, 1))
     place = np.arange(n)
     rho = coefficients(x, y, place, np.ones((1, n)))[0, 0] if n else np.nan
-    if np.isnan(rho):
-        return Estimate(None, None, None, n), np.full(RESAMPLES, np.nan)
-    drawn = np.random.default_rng(SEED).multinomial(n, np.full(n, 1 / n), RESAMPLES)
-    draws = coefficients(x, y, place, drawn.astype(np.float64))[:, 0]
-    return _estimate(rho, draws, n), draws
+    draws = np.full(RESAMPLES, np.nan) if np.isnan(rho) else resampled(x, y, place, n)[:, 0]
+    return estimate(rho, draws, n, n), draws
 
 
 def _pooled(parts: Sequence[tuple[Estimate, Floats]]) -> Estimate:
     """The mean over supporters, weighted by n; supporters without a defined correlation are left out."""
-    defined = [(estimate, draws) for estimate, draws in parts if estimate.mean is not None]
-    n = sum(estimate.n for estimate, _ in defined)
+    defined = [(part.mean, part.n, draws) for part, draws in parts if part.mean is not None]
     if not defined:
-        return Estimate(None, None, None, n)
-    weights = np.array([estimate.n for estimate, _ in defined], dtype=np.float64)[:, None]
-    table = np.array([draws for _, draws in defined])
-    counted = np.where(np.isnan(table), 0.0, weights)
+        return Estimate(None, None, None, 0)
+    n = sum(number for _, number, _ in defined)
+    table = np.array([draws for *_, draws in defined])
+    counted = np.where(np.isnan(table), 0.0, np.array([[number] for _, number, _ in defined], dtype=np.float64))
     total = counted.sum(0)
     draws = np.divide((np.nan_to_num(table) * counted).sum(0), total, out=np.full(len(total), np.nan), where=total > 0)
-    mean = sum(estimate.mean * estimate.n for estimate, _ in defined if estimate.mean is not None) / n
-    return _estimate(mean, draws, n)
-
-
-def _estimate(mean: float, draws: Floats, n: int) -> Estimate:
-    low, high = (None, None) if np.isnan(draws).all() else interval(draws)
-    return Estimate(float(mean), low, high, n)
+    return estimate(sum(mean * number for mean, number, _ in defined) / n, draws, n, n)
 
 
 def length_table(effects: Sequence[LengthEffect], rubric: Rubric) -> Table:

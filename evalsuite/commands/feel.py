@@ -11,6 +11,7 @@ from rich.console import Console
 
 from core.errors import UserError
 from core.files import read_jsonl, write_json, write_jsonl
+from core.options import one_of
 from core.paths import IN_FILE, IN_NAME, OUT_FILE, Verbs
 from core.rubrics import known_rubric
 from data_prep.scores.human import read_dialogues, read_preferences
@@ -27,7 +28,6 @@ from evalsuite.commands.feel_inputs import (
     TablesOption,
     both_sides,
     on_rubric,
-    one_of,
     people_on,
     read_weights,
 )

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
 from core.errors import UserError
 from core.masking import problem_of
+from core.options import one_of
 from core.paths import IN_FILE, IN_NAME, Reads, Writes
 from evalsuite.runs.config import Resolved, load_config
+from evalsuite.statistics.summary import Value
 
 RECORDS = (
     *("cards.jsonl", "profiles.jsonl", "dialogues.jsonl", "judgements.jsonl", "turn_judgements.jsonl"),
@@ -75,6 +77,7 @@ WandbOption = Annotated[
 AgainstOption = Annotated[
     str | None, typer.Option("--against", metavar="paper|emoharbor|feel", help="A paper's figures beside ours.")
 ]
+HarbourOption = Annotated[str | None, typer.Option("--against", metavar="emoharbor", help="The paper's figures below ours.")]
 FailOnErrorOption = Annotated[
     float | None,
     typer.Option(
@@ -95,9 +98,17 @@ RetryOption = Annotated[
         "the same again.",
     ),
 ]
+ValueOption = Annotated[
+    str, typer.Option(help="value: the verdicts. expected: their means by the judge's token probabilities.")
+]
 EndpointOption = Annotated[
     list[str] | None, typer.Option("--endpoint", metavar="NAME=URL", help="A server that is already up for a model.")
 ]
+
+
+def value_of(text: str) -> Value:
+    """What --value says."""
+    return one_of("--value", text, get_args(Value))
 
 
 def endpoints_of(given: Sequence[str] | None) -> dict[str, str]:

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from core.files import read_object
-from evalsuite.commands.discriminate import AgainstOption, ValueOption, value_of
-from evalsuite.commands.options import IN_RUN, out_tables
+from evalsuite.commands.options import IN_RUN, HarbourOption, ValueOption, out_tables, value_of
 from evalsuite.commands.output import deliver
 from evalsuite.reported.against import against
 from evalsuite.runs.records import read_run, read_turn_judgements
@@ -19,7 +18,7 @@ from evalsuite.statistics import dialogue_costs, survival, trends
 def trajectories(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Scored run folder."), IN_RUN],
     value: ValueOption = "value",
-    versus: AgainstOption = None,
+    versus: HarbourOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON, and nothing else.")] = False,
     out: Annotated[
         Path | None, typer.Option(help="Folder for trajectories.json and every table as CSV."), out_tables("trajectories")
