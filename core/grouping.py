@@ -9,7 +9,7 @@ T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
 
-def grouped(records: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+def group_by(records: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     """The records of each key, in their order; keys come as they first occur."""
     groups: dict[K, list[T]] = {}
     for record in records:

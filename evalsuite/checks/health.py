@@ -17,11 +17,11 @@ import numpy as np
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
 from core.statistics.bootstrap import RESAMPLES, Floats, estimate
-from core.tables import Estimate, Table
+from core.tables import PARTED, Estimate, Table
 from evalsuite.statistics import paired
 from evalsuite.statistics.coefficients import coefficients, resampled
 from evalsuite.statistics.leaderboard import Contestant, contestants_of, stack
-from evalsuite.statistics.summary import AVERAGE, Scorer, Value, dimension_label
+from evalsuite.statistics.summary import Scorer, Value, dimension_at, dimension_label
 
 HEALTH = "Judge health"
 # What `condition.variant` says of a verdict that a probe asked for.
@@ -73,7 +73,7 @@ def length_effects(
     """A row a language, scorer and supporter, and one for all supporters of a scorer after them. Intervals: 95 % percentile
     bootstrap over dialogues, drawn within each supporter. Raises `UserError` for a judgement of an unknown dialogue."""
     lengths = {dialogue.id: mean_reply_length(dialogue) for dialogue in dialogues}
-    found = []
+    rows = []
     # Each dialogue is its own "card": what `tally` then holds is one mean score a dialogue and dimension.
     contestants = contestants_of(dialogues, as_they_are(judgements), rubric, value, card_of=lambda dialogue: dialogue.id)
     for (language, scorer), group in groupby(contestants, key=lambda one: (one.language, one.scorer)):
@@ -88,9 +88,9 @@ def length_effects(
                 ]
                 parts[name].append(_spearman(pairs))
                 cells[name] = parts[name][-1][0]
-            found.append(LengthEffect(language, scorer, contestant.supporter, cells))
-        found.append(LengthEffect(language, scorer, None, {name: _pooled(own) for name, own in parts.items()}))
-    return found
+            rows.append(LengthEffect(language, scorer, contestant.supporter, cells))
+        rows.append(LengthEffect(language, scorer, None, {name: _pooled(part) for name, part in parts.items()}))
+    return rows
 
 
 def _spearman(pairs: Sequence[tuple[float, float]]) -> tuple[Estimate, Floats]:
@@ -141,12 +141,12 @@ def length_table(effects: Sequence[LengthEffect], rubric: Rubric) -> Table:
 
 @dataclass(frozen=True)
 class Shift:
-    """`second` minus `first` way of asking, by one judge of the same dialogues. `dimension` is None for the average."""
+    """`second` minus `first` way of asking, by one judge of the same dialogues, on a dimension or the average."""
 
     language: Language
     first: Scorer
     second: Scorer
-    dimension: str | None
+    dimension: str
     difference: paired.Difference
 
 
@@ -155,17 +155,17 @@ def asking_shifts(
 ) -> list[Shift]:
     """Every two ways in which one judge was asked of the same dialogues: joint against one dimension at a time, another order
     of the dimensions, another prompt. Verdicts on changed dialogues (neutral and injected replies) are none of these."""
-    own = [*as_they_are(judgements), *(j for j in judgements if j.condition.get("variant") == REVERSED)]
-    shifts = []
-    contestants = ways_of_asking(dialogues, own, rubric, value)
+    asked = [*as_they_are(judgements), *(j for j in judgements if j.condition.get("variant") == REVERSED)]
+    shifts: list[Shift] = []
+    contestants = ways_of_asking(dialogues, asked, rubric, value)
     for language, group in groupby(contestants, key=lambda one: one.language):
         field = list(group)
         pairs = [(b, a) for a, b in combinations(range(len(field)), 2) if field[a].scorer.judge == field[b].scorer.judge]
-        names = list(rubric.dimensions)
-        for one in paired.differences(*stack(field), pairs):
-            key = None if one.dimension is None else names[one.dimension]
-            if one.estimate.n:
-                shifts.append(Shift(language, field[one.second].scorer, field[one.first].scorer, key, one))
+        shifts += [
+            Shift(language, field[one.second].scorer, field[one.first].scorer, dimension_at(rubric, one.dimension), one)
+            for one in paired.differences(*stack(field), pairs)
+            if one.estimate.n
+        ]
     return shifts
 
 
@@ -177,12 +177,8 @@ def asking_table(shifts: Sequence[Shift], rubric: Rubric) -> Table:
         columns=("language", "judge", "first", "second", "dimension", *paired.COLUMNS),
         rows=tuple(
             (
-                s.language,
-                s.first.judge,
-                _way(s.first),
-                _way(s.second),
-                label_of(s.dimension, rubric),
-                *paired.cells(s.difference),
+                *(s.language, s.first.judge, _without_judge(s.first), _without_judge(s.second)),
+                *(dimension_label(rubric, s.dimension), *paired.cells(s.difference)),
             )
             for s in shifts
         ),
@@ -195,14 +191,8 @@ def asking_table(shifts: Sequence[Shift], rubric: Rubric) -> Table:
     )
 
 
-def _way(scorer: Scorer) -> str:
-    """A scorer without the judge's name."""
-    return " · ".join([scorer.method, *(f"{key}={value}" for key, value in scorer.condition)])
-
-
-def label_of(dimension: str | None, rubric: Rubric) -> str:
-    """A dimension's label, `average` for None."""
-    return AVERAGE if dimension is None else dimension_label(rubric, dimension)
+def _without_judge(scorer: Scorer) -> str:
+    return scorer.name.removeprefix(f"{scorer.judge}{PARTED}")
 
 
 def ways_of_asking(

@@ -256,10 +256,10 @@ def _asked_again(run: Run) -> Iterator[tuple[str, str]]:
         yield "Asked again", f"{sum(count for *_, count in again):,} answers by name (--retry): {told}"
 
 
-def _risks(dialogues: Sequence[Dialogue], found: Sequence[risk.Found]) -> dict[str, dict[int, list[str]]]:
+def _risks(dialogues: Sequence[Dialogue], risks: Sequence[risk.RiskTurn]) -> dict[str, dict[int, list[str]]]:
     """Dialogue id → place of a turn → what it is about. Thoughts are shown too: one that voices danger counts as its turn does,
     but only here, since no supporter could answer it."""
-    about = {(each.dialogue.id, each.risk.turn): list(each.risk.categories) for each in found}
+    about = {(one.dialogue.id, one.turn): list(one.categories) for one in risks}
     for dialogue in dialogues:
         for place, turn in enumerate(dialogue.turns):
             thoughts = "\n".join(map(str, (turn.state or {}).values()))

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.errors import UserError
-from core.grouping import grouped
+from core.grouping import group_by
 from core.records import Dialogue, HumanScore, Judgement, Language
 from core.rubrics import Rubric
 from core.statistics.bootstrap import Floats
@@ -220,7 +220,7 @@ def _golden(gold: Sequence[HumanScore], places: _Places) -> dict[tuple[Language,
 
 def _means(pairs: Iterable[tuple[K, float]]) -> dict[K, float]:
     """The mean of each key's numbers."""
-    return {key: exact_mean(number for _, number in group) for key, group in grouped(pairs, itemgetter(0)).items()}
+    return {key: exact_mean(number for _, number in group) for key, group in group_by(pairs, itemgetter(0)).items()}
 
 
 def _with_average(side: Values, rubric: Rubric | None) -> Values:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from core.grouping import grouped
+from core.grouping import group_by
 from core.statistics.bootstrap import RESAMPLES
 from core.tables import DASH, Cell, Estimate, Table
 from evalsuite.statistics.coefficients import COEFFICIENTS
@@ -26,7 +26,7 @@ def correlation_tables(correlations: Sequence[Correlation]) -> list[Table]:
     """
     tables: list[Table] = []
     keys = file_keys(dict.fromkeys(one.gold_rubric for one in correlations))
-    for (language, gold_rubric), of_rubric in grouped(correlations, lambda one: (one.language, one.gold_rubric)).items():
+    for (language, gold_rubric), of_rubric in group_by(correlations, lambda one: (one.language, one.gold_rubric)).items():
         tail = f"{language}_{keys[gold_rubric]}"
         title = f"with human scores on {gold_rubric}, {language}"
         overall = [one for one in of_rubric if one.level == "dataset"]
@@ -52,7 +52,7 @@ def alignment_tables(correlations: Sequence[Correlation]) -> list[Table]:
     same = [one for one in correlations if one.dimension == one.gold_dimension]
     pearson = [one for one in same if (one.level, one.coefficient) == ("dataset", "pearson")]
     tables = []
-    for (language, rubric), part in grouped(pearson, lambda one: (one.language, one.gold_rubric)).items():
+    for (language, rubric), part in group_by(pearson, lambda one: (one.language, one.gold_rubric)).items():
         columns, rows = _crossed(part, lambda one: _judge_and_strategy(one.scorer))
         note = f"Each dimension with people's scores of the same one on rubric {rubric}, over all dialogues at once."
         tables.append(
