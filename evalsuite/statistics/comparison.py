@@ -118,10 +118,7 @@ def compare(runs: Sequence[RunRecords], value: Value = "value") -> Comparison:
             rivals += [(run.name, one) for one in contestants if one.language == language]
         if rivals:
             languages.append(_language(language, rivals, [run.name for run in runs], first.rubric))
-    plain = [_by_name(run.config) for run in runs]
-    changed = [
-        (first.name, run.name, differing_leaves(plain[0], config)) for run, config in zip(runs[1:], plain[1:], strict=True)
-    ]
+    changed = [(first.name, run.name, differing_leaves(first.config, run.config)) for run in runs[1:]]
     return Comparison(list(runs), value, languages, changed)
 
 
@@ -165,14 +162,6 @@ def ambiguous_cards(runs: Sequence[RunRecords]) -> set[str]:
     """Ids under which the runs have different cards: these must not be paired."""
     times = Counter(card for card, _ in {pair for run in runs for pair in run.cards.items()})
     return {card for card, count in times.items() if count > 1}
-
-
-def _by_name(config: dict[str, Any]) -> dict[str, Any]:
-    """A config whose list of supporters is keyed by their names, so that a difference names the supporter and the field."""
-    simulated = config.get("simulate")
-    if not simulated:
-        return config
-    return config | {"simulate": simulated | {"supporters": {spec["name"]: spec for spec in simulated["supporters"]}}}
 
 
 # --- tables and JSON ---------------------------------------------------------------------------------------------------------

@@ -80,20 +80,19 @@ def download(spec: ModelSpec, repo: str, revision: str | None, patterns: Iterabl
 
 def unpinned(spec: ModelSpec) -> list[str]:
     """The spec's hub repositories for which it names no commit, so that tomorrow's weights may be others."""
-    several = [adapter for own in (spec.adapters or {}).values() for adapter in own.values()]
-    adapters = dict.fromkeys(place for place in (*filter(None, [spec.adapter]), *several) if _on_hub(place))
-    found = [spec.checkpoint] if spec.checkpoint and _on_hub(spec.checkpoint) and not _is_commit(spec.revision) else []
-    return found + ([] if _is_commit(spec.adapter_revision) else list(adapters))
+    base = [] if _is_commit(spec.revision) or spec.checkpoint is None else [spec.checkpoint]
+    adapters = [] if _is_commit(spec.adapter_revision) else spec.adapter_places()
+    return [place for place in dict.fromkeys([*base, *adapters]) if _on_hub(place)]
 
 
 def commits(specs: Iterable[ModelSpec]) -> dict[str, str]:
     """Model → commit of its checkpoint: the one that its spec names or that the hub's cache holds; others are left out."""
-    found: dict[str, str] = {}
+    named: dict[str, str] = {}
     for spec in specs:
         if spec.checkpoint and _on_hub(spec.checkpoint):
             commit = spec.revision if _is_commit(spec.revision) else _cached(spec.checkpoint, spec.revision or "main")
-            found |= {spec.name: commit} if commit else {}
-    return found
+            named |= {spec.name: commit} if commit else {}
+    return named
 
 
 def _on_hub(place: str) -> bool:

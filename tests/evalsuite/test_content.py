@@ -65,10 +65,10 @@ def test_calibration_table_has_the_points_of_its_chart(run: Run) -> None:
     table = next(table for table in content.tables if table.key == "calibration")
     chart = next(c for s in content.sections for c in s.charts if c.key == "calibration")
     pooled = [row for row in table.rows if row[0] == "en" and row[1] == "all dimensions"]
-    assert [[row[4], row[5].mean, row[5].n] for row in pooled] == [  # type: ignore[union-attr]
-        [pytest.approx(point[0], abs=0.006), pytest.approx(point[1], abs=0.006), point[4]]
-        for point in chart.data["panels"][0]["points"]
-    ]
+    points = chart.figure["data"][1]
+    assert [row[4] for row in pooled] == pytest.approx(points["x"], abs=0.006)
+    assert [row[5].mean for row in pooled] == pytest.approx(points["y"], abs=0.006)  # type: ignore[union-attr]
+    assert [f"n = {row[5].n}" for row in pooled] == points["text"]  # type: ignore[union-attr]
 
 
 def test_who_shares_a_base_is_warned_of(run: Run) -> None:
@@ -92,7 +92,7 @@ def test_risk_turns_are_found_in_the_run(run: Run) -> None:
 
 
 def test_given_dialogues_without_gold_or_cards(run: Run) -> None:
-    config = run.config()
+    config = run.config().root
     del config["simulate"], config["gold"]
     write_json(run.folder / "config.json", config)
     for name in ("cards.jsonl", "gold_judgements.jsonl", "gold_scores.jsonl", "agreement.json"):
@@ -103,7 +103,7 @@ def test_given_dialogues_without_gold_or_cards(run: Run) -> None:
 
 
 def test_a_run_without_judgements_says_what_to_do(run: Run) -> None:
-    config = run.config()
+    config = run.config().root
     del config["score"]
     write_json(run.folder / "config.json", config)
     with pytest.raises(UserError, match="no judgements yet: run `esc-eval score"):
@@ -111,7 +111,7 @@ def test_a_run_without_judgements_says_what_to_do(run: Run) -> None:
 
 
 def test_scores_of_seekers_are_no_report_on_supporters(run: Run) -> None:
-    write_json(run.folder / "config.json", {"role_play": run.config()["score"]})
+    write_json(run.folder / "config.json", {"role_play": run.config().root["score"]})
     with pytest.raises(UserError, match="esc-eval role-play table --dialogues .*role_play_dialogues.jsonl"):
         content_of(run)
 
