@@ -302,7 +302,7 @@ def test_likeness_is_by_checkpoint_then_family_and_unknown_is_not_alike() -> Non
     assert likeness(Base("a", "qwen"), Base("b", "qwen")) == "same family"
     assert likeness(Base("a", "qwen"), Base("b", "llama")) is None
     assert likeness(Base(None, None), Base(None, None)) is None
-    given = {"score": {"judge": {"name": "mine", "checkpoint": "runs/merged-qwen2"}}}
+    given = {"mine": {"name": "mine", "checkpoint": "runs/merged-qwen2"}}
     found = bases(["mine", "esc-role", "house-model"], given)
     assert found["mine"] == Base("runs/merged-qwen2", "qwen") and found["esc-role"].family == "qwen"
     assert found["house-model"] == Base(None, None)
