@@ -3,7 +3,6 @@ writes that are whole or not there at all."""
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -15,6 +14,7 @@ from typing import Any, TypeVar
 
 import orjson
 import yaml
+from filelock import FileLock, Timeout
 from pydantic import BaseModel, ValidationError
 
 from core.errors import UserError, near
@@ -73,25 +73,22 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold a lock file as the only process; it is let go however the process ends. `what` names the thing that it stands for.
+    """Hold a lock file as the only process; the kernel lets it go however the process ends. `what` names the thing locked.
 
-    Raises `UserError` while another process holds it, and for a path that cannot be written.
+    Raises `UserError` while another process holds it, and for a path that cannot be written or locked.
     """
+    lock = FileLock(path, blocking=False, fallback_to_soft=False)  # a soft lock would outlive a process that is killed
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        lock.acquire()
+    except Timeout:
+        raise UserError(f"{what} is in use by another process") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise UserError(f"{what} cannot be used: {getattr(error, 'strerror', None) or error}") from None
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"{what} is in use by another process") from None
-        except OSError as error:
-            raise UserError(f"{what} cannot be locked: {error.strerror}") from None
         yield
     finally:
-        os.close(handle)
+        lock.release()
 
 
 def write_text(path: Path, text: str) -> None:

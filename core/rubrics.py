@@ -29,34 +29,36 @@ class Scale(BaseModel):
 
 
 class Dimension(BaseModel):
-    """One dimension: what it is about and what its scores mean, per language; `facet` is the group it belongs to, if any.
+    """One dimension; all texts are per language."""
 
-    `scale` is given where it is not the rubric's. `levels` may leave out scores, or be left out.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     label: dict[Language, str]
-    # Left out of dumps where there is none: a run folder's config stays as it was before there were facets.
+    """Its name in tables."""
+    # Facet and scale are left out of dumps where there is none: a run folder's config stays as it was before they existed.
     facet: dict[Language, str] | None = Field(default=None, exclude_if=lambda facet: facet is None)
-    scale: Scale | None = Field(default=None, exclude_if=lambda scale: scale is None)  # nor is this, for the same reason
+    """The group of dimensions that it belongs to."""
+    scale: Scale | None = Field(default=None, exclude_if=lambda scale: scale is None)
+    """Its own scale, where it is not the rubric's."""
     about: dict[Language, str]
+    """What is judged."""
     levels: dict[Language, dict[int, str]] = {}
+    """What each score means; scores may be left out."""
 
 
 class Rubric(BaseModel):
-    """A named set of dimensions.
+    """A named set of dimensions."""
 
-    `source` says which table or figure of which paper the levels follow. `scale` holds for every dimension without one of its
-    own: ask `scale_of`, or `one_scale` where a figure needs the same scale everywhere. Every dimension has a label and a
-    description in every language of `languages`; texts of levels may be missing, but none may be off the scale.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     name: Identifier
+    """Stands in every judgement on this rubric."""
     source: str
+    """Which table or figure of which paper the levels follow."""
     languages: tuple[Language, ...]
+    """Every dimension has a label and a description in each of them."""
     scale: Scale
+    """Of every dimension without one of its own: ask `scale_of`, or `one_scale` where a figure needs the same everywhere."""
     dimensions: dict[Identifier, Dimension]
+    """By name, in the order of tables."""
 
     @model_validator(mode="after")
     def _complete(self) -> Rubric:

@@ -26,48 +26,57 @@ KEY_VARIABLES = set[str]()  # what the specs of this process name as api_key_env
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class Sampling(_Part):
-    """How replies are drawn. Temperature 0 is greedy; `max_tokens` caps one reply, reasoning included."""
+    """How replies are drawn."""
 
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
+    """0 is greedy: the likeliest token each time."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """The share of probability that tokens are drawn from."""
     max_tokens: Annotated[int, Field(gt=0, le=2**31)] = 512
+    """Tokens of one reply at most, reasoning included."""
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    """One seed a run; every call draws from a stream of its own. Null: no seed is sent."""
 
 
 class Price(_Part):
-    """What a million tokens cost, in whatever currency --max-cost is meant."""
+    """What a million tokens cost, in the currency of --max-cost."""
 
     input: Annotated[float, Field(ge=0)]
+    """A million tokens of prompts."""
     output: Annotated[float, Field(ge=0)]
+    """A million tokens of answers."""
 
 
 class Endpoint(_Part):
-    """Where an OpenAI-compatible server answers. Without `base_url` the launcher starts one on a free port.
-
-    `api_key_env` names the environment variable that holds the key; the key itself is never in a file. `model` is the name
-    the server knows the model by (default: the spec's name). `constrained` says whether the server takes vLLM's
-    `structured_outputs`; `top_logprobs` how many alternatives a token it reports (0: none). An answer of more than
-    `max_response_mb` megabytes, decompressed, is not read. `any_model` lets answers count whatever model the server names in
-    them: for routers that spell it in several ways. Otherwise another name than a run's first ends the run. `price` is what
-    --max-cost counts; `requests_per_minute` and `tokens_per_minute` (prompt and answer) hold for all specs with the
-    same `base_url` together.
-    """
+    """Where an OpenAI-compatible server answers, and what it takes."""
 
     base_url: PlainUrl | None = None
+    """The server's address, up to and with `/v1`. Null: the launcher starts a server on a free port."""
     api_key_env: str | None = None
+    """The environment variable that holds the key; the key itself is never in a file."""
     model: str | None = None
+    """The name that the server knows the model by. Null: the spec's name."""
     constrained: bool = True
+    """Whether the server takes vLLM's `structured_outputs`, which hold a judge to its scale."""
     top_logprobs: Annotated[int, Field(ge=0, le=20)] = 20
+    """Alternatives a token whose log-probabilities the server reports; 0: none. 20 is the most that OpenAI and vLLM give."""
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    """What the server calls the limit on a reply."""
     max_response_mb: Annotated[int, Field(gt=0, le=1024)] = 8
+    """Megabytes of an answer, decompressed; a longer one is rejected. The longest reply with log-probabilities has far less."""
     any_model: bool = False
+    """Let answers count whatever model the server names in them: for routers that spell it in several ways. Otherwise another
+    name than a run's first ends the run."""
     price: Price | None = None
+    """What --max-cost counts."""
     requests_per_minute: Annotated[float, Field(gt=0)] | None = None
+    """The most requests a minute; the lowest of all specs with the same `base_url` holds for them together."""
     tokens_per_minute: Annotated[float, Field(gt=0)] | None = None
+    """The most tokens a minute, prompts and answers; shared as `requests_per_minute` is."""
 
     @model_validator(mode="after")
     def _remember(self) -> Endpoint:
@@ -77,27 +86,31 @@ class Endpoint(_Part):
 
 
 class ServeOptions(_Part):
-    """How the launcher starts this checkpoint.
-
-    `replicas` servers stand behind one router (`vllm-router`) with policy `router`: consistent_hash keeps a dialogue on one
-    replica, and so its prefix in that cache; sticky_least_loaded does too and evens out new dialogues; cache_aware goes by the
-    longest known prefix. `data_parallel` copies make one server instead, with one queue and no such memory. With
-    `data_parallel_local` so many of them are on each machine of a Ray cluster that runs already; the server starts on its head.
-    Servers listen on 127.0.0.1; `extra_args` may name another host only with `public`.
-    """
+    """How the launcher starts this checkpoint. Servers listen on 127.0.0.1."""
 
     tensor_parallel: Annotated[int, Field(ge=1, le=2**16)] = 1
+    """GPUs that one copy of the model is split over."""
     data_parallel: Annotated[int, Field(ge=1, le=2**16)] = 1
+    """Copies of the model in one server, with one queue; unlike `replicas`, no dialogue stays with one of them."""
     data_parallel_local: Annotated[int, Field(ge=1)] | None = None
+    """How many of these copies each machine of a running Ray cluster holds; the server starts on its head. Null: all here."""
     replicas: Annotated[int, Field(ge=1, le=256)] = 1
+    """Equal servers behind one router (`vllm-router`)."""
     router: Literal["consistent_hash", "sticky_least_loaded", "cache_aware"] = "consistent_hash"
+    """The router's policy. `consistent_hash` keeps a dialogue, and so its prefix, on one replica; `sticky_least_loaded` does
+    too and evens out new dialogues; `cache_aware` goes by the longest known prefix."""
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "bfloat16"
+    """What the server computes in; bfloat16 is what most checkpoints are published in."""
     eager: bool = False
+    """Start faster and answer more slowly: without compilation and CUDA graphs."""
     trust_remote_code: bool = False
+    """Run the code that comes with the checkpoint: read it first."""
     reasoning_parser: str | None = None
+    """vLLM's parser that takes reasoning out of replies, by its name."""
     extra_args: tuple[str, ...] = ()
-    # Left out of dumps where it is not set, as `group` below.
-    public: bool = Field(default=False, exclude_if=lambda public: not public)
+    """More of vLLM's options, a word an entry."""
+    public: bool = Field(default=False, exclude_if=lambda public: not public)  # left out of dumps where it is not set
+    """Let `extra_args` name another host: the server asks for no key, so anybody who reaches that address can use it."""
 
     @model_validator(mode="after")
     def _private(self) -> ServeOptions:
@@ -122,33 +135,46 @@ class ServeOptions(_Part):
 
 
 class ModelSpec(_Part):
-    """One model that can play seeker, supporter or judge.
-
-    `checkpoint` is a hub id, a path, or `embedded:NAME` (`serve.checkpoints.embedded` makes its folder); null for a model that
-    exists only behind an endpoint. `adapter` is one LoRA adapter on it (hub id, path, or `bundled:NAME` for one that comes with
-    this package); `adapters` instead maps language → dimension → adapter (the published ESC-RANK: 7 × 2). The two exclude each
-    other. `group` is the supporter group of ESC-Eval's table 2, by which leaderboards are ordered.
-    """
+    """One model that can play seeker, supporter or judge: a checkpoint to serve, a server that answers, or both."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
+    """What commands, records and reports call it."""
     about: str
+    """A sentence for people who choose."""
     roles: tuple[PlayRole, ...]
+    """What it is fit for."""
     languages: tuple[Language, ...]
+    """The languages it is fit for."""
     checkpoint: str | None = None
+    """A hub id, a folder, or `embedded:NAME` for the model that comes with this package. Null: it exists only behind an
+    endpoint."""
     revision: str | None = None
+    """Commit, branch or tag of a hub id. A commit is best: anything else may be other weights tomorrow."""
     adapter: str | None = None
+    """One LoRA adapter on the checkpoint: a hub id, a folder, or `bundled:NAME` for one that comes with this package."""
     adapters: dict[Language, dict[str, str]] | None = None
+    """Language → dimension → adapter (the published ESC-RANK: 2 × 7), instead of `adapter`."""
     adapter_revision: str | None = None
+    """Commit, branch or tag of the adapters' hub ids."""
     endpoint: Endpoint = Endpoint()
+    """Where it answers; by default a server started for it."""
     sampling: Sampling = Sampling()
-    context_length: Annotated[int, Field(gt=0, le=2**31)] | None = None  # needed to launch a server
+    """How its replies are drawn where a config says nothing else."""
+    context_length: Annotated[int, Field(gt=0, le=2**31)] | None = None
+    """Tokens of prompt and reply together. Needed to launch a server."""
     chat_template: str | None = None
+    """A Jinja template, or the path of one, in place of the checkpoint's own."""
     think_tags: tuple[str, str] = ("<think>", "</think>")
-    think_in_prompt: bool = False  # the chat template opens the block itself: a reply without the closing tag is all reasoning
+    """What stands around reasoning in a reply; it is taken out."""
+    think_in_prompt: bool = False
+    """The chat template opens the reasoning block itself: a reply without the closing tag is all reasoning."""
     serve: ServeOptions = ServeOptions()
+    """How a server is started for it."""
     licence: str | None = None
+    """The checkpoint's licence, for people and model cards."""
     # Left out of dumps where there is none: a run folder's config stays as it was before there were groups.
     group: Group | None = Field(default=None, exclude_if=lambda group: group is None)
+    """The supporter group of ESC-Eval's table 2, by which leaderboards are ordered."""
 
     @model_validator(mode="after")
     def _consistent(self) -> ModelSpec:
@@ -166,10 +192,15 @@ class ModelSpec(_Part):
         """The adapter that answers for a language and dimension, or None for the base (or a single-adapter) model."""
         if self.adapters is None:
             return self.adapter
-        found = self.adapters.get(language, {}).get(dimension or "")
-        if found is None:
+        adapter = self.adapters.get(language, {}).get(dimension or "")
+        if adapter is None:
             raise UserError(f"model {self.name}: no adapter for {dimension} in {language}")
-        return found
+        return adapter
+
+    def adapter_places(self) -> list[str]:
+        """The texts that name its adapters: none, one, or one a language and dimension."""
+        by_dimension = (self.adapters or {}).values()
+        return [*filter(None, [self.adapter]), *(place for places in by_dimension for place in places.values())]
 
     def served_name(self, language: Language | None = None, dimension: str | None = None) -> str:
         """The `model` of a request."""
@@ -200,8 +231,7 @@ class ModelSpec(_Part):
         Local folders count by the hash of their weight files, hub ids by id and revision, remote models by name.
         """
         weights: list[object] = [self.checkpoint, self.revision, self.adapter, self.adapters, self.adapter_revision]
-        several = [adapter for own in (self.adapters or {}).values() for adapter in own.values()]
-        for place in filter(None, [self.checkpoint, self.adapter, *several]):
+        for place in filter(None, [self.checkpoint, *self.adapter_places()]):
             folder = place_of(place)
             if folder.is_dir():
                 weights += [[f.name, sha256_file(f)] for f in sorted(folder.glob("*.safetensors"))]

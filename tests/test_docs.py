@@ -28,6 +28,8 @@ from core import records
 from core.records import Record
 from core.specs import ModelSpec, model_names
 from evalsuite.fdaef.scores import Score
+from tests.conftest import EscEval
+from tests.endpoint import Answer, Endpoint
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -214,6 +216,23 @@ def test_every_spec_shown_is_one(page: Path) -> None:
             ModelSpec.model_validate(shown)
 
 
+def test_the_readmes_run_against_an_api_as_it_is_typed(
+    esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = README.read_text()
+    (spec,) = blocks(text, "yaml")
+    (run,) = [words for words in typed(text) if words[:2] == ["esc-eval", "run"]]
+    monkeypatch.setenv("MY_API_KEY", "a-key-of-the-test")
+    with Endpoint(behave=lambda body, count: Answer("3"), models=("my-model", "the-name-it-has-there")) as endpoint:
+        (tmp_path / "my-api.yaml").write_text(re.sub(r'"https://[^"]*"', f'"{endpoint.url}"', spec))
+        (tmp_path / "configs").symlink_to(ROOT / "configs")
+        assert esc_eval(*[endpoint.url if word.startswith("http") else word for word in run[1:]]) == (0, "")
+    report = json.loads((tmp_path / "runs/my-model/report.json").read_text())
+    assert "my-model" in json.dumps(report) and (tmp_path / "runs/my-model/report.html").exists()
+    judgements = [json.loads(line) for line in (tmp_path / "runs/my-model/judgements.jsonl").read_text().splitlines()]
+    assert len(judgements) == 10 * 7 and {judgement["value"] for judgement in judgements} == {3}
+
+
 def test_score_files_shown_are_read(tmp_path: Path) -> None:
     people = (ROOT / "docs/people.md").read_text()
     scores, choices = blocks(people, "csv")
@@ -231,6 +250,16 @@ def test_every_field_of_a_record_is_described() -> None:
     assert len(kinds) > 10
     bare = [f"{kind.__name__}.{name}" for kind in kinds for name, field in kind.model_fields.items() if not field.description]
     assert {name.partition(".")[2] for name in bare} <= {"language"}, bare
+
+
+def test_licence_and_citation_say_the_same_as_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert project["license"] == citation["license"] == "Apache-2.0"
+    assert "Apache License\n" in (ROOT / "LICENSE").read_text() and "[Apache-2.0](LICENSE)" in README.read_text()
+    assert project["version"] == citation["version"] and f"{citation['version']}" in (ROOT / "CHANGELOG.md").read_text()
+    assert [set(author) for author in citation["authors"]] == [{"name"}], "the project has no personal authors"
+    assert len(citation["references"]) == 4
 
 
 @pytest.fixture(scope="module")

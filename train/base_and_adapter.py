@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import track
 
 from core.errors import UserError
-from serve.checkpoints.merge import WEIGHTS, adapter_rank
+from serve.checkpoints.lora import WEIGHTS, adapter_rank
 from serve.checkpoints.model_card import read_training
 from train.chat_templates import IGNORED, encode_stock
 from train.examples import Prepared

@@ -26,7 +26,7 @@ from core.statistics.bootstrap import interval, resampled_means
 from core.tables import Estimate, Table, to_console, to_markdown
 from data_prep.line_checks import MACHINE, SUPPORTER, distinct, says, units
 from data_prep.role_play.examples import RoleExample
-from serve.checkpoints.merge import WEIGHTS, adapter_rank
+from serve.checkpoints.lora import WEIGHTS, adapter_rank
 from train.base_and_adapter import NEW_TOKENS, BaseAndAdapter, Floats, load_adapter, stock_rows
 from train.chat_templates import IGNORED, chatml, encode_prompt
 from train.examples import Prepared, prepare_role, read_role

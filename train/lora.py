@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from core.errors import UserError
-from serve.checkpoints.merge import LORA_RANKS, lora_rank_limit
+from serve.checkpoints.lora import LORA_RANKS, lora_rank_limit
 
 if TYPE_CHECKING:
     from peft import LoraConfig

@@ -14,7 +14,7 @@ import orjson
 
 from core.errors import UserError
 from core.files import write_json
-from serve.checkpoints.embedded import safetensors_problem
+from serve.checkpoints.tensors import safetensors_problem
 from train.examples import Prepared
 from train.recipes import Recipe, is_main_process
 

@@ -26,9 +26,9 @@ from core.paths import IN_FILE, IN_MODEL, Reads, Writes
 from core.records import Judgement
 from core.rubrics import Rubric
 from data_prep.scores.rank_sft import RankExample
-from serve.checkpoints.folders import stored_tensors
-from serve.checkpoints.merge import CONFIG, WEIGHTS, adapter_rank
+from serve.checkpoints.lora import CONFIG, WEIGHTS, adapter_rank
 from serve.checkpoints.model_card import read_training
+from serve.checkpoints.tensors import stored_tensors
 from train.chat_templates import chatml, encode_prompt
 from train.decoding import Shares, batched, decode, decode_kept, units
 from train.examples import read_rank, rubric_beside, score_tokens

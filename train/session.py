@@ -14,8 +14,11 @@ import orjson
 
 from core.errors import UserError
 from core.files import digest
+from core.specs import EMBEDDED_PREFIX
 from core.wandb_offline import offline_without_key
-from serve.checkpoints.embedded import EMBEDDED_PREFIX, check_checkpoint, local_path, materialise
+from serve.checkpoints.embedded import materialise
+from serve.checkpoints.places import local_path
+from serve.checkpoints.tensors import check_checkpoint
 from train.chat_templates import check_tokenizer, serves_alike
 from train.examples import Prepared
 from train.recipes import Recipe, is_main_process

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from core.errors import UserError
 from core.files import CONFIGS, load_yaml
-from serve.checkpoints.embedded import EMBEDDED_PREFIX, local_path, materialise
+from core.specs import EMBEDDED_PREFIX
+from serve.checkpoints.embedded import materialise
+from serve.checkpoints.places import local_path
 
 if TYPE_CHECKING:
     from peft import LoraConfig

@@ -1,6 +1,5 @@
 // Draws what card_figure.py describes.
-(() => {
-  "use strict";
+plotlyLoaded.then(() => {
   const data = JSON.parse(document.getElementById("chart-data").textContent);
   const font = { family: getComputedStyle(document.body).fontFamily, size: 12 };
   const options = { responsive: true, displaylogo: false };
@@ -27,4 +26,4 @@
     },
     options,
   );
-})();
+});

@@ -27,10 +27,6 @@ def write_figure(path: Path, bars: Sequence[Bar], tables: Sequence[Table], files
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
-    scripts = [
-        page.plotly(),
-        (TEMPLATES / "card_stats.js").read_text(encoding="utf-8"),
-    ]
     data = orjson.dumps({"sunburst": _sunburst(bars), "bars": _stacked(bars)}).decode()
     text = environment.get_template("card_stats.html.j2").render(
         files=files,
@@ -39,8 +35,7 @@ def write_figure(path: Path, bars: Sequence[Bar], tables: Sequence[Table], files
         fmt=fmt,
         is_numeric=is_numeric,
         data=Markup(data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")),
-        scripts=[Markup(text) for text in scripts],
-        hashes=page.hashes(scripts),
+        scripts=page.scripts(TEMPLATES / "card_stats.js"),
     )
     write_text(path, text)
 

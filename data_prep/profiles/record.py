@@ -49,31 +49,35 @@ class Preferences(Record):
 
 
 class Counselling(Record):
-    """What brings the seeker to a supporter.
-
-    `scenario` is the kind of problem, a key of configs/profiles/scenarios.yaml (null where nobody has said). `state` is the
-    emotional state at the start, `goals` are what the seeker wants of the talk (perhaps without saying so), `roles` are the
-    other people in the story and how the seeker stands to them.
-    """
+    """What brings the seeker to a supporter."""
 
     problem: Text
+    """The problem itself."""
     scenario: Annotated[str, Field(pattern=r"^[a-z][a-z_]*$")] | None = None
+    """The kind of problem, a key of `configs/profiles/scenarios.yaml`; null where nobody has said."""
     state: str = ""
+    """The emotional state at the start."""
     goals: tuple[Text, ...] = ()
+    """What the seeker wants of the talk, perhaps without saying so."""
     roles: tuple[Text, ...] = ()
+    """The other people in the story, and how the seeker stands to them."""
 
 
 class Profile(Record):
-    """One seeker. `scenario` is the script: how this person reacts to different kinds of reply ("" where there is none).
-
-    `source` says where the profile comes from, `source_id` is its id there.
-    """
+    """One seeker (EmoHarbor)."""
 
     id: Identifier
+    """Unique among the profiles of a run."""
     language: Language
     demographics: Demographics
+    """Who the seeker is."""
     preferences: Preferences = Preferences()
+    """How the seeker behaves and speaks."""
     counselling: Counselling
+    """What brings the seeker."""
     scenario: str = ""
+    """The script: how this person reacts to different kinds of reply; empty where there is none."""
     source: Name = ""
+    """Where the profile comes from."""
     source_id: Name | None = None
+    """Its id there."""

@@ -50,20 +50,25 @@ class Quota(BaseModel):
 
 
 class RoleSftConfig(BaseModel):
-    """The mix. Quotas sum to `target`; `max_tokens` counts the whole dialogue in ChatML by `tokenizer` (see TokenCounter).
+    """The mix of the simulator's training set."""
 
-    `min_turns` counts the corpus's own turns, one side's consecutive lines as one.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     target: Annotated[int, Field(gt=0)]
+    """Dialogues in all: what the quotas sum to."""
     quotas: Annotated[tuple[Quota, ...], Field(min_length=1)]
+    """How many dialogues of which corpus and language."""
     prompts: str = "esc_eval"
+    """The pack from which a seeker's system message is made."""
     tokenizer: str = "embedded"
+    """Counts tokens (see `TokenCounter`)."""
     max_tokens: Annotated[int, Field(ge=64)] = 2048
+    """The longest dialogue, all of it in ChatML."""
     min_turns: Annotated[int, Field(ge=2)] = 4
+    """The corpus's own turns, where one side's consecutive lines are one."""
     near_duplicate: Annotated[float, Field(gt=0, le=1)] = 0.8
+    """From this likeness on, of two dialogues one is left out."""
     valid_share: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    """The share of the dialogues that training does not see."""
 
     @model_validator(mode="after")
     def _adds_up(self) -> RoleSftConfig:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from core.errors import UserError, need_modules
 from core.records import Message
-from serve.checkpoints.embedded import local_path, materialise
+from serve.checkpoints.embedded import materialise
+from serve.checkpoints.places import local_path
 
 EMBEDDED = "embedded"
 

@@ -17,16 +17,16 @@ from core.files import digest, read_jsonl, sha256_file, write_jsonl
 from core.prompts import load_pack
 from core.records import Dialogue
 from core.specs import ModelSpec
+from evalsuite.fdaef import tasks
 from evalsuite.fdaef.forms import Doc
 from evalsuite.fdaef.local_data import SUMMARY, Layout, Part, find_files, read_part
 from evalsuite.fdaef.registry import Benchmark
 from evalsuite.fdaef.scores import Score
 from evalsuite.fdaef.summaries import sampled, summarise
-from evalsuite.fdaef.tasks import Unanswered, Unavailable, ask, hub_tasks, language_model, load_manager, local_tasks
 from evalsuite.runs.folder import Run
 from evalsuite.runs.identity import identity
 from serve.batch import Batch
-from serve.checkpoints.embedded import resolve_checkpoint
+from serve.checkpoints.places import resolve_checkpoint
 from serve.launch import Servers
 from serve.plan import plan_servers
 
@@ -135,19 +135,19 @@ class Examination:
                     scores += read_jsonl(path, Score, "scores", allow_empty=True)
                 else:
                     unfinished.append((key, path))
-            tasks = [(key, path, self._read(plan.local.get(key, []))) for key, path in unfinished]
+            datasets = [(key, path, self._read(plan.local.get(key, []))) for key, path in unfinished]
             documents = []
             for key, files in plan.summaries.items():
                 docs = [doc for _, part_docs in self._read(files) for doc in part_docs]
                 documents += sampled(key, docs, self.limit, self.seed)
-            url = servers.enter_context(_served(run, self.spec, self.url)) if tasks else self.url
+            url = servers.enter_context(_served(run, self.spec, self.url)) if datasets else self.url
             summaries = []
             if documents:  # first: chat is less than what lm-eval needs of a server
                 with Batch(self.spec, run.store.path, self.console, url) as batch:
                     summaries = summarise(batch, documents, self.model)
                 write_jsonl(run.folder / "summaries.jsonl", summaries)
-            if tasks and url:
-                scores += self._ask_tasks(url, tasks, plan.missing)
+            if datasets and url:
+                scores += self._ask_tasks(url, datasets, plan.missing)
         return scores, summaries
 
     def _claim(self, run: Run, plan: TaskPlan) -> None:
@@ -182,17 +182,20 @@ class Examination:
         spec = self.spec
         source = self.tokenizer or (resolve_checkpoint(spec) if spec.checkpoint else None)
         context = spec.context_length or CONTEXT
-        lm = language_model(url, spec.served_name(), source, spec.api_key(), context, CONCURRENCY)
-        manager = load_manager()
+        lm = tasks.language_model(url, spec.served_name(), source, spec.api_key(), context, CONCURRENCY)
+        manager = tasks.load_manager()
         for number, (key, path, parts) in enumerate(datasets, start=1):
             started = time.perf_counter()
             try:
-                tasks = local_tasks(manager, parts) if parts else hub_tasks(manager, self.benchmark.datasets[key])
-                asked = ask(self.benchmark, key, tasks, lm, self.model, self.limit, self.seed, self.chat)
-            except Unavailable as error:  # the others can still be asked
+                if parts:
+                    loaded = tasks.local_tasks(manager, parts)
+                else:
+                    loaded = tasks.hub_tasks(manager, self.benchmark.datasets[key])
+                asked = tasks.ask(self.benchmark, key, loaded, lm, self.model, self.limit, self.seed, self.chat)
+            except tasks.Unavailable as error:  # the others can still be asked
                 missing[key] = str(error)
                 continue
-            except Unanswered as error:
+            except tasks.Unanswered as error:
                 raise UserError(_lost(spec, url, key, error)) from None
             path.parent.mkdir(exist_ok=True)
             write_jsonl(path, asked.scores)

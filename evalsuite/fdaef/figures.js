@@ -1,6 +1,5 @@
 // Draws the figures that figures.py describes, in the page's own fonts and colours, for the width at hand.
-(() => {
-  "use strict";
+plotlyLoaded.then(() => {
   const charts = JSON.parse(document.getElementById("chart-data").textContent);
   const plots = [...document.querySelectorAll(".plot")];
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
@@ -36,4 +35,4 @@
   });
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", all);
   all();
-})();
+});

@@ -260,7 +260,6 @@ def _text(label: str) -> str:
 
 def write_page(path: Path, title: str, figures: Sequence[Chart], tables: Sequence[Table]) -> None:
     """Write the page. All text in it is escaped, and only its own scripts may run."""
-    scripts = [page.plotly(), (HERE / "figures.js").read_text(encoding="utf-8")]
     text = (
         page.environment(HERE)
         .get_template("figures.html.j2")
@@ -270,8 +269,7 @@ def write_page(path: Path, title: str, figures: Sequence[Chart], tables: Sequenc
             data={chart.key: chart.data for chart in figures},
             tables=tables,
             style=Markup((REPORT / "report.css").read_text(encoding="utf-8")),
-            scripts=[Markup(text) for text in scripts],
-            hashes=page.hashes(scripts),
+            scripts=page.scripts(HERE / "figures.js"),
         )
     )
     write_text(path, text)

@@ -214,19 +214,13 @@ def _html(content: ReportContent) -> str:
     environment.tests["chart"] = lambda block: isinstance(block, Chart)
     environment.filters["is_bold"] = _is_bold
     environment.filters["is_estimate"] = lambda cell: isinstance(cell, Estimate)
-    scripts = {
-        "browse": (TEMPLATES / "browse.js").read_text(encoding="utf-8"),
-        "plotly": page.plotly(),
-        "charts": (TEMPLATES / "charts.js").read_text(encoding="utf-8"),
-    }
     return environment.get_template("report.html.j2").render(
         content=content,
         charts={chart.key: chart.data for section in content.sections for chart in section.charts},
         transcripts=transcripts(content.tally, content.cards, content.risks),
         config=_config_text(content),
         fingerprints=_fingerprints(content),
-        csp_hashes=page.hashes(scripts.values()),
-        scripts={name: Markup(text) for name, text in scripts.items()},
+        scripts=page.scripts(TEMPLATES / "browse.js", TEMPLATES / "charts.js"),
         style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
     )
 

@@ -29,7 +29,7 @@ from evalsuite.runs.versions import versions
 from evalsuite.statistics.agreement import agreement
 from serve.answers import Tally
 from serve.batch import in_flight
-from serve.checkpoints.pins import commits
+from serve.checkpoints.places import commits
 from serve.client import ChatClient
 from serve.failures import FailedCall, NotStored, Threshold, Unanswered
 from serve.launch import Servers

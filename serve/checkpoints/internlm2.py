@@ -17,20 +17,19 @@ from pydantic import BaseModel, Field, ValidationError
 
 from core.errors import UserError
 from core.files import explain, read_object, write_json
-from serve.checkpoints.embedded import check_checkpoint
-from serve.checkpoints.folders import (
+from serve.checkpoints.folders import build_folder, folder_content
+from serve.checkpoints.internlm2_tokenizer import convert_tokenizer
+from serve.checkpoints.tensors import (
     INDEX,
     WEIGHTS,
     Planned,
     Rows,
     Stored,
-    build_folder,
-    folder_content,
+    check_checkpoint,
     stored_tensors,
     weight_files,
     write_tensors,
 )
-from serve.checkpoints.internlm2_tokenizer import convert_tokenizer
 
 CONVERSION = 1  # raise it when the conversion changes what it writes
 SHARD_BYTES = 2 * 1024**3

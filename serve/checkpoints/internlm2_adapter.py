@@ -13,9 +13,10 @@ from typing import Any
 
 from core.errors import UserError
 from core.files import read_object, write_json, write_text
-from serve.checkpoints.folders import Planned, Stored, build_folder, folder_content, write_tensors
+from serve.checkpoints.folders import build_folder, folder_content
 from serve.checkpoints.internlm2 import LINEAR, QKV, Architecture, Heads, planned_tensor, read_architecture
-from serve.checkpoints.merge import CONFIG, WEIGHTS, adapter_rank, check_plain, module_pairs, module_scales
+from serve.checkpoints.lora import CONFIG, WEIGHTS, adapter_rank, check_plain, module_pairs, module_scales
+from serve.checkpoints.tensors import Planned, Stored, write_tensors
 
 ADAPTER_CONVERSION = 1  # raise it when the conversion changes what it writes
 HEAD_DIM = 128  # of every published InternLM2 (1.8B, 7B, 20B)

@@ -77,6 +77,16 @@ def write_card(folder: Path, training: Training | None, merged: bool = False, ba
     if training is not None:
         write_json(folder / TRAINING, training.model_dump(mode="json"))
         base = training.base
+    from huggingface_hub import ModelCard, ModelCardData
+
+    kind = {"role": ["seeker-simulator"], "rank": ["judge"]}[training.kind] if training else []
+    data = ModelCardData(
+        base_model=base or None,
+        library_name="transformers" if merged else "peft",
+        license=(training.licence or None) if training else None,
+        pipeline_tag="text-generation",
+        tags=["esc-eval", "emotional-support-dialogue", *kind, "merged" if merged else "lora"],
+    )
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         undefined=jinja2.StrictUndefined,
@@ -86,8 +96,7 @@ def write_card(folder: Path, training: Training | None, merged: bool = False, ba
         autoescape=False,  # Markdown, not HTML: `text` and `block` below
     )
     environment.filters |= {"text": _text, "block": _block}
-    page = environment.get_template("model_card.md.j2").render(
-        front_matter=_yaml(_front_matter(training, merged, base)),
+    body = environment.get_template("model_card.md.j2").render(
         training=training,
         merged=merged,
         base=base,
@@ -96,19 +105,8 @@ def write_card(folder: Path, training: Training | None, merged: bool = False, ba
         made_with=[training.created_by, *(f"{k} {v}" for k, v in sorted(training.versions.items()))] if training else [],
         figures=list(_figures(training)) if training else [],
     )
-    write_text(folder / CARD, page)
-
-
-def _front_matter(training: Training | None, merged: bool, base: str) -> dict[str, Any]:
-    """What model hubs read."""
-    kind = {"role": ["seeker-simulator"], "rank": ["judge"]}[training.kind] if training else []
-    return {
-        **({"base_model": base} if base else {}),
-        "library_name": "transformers" if merged else "peft",
-        **({"license": training.licence} if training and training.licence else {}),
-        "pipeline_tag": "text-generation",
-        "tags": ["esc-eval", "emotional-support-dialogue", *kind, "merged" if merged else "lora"],
-    }
+    card = ModelCard.from_template(data, template_str="---\n{{ card_data }}\n---\n\n{{ body }}", body=body)
+    write_text(folder / CARD, str(card))
 
 
 def _spec(training: Training | None, merged: bool, base: str) -> dict[str, Any]:

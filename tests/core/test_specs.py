@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 from core.errors import UserError
-from core.specs import ModelSpec, load_spec, model_names
+from core.specs import Endpoint, ModelSpec, Price, Sampling, ServeOptions, load_spec, model_names
 
 GROUPS = {  # ESC-Eval, table 2
     "closed": {"gpt-4", "chatgpt"},
@@ -56,3 +57,10 @@ def test_weights_of_one_adapter_among_several_are_part_of_the_fingerprint(tmp_pa
     before = spec.fingerprint()
     (tmp_path / "zh" / "skill" / "adapter_model.safetensors").write_bytes(b"two")
     assert spec.fingerprint() != before
+
+
+@pytest.mark.parametrize("part", [ModelSpec, Endpoint, Price, Sampling, ServeOptions])
+def test_every_field_of_a_spec_is_described_in_a_sentence(part: type[BaseModel]) -> None:
+    """The reference of the spec format is made of these descriptions."""
+    for name, field in part.model_fields.items():
+        assert field.description and field.description[-1] == ".", f"{part.__name__}.{name}"

@@ -167,7 +167,8 @@ http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_
 """
 DRIVER = """
 import sys
-from evalsuite import cli, pipeline
+from evalsuite import cli
+from evalsuite.runner import pipeline
 from serve.plan import PORT, ServerPlan
 server = sys.argv.pop(1)
 argv = [sys.executable, "-c", server, PORT]

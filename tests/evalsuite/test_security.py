@@ -22,7 +22,7 @@ from evalsuite import cli
 from evalsuite.commands.options import endpoints_of, resolve
 from serve import plan
 from serve.batch import Batch
-from serve.checkpoints.embedded import local_path, resolve_checkpoint
+from serve.checkpoints.places import local_path, resolve_checkpoint
 from serve.client import ChatClient
 from serve.store import Store
 from tests.conftest import EscEval

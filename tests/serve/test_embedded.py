@@ -15,16 +15,12 @@ from core.errors import UserError
 from core.files import cache_dir
 from core.specs import ModelSpec
 from serve.checkpoints import embedded
-from serve.checkpoints.embedded import (
-    MANIFEST,
-    build_once,
-    check_checkpoint,
-    embedded_folder,
-    materialise,
-    resolve_checkpoint,
-    safetensors_problem,
-)
-from serve.checkpoints.merge import adapter_rank, lora_rank_limit, merged
+from serve.checkpoints.embedded import embedded_folder, materialise
+from serve.checkpoints.folders import MANIFEST, build_once
+from serve.checkpoints.lora import adapter_rank, lora_rank_limit
+from serve.checkpoints.merge import merged
+from serve.checkpoints.places import resolve_checkpoint
+from serve.checkpoints.tensors import check_checkpoint, safetensors_problem
 
 
 def spec(checkpoint: str, **more: object) -> ModelSpec:
@@ -229,9 +225,17 @@ def test_half_written_checkpoints_are_refused(tmp_path: Path) -> None:
     for name, spoil, message in [
         ("a", lambda f: (f / "config.json").unlink(), "half written: .*a has no config.json"),
         ("b", lambda f: (f / "model.safetensors").unlink(), r"half written: .*b has no \*.safetensors"),
-        ("c", lambda f: tensors(f / "model.safetensors", cut=3), "model.safetensors has .* bytes, its header promises"),
-        ("d", lambda f: (f / "model.safetensors").write_bytes(b""), "model.safetensors is cut off"),
-        ("e", lambda f: (f / "model.safetensors").write_bytes(b"\x02" + bytes(7) + b"{]"), "no safetensors header"),
+        ("c", lambda f: tensors(f / "model.safetensors", cut=3), "safetensors is cut off .*incomplete"),
+        (
+            "d",
+            lambda f: (f / "model.safetensors").write_bytes(b""),
+            "safetensors is cut off .*too small",
+        ),
+        (
+            "e",
+            lambda f: (f / "model.safetensors").write_bytes(b"\x02" + bytes(7) + b"{]"),
+            "safetensors is cut off or damaged",
+        ),
         (
             "f",
             lambda f: (f / "model.safetensors.index.json").write_text('{"weight_map": {"w": "model-00002.safetensors"}}'),
@@ -285,7 +289,11 @@ def test_broken_adapters_are_refused(tmp_path: Path) -> None:
         ("c", lambda f: (f / "adapter_config.json").write_text("{"), r"adapter_config.json: r: not a LoRA adapter's config"),
         ("d", lambda f: (f / "adapter_config.json").write_text("{}"), r"adapter_config.json: r: not a LoRA adapter's config"),
         ("e", lambda f: (f / "adapter_config.json").write_text('{"r": 600}'), "r: adapter rank unsupported: 600"),
-        ("f", lambda f: tensors(f / "adapter_model.safetensors", cut=1), "half written: .*its header promises"),
+        (
+            "f",
+            lambda f: tensors(f / "adapter_model.safetensors", cut=1),
+            "half written: .*is cut off .*incomplete",
+        ),
     ]:
         folder = adapter(tmp_path / name)
         spoil(folder)

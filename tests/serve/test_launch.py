@@ -224,7 +224,8 @@ def test_missing_vllm_and_taken_ports_are_said_before_anything_starts(
 LAUNCHER = """
 import sys, time
 from pathlib import Path
-from serve.launch import Servers, ServerPlan
+from serve.launch import Servers
+from serve.plan import ServerPlan
 plan = ServerPlan("s", "x", ["s"], [sys.executable, "-c", sys.argv[1], "{port}"], {}, Path(sys.argv[2]))
 with Servers([plan], timeout=30):
     print("up", flush=True)

@@ -13,8 +13,9 @@ import pytest
 from core.errors import UserError, run_cli
 from serve.__main__ import app
 from serve.checkpoints import merge
-from serve.checkpoints.embedded import MANIFEST
-from serve.checkpoints.merge import CONFIG, WEIGHTS, merge_adapter, merged_folder
+from serve.checkpoints.folders import MANIFEST
+from serve.checkpoints.lora import CONFIG, WEIGHTS
+from serve.checkpoints.merge import merge_adapter, merged_folder
 from serve.checkpoints.model_card import Training, read_training, write_card
 
 Q = "model.layers.0.self_attn.q_proj"

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from core.errors import UserError
 from core.specs import ModelSpec
-from serve import launch, plan
+from serve import launch, machine, plan
 from serve.__main__ import app
-from serve.checkpoints.pins import commits
+from serve.checkpoints.places import commits
 from serve.plan import MODULE, PORT, ServerPlan, plan_servers
 
 DIMENSIONS = ("fluency", "expression", "empathy", "information", "humanoid", "skill", "overall")
@@ -160,7 +160,7 @@ def test_cpu_flags(cpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (server,) = plan_servers([spec(checkpoint=base)], tmp_path)
     assert value(server.argv, "--model") == base
     assert float(value(server.argv, "--gpu-memory-utilization")) <= 0.3
-    assert server.env["VLLM_CPU_OMP_THREADS_BIND"] == "0-2,5,7-8"
+    assert server.env["VLLM_CPU_OMP_THREADS_BIND"] == "0,1,2,5,7,8"
     assert value(server.argv, "--block-size") == "32"
     assert server.env["VLLM_USE_AOT_COMPILE"] == "0"
     assert server.env["THP_MEM_ALLOC_ENABLE"] == "1"
@@ -174,7 +174,7 @@ def test_cpu_flags(cpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_servers_on_a_cpu_share_a_quarter_of_its_memory(
     gib: int, servers: int, each: str, cpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan, "_memory", lambda: gib * 2**30)
+    monkeypatch.setattr(plan, "memory", lambda: gib * 2**30)
     specs = [spec(f"m{i}", checkpoint=checkpoint(tmp_path / f"base{i}")) for i in range(servers)]
     plans = plan_servers(specs, tmp_path)
     assert [server.env["VLLM_CPU_KVCACHE_SPACE"] for server in plans] == [each] * servers
@@ -184,11 +184,11 @@ def test_servers_on_a_cpu_share_a_quarter_of_its_memory(
 
 
 def test_a_containers_limit_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = plan._memory()
+    whole = machine.memory()
     limits = {"max\n": whole, f"{2**30}\n": 2**30, f"{2**60}\n": whole}
     for text, expected in limits.items():
         monkeypatch.setattr(Path, "read_text", lambda self, text=text: text)
-        assert plan._memory() == expected
+        assert machine.memory() == expected
 
 
 def test_a_sampled_seed_is_refused_on_cpu_only(cpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +212,7 @@ def test_one_server_a_base(gpus: list[str], tmp_path: Path) -> None:
         spec("f", checkpoint=None, endpoint={"base_url": "http://elsewhere/v1"}),
         spec("a"),
     ]
-    first, second, third = plan_servers(specs, tmp_path, ports=[8000, 8001, 8002])
+    first, second, third = plan_servers(specs, tmp_path, port=8000)
     assert values(first.argv, "--served-model-name") == ["a", "b"]
     assert value(first.argv, "--max-model-len") == "8192"
     assert values(first.argv, "--lora-modules") == [f"c={tmp_path / 'c'}"]
@@ -270,9 +270,9 @@ def test_servers_get_their_own_gpus_or_share_them(gpus: list[str], tmp_path: Pat
 
 def test_hidden_gpus_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
-    assert plan.visible_gpus() == ["3", "5"]
+    assert machine.visible_gpus() == ["3", "5"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert plan.visible_gpus() == [] and not plan.has_gpu()
+    assert machine.visible_gpus() == [] and not machine.has_gpu()
 
 
 def test_hub_adapters_are_fetched_at_their_revision(gpus: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,8 +307,9 @@ def test_what_could_not_start_is_refused(make: Any, message: str, gpus: list[str
 
 
 def test_too_few_ports(gpus: list[str], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="2 servers need 2 ports, got 1"):
-        plan_servers([spec("a"), spec("b", "org/b")], tmp_path, ports=[8000])
+    with pytest.raises(UserError, match="2 servers need as many ports from 65535 on, and 65535 is the last"):
+        plan_servers([spec("a"), spec("b", "org/b")], tmp_path, port=65535)
+    assert [plan.port for plan in plan_servers([spec("a"), spec("b", "org/b")], tmp_path, port=65534)] == [65534, 65535]
 
 
 def test_several_gpus_on_a_machine_without(cpu: None, tmp_path: Path) -> None:

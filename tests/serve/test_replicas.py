@@ -46,7 +46,7 @@ http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_
 def test_replicas_have_gpus_of_their_own_and_a_router_that_answers_for_them(gpus: list[str], tmp_path: Path) -> None:
     gpus[:] = list("0123")
     specs = [spec("a", serve={"replicas": 2, "router": "cache_aware"}), spec("b", "org/b", serve={"tensor_parallel": 2})]
-    router, one, two, other = plan_servers(specs, tmp_path, ports=[8000, 8001, 8002, 8003])
+    router, one, two, other = plan_servers(specs, tmp_path, port=8000)
     assert [p.name for p in (router, one, two, other)] == ["a", "a-1", "a-2", "b"]
     assert [p.names for p in (router, one, two, other)] == [["a"], [], [], ["b"]]
     assert [p.env.get("CUDA_VISIBLE_DEVICES") for p in (router, one, two, other)] == [None, "0", "1", "2,3"]
@@ -57,8 +57,8 @@ def test_replicas_have_gpus_of_their_own_and_a_router_that_answers_for_them(gpus
     assert values(command, "--worker-urls") == ["http://127.0.0.1:8001", "http://127.0.0.1:8002"]
     assert value(command, "--policy") == "cache_aware" and value(command, "--prometheus-port") == "9000"
     assert [p.port for p in (router, one, two, other)] == [8000, 8001, 8002, 8003]
-    with pytest.raises(UserError, match="4 servers need 4 ports, got 3"):
-        plan_servers(specs, tmp_path, ports=[8000, 8001, 8002])
+    with pytest.raises(UserError, match="4 servers need as many ports from 65533 on"):
+        plan_servers(specs, tmp_path, port=65533)
     assert [p.name for p in plan_servers([spec("a")], tmp_path)] == ["a"], "one server needs no router"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from core.errors import UserError
-from serve.checkpoints.merge import LORA_RANKS
+from serve.checkpoints.lora import LORA_RANKS
 from train.lora import check_servable, lora_config
 
 PLAIN: dict[str, Any] = {"r": 16, "lora_alpha": 32, "target_modules": ["q_proj"]}

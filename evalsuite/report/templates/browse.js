@@ -28,9 +28,7 @@
   const chunk = (number) => {
     if (!data.packed) return Promise.resolve(data.chunks[number]);
     if (!unpacked.has(number)) {
-      const bytes = Uint8Array.from(atob(data.chunks[number]), (letter) => letter.charCodeAt(0));
-      const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-      unpacked.set(number, new Response(stream).json());
+      unpacked.set(number, unpack(data.chunks[number]).json());
     }
     return unpacked.get(number);
   };

@@ -1,6 +1,5 @@
 // Draws the charts that report.py describes, in the page's own fonts and colours, for the width at hand, and again on paper.
-(() => {
-  "use strict";
+plotlyLoaded.then(() => {
   const charts = JSON.parse(document.getElementById("chart-data").textContent);
   const plots = [...document.querySelectorAll(".plot")];
   const PAPER_WIDTH = 680; // px: the print area of an A4 page
@@ -367,4 +366,4 @@
     root.classList.remove("on-paper");
     again();
   });
-})();
+});

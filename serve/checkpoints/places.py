@@ -1,0 +1,119 @@
+"""What a spec's `checkpoint` and `adapter` name (a folder, a hub id, the embedded model): where that is on this machine, and
+which commit of a hub repository."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from core.errors import UserError, near
+from core.specs import BUNDLED_PREFIX, EMBEDDED_PREFIX, ModelSpec, place_of
+from serve.checkpoints.embedded import materialise
+from serve.checkpoints.tensors import check_checkpoint
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+# What a base's folder holds beside its weights: configs, tokenizer, chat template, its own code, and its licence.
+BESIDE_WEIGHTS = ("*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt", "*.py", "LICEN[CS]E*", "NOTICE*")
+
+
+def resolve_checkpoint(spec: ModelSpec) -> str:
+    """What to hand to vLLM or transformers as the model: a whole local folder, or a hub id as it is.
+
+    Raises `UserError` for a spec without a checkpoint, an unknown embedded name, a path that does not exist, a half-written
+    folder, and pickled weights.
+    """
+    if spec.checkpoint is None:
+        raise UserError(f"model {spec.name}: no checkpoint to serve, it lives behind {spec.endpoint.base_url}")
+    if spec.checkpoint.startswith(EMBEDDED_PREFIX):
+        return str(materialise(name=spec.checkpoint.removeprefix(EMBEDDED_PREFIX)))
+    path = local_path(spec.checkpoint, f"model {spec.name}: checkpoint")
+    if path is None:
+        return spec.checkpoint
+    check_checkpoint(path, f"model {spec.name}: checkpoint")
+    return str(path)
+
+
+def local_path(place: str, what: str) -> Path | None:
+    """The existing path that a spec's text means, or None for a hub id (`org/name`).
+
+    Text that starts with `/`, `./`, `../` or `~`, or whose first part is a folder here, can only be a path: when it does not
+    exist that is a `UserError`, and no download is tried.
+    """
+    path = place_of(place)
+    if path.exists():
+        return path.absolute()
+    if place.startswith(BUNDLED_PREFIX):
+        raise UserError(f"{what} missing: {place}: {near(path.name, (p.name for p in path.parent.glob('*')))}")
+    explicit = place.startswith(("/", "./", "../", "~")) or place in {".", ".."}
+    if explicit or not _HUB_ID.fullmatch(place) or Path(path.parts[0]).is_dir():
+        hint = "" if explicit else " (and it is not a hub id of the form org/name)"
+        raise UserError(f"{what} missing: {place} does not exist{hint}")
+    return None
+
+
+def base_folder(spec: ModelSpec) -> Path:
+    """The folder of a spec's checkpoint: a local one as it is, the embedded model made, a hub id downloaded.
+
+    Raises `UserError` for what `resolve_checkpoint` refuses and for a download that fails.
+    """
+    place = resolve_checkpoint(spec)
+    return Path(place) if Path(place).is_dir() else download_base(spec, place)
+
+
+def download_base(spec: ModelSpec, repo: str) -> Path:
+    """All of a hub repository that merging reads or copies, at the spec's revision."""
+    return download(spec, repo, spec.revision, ["*.safetensors", *BESIDE_WEIGHTS])
+
+
+def download(spec: ModelSpec, repo: str, revision: str | None, patterns: Iterable[str]) -> Path:
+    """A hub repository's files of some patterns, in the hub's own cache; `UserError` when they cannot be had."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(repo, revision=revision, allow_patterns=[*patterns]))
+    except (OSError, ValueError) as error:  # its errors are of these two families, offline mode included
+        reason = str(error).strip().split("\n")[0]
+        raise UserError(f"model {spec.name}: cannot download {repo}: {reason}") from None
+
+
+def unpinned(spec: ModelSpec) -> list[str]:
+    """The spec's hub repositories for which it names no commit, so that tomorrow's weights may be others."""
+    base = [] if _is_commit(spec.revision) or spec.checkpoint is None else [spec.checkpoint]
+    adapters = [] if _is_commit(spec.adapter_revision) else spec.adapter_places()
+    return [place for place in dict.fromkeys([*base, *adapters]) if _on_hub(place)]
+
+
+def commits(specs: Iterable[ModelSpec]) -> dict[str, str]:
+    """Model → commit of its checkpoint: the one that its spec names or that the hub's cache holds; others are left out."""
+    named: dict[str, str] = {}
+    for spec in specs:
+        if spec.checkpoint and _on_hub(spec.checkpoint):
+            commit = spec.revision if _is_commit(spec.revision) else _cached(spec.checkpoint, spec.revision or "main")
+            named |= {spec.name: commit} if commit else {}
+    return named
+
+
+def _on_hub(place: str) -> bool:
+    try:
+        return local_path(place, "") is None
+    except UserError:  # a path, or the embedded model
+        return False
+
+
+def _is_commit(revision: str | None) -> bool:
+    return bool(revision and re.fullmatch(r"[0-9a-f]{40}", revision))
+
+
+def _cached(repository: str, revision: str) -> str | None:
+    if importlib.util.find_spec("huggingface_hub") is None:
+        return None
+    from huggingface_hub import constants
+
+    reference = Path(constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}" / "refs" / revision
+    try:
+        commit = reference.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return None
+    return commit if _is_commit(commit) else None
