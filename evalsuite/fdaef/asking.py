@@ -187,10 +187,7 @@ class Examination:
         for number, (key, path, parts) in enumerate(datasets, start=1):
             started = time.perf_counter()
             try:
-                if parts:
-                    loaded = tasks.local_tasks(manager, parts)
-                else:
-                    loaded = tasks.hub_tasks(manager, self.benchmark.datasets[key])
+                loaded = tasks.local_tasks(manager, parts) if parts else tasks.hub_tasks(manager, self.benchmark.datasets[key])
                 asked = tasks.ask(self.benchmark, key, loaded, lm, self.model, self.limit, self.seed, self.chat)
             except tasks.Unavailable as error:  # the others can still be asked
                 missing[key] = str(error)
