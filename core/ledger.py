@@ -150,11 +150,11 @@ class Build:
 
         What somebody has changed since (a sheet that was filled in), or what this run reads, stays.
         """
-        given = {Path(path).resolve() for path in self._inputs}
+        inputs = {Path(path).resolve() for path in self._inputs}
         try:
             for name, known in self.earlier().get("outputs", {}).items():
                 path = self.out / name
-                stale = name not in self._outputs and path.resolve() not in given and path.is_file()
+                stale = name not in self._outputs and path.resolve() not in inputs and path.is_file()
                 if stale and sha256_file(path) == known["sha256"]:
                     path.unlink()
         except (OSError, ValueError, KeyError, TypeError, AttributeError):

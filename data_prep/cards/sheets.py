@@ -185,7 +185,7 @@ def read_filled(path: Path, layout: Layout, known: Mapping[str, str], what: str)
     Raises `UserError` as `read_sheet` does, for a sheet without rows, and for an id that is empty, unknown or doubled, or whose
     text is another.
     """
-    found: dict[str, SheetRow] = {}
+    filled: dict[str, SheetRow] = {}
     rows = read_sheet(path, layout.sheet, layout.columns)
     if not rows:
         raise UserError(f"{path}: no {what} below the header")
@@ -195,14 +195,14 @@ def read_filled(path: Path, layout: Layout, known: Mapping[str, str], what: str)
             raise row.fault(layout.key, "empty")
         if key not in known:
             raise row.fault(layout.key, f"unknown {what} {key!r}: {near(key, known)}")
-        if key in found:
-            raise row.fault(layout.key, f"{what} {key} stands twice (first at {found[key].where})")
+        if key in filled:
+            raise row.fault(layout.key, f"{what} {key} stands twice (first at {filled[key].where})")
         if _plain(row.cells[layout.text]) != _plain(known[key]):
             raise row.fault(
                 layout.text, f"not the {layout.text} of {what} {key}: the sheet is of other {what}s, or the text was edited"
             )
-        found[key] = row
-    return found
+        filled[key] = row
+    return filled
 
 
 def _plain(text: str) -> str:

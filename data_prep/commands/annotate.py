@@ -79,10 +79,10 @@ def import_(
     commas, semicolons or tabs. The seed draws the intervals of the agreement.
     """
     chosen = _mode(mode)
-    given = [*sheet, *third]
+    sheets = [*sheet, *third]
     if len(sheet) != 2:
         raise UserError(f"--sheet: given {len(sheet)} times; give one sheet of each of the two workers")
-    if len({path.resolve() for path in given}) < len(given):
+    if len({path.resolve() for path in sheets}) < len(sheets):
         raise UserError("--sheet, --third: the same file is given twice")
     if sha256_file(sheet[0]) == sha256_file(sheet[1]):
         raise UserError(f"--sheet: {sheet[0]} and {sheet[1]} are the same to the byte: two workers' own sheets are needed")
@@ -105,7 +105,7 @@ def import_(
     figures = _figures(pairs, outcomes)
     build = Build(out, "cards annotate import", seed, {"mode": chosen})
     build.figures = {**figures, "agreement": _rows(agreed)}
-    for path in (cards, *given):
+    for path in (cards, *sheets):
         build.input(path)
     _write(build, list(loaded.values()), outcomes)
     _write_third(build, waiting, outcomes, marks, taxonomy)

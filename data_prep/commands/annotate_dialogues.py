@@ -63,11 +63,13 @@ def export(
     loaded = _dialogues(dialogues, rules, build)
     sheets = annotation.assign(loaded, annotator, each, seed)
     refuse_to_overwrite(out, annotator, annotation.layout(rules))
-    for name, own in sheets.items():
-        for file in annotation.write_sheet(build.folder, name, own, rules):
-            build.output(file, len(own))
-    found = {dialogue.language for dialogue in loaded}
-    annotation.write_guide(build.folder / "guide.txt", rules, [language for language in rules.languages if language in found])
+    for name, assigned in sheets.items():
+        for file in annotation.write_sheet(build.folder, name, assigned, rules):
+            build.output(file, len(assigned))
+    languages = {dialogue.language for dialogue in loaded}
+    annotation.write_guide(
+        build.folder / "guide.txt", rules, [language for language in rules.languages if language in languages]
+    )
     build.output("guide.txt")
     build.finish(console)
 

@@ -43,8 +43,8 @@ def compare(
     """
     if value not in get_args(Value):
         raise UserError(f"--value: unknown value {value!r}: value or expected")
-    found = compare_runs(read_runs(runs), cast(Value, value))
-    tables, figures = tables_of(found), figures_of(found)
+    comparison = compare_runs(read_runs(runs), cast(Value, value))
+    tables, figures = tables_of(comparison), figures_of(comparison)
     if out is not None:
         write_text(out / "compare.md", "\n".join(to_markdown(table) for table in tables))
     deliver("compare", figures, tables, out, as_json)

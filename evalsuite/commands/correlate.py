@@ -105,18 +105,18 @@ def correlate(
     verdicts, scores = judgements_of(judgements), of_annotators(gold_scores_of(gold), annotator or [])
     names = {verdict.rubric for verdict in verdicts} | {score.rubric for score in scores}
     rubrics = {name: known for name in sorted(names) if (known := known_rubric(name))}
-    rubrics |= {own.name: own for own in map(load_rubric, map(str, rubric or []))}
+    rubrics |= {loaded.name: loaded for loaded in map(load_rubric, map(str, rubric or []))}
     left_out: list[str] = [] if dialogues else [_WITHOUT]
     held = read_dialogues(dialogues) if dialogues else None
-    found = correlations(verdicts, scores, held, figure, Pairing(by, kind), levels, left_out, rubrics)
+    rows = correlations(verdicts, scores, held, figure, Pairing(by, kind), levels, left_out, rubrics)
     for line in left_out:
         print(f"left out: {line}", file=sys.stderr)
-    tables = against([*correlation_tables(found), *alignment_tables(found)], versus)
-    deliver("correlation", {"correlation": [each.row() for each in found]}, tables, out, as_json)
+    tables = against([*correlation_tables(rows), *alignment_tables(rows)], versus)
+    deliver("correlation", {"correlation": [row.row() for row in rows]}, tables, out, as_json)
 
 
-def _choice(option: str, given: str, known: tuple[T, ...]) -> T:
+def _choice(option: str, text: str, known: tuple[T, ...]) -> T:
     for name in known:
-        if given == name:
+        if text == name:
             return name
-    raise UserError(f"{option}: unknown {option.removeprefix('--')} {given!r}: {near(given, known)}")
+    raise UserError(f"{option}: unknown {option.removeprefix('--')} {text!r}: {near(text, known)}")

@@ -23,11 +23,11 @@ ValueOption = Annotated[
 AgainstOption = Annotated[str | None, typer.Option("--against", metavar="emoharbor", help="The paper's figures below ours.")]
 
 
-def value_of(given: str) -> Value:
+def value_of(text: str) -> Value:
     """A checked `--value`."""
-    if given not in get_args(Value):
-        raise UserError(f"--value: unknown value {given!r}: {near(given, get_args(Value))}")
-    return cast(Value, given)
+    if text not in get_args(Value):
+        raise UserError(f"--value: unknown value {text!r}: {near(text, get_args(Value))}")
+    return cast(Value, text)
 
 
 def discriminate(
@@ -69,8 +69,10 @@ def discriminate(
     if scores is not None:
         if value != "value":
             raise UserError("--value: belongs to --run; a sheet of scores has one score a row")
-        found = discrimination.discriminate(*discrimination.read_ratings(scores))
-        deliver("discriminate", found.figures(), against(discrimination_tables.tables(found), versus), out, as_json)
+        discriminated = discrimination.discriminate(*discrimination.read_ratings(scores))
+        deliver(
+            "discriminate", discriminated.figures(), against(discrimination_tables.tables(discriminated), versus), out, as_json
+        )
         return
     assert run is not None
     records = read_run(run.name, run)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.errors import UserError
-from core.judge_prompts import told
+from core.judge_prompts import transcript_of_turns
 from core.prompts import PromptPack
 from core.records import Dialogue, Language, Turn, dialogue_id
 from core.specs import ModelSpec
@@ -162,7 +162,7 @@ class Person:
         if self.thinker is None:
             return None
         system = self.prompts.render(self.language, "thinker_system.j2", profile=self.profile)
-        memory = told(turns, self.language, states=True)
+        memory = transcript_of_turns(turns, self.language, states=True)
         user = self.prompts.render(self.language, "thinker.j2", transcript=memory, start=self.start)
         return utterance(await self._ask(self.thinker, "thinker", len(turns), system, user))
 
@@ -171,7 +171,7 @@ class Person:
         system = self.prompts.render(
             self.language, "talker_system.j2", profile=self.profile, endings=phrases, thinks=thought is not None
         )
-        memory = told(turns, self.language, states=True, thought=thought)
+        memory = transcript_of_turns(turns, self.language, states=True, thought=thought)
         user = self.prompts.render(self.language, "talker.j2", transcript=memory, start=self.start)
         said = utterance(await self._ask(self.talker, "talker", len(turns), system, user))
         return Utterance(said.text, said.replies, None, not said.stopped and ends(said.text, phrases), said.stopped)

@@ -117,7 +117,7 @@ def members(config: FeelConfig) -> list[Member]:
         if "tokens" in config.methods and not resolved.judge.endpoint.top_logprobs:
             raise UserError(f"model {resolved.judge.name}: its endpoint gives no token probabilities (top_logprobs: 0)")
         assert resolved.rubric is not None, "loaded, so that it is checked"
-        found.append(Member(entry, resolved, resolved.judge_prompts.given(persona=entry.persona)))
+        found.append(Member(entry, resolved, resolved.judge_prompts.with_values(persona=entry.persona)))
     for a, b in itertools.combinations(found, 2):  # by model's name and persona a judge is known, in records and to servers
         if a.spec.name == b.spec.name and (a.spec != b.spec or a.entry.persona == b.entry.persona):
             raise UserError(f"judges: {a.entry.model} and {b.entry.model} are both named {a.spec.name}: rename one")
