@@ -21,8 +21,8 @@ from core.rubrics import Rubric
 from core.specs import ModelSpec
 from data_prep.profiles.record import Profile
 from data_prep.role_play.mix import RoleSftConfig
-from evalsuite.frameworks.feel import FeelConfig
 from evalsuite.runs.config import EvalConfig
+from evalsuite.runs.framework import entries, framework_of
 from train.recipes import DataArguments, RankArguments, RoleArguments
 
 FOLDER = Path(__file__).parent / "reference"
@@ -36,7 +36,7 @@ RECORDS = [kind for kind in vars(records).values() if isinstance(kind, type) and
 MODELS: dict[str, tuple[str, Sequence[type[BaseModel]]]] = {
     "records": ("Records", [kind for kind in RECORDS if kind is not records.Record] + [Profile]),
     "specs": ("Model specs", [ModelSpec]),
-    "run-config": ("Run configs", [EvalConfig, FeelConfig]),
+    "run-config": ("Run configs", [EvalConfig, *(framework_of(name).config_model for name in entries())]),
     "rubrics": ("Rubrics", [Rubric]),
     "role-sft-config": ("The simulator's training set", [RoleSftConfig]),
 }
@@ -88,6 +88,10 @@ def models_page(title: str, models: Sequence[type[BaseModel]]) -> str:
     sections: dict[str, str] = {}
     for model in models:
         schema = model.model_json_schema()
+        inherited: dict[str, Any] = next(
+            (above.model_json_schema()["properties"] for above in models if above in model.__mro__[1:]), {}
+        )
+        schema["properties"] = {name: part for name, part in schema["properties"].items() if inherited.get(name) != part}
         sections.setdefault(model.__name__, section(model.__name__, schema))
         for name, part in schema.get("$defs", {}).items():
             sections.setdefault(name, section(name, part))

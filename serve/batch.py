@@ -1,12 +1,13 @@
-"""Many calls at once: bounded concurrency, and a batch of questions to one model that resumes from its store."""
+"""Many calls at once: jobs that are answered from a store or by models, and a batch of questions to one model."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from rich.console import Console
 
@@ -23,6 +24,8 @@ from serve.progress import CallProgress
 from serve.store import Store
 
 T = TypeVar("T")
+J = TypeVar("J")
+R = TypeVar("R")
 
 
 async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
@@ -47,6 +50,73 @@ async def in_flight(jobs: Iterable[T], work: Callable[[T], Awaitable[None]], wid
     await together(worker() for _ in range(min(width, len(listed))))
 
 
+class Desk(Protocol):
+    """Where jobs are answered: the client that asks, the servers behind it, and what is shown of the work."""
+
+    @property
+    def console(self) -> Console:
+        """Where progress is shown."""
+
+    def client(self, endpoints: Mapping[str, str], offline: bool) -> ChatClient:
+        """A client on the store. With `offline` it raises `NotStored` for what is not in there."""
+
+    def servers(self) -> AbstractContextManager[Mapping[str, str]]:
+        """Base URLs by model name, for the time of asking. Launches what is not up yet."""
+
+    async def check(self, client: ChatClient) -> None:
+        """Raise `UserError` when a model is not served."""
+
+
+@dataclass(frozen=True, repr=False)  # asyncio.run asks for it: seconds, and a string as large as all records together
+class Answers(Generic[R]):
+    """Results in the order of the jobs, and the client that they came through, with its tallies and failures.
+
+    `rate` says how fast the work went; it is None where the store held every answer.
+    """
+
+    results: list[R]
+    client: ChatClient
+    rate: str | None
+
+
+def answered(
+    desk: Desk,
+    jobs: Sequence[J],
+    work: Callable[[ChatClient, J], Awaitable[R]],
+    title: str,
+    unit: str,
+    tries: Callable[[ChatClient, J], int] = lambda client, job: 0,
+) -> Answers[R]:
+    """Do `work` on every job: from the store where it holds all answers, else with servers up.
+
+    `title` and `unit` are what the progress bar shows and counts. `tries` says in how many earlier tries a job failed: such
+    jobs come last, so that they keep nothing else from being asked.
+    """
+
+    async def everything(endpoints: Mapping[str, str], offline: bool) -> Answers[R]:
+        results: dict[int, R] = {}
+        console = Console(quiet=True) if offline else desk.console
+        async with desk.client(endpoints, offline) as client:
+            if not offline:
+                await desk.check(client)
+            with CallProgress(len(jobs), client, console, title, unit) as progress:
+
+                async def one(place: int) -> None:
+                    results[place] = await work(client, jobs[place])
+                    progress.step()
+
+                order = sorted(range(len(jobs)), key=lambda place: tries(client, jobs[place]))
+                await in_flight(order, one, client.width)
+                rate = None if offline else progress.rate()
+        return Answers([results[place] for place in range(len(jobs))], client, rate)
+
+    try:
+        return asyncio.run(everything({}, offline=True))
+    except NotStored:
+        with desk.servers() as endpoints:
+            return asyncio.run(everything(endpoints, offline=False))
+
+
 class Batch:
     """Questions to one model, many at once. Use as a context manager.
 
@@ -61,58 +131,59 @@ class Batch:
     ) -> None:
         if base_url and (problem := problem_of(base_url)):
             raise UserError(f"--base-url: {problem}")
-        self.spec = spec
-        self._store, self._console, self._concurrency = store, console, concurrency
+        self.spec, self.console = spec, console
+        self._store, self._concurrency = store, concurrency
         self._endpoints = {spec.name: base_url} if base_url else {}
-        self._servers = ExitStack()
+        self._launched = ExitStack()
 
     def __enter__(self) -> Batch:
         with ExitStack() as opened:
             opened.enter_context(locked(self._store.with_name(f".{self._store.name}.lock"), f"call store {self._store}"))
             self._calls = Store(self._store)
             opened.callback(self._calls.close)
-            self._servers = opened.pop_all()
+            self._launched = opened.pop_all()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._servers.close()
+        self._launched.close()
+
+    def client(self, endpoints: Mapping[str, str], offline: bool) -> ChatClient:
+        """See `Desk`."""
+        return ChatClient(self._calls, endpoints, self._concurrency, offline=offline)
+
+    @contextmanager
+    def servers(self) -> Iterator[Mapping[str, str]]:
+        """See `Desk`."""
+        if not self._endpoints and self.spec.endpoint.base_url is None:
+            plans = plan_servers([self.spec], self._store.parent / "logs")
+            self._endpoints = dict(self._launched.enter_context(Servers(plans)).endpoints)
+        yield self._endpoints
+
+    async def check(self, client: ChatClient) -> None:
+        """See `Desk`."""
+        await client.check(self.spec, [self.spec.served_name()])
 
     def ask(self, questions: Sequence[Question], unit: str) -> list[Reply | Unanswered]:
         """The replies, in the order of the questions, or why there is none. `unit` is what the progress bar counts."""
-        try:
-            return asyncio.run(self._ask(questions, unit, offline=True))
-        except NotStored:
-            if not self._endpoints and self.spec.endpoint.base_url is None:
-                plans = plan_servers([self.spec], self._store.parent / "logs")
-                self._endpoints = dict(self._servers.enter_context(Servers(plans)).endpoints)
-            return asyncio.run(self._ask(questions, unit, offline=False))
+        said: set[tuple[str, int | None]] = set()  # a server says much the same of every question
+        failed = self._calls.failed_keys()
 
-    async def _ask(self, questions: Sequence[Question], unit: str, offline: bool) -> list[Reply | Unanswered]:
-        replies: dict[int, Reply | Unanswered] = {}
-        told: set[tuple[str, int | None]] = set()
-        async with ChatClient(self._calls, self._endpoints, self._concurrency, offline=offline) as client:
-            if not offline:
-                await client.check(self.spec, [self.spec.served_name()])
-            console = Console(quiet=True) if offline else self._console
-            with CallProgress(len(questions), client, console, self.spec.name, unit) as progress:
+        async def reply(client: ChatClient, question: Question) -> Reply | Unanswered:
+            try:
+                return await client.ask(self.spec, question)
+            except Unanswered as error:
+                if (error.outcome, error.status) not in said:
+                    said.add((error.outcome, error.status))
+                    self._say(f"{'rejected' if error.outcome == 'rejected' else 'lost'}: {error}")
+                return error
 
-                async def one(index: int) -> None:
-                    try:
-                        replies[index] = await client.ask(self.spec, questions[index])
-                    except Unanswered as error:
-                        replies[index] = error
-                        kind = (error.outcome, error.status)
-                        if kind not in told:  # a server says much the same of every question
-                            told.add(kind)
-                            said = "rejected" if error.outcome == "rejected" else "lost"
-                            console.print(f"{said}: {error}", highlight=False, markup=False, soft_wrap=True)
-                    progress.step()
+        def tries(client: ChatClient, question: Question) -> int:
+            return failed.get(client.key(self.spec, question), 0) if failed else 0
 
-                failed = self._calls.failed_keys()  # in earlier tries: they come last
-                places = list(range(len(questions)))
-                if failed:
-                    places.sort(key=lambda index: failed.get(client.key(self.spec, questions[index]), 0))
-                await in_flight(places, one, client.width)
-            if client.threshold.cause:
-                console.print(f"ended early: {client.threshold.cause}", highlight=False, markup=False, soft_wrap=True)
-        return [replies[index] for index in range(len(questions))]
+        answers = answered(self, questions, reply, self.spec.name, unit, tries)
+        if cause := answers.client.threshold.cause:
+            self._say(f"ended early: {cause}")
+        return answers.results
+
+    def _say(self, text: str) -> None:
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -30,11 +30,9 @@ FILES = {
     for room in MAY_IMPORT
     for path in (ROOT / room).rglob("*.py")
 }
-UNFINISHED = {  # imports (importer, imported) that still point the wrong way; the rules below pass them over
-    ("evalsuite.runs.config", "evalsuite.runs.shards"),
-    ("evalsuite.frameworks.feel", "evalsuite.role_play.seekers"),
-    ("evalsuite.frameworks.feel", "evalsuite.runner.pipeline"),
-}
+UNFINISHED: set[tuple[str, str]] = (
+    set()
+)  # imports (importer, imported) that still point the wrong way; the rules below pass them over
 
 
 def imports(name: str) -> set[str]:

@@ -1,11 +1,10 @@
-"""A base and a LoRA adapter on it, side by side: how likely given lines are to each, and what each says next."""
+"""A base and a LoRA adapter on it, side by side: how likely lines are to each, and what each says next."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,10 +13,8 @@ from rich.console import Console
 from rich.progress import track
 
 from core.errors import UserError
-from serve.checkpoints.lora import WEIGHTS, adapter_rank
-from serve.checkpoints.model_card import read_training
-from train.chat_templates import IGNORED, encode_stock
-from train.examples import Prepared
+from train.examples import IGNORED, Prepared, encode_stock
+from train.models import adapter_switched_on, greedy_lines
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -31,54 +28,40 @@ HEAD_TOKENS = 512  # scored tokens whose logits are held at a time
 NEW_TOKENS = 64
 
 
-def load_adapter(base: PreTrainedModel, folder: Path) -> PeftModel:
-    """The base with a role adapter on it. Raises `UserError` for a folder that is none, half written, or of another base."""
-    from peft import PeftModel, get_peft_model_state_dict
-    from safetensors import safe_open
-
-    adapter_rank(folder, "--adapter")
-    training = read_training(folder)
-    if training is not None and training.kind != "role":
-        raise UserError(f"--adapter: {folder} is a ranker, not a seeker simulator")
-    try:
-        model = PeftModel.from_pretrained(base, str(folder))
-    except (RuntimeError, ValueError, KeyError) as error:
-        raise UserError(
-            f"--adapter: base and adapter do not fit: {folder}: {str(error).strip().splitlines()[-1].strip()}"
-        ) from None
-    with safe_open(folder / WEIGHTS, "np") as stored:
-        other = set(stored.keys()) ^ set(get_peft_model_state_dict(model))
-    if other:
-        raise UserError(f"--adapter: base and adapter do not fit: {folder}: {len(other)} tensors, for example {min(other)}")
-    return model.eval()
-
-
-def batches(lengths: Sequence[int], budget: int = BATCH_TOKENS) -> list[list[int]]:
+def token_batches(lengths: Sequence[int], budget: int = BATCH_TOKENS) -> list[list[int]]:
     """Indices in batches of similar length, each of at most `budget` tokens with padding (a longer one alone)."""
-    found: list[list[int]] = []
+    batches: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda i: lengths[i]):
-        if not found or (len(found[-1]) + 1) * lengths[index] > budget:
-            found.append([])
-        found[-1].append(index)
-    return found
+        if not batches or (len(batches[-1]) + 1) * lengths[index] > budget:
+            batches.append([])
+        batches[-1].append(index)
+    return batches
 
 
-def _progress(found: list[list[int]], what: str) -> Iterable[list[int]]:
+def _progress(batches: list[list[int]], what: str) -> Iterable[list[int]]:
     console = Console(stderr=True)
-    return track(found, what, console=console, transient=True, disable=not console.is_terminal)
+    return track(batches, what, console=console, transient=True, disable=not console.is_terminal)
 
 
 @dataclass
 class BaseAndAdapter:
-    """A base with an adapter on it; `autocast` gives the context that the recipe's precision asks for."""
+    """A base with an adapter on it (`train.models.load_adapters`)."""
 
     peft: PeftModel
+    """The model, in evaluation mode."""
     tokenizer: PreTrainedTokenizerBase
+    """The base's."""
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
+    """Gives the context that the recipe's precision asks for."""
     budget: int = BATCH_TOKENS
+    """Tokens of a batch, padding included."""
 
-    def _as(self, voice: str) -> AbstractContextManager[Any]:
-        return self.peft.disable_adapter() if voice == "base" else nullcontext()
+    @contextmanager
+    def _as(self, voice: str) -> Iterator[None]:
+        import torch
+
+        with torch.inference_mode(), adapter_switched_on(self.peft, None if voice == "base" else 0), self.autocast():
+            yield
 
     def nll(self, rows: Sequence[Row], voice: str, what: str) -> Floats:
         """Negative log-likelihood of each row's labelled tokens, summed, in nats: [rows]. `voice` is base or adapter.
@@ -88,6 +71,8 @@ class BaseAndAdapter:
         """
         import torch
 
+        from train.batches import padded
+
         inner: PreTrainedModel = self.peft.get_base_model()
         head = inner.get_output_embeddings()
         for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
@@ -96,22 +81,14 @@ class BaseAndAdapter:
                     f"base: its config sets {name}, which this comparison does not apply: its perplexity would be wrong"
                 )
         sums = np.zeros(len(rows))
-        for batch in _progress(batches([len(row["input_ids"]) for row in rows], self.budget), what):
-            width = max(len(rows[i]["input_ids"]) for i in batch)
-            ids = torch.zeros((len(batch), width), dtype=torch.long)
-            mask = torch.zeros_like(ids)
-            labels = torch.full_like(ids, IGNORED)
-            for place, index in enumerate(batch):
-                size = len(rows[index]["input_ids"])
-                ids[place, :size] = torch.tensor(rows[index]["input_ids"])
-                labels[place, :size] = torch.tensor(rows[index]["labels"])
-                mask[place, :size] = 1
-            ids, mask, labels = (each.to(inner.device) for each in (ids, mask, labels[:, 1:]))
+        for batch in _progress(token_batches([len(row["input_ids"]) for row in rows], self.budget), what):
+            ids = padded([rows[i]["input_ids"] for i in batch], 0).to(inner.device)
+            mask = padded([[1] * len(rows[i]["input_ids"]) for i in batch], 0).to(inner.device)
+            labels = padded([rows[i]["labels"] for i in batch], IGNORED).to(inner.device)[:, 1:]
             scored = labels != IGNORED
-            wanted = labels[scored]
-            with torch.inference_mode(), self._as(voice), self.autocast():
+            with self._as(voice):
                 hidden = inner.base_model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
-                parts = zip(hidden[:, :-1][scored].split(HEAD_TOKENS), wanted.split(HEAD_TOKENS), strict=True)
+                parts = zip(hidden[:, :-1][scored].split(HEAD_TOKENS), labels[scored].split(HEAD_TOKENS), strict=True)
                 losses = [torch.nn.functional.cross_entropy(head(h).float(), w, reduction="none") for h, w in parts]
             summed = torch.zeros(len(batch), dtype=torch.float64, device=inner.device)
             summed.index_add_(0, scored.nonzero()[:, 0], torch.cat(losses).double())
@@ -120,31 +97,12 @@ class BaseAndAdapter:
 
     def lines(self, prompts: Sequence[list[int]], voice: str, what: str) -> list[tuple[str, bool]]:
         """The greedy continuation of each prompt (token ids), and whether it ended within `NEW_TOKENS`."""
-        import torch
-
-        inner: PreTrainedModel = self.peft.get_base_model()
-        end = self.tokenizer.convert_tokens_to_ids("<|im_end|>")
-        ends = sorted({end, self.tokenizer.eos_token_id} - {None})
-        found: dict[int, tuple[str, bool]] = {}
-        for batch in _progress(batches([len(prompt) for prompt in prompts], self.budget), what):
-            width = max(len(prompts[i]) for i in batch)
-            ids = torch.tensor([[end] * (width - len(prompts[i])) + prompts[i] for i in batch], device=inner.device)
-            mask = torch.tensor([[0] * (width - len(prompts[i])) + [1] * len(prompts[i]) for i in batch], device=inner.device)
-            with torch.inference_mode(), self._as(voice), self.autocast():
-                said = inner.generate(
-                    input_ids=ids,
-                    attention_mask=mask,
-                    max_new_tokens=NEW_TOKENS,
-                    do_sample=False,
-                    num_beams=1,
-                    repetition_penalty=1.0,  # some bases' generation config sets one, and it applies to greedy search, too
-                    eos_token_id=ends,
-                    pad_token_id=end,
-                )
-            for index, tokens in zip(batch, said[:, width:].tolist(), strict=True):
-                stop = next((place for place, token in enumerate(tokens) if token in ends), None)
-                found[index] = (self.tokenizer.decode(tokens[:stop], skip_special_tokens=True).strip(), stop is not None)
-        return [found[index] for index in range(len(prompts))]
+        lines: dict[int, tuple[str, bool]] = {}
+        for batch in _progress(token_batches([len(prompt) for prompt in prompts], self.budget), what):
+            with self._as(voice):
+                generated = greedy_lines(self.peft.get_base_model(), self.tokenizer, [prompts[i] for i in batch], NEW_TOKENS)
+            lines.update(zip(batch, generated, strict=True))
+        return [lines[index] for index in range(len(prompts))]
 
 
 def stock_rows(prepared: Prepared, tokenizer: PreTrainedTokenizerBase) -> list[Row]:

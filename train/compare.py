@@ -27,9 +27,8 @@ from core.tables import Estimate, Table, to_console, to_markdown
 from data_prep.line_checks import MACHINE, SUPPORTER, distinct, says, units
 from data_prep.role_play.examples import RoleExample
 from serve.checkpoints.lora import WEIGHTS, adapter_rank
-from train.base_and_adapter import NEW_TOKENS, BaseAndAdapter, Floats, load_adapter, stock_rows
-from train.chat_templates import IGNORED, chatml, encode_prompt
-from train.examples import Prepared, prepare_role, read_role
+from train.base_and_adapter import NEW_TOKENS, BaseAndAdapter, Floats, stock_rows
+from train.examples import IGNORED, Prepared, chatml, encode_prompt, prepare_role, read_role
 
 if TYPE_CHECKING:
     from train.recipes import Recipe
@@ -269,10 +268,8 @@ def compare(
 
     python -m train compare configs/train/esc_role_embedded.yaml --adapter runs/role/adapter --out runs/role/compare
     """
-    import torch
-
+    from train.models import load_adapters, load_base, load_tokenizer, precision
     from train.recipes import read_recipe
-    from train.session import load_base, load_tokenizer
 
     recipe = read_recipe(config, context.args)
     if recipe.task != "role":
@@ -282,9 +279,9 @@ def compare(
     examples, left_out = read_held_out(recipe, path)
     tokenizer = load_tokenizer(recipe)
     prepared = prepare_role(path, examples, tokenizer, max_length)
-    model = load_adapter(load_base(recipe), adapter).to(recipe.training.device)
-    autocast = partial(torch.autocast, recipe.training.device.type, torch.bfloat16, enabled=recipe.training.bf16)
-    figures, said = make_comparison(BaseAndAdapter(model, tokenizer, autocast), prepared, lines, draw_seed, max_length)
+    model = load_adapters(load_base(recipe), recipe, {adapter.name: adapter}).to(recipe.training.device)
+    pair = BaseAndAdapter(model, tokenizer, partial(precision, recipe))
+    figures, said = make_comparison(pair, prepared, lines, draw_seed, max_length)
     figures |= {
         "left_out": left_out,
         "base": recipe.model.model_name_or_path,

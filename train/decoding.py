@@ -1,4 +1,4 @@
-"""A ranker's answers as a constrained server gives them: greedily, digit after digit, each among the scale's tokens and given
+"""A ranker's answers as a constrained server gives them: greedily, digit after digit, each among the scale's tokens and after
 the digits before it (the model's own, not the right ones). Scoring a test split and validation in training both decode here.
 
 Shapes: R rows (examples) in a batch, T tokens, D digits of the longest answer, S scores of the scale.
@@ -15,12 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.scores.rank_sft import RankExample
-from train.prefix_tree import alike, tree
 
 if TYPE_CHECKING:
     import torch
-
-    from train.last_layer import LastLayer
 
 Shares = NDArray[np.float64]
 
@@ -48,19 +45,20 @@ def units(examples: Sequence[RankExample], prompts: Sequence[list[int]], fits: S
     for place, example in enumerate(examples):
         if fits[place]:
             of_dialogue[example.dialogue_id].append(place)
-    found = []
+    dialogues = []
     for places in of_dialogue.values():
-        own = [prompts[place] for place in places]
-        shared = next((i for i, column in enumerate(zip(*own, strict=False)) if len(set(column)) > 1), len(min(own, key=len)))
-        common = min(shared, *(len(prompt) - 1 for prompt in own))
-        found.append(Unit(tuple(places), own[0][:common], tuple(prompt[common:] for prompt in own)))
-    return found
+        sequences = [prompts[place] for place in places]
+        columns = enumerate(zip(*sequences, strict=False))
+        shared = next((i for i, column in columns if len(set(column)) > 1), min(map(len, sequences)))
+        head = min(shared, *(len(sequence) - 1 for sequence in sequences))
+        dialogues.append(Unit(tuple(places), sequences[0][:head], tuple(sequence[head:] for sequence in sequences)))
+    return dialogues
 
 
-def batched(found: Sequence[Unit], batch_tokens: int) -> Iterator[list[Unit]]:
+def batched(dialogues: Sequence[Unit], batch_tokens: int) -> Iterator[list[Unit]]:
     """Units of like length together, the longest first: a batch that is too large for the memory is the first one."""
     batch: list[Unit] = []
-    for unit in sorted(found, key=lambda unit: -unit.cached):
+    for unit in sorted(dialogues, key=lambda unit: -unit.cached):
         if batch and (len(batch) + 1) * batch[0].cached > batch_tokens:
             yield batch
             batch = []
@@ -69,45 +67,29 @@ def batched(found: Sequence[Unit], batch_tokens: int) -> Iterator[list[Unit]]:
         yield batch
 
 
-def decode(model: Any, batch: Sequence[Unit], tokens: Sequence[int], digits: int) -> Shares:
+class Decoder:
     """Probabilities [R, digits, S] over `tokens` of a batch's answers; the model has to be in evaluation mode."""
-    import torch
 
-    with torch.inference_mode():
-        ids, mask = _left([unit.head for unit in batch], model.device)
-        cache = _forward(model, ids, mask, None).past_key_values
-        owner = torch.tensor([number for number, unit in enumerate(batch) for _ in unit.tails], device=model.device)
-        cache.batch_select_indices(owner)
-        ids, fresh = _left([tail for unit in batch for tail in unit.tails], model.device)
-        mask = torch.cat([mask[owner], fresh], 1)
-        scale = torch.tensor(list(tokens), device=model.device)
-        logits = _forward(model, ids, mask, cache).logits[:, -1, scale]
-        return greedy(model, logits, mask, cache, scale, digits).cpu().numpy()
+    def __call__(self, model: Any, batch: Sequence[Unit], tokens: Sequence[int], digits: int) -> Shares:
+        import torch
 
+        from train.batches import left_padded
 
-def decode_kept(model: Any, batch: Sequence[Unit], tokens: Sequence[int], way: LastLayer) -> Shares:
-    """`decode` of answers of one digit [R, 1, S] by way of what is kept: further adapters read no dialogue again."""
-    import torch
+        with torch.inference_mode():
+            # What stands in for the padding is masked, so any token will do.
+            ids, mask = (tensor.to(model.device) for tensor in left_padded([unit.head for unit in batch], 0))
+            cache = _forward(model, ids, mask, None).past_key_values
+            owner = torch.tensor([number for number, unit in enumerate(batch) for _ in unit.tails], device=model.device)
+            cache.batch_select_indices(owner)
+            ids, fresh = (tensor.to(model.device) for tensor in left_padded([t for unit in batch for t in unit.tails], 0))
+            mask = torch.cat([mask[owner], fresh], 1)
+            scale = torch.tensor(list(tokens), device=model.device)
+            logits = _forward(model, ids, mask, cache).logits[:, -1, scale]
+            return greedy(model, logits, mask, cache, scale, digits).cpu().numpy()
 
-    found, scale = [], torch.tensor(list(tokens), device=model.device)
-    for unit in batch:
-        prompts = [unit.head + tail for tail in unit.tails]
-        shares = torch.empty(len(prompts), len(scale), dtype=torch.float64, device=model.device)
-        for group in alike(prompts, [""] * len(prompts)):  # as in training: in the paper's order each is a row
-            made = tree([prompts[n] for n in group])
-            row = {
-                "input_ids": made.ids,
-                "position_ids": made.positions,
-                "until": made.until,
-                "places": [path[-1] for path in made.paths],
-                "labels": [0] * len(made.paths),  # any: each of the places is asked
-            }
-            inputs = {name: torch.tensor([values], device=model.device) for name, values in row.items()}
-            with torch.inference_mode():
-                logits = way.logits(model, inputs | {"lengths": torch.tensor([len(made.ids)])}, scale)
-            shares[group] = logits[0].double().softmax(-1)
-        found.append(shares)
-    return torch.cat(found)[:, None].cpu().numpy()
+    def take_spared(self) -> float:
+        """Seconds of reading that were spared since this was last asked, because an earlier adapter had read the same."""
+        return 0.0
 
 
 def greedy(model: Any, logits: torch.Tensor, mask: torch.Tensor, cache: Any, scale: torch.Tensor, digits: int) -> torch.Tensor:
@@ -118,28 +100,21 @@ def greedy(model: Any, logits: torch.Tensor, mask: torch.Tensor, cache: Any, sca
     """
     import torch
 
-    found: list[torch.Tensor] = []
+    shares: list[torch.Tensor] = []
     for step in range(digits):
         if step:
-            ids = scale[found[-1].argmax(1)][:, None]  # the first of equals
+            ids = scale[shares[-1].argmax(1)][:, None]  # the first of equals
             mask = torch.cat([mask, torch.ones_like(ids)], 1)
             logits = _forward(model, ids, mask, cache).logits[:, -1, scale]
-        found.append(logits.double().softmax(-1))
-    return torch.stack(found, 1)
-
-
-def _left(rows: Sequence[list[int]], device: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids and mask [rows, longest], padded on the left. What stands in for the padding is masked, so any token will do."""
-    import torch
-
-    longest = max(map(len, rows))
-    ids = torch.tensor([[0] * (longest - len(row)) + row for row in rows], device=device)
-    return ids, torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows], device=device)
+        shares.append(logits.double().softmax(-1))
+    return torch.stack(shares, 1)
 
 
 def _forward(model: Any, ids: torch.Tensor, mask: torch.Tensor, cache: Any) -> Any:
     """The model's output for `ids`, the last tokens of `mask`: a token's position is the count of unmasked ones before it."""
-    positions = (mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+    from train.batches import positions_of
+
+    positions = positions_of(mask)[:, -ids.shape[1] :]
     return model(
         input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=1
     )

@@ -10,53 +10,40 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from core.errors import UserError, run_cli
-from train.examples import prepare_role, read_role
-from train.export import export_adapter, trained_steps
-from train.output import check_same_everywhere, finished, open_output
-from train.recipes import Recipe, RoleArguments, parse_recipe
-from train.session import (
-    Built,
-    add_settings_log,
-    check_one_gpu,
-    fit,
-    load_base,
-    load_tokenizer,
-    note_slow_products,
-    say,
-    set_up_logging,
-)
+from core.errors import run_cli
+from train.examples import check_disjoint, prepare_role, read_role
+from train.models import load_base, load_tokenizer
+from train.output import export_adapter, finished, open_output, trained_steps
+from train.recipes import Recipe, RoleArguments, lora_config, parse_recipe
+from train.session import check_machine, say, set_up_wandb, settings_log
 
 
-def build(recipe: Recipe[RoleArguments]) -> Built | None:
-    """Check everything, then load the base; None when the adapter is there already."""
-    from train.lora import lora_config
-    from train.role_trainer import RoleTrainer, SampleLines, perplexity
+def main(recipe: Recipe[RoleArguments]) -> None:
+    from train.role_trainer import RoleTrainer, SampleLines, perplexity  # torch is slow to load, and errors come first
 
-    check_one_gpu(recipe)
     data, training = recipe.data, recipe.training
+    check_machine(recipe)
     peft_config = lora_config(recipe.model)
+
+    # Data
     tokenizer = load_tokenizer(recipe)
-    sets = []
-    for name, limit, seed in (
-        ("train_file", data.max_train_examples, training.seed),
-        ("valid_file", data.max_valid_examples, 0),
-    ):
-        path = Path(getattr(data, name))
-        sets.append(prepare_role(path, read_role(path, limit, seed), tokenizer, training.max_length))
-        say(sets[-1].summary())
-    train, valid = sets
-    if {e.id for e in train.examples} & {e.id for e in valid.examples}:
-        raise UserError(
-            f"{data.valid_file}: shares dialogues with {data.train_file}: the held-out perplexity would mean nothing"
-        )
-    resume = open_output(recipe, sets)
-    check_same_everywhere(recipe, resume)
+    train_file, valid_file = Path(data.train_file), Path(data.valid_file)
+    train_examples = read_role(train_file, data.max_train_examples, training.seed)
+    train = prepare_role(train_file, train_examples, tokenizer, training.max_length)
+    say(train.summary())
+    valid = prepare_role(valid_file, read_role(valid_file, data.max_valid_examples), tokenizer, training.max_length)
+    say(valid.summary())
+    check_disjoint(train, valid)
+
+    # Output folder
+    checkpoint = open_output(recipe, train, valid)
     if finished(recipe):
-        return None
-    set_up_logging(recipe)
-    note_slow_products(recipe)
-    out = Path(training.output_dir)
+        say(f"already trained: {training.output_dir}/adapter")
+        return
+
+    # Model and trainer
+    set_up_wandb(recipe)
+    samples = SampleLines(valid.examples[: data.samples], tokenizer, Path(training.output_dir))
     trainer = RoleTrainer(
         model=load_base(recipe),
         args=training,
@@ -65,39 +52,36 @@ def build(recipe: Recipe[RoleArguments]) -> Built | None:
         processing_class=tokenizer,
         peft_config=peft_config,
         compute_metrics=perplexity,
-        callbacks=[SampleLines(valid.examples[: data.samples], tokenizer, out)],
+        callbacks=[samples, settings_log(recipe, train, valid)],
     )
-    add_settings_log(trainer, recipe, sets)
-    return Built(trainer, sets, resume)
+    say(f"{training.world_size} process(es); trainable parameters {trainer.model.num_parameters(only_trainable=True):,}")
 
+    # Train
+    if checkpoint:
+        say(f"resuming from {checkpoint}")
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
 
-def main(recipe: Recipe[RoleArguments]) -> None:
-    from train.role_trainer import SampleLines
-
-    built = build(recipe)
-    if built is None:
-        say(f"already trained: {recipe.training.output_dir}/adapter")
-        return
-    fit(built)
-    trainer, sets = built.trainer, built.sets
-    found = trainer.evaluate()
-    trainer.remove_callback(SampleLines)  # the base's lines are not samples of what was trained
+    # Evaluate
+    figures = trainer.evaluate()
+    trainer.remove_callback(samples)  # the base's lines are not samples of what was trained
     # After training: before it, DeepSpeed has no engine to evaluate with below stage 3.
     with trainer.accelerator.unwrap_model(trainer.model).disable_adapter():
         base = trainer.evaluate(metric_key_prefix="base")
-    ratio = found["eval_perplexity"] / base["base_perplexity"]
     say(
-        f"perplexity of held-out seeker lines: base {base['base_perplexity']:.3f}, trained {found['eval_perplexity']:.3f} "
-        f"({ratio:.3f} ×), over {found['eval_scored_tokens']:.0f} tokens, dialogues cut to max_length"
+        f"perplexity of held-out seeker lines: base {base['base_perplexity']:.3f}, trained {figures['eval_perplexity']:.3f} "
+        f"({figures['eval_perplexity'] / base['base_perplexity']:.3f} ×), over {figures['eval_scored_tokens']:.0f} tokens, "
+        "dialogues cut to max_length"
     )
+
+    # Save
     metrics = {
-        "valid_perplexity": found["eval_perplexity"],
-        "valid_scored_tokens": found["eval_scored_tokens"],
-        "valid_dialogues": len(sets[1].rows),
+        "valid_perplexity": figures["eval_perplexity"],
+        "valid_scored_tokens": figures["eval_scored_tokens"],
+        "valid_dialogues": len(valid.rows),
         "steps": trained_steps(trainer),
     }
-    folder = export_adapter(trainer, recipe, sets, metrics, {"the base": {"valid_perplexity": base["base_perplexity"]}})
-    say(f"adapter: {folder}")
+    baselines = {"the base": {"valid_perplexity": base["base_perplexity"]}}
+    say(f"adapter: {export_adapter(trainer, recipe, [train, valid], metrics, baselines)}")
 
 
 if __name__ == "__main__":

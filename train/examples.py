@@ -1,4 +1,9 @@
-"""JSONL examples become token ids and labels, and nothing is lost on the way without being counted."""
+"""JSONL examples become token ids and labels, and nothing is lost on the way without being counted.
+
+The chat template is ours: it writes every message as `<|im_start|>role`, newline, text, `<|im_end|>`, newline (ChatML), adds no
+system message of its own (Qwen1.5's and SmolLM2's stock templates do when there is none), and marks the assistant's text and
+its `<|im_end|>` for the loss, so that the model learns to stop. Qwen1.5, InternLM2 and SmolLM2 were all trained on this form.
+"""
 
 from __future__ import annotations
 
@@ -11,28 +16,133 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from core.errors import UserError
 from core.files import check_unique, read_jsonl, sha256_file
+from core.records import Message
 from core.rubrics import Rubric, load_rubric
 from data_prep.role_play.examples import RoleExample
 from data_prep.scores.rank_sft import RankExample
-from train.chat_templates import IGNORED, chatml, encode
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import PreTrainedTokenizerBase
 
 E = TypeVar("E")
+IGNORED = -100  # a label that carries no loss
+CHATML = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' }}"
+    "{% if message['role'] == 'assistant' %}"
+    "{% generation %}{{ message['content'] + '<|im_end|>' }}{% endgeneration %}"
+    "{% else %}{{ message['content'] + '<|im_end|>' }}{% endif %}"
+    "{{ '\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+SAMPLE: list[Message] = [
+    {"role": "system", "content": "You are A."},
+    {"role": "user", "content": "Hello."},
+    {"role": "assistant", "content": "Hi."},
+    {"role": "user", "content": "How are you?"},
+]
+
+
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase, what: str) -> None:
+    """Raise `UserError` unless both turn markers are single tokens: otherwise the base was not made for ChatML."""
+    for marker in ("<|im_start|>", "<|im_end|>"):
+        if len(tokenizer.encode(marker, add_special_tokens=False)) != 1:
+            raise UserError(f"{what}: {marker} is not one token of its tokenizer: this base does not speak ChatML")
+
+
+def chatml(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Our template for this tokenizer: after its beginning-of-text token where its own template writes one (InternLM2's does),
+    because servers prompt with the checkpoint's own template."""
+    if not tokenizer.chat_template or not tokenizer.bos_token:
+        return CHATML
+    text = tokenizer.apply_chat_template(SAMPLE, tokenize=False)
+    return (
+        "{{ bos_token }}" if text.startswith(tokenizer.bos_token) and tokenizer.bos_token != "<|im_start|>" else ""
+    ) + CHATML
+
+
+def serves_alike(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether the tokenizer's own template, which servers use, prompts as ours does when there is a system message."""
+    if not tokenizer.chat_template:
+        return False
+    texts = [
+        tokenizer.apply_chat_template(SAMPLE, chat_template=template, tokenize=False, add_generation_prompt=True)
+        for template in (None, chatml(tokenizer))
+    ]
+    return texts[0] == texts[1]
+
+
+def encode(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], template: str | None = None
+) -> tuple[list[int], list[int]]:
+    """Token ids of a dialogue and labels of the same length: the id where the assistant speaks, `IGNORED` elsewhere.
+
+    `template` is `chatml(tokenizer)`, for callers that encode many.
+    """
+    out = tokenizer.apply_chat_template(
+        list(messages),
+        chat_template=template or chatml(tokenizer),
+        tokenize=True,
+        return_dict=True,
+        return_assistant_tokens_mask=True,
+    )
+    ids = list(out["input_ids"])
+    return ids, [token if marked else IGNORED for token, marked in zip(ids, out["assistant_masks"], strict=True)]
+
+
+def encode_prompt(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], template: str | None = None) -> list[int]:
+    """The tokens before the assistant's next line: what `encode` of the longer dialogue begins with."""
+    out = tokenizer.apply_chat_template(
+        list(messages), chat_template=template or chatml(tokenizer), tokenize=True, return_dict=True, add_generation_prompt=True
+    )
+    return list(out["input_ids"])
+
+
+def encode_stock(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> tuple[list[int], list[int]]:
+    """The same under the tokenizer's own template, whose marks are missing: a message's tokens are found by what it adds.
+
+    Scored are the assistant's text and `<|im_end|>`, as under our template, whatever the template writes around them.
+    Raises `UserError` when the template is missing or rewrites earlier messages as a dialogue grows.
+    """
+    if not tokenizer.chat_template:
+        raise UserError("the base's tokenizer has no chat template of its own")
+    ids: list[int] = []
+    labels: list[int] = []
+    for end in range(1, len(messages) + 1):
+        text = tokenizer.apply_chat_template(list(messages[:end]), tokenize=False)
+        whole = tokenizer.encode(text, add_special_tokens=False)
+        if whole[: len(ids)] != ids:
+            raise UserError("the base's own chat template changes earlier messages: it cannot be scored turn by turn")
+        new = whole[len(ids) :]
+        label = [IGNORED] * len(new)
+        if messages[end - 1]["role"] == "assistant":
+            said = tokenizer.encode(messages[end - 1]["content"] + "<|im_end|>", add_special_tokens=False)
+            start = next((i for i in range(len(new) - len(said), -1, -1) if new[i : i + len(said)] == said), None)
+            if start is None:
+                raise UserError("the base's own chat template changes what is said: it cannot be scored turn by turn")
+            label[start : start + len(said)] = said
+        ids, labels = whole, labels + label
+    return ids, labels
 
 
 @dataclass
 class Prepared:
-    """A tokenised file. `rows` have `input_ids` and `labels` of equal length (and what the ranker's loss needs; the ranker may
-    pack them into trees, `train.rank_trainer.as_trees`); `dropped` counts examples by reason, `cut` those shortened to fit."""
+    """A tokenised file."""
 
     path: Path
+    """The file."""
     examples: list[Any]
+    """The examples that are kept."""
     rows: list[dict[str, Any]]
+    """What the trainer gets: `input_ids` and `labels` of equal length, and what the ranker's loss needs. The ranker may pack
+    several examples into a row (`train.rank_trainer.as_trees`)."""
     dropped: Counter[str] = field(default_factory=Counter)
+    """Examples left out, by reason."""
     cut: int = 0
+    """Examples shortened to fit."""
 
     @property
     def tokens(self) -> int:
@@ -94,10 +204,10 @@ def read_rank(path: Path, dimension: str = "", language: str = "", limit: int = 
         if (not language or example.language == language) and (not dimension or list(example.labels) == [dimension])
     ]
     if not kept:
-        have = sorted({(e.language, e.dimension or "all dimensions in one") for e in examples})
+        present = sorted({f"{e.language} {e.dimension or 'all dimensions in one'}" for e in examples})
         raise UserError(
             f"{path}: no example for dimension {dimension or 'any'}, language {language or 'any'}; the file has "
-            + ", ".join(" ".join(pair) for pair in have)
+            + ", ".join(present)
         )
     chosen = set(draw(list(dict.fromkeys(example.dialogue_id for example in kept)), limit, seed))
     return [example for example in kept if example.dialogue_id in chosen]
@@ -138,8 +248,9 @@ def prepare_rank(
     tokenizer: PreTrainedTokenizerBase,
     max_length: int | None,
     score_tokens: dict[str, int],
+    over_scale: bool = False,
 ) -> Prepared:
-    """The answer carries the loss.
+    """The answer carries the loss; with `over_scale` only its scores do, not its end marker.
 
     `score_tokens` maps each score of the scale to its token. An example longer than `max_length` is dropped, never cut: a
     ranker that has not read the whole dialogue learns something else.
@@ -164,9 +275,17 @@ def prepare_rank(
         if max_length is not None and len(ids) > max_length:
             prepared.dropped[f"longer than max_length {max_length}"] += 1
             continue
+        if over_scale:
+            labels = [label if label in values else IGNORED for label in labels]
         prepared.examples.append(example)
         prepared.rows.append({"input_ids": ids, "labels": labels})
     return _not_empty(prepared, max_length)
+
+
+def check_disjoint(train: Prepared, valid: Prepared) -> None:
+    """Raise `UserError` when validation has examples that are trained on."""
+    if {example.id for example in train.examples} & {example.id for example in valid.examples}:
+        raise UserError(f"{valid.path}: shares examples with {train.path}: validation on them would mean nothing")
 
 
 def _not_empty(prepared: Prepared, max_length: int | None) -> Prepared:
@@ -189,12 +308,12 @@ def rubric_beside(path: Path) -> Rubric:
 
 def score_tokens(tokenizer: PreTrainedTokenizerBase, scores: Sequence[int], what: str) -> dict[str, int]:
     """The token of each score; `UserError` when one is not a single token."""
-    found = {}
+    tokens = {}
     for score in scores:
         # As an answer: some tokenizers put a space before text that stands alone.
         _, labels = encode(tokenizer, [{"role": "assistant", "content": str(score)}])
-        said = [label for label in labels if label != IGNORED][:-1]  # without <|im_end|>
-        if len(said) != 1:
-            raise UserError(f"{what}: its tokenizer writes the score {score} with {len(said)} tokens; one is needed")
-        found[str(score)] = said[0]
-    return found
+        answer = [label for label in labels if label != IGNORED][:-1]  # without <|im_end|>
+        if len(answer) != 1:
+            raise UserError(f"{what}: its tokenizer writes the score {score} with {len(answer)} tokens; one is needed")
+        tokens[str(score)] = answer[0]
+    return tokens

@@ -1,4 +1,6 @@
-"""An adapter in the last layer that leaves its keys and values alone: training then reads every dialogue once.
+"""Training on CPU: an adapter in the last layer that leaves its keys and values alone, so that every dialogue is read once.
+
+All that exists for training on two cores is here. `train.esc_rank` and `train.rank_test` import it on CPU only.
 
 What the layers below give, and the last layer's own keys and values, are the same in every epoch and for every such adapter.
 They are kept from a row's first visit on; what is left of a step is the last layer at the answers' tokens, a few of hundreds,
@@ -12,19 +14,22 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from transformers import DynamicCache
 
 from core.files import atomic_path
-from train.chat_templates import IGNORED
-from train.prefix_tree import visible
+from train.decoding import Decoder, Shares, Unit
+from train.examples import IGNORED
+from train.prefix_tree import alike, tree, visible
+from train.rank_trainer import RankTrainer
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -94,7 +99,7 @@ class LastLayer:
         self._base, self._layer, self._folder = base, base.model.layers[-1], folder
         self._name = _hash_of_weights(base) if folder else b""
         self._seen: dict[str, _Seen] = {}
-        self.spared = 0.0  # seconds that reading the rows took which `logits` found read
+        self.spared = 0.0  # seconds that it once took to read the rows that `logits` did not have to read
 
     def logits(self, model: Any, inputs: dict[str, torch.Tensor], tokens: torch.Tensor | None = None) -> torch.Tensor:
         """Logits [B, K, vocabulary] of a `TreePadding` batch at its `places` [B, K]; `model` reads the rows that are new.
@@ -102,16 +107,16 @@ class LastLayer:
         With `tokens` [S] theirs alone, [B, K, S]: of a small model, the vocabulary is most of a step.
         """
         places = inputs["places"]
-        seen = [self._row(model, inputs, place) for place in range(len(places))]
+        rows = [self._row(model, inputs, place) for place in range(len(places))]
         length = inputs["input_ids"].shape[1]
-        states = _stacked((each.states for each in seen), places.shape[1])
-        held = _Fixed(_stacked((each.keys for each in seen), length), _stacked((each.values for each in seen), length))
+        states = _stacked((row.states for row in rows), places.shape[1])
+        cache = _Fixed(_stacked((row.keys for row in rows), length), _stacked((row.values for row in rows), length))
         positions = inputs["position_ids"].gather(1, places)
         out = self._layer(
             states,
             attention_mask=visible(inputs["until"], places),
             position_ids=positions,
-            past_key_values=held,
+            past_key_values=cache,
             use_cache=True,
             position_embeddings=self._base.model.rotary_emb(states, positions),
         )
@@ -124,8 +129,8 @@ class LastLayer:
         answers = inputs["places"][place][inputs["labels"][place] != IGNORED]
         row = (*(inputs[name][place, :tokens] for name in ("input_ids", "position_ids", "until")), answers)
         made_from = hashlib.sha256(self._name)
-        for each in row:
-            made_from.update(each.cpu().numpy().tobytes())
+        for tensor in row:
+            made_from.update(tensor.cpu().numpy().tobytes())
         key = made_from.hexdigest()
         file = self._folder / f"{key}.safetensors" if self._folder else None
         if key not in self._seen and file and file.is_file():
@@ -133,11 +138,11 @@ class LastLayer:
         if key in self._seen:
             self.spared += float(self._seen[key].seconds)
             return self._seen[key]
-        found = self._seen[key] = self._read(model, row[0], row[1], row[2], answers)
+        seen = self._seen[key] = self._read(model, row[0], row[1], row[2], answers)
         if file:
             with atomic_path(file) as path:
-                save_file({name: each.contiguous() for name, each in found._asdict().items()}, path)
-        return found
+                save_file({name: tensor.contiguous() for name, tensor in seen._asdict().items()}, path)
+        return seen
 
     def _read(
         self, model: Any, ids: torch.Tensor, positions: torch.Tensor, until: torch.Tensor, answers: torch.Tensor
@@ -149,8 +154,8 @@ class LastLayer:
         started = time.monotonic()
         states: list[torch.Tensor] = []
 
-        def catch(_: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-            states.append(named["hidden_states"] if "hidden_states" in named else given[0])
+        def catch(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            states.append(kwargs["hidden_states"] if "hidden_states" in kwargs else args[0])
 
         cache = _UpToLast(self._base.config.num_hidden_layers - 1)
         hook = self._layer.register_forward_pre_hook(catch, with_kwargs=True)
@@ -174,8 +179,59 @@ class LastLayer:
         finally:
             hook.remove()
             model.train(training)
-        keys, values = (torch.cat(each, 2)[0].to(states[0].dtype) for each in (cache.keys, cache.values))
+        keys, values = (torch.cat(parts, 2)[0].to(states[0].dtype) for parts in (cache.keys, cache.values))
         return _Seen(torch.cat(states, 1)[0, answers], keys, values, torch.tensor(time.monotonic() - started))
+
+
+class LastLayerTrainer(RankTrainer):
+    """The ranker's trainer, in which trees are read by way of `LastLayer`."""
+
+    def __init__(self, *args: Any, kept: Path | None, **kwargs: Any) -> None:
+        """`kept`: the folder that keeps what was read; None: memory alone does."""
+        super().__init__(*args, **kwargs)
+        self._last_layer = LastLayer(self.model.get_base_model(), kept)
+
+    def _answers(
+        self, model: Any, inputs: dict[str, torch.Tensor], use_cache: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor, Any]:
+        if "places" not in inputs:
+            return super()._answers(model, inputs, use_cache)
+        columns = self._scores.to(inputs["labels"].device) if self._over_scale else None
+        return self._last_layer.logits(model, inputs, columns).float(), inputs["labels"], None
+
+
+class LastLayerDecoder(Decoder):
+    """Answers of one digit by way of `LastLayer`: of several adapters, only the first reads the dialogues."""
+
+    def __init__(self, last_layer: LastLayer) -> None:
+        self._last_layer = last_layer
+
+    def __call__(self, model: Any, batch: Sequence[Unit], tokens: Sequence[int], digits: int) -> Shares:
+        scale = torch.tensor(list(tokens), device=model.device)
+        return np.concatenate([self._unit(model, unit, scale) for unit in batch])
+
+    def _unit(self, model: Any, unit: Unit, scale: torch.Tensor) -> Shares:
+        """Probabilities [R, 1, S] of one dialogue's answers."""
+        prompts = [unit.head + tail for tail in unit.tails]
+        shares = torch.empty(len(prompts), 1, len(scale), dtype=torch.float64)
+        for group in alike(prompts, [""] * len(prompts)):  # as in training: in the paper's order each is a row
+            prefixes = tree([prompts[n] for n in group])
+            row = {
+                "input_ids": prefixes.ids,
+                "position_ids": prefixes.positions,
+                "until": prefixes.until,
+                "places": [path[-1] for path in prefixes.paths],
+                "labels": [0] * len(prefixes.paths),  # any: each of the places is asked
+            }
+            inputs = {name: torch.tensor([values], device=model.device) for name, values in row.items()}
+            with torch.inference_mode():
+                logits = self._last_layer.logits(model, inputs | {"lengths": torch.tensor([len(prefixes.ids)])}, scale)
+            shares[group, 0] = logits[0].double().softmax(-1).cpu()
+        return shares.numpy()
+
+    def take_spared(self) -> float:
+        spared, self._last_layer.spared = self._last_layer.spared, 0.0
+        return spared
 
 
 def _first_fork(until: torch.Tensor) -> int:
@@ -193,6 +249,6 @@ def _hash_of_weights(base: Any) -> bytes:
     return made_from.digest()
 
 
-def _stacked(each: Iterable[torch.Tensor], length: int) -> torch.Tensor:
+def _stacked(tensors: Iterable[torch.Tensor], length: int) -> torch.Tensor:
     """Tensors [..., n, size] of different n, filled up with zeros to [B, ..., length, size]."""
-    return torch.stack([F.pad(one, (0, 0, 0, length - one.shape[-2])) for one in each])
+    return torch.stack([F.pad(tensor, (0, 0, 0, length - tensor.shape[-2])) for tensor in tensors])

@@ -6,17 +6,27 @@ It holds `recipe.json` (what was asked), `checkpoint-N/`, `samples.jsonl` (role)
 
 from __future__ import annotations
 
+import importlib.metadata
+import shlex
+import shutil
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from core.errors import UserError
-from core.files import write_json
+from core.files import digest, sha256_file, write_json
+from serve.checkpoints.lora import CONFIG, WEIGHTS
+from serve.checkpoints.model_card import Training, write_card
 from serve.checkpoints.tensors import safetensors_problem
 from train.examples import Prepared
-from train.recipes import Recipe, is_main_process
+from train.recipes import Recipe
+from train.session import hardware, is_main_process
+
+if TYPE_CHECKING:
+    from transformers import Trainer
 
 # What may differ between two tries of one run.
 NOT_IDENTITY = {"logging_steps", "report_to", "run_name", "disable_tqdm", "save_total_limit", "dataloader_num_workers"}
@@ -25,18 +35,33 @@ NOT_IDENTITY = {"logging_steps", "report_to", "run_name", "disable_tqdm", "save_
 def finished(recipe: Recipe[Any]) -> bool:
     """Whether the claimed output folder already holds its adapter (then the identical command has nothing left to do)."""
     out = Path(recipe.training.output_dir)
-    return (out / "metrics.json").is_file() and (out / "adapter" / "adapter_model.safetensors").is_file()
+    return (out / "metrics.json").is_file() and (out / "adapter" / WEIGHTS).is_file()
 
 
-def open_output(recipe: Recipe[Any], data: list[Prepared]) -> Path | None:
+def open_output(recipe: Recipe[Any], *data: Prepared) -> Path | None:
     """Claim the output folder; the checkpoint to resume from, or None to start.
 
     Raises `UserError` when the folder was made by another recipe or other data (the difference is shown), when its newest
-    checkpoint is half written, and when `resume_from_checkpoint` names one that is not there.
+    checkpoint is half written, when `resume_from_checkpoint` names one that is not there, and when the machines of one run see
+    different folders: some would resume, others start.
     """
+    checkpoint = _claimed(recipe, data)
+    import torch.distributed
+
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        seen: list[Any] = [None] * torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(seen, (finished(recipe), checkpoint and checkpoint.name))
+        if len(set(seen)) > 1:
+            raise UserError(
+                f"output_dir: {recipe.training.output_dir} is not the same folder on every machine: use a shared disk"
+            )
+    return checkpoint
+
+
+def _claimed(recipe: Recipe[Any], data: Sequence[Prepared]) -> Path | None:
     out = Path(recipe.training.output_dir)
     settings = {k: v for k, v in recipe.settings().items() if k not in NOT_IDENTITY}
-    asked = orjson.loads(orjson.dumps({"settings": settings, "data": [each.identity() for each in data]}, default=str))
+    asked = orjson.loads(orjson.dumps({"settings": settings, "data": [prepared.identity() for prepared in data]}, default=str))
     claim = out / "recipe.json"
     if claim.is_file():
         before = orjson.loads(claim.read_bytes())
@@ -51,29 +76,17 @@ def open_output(recipe: Recipe[Any], data: list[Prepared]) -> Path | None:
             raise UserError(f"resume_from_checkpoint: no such folder: {place}")
         check_training_checkpoint(place)
         return place
-    found = _checkpoints(out)
-    if not found or str(named).lower() == "false":
+    checkpoints = _checkpoints(out)
+    if not checkpoints or str(named).lower() == "false":
         return None
-    check_training_checkpoint(found[-1])
-    return found[-1]
+    check_training_checkpoint(checkpoints[-1])
+    return checkpoints[-1]
 
 
 def _checkpoints(out: Path) -> list[Path]:
     """checkpoint-N folders by step."""
     named = [path for path in out.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()]
     return sorted(named, key=lambda path: int(path.name.removeprefix("checkpoint-")))
-
-
-def check_same_everywhere(recipe: Recipe[Any], resume: Path | None) -> None:
-    """Raise `UserError` when the machines of one run see different output folders: some would resume, others start."""
-    import torch.distributed
-
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return
-    seen: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(seen, (finished(recipe), resume and resume.name))
-    if len(set(seen)) > 1:
-        raise UserError(f"output_dir: {recipe.training.output_dir} is not the same folder on every machine: use a shared disk")
 
 
 def _difference(before: Any, asked: Any) -> str:
@@ -102,13 +115,13 @@ def check_training_checkpoint(folder: Path) -> None:
 
 
 def _checkpoint_problem(folder: Path) -> str | None:
-    adapter = folder / "adapter_model.safetensors"
+    adapter = folder / WEIGHTS
     if not adapter.is_file():
         return f"no {adapter.name}"
     if (problem := safetensors_problem(adapter)) is not None:
         return f"{adapter.name} {problem}"
-    if not (folder / "adapter_config.json").is_file():
-        return "no adapter_config.json"
+    if not (folder / CONFIG).is_file():
+        return f"no {CONFIG}"
     state = folder / "trainer_state.json"
     try:
         orjson.loads(state.read_bytes())
@@ -125,3 +138,106 @@ def _checkpoint_problem(folder: Path) -> str | None:
         if not zipfile.is_zipfile(folder / name):
             return f"{name} is cut off"
     return None
+
+
+def export_adapter(
+    trainer: Trainer,
+    recipe: Recipe[Any],
+    data: Sequence[Prepared],
+    metrics: dict[str, Any],
+    baselines: dict[str, dict[str, float]],
+) -> Path:
+    """Write the trained adapter as `adapter-HASH` with its model card; `adapter` links to it. Call it on every process.
+
+    HASH is of the weights and the config, so a retrained adapter never answers under an old one's name (vLLM's prefix cache
+    goes by name). Raises `UserError` when a tensor is empty, as sharded training can leave them.
+    """
+    out = Path(recipe.training.output_dir)
+    temporary = out / ".adapter.tmp"
+    if is_main_process():
+        shutil.rmtree(temporary, ignore_errors=True)  # of a run that was killed here
+    trainer.accelerator.wait_for_everyone()
+    trainer.save_model(str(temporary))
+    trainer.accelerator.wait_for_everyone()
+    final = out / "adapter"
+    if is_main_process():
+        check_no_empty_tensor(temporary / WEIGHTS)
+        kept = (WEIGHTS, CONFIG)
+        for extra in temporary.iterdir():  # the base's tokenizer is used in training and serving alike
+            if extra.name not in kept:
+                extra.unlink()
+        _settle_config(temporary / CONFIG, recipe)
+        if recipe.training.bf16:
+            _round_weights(temporary / WEIGHTS)
+        final = out / f"adapter-{digest([sha256_file(temporary / name) for name in kept], 12)}"
+        if final.exists():
+            shutil.rmtree(final)
+        temporary.rename(final)
+        training = Training(
+            kind=recipe.task,
+            base=recipe.model.model_name_or_path or "",
+            base_revision=recipe.model.model_revision if recipe.model.model_revision != "main" else None,
+            licence=recipe.data.licence or None,
+            recipe=orjson.loads(orjson.dumps(recipe.settings(), default=str)),
+            data=[prepared.identity() for prepared in data],
+            metrics=metrics,
+            baselines=baselines,
+            seed=recipe.training.seed,
+            command=command_line(recipe),
+            versions={
+                name: importlib.metadata.version(name) for name in ("torch", "transformers", "trl", "peft", "accelerate")
+            },
+            hardware=hardware(trainer),
+        )
+        write_card(final, training)
+        write_json(out / "metrics.json", {"metrics": metrics, "baselines": baselines, "adapter": final.name})
+        link = out / "adapter"
+        if link.is_symlink():
+            link.unlink()
+        link.symlink_to(final.name)
+    trainer.accelerator.wait_for_everyone()
+    return final
+
+
+def _settle_config(path: Path, recipe: Recipe[Any]) -> None:
+    """Equal adapters get equal configs: PEFT writes a set in any order, and the place where the base lay on this machine."""
+    config = orjson.loads(path.read_bytes())
+    config["base_model_name_or_path"] = recipe.model.model_name_or_path
+    if isinstance(config["target_modules"], list):
+        config["target_modules"].sort()
+    write_json(path, config)
+
+
+def _round_weights(path: Path) -> None:
+    """To bf16, in which the products were computed in training and servers load it: half the size."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    save_file({name: tensor.to(torch.bfloat16) for name, tensor in load_file(path).items()}, path, {"format": "pt"})
+
+
+def check_no_empty_tensor(path: Path) -> None:
+    """Raise `UserError` for a safetensors file with a tensor of no elements: it was saved from a sharded model."""
+    from safetensors import safe_open
+
+    remedy = "the weights were not gathered; with ZeRO-3 set zero3_save_16bit_model: true"
+    if not path.is_file():
+        raise UserError(f"{path} was not written: {remedy}")
+    with safe_open(path, "np") as tensors:
+        names = list(tensors.keys())
+        empty = [name for name in names if 0 in tensors.get_slice(name).get_shape()]
+    if empty or not names:
+        raise UserError(f"{path}: {len(empty)} empty tensors{f', for example {empty[0]}' if empty else ' of none'}: {remedy}")
+
+
+def command_line(recipe: Recipe[Any]) -> str:
+    """What to type to train this again: the recipe and every override, without machine paths."""
+    file = recipe.file
+    place = f"configs/train/{file.name}" if file and file.parent.name == "train" else (file.name if file else "")
+    return shlex.join(["accelerate", "launch", f"train/esc_{recipe.task}.py", "--config", place, *recipe.overrides])
+
+
+def trained_steps(trainer: Trainer) -> int:
+    """The optimizer step whose weights are kept: the best checkpoint's where it was loaded, else the last."""
+    best = trainer.state.best_model_checkpoint
+    return int(Path(best).name.split("-")[-1]) if trainer.args.load_best_model_at_end and best else trainer.state.global_step

@@ -21,7 +21,7 @@ from core.paths import IN_FILE
 from core.records import Language
 from core.tables import Table, to_console
 from train.prefix_tree import alike, tree
-from train.recipes import may_read_trees
+from train.recipes import lora_config, may_read_trees
 from train.sizes import GIB, STRATEGIES, architecture, count_steps, flops_per_token, measure, memory
 
 if TYPE_CHECKING:
@@ -103,8 +103,6 @@ def make_plan(recipe: Recipe[Any], gpu: GpuName = "h100", gpus: int = 1, mfu: fl
     `mfu` is the share of the GPU's peak that is reached (0 to 1). Raises `UserError` for recipes that vLLM could not serve,
     quantised bases, and what `architecture` and `measure` refuse.
     """
-    from train.lora import lora_config
-
     training, model = recipe.training, recipe.model
     lora = lora_config(model)
     config, known_from = architecture(model.model_name_or_path or "")

@@ -6,17 +6,21 @@ Three groups of settings share a file: `RoleArguments` or `RankArguments` (ours)
 
 from __future__ import annotations
 
-import os
+import ast
+import inspect
 from collections.abc import Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args, get_type_hints
 
 from core.errors import UserError, near
-from core.files import load_yaml
+from core.files import CONFIGS, load_yaml
+from serve.checkpoints.lora import LORA_RANKS, PLAIN_FIELDS, PLAIN_INITS, lora_rank_limit
 
 if TYPE_CHECKING:
+    from peft import LoraConfig
     from trl import ModelConfig, SFTConfig
 
     from data_prep.scores.rank_sft import RankExample
@@ -24,76 +28,74 @@ if TYPE_CHECKING:
 Task = Literal["role", "rank"]
 
 
+D = TypeVar("D")
+
+
+def documented(kind: type[D]) -> type[D]:
+    """The dataclass with every field's docstring as its `--help`, where TRL's parser looks for it."""
+    (body,) = (node.body for node in ast.parse(inspect.getsource(kind)).body if isinstance(node, ast.ClassDef))
+    for node, after in pairwise(body):
+        if isinstance(node, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            setting = kind.__dataclass_fields__[ast.unparse(node.target)]  # type: ignore[attr-defined]
+            setting.metadata = {**setting.metadata, "help": inspect.cleandoc(str(after.value.value))}
+    return kind
+
+
+@documented
 @dataclass
 class DataArguments:
     """What both scripts train on. Files are what `python -m data_prep role-sft` or `rank-sft` wrote."""
 
-    task: str = field(default="", metadata={"help": "role (esc_role.py) or rank (esc_rank.py): what this recipe is for."})
-    train_file: str = field(default="", metadata={"help": "JSONL of training examples."})
-    valid_file: str = field(default="", metadata={"help": "JSONL of validation examples, of other dialogues."})
-    licence: str = field(default="", metadata={"help": "Licence of the adapter, for its model card."})
-    attention_dropout: float = field(
-        default=0.0,
-        metadata={"help": "Share (below 1) of the attention's weights left out in training. 0: as the base's config has it."},
-    )
-    max_train_examples: int = field(
-        default=0, metadata={"help": "Train on this many examples (ranker: dialogues) drawn by the seed. 0: all."}
-    )
-    max_valid_examples: int = field(
-        default=0, metadata={"help": "Validate on this many examples (ranker: dialogues) drawn by seed 0. 0: all."}
-    )
+    task: str = ""
+    """role (esc_role.py) or rank (esc_rank.py): what this recipe is for."""
+    train_file: str = ""
+    """JSONL of training examples."""
+    valid_file: str = ""
+    """JSONL of validation examples, of other dialogues."""
+    licence: str = ""
+    """Licence of the adapter, for its model card."""
+    attention_dropout: float = 0.0
+    """Share (below 1) of the attention's weights left out in training. 0: as the base's config has it."""
+    max_train_examples: int = 0
+    """Train on this many examples (ranker: dialogues) drawn by the seed. 0: all."""
+    max_valid_examples: int = 0
+    """Validate on this many examples (ranker: dialogues) drawn by seed 0. 0: all."""
 
 
+@documented
 @dataclass
 class RoleArguments(DataArguments):
     """Settings of the simulator (ESC-Role, ESC-Eval section 2.3)."""
 
-    samples: int = field(default=3, metadata={"help": "Seeker lines generated at every evaluation, for the log. 0: none."})
+    samples: int = 3
+    """Seeker lines generated at every evaluation, for the log. 0: none."""
 
 
+@documented
 @dataclass
 class RankArguments(DataArguments):
     """Settings of the ranker (ESC-RANK, ESC-Eval section 3.4)."""
 
-    loss: str = field(
-        default="cross_entropy",
-        metadata={
-            "help": "cross_entropy on the answer's tokens, or ordinal: with the squared earth mover's distance between the "
-            "scale's probabilities and the right score added.",
-            "choices": ["cross_entropy", "ordinal"],
-        },
-    )
-    ordinal_weight: float = field(default=1.0, metadata={"help": "Weight of the ordinal term."})
-    loss_over: str = field(
-        default="vocabulary",
-        metadata={
-            "help": "vocabulary: a score's probability is its share among all tokens, so that the ranker also learns to answer "
-            "in digits; scale: among the scale's tokens alone, as constrained decoding reads it.",
-            "choices": ["vocabulary", "scale"],
-        },
-    )
-    class_weights: str = field(
-        default="none",
-        metadata={
-            "help": "balanced: a score's loss is weighted by how rare it is for its language and dimension in training (mean "
-            "weight 1).",
-            "choices": ["none", "balanced"],
-        },
-    )
-    kept_dir: str = field(
-        default="",
-        metadata={
-            "help": "Where only the last layer is adapted: folder for what the layers below give, so that runs with other "
-            "seeds or losses, and tests, read no dialogue again (2 MB a dialogue of the embedded model). Empty: memory alone."
-        },
-    )
-    dimension: str = field(default="", metadata={"help": "Only examples of this dimension (one adapter a dimension)."})
-    language: str = field(
-        default="",
-        metadata={"help": "Only examples in this language, en or zh (one adapter a language).", "choices": ["", "en", "zh"]},
-    )
+    loss: Literal["cross_entropy", "ordinal"] = "cross_entropy"
+    """cross_entropy on the answer's tokens, or ordinal: with the squared earth mover's distance between the scale's
+    probabilities and the right score added."""
+    ordinal_weight: float = 1.0
+    """Weight of the ordinal term."""
+    loss_over: Literal["vocabulary", "scale"] = "vocabulary"
+    """vocabulary: a score's probability is its share among all tokens, so that the ranker also learns to answer in digits;
+    scale: among the scale's tokens alone, as constrained decoding reads it."""
+    class_weights: Literal["none", "balanced"] = "none"
+    """balanced: a score's loss is weighted by how rare it is for its language and dimension in training (mean weight 1)."""
+    kept_dir: str = ""
+    """On CPU, where only the last layer is adapted: folder for what the layers below give, so that runs with other seeds or
+    losses, and tests, read no dialogue again (2 MB a dialogue of the embedded model). Empty: memory alone."""
+    dimension: str = ""
+    """Only examples of this dimension (one adapter a dimension)."""
+    language: Literal["", "en", "zh"] = ""
+    """Only examples in this language, en or zh (one adapter a language)."""
 
 
+SERVABLE_MODULES = {"classifier", "score"}  # modules_to_save that vLLM takes
 # What may be given a mask of who sees whom; FlashAttention may not.
 MASKED_ATTENTION = (None, "sdpa", "eager")
 # Where and how loudly, not what: the trainer also resolves some of these for the machine it runs on.
@@ -107,14 +109,16 @@ ARGUMENTS: dict[Task, type[DataArguments]] = {"role": RoleArguments, "rank": Ran
 
 @dataclass
 class Recipe(Generic[A]):
-    """A parsed and checked recipe. `file` is null when everything came from the command line."""
+    """A parsed and checked recipe."""
 
     task: Task
     data: A
     training: SFTConfig
     model: ModelConfig
     file: Path | None
-    overrides: tuple[str, ...] = ()  # what stood on the command line beside the file
+    """None when everything came from the command line."""
+    overrides: tuple[str, ...] = ()
+    """What stood on the command line beside the file."""
 
     def settings(self) -> dict[str, Any]:
         """What decides the weights, as JSON: our settings, and TRL's that differ from their defaults or stand in the file."""
@@ -123,12 +127,71 @@ class Recipe(Generic[A]):
         named = _mapping(self.file) if self.file else {}
         chosen: dict[str, Any] = {f.name: getattr(self.data, f.name) for f in fields(self.data) if f.name not in NOT_SETTINGS}
         for group, kind in ((self.model, ModelConfig), (self.training, SFTConfig)):
-            for each in fields(kind):
-                default = each.default if each.default_factory is MISSING else each.default_factory()
-                value = getattr(group, each.name)
-                if each.init and each.name not in NOT_SETTINGS and (each.name in named or value != default):
-                    chosen[each.name] = value
+            for setting in fields(kind):
+                default = setting.default if setting.default_factory is MISSING else setting.default_factory()
+                value = getattr(group, setting.name)
+                if setting.init and setting.name not in NOT_SETTINGS and (setting.name in named or value != default):
+                    chosen[setting.name] = value
         return chosen
+
+
+def lora_config(model: ModelConfig) -> LoraConfig:
+    """PEFT's config of the adapter that a recipe asks for.
+
+    Raises `UserError` without `use_peft`, for settings that PEFT refuses, and for what `check_servable` refuses.
+    """
+    from trl import get_peft_config
+
+    if not model.use_peft:
+        raise UserError("use_peft: set it to true: these recipes train LoRA adapters, not whole models")
+    try:
+        config = get_peft_config(model)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"lora settings: {error}") from None
+    check_servable(config)
+    return config
+
+
+def check_servable(config: LoraConfig | dict[str, Any]) -> None:
+    """Refuse an adapter that vLLM would refuse, before training rather than after it.
+
+    `config` is PEFT's LoraConfig, or the dict of an adapter_config.json. Plain LoRA is defined in `serve.checkpoints.merge`.
+    Ranks have to be among those that vLLM reserves memory for (its --max-lora-rank): 12 would be served in the place of 16.
+
+    Raises `UserError` that names the recipe's setting and says what to take.
+    """
+    settings = config if isinstance(config, dict) else vars(config)
+    for rank in (settings["r"], *(settings.get("rank_pattern") or {}).values()):
+        if rank not in LORA_RANKS:
+            raise UserError(_rank_refused(rank))
+    if settings.get("bias", "none") != "none":
+        raise UserError(f"bias: {settings['bias']}: vLLM serves adapters without biases only: take none")
+    init = settings.get("init_lora_weights", True)
+    if isinstance(init, str) and init.lower() not in PLAIN_INITS:
+        raise UserError(
+            f"init_lora_weights: {init}: it changes the base's weights, so vLLM refuses the adapter: take true or one of "
+            + ", ".join(sorted(PLAIN_INITS))
+        )
+    if refused := sorted(set(settings.get("modules_to_save") or ()) - SERVABLE_MODULES):
+        raise UserError(
+            f"lora_modules_to_save: {', '.join(refused)}: vLLM serves no fully trained modules beside an adapter (but "
+            "classifier and score, which these models lack): leave it out"
+        )
+    for name in sorted(set(settings) - PLAIN_FIELDS - {"modules_to_save"}):
+        if settings[name]:
+            raise UserError(f"{name}: it makes the adapter more than plain LoRA, which is all that vLLM serves: leave it out")
+
+
+def _rank_refused(rank: int) -> str:
+    known = ", ".join(map(str, LORA_RANKS))
+    if not 1 <= rank <= LORA_RANKS[-1]:
+        take = LORA_RANKS[-1] if rank > 0 else LORA_RANKS[1]
+        return f"lora_r: {rank}: vLLM serves ranks {known}: take {take}"
+    below = max(served for served in LORA_RANKS if served < rank)
+    return (
+        f"lora_r: {rank}: vLLM reserves memory for ranks {known} only: take {lora_rank_limit(rank)} (it costs the same) "
+        f"or {below}"
+    )
 
 
 def may_read_trees(recipe: Recipe[Any], examples: Sequence[RankExample]) -> bool:
@@ -171,8 +234,6 @@ def read_recipe(file: Path, overrides: Sequence[str] = ()) -> Recipe[Any]:
 
 
 def _bundled(task: Task) -> list[str]:
-    from core.files import CONFIGS
-
     return sorted(path.name for path in (CONFIGS / "train").glob(f"esc_{task}_*.yaml"))
 
 
@@ -228,10 +289,10 @@ def _check(recipe: Recipe[Any]) -> None:
     for name in ("train_file", "valid_file"):
         if not getattr(recipe.data, name):
             raise UserError(f"{where}: {name}: name the JSONL file that `python -m data_prep {recipe.task}-sft` wrote")
-    for each in fields(recipe.data):
-        value, choices = getattr(recipe.data, each.name), each.metadata.get("choices")
+    for name, kind in get_type_hints(type(recipe.data)).items():  # from a file, argparse takes any value
+        value, choices = getattr(recipe.data, name), get_args(kind)
         if choices and value not in choices:
-            raise UserError(f"{where}: {each.name}: {value!r} is not one of {', '.join(choices)}")
+            raise UserError(f"{where}: {name}: {value!r} is not one of {', '.join(choices)}")
     if not 0 <= recipe.data.attention_dropout < 1:
         raise UserError(f"{where}: attention_dropout: {recipe.data.attention_dropout:g} is not a share from 0 to below 1")
     if recipe.model.dtype is None:
@@ -256,8 +317,3 @@ def _check_packing(recipe: Recipe[Any], where: str) -> None:
         raise UserError(
             f"{where}packing: evaluation counts dialogue by dialogue: add eval_packing: false and per_device_eval_batch_size: 1"
         )
-
-
-def is_main_process() -> bool:
-    """Whether this is the process that prints and writes (rank 0 of torchrun or accelerate)."""
-    return int(os.environ.get("RANK", "0")) == 0

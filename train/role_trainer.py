@@ -12,22 +12,24 @@ import trl.trainer.utils
 from transformers import EvalPrediction, TrainerCallback
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from trl import SFTTrainer
+from trl.kernels.chunked_logprob import _use_triton
 
 from data_prep.role_play.examples import RoleExample
-from train.chat_templates import encode_prompt
-from train.recipes import is_main_process
-from train.sampling import SeededOrder
+from train.batches import SeededOrder
+from train.examples import encode_prompt
+from train.models import greedy_lines
+from train.session import is_main_process, wandb_run
 
-_triton = trl.trainer.utils._use_triton
+SAMPLE_TOKENS = 48
 
 
-def _score_labelled_only(device: torch.device) -> bool:
+def score_labelled_tokens_only_on_cpu() -> None:
     """TRL projects only labelled positions through the head where Triton runs, and all of them elsewhere, for accelerators that
-    compile a program for every shape. A CPU compiles nothing, and seekers speak a fifth of the tokens."""
-    return device.type == "cpu" or _triton(device)
+    compile a program for every shape. A CPU compiles nothing, and seekers speak a fifth of the tokens.
 
-
-trl.trainer.utils._use_triton = _score_labelled_only  # private, of trl==1.16.0: the test of RoleTrainer's loss watches it
+    It replaces a private name of trl==1.16.0, here and nowhere else; the test of RoleTrainer's loss watches it.
+    """
+    trl.trainer.utils._use_triton = lambda device: device.type == "cpu" or _use_triton(device)
 
 
 class RoleTrainer(SeededOrder, SFTTrainer):
@@ -35,6 +37,10 @@ class RoleTrainer(SeededOrder, SFTTrainer):
 
     TRL's own evaluation loss averages batch means, which depends on how dialogues fall into batches.
     """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        score_labelled_tokens_only_on_cpu()
+        super().__init__(*args, **kwargs)
 
     def prediction_step(
         self, model: Any, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
@@ -58,42 +64,28 @@ def perplexity(prediction: EvalPrediction) -> dict[str, float]:
 class SampleLines(TrainerCallback):
     """Seeker lines generated after every evaluation for the same few validation dialogues, into samples.jsonl and wandb."""
 
-    def __init__(self, examples: list[RoleExample], tokenizer: Any, out: Path, max_new_tokens: int = 48) -> None:
-        self._examples, self._tokenizer, self._out, self._limit = examples, tokenizer, out, max_new_tokens
+    def __init__(self, examples: list[RoleExample], tokenizer: Any, out: Path) -> None:
+        self._examples, self._tokenizer, self._out = examples, tokenizer, out
 
     def on_evaluate(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         # Under ZeRO-3 one process cannot generate alone.
         if not self._examples or not is_main_process() or is_deepspeed_zero3_enabled():
             return
+        training = model.training
+        model.eval()
         rows = [{"step": state.global_step, "id": e.id, **self._line(model, e)} for e in self._examples]
+        model.train(training)
         with (self._out / "samples.jsonl").open("ab") as handle:
             for row in rows:
                 handle.write(orjson.dumps(row) + b"\n")
-        import sys
+        if run := wandb_run():
+            import wandb
 
-        wandb = sys.modules.get("wandb")
-        if wandb is not None and wandb.run is not None:
-            table = wandb.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])
-            wandb.run.log({"samples": table}, commit=False)
+            run.log({"samples": wandb.Table(columns=list(rows[0]), data=[[*row.values()] for row in rows])}, commit=False)
 
     def _line(self, model: Any, example: RoleExample) -> dict[str, str]:
         """The first line of the seeker after a supporter's question, generated greedily, beside the real one."""
         last = min(4, len(example.messages) - 1)  # the second line where there is one: the first is mostly a greeting
         prompt = encode_prompt(self._tokenizer, example.messages[:last])
-        ids = torch.tensor([prompt], device=model.device)
-        end = self._tokenizer.convert_tokens_to_ids("<|im_end|>")
-        training = model.training
-        model.eval()
-        with torch.no_grad():
-            out = model.generate(
-                input_ids=ids,
-                attention_mask=torch.ones_like(ids),
-                max_new_tokens=self._limit,
-                do_sample=False,
-                repetition_penalty=1.0,  # the base's generation config may set another
-                eos_token_id=end,
-                pad_token_id=end,
-            )
-        model.train(training)
-        said = self._tokenizer.decode(out[0, len(prompt) :], skip_special_tokens=True)
-        return {"asked": example.messages[last - 1]["content"], "said": said.strip(), "real": example.messages[last]["content"]}
+        [(line, _)] = greedy_lines(model, self._tokenizer, [prompt], SAMPLE_TOKENS)
+        return {"asked": example.messages[last - 1]["content"], "said": line, "real": example.messages[last]["content"]}

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,6 +77,53 @@ def accuracy(values: Verdicts, gold: Sequence[float]) -> dict[str, Any]:
         **_bounds("acc", sum(hits), n),
         **_bounds("acc_read", sum(hits), read),
     }
+
+
+FIGURES = (
+    *("acc", "acc_read", "acc_soft", "acc_soft_read", "parse_rate"),
+    *("majority_acc", "majority_acc_soft", "kappa", "spearman", "ece"),
+)
+Distribution = Mapping[str, float]  # score → probability
+
+
+def dimension_figures(
+    values: Verdicts, gold: Sequence[float], distributions: Sequence[Distribution | None]
+) -> dict[str, float | None]:
+    """Every figure of one dimension: `FIGURES`, and the counts and intervals of `accuracy`.
+
+    What is not defined is None, never left out: everything without verdicts, kappa where a verdict lies between two scores, ECE
+    where a readable verdict came without probabilities, and what each figure says itself.
+    """
+    if not gold:
+        bounds = ("acc_low", "acc_high", "acc_read_low", "acc_read_high")
+        return dict.fromkeys((*FIGURES, *bounds)) | {"n": 0, "read": 0, "gold_rounded": 0}
+    read = [value for value in values if value is not None]
+    kappa = None
+    if read and all(float(value).is_integer() for value in read):
+        scores = [*map(int, read), *map(round_half_up, gold)]
+        # Scores that never occur weigh nothing, but steps between scores must be steps of one.
+        kappa = quadratic_kappa(values, gold, range(min(scores), max(scores) + 1))
+    rows, labels = probability_rows(values, gold, distributions)
+    return accuracy(values, gold) | {
+        "kappa": kappa,
+        "spearman": spearman(values, gold),
+        "ece": ece(rows, labels) if len(rows) == len(read) else None,
+    }
+
+
+def probability_rows(
+    values: Verdicts, gold: Sequence[float], distributions: Sequence[Distribution | None]
+) -> tuple[list[list[float]], list[int]]:
+    """Distributions [n, K] of the readable verdicts that have one, and the column of each item's rounded gold [n].
+
+    Columns are all scores that the distributions name or gold has, ascending: what a distribution does not name has probability
+    0 in it.
+    """
+    triples = zip(values, gold, distributions, strict=True)
+    spread = [(shares, round_half_up(g)) for value, g, shares in triples if value is not None and shares]
+    columns = sorted({int(score) for shares, _ in spread for score in shares} | {g for _, g in spread})
+    rows = [[shares.get(str(score), 0.0) for score in columns] for shares, _ in spread]
+    return rows, [columns.index(g) for _, g in spread]
 
 
 def wilson(hits: int, n: int) -> tuple[float | None, float | None]:

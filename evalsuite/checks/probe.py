@@ -8,24 +8,19 @@ measures it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from rich.console import Console
 
 from core.errors import UserError
-from core.files import CONFIGS, check_unique, digest, read_yaml, write_jsonl
+from core.files import CONFIGS, check_unique, read_yaml, write_jsonl
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric, Scale
 from evalsuite.checks.health import AS_IS, INJECTED, NEUTRAL, REVERSED
-from evalsuite.frameworks.emoharbor import unthought
 from evalsuite.judge.judge import Judge
-from evalsuite.role_play.seekers import ask_all
-from evalsuite.runner.pipeline import Fleet
-from evalsuite.runs.config import Resolved
-from evalsuite.runs.folder import Run
-from evalsuite.runs.identity import score_config
+from evalsuite.runner.engine import Runner
+from evalsuite.runs.identity import hashed
 from serve.client import ChatClient
 
 SLACK = 0.1  # share of its characters by which a neutral text may be longer or shorter
@@ -113,45 +108,33 @@ def probes(dialogues: Sequence[Dialogue], injections: Sequence[Injection], rubri
     return dialogues_asked
 
 
-def probe(
-    run: Run,
-    resolved: Resolved,
-    fleet: Fleet,
-    console: Console,
-    dialogues: Sequence[Dialogue],
-    injections: Sequence[Injection],
-) -> list[Judgement]:
+def probe(runner: Runner, dialogues: Sequence[Dialogue], injections: Sequence[Injection]) -> list[Judgement]:
     """Ask the judge about every variant; writes health_dialogues.jsonl (as they are) and health_judgements.jsonl.
 
     Every judgement keeps the id of its dialogue as it is; `condition.variant` and `condition.injection` say what was changed.
     Only the joint method has an order of dimensions to reverse. The same command resumes. Raises `UserError` where EmoHarbor's
     judge is to be shown a profile or thoughts that a dialogue has not got.
     """
-    shown = replace(resolved.shown, per_turn=False)
+    run, resolved = runner.run, runner.resolved.judging_whole()
     for dialogue in dialogues:
-        shown.profile(dialogue)
-        if shown.strategy == "states" and unthought(dialogue):
+        resolved.shown.profile(dialogue)
+        if resolved.lacking(dialogue):
             raise UserError(
                 f"dialogue {dialogue.id}: its seeker has no thoughts to judge by: `esc-eval score` simulates them and writes "
                 "them into its dialogues.jsonl, or judge by the profile (`emoharbor: {judging: profile}`)"
             )
-    plain = [dialogue.model_dump(mode="json") for dialogue in dialogues]
-    run.claim(
-        "health",
-        score_config(resolved)
-        | {"dialogues": {"count": len(plain), "sha256": digest(plain)}}
-        | {"injections": digest([injection.model_dump(mode="json") for injection in injections])},
-    )
+    settings = {"dialogues": hashed(dialogues), "injections": hashed(injections)["sha256"]}
+    run.claim("health", runner.resolved.score_identity() | settings)
 
-    async def judged(client: ChatClient, one: Probe) -> list[Judgement]:
+    async def judged(client: ChatClient, variant: Probe) -> list[Judgement]:
         prompts, method = resolved.judge_prompts, resolved.method
-        judge = Judge(client, resolved.judge, one.rubric, prompts, method, shown=shown)
-        verdicts = await judge.score(one.dialogue)
-        return [judgement.model_copy(update={"condition": judgement.condition | one.condition}) for judgement in verdicts]
+        judge = Judge(client, resolved.judge, variant.rubric, prompts, method, shown=resolved.shown)
+        verdicts = await judge.score(variant.dialogue)
+        return [judgement.model_copy(update={"condition": judgement.condition | variant.condition}) for judgement in verdicts]
 
     jobs = probes(dialogues, injections, resolved.rubric, reverse=resolved.method == "joint")
-    asked = ask_all(run, resolved, fleet, console, jobs, judged, "health", "variants")
-    judgements = [judgement for of_one in asked for judgement in of_one]
+    answers = runner.judged("health", jobs, judged, "variants")
+    judgements = [judgement for of_one in answers.results for judgement in of_one]
     write_jsonl(run.folder / "health_dialogues.jsonl", dialogues)
     write_jsonl(run.folder / "health_judgements.jsonl", judgements)
     return judgements

@@ -108,12 +108,9 @@ class Sharing:
     difference: paired.Difference | None
 
 
-def bases(names: Sequence[str], config: Mapping[str, Any]) -> dict[str, Base]:
-    """Model name → base: from a run's config.json, else from a bundled spec of that name, else from the name alone."""
-    simulated = config.get("simulate", {})
-    parts = [config.get(stage, {}).get("judge") for stage in ("score", "gold", "health")]
-    parts += [simulated.get("seeker"), simulated.get("thinker")]
-    specs = {spec["name"]: spec for spec in [*simulated.get("supporters", []), *parts] if spec}
+def bases(names: Sequence[str], specs: Mapping[str, Mapping[str, Any]]) -> dict[str, Base]:
+    """Model name → base: from the specs of a run (`RunConfig.specs`), else from a bundled spec of that name, else from the name
+    alone."""
     bundled = set(model_names())
     return {
         name: base_of(specs.get(name) or (load_spec(name).model_dump(mode="json") if name in bundled else {"name": name}))
@@ -125,7 +122,7 @@ def sharings(
     dialogues: Sequence[Dialogue],
     judgements: Sequence[Judgement],
     rubric: Rubric,
-    config: Mapping[str, Any],
+    specs: Mapping[str, Mapping[str, Any]],
     value: Value = "value",
 ) -> list[Sharing]:
     """A row for every language, scorer, and judge or simulator, also where no supporter shares its base."""
@@ -133,7 +130,7 @@ def sharings(
     simulators = sorted({dialogue.simulator for dialogue in dialogues if dialogue.simulator})
     plain = as_they_are(judgements)
     judges = sorted({judgement.judge for judgement in plain})
-    known = bases([*supporters, *simulators, *judges], config)
+    known = bases([*supporters, *simulators, *judges], specs)
     effects = []
     for role, names in (("judge", judges), ("simulator", simulators)):
         for name in names:

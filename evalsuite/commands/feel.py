@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from core.errors import UserError
-from core.files import read_jsonl, write_json, write_jsonl
+from core.files import write_json, write_jsonl
 from core.paths import IN_FILE, IN_NAME, OUT_FILE, Verbs
 from core.rubrics import known_rubric
 from data_prep.scores.human import read_dialogues, read_preferences
@@ -33,18 +33,22 @@ from evalsuite.commands.feel_inputs import (
 )
 from evalsuite.commands.options import IN_RUN, EndpointOption, endpoints_of, out_tables
 from evalsuite.commands.output import deliver, exit_if_lost, plain, print_json
-from evalsuite.frameworks.feel import FRAMEWORK, load_feel_config, members
+from evalsuite.frameworks.feel import Feel, load_feel_config
 from evalsuite.frameworks.feel import score as score_all
 from evalsuite.reported.against import against
+from evalsuite.runner.engine import Runner
 from evalsuite.runs import shards
-from evalsuite.runs.folder import claimed_rubric, open_run
+from evalsuite.runs.folder import open_run
+from evalsuite.runs.framework import ScoredRun
+from evalsuite.runs.run_config import Judged
 from evalsuite.statistics import ensemble
 from evalsuite.statistics.agreement import gold_scores_of, judgements_of, of_annotators
-from evalsuite.statistics.band_methods import Cost, agreement_table, method_table, people_table
+from evalsuite.statistics.band_methods import agreement_table, people_table
 from evalsuite.statistics.correlation import Pairing, SampleBy
 from evalsuite.statistics.ensemble import MODES, Weights
 from evalsuite.statistics.ensemble_tables import fit_tables, report
 from evalsuite.statistics.model_ranking import Combine, compare_ranks, human_ranks, metric_ranks, ranking_table
+from evalsuite.statistics.tally import Tally
 
 app = Verbs(
     no_args_is_help=True,
@@ -82,14 +86,16 @@ def score(
     overrides = {"rounds": rounds, "methods": method or None, "languages": [language] if language else None, "out": out}
     loaded = load_feel_config(config, overrides)
     loaded.endpoints.update(endpoints_of(endpoint))
-    panel = members(loaded)
+    panel = Feel(loaded)
     given = [each for each in read_dialogues(dialogues) if each.language in loaded.languages][:limit]
     if not given:
         raise UserError(f"{', '.join(map(str, dialogues))}: no dialogue in {', '.join(loaded.languages)}")
     with open_run(Path(loaded.out)) as run:
-        judgements = score_all(run, loaded, panel, given, Console(stderr=True) if as_json else console)
-        table = method_table(judgements, panel[0].resolved.rubric, _costs(run.folder))
-        deliver("feel_score", plain([table]), [table], run.folder, as_json)
+        talk = Console(stderr=True) if as_json else console
+        judgements = score_all(run, panel, given, lambda resolved: Runner(run, resolved, talk))
+        scored = ScoredRun(run.folder, run.config(), Tally(given, judgements, panel.members[0].rubric))
+        tables = list(Feel.tables(scored))
+        deliver("feel_score", plain(tables), tables, run.folder, as_json)
     exit_if_lost(sum(each.lost for each in judgements), len(judgements), "verdicts", run.failures())
 
 
@@ -285,21 +291,17 @@ def compare_methods(
     With --human also how each goes with people, aspect by aspect.
     """
     config = shards.whole(run)
-    if FRAMEWORK not in config:
+    judged = config.stage(Feel.name, Judged)
+    if judged is None:
         raise UserError(f"--run {run}: not a folder of `esc-eval feel score`")
-    rules = claimed_rubric(config, FRAMEWORK, run / "config.json")
     verdicts = judgements_of([run / "judgements.jsonl"])
-    tables = [method_table(verdicts, rules, _costs(run)), agreement_table(verdicts)]
+    tables = [*Feel.tables(ScoredRun(run, config, Tally([], verdicts, judged.rubric))), agreement_table(verdicts)]
     if not tables[1].rows:
         raise UserError(
             f"--run {run}: no judge was asked by both methods; run `feel score` with --method bands --method tokens"
         )
     if human:
         scores = of_annotators(gold_scores_of(human), annotator or [])
-        people = people_on(scores, human_rubric, maps, rules.dimensions)
+        people = people_on(scores, human_rubric, maps, judged.rubric.dimensions)
         tables.append(people_table(ensemble.panel_of(verdicts), people))
     deliver("feel_methods", plain(tables), tables, out, as_json)
-
-
-def _costs(folder: Path) -> list[Cost]:
-    return read_jsonl(folder / "costs.jsonl", Cost, "costs")

@@ -32,11 +32,11 @@ from evalsuite.commands.options import (
     resolve,
 )
 from evalsuite.commands.output import deliver, exit_if_lost, plain
-from evalsuite.runner.pipeline import Fleet
+from evalsuite.runner.engine import Runner
 from evalsuite.runs import shards
-from evalsuite.runs.config import Resolved
 from evalsuite.runs.folder import open_run
-from evalsuite.runs.identity import score_config
+from evalsuite.runs.resolved import Resolved
+from evalsuite.runs.run_config import RunConfig
 from evalsuite.statistics.agreement import read_judgements
 from evalsuite.statistics.summary import Value
 
@@ -78,11 +78,11 @@ def probe(
     """
     resolved = resolve(config, endpoint, judge=judge, judge_prompts=judge_prompts, language=language, mode=mode, out=out)
     texts = load_injections(injections)
-    score_config(resolved)  # whatever is wrong is told before anything is written or started
+    resolved.score_identity()  # whatever is wrong is told before anything is written or started
     chosen = _chosen(dialogues, resolved, limit)
-    with open_run(Path(out)) as run, Fleet(run, resolved) as fleet:
-        judgements = ask(run, resolved, fleet, console, chosen, texts)
-        tables = _tables(chosen, judgements, resolved.rubric, run.config(), "value")
+    with open_run(Path(out)) as run, Runner(run, resolved, console) as runner:
+        judgements = ask(runner, chosen, texts)
+        tables = _tables(chosen, judgements, resolved.rubric, run.config().specs(), "value")
         deliver("health", plain(tables), tables, run.folder / "tables", as_json=False)
     exit_if_lost(sum(judgement.lost for judgement in judgements), len(judgements), "judgements", run.failures())
 
@@ -120,14 +120,14 @@ def report(
         raise UserError(f"--value: unknown value {value!r}: value or expected")
     if run is None and not (judgements and dialogues):
         raise UserError("give --run FOLDER, or --judgements FILE and --dialogues FILE")
-    held, verdicts, config = _of_run(run) if run is not None else ([], [], {})
+    held, verdicts, config = _of_run(run) if run is not None else ([], [], RunConfig({}))
     held += read_dialogues(dialogues or [])
     verdicts += [judgement for path in judgements or [] for judgement in read_judgements(path)]
     if not verdicts:
         raise UserError(f"{run}: no judgements; run `esc-eval score` or `esc-eval health probe` first")
     rules = _rubric(rubric, config)
     unique = list({dialogue.id: dialogue for dialogue in held}.values())
-    tables = _tables(unique, verdicts, rules, config, cast(Value, value))
+    tables = _tables(unique, verdicts, rules, config.specs(), cast(Value, value))
     deliver("health", plain(tables), tables, out, as_json)
 
 
@@ -148,7 +148,7 @@ def _chosen(paths: list[Path], resolved: Resolved, limit: int | None) -> list[Di
     return chosen
 
 
-def _of_run(folder: Path) -> tuple[list[Dialogue], list[Judgement], dict[str, Any]]:
+def _of_run(folder: Path) -> tuple[list[Dialogue], list[Judgement], RunConfig]:
     config = shards.whole(folder)
     dialogues: list[Dialogue] = []
     judgements: list[Judgement] = []
@@ -159,15 +159,17 @@ def _of_run(folder: Path) -> tuple[list[Dialogue], list[Judgement], dict[str, An
     return dialogues, judgements, config
 
 
-def _rubric(name: str | None, config: Mapping[str, Any]) -> Rubric:
-    known = [config[stage]["rubric"] for stage in ("score", "health") if stage in config]
-    if name is None and known:
-        return Rubric.model_validate(known[0])
-    return load_rubric(name or "esc_eval")
+def _rubric(name: str | None, config: RunConfig) -> Rubric:
+    judged = config.scored or config.probed
+    return judged.rubric if name is None and judged else load_rubric(name or "esc_eval")
 
 
 def _tables(
-    dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], rubric: Rubric, config: Mapping[str, Any], value: Value
+    dialogues: Sequence[Dialogue],
+    judgements: Sequence[Judgement],
+    rubric: Rubric,
+    specs: Mapping[str, Mapping[str, Any]],
+    value: Value,
 ) -> list[Table]:
     """Every table that the judgements give."""
     asked = dialogues, judgements, rubric
@@ -175,7 +177,7 @@ def _tables(
     effects = injected.injection_effects(*asked, value)
     return [
         checks.length_table(checks.length_effects(*asked, value), rubric),
-        sharing_table(sharings(*asked, config, value)),
+        sharing_table(sharings(*asked, specs, value)),
         *([checks.asking_table(shifts, rubric)] if shifts else []),
         *(injected.injection_tables(effects, list(injected.injection_kinds(*asked, value)), rubric) if effects else []),
     ]

@@ -11,7 +11,8 @@ import typer
 from core.errors import UserError
 from core.masking import problem_of
 from core.paths import IN_FILE, IN_NAME, Reads, Writes
-from evalsuite.runs.config import Resolved, load_config
+from evalsuite.runs.config import load_config
+from evalsuite.runs.resolved import Resolved, resolve_config
 
 RECORDS = (
     *("cards.jsonl", "profiles.jsonl", "dialogues.jsonl", "judgements.jsonl", "turn_judgements.jsonl"),
@@ -140,4 +141,4 @@ def resolve(
         raise UserError(f"--base-url {base_url!r}: expected http://HOST:PORT/v1")
     if base_url is not None and len(loaded.supporters) != 1:
         raise UserError("--base-url is the address of one supporter: name it with one --supporter")
-    return Resolved(loaded, base_url, api_key_env)
+    return resolve_config(loaded, base_url, api_key_env)

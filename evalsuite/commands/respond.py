@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from core.errors import UserError, near
-from core.files import digest, write_jsonl
+from core.files import write_jsonl
 from core.paths import IN_FILE
 from core.records import Dialogue
 from data_prep.scores.human import read_dialogues
@@ -26,9 +26,9 @@ from evalsuite.commands.options import (
 )
 from evalsuite.commands.output import deliver, exit_if_lost
 from evalsuite.dialogues.respond import respond as ask
-from evalsuite.runs.config import Resolved, unspoken
 from evalsuite.runs.folder import Run, open_run
-from evalsuite.runs.identity import identity
+from evalsuite.runs.identity import hashed, identity
+from evalsuite.runs.resolved import Resolved, unspoken
 from evalsuite.statistics.responses import Response, answered
 from evalsuite.statistics.text_figures import figures, figures_json, metric_tables
 from evalsuite.statistics.text_metrics import measure, need_metrics
@@ -118,7 +118,7 @@ def _ask_all(run: Run, resolved: Resolved, urls: dict[str, str], dialogues: Sequ
         "respond",
         {
             "mode": resolved.config.mode,
-            "dialogues": {"count": len(dialogues), "sha256": digest([d.model_dump(mode="json") for d in dialogues])},
+            "dialogues": hashed(dialogues),
             "supporters": [identity(spec) for spec in resolved.supporters],
         },
     )

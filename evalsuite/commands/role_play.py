@@ -26,11 +26,10 @@ from evalsuite.role_play.audit import audit, audit_tables, judge_cards
 from evalsuite.role_play.pairwise import PairAnswer, compare_seekers, given_answers, pairs_of
 from evalsuite.role_play.seekers import Cards, Field, given_dialogues, read_field, role_play_tables, score_seekers
 from evalsuite.role_play.win_rates import pairwise_tables
-from evalsuite.runner.pipeline import Fleet
+from evalsuite.runner.engine import Runner
 from evalsuite.runs import shards
-from evalsuite.runs.config import Resolved
 from evalsuite.runs.folder import open_run
-from evalsuite.runs.identity import score_config
+from evalsuite.runs.resolved import Resolved
 from evalsuite.statistics.agreement import read_judgements
 from evalsuite.statistics.win_rates import mode_of
 from serve.batch import Batch
@@ -89,10 +88,10 @@ def score(
     """
     resolved = resolve(config, endpoint, judge=judge, language=language, out=out)
     if resolved.method != "paper":  # which score_seekers refuses
-        score_config(resolved)
+        resolved.score_identity()
     seekers = _field(seeker, cards, resolved, limit, console)
-    with open_run(Path(out)) as run, Fleet(run, resolved) as fleet:
-        judgements = score_seekers(run, resolved, fleet, console, seekers)
+    with open_run(Path(out)) as run, Runner(run, resolved, console) as runner:
+        judgements = score_seekers(runner, seekers)
         _write_field(run.folder, "role_play", seekers)
         write_jsonl(run.folder / "role_play_judgements.jsonl", judgements)
         shown = role_play_tables(seekers.dialogues, resolved.rubric, judgements)
@@ -183,8 +182,8 @@ def pairwise(
     talk = _talk(as_json)
     for name, count in sorted(left_out.items()):
         talk.print(f"{name}: {count} dialogues, unanswered or cut off by a failing server, are in no pair", **_PLAIN)
-    with open_run(Path(out)) as run, Fleet(run, resolved) as fleet:
-        answers = compare_seekers(run, resolved, fleet, talk, seekers, pairs)
+    with open_run(Path(out)) as run, Runner(run, resolved, talk) as runner:
+        answers = compare_seekers(runner, seekers, pairs)
         _write_field(run.folder, "pairwise", seekers)
         write_jsonl(run.folder / "answers.jsonl", answers)
         write_jsonl(run.folder / "preferences.jsonl", _readable(answers))

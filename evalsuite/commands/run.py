@@ -50,12 +50,12 @@ from evalsuite.commands.options import (
 )
 from evalsuite.report.content import report_run
 from evalsuite.runner import pipeline
+from evalsuite.runner.engine import Runner, call_limits
 from evalsuite.runner.pipeline import Outcome
 from evalsuite.runs import shards
-from evalsuite.runs.config import Resolved
-from evalsuite.runs.folder import Run, open_run
-from evalsuite.runs.identity import gold_config, score_config, simulate_config
-from evalsuite.runs.shards import Shard
+from evalsuite.runs.folder import open_run
+from evalsuite.runs.resolved import Resolved
+from evalsuite.runs.shard import Shard
 from evalsuite.statistics.summary import cut_off
 from serve.answers import Retry
 from serve.limits import Budget
@@ -124,12 +124,11 @@ def run(
     )
     _check_wandb(wandb, resolved.shard)
     _check_all(resolved, simulate=True, score=True)
-    with _opened(resolved, retry) as opened:
-        with pipeline.Fleet(opened, resolved) as fleet:
-            outcomes = [pipeline.simulate(opened, resolved, fleet, console, score=True)]
-            if resolved.config.gold is not None and not outcomes[0].ended_early:
-                outcomes.append(pipeline.score_gold(opened, resolved, fleet, console))
-        _report(opened, resolved, wandb)
+    with _opened(resolved, retry) as runner:
+        outcomes = [pipeline.simulate(runner, score=True)]
+        if resolved.config.gold is not None and not outcomes[0].ended_early:
+            outcomes.append(pipeline.score_gold(runner))
+        _report(runner, wandb)
     _finish(*outcomes)
 
 
@@ -182,8 +181,8 @@ def simulate(
         out=out,
     )
     _check_all(resolved, simulate=True, score=False)
-    with _opened(resolved, retry) as opened, pipeline.Fleet(opened, resolved) as fleet:
-        outcome = pipeline.simulate(opened, resolved, fleet, console, score=False)
+    with _opened(resolved, retry) as runner:
+        outcome = pipeline.simulate(runner, score=False)
     _finish(outcome)
 
 
@@ -233,12 +232,12 @@ def score(
     _check_all(resolved, simulate=False, score=True)
     given = dialogues or Path(resolved.config.out) / "dialogues.jsonl"
     read_dialogues([given])  # a bad file is refused before the run folder is touched
-    with _opened(resolved, retry) as opened, pipeline.Fleet(opened, resolved) as fleet:
-        outcomes = [pipeline.score(opened, resolved, fleet, console, given)]
+    with _opened(resolved, retry) as runner:
+        outcomes = [pipeline.score(runner, given)]
         if resolved.config.gold is not None and not outcomes[0].ended_early:
-            outcomes.append(pipeline.score_gold(opened, resolved, fleet, console))
+            outcomes.append(pipeline.score_gold(runner))
         if wandb:
-            _report(opened, resolved, wandb)
+            _report(runner, wandb)
     _finish(*outcomes)
 
 
@@ -255,26 +254,26 @@ def report(
 
 
 @contextmanager
-def _opened(resolved: Resolved, retry: str | None) -> Iterator[Run]:
-    """The run folder, if it is a whole run's or this shard's."""
+def _opened(resolved: Resolved, retry: str | None) -> Iterator[Runner]:
+    """What works in the run folder, if it is a whole run's or this shard's."""
     wanted = Retry.parse(retry)
     with open_run(Path(resolved.config.out)) as opened:
         shards.claim(opened, resolved.shard)
         opened.retry = wanted
         opened.budget = Budget(resolved.config.max_time, resolved.config.max_calls, resolved.config.max_cost)
-        yield opened
+        with Runner(opened, resolved, console, call_limits(resolved.config)) as runner:
+            yield runner
 
 
-def _report(run: Run, resolved: Resolved, wandb: bool) -> None:
-    """Write the report; of a shard there is none."""
-    if resolved.shard is None:
-        report_run(run, console, wandb)
+def _report(runner: Runner, wandb: bool) -> None:
+    """Write the report, after the servers have been stopped; of a shard there is none."""
+    runner.close()
+    shard = runner.resolved.shard
+    if shard is None:
+        report_run(runner.run, console, wandb)
     else:
-        console.print(
-            f"shard {resolved.shard} is done: `esc-eval merge` puts all {resolved.shard.of} together and writes the report",
-            highlight=False,
-            markup=False,
-        )
+        text = f"shard {shard} is done: `esc-eval merge` puts all {shard.of} together and writes the report"
+        console.print(text, highlight=False, markup=False)
 
 
 def _check_wandb(wanted: bool, shard: Shard | None = None) -> None:
@@ -288,11 +287,11 @@ def _check_wandb(wanted: bool, shard: Shard | None = None) -> None:
 def _check_all(resolved: Resolved, simulate: bool, score: bool) -> None:
     """Load and check everything that the stages will use, before anything is written or started."""
     if simulate:
-        simulate_config(resolved)
+        resolved.simulate_identity()
     if score:
-        score_config(resolved)
+        resolved.score_identity()
         if resolved.config.gold is not None:
-            gold_config(resolved)
+            resolved.gold_identity()
 
 
 def _finish(*outcomes: Outcome) -> None:

@@ -32,13 +32,13 @@ class Utterance:
 class Seeker(Protocol):
     """The person in distress; sees every turn so far, its own states included."""
 
-    async def speak(self, turns: Sequence[Turn]) -> Utterance: ...
+    async def speak(self, client: ChatClient, turns: Sequence[Turn]) -> Utterance: ...
 
 
 class Supporter(Protocol):
     """The system under test; sees what was said, never a state."""
 
-    async def speak(self, turns: Sequence[Turn]) -> Utterance: ...
+    async def speak(self, client: ChatClient, turns: Sequence[Turn]) -> Utterance: ...
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,6 @@ class ModelSide:
     everything, where this side speaks first: chat templates want a user message to begin with.
     """
 
-    client: ChatClient
     spec: ModelSpec
     role: Role
     dialogue: str
@@ -91,7 +90,7 @@ class ModelSide:
     hidden_opening: int = 0
     lead: str | None = None
 
-    async def speak(self, turns: Sequence[Turn]) -> Utterance:
+    async def speak(self, client: ChatClient, turns: Sequence[Turn]) -> Utterance:
         messages: list[Message] = [{"role": "system", "content": self.system}] if self.system else []
         messages += [{"role": "user", "content": self.lead}] if self.lead else []
         for turn in turns[self.hidden_opening :]:
@@ -104,7 +103,7 @@ class ModelSide:
             purpose=self.role,
             session=self.dialogue,
         )
-        return utterance(await self.client.ask(self.spec, question))
+        return utterance(await client.ask(self.spec, question))
 
 
 @dataclass
@@ -140,7 +139,7 @@ def _unthinking(turn: Turn) -> Turn:
     return turn if turn.state is None else turn.model_copy(update={"state": None})
 
 
-async def hold(plan: Plan) -> Dialogue:
+async def hold(plan: Plan, client: ChatClient) -> Dialogue:
     """Hold one dialogue to its end and record how it ended.
 
     A refused, empty or overflowing reply is not a turn: the dialogue ends before it, and `Dialogue.ended_by` says whose
@@ -153,9 +152,9 @@ async def hold(plan: Plan) -> Dialogue:
     try:
         for role in order * plan.exchanges:
             if role == "seeker":
-                said = await plan.seeker_side.speak(turns)
+                said = await plan.seeker_side.speak(client, turns)
             else:  # a seeker's inner state never reaches the supporter
-                said = await plan.supporter_side.speak([_unthinking(turn) for turn in turns])
+                said = await plan.supporter_side.speak(client, [_unthinking(turn) for turn in turns])
             account.add(role, said.replies)
             if said.stopped:
                 termination = said.stopped

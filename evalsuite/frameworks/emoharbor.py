@@ -13,222 +13,322 @@ without a Thinker is the ablation "One Agent" (section 4.1.1).
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from core.errors import UserError
-from core.judge_prompts import transcript_of_turns
-from core.prompts import PromptPack
-from core.records import Dialogue, Language, Turn, dialogue_id
-from core.specs import ModelSpec
-from data_prep.profiles import Profile, profile_text
-from evalsuite.dialogues.hold import ModelSide, Plan, Utterance, utterance
-from evalsuite.runs.config import Resolved
-from serve.answers import Reply
-from serve.batch import together
-from serve.client import ChatClient, Question
+from core.paths import IN_NAME
+from core.records import Dialogue, dialogue_id
+from core.specs import ModelSpec, Sampling, load_spec
+from core.tables import Table
+from data_prep.profiles import Profile, bundled_profiles, load_profiles, profile_text
+from evalsuite.dialogues.hold import ModelSide, Plan
+from evalsuite.frameworks.emoharbor_seeker import Person, initial_state, unthought
+from evalsuite.judge.base import Shown, Strategy
+from evalsuite.runs.config import EvalConfig
+from evalsuite.runs.framework import ScoredRun
+from evalsuite.runs.identity import hashed, identity
+from evalsuite.runs.resolved import Agent, Resolved
+from evalsuite.runs.run_config import Judged, Simulated
+from evalsuite.statistics import dialogue_costs, discrimination, discrimination_tables
+from evalsuite.statistics.summary import supporter_of
+from serve.client import ChatClient
+from serve.failures import Unanswered
 
-FRAMEWORK = "emoharbor"
-_LABELS: dict[Language, dict[str, str]] = {
-    "en": {"appraisal": "Appraisal", "emotion": "Emotion", "goal": "Goal"},
-    "zh": {"appraisal": "认知", "emotion": "情绪", "goal": "目标"},
-}
-_COLON = {"en": ": ", "zh": "："}
-_NOTHING = {"none", "无", ""}
-_MARKS = "\"'“”‘’「」『』*`()（）.。!！~～…,，;； \t\r\n"
-
-
-def plans(resolved: Resolved, client: ChatClient) -> Iterator[Plan]:
-    """Every dialogue of a run: profiles × supporters × trials, without profiles that the supporter's languages leave out."""
-    prompts, paper = resolved.prompts, resolved.config.mode == "paper"
-    for supporter in resolved.supporters:
-        for profile in resolved.profiles:
-            language = profile.language
-            if language not in supporter.languages:
-                continue
-            known = profile_text(profile, language, simple=True) if paper else ""
-            system = prompts.render(language, "supporter_system.j2", user_info=known, limit=paper)
-            # Odd in the paper: nothing at all has been said to a supporter that is to begin; some chat templates refuse that.
-            lead = None if paper else prompts.render(language, "opening.txt")
-            for trial in range(resolved.config.trials):
-                id = dialogue_id(FRAMEWORK, profile.id, supporter.name, resolved.simulator, trial)
-                yield Plan(
-                    id=id,
-                    language=language,
-                    framework=FRAMEWORK,
-                    source=profile.source or FRAMEWORK,
-                    source_id=profile.source_id,
-                    profile_id=profile.id,
-                    supporter=supporter.name,
-                    simulator=resolved.simulator,
-                    trial=trial,
-                    seeker_side=person(resolved, client, profile, id),
-                    supporter_side=ModelSide(client, supporter, "supporter", id, system=system, lead=lead),
-                    exchanges=resolved.config.exchanges,
-                    first="supporter",
-                )
+TEMPERATURES: Mapping[Agent, float] = {"thinker": 0.1, "talker": 0.7, "supporter": 0.7, "judge": 0.0}  # section 3.3
+_SHOWN = {"dialogue": "the dialogue alone", "profile": "dialogue and profile", "states": "dialogue, profile and states"}
 
 
-def person(resolved: Resolved, client: ChatClient, profile: Profile, dialogue: str) -> Person:
-    """The seeker of one dialogue, as the run's config has it played."""
-    own = resolved.emoharbor
-    return Person(
-        client=client,
-        prompts=resolved.prompts,
-        language=profile.language,
-        dialogue=dialogue,
-        profile=profile_text(profile, profile.language, simple=own.simulator == "simple_profile"),
-        start=initial_state(profile),
-        talker=resolved.seeker,
-        thinker=resolved.thinker,
-        triples=own.triples,
+class RoleSampling(BaseModel):
+    """What a run changes of the sampling of one agent's model; what is not named stays as the model's spec has it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    """The paper's unless given, and in paper mode always."""
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Share of the probability that is drawn from."""
+    max_tokens: Annotated[int, Field(gt=0)] | None = None
+    """Longest reply."""
+    seed: int | None = None
+    """Seed of the draws."""
+
+
+class EmoHarborSection(BaseModel):
+    """EmoHarbor's own settings. The Talker is the run's `seeker`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    thinker: Annotated[str | None, IN_NAME] = None
+    """The model that thinks for the seeker; without one the Talker's does."""
+    simulator: Literal["full", "one_agent", "simple_profile"] = "full"
+    """The full seeker, or an ablation of section 4.1.1 (`one_agent`: no Thinker; `simple_profile`: played from demographics and
+    counselling alone)."""
+    triples: bool = False
+    """Read appraisal, emotion and goal out of every thought, a call each."""
+    judging: Strategy = "states"
+    """What the judge is shown (section 4.1.2)."""
+    per_turn: bool = False
+    """Judge after every turn of the supporter as well."""
+    sampling: dict[Agent, RoleSampling] = {}
+    """Changes to the models' own sampling, by agent."""
+
+
+class EmoHarborConfig(EvalConfig):
+    """A run of EmoHarbor."""
+
+    framework: Literal["emoharbor"] = "emoharbor"
+    """EmoHarbor."""
+    rubric: Annotated[str, IN_NAME] = "emoharbor"
+    """The rubric that dialogues are scored on: a name in configs/rubrics, or a file."""
+    method: Literal["joint", "per_dimension", "json", "bands"] = "json"
+    """How the judge is asked; the published way is `json`."""
+    prompts: Annotated[str, IN_NAME] = "emoharbor"
+    """The prompt pack of all agents: a name in configs/prompts, or a folder."""
+    exchanges: Annotated[int, Field(gt=0, le=10**6)] = 15
+    """How many times both sides speak, at most. The seeker may leave sooner."""
+    profiles: Annotated[list[str] | None, IN_NAME] = None
+    """The profiles that are played: `bundled`, or files (our JSONL, or SAGE's). Default: bundled."""
+    emoharbor: EmoHarborSection = EmoHarborSection()
+    """EmoHarbor's own settings."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> EmoHarborConfig:
+        """Refuse what does not go together."""
+        section = self.emoharbor
+        fixed = [agent for agent, own in section.sampling.items() if own.temperature not in (None, TEMPERATURES[agent])]
+        if self.gold is not None and self.gold.scores is None:
+            raise ValueError("gold: the bundled sets have ESC-Eval's dimensions; name gold.dialogues and gold.scores")
+        if self.method != "json" and (unused := sorted(section.model_fields_set & {"judging", "per_turn"})):
+            raise ValueError(f"emoharbor.{unused[0]}: belongs to method json, this config's is {self.method}")
+        if section.simulator == "one_agent" and section.judging == "states" and self.method == "json":
+            raise ValueError("emoharbor.judging: a seeker of one agent has no states to judge by: choose profile or dialogue")
+        if section.simulator == "one_agent" and (section.triples or section.thinker):
+            raise ValueError("emoharbor.simulator: one_agent has no Thinker: leave out thinker and triples")
+        if self.mode == "paper" and fixed:
+            agent = fixed[0]
+            raise ValueError(f"emoharbor.sampling.{agent}.temperature: paper mode fixes it at {TEMPERATURES[agent]}")
+        return self
+
+
+class _Simulated(Simulated):
+    simulator: str
+
+
+class _Judged(Judged):
+    judging: Strategy | None = None
+
+
+class EmoHarbor(Resolved):
+    """A run of EmoHarbor with everything that its config names."""
+
+    name = "emoharbor"
+    title = "EmoHarbor"
+    config_model = EmoHarborConfig
+    config: EmoHarborConfig
+    templates = (
+        *("supporter_system.j2", "opening.txt", "endings.txt", "thinker_system.j2", "thinker.j2"),
+        *("talker_system.j2", "talker.j2", "triple_system.j2", "triple.j2"),
     )
+    may_leave = True
 
+    @property
+    def section(self) -> EmoHarborSection:
+        """EmoHarbor's own settings."""
+        return self.config.emoharbor
 
-def initial_state(profile: Profile) -> str:
-    """What is before the chat (algorithm 1, line 2): the profile's emotional state and goals; "" where it has neither."""
-    parts = [profile.counselling.state, *profile.counselling.goals]
-    return ("; " if profile.language == "en" else "；").join(part for part in parts if part)
+    def sampled(self, spec: ModelSpec, agent: Agent) -> ModelSpec:
+        """The spec as it is sampled for an agent. Raises `UserError` when its replies leave no room in its context."""
+        changes = self.section.sampling.get(agent, RoleSampling()).model_dump(exclude_none=True)
+        sampling = Sampling.model_validate(spec.sampling.model_dump() | {"temperature": TEMPERATURES[agent]} | changes)
+        if spec.context_length is not None and sampling.max_tokens >= spec.context_length:
+            raise UserError(
+                f"emoharbor.sampling.{agent}.max_tokens: {sampling.max_tokens} leaves no room in the context of {spec.name} "
+                f"({spec.context_length})"
+            )
+        return spec.model_copy(update={"sampling": sampling})
 
-
-def ending_phrases(prompts: PromptPack, language: Language) -> tuple[str, ...]:
-    """The closed list of phrases that end a chat, as the seeker is told them. Raises `UserError` for an empty list."""
-    phrases = tuple(line.strip() for line in prompts.render(language, "endings.txt").splitlines() if line.strip())
-    if not phrases or not all(map(_bare, phrases)):
-        raise UserError(f"{prompts.folder / language / 'endings.txt'}: no ending phrase, or one without words")
-    return phrases
-
-
-def ends(text: str, phrases: Sequence[str]) -> bool:
-    """Whether a line is one of the phrases and nothing else; case, quotation marks and the full stop do not matter.
-
-    A phrase inside a longer line ends nothing: "I don't want to continue" may be about a job.
-    """
-    return _bare(text) in {_bare(phrase) for phrase in phrases}
-
-
-def _bare(text: str) -> str:
-    return re.sub(r"\s+", " ", text.replace("’", "'").strip(_MARKS)).casefold()
-
-
-def triple(text: str, language: Language) -> dict[str, str | None]:
-    """Appraisal, emotion and goal (equation 2) from three labelled lines; null for a part that has no line of its own, has two
-    of them, or is said to be absent."""
-    found: dict[str, str | None] = {}
-    for part, label in _LABELS[language].items():
-        lines = re.findall(rf"^[ \t*\-]*{label}[ \t*]*[:：](.*)$", text, re.M | re.I)
-        said = lines[0].strip(" \t*").strip() if len(lines) == 1 else ""
-        found[part] = None if said.rstrip(".。").casefold() in _NOTHING else said
-    return found
-
-
-@dataclass(frozen=True)
-class Person:
-    """The seeker: the Thinker reads the reply and thinks, then the Talker speaks (equations 2 and 4).
-
-    Both are shown the whole of the seeker's memory as one text. The state of a turn is `{"text": monologue}`; with `triples`,
-    appraisal, emotion and goal are read out of the monologue by one more call, which changes nothing in the chat.
-    """
-
-    client: ChatClient
-    prompts: PromptPack
-    language: Language
-    dialogue: str
-    profile: str
-    start: str
-    talker: ModelSpec
-    thinker: ModelSpec | None
-    triples: bool
-
-    async def speak(self, turns: Sequence[Turn]) -> Utterance:
-        thought = await self._think(turns)
-        if thought is None:
-            return await self._talk(turns, None)
-        if thought.stopped:
-            return thought
-        state, said = await together([self._state(thought, len(turns)), self._talk(turns, thought.text)])
-        return Utterance(said.text, [*thought.replies, *state.replies, *said.replies], state.state, said.ended, said.stopped)
-
-    async def think(self, turns: Sequence[Turn]) -> Utterance:
-        """The state alone, with no word said: for dialogues that were held without a Thinker."""
-        thought = await self._think(turns)
-        if thought is None:
-            raise ValueError("this seeker has no Thinker")
-        return thought if thought.stopped else await self._state(thought, len(turns))
-
-    async def _think(self, turns: Sequence[Turn]) -> Utterance | None:
-        if self.thinker is None:
+    @cached_property
+    def thinker(self) -> ModelSpec | None:
+        """The model that thinks for the seeker; None where nobody does."""
+        if self.section.simulator == "one_agent":
             return None
-        system = self.prompts.render(self.language, "thinker_system.j2", profile=self.profile)
-        memory = transcript_of_turns(turns, self.language, states=True)
-        user = self.prompts.render(self.language, "thinker.j2", transcript=memory, start=self.start)
-        return utterance(await self._ask(self.thinker, "thinker", len(turns), system, user))
+        return self.sampled(self.speaks(load_spec(self.section.thinker or self.config.seeker), "seeker"), "thinker")
 
-    async def _talk(self, turns: Sequence[Turn], thought: str | None) -> Utterance:
-        phrases = ending_phrases(self.prompts, self.language)
-        system = self.prompts.render(
-            self.language, "talker_system.j2", profile=self.profile, endings=phrases, thinks=thought is not None
+    @property
+    def seekers(self) -> list[ModelSpec]:
+        """Talker and Thinker."""
+        return [self.seeker, *([self.thinker] if self.thinker else [])]
+
+    @property
+    def names(self) -> list[str]:
+        """How the config names its models, besides the supporters."""
+        return [*super().names, *([self.section.thinker] if self.section.thinker else [])]
+
+    @property
+    def simulator(self) -> str:
+        """The seeker's name in the records: its models, and the ablation if it is one."""
+        ablation = "" if self.section.simulator == "full" else f" ({self.section.simulator.replace('_', ' ')})"
+        return "+".join(dict.fromkeys(spec.name for spec in self.seekers)) + ablation
+
+    @cached_property
+    def profiles(self) -> list[Profile]:
+        """The profiles of the wanted languages, at most `limit` a language, in file order."""
+        return self._profiles(self.config.limit)
+
+    @cached_property
+    def known_profiles(self) -> list[Profile]:
+        """All profiles of the wanted languages: given dialogues may be with any of them, whatever `limit` says."""
+        return self._profiles(None)
+
+    def _profiles(self, limit: int | None) -> list[Profile]:
+        return self.load_people(self.config.profiles or ["bundled"], bundled_profiles, load_profiles, "profile", limit)
+
+    def people(self) -> dict[str, list[Profile]]:
+        """The profiles."""
+        return {"profiles.jsonl": self.profiles}
+
+    def people_of(self, dialogues: Sequence[Dialogue]) -> dict[str, list[Profile]]:
+        """The profiles of given dialogues, where the judge is shown them."""
+        ids = {dialogue.profile_id for dialogue in dialogues}
+        profiles = [profile for profile in self.known_profiles if profile.id in ids] if self.shown.profiles else []
+        return {"profiles.jsonl": profiles} if self.shown.profiles else {}
+
+    def identity(self) -> dict[str, Any]:
+        """Who is played, and how."""
+        return {
+            "profiles": hashed(self.profiles),
+            "simulator": self.section.simulator,
+            "triples": self.section.triples,
+            "thinker": identity(self.thinker) if self.thinker else None,
+        }
+
+    def judging_identity(self) -> dict[str, Any]:
+        """What the judge is shown beyond the dialogue."""
+        if self.method != "json":
+            return {}
+        judging = self.section.judging
+        return {
+            "judging": judging,
+            "per_turn": self.section.per_turn,
+            "profiles": hashed(self.known_profiles) if judging != "dialogue" else None,
+            # States that given dialogues lack are simulated.
+            "thinker": identity(self.thinker) if self.thinker and judging == "states" else None,
+        }
+
+    @cached_property
+    def shown(self) -> Shown:
+        """What the judge is shown of the seeker: the dialogue alone by any method but `json`."""
+        if self.method != "json":
+            return Shown(mode=self.config.mode)
+        known = self.known_profiles if self.section.judging != "dialogue" else []
+        texts = {profile.id: profile_text(profile, profile.language) for profile in known}
+        return Shown(self.section.judging, texts, self.section.per_turn, self.config.mode)
+
+    def judging_whole(self) -> EmoHarbor:
+        """The same, with the judge asked about whole dialogues alone."""
+        section = self.section.model_copy(update={"per_turn": False})
+        return replace(self, config=self.config.model_copy(update={"emoharbor": section}))
+
+    def plans(self) -> Iterator[Plan]:
+        """Profiles × supporters × trials, without profiles that the supporter's languages leave out."""
+        prompts, paper = self.prompts, self.config.mode == "paper"
+        for supporter in self.supporters:
+            for profile in self.profiles:
+                language = profile.language
+                if language not in supporter.languages:
+                    continue
+                known = profile_text(profile, language, simple=True) if paper else ""
+                system = prompts.render(language, "supporter_system.j2", user_info=known, limit=paper)
+                # Odd in the paper: a supporter that is to begin is told nothing at all; some chat templates refuse that.
+                lead = None if paper else prompts.render(language, "opening.txt")
+                for trial in range(self.config.trials):
+                    id = dialogue_id(self.name, profile.id, supporter.name, self.simulator, trial)
+                    yield Plan(
+                        id=id,
+                        language=language,
+                        framework=self.name,
+                        source=profile.source or self.name,
+                        source_id=profile.source_id,
+                        profile_id=profile.id,
+                        supporter=supporter.name,
+                        simulator=self.simulator,
+                        trial=trial,
+                        seeker_side=self._person(profile, id),
+                        supporter_side=ModelSide(supporter, "supporter", id, system=system, lead=lead),
+                        exchanges=self.config.exchanges,
+                        first="supporter",
+                    )
+
+    def _person(self, profile: Profile, dialogue: str) -> Person:
+        """The seeker of one dialogue, as the config has it played."""
+        return Person(
+            prompts=self.prompts,
+            language=profile.language,
+            dialogue=dialogue,
+            profile=profile_text(profile, profile.language, simple=self.section.simulator == "simple_profile"),
+            start=initial_state(profile),
+            talker=self.seeker,
+            thinker=self.thinker,
+            triples=self.section.triples,
         )
-        memory = transcript_of_turns(turns, self.language, states=True, thought=thought)
-        user = self.prompts.render(self.language, "talker.j2", transcript=memory, start=self.start)
-        said = utterance(await self._ask(self.talker, "talker", len(turns), system, user))
-        return Utterance(said.text, said.replies, None, not said.stopped and ends(said.text, phrases), said.stopped)
 
-    async def _state(self, thought: Utterance, turn: int) -> Utterance:
-        """The thought as the state of a turn, with the calls that it took beyond the thought itself."""
-        state: dict[str, Any] = {"text": thought.text}
-        if not self.triples or self.thinker is None:
-            return Utterance("", [], state)
-        system = self.prompts.render(self.language, "triple_system.j2")
-        user = self.prompts.render(self.language, "triple.j2", monologue=thought.text)
-        reply = await self._ask(self.thinker, "triple", turn, system, user, triple_regex(self.language))
-        return Utterance("", [reply], state | triple(reply.text, self.language))
+    def lacking(self, dialogue: Dialogue) -> bool:
+        """Whether the judge is to be shown states that the dialogue has not got."""
+        return self.shown.strategy == "states" and bool(unthought(dialogue))
 
-    async def _ask(self, spec: ModelSpec, part: str, turn: int, system: str, user: str, regex: str | None = None) -> Reply:
-        question = Question(
-            [{"role": "system", "content": system}, {"role": "user", "content": user}],
-            sample={"dialogue": self.dialogue, "turn": turn, "part": part},
-            sampling=spec.sampling,
-            served_name=spec.served_name(),
-            purpose="seeker",
-            regex=regex,
-            session=self.dialogue,
-        )
-        return await self.client.ask(spec, question)
+    @property
+    def completing(self) -> list[ModelSpec]:
+        """The Thinker."""
+        return [self.thinker] if self.thinker else []
 
+    async def completed(self, client: ChatClient, dialogue: Dialogue) -> Dialogue:
+        """A given dialogue with the states that its seeker has not got: the Thinker reads it turn by turn (section 4.1.2).
 
-def triple_regex(language: Language) -> str:
-    """What a constrained server may answer when it is asked for appraisal, emotion and goal."""
-    return r"\n".join(rf"{label}{_COLON[language]}[^\n]{{1,120}}" for label in _LABELS[language].values())
+        What was said stays as it is, states that are there are kept. A thought that cannot be had (refused, empty, too long a
+        dialogue) leaves its turn without one; where the Thinker does not answer, the dialogue cannot be judged now. Raises
+        `UserError` when the dialogue's profile is not among the run's.
+        """
+        if not self.lacking(dialogue):
+            return dialogue
+        self.shown.profile(dialogue)
+        profile = next(profile for profile in self.known_profiles if profile.id == dialogue.profile_id)
+        seeker = self._person(profile, dialogue.id)
+        turns = list(dialogue.turns)
+        try:
+            for place in unthought(dialogue):
+                thought = await seeker.think(client, turns[:place])
+                if not thought.stopped:
+                    turns[place] = turns[place].model_copy(update={"state": (turns[place].state or {}) | (thought.state or {})})
+        except Unanswered as error:
+            return dialogue.model_copy(update={"termination": error.outcome})
+        return dialogue.model_copy(update={"turns": tuple(turns)})
 
+    @classmethod
+    def wrote(cls, run: ScoredRun) -> bool:
+        """Whether its seekers held the dialogues, or its judge was shown given ones."""
+        scored = run.config.stage("score", _Judged)
+        return super().wrote(run) or bool(scored and scored.judging)
 
-def unthought(dialogue: Dialogue) -> list[int]:
-    """The places of the seeker's turns that have no thought, though the supporter has spoken before them."""
-    heard = next((place for place, turn in enumerate(dialogue.turns) if turn.role == "supporter"), len(dialogue.turns))
-    return [
-        place
-        for place, turn in enumerate(dialogue.turns)
-        if turn.role == "seeker" and place > heard and not (turn.state or {}).get("text")
-    ]
+    @classmethod
+    def tables(cls, run: ScoredRun) -> Iterator[Table]:
+        """How far supporters are told apart (table 2), and what a dialogue costs (table 4)."""
+        tally = run.tally
+        if tally.contestants and len({supporter_of(dialogue) for dialogue in tally.dialogues}) > 1:
+            yield from discrimination_tables.run_tables(discrimination.of_run(tally.contestants, tally.rubric), tally.rubric)
+        if costs := dialogue_costs.dialogue_costs(tally.dialogues, run.usage, run.timing):
+            yield dialogue_costs.table(costs)
 
-
-async def with_states(resolved: Resolved, client: ChatClient, dialogue: Dialogue) -> Dialogue:
-    """A given dialogue with the states that its seeker has not got: the Thinker reads it turn by turn (section 4.1.2).
-
-    What was said stays as it is, states that are there are kept. A thought that cannot be had (refused, empty, too long a
-    dialogue) leaves its turn without one. Raises `UserError` when the dialogue's profile is not among the run's.
-    """
-    bare = unthought(dialogue)
-    if not bare:
-        return dialogue
-    resolved.shown.profile(dialogue)
-    profile = next(each for each in resolved.known_profiles if each.id == dialogue.profile_id)
-    seeker = person(resolved, client, profile, dialogue.id)
-    turns = list(dialogue.turns)
-    for place in bare:
-        thought = await seeker.think(turns[:place])
-        if not thought.stopped:
-            turns[place] = turns[place].model_copy(update={"state": (turns[place].state or {}) | (thought.state or {})})
-    return dialogue.model_copy(update={"turns": tuple(turns)})
+    @classmethod
+    def facts(cls, run: ScoredRun) -> Iterator[tuple[str, str]]:
+        """What supporters were told, who played the seeker and what the judge was shown."""
+        simulated, scored = run.config.stage("simulate", _Simulated), run.config.stage("score", _Judged)
+        if simulated and simulated.seeker and super().wrote(run):
+            told = "who the seeker is, and to keep to 28 words on average and 97 at most (paper)"
+            yield "Supporters told", told if simulated.mode == "paper" else "neither who the seeker is nor a length (native)"
+            thinker = simulated.thinker.name if simulated.thinker else "nobody"
+            yield "Seeker", f"{simulated.simulator.replace('_', ' ')}: {thinker} thinks, {simulated.seeker.name} talks"
+        if scored and scored.judging:
+            yield "Judge shown", _SHOWN[scored.judging]

@@ -8,66 +8,78 @@ distribution from token probabilities, all aspects in one call.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from rich.console import Console
 
 from core.errors import UserError, near
-from core.files import digest, write_jsonl
+from core.files import read_jsonl, write_jsonl
 from core.judge_prompts import JudgeMethod, check_pack
 from core.paths import IN_NAME
 from core.prompts import PromptPack
 from core.records import Dialogue, Judgement, Language
+from core.rubrics import Rubric
 from core.specs import ModelSpec
-from evalsuite.judge.base import Bands
+from core.tables import Table
+from evalsuite.dialogues.hold import Plan
+from evalsuite.judge.base import Bands, OffSum
 from evalsuite.judge.judge import Judge
-from evalsuite.role_play.seekers import ask_all
-from evalsuite.runner.pipeline import Fleet
-from evalsuite.runs.config import EvalConfig, Resolved, overridden
+from evalsuite.runs.config import EvalConfig, overridden
 from evalsuite.runs.folder import Run
-from evalsuite.runs.identity import identity
-from evalsuite.statistics.band_lines import OffSum
-from evalsuite.statistics.band_methods import Cost
+from evalsuite.runs.framework import ScoredRun
+from evalsuite.runs.identity import hashed, identity
+from evalsuite.runs.resolved import Resolved
+from evalsuite.statistics.band_methods import Cost, method_table
 from evalsuite.statistics.summary import scorer_of
+from serve.batch import Answers
 from serve.client import ChatClient
 
-FRAMEWORK = "feel"
 Method = Literal["bands", "tokens"]
 _ASKED: dict[Method, JudgeMethod] = {"bands": "bands", "tokens": "joint"}
 
 
 class JudgeEntry(BaseModel):
-    """One judge: a model (a name in configs/models, or a spec file) and who it is told to be (persona_NAME.j2 of the pack)."""
+    """One judge of a panel. One model can be several, as different personas."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     model: str
+    """A name in configs/models, or a spec file."""
     persona: Annotated[str, Field(pattern=r"^[a-z0-9_]{1,40}$")] = "psychologist"
+    """Who it is told to be: persona_NAME.j2 of the prompt pack."""
 
 
 class FeelConfig(BaseModel):
-    """One run of FEEL's judges. `rounds` and `temperature` (above 0) are those of `bands`; `tokens` asks once.
+    """One run of FEEL's judges."""
 
-    `endpoints` maps model names to base URLs of servers that are already up; what is missing there is launched, one model
-    after the other.
-    """
-
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
     framework: Literal["feel"] = "feel"
+    """FEEL."""
     judges: Annotated[list[JudgeEntry], Field(min_length=1)]
+    """The panel."""
     methods: Annotated[list[Method], Field(min_length=1)] = ["bands"]
+    """How judges are asked: band probabilities over several rounds, or token probabilities in one call."""
     rounds: Annotated[int, Field(ge=1, le=100)] = 10
+    """How often `bands` asks about a dialogue."""
     temperature: Annotated[float, Field(gt=0, le=2)] = 0.7
+    """At which `bands` draws its rounds."""
     off_sum: OffSum = "renormalise"
+    """What becomes of probabilities that do not sum to 1."""
     rubric: Annotated[str, IN_NAME] = "feel"
+    """The rubric: a name in configs/rubrics, or a file."""
     prompts: Annotated[str, IN_NAME] = "feel"
+    """The judges' prompt pack: a name in configs/prompts, or a folder."""
     languages: Annotated[list[Language], Field(min_length=1)] = ["en", "zh"]
+    """Which dialogues are judged."""
     concurrency: Annotated[int, Field(gt=0)] | None = None
+    """How many calls are under way at once; without it, each server gets what it bears."""
     endpoints: dict[str, str] = {}
+    """Base URLs of servers that are already up, by model name. What is missing here is launched, one model after the other."""
     out: str
+    """The run folder."""
 
     @model_validator(mode="after")
     def _once(self) -> FeelConfig:
@@ -88,19 +100,76 @@ class Member:
 
     entry: JudgeEntry
     resolved: Resolved
+    rubric: Rubric
     prompts: PromptPack
 
     @property
     def spec(self) -> ModelSpec:
+        """The judge's model."""
         return self.resolved.judge
 
+    def sampled(self, method: Method, temperature: float) -> ModelSpec:
+        """The model as it is asked by a method: `bands` draws its rounds at the panel's temperature."""
+        if method == "tokens":
+            return self.spec
+        return self.spec.model_copy(update={"sampling": self.spec.sampling.model_copy(update={"temperature": temperature})})
 
-def members(config: FeelConfig) -> list[Member]:
-    """The panel, judges of one model together, as only one model is up at a time. Raises `UserError` for whatever is missing or
-    does not fit together; nothing is started yet."""
-    found: list[Member] = []
+
+class Feel:
+    """A panel of judges with everything that its config names. Nothing is started yet.
+
+    Dialogues are given, nobody is played. Raises `UserError` for whatever is missing or does not fit together.
+    """
+
+    name = "feel"
+    title = "FEEL"
+    config_model = FeelConfig
+    may_leave = False
+
+    def __init__(self, config: FeelConfig) -> None:
+        self.config = config
+        self.members = _members(config)
+
+    def plans(self) -> Iterable[Plan]:
+        """None: dialogues are given."""
+        return ()
+
+    def people(self) -> Mapping[str, Sequence[BaseModel]]:
+        """Nobody."""
+        return {}
+
+    def identity(self) -> dict[str, Any]:
+        """The panel and how it is asked."""
+        first = self.members[0]
+        return {
+            **self.config.model_dump(include={"methods", "rounds", "temperature", "off_sum", "languages"}),
+            "judges": [{"persona": member.entry.persona, **identity(member.spec)} for member in self.members],
+            "rubric": first.rubric.model_dump(mode="json"),
+            "prompts": {"pack": self.config.prompts, "fingerprint": first.prompts.fingerprint()},
+        }
+
+    @classmethod
+    def wrote(cls, run: ScoredRun) -> bool:
+        """Whether a panel judged."""
+        return cls.name in run.config
+
+    @classmethod
+    def tables(cls, run: ScoredRun) -> Iterator[Table]:
+        """Verdicts, spread of the rounds and cost of every judge."""
+        costs = read_jsonl(run.folder / "costs.jsonl", Cost, "costs")
+        yield method_table(run.tally.judgements, run.tally.rubric, costs)
+
+    @classmethod
+    def facts(cls, run: ScoredRun) -> Iterable[tuple[str, str]]:
+        """None."""
+        return ()
+
+
+def _members(config: FeelConfig) -> list[Member]:
+    """The panel, judges of one model together, as only one model is up at a time."""
+    members: list[Member] = []
     for entry in config.judges:
-        asked = EvalConfig(
+        settings = EvalConfig(
             seeker=entry.model,  # nobody speaks here: a run's config has to name one
             judge=entry.model,
             rubric=config.rubric,
@@ -110,89 +179,84 @@ def members(config: FeelConfig) -> list[Member]:
             concurrency=config.concurrency,
             out=config.out,
         )
-        resolved = Resolved(asked)
+        resolved = Resolved(settings)
         for method in config.methods:
             check_pack(resolved.judge_prompts, _ASKED[method], config.languages)
         resolved.judge_prompts.require(config.languages, [f"persona_{entry.persona}.j2"])
         if "tokens" in config.methods and not resolved.judge.endpoint.top_logprobs:
             raise UserError(f"model {resolved.judge.name}: its endpoint gives no token probabilities (top_logprobs: 0)")
-        assert resolved.rubric is not None, "loaded, so that it is checked"
-        found.append(Member(entry, resolved, resolved.judge_prompts.with_values(persona=entry.persona)))
-    for a, b in itertools.combinations(found, 2):  # by model's name and persona a judge is known, in records and to servers
+        members.append(Member(entry, resolved, resolved.rubric, resolved.judge_prompts.with_values(persona=entry.persona)))
+    for a, b in itertools.combinations(members, 2):  # by model's name and persona a judge is known, in records and to servers
         if a.spec.name == b.spec.name and (a.spec != b.spec or a.entry.persona == b.entry.persona):
             raise UserError(f"judges: {a.entry.model} and {b.entry.model} are both named {a.spec.name}: rename one")
-    known = list(dict.fromkeys(member.spec.name for member in found))
+    known = list(dict.fromkeys(member.spec.name for member in members))
     for name, url in config.endpoints.items():
         if name not in known:
             raise UserError(f"endpoint for {name!r}: no such judge in this run: {near(name, known)}")
-        for member in found:
+        for member in members:
             if member.spec.name == name:
                 member.resolved.config.endpoints[name] = url
-    return sorted(found, key=lambda member: known.index(member.spec.name))
+    return sorted(members, key=lambda member: known.index(member.spec.name))
+
+
+class Asks(Protocol):
+    """What asks a judge of the panel (`evalsuite.runner.engine.Runner`)."""
+
+    def judged(
+        self,
+        stage: str,
+        jobs: Sequence[Dialogue],
+        work: Callable[[ChatClient, Dialogue], Awaitable[list[Judgement]]],
+        unit: str,
+    ) -> Answers[list[Judgement]]:
+        """What `work` makes of every dialogue."""
 
 
 def score(
-    run: Run, config: FeelConfig, panel: Sequence[Member], dialogues: Sequence[Dialogue], console: Console
+    run: Run,
+    panel: Feel,
+    dialogues: Sequence[Dialogue],
+    runner: Callable[[Resolved], AbstractContextManager[Asks]],
 ) -> list[Judgement]:
     """Every judge's verdicts by every method. Writes dialogues.jsonl, judgements.jsonl and costs.jsonl (`Cost` records); the
-    same command resumes."""
-    if other := set(run.config()) - {FRAMEWORK}:
-        raise UserError(f"--out {run.folder} holds another run's records ({', '.join(sorted(other))}); use another --out")
-    run.claim(
-        FRAMEWORK,
-        {
-            **config.model_dump(include={"methods", "rounds", "temperature", "off_sum", "languages"}),
-            "judges": [{"persona": member.entry.persona, **identity(member.spec)} for member in panel],
-            "rubric": panel[0].resolved.rubric.model_dump(mode="json"),
-            "prompts": {"pack": config.prompts, "fingerprint": panel[0].prompts.fingerprint()},
-            "dialogues": {"count": len(dialogues), "sha256": digest([d.model_dump(mode="json") for d in dialogues])},
-        },
-    )
+    same command resumes. `runner` opens what asks; one model is up at a time."""
+    if others := run.config().stages.keys() - {panel.name}:
+        raise UserError(f"--out {run.folder} holds another run's records ({', '.join(sorted(others))}); use another --out")
+    run.claim(panel.name, panel.identity() | {"dialogues": hashed(dialogues)})
     judgements: list[Judgement] = []
     costs: list[Cost] = []
-    for _, group in itertools.groupby(panel, key=lambda member: member.spec.name):
-        own = list(group)
-        with Fleet(run, own[0].resolved) as fleet:
-            for member, method in itertools.product(own, config.methods):
-                found, cost = _asked(run, config, member, fleet, method, dialogues, console)
-                judgements += found
-                costs.append(cost)
+    for _, group in itertools.groupby(panel.members, key=lambda member: member.spec.name):
+        members = list(group)
+        with runner(members[0].resolved) as asks:
+            for member, method in itertools.product(members, panel.config.methods):
+                answers = asks.judged(f"feel {method}", dialogues, _work(panel.config, member, method), "dialogues")
+                verdicts = [judgement for of_one in answers.results for judgement in of_one]
+                tally = answers.client.tallies[member.spec.name, "judge"]
+                judgements += verdicts
+                costs.append(
+                    Cost(
+                        judge=scorer_of(verdicts[0]).name,
+                        dialogues=len(dialogues),
+                        calls=tally.calls,
+                        prompt_tokens=tally.prompt_tokens,
+                        completion_tokens=tally.completion_tokens,
+                    )
+                )
     write_jsonl(run.folder / "dialogues.jsonl", dialogues)
     write_jsonl(run.folder / "judgements.jsonl", judgements)
     write_jsonl(run.folder / "costs.jsonl", costs)
     return judgements
 
 
-def _asked(
-    run: Run,
-    config: FeelConfig,
-    member: Member,
-    fleet: Fleet,
-    method: Method,
-    dialogues: Sequence[Dialogue],
-    console: Console,
-) -> tuple[list[Judgement], Cost]:
-    spec = member.spec
-    if method == "bands":
-        spec = spec.model_copy(update={"sampling": spec.sampling.model_copy(update={"temperature": config.temperature})})
-    asked_through: list[ChatClient] = []
+def _work(config: FeelConfig, member: Member, method: Method) -> Callable[[ChatClient, Dialogue], Awaitable[list[Judgement]]]:
+    """How one judge scores one dialogue by one method."""
+    spec, bands = member.sampled(method, config.temperature), Bands(config.rounds, config.off_sum)
 
     async def judged(client: ChatClient, dialogue: Dialogue) -> list[Judgement]:
-        asked_through[:] = [client]
-        bands = Bands(config.rounds, config.off_sum)
-        judge = Judge(client, spec, member.resolved.rubric, member.prompts, _ASKED[method], bands)
-        return [_named(each, method, member.entry.persona) for each in await judge.score(dialogue)]
+        judge = Judge(client, spec, member.rubric, member.prompts, _ASKED[method], bands)
+        return [_named(judgement, method, member.entry.persona) for judgement in await judge.score(dialogue)]
 
-    found = ask_all(run, member.resolved, fleet, console, dialogues, judged, f"feel {method}", "dialogues")
-    judgements = [judgement for of_one in found for judgement in of_one]
-    tally = asked_through[0].tallies[spec.name, "judge"]
-    return judgements, Cost(
-        judge=scorer_of(judgements[0]).name,
-        dialogues=len(dialogues),
-        calls=tally.calls,
-        prompt_tokens=tally.prompt_tokens,
-        completion_tokens=tally.completion_tokens,
-    )
+    return judged
 
 
 def _named(judgement: Judgement, method: Method, persona: str) -> Judgement:

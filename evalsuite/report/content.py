@@ -36,15 +36,18 @@ from evalsuite.report.report import PLUMBING, ReportContent, write_report
 from evalsuite.report.trajectories import survival_charts, trend_charts
 from evalsuite.reported.against import against
 from evalsuite.runs.folder import Run
+from evalsuite.runs.framework import ScoredRun, entries, framework_of, framework_of_run
 from evalsuite.runs.records import read_turn_judgements
+from evalsuite.runs.run_config import Judged, RunConfig
 from evalsuite.runs.versions import made_with
-from evalsuite.statistics import dialogue_costs, discrimination, discrimination_tables, survival, trends
+from evalsuite.statistics import survival, trends
 from evalsuite.statistics.agreement import agreement_tables
 from evalsuite.statistics.judges import calibration, calibration_table, confusion, confusion_tables
-from evalsuite.statistics.leaderboard import groups_of, leaderboard, pairwise_differences
+from evalsuite.statistics.leaderboard import leaderboard, pairwise_differences
 from evalsuite.statistics.order import judgements_in_order
 from evalsuite.statistics.summary import (
     AGREEMENT,
+    COSTS,
     SCORES,
     TERMINATIONS,
     costs,
@@ -59,7 +62,6 @@ from evalsuite.statistics.tally import Tally
 M = TypeVar("M", bound=BaseModel)
 
 CONSOLE_ROWS = 30  # longer tables, and those too wide for it, are only named on the console
-_TITLES = {"esc_eval": "ESC-Eval", "emoharbor": "EmoHarbor"}
 
 
 def report_run(run: Run, console: Console, wandb: bool = False, versus: str | None = None) -> None:
@@ -88,52 +90,55 @@ def report_run(run: Run, console: Console, wandb: bool = False, versus: str | No
 def content_of(run: Run) -> ReportContent:
     """What the report of a run folder shows."""
     config = run.config()
-    if "score" not in config and "role_play" in config:
+    scored = config.scored
+    if scored is None and "role_play" in config:
         raise UserError(
             f"{run.folder} holds scores of seekers, not of supporters: show them with `esc-eval role-play table --dialogues "
             f"{run.folder}/role_play_dialogues.jsonl --judgements {run.folder}/role_play_judgements.jsonl`"
         )
-    if "score" not in config:
+    if scored is None:
         raise UserError(f"{run.folder} has no judgements yet: run `esc-eval score --out {run.folder} …` first")
     tally = Tally(
         read_jsonl(run.folder / "dialogues.jsonl", Dialogue, "dialogues"),
         read_jsonl(run.folder / "judgements.jsonl", Judgement, "judgements"),
-        Rubric.model_validate(config["score"]["rubric"]),
+        scored.rubric,
     )
     dialogues, rubric = tally.dialogues, tally.rubric
     cards = _records(run.folder / "cards.jsonl", RoleCard)
     cards += map(_as_card, _records(run.folder / "profiles.jsonl", Profile))
     timing, usage = run.timing(), _json(run.folder / "usage.json", {})
     seconds = {stage: float(figures["seconds"]) for stage, figures in timing.items()}
-    framework = config.get("simulate", {}).get("framework", "given dialogues")
-    harbour = framework == "emoharbor" or "judging" in config["score"]
+    records = ScoredRun(run.folder, config, tally, usage, timing)
+    framework = framework_of_run(records)
+    own = list(framework.tables(records)) if framework else []
     risky = risk.find(dialogues)
     failed = failed_calls(run.failures())
     judged = {
         f"{model} ({stage})": Usage.model_validate(u) for stage in usage for model, u in usage[stage].get("judge", {}).items()
     }
-    gold = _gold(run, config, rubric)
-    along = _along(run, dialogues, rubric, framework)
+    gold = _gold(run, config, scored)
+    may_leave = framework is not None and framework.may_leave and framework.name == records.framework
+    along = _along(run, dialogues, rubric, may_leave)
     scores_given, endings = distributions(tally.verdicts, rubric), terminations(dialogues)
     return ReportContent(
-        title=f"{_TITLES.get(framework, framework)} · {run.folder.name}",
-        framework=framework,
-        mode=config["score"]["mode"],
-        plumbing=_embedded(config),
+        title=f"{_title(records.framework)} · {run.folder.name}",
+        framework=records.framework,
+        mode=scored.mode,
+        plumbing=any(str(spec.checkpoint).startswith(EMBEDDED_PREFIX) for spec in config.models().values()),
         synthetic_gold=gold.synthetic,
         tally=tally,
         cards={card.id: card for card in cards},
         tables=[
-            *leaderboard(tally.boards, rubric, groups=groups_of(config)),
+            *leaderboard(tally.boards, rubric, groups=config.groups()),
             *pairwise_differences(tally.boards),
-            *(_discrimination(tally) if harbour else []),
+            *(table for table in own if table.section != COSTS),
             *gold.tables,
             scores_given,
             endings,
             *([failed] if failed else []),
             *risk.tables(risk.count(dialogues, risky), risky, examples=0),  # examples are behind warnings, in transcripts
             costs(dialogues, judged, seconds),
-            *(_dialogue_costs(dialogues, usage, timing) if harbour else []),
+            *(table for table in own if table.section == COSTS),
             *along.tables,
         ],
         charts={
@@ -142,11 +147,11 @@ def content_of(run: Run) -> ReportContent:
             TERMINATIONS: list(termination_charts(endings)),
             **along.charts,
         },
-        further_facts=[*_facts(config), *made_with(run.versions()), *_asked_again(run)],
+        further_facts=[*(framework.facts(records) if framework else ()), *made_with(run.versions()), *_asked_again(run)],
         agreement=gold.agreement,
-        config=config | {"fingerprints": _fingerprints(config)},
+        config=config.root | {"fingerprints": _fingerprints(config, scored)},
         timing=seconds,
-        warnings=[*([told] if (told := _cut_off(usage)) else []), *_warnings(tally, config)],
+        warnings=[*([told] if (told := _cut_off(usage)) else []), *_warnings(tally, config.specs())],
         risks=_risks(dialogues, risky),
         generated=time.strftime("%Y-%m-%d %H:%M"),
     )
@@ -161,15 +166,15 @@ class _Gold(NamedTuple):
     charts: list[Chart]
 
 
-def _gold(run: Run, config: dict[str, Any], rubric: Rubric) -> _Gold:
-    synthetic = config.get("gold", {}).get("dialogues") in ("synthetic", "synthetic_test")
+def _gold(run: Run, config: RunConfig, scored: Judged) -> _Gold:
+    rubric, mode = scored.rubric, scored.mode
+    synthetic = config.gold is not None and config.gold.dialogues in ("synthetic", "synthetic_test")
     note = "synthetic gold, scores hold by construction" if synthetic else ""
     labels = {key: dimension.label.get("en", key) for key, dimension in rubric.dimensions.items()}
     agreed = _json(run.folder / "agreement.json", {}).get("agreement")
     judgements = judgements_in_order(_records(run.folder / "gold_judgements.jsonl", Judgement), rubric)
     scores = _records(run.folder / "gold_scores.jsonl", HumanScore)
     matrices, bins = confusion(judgements, scores, rubric.scales), calibration(judgements, scores)
-    mode = config["score"]["mode"]
     tables = [
         *agreement_tables(agreed or {}, mode, labels, note),
         *confusion_tables(matrices, labels, note),
@@ -183,19 +188,6 @@ def _gold(run: Run, config: dict[str, Any], rubric: Rubric) -> _Gold:
     return _Gold(synthetic, agreed, tables, charts)
 
 
-def _discrimination(tally: Tally) -> list[Table]:
-    """EmoHarbor's table 2; none where there is one supporter alone, or no verdict."""
-    if not tally.contestants or len({supporter_of(dialogue) for dialogue in tally.dialogues}) < 2:
-        return []
-    return discrimination_tables.run_tables(discrimination.of_run(tally.contestants, tally.rubric), tally.rubric)
-
-
-def _dialogue_costs(dialogues: Sequence[Dialogue], usage: dict[str, Any], timing: dict[str, Any]) -> list[Table]:
-    """EmoHarbor's table 4; none where the calls were not counted."""
-    figures = dialogue_costs.dialogue_costs(dialogues, usage, timing)
-    return [dialogue_costs.table(figures)] if figures else []
-
-
 class _Along(NamedTuple):
     """What happens along the dialogues: tables, and charts by section."""
 
@@ -203,9 +195,9 @@ class _Along(NamedTuple):
     charts: dict[str, list[Chart]]
 
 
-def _along(run: Run, dialogues: Sequence[Dialogue], rubric: Rubric, framework: str) -> _Along:
+def _along(run: Run, dialogues: Sequence[Dialogue], rubric: Rubric, may_leave: bool) -> _Along:
     """Survival, where seekers may leave, and scores by round, where single turns were judged."""
-    may_leave = framework == "emoharbor" or any(dialogue.termination == "seeker_ended" for dialogue in dialogues)
+    may_leave = may_leave or any(dialogue.termination == "seeker_ended" for dialogue in dialogues)
     curves = survival.curves(dialogues) if may_leave else []
     by_round = trends.trends(dialogues, read_turn_judgements(run.folder), rubric)
     return _Along(
@@ -227,26 +219,6 @@ def _as_card(profile: Profile) -> RoleCard:
         source=profile.source,
         card_method="written",
     )
-
-
-def _facts(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """What EmoHarbor's run did that a reader must know to compare its figures."""
-    simulated, scored = config.get("simulate", {}), config.get("score", {})
-    if simulated.get("framework") == "emoharbor":
-        given = simulated["mode"] == "paper"
-        yield (
-            "Supporters told",
-            (
-                "who the seeker is, and to keep to 28 words on average and 97 at most (paper)"
-                if given
-                else "neither who the seeker is nor a length (native)"
-            ),
-        )
-        names = [simulated["seeker"]["name"], (simulated["thinker"] or {}).get("name", "nobody")]
-        yield "Seeker", f"{simulated['simulator'].replace('_', ' ')}: {names[1]} thinks, {names[0]} talks"
-    if "judging" in scored:
-        shown = {"dialogue": "the dialogue alone", "profile": "dialogue and profile", "states": "dialogue, profile and states"}
-        yield "Judge shown", shown[scored["judging"]]
 
 
 def _asked_again(run: Run) -> Iterator[tuple[str, str]]:
@@ -279,22 +251,12 @@ def _json(path: Path, default: dict[str, Any]) -> dict[str, Any]:
     return read_object(path, path.name) if path.exists() else default
 
 
-def _models(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Every model of a run by `role name`."""
-    simulated, scored = config.get("simulate", {}), config.get("score", {})
-    found = {f"supporter {spec['name']}": spec for spec in simulated.get("supporters", [])}
-    found |= {"seeker " + simulated["seeker"]["name"]: simulated["seeker"]} if simulated else {}
-    if thinker := simulated.get("thinker"):
-        found["thinker " + thinker["name"]] = thinker
-    return found | ({"judge " + scored["judge"]["name"]: scored["judge"]} if scored else {})
-
-
-def _warnings(tally: Tally, config: dict[str, Any]) -> Iterator[str]:
+def _warnings(tally: Tally, specs: dict[str, dict[str, Any]]) -> Iterator[str]:
     """Which supporters share their base with a judge or the seeker, who may favour their like (ESC-Eval appendix B.3)."""
     supporters = sorted({supporter_of(dialogue) for dialogue in tally.dialogues})
     seekers = sorted({name for dialogue in tally.dialogues for name in _players(dialogue.simulator or "")})
     judges = sorted({judgement.judge for judgement in tally.judgements})
-    known = bases([*supporters, *seekers, *judges], config)
+    known = bases([*supporters, *seekers, *judges], specs)
     for role, names, harm in (("judge", judges, "its scores may favour"), ("seeker", seekers, "it may draw out the best in")):
         for name in names:
             likes = {supporter: alike(name, supporter, known) for supporter in supporters}
@@ -317,15 +279,15 @@ def _players(simulator: str) -> list[str]:
     return [name for name in re.sub(r" \((one agent|simple profile)\)$", "", simulator).split("+") if name]
 
 
-def _embedded(config: dict[str, Any]) -> bool:
-    return any(str(spec["checkpoint"]).startswith(EMBEDDED_PREFIX) for spec in _models(config).values())
+def _title(framework: str) -> str:
+    return framework_of(framework).title if framework in entries() else framework
 
 
-def _fingerprints(config: dict[str, Any]) -> dict[str, str]:
-    found = {who: spec["fingerprint"] for who, spec in _models(config).items()}
-    if "simulate" in config:
-        what = {"cards": "role cards", "profiles": "profiles"}
-        found |= {name: config["simulate"][key]["sha256"] for key, name in what.items() if key in config["simulate"]}
-    if "gold" in config:
-        found["gold set"] = config["gold"]["sha256"]
-    return found | {"prompts": config["score"]["prompts"]["fingerprint"]}
+def _fingerprints(config: RunConfig, scored: Judged) -> dict[str, str]:
+    fingerprints = {who: spec.fingerprint for who, spec in config.models().items()}
+    if simulated := config.simulated:
+        people = {"role cards": simulated.cards, "profiles": simulated.profiles}
+        fingerprints |= {name: records.sha256 for name, records in people.items() if records}
+    if gold := config.gold:
+        fingerprints["gold set"] = gold.sha256
+    return fingerprints | {"prompts": scored.prompts.fingerprint if scored.prompts else ""}

@@ -10,16 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from rich.console import Console
-
 from core.errors import UserError
 from core.judge_prompts import transcript
 from core.prompts import PromptPack, load_pack
 from core.records import Dialogue, Identifier, Message, Order, Preference, Record, Verdict
-from evalsuite.role_play.seekers import Field, ask_all, claim, seeker_of
-from evalsuite.runner.pipeline import Fleet
-from evalsuite.runs.config import Resolved
-from evalsuite.runs.folder import Run
+from evalsuite.role_play.seekers import Field, claim, seeker_of
+from evalsuite.runner.engine import Runner
 from evalsuite.runs.identity import identity
 from evalsuite.statistics.win_rates import Mode
 from serve.client import ChatClient, Question
@@ -135,17 +131,15 @@ def read_answer(text: str, order: Order) -> Verdict | None:
     return "a" if (said == "1") == (order == "ab") else "b"
 
 
-def compare_seekers(
-    run: Run, resolved: Resolved, fleet: Fleet, console: Console, seekers: Field, pairs: Sequence[Pair]
-) -> list[PairAnswer]:
+def compare_seekers(runner: Runner, seekers: Field, pairs: Sequence[Pair]) -> list[PairAnswer]:
     """Both orders of every pair of `seekers`, asked of the judge. A lost server, a rejected call or an overflow is a null
     verdict with its `failure`."""
+    resolved, pack = runner.resolved, runner.resolved.judge_pack
     spec, mode = resolved.judge, resolved.config.mode
-    pack = resolved.config.judge_prompts or resolved.config.prompts
     prompts = load_pack(pack)  # it need not hold a judge's prompts for scores
     prompts.require({pair.a.language for pair in pairs}, TEMPLATES)
     claim(
-        run,
+        runner.run,
         "pairwise",
         {
             "mode": mode,
@@ -187,4 +181,4 @@ def compare_seekers(
 
     orders: tuple[Order, ...] = ("ab", "ba")
     jobs = [(pair, order) for pair in pairs for order in orders]
-    return ask_all(run, resolved, fleet, console, jobs, answer, "role-play pairwise", "answers")
+    return runner.judged("role-play pairwise", jobs, answer, "answers").results

@@ -6,20 +6,18 @@ people's scores. Which of two is closer to a human (figure 3) is in `evalsuite.r
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
-from rich.console import Console
 
 from core.errors import UserError
-from core.files import check_unique, digest, read_bytes, read_jsonl
+from core.files import check_unique, read_bytes, read_jsonl
 from core.records import Dialogue, HumanScore, Judgement, Language, RoleCard, SupportDialogue
 from core.rubrics import Rubric
 from core.statistics.bootstrap import Floats
@@ -28,25 +26,18 @@ from core.tables import Cell, Estimate, Table
 from data_prep.cards import load_cards
 from data_prep.scores.human import check_scale, read_dialogues
 from evalsuite.judge.judge import Judge
-from evalsuite.runner.pipeline import Fleet
+from evalsuite.runner.engine import Runner
 from evalsuite.runs import shards
-from evalsuite.runs.config import Resolved
 from evalsuite.runs.folder import Run
-from evalsuite.runs.identity import score_config
+from evalsuite.runs.identity import hashed
 from evalsuite.statistics.leaderboard import card_of, ends
 from evalsuite.statistics.paired import card_estimates
 from evalsuite.statistics.summary import AVERAGE, checked, dimension_label, languages_of, scorer_of
-from serve.batch import in_flight
 from serve.client import ChatClient
-from serve.failures import NotStored
-from serve.progress import CallProgress
 
 ROLE_PLAY = "Role play"  # heading of the report
 PRINTED = 10  # table 1 prints a mean on 0–2 as one on 0–10
 _NAME = re.compile(r"[^\s:=/][^:=/]{0,59}")
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 # --- the seekers ------------------------------------------------------------------------------------------------------------
@@ -174,60 +165,21 @@ def _limit(found: Field, limit: int) -> None:
     found.cards = {dialogue.id: found.cards[dialogue.id] for dialogue in found.dialogues}
 
 
-def claim(run: Run, stage: str, config: Mapping[str, Any], seekers: Field) -> None:
+def claim(run: Run, stage: str, settings: Mapping[str, Any], seekers: Field) -> None:
     """Claim a folder for a stage with these dialogues and cards. Raises `UserError` for the folder of an evaluation run: its
     files are about supporters."""
-    if found := {"simulate", "score"} & set(run.config()):
-        raise UserError(f"--out {run.folder} holds another run's records ({', '.join(sorted(found))}); use another --out")
-    dialogues = [dialogue.model_dump(mode="json") for dialogue in seekers.dialogues]
-    cards = [seekers.cards[dialogue.id].model_dump(mode="json") for dialogue in seekers.dialogues]
-    given = {"dialogues": {"count": len(dialogues), "sha256": digest(dialogues)}, "cards": {"sha256": digest(cards)}}
-    run.claim(stage, {**config, **given})
+    if others := {"simulate", "score"} & run.config().stages.keys():
+        raise UserError(f"--out {run.folder} holds another run's records ({', '.join(sorted(others))}); use another --out")
+    cards = [seekers.cards[dialogue.id] for dialogue in seekers.dialogues]
+    run.claim(stage, {**settings, "dialogues": hashed(seekers.dialogues), "cards": {"sha256": hashed(cards)["sha256"]}})
 
 
 # --- asking a judge ---------------------------------------------------------------------------------------------------------
 
 
-def ask_all(
-    run: Run,
-    resolved: Resolved,
-    fleet: Fleet,
-    console: Console,
-    jobs: Sequence[T],
-    work: Callable[[ChatClient, T], Awaitable[R]],
-    stage: str,
-    unit: str,
-) -> list[R]:
-    """What `work` makes of every job, in order: from the run's store where it holds all answers, else the judge is asked."""
-
-    async def everything(endpoints: Mapping[str, str], offline: bool) -> list[R]:
-        async with ChatClient(run.store, endpoints, resolved.config.concurrency, offline=offline) as client:
-            if not offline:
-                await client.check(resolved.judge, [resolved.judge.served_name()])
-            results: dict[int, R] = {}
-            quiet = Console(quiet=True) if offline else console
-            with CallProgress(len(jobs), client, quiet, resolved.judge.name, unit) as progress:
-
-                async def one(index: int) -> None:
-                    results[index] = await work(client, jobs[index])
-                    progress.step()
-
-                await in_flight(range(len(jobs)), one, client.width)
-            run.keep_failures(stage, client.failures)
-            if client.threshold.cause:
-                console.print(f"ended early: {client.threshold.cause}", highlight=False, markup=False, soft_wrap=True)
-            return [results[index] for index in range(len(jobs))]
-
-    try:
-        return asyncio.run(everything({}, offline=True))
-    except NotStored:
-        endpoints = fleet.up([resolved.judge])
-        with run.timed(stage):
-            return asyncio.run(everything(endpoints, offline=False))
-
-
-def score_seekers(run: Run, resolved: Resolved, fleet: Fleet, console: Console, seekers: Field) -> list[Judgement]:
+def score_seekers(runner: Runner, seekers: Field) -> list[Judgement]:
     """A judgement of every dialogue on every dimension of the rubric, by a judge who sees the role card. Native mode only."""
+    resolved = runner.resolved
     if resolved.method == "paper":
         raise UserError("--mode paper: people rated the seekers in the paper; give their scores to `role-play table --scores`")
 
@@ -236,9 +188,9 @@ def score_seekers(run: Run, resolved: Resolved, fleet: Fleet, console: Console, 
         judge = Judge(client, resolved.judge, resolved.rubric, pack, resolved.method)
         return await judge.score(dialogue)
 
-    claim(run, "role_play", score_config(resolved), seekers)
-    found = ask_all(run, resolved, fleet, console, seekers.dialogues, judged, "role-play score", "dialogues")
-    return [judgement for of_one in found for judgement in of_one]
+    claim(runner.run, "role_play", resolved.score_identity(), seekers)
+    answers = runner.judged("role-play score", seekers.dialogues, judged, "dialogues")
+    return [judgement for of_one in answers.results for judgement in of_one]
 
 
 # --- table 1 ----------------------------------------------------------------------------------------------------------------

@@ -10,13 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import orjson
-from pydantic import ValidationError
-
-from core.differences import differing_leaves
 from core.errors import UserError
-from core.files import explain, locked, read_object, write_json
-from core.rubrics import Rubric
+from core.files import locked, read_object, write_json
+from evalsuite.runs.run_config import RunConfig
 from evalsuite.runs.versions import Versions, joined
 from serve.answers import Retry
 from serve.failures import FailedCall
@@ -46,22 +42,13 @@ class Run:
     def logs(self) -> Path:
         return self.folder / "logs"
 
-    def claim(self, stage: str, config: dict[str, Any]) -> None:
-        """Remember a stage's resolved config; refuse a folder that holds another one, showing the difference."""
-        path = self.folder / "config.json"
-        known = self.config()
-        config = orjson.loads(orjson.dumps(config))
-        if stage in known and known[stage] != config:
-            lines = "; ".join(differing_leaves(known[stage], config))
-            raise UserError(
-                f"{self.folder} was made with another {stage} config: {lines}. Use another --out, or the old options"
-            )
-        if stage not in known:
-            write_json(path, known | {stage: config})
+    def claim(self, stage: str, settings: dict[str, Any]) -> None:
+        """Remember what decides a stage's records; refuse a folder that holds another one, showing the difference."""
+        self.config().claim(stage, settings)
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> RunConfig:
         """The configs of all stages that ran in this folder."""
-        return self._object("config.json", "a run's config")
+        return RunConfig.read(self.folder)
 
     def keep_failures(self, stage: str, failures: Iterable[FailedCall]) -> None:
         """Write the unanswered calls of a stage's last try to failures.json. What servers say may differ between tries: no
@@ -115,6 +102,11 @@ class Run:
             }
             write_json(self.folder / "timing.json", timing)
 
+    def keep_timing(self, stage: str, **figures: Any) -> None:
+        """Put figures beside the seconds of a stage that was timed."""
+        timing = self.timing()
+        write_json(self.folder / "timing.json", timing | {stage: {**figures, **timing[stage], **figures}})
+
     def same_commits(self, found: Mapping[str, str]) -> dict[str, str]:
         """The commits of hub checkpoints of this and earlier tries, by model. Raises `UserError` where one has changed."""
         known = self.timing().get("servers", {}).get("commits", {})
@@ -150,12 +142,3 @@ def open_run(folder: Path) -> Iterator[Run]:
             yield run
         finally:
             run.store.close()
-
-
-def claimed_rubric(config: dict[str, Any], stage: str, path: Path) -> Rubric:
-    """The rubric that a stage of a run's config (read from `path`) was claimed with; `UserError` where it is damaged."""
-    try:
-        return Rubric.model_validate(config[stage]["rubric"])
-    except (ValidationError, KeyError, TypeError) as error:
-        detail = explain(error) if isinstance(error, ValidationError) else "missing"
-        raise UserError(f"{path}: {stage}.rubric: {detail}; score the run again into a new folder") from None

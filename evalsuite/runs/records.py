@@ -10,7 +10,6 @@ from core.files import digest, read_jsonl
 from core.records import Dialogue, Judgement, RoleCard
 from data_prep.profiles import Profile
 from evalsuite.runs import shards
-from evalsuite.runs.folder import claimed_rubric
 from evalsuite.statistics.comparison import RunRecords
 
 
@@ -33,9 +32,9 @@ def read_runs(folders: Sequence[Path]) -> list[RunRecords]:
 def read_run(name: str, folder: Path) -> RunRecords:
     """The records of a scored run folder under a name. Raises `UserError` as `read_runs` does."""
     config = shards.whole(folder)
-    if "score" not in config:
+    scored = config.scored
+    if scored is None:
         raise UserError(f"{folder} has no judgements yet: run `esc-eval score --out {folder} …` first")
-    rubric = claimed_rubric(config, "score", folder / "config.json")
     people: list[RoleCard | Profile] = []
     for file, model in (("cards.jsonl", RoleCard), ("profiles.jsonl", Profile)):
         if (folder / file).exists():
@@ -43,8 +42,8 @@ def read_run(name: str, folder: Path) -> RunRecords:
     return RunRecords(
         name=name,
         folder=folder,
-        config=config,
-        rubric=rubric,
+        config=config.by_supporter(),
+        rubric=scored.rubric,
         dialogues=read_jsonl(folder / "dialogues.jsonl", Dialogue, "dialogues"),
         judgements=read_jsonl(folder / "judgements.jsonl", Judgement, "judgements"),
         cards={person.id: digest(person.model_dump(mode="json")) for person in people},

@@ -8,84 +8,48 @@ shard had lost.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from core.differences import differing_leaves
 from core.errors import UserError
 from core.files import check_unique, read_bytes, read_jsonl, read_object, write_bytes, write_json, write_jsonl
 from core.records import Dialogue, HumanScore, Judgement, Usage
 from evalsuite.runs.folder import Run, open_run
+from evalsuite.runs.run_config import RunConfig
+from evalsuite.runs.shard import Shard
 from evalsuite.runs.versions import joined
 from evalsuite.statistics.agreement import agreement
 from serve.failures import FailedCall
 
-T = TypeVar("T")
 WHOLE = ("cards.jsonl", "profiles.jsonl", "gold_dialogues.jsonl", "gold_scores.jsonl")  # the same in every shard
 NEEDED = {"simulate": "dialogues.jsonl", "score": "judgements.jsonl", "gold": "gold_judgements.jsonl"}  # stage → last file
-
-
-@dataclass(frozen=True, order=True)
-class Shard:
-    """Part `index` (from 1) of `of` equal parts."""
-
-    index: int
-    of: int
-
-    @classmethod
-    def parse(cls, text: str) -> Shard:
-        """From `I/N`; `ValueError` for anything else."""
-        found = re.fullmatch(r"([1-9]\d{0,5})/([1-9]\d{0,5})", text, re.ASCII)
-        if found is None or int(found[1]) > int(found[2]):
-            raise ValueError("expected I/N with I from 1 to N, as in 2/4")
-        return cls(int(found[1]), int(found[2]))
-
-    def __str__(self) -> str:
-        return f"{self.index}/{self.of}"
-
-    def take(self, jobs: Sequence[T]) -> list[T]:
-        """This shard's part of all jobs: as many as any other's, or one more."""
-        return list(jobs[len(jobs) * (self.index - 1) // self.of : len(jobs) * self.index // self.of])
 
 
 def claim(run: Run, shard: Shard | None) -> None:
     """Remember which shard a folder holds; refuse one that holds another, or a whole run."""
     known = run.config()
-    if known and (held := _held(known, run.folder)) != shard:
+    if known and (held := known.shard) != shard:
         raise UserError(f"{run.folder} holds {_named(held)}, not {_named(shard)}: use another --out")
     if shard and not known:
         run.claim("shard", asdict(shard))
 
 
-def whole(folder: Path, needed: bool = True) -> dict[str, Any]:
-    """The config of a run folder whose records are to be read; with `needed` false, {} for a folder that no run wrote.
+def whole(folder: Path, needed: bool = True) -> RunConfig:
+    """The config of a run folder whose records are to be read; with `needed` false, an empty one where no run wrote.
 
     Every reader of finished runs begins here. Raises `UserError` where there is no config, and for a folder that holds only a
     part of a run, whose figures would pass for the whole's.
     """
-    path = folder / "config.json"
-    if not path.exists():
-        if needed:
-            raise UserError(f"not a run folder (no config.json): {folder}")
-        return {}
-    config = read_object(path, "a run's config")
-    if held := _held(config, folder):
+    config = RunConfig.read(folder)
+    if needed and not config:
+        raise UserError(f"not a run folder (no config.json): {folder}")
+    if held := config.shard:
         raise UserError(f"{folder} holds only {_named(held)} of a run: put all together with `esc-eval merge` first")
     return config
-
-
-def _held(config: dict[str, Any], folder: Path) -> Shard | None:
-    """The shard that a run folder's config names."""
-    if "shard" not in config:
-        return None
-    try:
-        return Shard.parse(f"{config['shard']['index']}/{config['shard']['of']}")
-    except (KeyError, TypeError, ValueError):
-        raise UserError(f"{folder / 'config.json'}: shard: expected {{index, of}}") from None
 
 
 def _named(shard: Shard | None) -> str:
@@ -98,7 +62,7 @@ class _Part:
 
     run: Run
     shard: Shard
-    config: dict[str, Any]
+    config: RunConfig
     dialogues: list[Dialogue] = field(default_factory=list)
 
     def records(self, name: str) -> dict[str, list[Judgement]]:
@@ -138,7 +102,7 @@ def merge(folders: Sequence[Path], out: Path) -> list[Dialogue]:
         gold = _gold(parts)
         merged = opened.enter_context(open_run(out))
         claim(merged, None)
-        for stage, config in parts[0].config.items():
+        for stage, config in parts[0].config.stages.items():
             merged.claim(stage, config)
         for part in parts:
             merged.store.add_from(part.run.store.path)
@@ -154,7 +118,7 @@ def merge(folders: Sequence[Path], out: Path) -> list[Dialogue]:
             scores = read_jsonl(out / "gold_scores.jsonl", HumanScore, "gold scores")
             write_json(out / "agreement.json", {"agreement": agreement(gold, scores)})
         write_json(out / "usage.json", _usage([part.object("usage.json") for part in parts]))
-        for stage in parts[0].config:
+        for stage in parts[0].config.stages:
             calls = [FailedCall(**call) for part in parts for call in part.run.failures().get(stage, [])]
             merged.keep_failures(stage, calls)
         merged.keep_versions(joined([part.run.versions() for part in parts]))
@@ -167,10 +131,9 @@ def _parts(runs: Sequence[Run]) -> list[_Part]:
     parts = []
     for run in runs:
         config = run.config()
-        shard = _held(config, run.folder)
+        shard = config.shard
         if shard is None:
             raise UserError(f"{run.folder} holds a whole run, not a shard of one")
-        del config["shard"]
         parts.append(_Part(run, shard, config))
     parts.sort(key=lambda part: part.shard)
     first = parts[0]
@@ -180,10 +143,11 @@ def _parts(runs: Sequence[Run]) -> list[_Part]:
             raise UserError(f"{first.run.folder} is shard {first.shard}, {part.run.folder} shard {part.shard}: not of one run")
         if part.shard in held:
             raise UserError(f"shard {part.shard} twice: {held[part.shard]} and {part.run.folder}")
-        if behind := sorted({*first.config, *part.config} - (first.config.keys() & part.config.keys())):
+        stages, others = part.config.stages, first.config.stages
+        if behind := sorted(stages.keys() ^ others.keys()):
             late = part if behind[0] in first.config else first
             raise UserError(f"{late.run.folder}: stage {behind[0]} has not begun in shard {late.shard}, in others it has")
-        if lines := differing_leaves(first.config, part.config):
+        if lines := differing_leaves(others, stages):
             raise UserError(f"{first.run.folder} and {part.run.folder} are not of one run: {'; '.join(lines)}")
         held[part.shard] = part.run.folder
     wanted = {Shard(index, first.shard.of) for index in range(1, first.shard.of + 1)}
@@ -213,9 +177,9 @@ def _dialogues(parts: Sequence[_Part]) -> list[Dialogue]:
     if any(len(part.dialogues) != len(part.shard.take(range(total))) for part in parts):
         held = ", ".join(f"{part.shard}: {len(part.dialogues)}" for part in parts)
         raise UserError(f"dialogues are missing or doubled: no run is divided like this ({held})")
-    given = parts[0].config.get("dialogues", {}).get("count", total)
-    if given != total:
-        raise UserError(f"{given} dialogues were given to be scored, the shards hold {total}")
+    given = parts[0].config.given
+    if given and given.count != total:
+        raise UserError(f"{given.count} dialogues were given to be scored, the shards hold {total}")
     dialogues = [dialogue for part in parts for dialogue in part.dialogues]
     check_unique("the shards", (dialogue.id for dialogue in dialogues), "dialogue ids")
     return dialogues

@@ -12,12 +12,10 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from core.files import digest
-
-if TYPE_CHECKING:
-    from evalsuite.runs.config import Resolved
+from core.prompts import PromptPack
+from core.rubrics import Rubric
 
 PACKAGES = (
     "aiohttp",
@@ -54,19 +52,17 @@ def _git(root: Path, *command: str) -> str:
     return run.stdout.strip()
 
 
-def versions(resolved: Resolved, servers: Mapping[str, str | None]) -> Versions:
-    """What is in use now; `servers` maps model → the version of the server behind it (None where it tells none)."""
-    found: dict[str, Mapping[str, str | None]] = {
+def versions(packs: Mapping[str, PromptPack], rubric: Rubric, servers: Mapping[str, str | None]) -> Versions:
+    """What is in use now. `packs` maps name → prompt pack, `servers` model → the version of the server behind it (None where it
+    tells none)."""
+    in_use: dict[str, Mapping[str, str | None]] = {
         "harness": {"esc-eval": _installed("esc-eval"), "git revision": git_revision(), "python": platform.python_version()},
         "packages": {name: _installed(name) for name in PACKAGES},
         "servers": servers,
-        "prompts": {
-            resolved.config.prompts: resolved.prompts.fingerprint(),
-            resolved.judge_pack: resolved.judge_prompts.fingerprint(),
-        },
-        "rubric": {resolved.rubric.name: digest(resolved.rubric.model_dump(mode="json"), 16)},
+        "prompts": {name: pack.fingerprint() for name, pack in packs.items()},
+        "rubric": {rubric.name: digest(rubric.model_dump(mode="json"), 16)},
     }
-    return {group: {name: [version] for name, version in own.items() if version} for group, own in found.items()}
+    return {group: {name: [version] for name, version in names.items() if version} for group, names in in_use.items()}
 
 
 @cache

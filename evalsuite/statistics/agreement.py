@@ -18,7 +18,7 @@ from core.errors import UserError, near
 from core.files import read_bytes, read_jsonl
 from core.records import HumanScore, Judgement
 from core.rubrics import Rubric
-from core.statistics.accuracy import accuracy, ece, quadratic_kappa, round_half_up, spearman
+from core.statistics.accuracy import FIGURES, dimension_figures, probability_rows, round_half_up
 from core.statistics.bootstrap import Floats, interval, resampled_means
 from core.statistics.means import comparable, exact_mean, mean_of_all
 from core.tables import Cell, Estimate, Table
@@ -26,18 +26,6 @@ from data_prep.scores.human import read_scores
 from evalsuite.statistics.order import judgements_in_order, scores_in_order
 from evalsuite.statistics.summary import AGREEMENT, AVERAGE, scorer_of
 
-METRICS = (
-    "acc",
-    "acc_read",
-    "acc_soft",
-    "acc_soft_read",
-    "parse_rate",
-    "majority_acc",
-    "majority_acc_soft",
-    "kappa",
-    "spearman",
-    "ece",
-)
 Item = tuple[str, str, int | None]  # dialogue id, dimension, turn (None: the dialogue as a whole)
 Pair = tuple[Judgement, float]  # a verdict and its mean gold score
 Paired = dict[str, dict[str, list[Pair]]]  # language → dimension → verdicts
@@ -158,7 +146,7 @@ def refuse_partnerless(judged: Iterable[Item], golden: Iterable[Item]) -> None:
 def agreement(judgements: Sequence[Judgement], gold: Sequence[HumanScore]) -> dict[str, Any]:
     """{language: {dimension: {metric: value}, …, "average": {…}}} for one judge.
 
-    Every dimension has `METRICS`, `n`, `read`, `lost` (with a server, and in no other figure), `gold_rounded` and 95 %
+    Every dimension has `FIGURES`, `n`, `read`, `lost` (with a server, and in no other figure), `gold_rounded` and 95 %
     intervals of the two accuracies (`acc_low`, `acc_high`, `acc_read_low`, `acc_read_high`: Wilson; for the average, percentile
     bootstrap over dialogues, none where a dimension has fewer than two). Figures over the readable verdicts (kappa, Spearman
     and ECE among them) are None when nothing could be read. kappa is None too where a verdict lies between two scores, ECE
@@ -173,36 +161,17 @@ def agreement(judgements: Sequence[Judgement], gold: Sequence[HumanScore]) -> di
 
 
 def _figures(pairs: Sequence[Pair]) -> dict[str, Any]:
-    if not pairs:  # all were lost
-        bounds = dict.fromkeys(("acc_low", "acc_high", "acc_read_low", "acc_read_high"))
-        return dict.fromkeys(METRICS) | bounds | {"n": 0, "read": 0, "gold_rounded": 0}
-    values, gold = [j.value for j, _ in pairs], [mean for _, mean in pairs]
-    read = [value for value in values if value is not None]
-    kappa = None
-    if read and all(value.is_integer() for value in read):
-        found = [*map(int, read), *map(round_half_up, gold)]
-        # Scores that never occur weigh nothing, but steps between scores must be steps of one.
-        kappa = quadratic_kappa(values, gold, range(min(found), max(found) + 1))
-    rows, labels = probabilities(pairs)
-    own = {"kappa": kappa, "spearman": spearman(values, gold), "ece": ece(rows, labels) if len(rows) == len(read) else None}
-    return accuracy(values, gold) | own
+    return dimension_figures([j.value for j, _ in pairs], [gold for _, gold in pairs], [j.distribution for j, _ in pairs])
 
 
-def probabilities(pairs: Iterable[Pair]) -> tuple[list[list[float]], list[int]]:
-    """Distributions [n, K] of the readable verdicts that have one, and the column of each item's rounded gold [n].
-
-    Columns are all scores that the distributions name or gold has, ascending: what a distribution does not name has probability
-    0 in it.
-    """
-    spread = [(j.distribution, round_half_up(gold)) for j, gold in pairs if j.value is not None and j.distribution]
-    columns = sorted({int(score) for distribution, _ in spread for score in distribution} | {gold for _, gold in spread})
-    rows = [[distribution.get(str(score), 0.0) for score in columns] for distribution, _ in spread]
-    return rows, [columns.index(gold) for _, gold in spread]
+def probabilities(pairs: Sequence[Pair]) -> tuple[list[list[float]], list[int]]:
+    """`probability_rows` of paired verdicts."""
+    return probability_rows([j.value for j, _ in pairs], [gold for _, gold in pairs], [j.distribution for j, _ in pairs])
 
 
 def _average(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Unweighted means over dimensions (`mean_of_all`); counts are added up."""
-    average = {metric: mean_of_all(row[metric] for row in rows.values()) for metric in METRICS}
+    average = {metric: mean_of_all(row[metric] for row in rows.values()) for metric in FIGURES}
     return average | {key: sum(row[key] for row in rows.values()) for key in ("n", "read", "lost", "gold_rounded")}
 
 

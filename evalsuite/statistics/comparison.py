@@ -99,7 +99,7 @@ def compare(runs: Sequence[RunRecords], value: Value = "value") -> Comparison:
             rivals += [(run.name, one) for one in contestants if one.language == language]
         if rivals:
             languages.append(_language(language, rivals, [run.name for run in runs], first.rubric))
-    plain = [_by_name(run.config) for run in runs]
+    plain = [run.config for run in runs]
     changed = [
         (first.name, run.name, differing_leaves(plain[0], config)) for run, config in zip(runs[1:], plain[1:], strict=True)
     ]
@@ -167,11 +167,3 @@ def ambiguous_cards(runs: Sequence[RunRecords]) -> set[str]:
         for card, text in run.cards.items():
             texts.setdefault(card, set()).add(text)
     return {card for card, versions in texts.items() if len(versions) > 1}
-
-
-def _by_name(config: dict[str, Any]) -> dict[str, Any]:
-    """A config whose list of supporters is keyed by their names, so that a difference names the supporter and the field."""
-    simulated = config.get("simulate")
-    if not simulated:
-        return config
-    return config | {"simulate": simulated | {"supporters": {spec["name"]: spec for spec in simulated["supporters"]}}}

@@ -266,12 +266,6 @@ def pairwise_differences(boards: Sequence[Board]) -> list[Table]:
     return tables
 
 
-def groups_of(config: Mapping[str, Any]) -> dict[str, str]:
-    """Supporter → group of table 2, from a run folder's config; supporters whose spec names none are left out."""
-    specs = config.get("simulate", {}).get("supporters", [])
-    return {spec["name"]: spec["group"] for spec in specs if spec.get("group")}
-
-
 def score_columns(rubric: Rubric) -> tuple[str, ...]:
     """Column heads of `score_cells`."""
     return (*(dimension_label(rubric, dimension) for dimension in rubric.dimensions), AVERAGE, "parse rate %")

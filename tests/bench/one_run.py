@@ -25,10 +25,13 @@ from core.files import write_jsonl
 from core.records import Language, RoleCard
 from data_prep.cards import bundled_cards, load_cards
 from evalsuite import cli
+from evalsuite.frameworks.esc_eval import EscEvalConfig
 from evalsuite.runner import pipeline
+from evalsuite.runner.engine import Runner
 from evalsuite.runner.pipeline import Outcome
-from evalsuite.runs.config import EvalConfig, Resolved
+from evalsuite.runs.config import EvalConfig
 from evalsuite.runs.folder import open_run
+from evalsuite.runs.resolved import resolve_config
 
 EXCHANGES = 5
 assert cli, "imported, as a user's process does, for the memory that it takes"
@@ -66,16 +69,15 @@ def run_config(folder: Path, cards: Sequence[RoleCard], **settings: Any) -> Eval
 def config_of(folder: Path, **settings: Any) -> EvalConfig:
     given: dict[str, Any] = {"seeker": "embedded", "supporters": ["embedded"], "judge": "embedded", "languages": ["en"]}
     given |= {"cards": [str(folder / "cards.jsonl")], "exchanges": EXCHANGES, "out": str(folder / "run")}
-    return EvalConfig.model_validate(given | settings)
+    return EscEvalConfig.model_validate(given | settings)
 
 
 def spend(config: EvalConfig, score: bool = True) -> tuple[Outcome, Spent]:
     """Hold (and score) every dialogue of a run; nothing may be lost."""
     console = Console(file=io.StringIO(), force_terminal=True)
     started, cpu = time.perf_counter(), time.process_time()
-    resolved = Resolved(config)
-    with open_run(Path(config.out)) as run, pipeline.Fleet(run, resolved) as fleet:
-        outcome = pipeline.simulate(run, resolved, fleet, console, score=score)
+    with open_run(Path(config.out)) as run, Runner(run, resolve_config(config), console) as runner:
+        outcome = pipeline.simulate(runner, score=score)
         spent = Spent(
             time.perf_counter() - started, time.process_time() - cpu, len(outcome.dialogues), len(run.store), peak_memory()
         )

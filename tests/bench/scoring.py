@@ -19,8 +19,10 @@ from core.records import Dialogue, Judgement
 from core.statistics.accuracy import accuracy, spearman
 from data_prep.scores.human import read_dialogues
 from evalsuite.runner import pipeline
-from evalsuite.runs.config import EvalConfig, Resolved
+from evalsuite.runner.engine import Runner
+from evalsuite.runs.config import EvalConfig
 from evalsuite.runs.folder import open_run
+from evalsuite.runs.resolved import resolve_config
 from tests.bench.figures import OUT, Bench, OutOption, RunsOption
 from tests.bench.servers import NAME, forget, server, write_spec
 from tests.generated_report import make_content
@@ -56,10 +58,9 @@ def judged(folder: Path, spec: Path, url: str, method: str, dialogues: list[Dial
         out=str(folder),
         **SETTINGS[method],
     )
-    resolved = Resolved(config)
     started = time.perf_counter()
-    with open_run(folder) as run, pipeline.Fleet(run, resolved) as fleet:
-        outcome = pipeline.score(run, resolved, fleet, Console(file=io.StringIO()), file)
+    with open_run(folder) as run, Runner(run, resolve_config(config), Console(file=io.StringIO())) as runner:
+        outcome = pipeline.score(runner, file)
     seconds = time.perf_counter() - started
     assert not any(judgement.condition.get("failure") for judgement in outcome.judgements)
     return seconds, outcome.judgements

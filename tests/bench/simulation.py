@@ -17,8 +17,7 @@ import typer
 from core.records import RoleCard
 from core.specs import ModelSpec
 from evalsuite.dialogues.hold import hold
-from evalsuite.frameworks import esc_eval
-from evalsuite.runs.config import Resolved
+from evalsuite.runs.resolved import Resolved, resolve_config
 from serve.answers import Reply
 from serve.client import ChatClient, Question
 from tests.bench.figures import OUT, Bench, OutOption, RunsOption
@@ -75,10 +74,10 @@ def one_at_a_time(resolved: Resolved, cards: list[RoleCard], bench: Bench) -> tu
     lengths: Lengths = {}
     wanted = {card.id for card in cards}
     with reference() as model:
-        plans = [plan for plan in esc_eval.plans(resolved, cast(ChatClient, model)) if plan.card_id in wanted]
+        plans = [plan for plan in resolved.plans() if plan.card_id in wanted]
         for number, plan in enumerate([plans[0], *plans]):  # the first, once more, warms up
             started = time.perf_counter()
-            dialogue = asyncio.run(hold(plan))
+            dialogue = asyncio.run(hold(plan, cast(ChatClient, model)))
             assert dialogue.usage is not None
             if number:
                 seconds.append(time.perf_counter() - started)
@@ -106,7 +105,7 @@ def main(
         models = {"seeker": str(spec), "supporters": [str(spec)], "judge": str(spec)}
         cards = varied(dialogues)
         config = run_config(folder, cards, **models)
-        alone, expected = one_at_a_time(Resolved(config), cards[::step][:reference_dialogues], bench)
+        alone, expected = one_at_a_time(resolve_config(config), cards[::step][:reference_dialogues], bench)
         slow = 60 / (sum(alone) / len(alone))
         bench.add("reference: dialogues/min", [60 / seconds for seconds in alone])
         pace = sum(expected.values()) / sum(alone)

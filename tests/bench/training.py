@@ -48,7 +48,8 @@ def train(folder: Path, strategy: str, steps: int, batch: int, length: int, numb
     share of padding of the whole epoch)."""
     from transformers import TrainerCallback
 
-    from train.esc_role import build
+    from tests.train.conftest import untrained
+    from train.esc_role import main
     from train.recipes import parse_recipe
 
     settings = {
@@ -66,16 +67,14 @@ def train(folder: Path, strategy: str, steps: int, batch: int, length: int, numb
         "disable_tqdm": True,
     }
     overrides = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
-    built = build(parse_recipe("role", ["--config", str(RECIPE), *overrides]))
-    assert built is not None
-    trainer = built.trainer
+    trainer = untrained(main, parse_recipe("role", ["--config", str(RECIPE), *overrides]))
     clock: list[float] = []
 
     class Clock(TrainerCallback):
         def on_step_end(self, *args: Any, **kwargs: Any) -> None:
             clock.append(time.perf_counter())
 
-    lengths = [len(row["input_ids"]) for row in built.sets[0].rows]
+    lengths = [len(ids) for ids in trainer.train_dataset["input_ids"]]
     order = list(trainer._get_train_sampler())
     epoch = [order[start : start + batch] for start in range(0, len(order) - batch + 1, batch)]
     drawn = random.Random(number).sample(epoch, steps + WARM_UP)

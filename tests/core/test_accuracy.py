@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from statsmodels.stats.proportion import proportion_confint
 
 from core.errors import UserError
-from core.statistics.accuracy import accuracy, ece, quadratic_kappa, share, spearman, wilson
+from core.statistics.accuracy import FIGURES, accuracy, dimension_figures, ece, quadratic_kappa, share, spearman, wilson
 
 SCALE = range(5)
 PAIRS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=2, max_size=40)
@@ -178,3 +178,15 @@ def test_ece_against_a_plain_loop(seed: int, n: int, bins: int) -> None:
 def test_ece_refuses_what_does_not_fit(rows: list[list[float]], labels: list[int], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         ece(rows, labels)
+
+
+def test_what_is_not_defined_is_none_and_never_left_out() -> None:
+    nothing = dimension_figures([], [], [])
+    assert {nothing[name] for name in FIGURES} == {None} and nothing["n"] == nothing["read"] == 0
+    unread = dimension_figures([None, None], [1.0, 2.0], [None, None])
+    assert unread["acc"] == 0 and {unread[name] for name in ("acc_read", "kappa", "spearman", "ece")} == {None}
+    alike = dimension_figures([2.0, 2.0], [2.0, 2.0], [{"2": 1.0}, {"2": 1.0}])
+    assert (alike["acc"], alike["kappa"], alike["spearman"], alike["ece"]) == (1, None, None, 0)
+    between = dimension_figures([1.5, 2.0], [1.0, 2.0], [{"1": 1.0}, None])
+    assert between["kappa"] is None and between["ece"] is None and between["spearman"] == pytest.approx(1)
+    assert set(unread) == set(alike) == set(between) == set(nothing)

@@ -13,10 +13,7 @@ from core.records import Dialogue, Language, Line, RoleCard, RolePlay, SupportDi
 from core.seeker_prompts import greeting, opening
 from data_prep.role_play.examples import Draft, fit, role_play_draft, support_draft
 from evalsuite.dialogues.hold import ModelSide
-from evalsuite.frameworks.esc_eval import plans
-from evalsuite.runs.config import EvalConfig, Resolved
-from serve.client import ChatClient
-from serve.store import Store
+from evalsuite.frameworks.esc_eval import EscEval, EscEvalConfig
 
 PROMPTS, GENERAL = load_pack("esc_eval"), load_pack("role_play")
 
@@ -65,8 +62,7 @@ def test_the_system_message_is_the_one_that_simulation_sends(language: Language,
         "supporters": ["embedded"],
         "judge": "embedded",
     }
-    client = ChatClient(Store(tmp_path / "calls.sqlite"))
-    (plan,) = plans(Resolved(EvalConfig(**models, cards=[str(tmp_path / "cards.jsonl")], out="unused")), client)
+    (plan,) = EscEval(EscEvalConfig(**models, cards=[str(tmp_path / "cards.jsonl")], out="unused")).plans()
     assert isinstance(plan.seeker_side, ModelSide)
     assert draft.system(PROMPTS, GENERAL) == plan.seeker_side.system
     assert "The bakery closes." in draft.system(PROMPTS, GENERAL)

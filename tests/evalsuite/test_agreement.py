@@ -18,9 +18,9 @@ from sklearn.metrics import accuracy_score, cohen_kappa_score
 from core.errors import UserError
 from core.files import write_jsonl
 from core.records import HumanScore, Judgement
-from core.statistics.accuracy import round_half_up, share, wilson
+from core.statistics.accuracy import FIGURES, round_half_up, share, wilson
 from core.tables import Estimate, fmt
-from evalsuite.statistics.agreement import METRICS, agreement, agreement_tables, read_gold, read_judgements
+from evalsuite.statistics.agreement import agreement, agreement_tables, read_gold, read_judgements
 
 Values = Sequence[float | None]
 
@@ -262,7 +262,7 @@ def test_gold_is_read_from_csv_too(tmp_path: Path) -> None:
 
 def test_tables_follow_the_mode() -> None:
     result = agreement(judged([3, None]), golden([3, 2.5]))
-    assert set(METRICS) <= set(result["en"]["fluency"])
+    assert set(FIGURES) <= set(result["en"]["fluency"])
     paper, native = (agreement_tables(result, mode, {"fluency": "Fluency"})[0] for mode in ("paper", "native"))
     assert paper.rows[0][1].mean == 50 and native.rows[0][1].mean == 100  # type: ignore[union-attr]
     assert "count as wrong" in paper.notes[0] and "left out" in native.notes[0]

@@ -260,7 +260,7 @@ def test_command_prints_tables(tmp_path: Path) -> None:
         (lambda a, b: ((b / "config.json").write_text("{"), [a, b])[1], "config.json:1: malformed JSON"),
         (
             lambda a, b: ((b / "config.json").write_text('{"score": {"rubric": {}}}'), [a, b])[1],
-            "score.rubric: name",
+            "score.rubric.name",
         ),
         (lambda a, b: ((b / "dialogues.jsonl").write_text("{}\n"), [a, b])[1], "dialogues.jsonl:1: id"),
     ],

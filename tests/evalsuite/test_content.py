@@ -92,7 +92,7 @@ def test_risk_turns_are_found_in_the_run(run: Run) -> None:
 
 
 def test_given_dialogues_without_gold_or_cards(run: Run) -> None:
-    config = run.config()
+    config = run.config().root
     del config["simulate"], config["gold"]
     write_json(run.folder / "config.json", config)
     for name in ("cards.jsonl", "gold_judgements.jsonl", "gold_scores.jsonl", "agreement.json"):
@@ -103,7 +103,7 @@ def test_given_dialogues_without_gold_or_cards(run: Run) -> None:
 
 
 def test_a_run_without_judgements_says_what_to_do(run: Run) -> None:
-    config = run.config()
+    config = run.config().root
     del config["score"]
     write_json(run.folder / "config.json", config)
     with pytest.raises(UserError, match="no judgements yet: run `esc-eval score"):
@@ -111,7 +111,7 @@ def test_a_run_without_judgements_says_what_to_do(run: Run) -> None:
 
 
 def test_scores_of_seekers_are_no_report_on_supporters(run: Run) -> None:
-    write_json(run.folder / "config.json", {"role_play": run.config()["score"]})
+    write_json(run.folder / "config.json", {"role_play": run.config().root["score"]})
     with pytest.raises(UserError, match="esc-eval role-play table --dialogues .*role_play_dialogues.jsonl"):
         content_of(run)
 

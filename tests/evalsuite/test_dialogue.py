@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import cast
 
 import pytest
 
@@ -12,6 +13,7 @@ from core.records import Turn
 from evalsuite.dialogues.hold import Plan, Utterance, hold, utterance
 from serve.answers import Reply
 from serve.batch import in_flight, together
+from serve.client import ChatClient
 from serve.failures import Rejected, ServerLost, Unanswered
 
 
@@ -22,7 +24,7 @@ class Scripted:
         self.lines = list(lines)
         self.seen: list[list[Turn]] = []
 
-    async def speak(self, turns: Sequence[Turn]) -> Utterance:
+    async def speak(self, client: ChatClient, turns: Sequence[Turn]) -> Utterance:
         self.seen.append(list(turns))
         line = self.lines.pop(0) if self.lines else "again"
         if isinstance(line, Exception):
@@ -30,6 +32,7 @@ class Scripted:
         return Utterance(line, [Reply(text=line, prompt_tokens=3, completion_tokens=2)]) if isinstance(line, str) else line
 
 
+NOBODY = cast(ChatClient, None)  # scripted sides ask no model
 GREETING = Turn(role="supporter", text="Hello.")
 
 
@@ -49,7 +52,7 @@ def plan(seeker: Scripted, supporter: Scripted, **changes: object) -> Plan:
 
 
 async def test_a_dialogue_runs_its_exchanges_after_the_opening() -> None:
-    dialogue = await hold(plan(Scripted("a", "c"), Scripted("b", "d")))
+    dialogue = await hold(plan(Scripted("a", "c"), Scripted("b", "d")), NOBODY)
     assert [(turn.role, turn.text) for turn in dialogue.turns] == [
         ("supporter", "Hello."),
         ("seeker", "a"),
@@ -65,7 +68,7 @@ async def test_a_dialogue_runs_its_exchanges_after_the_opening() -> None:
 
 
 async def test_the_supporter_can_speak_first() -> None:
-    dialogue = await hold(plan(Scripted("b"), Scripted("a"), first="supporter", exchanges=1, opening=()))
+    dialogue = await hold(plan(Scripted("b"), Scripted("a"), first="supporter", exchanges=1, opening=()), NOBODY)
     assert [turn.role for turn in dialogue.turns] == ["supporter", "seeker"]
 
 
@@ -75,7 +78,7 @@ async def test_a_stopping_reply_is_no_turn_and_names_its_side(reason: str, side:
     stop = Utterance("", [Reply(text="")], stopped=reason)  # type: ignore[arg-type]
     seeker = Scripted("a", stop) if side == "seeker" else Scripted("a", "c")
     supporter = Scripted("b", stop)
-    dialogue = await hold(plan(seeker, supporter))
+    dialogue = await hold(plan(seeker, supporter), NOBODY)
     assert dialogue.termination == reason
     assert dialogue.ended_by == side
     assert len(dialogue.turns) == (3 if side == "seeker" else 4)
@@ -83,20 +86,20 @@ async def test_a_stopping_reply_is_no_turn_and_names_its_side(reason: str, side:
 
 
 async def test_the_seeker_may_end() -> None:
-    dialogue = await hold(plan(Scripted(Utterance("bye", ended=True)), Scripted()))
+    dialogue = await hold(plan(Scripted(Utterance("bye", ended=True)), Scripted()), NOBODY)
     assert (dialogue.termination, dialogue.ended_by, dialogue.turns[-1].text) == ("seeker_ended", "seeker", "bye")
 
 
 @pytest.mark.parametrize(("error", "termination"), [(ServerLost("gone"), "infrastructure"), (Rejected("no", 400), "rejected")])
 async def test_a_call_without_an_answer_ends_only_this_dialogue(error: Unanswered, termination: str) -> None:
-    dialogue = await hold(plan(Scripted("a"), Scripted(error)))
+    dialogue = await hold(plan(Scripted("a"), Scripted(error)), NOBODY)
     assert (dialogue.termination, dialogue.ended_by, dialogue.lost) == (termination, "supporter", True)
 
 
 async def test_states_are_kept_and_never_shown_to_the_supporter() -> None:
     seeker = Scripted(Utterance("a", state={"emotion": "sad"}), Utterance("c", state={"emotion": "calm"}))
     supporter = Scripted("b", "d")
-    dialogue = await hold(plan(seeker, supporter))
+    dialogue = await hold(plan(seeker, supporter), NOBODY)
     assert [turn.state for turn in dialogue.turns if turn.role == "seeker"] == [{"emotion": "sad"}, {"emotion": "calm"}]
     assert all(turn.state is None for shown in supporter.seen for turn in shown)
     assert seeker.seen[1][1].state == {"emotion": "sad"}

@@ -21,9 +21,8 @@ from core.prompts import load_pack
 from core.records import Dialogue, Judgement, Language, Turn
 from core.rubrics import load_rubric
 from data_prep.profiles import bundled_profiles, load_profiles, profile_text
-from evalsuite.frameworks.emoharbor import ending_phrases, ends, initial_state, triple, triple_regex, unthought
-from evalsuite.runs.config import EvalConfig, Resolved
-from evalsuite.runs.config_emoharbor import TEMPERATURES, TEMPLATES
+from evalsuite.frameworks.emoharbor import TEMPERATURES, EmoHarbor, EmoHarborConfig
+from evalsuite.frameworks.emoharbor_seeker import ending_phrases, ends, initial_state, triple, triple_regex, unthought
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
 
@@ -288,7 +287,7 @@ def test_gold_and_probes_are_judged_by_what_the_config_shows(esc_eval: EscEval, 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"cards": ["bundled"]}, "cards: role cards belong to framework esc_eval"),
+        ({"cards": ["bundled"]}, "cards: belongs to framework esc_eval, this config's is emoharbor"),
         ({"framework": "esc_eval", "profiles": ["bundled"]}, "profiles: belongs to framework emoharbor"),
         ({"framework": "esc_eval", "emoharbor": {"judging": "profile"}}, "emoharbor: belongs to framework emoharbor"),
         ({"gold": {"dialogues": "synthetic"}}, "gold: the bundled sets have ESC-Eval's dimensions"),
@@ -352,7 +351,7 @@ def test_no_thought_and_no_line_can_pose_as_another_turn() -> None:
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_the_pack_and_the_rubric_are_complete_in_both_languages(language: Language) -> None:
     pack = load_pack("emoharbor")
-    pack.require([language], TEMPLATES)
+    pack.require([language], EmoHarbor.templates)
     assert len(RUBRIC.dimensions) == 10 and RUBRIC.scale.scores == (1, 2, 3, 4, 5)
     facets = {(d.facet or {})[language] for d in RUBRIC.dimensions.values()}
     assert len(facets) == 5
@@ -365,7 +364,7 @@ def test_the_pack_and_the_rubric_are_complete_in_both_languages(language: Langua
         "monologue": "M",
     }
     values |= {"transcript": "T [END CHAT]", "start": "S [BEGIN CHAT]", "states": True, "problem": "p", "low": 1, "high": 5}
-    for template in (*TEMPLATES, "judge_system.j2", "judge_again.j2"):
+    for template in (*EmoHarbor.templates, "judge_system.j2", "judge_again.j2"):
         shown = pack.render(language, template, **values)
         chinese = bool(re.search("[一-鿿]", shown))
         assert shown and not re.search(r"[{}][{%#}]", shown) and (chinese == (language == "zh") or template == "triple.j2")
@@ -375,11 +374,11 @@ def test_the_pack_and_the_rubric_are_complete_in_both_languages(language: Langua
 
 def test_the_bundled_config_names_two_supporters_on_one_server_and_the_papers_procedure() -> None:
     given = yaml.safe_load((CONFIGS / "eval" / "emoharbor.yaml").read_text())
-    resolved = Resolved(EvalConfig.model_validate(given))
+    resolved = EmoHarbor(EmoHarborConfig.model_validate(given))
     assert len(resolved.supporters) == 2 and len({spec.checkpoint for spec in resolved.supporters}) == 1
     assert resolved.method == "json" and resolved.thinker is not None and resolved.simulator == "embedded"
-    paper = Resolved(
-        EvalConfig.model_validate({key: given[key] for key in ("framework", "seeker", "judge", "out")} | {"mode": "paper"})
+    paper = EmoHarbor(
+        EmoHarborConfig.model_validate({key: given[key] for key in ("framework", "seeker", "judge", "out")} | {"mode": "paper"})
     )
     assert paper.config.exchanges == 15 and paper.method == "json" and paper.rubric.name == "emoharbor"
     agents = {"thinker": paper.thinker, "talker": paper.seeker, "judge": paper.judge}

@@ -78,7 +78,7 @@ def test_a_tenth_of_all_requests_fails_and_nothing_is_lost_or_asked_twice(
     config(tmp_path, dialogues)
     with Endpoint(models=MODELS) as sound:
         assert esc_eval(*run_at(sound.url, "undisturbed")) == (0, "")
-    monkeypatch.setattr("evalsuite.runner.pipeline.ChatClient", partial(ChatClient, timeout_s=12, backoff_s=0.1))
+    monkeypatch.setattr("evalsuite.runner.engine.ChatClient", partial(ChatClient, timeout_s=12, backoff_s=0.1))
     faults = Faulty(0.1)
     with Endpoint(faults, models=MODELS) as endpoint:
         assert esc_eval(*run_at(endpoint.url)) == (0, "")
@@ -91,7 +91,7 @@ def test_a_tenth_of_all_requests_fails_and_nothing_is_lost_or_asked_twice(
 def test_an_endpoint_that_dies_is_given_up_and_the_run_can_be_resumed(
     esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evalsuite.runner.pipeline.ChatClient", partial(ChatClient, attempts=3, backoff_s=0.01))
+    monkeypatch.setattr("evalsuite.runner.engine.ChatClient", partial(ChatClient, attempts=3, backoff_s=0.01))
     config(tmp_path, 40, concurrency=4)
     with Endpoint(models=MODELS) as sound:
         assert esc_eval(*run_at(sound.url, "undisturbed"))[0] == 0
@@ -168,11 +168,11 @@ http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_
 DRIVER = """
 import sys
 from evalsuite import cli
-from evalsuite.runner import pipeline
+from evalsuite.runner import engine
 from serve.plan import PORT, ServerPlan
 server = sys.argv.pop(1)
 argv = [sys.executable, "-c", server, PORT]
-pipeline.plan_servers = lambda specs, logs: [ServerPlan("embedded", "x", ["embedded"], argv, {}, logs / "server.log")]
+engine.plan_servers = lambda specs, logs: [ServerPlan("embedded", "x", ["embedded"], argv, {}, logs / "server.log")]
 cli.main()
 """
 

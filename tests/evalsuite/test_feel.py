@@ -21,7 +21,7 @@ from core.files import CONFIGS, write_jsonl
 from core.records import HumanScore, Turn
 from core.rubrics import load_rubric
 from evalsuite.commands.feel import app
-from evalsuite.frameworks.feel import load_feel_config, members
+from evalsuite.frameworks.feel import Feel, load_feel_config
 from evalsuite.statistics.band_methods import people_table
 from evalsuite.statistics.ensemble import Aspect
 from tests.endpoint import Answer, Endpoint
@@ -162,7 +162,7 @@ def people_and_methods(folder: Path, made: list[dict[str, Any]]) -> None:
 )
 def test_configs_that_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        members(load_feel_config(config(tmp_path, **changes), {}))
+        Feel(load_feel_config(config(tmp_path, **changes), {}))
 
 
 def test_judges_of_one_model_are_asked_together(tmp_path: Path) -> None:
@@ -170,12 +170,12 @@ def test_judges_of_one_model_are_asked_together(tmp_path: Path) -> None:
     folder = config(tmp_path).parent
     model, panel = str(folder / "j.yaml"), [{"model": "embedded"}]
     entries = [{"model": model}, *panel, {"model": model, "persona": "peer"}]
-    found = members(load_feel_config(config(folder, judges=entries), {}))
+    found = Feel(load_feel_config(config(folder, judges=entries), {})).members
     assert [m.spec.name for m in found] == ["j", "j", "embedded"]
     other = folder / "k.yaml"
     other.write_text((folder / "j.yaml").read_text().replace("seed: 1", "seed: 2"))
     with pytest.raises(UserError, match=r"j\.yaml and .*k\.yaml are both named j: rename one"):
-        members(load_feel_config(config(folder, judges=[{"model": model}, {"model": str(other), "persona": "peer"}]), {}))
+        Feel(load_feel_config(config(folder, judges=[{"model": model}, {"model": str(other), "persona": "peer"}]), {}))
 
 
 def test_token_probabilities_need_a_server_that_gives_them(tmp_path: Path) -> None:
@@ -183,8 +183,8 @@ def test_token_probabilities_need_a_server_that_gives_them(tmp_path: Path) -> No
     text = (tmp_path / "j.yaml").read_text()
     (tmp_path / "j.yaml").write_text(text.replace("endpoint:\n", "endpoint:\n  top_logprobs: 0\n"))
     with pytest.raises(UserError, match=r"model j: its endpoint gives no token probabilities \(top_logprobs: 0\)"):
-        members(load_feel_config(path, {}))
-    assert members(load_feel_config(path, {"methods": ["bands"]}))
+        Feel(load_feel_config(path, {}))
+    assert Feel(load_feel_config(path, {"methods": ["bands"]})).members
 
 
 def test_what_scorers_lack_is_compared_on_what_they_share() -> None:
@@ -202,11 +202,11 @@ def test_a_pack_needs_the_prompts_of_its_methods_only(tmp_path: Path) -> None:
     shutil.copytree(CONFIGS / "prompts" / "feel", pack)
     for language in ("en", "zh"):
         (pack / language / "judge_joint.j2").unlink()
-    assert members(load_feel_config(config(tmp_path, prompts=str(pack), methods=["bands"]), {}))
+    assert Feel(load_feel_config(config(tmp_path, prompts=str(pack), methods=["bands"]), {})).members
     with pytest.raises(UserError, match=r"no file .*judge_joint\.j2"):
-        members(load_feel_config(config(tmp_path, prompts=str(pack)), {}))
+        Feel(load_feel_config(config(tmp_path, prompts=str(pack)), {}))
 
 
 def test_the_bundled_config_is_three_judges_of_the_embedded_model() -> None:
-    panel = members(load_feel_config(CONFIGS / "eval" / "feel.yaml", {}))
+    panel = Feel(load_feel_config(CONFIGS / "eval" / "feel.yaml", {})).members
     assert [(m.spec.name, m.entry.persona) for m in panel] == [("embedded", p) for p in ("psychologist", "peer", "editor")]

@@ -16,7 +16,7 @@ from core.prompts import load_pack
 from core.records import Dialogue, Judgement, Turn
 from core.rubrics import load_rubric
 from data_prep.cards import parse_card_text
-from evalsuite.frameworks.emoharbor import ending_phrases, ends, triple
+from evalsuite.frameworks.emoharbor_seeker import ending_phrases, ends, triple
 from evalsuite.judge.base import CUT, LONGEST
 from evalsuite.judge.json_answers import read_answer
 from evalsuite.judge.judge import Judge

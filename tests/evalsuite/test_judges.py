@@ -28,7 +28,8 @@ from data_prep.__main__ import app as data_prep_app
 from data_prep.scores import synthetic
 from data_prep.scores.rank_sft import synthetic_test
 from evalsuite.commands.agree import SYNTHETIC, agree
-from evalsuite.runs.config import Resolved, load_config
+from evalsuite.runs.config import load_config
+from evalsuite.runs.resolved import resolve_config
 from evalsuite.statistics.agreement import agreement
 from evalsuite.statistics.judge_tests import Mcnemar, compare, comparison_tables
 from evalsuite.statistics.judges import (
@@ -558,7 +559,7 @@ def test_a_reviewers_wrong_score_is_named_with_file_and_line(tmp_path: Path, lin
 @pytest.mark.parametrize(("mode", "method"), [("native", "per_dimension"), ("paper", "paper")])
 def test_the_config_of_table_4_loads_with_every_judge_of_the_table(mode: str, method: str) -> None:
     for judge in ("esc-rank", "esc-rank-published", "internlm2-chat-7b", "gpt-4"):
-        resolved = Resolved(load_config(CONFIGS / "eval" / "table4.yaml", {"judge": judge, "mode": mode}))
+        resolved = resolve_config(load_config(CONFIGS / "eval" / "table4.yaml", {"judge": judge, "mode": mode}))
         assert resolved.judge.name == judge and resolved.method == method and resolved.judge_prompts
 
 

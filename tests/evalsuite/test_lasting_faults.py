@@ -45,7 +45,7 @@ def test_what_a_fault_that_stays_makes_of_a_dialogue_and_what_a_healthy_endpoint
     if outcome != "rejected":  # once is enough for what the report says
         monkeypatch.setattr("evalsuite.commands.run.report_run", lambda *given: None)
     monkeypatch.setattr(
-        "evalsuite.runner.pipeline.ChatClient", partial(ChatClient, attempts=3, backoff_s=0.001, lost_in_a_row=99)
+        "evalsuite.runner.engine.ChatClient", partial(ChatClient, attempts=3, backoff_s=0.001, lost_in_a_row=99)
     )
     config(tmp_path, len(faults) + 2, exchanges=1)
     with Endpoint(models=MODELS) as sound:
@@ -89,7 +89,7 @@ def test_what_a_fault_that_stays_makes_of_a_dialogue_and_what_a_healthy_endpoint
 def test_a_judges_call_that_is_rejected_is_a_lost_verdict_and_never_a_score(
     esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Answer
 ) -> None:
-    monkeypatch.setattr("evalsuite.runner.pipeline.ChatClient", partial(ChatClient, attempts=2, backoff_s=0.001))
+    monkeypatch.setattr("evalsuite.runner.engine.ChatClient", partial(ChatClient, attempts=2, backoff_s=0.001))
     config(tmp_path, 2, exchanges=1)
 
     def behave(body: dict[str, Any], count: int) -> Answer:

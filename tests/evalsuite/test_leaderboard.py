@@ -14,7 +14,7 @@ from core.errors import UserError
 from core.records import Dialogue, Judgement
 from core.rubrics import Rubric
 from core.tables import Estimate, Table
-from evalsuite.statistics.leaderboard import boards_of, groups_of, leaderboard, pairwise_differences
+from evalsuite.statistics.leaderboard import boards_of, leaderboard, pairwise_differences
 from evalsuite.statistics.summary import AVERAGE, Value, distributions
 from evalsuite.statistics.tally import Tally
 from tests.evalsuite.oracles import card_shares, corrected, sign_flip
@@ -212,12 +212,6 @@ def test_groups_in_the_papers_order() -> None:
     listed = [row[:2] for row in table.rows]
     assert listed == [("api2", "closed"), ("api", "closed"), ("weights", "open"), ("tuned", "domain"), ("x", "other")]
     assert leaderboard(boards_of(*records, RUBRIC), RUBRIC, groups={"nobody": "open"})[0].columns[:2] == ("supporter", "rank")
-
-
-def test_groups_come_from_the_runs_config() -> None:
-    specs = [{"name": "a", "group": "open"}, {"name": "b", "group": None}, {"name": "c"}]
-    assert groups_of({"simulate": {"supporters": specs}}) == {"a": "open"}
-    assert groups_of({"score": {}}) == {}
 
 
 def test_trials_of_a_card_are_drawn_together() -> None:

@@ -48,7 +48,7 @@ def test_a_server_that_is_away_is_waited_for_by_a_run(
 ) -> None:
     """One attempt a call, and the first thirty requests are refused."""
 
-    monkeypatch.setattr("evalsuite.runner.pipeline.ChatClient", partial(ChatClient, backoff_s=0))
+    monkeypatch.setattr("evalsuite.runner.engine.ChatClient", partial(ChatClient, backoff_s=0))
     config(tmp_path, 1, patience="1h", attempts=1)
     with Endpoint(lambda body, count: echo(body, count) if count > 30 else Answer(status=503), models=MODELS) as endpoint:
         assert esc_eval(*run_at(endpoint.url)) == (0, "")

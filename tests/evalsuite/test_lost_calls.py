@@ -47,7 +47,7 @@ def unscored(run: Path) -> set[str]:
 def test_one_dialogue_that_cannot_be_judged_does_not_stop_the_others(
     esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evalsuite.runner.pipeline.ChatClient", partial(ChatClient, attempts=2, backoff_s=0.001))
+    monkeypatch.setattr("evalsuite.runner.engine.ChatClient", partial(ChatClient, attempts=2, backoff_s=0.001))
     config(tmp_path, 6, concurrency=1, method="per_dimension")
     poisoned = Poisoned(0)
     with Endpoint(poisoned, models=MODELS) as endpoint:
@@ -61,7 +61,7 @@ def test_one_dialogue_that_cannot_be_judged_does_not_stop_the_others(
 
 def test_what_failed_before_is_asked_last(esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first five cards are poison: the model is given up, and the next try begins with those that were not asked."""
-    monkeypatch.setattr("evalsuite.runner.pipeline.ChatClient", partial(ChatClient, attempts=1, backoff_s=0.001))
+    monkeypatch.setattr("evalsuite.runner.engine.ChatClient", partial(ChatClient, attempts=1, backoff_s=0.001))
     config(tmp_path, 8, concurrency=1)
 
     def behave(body: dict[str, Any], count: int) -> Answer:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from evalsuite.runs.config import PAPER_SAMPLING
+from evalsuite.frameworks.esc_eval import PAPER_SAMPLING
 from tests.conftest import Embedded, EscEval
 from tests.demo import demo_config
 
@@ -78,7 +78,7 @@ def test_the_other_methods_of_judging(
 ) -> None:
     changes = {"mode": "paper"} if method == "paper" else {"method": method}
     # Paper mode gives the sides 512 tokens, which takes this model half a minute; one exchange of short lines shows as much.
-    monkeypatch.setattr("evalsuite.runs.config.PAPER_SAMPLING", PAPER_SAMPLING.model_copy(update={"max_tokens": 24}))
+    monkeypatch.setattr("evalsuite.frameworks.esc_eval.PAPER_SAMPLING", PAPER_SAMPLING.model_copy(update={"max_tokens": 24}))
     config = config_file(tmp_path, embedded, limit=1, exchanges=1, **changes)
     assert esc_eval("run", "--config", config, "--out", "run") == (0, "")
     judgements = records(tmp_path / "run" / "judgements.jsonl")

@@ -27,8 +27,8 @@ from core.tables import Estimate, Table
 from data_prep.cards import bundled_cards, load_cards
 from evalsuite.commands import role_play as commands
 from evalsuite.role_play.seekers import read_field, role_play_tables, seeker_of
-from evalsuite.runs.config import Resolved, load_config
-from evalsuite.runs.identity import score_config, simulate_config
+from evalsuite.runs.config import load_config
+from evalsuite.runs.resolved import resolve_config
 from serve.client import ChatClient
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
@@ -149,9 +149,9 @@ def test_a_judge_without_the_card_is_refused() -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_bundled_config_runs_every_strategy(strategy: str) -> None:
     changed = {"prompts": f"role_play_{strategy}", "supporters": ["chatgpt"]}
-    resolved = Resolved(load_config(CONFIGS / "eval" / "role_play.yaml", changed))
-    assert simulate_config(resolved)["prompts"]["pack"] == f"role_play_{strategy}"
-    assert score_config(resolved)["rubric"]["name"] == "role_play"
+    run = resolve_config(load_config(CONFIGS / "eval" / "role_play.yaml", changed))
+    assert run.simulate_identity()["prompts"]["pack"] == f"role_play_{strategy}"
+    assert run.score_identity()["rubric"]["name"] == "role_play"
 
 
 def test_a_seekers_reasoning_never_reaches_the_supporter(esc_eval: EscEval, tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ import pytest
 from core.differences import differing_leaves
 from core.errors import UserError
 from evalsuite.runs.folder import open_run
+from evalsuite.runs.run_config import RunConfig
+from serve.answers import Reply
 from serve.store import Store
 
 
@@ -22,7 +24,7 @@ def test_the_same_config_resumes_and_another_is_refused_with_the_difference(tmp_
     with open_run(tmp_path / "r") as run:
         with pytest.raises(UserError, match=r"another simulate config: seeker\.sampling\.temperature: 0\.0 → 0\.7"):
             run.claim("simulate", {"exchanges": 5, "seeker": {"name": "a", "sampling": {"temperature": 0.7}}})
-        assert set(run.config()) == {"simulate", "score"}
+        assert set(run.config().stages) == {"simulate", "score"}
 
 
 def test_a_new_run_folder_is_its_owners_alone(tmp_path: Path) -> None:
@@ -92,11 +94,32 @@ def test_differences_name_every_leaf() -> None:
 
 async def test_the_store_keeps_what_was_put_and_commits_before_it_returns(tmp_path: Path) -> None:
     store = Store(tmp_path / "calls.sqlite")
-    await asyncio.gather(*(store.put(str(n), {"n": n}, 0.1) for n in range(300)))
+    await asyncio.gather(*(store.put(str(n), {"text": str(n)}, 0.1) for n in range(300)))
     other = Store(tmp_path / "calls.sqlite")  # another connection sees only what is committed
     assert len(other) == 300 and other.latency() == {"p50": 0.1, "p95": 0.1, "max": 0.1}
-    assert other.get("299") == {"n": 299} and other.get("nothing") is None
-    await store.put("299", {"n": -1}, 0.1)
-    assert other.get("299") == {"n": -1}
+    assert other.get("299") == Reply(text="299") and other.get("nothing") is None
+    await store.put("299", {"text": "new"}, 0.1)
+    assert other.get("299") == Reply(text="new")
     store.close()
     other.close()
+
+
+def test_groups_come_from_the_runs_config() -> None:
+    specs = [{"name": "a", "group": "open"}, {"name": "b", "group": None}, {"name": "c"}]
+    assert RunConfig({"simulate": {"supporters": specs}}).groups() == {"a": "open"}
+    assert RunConfig({"score": {}}).groups() == {}
+
+
+def test_a_config_is_kept_as_it_was_claimed_and_read_as_a_record(tmp_path: Path) -> None:
+    own = {"zeal": 1, "framework": "mine", "seeker": {"name": "s", "fingerprint": "f", "extra": [1]}}
+    RunConfig.read(tmp_path).claim("simulate", own)
+    RunConfig.read(tmp_path).claim("gold", {"sha256": "0", "dialogues": "synthetic"})
+    kept = RunConfig.read(tmp_path)
+    assert list(kept.root) == ["simulate", "gold"] and list(kept.root["simulate"]) == ["zeal", "framework", "seeker"]
+    assert kept.simulated and kept.simulated.framework == "mine" and list(kept.models()) == ["seeker s"]
+    assert kept.gold and kept.gold.dialogues == "synthetic" and kept.scored is None
+    with pytest.raises(UserError, match="another simulate config: zeal: 1 → 2"):
+        kept.claim("simulate", own | {"zeal": 2})
+    (tmp_path / "config.json").write_text('{"gold": {"dialogues": 1}}')
+    with pytest.raises(UserError, match=r"config\.json: gold\.dialogues: Input should be a valid string"):
+        _ = RunConfig.read(tmp_path).gold

@@ -17,7 +17,7 @@ from core.errors import UserError
 from core.files import CONFIGS, write_json, write_jsonl
 from core.records import Dialogue, Turn
 from evalsuite.commands.merge import merge
-from evalsuite.runner import pipeline
+from evalsuite.runner import engine
 from evalsuite.runs import shards
 from evalsuite.runs.shards import Shard
 from tests.conftest import EscEval
@@ -113,7 +113,7 @@ def test_a_shard_starts_only_the_supporters_of_its_own_dialogues(
     spec = yaml.safe_load((CONFIGS / "models" / "embedded.yaml").read_text())
     for name in ("one", "two"):
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(spec | {"name": name}))
-    monkeypatch.setattr(pipeline, "plan_servers", lambda specs, logs: pytest.fail(f"starts {[spec.name for spec in specs]}"))
+    monkeypatch.setattr(engine, "plan_servers", lambda specs, logs: pytest.fail(f"starts {[spec.name for spec in specs]}"))
     with Endpoint(models=("embedded", "one", "two")) as endpoint:
         config = demo_config(limit=2, languages=["en"], exchanges=1, gold=None, supporters=["one.yaml", "two.yaml"])
         (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))

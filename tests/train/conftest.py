@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import orjson
 import pytest
@@ -145,6 +146,24 @@ def write_data(folder: Path, task: str, train: int = 16, valid: int = 6) -> dict
         rubric = rubric.model_copy(update={"dimensions": {key: rubric.dimensions[key] for key in DIMENSIONS}})
         (folder / "rubric.yaml").write_text(yaml.safe_dump(rubric.model_dump(), allow_unicode=True), encoding="utf-8")
     return {"train_file": str(folder / "train.jsonl"), "valid_file": str(folder / "valid.jsonl")}
+
+
+def untrained(main: Callable[[Any], None], recipe: Any) -> Any:
+    """The trainer that a script makes, at the moment when it would begin to train."""
+    from trl import SFTTrainer
+
+    class Made(Exception):
+        """Ends the script."""
+
+    trainers: list[Any] = []
+
+    def train(trainer: Any, **_: Any) -> None:
+        trainers.append(trainer)
+        raise Made
+
+    with patch.object(SFTTrainer, "train", train), pytest.raises(Made):
+        main(recipe)
+    return trainers[0]
 
 
 def write_recipe(path: Path, task: str, base: Path, data: dict[str, str], out: Path, **settings: object) -> Path:

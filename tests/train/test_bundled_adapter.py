@@ -14,6 +14,7 @@ from core.files import CONFIGS, load_yaml, sha256_file
 from core.specs import BUNDLED_ADAPTERS, load_spec
 from data_prep.__main__ import app
 from serve.checkpoints.model_card import Training
+from tests.train.conftest import untrained
 
 ADAPTER = BUNDLED_ADAPTERS / "esc-rank-embedded"
 RECIPE = CONFIGS / "train" / "esc_rank_embedded.yaml"
@@ -70,9 +71,8 @@ def test_it_was_trained_by_the_recipe_on_the_data_that_this_repository_builds(da
 def test_its_first_steps_train_again(data: Path, tmp_path: Path, monkeypatch: Any) -> None:
     from transformers import TrainerCallback
 
-    from train.esc_rank import build
+    from train.esc_rank import main
     from train.recipes import parse_recipe
-    from train.session import fit
 
     recorded = orjson.loads(FIRST_STEPS.read_bytes())
 
@@ -82,11 +82,10 @@ def test_its_first_steps_train_again(data: Path, tmp_path: Path, monkeypatch: An
 
     monkeypatch.chdir(tmp_path)
     files = ["--train_file", str(data / "train.jsonl"), "--valid_file", str(data / "valid.jsonl"), "--output_dir", "out"]
-    built = build(parse_recipe("rank", ["--config", str(RECIPE), "--seed", str(training().seed), *files]))
-    assert built is not None
-    built.trainer.add_callback(Stop())
-    fit(built)
-    found = built.trainer.state.log_history[0]
+    trainer = untrained(main, parse_recipe("rank", ["--config", str(RECIPE), "--seed", str(training().seed), *files]))
+    trainer.add_callback(Stop())
+    trainer.train()
+    found = trainer.state.log_history[0]
     assert found["step"] == recorded["step"]
     assert found["loss"] == pytest.approx(recorded["loss"], rel=1e-3)
     assert found["grad_norm"] == pytest.approx(recorded["grad_norm"], rel=0.01)

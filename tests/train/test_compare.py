@@ -19,10 +19,10 @@ from core.records import Message
 from core.tables import Estimate
 from data_prep.role_play.examples import RoleExample
 from tests.train.conftest import role_examples, write_data, write_recipe
-from train.base_and_adapter import BaseAndAdapter, batches, load_adapter, stock_rows
-from train.chat_templates import CHATML, IGNORED
+from train.base_and_adapter import BaseAndAdapter, stock_rows, token_batches
 from train.compare import Line, draw_turns, line_figures, perplexity_figures, ratio, read_held_out, weighted
-from train.examples import Prepared, prepare_role
+from train.examples import CHATML, IGNORED, Prepared, prepare_role
+from train.models import load_adapters
 
 
 def example(name: str, *lines: str, system: str | None = "Play a person.") -> RoleExample:
@@ -35,9 +35,9 @@ def example(name: str, *lines: str, system: str | None = "Play a person.") -> Ro
 
 
 def test_batches_hold_every_row_once_within_the_budget() -> None:
-    assert batches([5, 1, 4, 20, 2], 10) == [[1, 4], [2, 0], [3]]  # 2×2; then 3×4 is too much, 2×5 just fits
-    assert batches([3, 3, 3], 9) == [[0, 1, 2]]
-    assert batches([], 9) == []
+    assert token_batches([5, 1, 4, 20, 2], 10) == [[1, 4], [2, 0], [3]]  # 2×2; then 3×4 is too much, 2×5 just fits
+    assert token_batches([3, 3, 3], 9) == [[0, 1, 2]]
+    assert token_batches([], 9) == []
 
 
 def test_a_mean_weighs_dialogues_by_tokens_and_draws_them_whole() -> None:
@@ -124,7 +124,8 @@ def load(base: Path, adapter: Path, budget: int = 4096) -> BaseAndAdapter:
 
     torch.set_num_threads(1)
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-    return BaseAndAdapter(load_adapter(model, adapter), AutoTokenizer.from_pretrained(base), budget=budget)
+    recipe: Any = SimpleNamespace(task="role", model=SimpleNamespace(model_name_or_path=str(base)))
+    return BaseAndAdapter(load_adapters(model, recipe, {"a": adapter}), AutoTokenizer.from_pretrained(base), budget=budget)
 
 
 def plain_nll(model: Any, row: dict[str, list[int]]) -> float:

@@ -124,8 +124,7 @@ def test_every_parser_has_a_file() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_recipe_is_servable_and_consistent(path: Path) -> None:
-    from train.lora import lora_config
-    from train.recipes import read_recipe
+    from train.recipes import lora_config, read_recipe
 
     recipe = read_recipe(path, CPU)
     assert path.name.startswith(f"esc_{recipe.task}_")

@@ -11,7 +11,7 @@ import pytest
 
 from core.files import read_jsonl, write_json, write_jsonl
 from core.records import Judgement
-from tests.train.conftest import per_dimension, rank_examples, write_data, write_recipe
+from tests.train.conftest import per_dimension, rank_examples, untrained, write_data, write_recipe
 from train import rank_test
 from train.recipes import read_recipe
 
@@ -33,13 +33,12 @@ def trainer(folder: Path, base: Path, form: str, **settings: object) -> Any:
             write_jsonl(Path(data[name]), per_dimension(rank_examples(count, first=first), form == "paper"))
     asked = {"lora_dropout": 0.0, "lora_target_modules": LAST, "per_device_train_batch_size": 5, **settings}
     recipe = write_recipe(folder / "r.yaml", "rank", base, data, folder / "out", **asked)
-    made = script.build(parse_recipe("rank", ["--config", str(recipe)]))
-    assert made is not None
+    made = untrained(script.main, parse_recipe("rank", ["--config", str(recipe)]))
     torch.manual_seed(0)
-    for name, weight in made.trainer.model.named_parameters():  # as after training: B of a fresh LoRA is zero
+    for name, weight in made.model.named_parameters():  # as after training: B of a fresh LoRA is zero
         if "lora_B" in name:
             torch.nn.init.normal_(weight, std=0.3)
-    return made.trainer
+    return made
 
 
 @pytest.mark.parametrize("form", ["joint", "per_dimension"])
@@ -50,21 +49,24 @@ def test_loss_and_gradients_are_those_of_the_whole_model(
     import torch
 
     made = trainer(tmp_path, tiny[architecture], form, loss="ordinal")
-    way, model = made._last_layer, made.model
-    assert way is not None
+    from train.last_layer import LastLayerTrainer
+    from train.rank_trainer import RankTrainer
+
+    model = made.model
+    assert type(made) is LastLayerTrainer
     (batch,) = made.get_train_dataloader()
     few = made.data_collator([made.train_dataset[n] for n in (3, 1)])  # other neighbours, less padding
     passes = passes_of(model)
     model.train()
     for rows, read in ((batch, 5), (few, 0), (batch, 0)):
         found = []
-        for each in (way, None):
-            made._last_layer = each
+        for kind in (LastLayerTrainer, RankTrainer):
+            made.__class__ = kind
             model.zero_grad()
             passes.clear()
             loss = made.compute_loss(model, dict(rows))
             loss.backward()
-            if each is not None:
+            if kind is LastLayerTrainer:
                 assert passes == [1] * read  # every row once, alone
             found.append((loss.item(), {name: w.grad.clone() for name, w in model.named_parameters() if w.grad is not None}))
         (loss_a, grad_a), (loss_b, grad_b) = found
@@ -122,7 +124,7 @@ def test_attention_dropout_is_for_training_and_leaves_what_is_kept_alone(tmp_pat
 )
 def test_when_it_applies(tmp_path: Path, tiny: dict[str, Path], changed: dict[str, object], expected: bool) -> None:
     made = trainer(tmp_path, tiny["qwen2"], "joint", **changed)
-    assert (made._last_layer is not None) == expected
+    assert hasattr(made, "_last_layer") == expected
     assert ("places" in made.train_dataset[0]) == expected
 
 
@@ -159,12 +161,14 @@ def test_validation_reads_a_row_once_and_finds_what_the_whole_model_finds(tmp_pa
     passes = passes_of(made.model)
     first, again = made.evaluate(), made.evaluate()
     assert passes == [1, 1]
-    made._last_layer = None
+    from train.rank_trainer import RankTrainer
+
+    made.__class__ = RankTrainer
     whole = made.evaluate()
     assert passes == [1, 1, 2]
     for name, value in whole.items():
         if not name.endswith(("runtime", "per_second")):
-            assert first[name] == again[name] == pytest.approx(value, rel=1e-4), name
+            assert first[name] == again[name] == (value if value is None else pytest.approx(value, rel=1e-4)), name
 
 
 def test_a_folder_keeps_rows_for_further_runs_on_the_same_weights(tmp_path: Path, tiny: dict[str, Path]) -> None:

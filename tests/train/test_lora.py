@@ -8,7 +8,7 @@ import pytest
 
 from core.errors import UserError
 from serve.checkpoints.lora import LORA_RANKS
-from train.lora import check_servable, lora_config
+from train.recipes import check_servable, lora_config
 
 PLAIN: dict[str, Any] = {"r": 16, "lora_alpha": 32, "target_modules": ["q_proj"]}
 REFUSED: dict[str, dict[str, Any]] = {

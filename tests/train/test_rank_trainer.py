@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.train.conftest import per_dimension, rank_examples, write_data, write_recipe
+from tests.train.conftest import per_dimension, rank_examples, untrained, write_data, write_recipe
 
 pytestmark = pytest.mark.slow
 
@@ -42,13 +41,13 @@ def test_balanced_weights_have_mean_one() -> None:
 
 
 def test_left_padding_ends_answers_together() -> None:
-    from train.rank_trainer import LeftPadding
+    from train.batches import RankPadding
 
     rows = [
         {"input_ids": [5, 6, 7], "labels": [-100, -100, 7], "keys": [0], "targets": [2.5], "weights": [1.0]},
         {"input_ids": [8, 9], "labels": [-100, 9], "keys": [1, 2], "targets": [1.0, 0.0], "weights": [0.5, 2.0]},
     ]
-    batch = LeftPadding(0)(rows)
+    batch = RankPadding(0)(rows)
     assert batch["input_ids"].tolist() == [[5, 6, 7], [0, 8, 9]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1], [0, 1, 1]]
     assert batch["position_ids"].tolist() == [[0, 1, 2], [0, 0, 1]]
@@ -65,9 +64,7 @@ def trainer(tmp_path: Path, tiny: dict[str, Path], loss: str, data: dict[str, st
     recipe = write_recipe(
         tmp_path / "r.yaml", "rank", tiny["llama"], data, tmp_path / "out", loss=loss, lora_dropout=0.0, **settings
     )
-    made = script.build(parse_recipe("rank", ["--config", str(recipe)]))
-    assert made is not None
-    return made.trainer
+    return untrained(script.main, parse_recipe("rank", ["--config", str(recipe)]))
 
 
 @pytest.mark.parametrize(("loss", "weighted"), [("cross_entropy", "none"), ("ordinal", "balanced")])
@@ -239,9 +236,30 @@ def test_figures_by_hand() -> None:
     assert got["average_n"] == 5
     assert got["en_fluency_ece"] == pytest.approx(abs(0.92 - 2 / 3))
     # One item: undefined, not 0, and then no average over it: a mean of the others would not compare.
-    assert "zh_fluency_spearman" not in got and "en_fluency_spearman" in got
-    assert not {"en_average_spearman", "zh_average_spearman", "average_spearman", "average_kappa"} & set(got)
+    assert got["zh_fluency_spearman"] is None and got["en_fluency_spearman"] is not None
+    assert {got[f"{of}_spearman"] for of in ("en_average", "zh_average", "average")} == {None} and got["average_kappa"] is None
     # Weighted kappa of verdicts 0, 1, 2 with golds 0, 2, 2: 1 − Σ(v−g)² / (Σ over all pairs of (v−g)² / n).
     pairs = [(v - g) ** 2 for v in (0, 1, 2) for g in (0, 2, 2)]
     assert got["en_fluency_kappa"] == pytest.approx(1 - 1 / (sum(pairs) / 3))
-    assert not math.isnan(got["average_ece"])
+    assert got["average_ece"] is not None
+
+
+def test_undefined_figures_are_none_as_in_the_table() -> None:
+    """One verdict on each of two dialogues, all alike: what the trainer logs is what `esc-eval agree` says of the same."""
+    from transformers import EvalPrediction
+
+    from core.records import HumanScore, Judgement
+    from evalsuite.statistics.agreement import agreement
+    from train.rank_trainer import SHOWN, score_metrics
+
+    shares = np.array([[[0.0, 0.0, 1.0, 0.0, 0.0]]] * 2)
+    logged = score_metrics([("en", "fluency")], SCALE)(EvalPrediction(shares, np.array([[[0.0, 2.0]]] * 2)))
+    common: dict[str, Any] = {"language": "en", "rubric": "esc_eval", "dimension": "fluency"}
+    sure = {str(score): float(score == 2) for score in SCALE}
+    judged = [Judgement(**common, dialogue_id=id, judge="a", value=2.0, distribution=sure) for id in "ab"]
+    gold = [HumanScore(**common, dialogue_id=id, annotator="b", value=2.0) for id in "ab"]
+    table = agreement(judged, gold)["en"]
+    for name in SHOWN:
+        assert logged[f"en_fluency_{name}"] == table["fluency"][name], name
+        assert logged[f"en_average_{name}"] == logged[f"average_{name}"] == table["average"][name], name
+    assert logged["average_kappa"] is None and logged["average_spearman"] is None and logged["average_acc"] == 1

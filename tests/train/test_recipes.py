@@ -121,11 +121,11 @@ def test_slow_bf16_is_noted(
 ) -> None:
     import torch
 
-    from train.session import note_slow_products
+    from train.session import check_machine
 
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: instructions)
     for bf16, noted in ((True, not instructions), (False, False)):
-        note_slow_products(read_recipe(recipe(tmp_path, bf16=bf16)))
+        check_machine(read_recipe(recipe(tmp_path, bf16=bf16)))
         assert ("--bf16 false" in capsys.readouterr().err) == noted
 
 
@@ -136,7 +136,7 @@ def test_one_process_with_several_gpus_is_refused(tmp_path: Path, task: str, mon
     made = read_recipe(recipe(tmp_path, task))
     monkeypatch.setattr(type(made.training), "n_gpu", 8)
     with pytest.raises(UserError, match=r"one process sees 8 GPUs.*--gpu_ids 0"):
-        script.build(made)
+        script.main(made)
 
 
 def test_a_limit_draws_whole_dialogues(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.train.conftest import write_data, write_recipe
+from tests.train.conftest import untrained, write_data, write_recipe
 from train import esc_role
 from train.recipes import parse_recipe
 
@@ -20,9 +20,7 @@ pytestmark = pytest.mark.slow
 def trainer(tmp_path: Path, tiny: dict[str, Path]) -> Any:
     data = write_data(tmp_path, "role", train=6, valid=5)
     recipe = write_recipe(tmp_path / "r.yaml", "role", tiny["qwen2"], data, tmp_path / "out", samples=2)
-    built = esc_role.build(parse_recipe("role", ["--config", str(recipe)]))
-    assert built is not None
-    return built.trainer
+    return untrained(esc_role.main, parse_recipe("role", ["--config", str(recipe)]))
 
 
 def plain(model: Any, batch: dict[str, Any]) -> tuple[list[float], list[int]]:

@@ -10,7 +10,7 @@ import pytest
 from core.errors import UserError
 from core.records import Message
 from serve.checkpoints.embedded import materialise
-from train.chat_templates import IGNORED, check_tokenizer, encode, encode_prompt, encode_stock, serves_alike
+from train.examples import IGNORED, check_tokenizer, encode, encode_prompt, encode_stock, serves_alike
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ LENGTHS = [(7 * number) % 40 + 1 for number in range(100)]
 def test_every_epoch_is_a_permutation_of_its_own(group: int) -> None:
     import torch
 
-    from train.sampling import EpochSampler
+    from train.batches import EpochSampler
 
     sampler = EpochSampler(LENGTHS, group, seed=3)
     orders = []
@@ -30,7 +30,7 @@ def test_every_epoch_is_a_permutation_of_its_own(group: int) -> None:
 
 
 def test_groups_have_like_lengths() -> None:
-    from train.sampling import EpochSampler
+    from train.batches import EpochSampler
 
     def spread(order: list[int]) -> float:
         groups = [order[start : start + 4] for start in range(0, 100, 4)]

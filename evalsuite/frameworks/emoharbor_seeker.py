@@ -1,0 +1,158 @@
+"""EmoHarbor's seeker: a Thinker and a Talker who together play the person of a profile (section 2.2).
+
+The seeker's memory holds the thoughts (`Turn.state`), the supporter's only what was said.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from core.errors import UserError
+from core.judge_prompts import transcript_of_turns
+from core.prompts import PromptPack
+from core.records import Dialogue, Language, Turn
+from core.specs import ModelSpec
+from data_prep.profiles import Profile
+from evalsuite.dialogues.hold import Utterance, utterance
+from serve.answers import Reply
+from serve.batch import together
+from serve.client import ChatClient, Question
+
+_LABELS: dict[Language, dict[str, str]] = {
+    "en": {"appraisal": "Appraisal", "emotion": "Emotion", "goal": "Goal"},
+    "zh": {"appraisal": "认知", "emotion": "情绪", "goal": "目标"},
+}
+_COLON = {"en": ": ", "zh": "："}
+_NOTHING = {"none", "无", ""}
+_MARKS = "\"'“”‘’「」『』*`()（）.。!！~～…,，;； \t\r\n"
+
+
+def initial_state(profile: Profile) -> str:
+    """What is before the chat (algorithm 1, line 2): the profile's emotional state and goals; "" where it has neither."""
+    parts = [profile.counselling.state, *profile.counselling.goals]
+    return ("; " if profile.language == "en" else "；").join(part for part in parts if part)
+
+
+def ending_phrases(prompts: PromptPack, language: Language) -> tuple[str, ...]:
+    """The closed list of phrases that end a chat, as the seeker is told them. Raises `UserError` for an empty list."""
+    phrases = tuple(line.strip() for line in prompts.render(language, "endings.txt").splitlines() if line.strip())
+    if not phrases or not all(map(_bare, phrases)):
+        raise UserError(f"{prompts.folder / language / 'endings.txt'}: no ending phrase, or one without words")
+    return phrases
+
+
+def ends(text: str, phrases: Sequence[str]) -> bool:
+    """Whether a line is one of the phrases and nothing else; case, quotation marks and the full stop do not matter.
+
+    A phrase inside a longer line ends nothing: "I don't want to continue" may be about a job.
+    """
+    return _bare(text) in {_bare(phrase) for phrase in phrases}
+
+
+def _bare(text: str) -> str:
+    return re.sub(r"\s+", " ", text.replace("’", "'").strip(_MARKS)).casefold()
+
+
+def triple(text: str, language: Language) -> dict[str, str | None]:
+    """Appraisal, emotion and goal (equation 2) from three labelled lines; null for a part that has no line of its own, has two
+    of them, or is said to be absent."""
+    found: dict[str, str | None] = {}
+    for part, label in _LABELS[language].items():
+        lines = re.findall(rf"^[ \t*\-]*{label}[ \t*]*[:：](.*)$", text, re.M | re.I)
+        said = lines[0].strip(" \t*").strip() if len(lines) == 1 else ""
+        found[part] = None if said.rstrip(".。").casefold() in _NOTHING else said
+    return found
+
+
+@dataclass(frozen=True)
+class Person:
+    """The seeker: the Thinker reads the reply and thinks, then the Talker speaks (equations 2 and 4).
+
+    Both are shown the whole of the seeker's memory as one text. The state of a turn is `{"text": monologue}`; with `triples`,
+    appraisal, emotion and goal are read out of the monologue by one more call, which changes nothing in the chat.
+    """
+
+    prompts: PromptPack
+    language: Language
+    dialogue: str
+    profile: str
+    start: str
+    talker: ModelSpec
+    thinker: ModelSpec | None
+    triples: bool
+
+    async def speak(self, client: ChatClient, turns: Sequence[Turn]) -> Utterance:
+        thought = await self._think(client, turns)
+        if thought is None:
+            return await self._talk(client, turns, None)
+        if thought.stopped:
+            return thought
+        state, said = await together([self._state(client, thought, len(turns)), self._talk(client, turns, thought.text)])
+        return Utterance(said.text, [*thought.replies, *state.replies, *said.replies], state.state, said.ended, said.stopped)
+
+    async def think(self, client: ChatClient, turns: Sequence[Turn]) -> Utterance:
+        """The state alone, with no word said: for dialogues that were held without a Thinker."""
+        thought = await self._think(client, turns)
+        if thought is None:
+            raise ValueError("this seeker has no Thinker")
+        return thought if thought.stopped else await self._state(client, thought, len(turns))
+
+    async def _think(self, client: ChatClient, turns: Sequence[Turn]) -> Utterance | None:
+        if self.thinker is None:
+            return None
+        system = self.prompts.render(self.language, "thinker_system.j2", profile=self.profile)
+        memory = transcript_of_turns(turns, self.language, states=True)
+        user = self.prompts.render(self.language, "thinker.j2", transcript=memory, start=self.start)
+        return utterance(await self._ask(client, self.thinker, "thinker", len(turns), system, user))
+
+    async def _talk(self, client: ChatClient, turns: Sequence[Turn], thought: str | None) -> Utterance:
+        phrases = ending_phrases(self.prompts, self.language)
+        system = self.prompts.render(
+            self.language, "talker_system.j2", profile=self.profile, endings=phrases, thinks=thought is not None
+        )
+        memory = transcript_of_turns(turns, self.language, states=True, thought=thought)
+        user = self.prompts.render(self.language, "talker.j2", transcript=memory, start=self.start)
+        said = utterance(await self._ask(client, self.talker, "talker", len(turns), system, user))
+        return Utterance(said.text, said.replies, None, not said.stopped and ends(said.text, phrases), said.stopped)
+
+    async def _state(self, client: ChatClient, thought: Utterance, turn: int) -> Utterance:
+        """The thought as the state of a turn, with the calls that it took beyond the thought itself."""
+        state: dict[str, Any] = {"text": thought.text}
+        if not self.triples or self.thinker is None:
+            return Utterance("", [], state)
+        system = self.prompts.render(self.language, "triple_system.j2")
+        user = self.prompts.render(self.language, "triple.j2", monologue=thought.text)
+        reply = await self._ask(client, self.thinker, "triple", turn, system, user, triple_regex(self.language))
+        return Utterance("", [reply], state | triple(reply.text, self.language))
+
+    async def _ask(
+        self, client: ChatClient, spec: ModelSpec, part: str, turn: int, system: str, user: str, regex: str | None = None
+    ) -> Reply:
+        question = Question(
+            [{"role": "system", "content": system}, {"role": "user", "content": user}],
+            sample={"dialogue": self.dialogue, "turn": turn, "part": part},
+            sampling=spec.sampling,
+            served_name=spec.served_name(),
+            purpose="seeker",
+            regex=regex,
+            session=self.dialogue,
+        )
+        return await client.ask(spec, question)
+
+
+def triple_regex(language: Language) -> str:
+    """What a constrained server may answer when it is asked for appraisal, emotion and goal."""
+    return r"\n".join(rf"{label}{_COLON[language]}[^\n]{{1,120}}" for label in _LABELS[language].values())
+
+
+def unthought(dialogue: Dialogue) -> list[int]:
+    """The places of the seeker's turns that have no thought, though the supporter has spoken before them."""
+    heard = next((place for place, turn in enumerate(dialogue.turns) if turn.role == "supporter"), len(dialogue.turns))
+    return [
+        place
+        for place, turn in enumerate(dialogue.turns)
+        if turn.role == "seeker" and place > heard and not (turn.state or {}).get("text")
+    ]

@@ -1,0 +1,172 @@
+"""The engine of every command that asks models for a run folder: answer from its store, launch only what is missing, ask."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from rich.console import Console
+
+from core.errors import UserError, near
+from core.specs import ModelSpec, load_spec
+from evalsuite.runs.config import EvalConfig
+from evalsuite.runs.folder import Run
+from evalsuite.runs.resolved import Resolved
+from serve.batch import Answers, answered
+from serve.checkpoints.places import commits
+from serve.client import ChatClient
+from serve.failures import Threshold
+from serve.launch import Servers
+from serve.plan import plan_servers
+
+J = TypeVar("J")
+R = TypeVar("R")
+ServerVersions = dict[str, str | None]
+
+
+@dataclass
+class Runner:
+    """A command at work in a run folder. Use as a context manager.
+
+    Its models answer at the endpoints of the config and of their specs. Servers for the others are launched when they are first
+    needed and stay up until the block ends, so that the stages share them.
+    """
+
+    run: Run
+    resolved: Resolved
+    console: Console
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the client that bound what calls may take (`call_limits`)."""
+
+    def __post_init__(self) -> None:
+        self._endpoints = dict(self.resolved.config.endpoints)
+        self._servers = ExitStack()
+        self._launched: set[str] = set()  # base URLs of servers of ours
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the servers that were launched."""
+        self._servers.close()
+
+    def up(self, specs: Sequence[ModelSpec]) -> Mapping[str, str]:
+        """Base URLs by model name, after launching what is not up yet."""
+        self._check_endpoints(specs)
+        missing = {s.name: s for s in specs if s.name not in self._endpoints and s.endpoint.base_url is None}
+        if missing:
+            with self.run.timed("servers") as timing:
+                servers = self._servers.enter_context(Servers(plan_servers(list(missing.values()), self.run.logs)))
+                timing["commits"] = self.run.same_commits(commits(missing.values()))
+            self._endpoints = {**servers.endpoints, **self._endpoints}
+            self._launched |= set(servers.endpoints.values())
+        return self._endpoints
+
+    def _check_endpoints(self, specs: Sequence[ModelSpec]) -> None:
+        """Raise `UserError` for an endpoint of a model that this run does not have."""
+        resolved = self.resolved
+        known = {spec.name for spec in specs} | {load_spec(name).name for name in resolved.names}
+        if not known.issuperset(self._endpoints) and resolved.config.supporters:
+            # A shard may be given the endpoint of a supporter that only others of its shards speak to.
+            known |= {spec.name for spec in resolved.supporters}
+        for name in self._endpoints:
+            if name not in known and not any(name.startswith(f"{model}.") for model in known):
+                raise UserError(f"endpoint for {name!r}: no such model in this run: {near(name, known)}")
+
+    def answered(
+        self,
+        stage: str,
+        specs: Sequence[ModelSpec],
+        jobs: Sequence[J],
+        work: Callable[[ChatClient, J], Awaitable[R]],
+        unit: str,
+        tries: Callable[[J], int] = lambda job: 0,
+        title: str | None = None,
+        checked: Callable[[ServerVersions], None] | None = None,
+    ) -> Answers[R]:
+        """What `work` makes of every job (`serve.batch.answered`), asking the models of `specs`.
+
+        Writes the stage's failed calls and, where something was asked, its seconds. `checked` is told the versions of the
+        servers before anything is asked.
+        """
+        desk = _Stage(self, stage, specs, checked)
+        answers = answered(desk, jobs, work, title or stage, unit, lambda _, job: tries(job))
+        self.run.keep_failures(stage, answers.client.failures)
+        return answers
+
+    def judged(self, stage: str, jobs: Sequence[J], work: Callable[[ChatClient, J], Awaitable[R]], unit: str) -> Answers[R]:
+        """What `work` makes of every job, asking the judge alone. Says so when it ended early."""
+        judge = self.resolved.judge
+        answers = self.answered(stage, [judge], jobs, work, unit, title=judge.name)
+        if cause := answers.client.threshold.cause:
+            self.say(f"ended early: {cause}")
+        return answers
+
+    def client(self, endpoints: Mapping[str, str], offline: bool) -> ChatClient:
+        """A client on the run's store."""
+        return ChatClient(
+            self.run.store,
+            endpoints,
+            self.resolved.config.concurrency,
+            offline=offline,
+            threshold=Threshold(self.resolved.config.fail_on_error),
+            retry=self.run.retry,
+            budget=self.run.budget,
+            keep_messages=1024 * self.resolved.config.keep_messages_kb,
+            launched=self._launched,
+            say=self.say,
+            **self.limits,
+        )
+
+    def say(self, text: str) -> None:
+        """A line on the console, as it is."""
+        self.console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+def call_limits(config: EvalConfig) -> dict[str, Any]:
+    """What a config says on the tries of a call, for `Runner.limits`."""
+    limits = {"timeout_s": config.call_timeout, "attempts": config.attempts, "patience_s": config.patience}
+    return {name: value for name, value in limits.items() if value is not None}
+
+
+@dataclass
+class _Stage:
+    """A stage of a run as `serve.batch.answered` needs it (`serve.batch.Desk`)."""
+
+    runner: Runner
+    name: str
+    specs: Sequence[ModelSpec]
+    checked: Callable[[ServerVersions], None] | None
+
+    @property
+    def console(self) -> Console:
+        return self.runner.console
+
+    def client(self, endpoints: Mapping[str, str], offline: bool) -> ChatClient:
+        return self.runner.client(endpoints, offline)
+
+    @contextmanager
+    def servers(self) -> Iterator[Mapping[str, str]]:
+        run = self.runner.run
+        run.budget.begin(self.specs, run.store.tokens())
+        endpoints = self.runner.up(self.specs)
+        with run.timed(self.name):
+            yield endpoints
+
+    async def check(self, client: ChatClient) -> None:
+        versions: ServerVersions = {}
+        for spec in self.specs:
+            names = {spec.served_name()}
+            if spec.adapters is not None:
+                languages, dimensions = self.runner.resolved.config.languages, self.runner.resolved.rubric.dimensions
+                names = {spec.served_name(language, dimension) for language in languages for dimension in dimensions}
+            await client.check(spec, sorted(names))
+            if self.checked:
+                versions[spec.name] = await client.server_version(spec, min(names))
+        if self.checked:
+            self.checked(versions)

@@ -1,0 +1,106 @@
+"""The door of a framework: what it brings to a run, and where it is found.
+
+A framework is one class in one module. Those of this project are listed here; a package of one's own adds its class by an entry
+point of the group `esc_eval.frameworks`:
+
+    [project.entry-points."esc_eval.frameworks"]
+    my_framework = "my_package.my_module:MyFramework"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from pydantic import BaseModel
+
+from core.errors import UserError, near
+from core.tables import Table
+from evalsuite.dialogues.hold import Plan
+from evalsuite.runs.run_config import RunConfig
+from evalsuite.statistics.tally import Tally
+
+GROUP = "esc_eval.frameworks"
+_BUNDLED = {
+    "esc_eval": "evalsuite.frameworks.esc_eval:EscEval",
+    "emoharbor": "evalsuite.frameworks.emoharbor:EmoHarbor",
+    "feel": "evalsuite.frameworks.feel:Feel",
+}
+
+
+@dataclass(frozen=True)
+class ScoredRun:
+    """What a report is made from: a scored run folder."""
+
+    folder: Path
+    config: RunConfig
+    tally: Tally
+    """Its dialogues and judgements, and what they come to."""
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    """usage.json: stage → role → model → what it used."""
+    timing: Mapping[str, Any] = field(default_factory=dict)
+    """timing.json by stage."""
+
+    @property
+    def framework(self) -> str:
+        """The framework that held the dialogues; "given dialogues" where none did."""
+        simulated = self.config.simulated
+        return (simulated and simulated.framework) or "given dialogues"
+
+
+class Framework(Protocol):
+    """One published procedure. An instance is a config of it with everything that it names loaded and checked."""
+
+    name: ClassVar[str]
+    """In configs and records."""
+    title: ClassVar[str]
+    """In reports."""
+    config_model: ClassVar[type[BaseModel]]
+    """A run's config, with the framework's own section."""
+
+    may_leave: ClassVar[bool]
+    """Whether its seekers may end a dialogue."""
+
+    def plans(self) -> Iterable[Plan]:
+        """The dialogues to hold, in order. None where dialogues are given."""
+
+    def people(self) -> Mapping[str, Sequence[BaseModel]]:
+        """Who is played: file of the run folder → records."""
+
+    def identity(self) -> dict[str, Any]:
+        """What the framework adds to a run's config.json. A folder with another is refused."""
+
+    @classmethod
+    def wrote(cls, run: ScoredRun) -> bool:
+        """Whether the records of a run folder are of this framework."""
+
+    @classmethod
+    def tables(cls, run: ScoredRun) -> Iterable[Table]:
+        """What its report shows beyond that of every run. A table stands behind those of its section."""
+
+    @classmethod
+    def facts(cls, run: ScoredRun) -> Iterable[tuple[str, str]]:
+        """What a reader must know to compare its figures, as name and text."""
+
+
+def entries() -> dict[str, EntryPoint]:
+    """Every framework by name, not loaded yet."""
+    others = {entry.name: entry for entry in entry_points(group=GROUP)}
+    return others | {name: EntryPoint(name, place, GROUP) for name, place in _BUNDLED.items()}
+
+
+def framework_of(name: str) -> type[Framework]:
+    """The framework of a name. Raises `UserError` for an unknown one."""
+    known = entries()
+    if name not in known:
+        raise UserError(f"unknown framework {name[:100]!r}: {near(name[:100], known)}")
+    framework: type[Framework] = known[name].load()
+    return framework
+
+
+def framework_of_run(run: ScoredRun) -> type[Framework] | None:
+    """The framework that wrote a run folder, None where none did."""
+    return next((framework for framework in map(framework_of, entries()) if framework.wrote(run)), None)

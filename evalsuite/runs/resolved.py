@@ -1,0 +1,318 @@
+"""A run's config with everything that it names loaded and checked: what frameworks that hold dialogues are made from."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeVar
+
+from pydantic import BaseModel
+
+from core.errors import UserError
+from core.files import check_unique
+from core.judge_prompts import JudgeMethod, check_pack
+from core.prompts import PromptPack, load_pack
+from core.records import Dialogue, HumanScore, Language, RoleCard
+from core.rubrics import Rubric, load_rubric
+from core.specs import Endpoint, ModelSpec, load_spec, model_names
+from core.tables import Table
+from data_prep.profiles import Profile
+from data_prep.scores import synthetic
+from data_prep.scores.human import read_dialogues
+from data_prep.scores.rank_sft import synthetic_test
+from evalsuite.dialogues.hold import Plan
+from evalsuite.judge.base import Shown
+from evalsuite.runs.config import EvalConfig, GoldConfig
+from evalsuite.runs.framework import ScoredRun, framework_of
+from evalsuite.runs.identity import hashed, identity
+from evalsuite.runs.shard import Shard
+from evalsuite.statistics.agreement import read_gold
+from serve.client import ChatClient
+
+Agent = Literal["thinker", "talker", "supporter", "judge"]
+J = TypeVar("J")
+P = TypeVar("P", RoleCard, Profile)
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A config with everything it names loaded and checked; nothing has been written or started yet.
+
+    A framework that holds dialogues derives from it. What it need not define has its usual meaning here: nobody is played, and
+    the judge is shown the dialogue alone. Raises `UserError` on construction or first use for whatever is missing, malformed or
+    does not fit together.
+    """
+
+    config: EvalConfig
+    base_url: str | None = None
+    """Where the one supporter answers."""
+    api_key_env: str | None = None
+    """The environment variable that holds the key for `base_url`."""
+
+    name: ClassVar[str] = ""
+    title: ClassVar[str] = ""
+    config_model: ClassVar[type[BaseModel]] = EvalConfig
+    templates: ClassVar[Sequence[str]] = ()
+    """Files that the prompt pack must have, besides the judge's."""
+    may_leave: ClassVar[bool] = False
+    """Whether the seeker may end a dialogue."""
+
+    # --- what a framework brings (`evalsuite.runs.framework.Framework`) -------------------------------------------------
+
+    def plans(self) -> Iterable[Plan]:
+        """The dialogues to hold, in order."""
+        return ()
+
+    def people(self) -> Mapping[str, Sequence[BaseModel]]:
+        """Who is played: file of the run folder → records."""
+        return {}
+
+    def people_of(self, dialogues: Sequence[Dialogue]) -> Mapping[str, Sequence[BaseModel]]:
+        """Who is played in given dialogues, where the judge is shown it."""
+        return {}
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the dialogues, beyond the models, the languages, the prompts and the number of exchanges and trials."""
+        return {}
+
+    def judging_identity(self) -> dict[str, Any]:
+        """What decides the judgements, beyond the judge, the rubric, the method and the prompts."""
+        return {}
+
+    @property
+    def seekers(self) -> list[ModelSpec]:
+        """The models that play the seeker."""
+        return [self.seeker]
+
+    @property
+    def names(self) -> list[str]:
+        """How the config names its models, besides the supporters."""
+        return [self.config.seeker, self.config.judge]
+
+    @property
+    def shown(self) -> Shown:
+        """What the judge is shown of the seeker."""
+        return Shown(mode=self.config.mode)
+
+    def sampled(self, spec: ModelSpec, agent: Agent) -> ModelSpec:
+        """A model's spec as an agent (talker, supporter or judge) samples."""
+        return spec
+
+    def lacking(self, dialogue: Dialogue) -> bool:
+        """Whether a given dialogue lacks what the judge is to be shown."""
+        return False
+
+    @property
+    def completing(self) -> list[ModelSpec]:
+        """The models that `completed` asks."""
+        return []
+
+    async def completed(self, client: ChatClient, dialogue: Dialogue) -> Dialogue:
+        """A given dialogue with what it is lacking."""
+        return dialogue
+
+    def judging_whole(self) -> Resolved:
+        """The same, with the judge asked about whole dialogues alone."""
+        return self
+
+    @classmethod
+    def wrote(cls, run: ScoredRun) -> bool:
+        """Whether a run folder is of this framework."""
+        return run.framework == cls.name
+
+    @classmethod
+    def tables(cls, run: ScoredRun) -> Iterable[Table]:
+        """What the report shows beyond that of every run."""
+        return ()
+
+    @classmethod
+    def facts(cls, run: ScoredRun) -> Iterable[tuple[str, str]]:
+        """What a reader must know to compare the figures, as name and text."""
+        return ()
+
+    def simulate_identity(self) -> dict[str, Any]:
+        """What decides the dialogues of this run, as JSON: the run folder is claimed with it."""
+        return {
+            "framework": self.config.framework,
+            "mode": self.config.mode,
+            **self.identity(),
+            "languages": self.config.languages,
+            "exchanges": self.config.exchanges,
+            "trials": self.config.trials,
+            "seeker": identity(self.seeker),
+            "supporters": [identity(spec) for spec in self.supporters],
+            "prompts": {"pack": self.config.prompts, "fingerprint": self.prompts.fingerprint()},
+        }
+
+    def score_identity(self) -> dict[str, Any]:
+        """What decides the judgements, beyond the dialogues themselves."""
+        return {
+            "mode": self.config.mode,
+            "judge": identity(self.judge),
+            "rubric": self.rubric.model_dump(mode="json"),
+            "method": self.method,
+            "prompts": {"pack": self.judge_pack, "fingerprint": self.judge_prompts.fingerprint()},
+            **self.judging_identity(),
+        }
+
+    def gold_identity(self) -> dict[str, Any]:
+        """What decides the agreement: the gold set by its hash."""
+        dialogues, scores = self.gold
+        gold = self.config.gold or GoldConfig()
+        records = hashed([*dialogues, *scores]) | {"count": len(dialogues)}
+        return {"dialogues": gold.dialogues, "limit": gold.limit, **records}
+
+    # --- what every run has ---------------------------------------------------------------------------------------------
+
+    @property
+    def shard(self) -> Shard | None:
+        """Which part of the dialogues is done here; None for all."""
+        return Shard.parse(self.config.shard) if self.config.shard else None
+
+    def part(self, jobs: Sequence[J]) -> list[J]:
+        """What of all jobs is done here."""
+        return self.shard.take(jobs) if self.shard else list(jobs)
+
+    @property
+    def method(self) -> JudgeMethod:
+        """How the judge is asked."""
+        return self.config.method
+
+    @cached_property
+    def seeker(self) -> ModelSpec:
+        """The model that speaks for the seeker."""
+        return self.sampled(self.speaks(load_spec(self.config.seeker), "seeker"), "talker")
+
+    @cached_property
+    def judge(self) -> ModelSpec:
+        """The model that scores."""
+        return self.sampled(self.speaks(load_spec(self.config.judge), "judge"), "judge")
+
+    @cached_property
+    def supporters(self) -> list[ModelSpec]:
+        """The models under test."""
+        if not self.config.supporters:
+            raise UserError("no supporter given: name one with --supporter, or under `supporters:` in the config")
+        specs = [self.sampled(self._supporter(name), "supporter") for name in self.config.supporters]
+        names = [spec.name for spec in specs]
+        if len(set(names)) < len(names):
+            raise UserError(f"supporters: the same name twice in {', '.join(names)}")
+        return specs
+
+    @cached_property
+    def rubric(self) -> Rubric:
+        """The rubric, which has all the languages."""
+        rubric = load_rubric(self.config.rubric)
+        missing = [language for language in self.config.languages if language not in rubric.languages]
+        if missing:
+            raise UserError(f"rubric {rubric.name} has no {missing[0]} text (it has {', '.join(rubric.languages)})")
+        return rubric
+
+    @cached_property
+    def prompts(self) -> PromptPack:
+        """The pack that seekers are told from."""
+        pack = load_pack(self.config.prompts)
+        pack.require(self.config.languages, self.templates)
+        return pack
+
+    @cached_property
+    def judge_prompts(self) -> PromptPack:
+        """The pack that the judge is asked in."""
+        pack = load_pack(self.judge_pack)
+        check_pack(pack, self.method, self.config.languages)
+        return pack
+
+    @property
+    def judge_pack(self) -> str:
+        """The name of the pack that the judge is asked in."""
+        return self.config.judge_prompts or self.config.prompts
+
+    def load_people(
+        self,
+        names: Sequence[str],
+        bundled: Callable[[Language], Path],
+        load: Callable[[Path], list[P]],
+        noun: str,
+        limit: int | None,
+    ) -> list[P]:
+        """Cards or profiles of the wanted languages, at most `limit` a language, in the order of their files."""
+        languages = self.config.languages
+        paths: list[Path] = []
+        for name in names:
+            paths += [bundled(language) for language in languages] if name == "bundled" else [Path(name)]
+        where = ", ".join(map(str, paths))
+        people = [person for path in paths for person in load(path)]
+        check_unique(where, (person.id for person in people), f"{noun} ids")
+        chosen: list[P] = []
+        for language in languages:
+            chosen += [person for person in people if person.language == language][:limit]
+        if not chosen:
+            have = ", ".join(sorted({person.language for person in people}))
+            raise UserError(f"{where}: no {noun} in {', '.join(languages)} (the file has {have})")
+        return chosen
+
+    @cached_property
+    def gold(self) -> tuple[list[Dialogue], list[HumanScore]]:
+        """Dialogues and scores of the gold set, in the wanted languages."""
+        gold = self.config.gold
+        if gold is None:
+            return [], []
+        if gold.dialogues == "synthetic":
+            dialogues, scores = synthetic.build(languages=tuple(self.config.languages))
+        elif gold.dialogues == "synthetic_test":
+            dialogues, scores = synthetic_test()
+        elif gold.scores is None:
+            raise UserError("gold.scores: name the JSONL file of scores that belongs to gold.dialogues")
+        else:
+            dialogues, scores = read_dialogues([Path(gold.dialogues)]), read_gold(Path(gold.scores))
+        chosen: list[Dialogue] = []
+        for language in self.config.languages:
+            have = [dialogue for dialogue in dialogues if dialogue.language == language]
+            if gold.limit is not None and gold.limit < len(have):
+                kept = set(random.Random(0).sample(range(len(have)), gold.limit))
+                have = [dialogue for index, dialogue in enumerate(have) if index in kept]
+            chosen += have
+        for dialogue in chosen:
+            self.shown.profile(dialogue)  # an unknown one is refused before anything is started
+        ids = {dialogue.id for dialogue in chosen}
+        return chosen, [s for s in scores if s.dialogue_id in ids and s.dimension in self.rubric.dimensions]
+
+    def _supporter(self, name: str) -> ModelSpec:
+        if self.base_url is None:
+            return load_spec(name)
+        endpoint = {"base_url": self.base_url, "api_key_env": self.api_key_env}
+        if name in model_names() or name.endswith((".yaml", ".yml")):
+            spec = load_spec(name)
+            return spec.model_copy(update={"endpoint": spec.endpoint.model_copy(update=endpoint)})
+        return ModelSpec(
+            name=re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:100] or "supporter",
+            about="named on the command line",
+            roles=("supporter",),
+            languages=("en", "zh"),
+            endpoint=Endpoint(model=name, **endpoint),
+        )
+
+    def speaks(self, spec: ModelSpec, role: str) -> ModelSpec:
+        """The spec, of a model that can take the role in all the languages; `UserError` otherwise."""
+        if role not in spec.roles:
+            raise UserError(f"model {spec.name} cannot be the {role}: its spec gives it the roles {', '.join(spec.roles)}")
+        for language in self.config.languages:
+            if language not in spec.languages:
+                raise UserError(f"model {spec.name} does not speak {language}; choose --language {spec.languages[0]}")
+        return spec
+
+
+def resolve_config(config: EvalConfig, base_url: str | None = None, api_key_env: str | None = None) -> Resolved:
+    """The config, resolved by its framework."""
+    framework = framework_of(config.framework)
+    assert issubclass(framework, Resolved), "`load_config` refuses others"
+    return framework(config, base_url, api_key_env)
+
+
+def unspoken(spec: ModelSpec, languages: Sequence[Language]) -> list[Language]:
+    """The wanted languages that a supporter does not speak: its cards in them are left out, and the run says so."""
+    return [language for language in languages if language not in spec.languages]

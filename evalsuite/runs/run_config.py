@@ -1,0 +1,207 @@
+"""The record of a run: config.json, which a run folder is claimed with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import orjson
+from pydantic import BaseModel, ConfigDict, PrivateAttr, RootModel, ValidationError
+
+from core.differences import differing_leaves
+from core.errors import UserError
+from core.files import explain, read_object, write_json
+from core.rubrics import Rubric
+from evalsuite.runs.shard import Shard
+
+NAME = "config.json"
+Mode = Literal["paper", "native"]
+S = TypeVar("S", bound=BaseModel)
+
+
+class ModelIdentity(BaseModel):
+    """A model as `evalsuite.runs.identity.identity` writes it: its spec, without where it answers."""
+
+    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
+    name: str
+    """The spec's name."""
+    fingerprint: str = ""
+    """Hash of spec and weights."""
+    checkpoint: str | None = None
+    """Where the weights come from."""
+    group: str | None = None
+    """Its group in ESC-Eval's table 2."""
+
+
+class Hashed(BaseModel):
+    """Records that a stage used, by their hash."""
+
+    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
+    sha256: str = ""
+    """Hash of all records."""
+    count: int = 0
+    """How many there are."""
+
+
+class Prompts(BaseModel):
+    """A prompt pack."""
+
+    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
+    pack: str = ""
+    """Its name."""
+    fingerprint: str = ""
+    """Hash of its files."""
+
+
+class Simulated(BaseModel):
+    """What decided the dialogues. A framework adds fields of its own."""
+
+    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
+    framework: str = ""
+    """The framework that held them."""
+    mode: Mode = "native"
+    """`paper` or `native`."""
+    seeker: ModelIdentity | None = None
+    """The model that spoke for the seeker."""
+    thinker: ModelIdentity | None = None
+    """The model that thought for the seeker, where one did."""
+    supporters: list[ModelIdentity] = []
+    """The models under test."""
+    cards: Hashed | None = None
+    """The role cards that were played."""
+    profiles: Hashed | None = None
+    """The profiles that were played."""
+
+
+class Judged(BaseModel):
+    """What decided the judgements of a stage. A framework adds fields of its own."""
+
+    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
+    mode: Mode = "native"
+    """`paper` or `native`."""
+    judge: ModelIdentity | None = None
+    """The model that scored. A panel has several, under `judges`."""
+    rubric: Rubric
+    """The rubric, whole."""
+    prompts: Prompts | None = None
+    """The pack that the judge was asked in."""
+
+
+class Gold(Hashed):
+    """The gold set that a judge was measured on."""
+
+    dialogues: str = ""
+    """Its name or file."""
+
+
+class RunConfig(RootModel[dict[str, dict[str, Any]]]):
+    """config.json of a run folder: stage → what decided its records.
+
+    It is written as it was claimed, stage after stage, and read stage by stage, as far as a reader needs it.
+    """
+
+    _path: Path = PrivateAttr(default=Path(NAME))
+
+    @classmethod
+    def read(cls, folder: Path) -> RunConfig:
+        """The config of a run folder, without stages where there is no file. Raises `UserError` for a damaged one."""
+        path = folder / NAME
+        try:
+            config = cls.model_validate(read_object(path, "a run's config") if path.exists() else {})
+        except ValidationError as error:
+            raise UserError(f"{path}: {explain(error)}") from None
+        config._path = path
+        return config
+
+    def __contains__(self, stage: str) -> bool:
+        return stage in self.root
+
+    def __bool__(self) -> bool:
+        return bool(self.root)
+
+    @property
+    def stages(self) -> dict[str, dict[str, Any]]:
+        """What was claimed, by stage, without the shard."""
+        return {stage: settings for stage, settings in self.root.items() if stage != "shard"}
+
+    def claim(self, stage: str, settings: dict[str, Any]) -> None:
+        """Add a stage and write the file. Raises `UserError`, with the difference, where the stage has other settings."""
+        settings = orjson.loads(orjson.dumps(settings))
+        if stage not in self.root:
+            self.root[stage] = settings
+            write_json(self._path, self.root)
+        elif self.root[stage] != settings:
+            lines = "; ".join(differing_leaves(self.root[stage], settings))
+            folder = self._path.parent
+            raise UserError(f"{folder} was made with another {stage} config: {lines}. Use another --out, or the old options")
+
+    def stage(self, name: str, model: type[S]) -> S | None:
+        """A stage as a record, None where it did not run. Raises `UserError` where it is damaged."""
+        if name not in self.root:
+            return None
+        try:
+            return model.model_validate(self.root[name])
+        except ValidationError as error:
+            raise UserError(f"{self._path}: {name}.{explain(error)}; score the run again into a new folder") from None
+
+    @property
+    def shard(self) -> Shard | None:
+        """The part of a run that the folder holds; None for a whole run."""
+        if "shard" not in self.root:
+            return None
+        try:
+            return Shard.parse(f"{self.root['shard']['index']}/{self.root['shard']['of']}")
+        except (KeyError, ValueError):
+            raise UserError(f"{self._path}: shard: expected {{index, of}}") from None
+
+    @property
+    def simulated(self) -> Simulated | None:
+        """The stage that held dialogues."""
+        return self.stage("simulate", Simulated)
+
+    @property
+    def given(self) -> Hashed | None:
+        """The dialogues that were given to be scored."""
+        return self.stage("dialogues", Hashed)
+
+    @property
+    def scored(self) -> Judged | None:
+        """The stage that judged them."""
+        return self.stage("score", Judged)
+
+    @property
+    def gold(self) -> Gold | None:
+        """The stage that judged the gold set."""
+        return self.stage("gold", Gold)
+
+    @property
+    def probed(self) -> Judged | None:
+        """The stage of judge health."""
+        return self.stage("health", Judged)
+
+    def by_supporter(self) -> dict[str, dict[str, Any]]:
+        """All stages, with the supporters keyed by their names, so that a difference names the supporter and the field."""
+        simulated = self.root.get("simulate", {})
+        supporters = {spec["name"]: spec for spec in simulated.get("supporters", [])}
+        return self.root | ({"simulate": simulated | {"supporters": supporters}} if simulated else {})
+
+    def models(self) -> dict[str, ModelIdentity]:
+        """Every model of a run by `role name`."""
+        simulated, scored = self.simulated, self.scored
+        models = {f"supporter {spec.name}": spec for spec in simulated.supporters} if simulated else {}
+        players = {"seeker": simulated.seeker, "thinker": simulated.thinker} if simulated else {}
+        for role, spec in {**players, "judge": scored.judge if scored else None}.items():
+            if spec:
+                models[f"{role} {spec.name}"] = spec
+        return models
+
+    def specs(self) -> dict[str, dict[str, Any]]:
+        """Every model of a run, the judge of judge health included: name → what was claimed of it."""
+        probed = self.probed
+        models = [*self.models().values(), *([probed.judge] if probed and probed.judge else [])]
+        return {spec.name: spec.model_dump(exclude_unset=True) for spec in models}
+
+    def groups(self) -> dict[str, str]:
+        """Supporter → group of table 2; supporters whose spec names none are left out."""
+        simulated = self.simulated
+        return {spec.name: spec.group for spec in simulated.supporters if spec.group} if simulated else {}

@@ -1,0 +1,33 @@
+"""Which part of a run is done in one folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, order=True)
+class Shard:
+    """Part `index` (from 1) of `of` equal parts."""
+
+    index: int
+    of: int
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """From `I/N`; `ValueError` for anything else."""
+        found = re.fullmatch(r"([1-9]\d{0,5})/([1-9]\d{0,5})", text, re.ASCII)
+        if found is None or int(found[1]) > int(found[2]):
+            raise ValueError("expected I/N with I from 1 to N, as in 2/4")
+        return cls(int(found[1]), int(found[2]))
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.of}"
+
+    def take(self, jobs: Sequence[T]) -> list[T]:
+        """This shard's part of all jobs: as many as any other's, or one more."""
+        return list(jobs[len(jobs) * (self.index - 1) // self.of : len(jobs) * self.index // self.of])

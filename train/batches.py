@@ -1,0 +1,106 @@
+"""How examples become batches: the order in which they are trained, and padding.
+
+Shapes: B rows, T tokens of the longest row, K answer tokens of the row that has most, D scores of the row that has most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import Sampler
+from transformers.trainer_pt_utils import get_length_grouped_indices
+
+from train.examples import IGNORED
+
+if TYPE_CHECKING:
+    from trl import SFTTrainer as _Trainer
+else:
+    _Trainer = object
+
+
+class EpochSampler(Sampler[int]):
+    """A permutation of all examples, drawn anew for every epoch from the seed and the epoch's number alone.
+
+    With `group` > 0, runs of `group` examples have like lengths. transformers' length-grouped sampler draws from the global
+    random state, which a resumed run has not restored yet when it draws: it would see another order than the run that was
+    killed, and skip the wrong examples.
+    """
+
+    def __init__(self, lengths: Sequence[int], group: int, seed: int) -> None:
+        self._lengths, self._group, self._seed, self._epoch = list(lengths), group, seed, 0
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called by the data loader before every epoch."""
+        self._epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self._seed + self._epoch)
+        if self._group:
+            return iter(get_length_grouped_indices(self._lengths, self._group, generator=generator))
+        return iter(torch.randperm(len(self._lengths), generator=generator).tolist())
+
+
+class SeededOrder(_Trainer):
+    """A trainer whose examples come in `EpochSampler`'s order (`train_sampling_strategy`: random or group_by_length)."""
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler:
+        lengths = [len(ids) for ids in self.train_dataset["input_ids"]]
+        args = self.args
+        grouped = args.train_sampling_strategy == "group_by_length"
+        group = args.train_batch_size * args.gradient_accumulation_steps if grouped else 0
+        return EpochSampler(lengths, group, args.data_seed if args.data_seed is not None else args.seed)
+
+
+def padded(rows: Sequence[Sequence[float]], fill: float, left: bool = False) -> torch.Tensor:
+    """Lists of numbers as one tensor [B, longest], filled up on the right, or on the left."""
+    longest = max(map(len, rows))
+    filling = [[fill] * (longest - len(row)) for row in rows]
+    return torch.tensor([[*f, *row] if left else [*row, *f] for f, row in zip(filling, rows, strict=True)])
+
+
+def left_padded(rows: Sequence[Sequence[int]], fill: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids [B, T] that end together, and their mask [B, T]."""
+    return padded(rows, fill, left=True), padded([[1] * len(row) for row in rows], 0, left=True)
+
+
+def positions_of(mask: torch.Tensor) -> torch.Tensor:
+    """The position of each token [B, T]: how many unmasked ones are before it."""
+    return (mask.cumsum(1) - 1).clamp(min=0)
+
+
+@dataclass
+class RankPadding:
+    """Batches of the ranker's rows: of trees (`train.rank_trainer.as_trees`), or of plain ones.
+
+    Trees: `lengths` [B]; `input_ids`, `position_ids`, `until` [B, T]; `places`, `labels` [B, K]. Plain rows end together, so
+    that their answers do: `input_ids`, `attention_mask`, `position_ids`, `labels` [B, T]. Both: `keys`, `targets`, `weights`
+    [B, D], where absent scores have key −1.
+    """
+
+    pad: int
+
+    def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        column = {name: [row[name] for row in rows] for name in rows[0]}
+        scores = {
+            "keys": padded(column["keys"], -1).long(),
+            "targets": padded(column["targets"], 0.0),
+            "weights": padded(column["weights"], 1.0),
+        }
+        if "places" in column:
+            return scores | {
+                "lengths": torch.tensor([len(ids) for ids in column["input_ids"]]),
+                "input_ids": padded(column["input_ids"], self.pad),
+                "until": padded(column["until"], 0),
+                "position_ids": padded(column["positions"], 0),
+                "places": padded(column["places"], 0),
+                "labels": padded(column["labels"], IGNORED),
+            }
+        ids, mask = left_padded(column["input_ids"], self.pad)
+        labels = padded(column["labels"], IGNORED, left=True)
+        return scores | {"input_ids": ids, "attention_mask": mask, "position_ids": positions_of(mask), "labels": labels}
