@@ -119,6 +119,20 @@ def write_xlsx(
         temporary.write_bytes(_without_clock(packed.getvalue()))
 
 
+def write_both(
+    folder: Path,
+    name: str,
+    layout: Layout,
+    rows: Sequence[Mapping[str, str]],
+    choices: Sequence[Choice],
+    more: Mapping[str, Sequence[Sequence[str]]],
+) -> list[str]:
+    """A sheet to be filled in, as NAME.csv and NAME.xlsx; returns the two names."""
+    write_csv(folder / f"{name}.csv", layout.columns, rows)
+    write_xlsx(folder / f"{name}.xlsx", layout.sheet, layout.columns, rows, choices, more)
+    return [f"{name}.csv", f"{name}.xlsx"]
+
+
 def _openpyxl() -> Any:
     need_modules("openpyxl", purpose="XLSX sheets")
     import openpyxl.styles
@@ -226,6 +240,13 @@ def refuse_to_overwrite(folder: Path, names: Sequence[str], layout: Layout) -> N
     for path in (folder / f"{name}{suffix}" for name in names for suffix in (".csv", ".xlsx")):
         if holds_answers(path, layout):
             raise UserError(f"{path} holds answers and would be overwritten: move it, or choose another --out")
+
+
+def remove_unanswered(folder: Path, name: str, layout: Layout) -> None:
+    """Remove NAME.csv and NAME.xlsx of an earlier run that nobody has filled in: they would ask what is settled by now."""
+    for path in (folder / f"{name}.csv", folder / f"{name}.xlsx"):
+        if path.exists() and not holds_answers(path, layout):
+            path.unlink()
 
 
 def _check_header(where: str, header: Sequence[str], columns: Sequence[str], others: bool) -> None:

@@ -189,14 +189,9 @@ def inspect(
             made.output(name, len(drawn))
     else:
         decisions = inspection.read_inspection(sheet, loaded)
-        kept = [one for one in loaded if decisions.get(one.id, True)]
-        step = made.step("inspected")
-        step.taken = len(decisions)
-        for one in loaded:
-            if decisions.get(one.id) is False:
-                step.drop(inspection.REJECTED, one.id)
-        step.kept = step.taken - step.dropped.total()
-        made.write(PROFILES, kept)
+        inspected = [profile for profile in loaded if profile.id in decisions]
+        made.step("inspected").sieve(inspected, lambda profile: None if decisions[profile.id] else inspection.REJECTED)
+        made.write(PROFILES, [profile for profile in loaded if decisions.get(profile.id, True)])
     made.finish(console)
 
 

@@ -83,7 +83,7 @@ class RoleSftConfig(BaseModel):
 def check_quotas(config: RoleSftConfig, file: Path, sources: Collection[str]) -> None:
     """Raise `UserError` for a quota of an unknown corpus or of a language that it lacks.
 
-    `file` is where the config stands, `given` the names of the corpora to read, the user's own among them.
+    `file` is where the config stands, `sources` the names of the corpora to read, the user's own among them.
     """
     for quota in config.quotas:
         if quota.source in sources and quota.source not in SOURCES:
@@ -200,16 +200,7 @@ def _origin(card: RoleCard) -> tuple[str, str]:
 
 
 def _long_enough(drafts: Sequence[Draft], least: int, build: Build) -> list[Draft]:
-    step = build.step("turns")
-    step.taken = len(drafts)
-    kept = []
-    for draft in drafts:
-        if draft.turns < least:
-            step.drop(f"fewer than {least} turns", draft.id)
-        else:
-            kept.append(draft)
-    step.kept = len(kept)
-    return kept
+    return build.step("turns").sieve(drafts, lambda draft: f"fewer than {least} turns" if draft.turns < least else None)
 
 
 def _documents(drafts: Iterable[Draft]) -> list[tuple[str, Language, str]]:
@@ -230,7 +221,6 @@ def _decontaminated(drafts: Sequence[Draft], evaluation: Sequence[RoleCard], res
     the score over all counts for them.
     """
     step = build.step("decontamination")
-    step.taken = len(drafts)
     documents = _documents(drafts)
     support = {draft.id: draft.source for draft in drafts if draft.kind == "support"}
     among = [document for document in documents if document[0] in support]
@@ -247,22 +237,19 @@ def _decontaminated(drafts: Sequence[Draft], evaluation: Sequence[RoleCard], res
     nearest = {match.document_id for match in best if match.rank == 1}
     written = link([card for card in evaluation if card.card_method == "written"], among, top=1)
     named = {(card.source.lower(), card.source_id) for card in evaluation}
-    kept = []
-    for draft in drafts:
+
+    def suspicion(draft: Draft) -> str | None:
         if (draft.source, draft.source_id) in named:
-            step.drop("the source that an evaluation card names", draft.id)
-        elif draft.id in flagged:
-            step.drop("matches an evaluation card", draft.id)
-        elif draft.id in nearest:
-            step.drop("nearest to an evaluation card", draft.id)
-        else:
-            kept.append(draft)
+            return "the source that an evaluation card names"
+        if draft.id in flagged:
+            return "matches an evaluation card"
+        return "nearest to an evaluation card" if draft.id in nearest else None
+
     ranked = {match for match in (*best, *written) if match.rank == 1}
     result.matches = sorted(ranked, key=lambda match: (-match.score, match.card_id, match.document_id))
     shown = {match.document_id for match in result.matches[:5]}
     result.excerpts = {document[0]: document[2][:300] for document in among if document[0] in shown}
-    step.kept = len(kept)
-    return kept
+    return step.sieve(drafts, suspicion)
 
 
 def _fitting(

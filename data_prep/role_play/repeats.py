@@ -48,17 +48,13 @@ def apart(drafts: Sequence[Draft], held: Sequence[Draft], threshold: float, buil
     `drafts` are `distinct`: no two of them repeat each other, so what one of them repeats is held out.
     """
     step = build.step("apart from held out")
-    step.taken = len(drafts)
     repeated = _across(drafts, held, lambda every: near_duplicates([draft.text for draft in every], threshold))
     repeated |= _across(drafts, held, lambda every: parts_of_others([draft.lines for draft in every]))
-    kept = []
-    for draft in drafts:
-        if draft.id in repeated:
-            step.drop("repeats a held-out dialogue", f"{draft.id} of {repeated[draft.id]}")
-        else:
-            kept.append(draft)
-    step.kept = len(kept)
-    return kept
+    return step.sieve(
+        drafts,
+        lambda draft: "repeats a held-out dialogue" if draft.id in repeated else None,
+        lambda draft: f"{draft.id} of {repeated[draft.id]}",
+    )
 
 
 def _across(

@@ -25,7 +25,7 @@ from core.ledger import Step
 from core.records import Dialogue, HumanScore, Language
 from core.rubrics import Rubric, Scale
 from core.statistics.means import exact_mean
-from data_prep.cards.sheets import Choice, Layout, SheetRow, read_filled, write_csv, write_xlsx
+from data_prep.cards.sheets import Choice, Layout, SheetRow, read_filled, write_both
 
 Mode = Literal["native", "paper"]
 Asked = dict[str, tuple[str, ...]]  # dialogue id → dimensions that wait for a reviewer, in the rubric's order
@@ -67,10 +67,10 @@ def review_layout(rubric: Rubric) -> Layout:
 
 
 def assign(dialogues: Sequence[Dialogue], annotators: Sequence[str], copies: int, seed: int) -> dict[str, list[Dialogue]]:
-    """Annotator → dialogues in that annotator's own order, one language after the other; every dialogue goes to `each` people.
+    """Annotator → dialogues in an order of that annotator's, one language after the other; each goes to `copies` people.
 
-    Loads in a language differ by at most `each`; who shares dialogues with whom is drawn anew for every round of dialogues.
-    Raises `UserError` for names that cannot name a file, and for fewer people than `each`.
+    Loads in a language differ by at most `copies`; who shares dialogues with whom is drawn anew for every round of dialogues.
+    Raises `UserError` for names that cannot name a file, and for fewer people than `copies`.
     """
     check_names(annotators, "--annotator")
     if not 1 <= copies <= len(annotators):
@@ -140,12 +140,10 @@ def _shown(dialogue: Dialogue) -> dict[str, str]:
 def _write(
     folder: Path, name: str, form: Layout, rows: Sequence[Mapping[str, str]], rubric: Rubric, halves: bool = False
 ) -> list[str]:
-    write_csv(folder / f"{name}.csv", form.columns, rows)
     places = _places(rubric, halves)
     choices = [Choice(key, 0, len(rows) - 1, places[scale]) for key, scale in rubric.scales.items() if rows]
     languages = [language for language in rubric.languages if any(row["language"] == language for row in rows)]
-    write_xlsx(folder / f"{name}.xlsx", form.sheet, form.columns, rows, choices, {"rules": _rules(rubric, languages, halves)})
-    return [f"{name}.csv", f"{name}.xlsx"]
+    return write_both(folder, name, form, rows, choices, {"rules": _rules(rubric, languages, halves)})
 
 
 def _allowed(scale: Scale, halves: bool) -> list[str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, cast, get_args
+from typing import Annotated, get_args
 
 import typer
 
-from core.errors import UserError, near
+from core.errors import UserError
+from core.options import choice
 from core.paths import IN_FILE
 from evalsuite.commands.options import IN_RUN, out_tables
 from evalsuite.commands.output import deliver
@@ -21,13 +22,6 @@ ValueOption = Annotated[
     str, typer.Option(help="Of a run: value, the verdicts, or expected, their means by the judge's token probabilities.")
 ]
 AgainstOption = Annotated[str | None, typer.Option("--against", metavar="emoharbor", help="The paper's figures below ours.")]
-
-
-def value_of(text: str) -> Value:
-    """A checked `--value`."""
-    if text not in get_args(Value):
-        raise UserError(f"--value: unknown value {text!r}: {near(text, get_args(Value))}")
-    return cast(Value, text)
 
 
 def discriminate(
@@ -77,7 +71,7 @@ def discriminate(
     assert run is not None
     records = read_run(run.name, run)
     whole = [judgement for judgement in records.judgements if judgement.turn is None]
-    contestants = contestants_of(records.dialogues, whole, records.rubric, value_of(value))
+    contestants = contestants_of(records.dialogues, whole, records.rubric, choice("--value", value, get_args(Value)))
     if not contestants:
         raise UserError(
             f"no verdict on a whole dialogue on rubric {records.rubric.name}: there is nothing to tell supporters apart by"

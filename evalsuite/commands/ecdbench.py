@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 from rich.console import Console
@@ -11,6 +11,7 @@ from rich.text import Text
 
 from core.errors import UserError, near
 from core.files import write_jsonl
+from core.options import choice
 from core.paths import IN_FILE, IN_NAME, OUT_FILE, Verbs
 from evalsuite.commands import ecdbench_run
 from evalsuite.commands.options import out_tables
@@ -118,8 +119,9 @@ def aggregate_scores(
 
     Example: esc-eval ecdbench aggregate --scores results.jsonl --json
     """
+    rule: Missing = choice("--missing", missing, get_args(Missing))
     known = load_benchmark(benchmark)
-    results = [aggregate(known, one, _missing(missing)) for one in _of_model(read_scores(scores, known), model)]
+    results = [aggregate(known, one, rule) for one in _of_model(read_scores(scores, known), model)]
     figures = {"benchmark": known.name, "missing": missing, "models": [model_figures(result) for result in results]}
     deliver("aggregate", figures, [totals_table(known, results, missing), datasets_table(results)], out, as_json)
 
@@ -188,15 +190,19 @@ def explain(
 
     Example: esc-eval ecdbench explain --scores results.jsonl --node companionship --items 5
     """
+    rule: Missing = choice("--missing", missing, get_args(Missing))
     known = load_benchmark(benchmark)
     models = _of_model(read_scores(scores, known), model)
     if len(models) > 1:
         raise UserError(
             f"--model: the files hold {len(models)} models, name one: {', '.join(one.model for one in models[:12])}"
         )
-    result = aggregate(known, models[0], _missing(missing))
+    result = aggregate(known, models[0], rule)
     root = result.root if node is None else _node(result.root, node)
-    tables = [places(result, _missing(missing), root), *([items_table(root, items)] if items else [])]
+    tables = [
+        places(result, rule, root),
+        *([items_table(root, items)] if items else []),
+    ]
     figures = model_figures(result) | {"tree": tree_figures(root, items)}
     deliver("explain", figures, tables, out, as_json)
 
@@ -228,9 +234,3 @@ def _node(root: Node, name: str) -> Node:
     if len(nodes) > 1:
         raise UserError(f"--node: {name!r} is in several places, name one: {', '.join(node.path for node in nodes[:4])}")
     return nodes[0]
-
-
-def _missing(name: str) -> Missing:
-    if name not in ("null", "zero"):
-        raise UserError(f"--missing: unknown {name!r}: null or zero")
-    return name  # type: ignore[return-value]  # checked above

@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, get_args
 
 import typer
 from rich.console import Console
 
 from core.errors import UserError
+from core.options import choice
 from core.paths import IN_FILE, IN_NAME, Verbs, Writes
 from core.records import Dialogue, Judgement
 from core.rubrics import Rubric, load_rubric
@@ -116,8 +117,7 @@ def report(
     What can be shown depends on what is given: a second way of asking (another method, another prompt, a probe's reverse order)
     for the order of asking; the output of `probe` for injections; a run folder (its config names the models) for shared bases.
     """
-    if value not in ("value", "expected"):
-        raise UserError(f"--value: unknown value {value!r}: value or expected")
+    figure: Value = choice("--value", value, get_args(Value))
     if run is None and not (judgements and dialogues):
         raise UserError("give --run FOLDER, or --judgements FILE and --dialogues FILE")
     held, verdicts, config = _of_run(run) if run is not None else ([], [], RunConfig({}))
@@ -127,7 +127,7 @@ def report(
         raise UserError(f"{run}: no judgements; run `esc-eval score` or `esc-eval health probe` first")
     rules = _rubric(rubric, config)
     unique = list({dialogue.id: dialogue for dialogue in held}.values())
-    tables = _tables(unique, verdicts, rules, config.specs(), cast(Value, value))
+    tables = _tables(unique, verdicts, rules, config.specs(), figure)
     deliver("health", plain(tables), tables, out, as_json)
 
 
