@@ -12,27 +12,15 @@ from core.ledger import Step
 from core.records import Post, SupportDialogue
 from core.rows import MALFORMED, CorpusItem, CorpusReader, Source
 from data_prep.sources import (
+    SOURCES,
     corpus_files,
-    counselingbench,
     cpsycoun,
-    emollm,
-    epitome,
-    esconv,
     escot,
-    extes,
-    mhp_reddit,
     posts,
-    psych8k,
-    psyqa,
-    simpsydial,
-    smile,
     synthetic_esc,
 )
 from data_prep.sources.support import NO_REPLY
 from tests.data_prep.sources import fixtures as F
-
-MODULES = (counselingbench, cpsycoun, emollm, epitome, escot, esconv, extes, mhp_reddit, psych8k, psyqa, simpsydial, smile)
-SOURCES = {source.name: source for module in (*MODULES, synthetic_esc) for source in module.SOURCES}
 
 
 def read(name: str, place: Path, strict: bool = False) -> tuple[list[CorpusItem], Step, list[str]]:
