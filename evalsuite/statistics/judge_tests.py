@@ -89,8 +89,10 @@ def compare(
 
     Raises `UserError` for two judges that share no item.
     """
-    runs = {name: [own] for name, own in judges.items() if not any(name in members for members in (seeds or {}).values())}
-    runs |= {name: [judges[member] for member in members] for name, members in (seeds or {}).items()}
+    families = seeds or {}
+    runs = {name: [judges[member] for member in members] for name, members in families.items()}
+    seen = {member for members in families.values() for member in members}
+    runs |= {name: [own] for name, own in judges.items() if name not in seen}
     tests: list[Mcnemar] = []
     average: list[AverageDifference] = []
     golden = mean_gold(gold)
