@@ -1,7 +1,6 @@
 """Writes the reference pages (docs/reference/*.md) from the code: commands from the typer apps, fields from the models.
 
-Typer prints the commands itself (`typer MODULE utils docs`). Fields come from pydantic's JSON schema of a model, in which a
-field's docstring is its description. `make docs` runs this; nothing that it writes is committed.
+Fields come from pydantic's JSON schema of a model, where a field's docstring is its description. `make docs` runs this.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from core import records
+from core.records import Record
 from core.rubrics import Rubric
 from core.specs import ModelSpec
 from data_prep.profiles.record import Profile
 from data_prep.role_play.mix import RoleSftConfig
-from evalsuite.frameworks.feel import FeelConfig
 from evalsuite.runs.config import EvalConfig
+from evalsuite.runs.framework import entries, framework_of
 from train.recipes import DataArguments, RankArguments, RoleArguments
 
 FOLDER = Path(__file__).parent / "reference"
@@ -32,11 +31,10 @@ COMMANDS = {
     "serve": ("serve.__main__", "python -m serve"),
     "train": ("train.__main__", "python -m train"),
 }
-RECORDS = [kind for kind in vars(records).values() if isinstance(kind, type) and issubclass(kind, records.Record)]
 MODELS: dict[str, tuple[str, Sequence[type[BaseModel]]]] = {
-    "records": ("Records", [kind for kind in RECORDS if kind is not records.Record] + [Profile]),
+    "records": ("Records", [kind for kind in Record.__subclasses__() if kind.__module__ == "core.records"] + [Profile]),
     "specs": ("Model specs", [ModelSpec]),
-    "run-config": ("Run configs", [EvalConfig, FeelConfig]),
+    "run-config": ("Run configs", [EvalConfig, *(framework_of(name).config_model for name in entries())]),
     "rubrics": ("Rubrics", [Rubric]),
     "role-sft-config": ("The simulator's training set", [RoleSftConfig]),
 }
@@ -64,8 +62,9 @@ def kind(schema: dict[str, Any]) -> str:
 
 
 def default(value: Any) -> str:
-    """A default as YAML has it; a dash for what is null, empty or made of its own defaults."""
-    return "–" if value in (None, "", []) or isinstance(value, dict) else f"`{json.dumps(value).strip(chr(34))}`"
+    """A default as YAML has it; a dash for what is null, empty or made of defaults."""
+    text = json.dumps(value).strip('"')
+    return "–" if value in (None, "", []) or isinstance(value, dict) else f"`{text}`"
 
 
 def table(rows: Iterable[tuple[str, str, str, str]]) -> str:
@@ -88,8 +87,10 @@ def models_page(title: str, models: Sequence[type[BaseModel]]) -> str:
     sections: dict[str, str] = {}
     for model in models:
         schema = model.model_json_schema()
-        sections.setdefault(model.__name__, section(model.__name__, schema))
-        for name, part in schema.get("$defs", {}).items():
+        for above in {*models} & {*model.__mro__[1:]}:  # what is inherited is not repeated
+            inherited = above.model_json_schema()["properties"].items()
+            schema["properties"] = dict(field for field in schema["properties"].items() if field not in inherited)
+        for name, part in {model.__name__: schema, **schema.get("$defs", {})}.items():
             sections.setdefault(name, section(name, part))
     return f"# {title}\n\n" + "\n".join(sections.values())
 

@@ -24,9 +24,10 @@ import evalsuite.cli
 import serve.__main__
 import tests.bench.__main__
 import train.__main__
-from core import records
-from core.records import Record
+from core.rubrics import Scale
 from core.specs import ModelSpec, model_names
+from data_prep.profiles.record import BigFive, Demographics, Preferences
+from docs.reference import MODELS
 from evalsuite.fdaef.scores import Score
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
@@ -245,11 +246,14 @@ def test_score_files_shown_are_read(tmp_path: Path) -> None:
     assert len([Score.model_validate_json(line) for line in items.splitlines()]) == 3
 
 
-def test_every_field_of_a_record_is_described() -> None:
-    kinds = [kind for kind in vars(records).values() if isinstance(kind, type) and issubclass(kind, Record)]
-    assert len(kinds) > 10
-    bare = [f"{kind.__name__}.{name}" for kind in kinds for name, field in kind.model_fields.items() if not field.description]
-    assert {name.partition(".")[2] for name in bare} <= {"language"}, bare
+def test_every_field_of_specs_configs_and_records_is_described() -> None:
+    plain = {"language", *Demographics.model_fields, *Preferences.model_fields, *BigFive.model_fields, *Scale.model_fields}
+    for name, (_, models) in MODELS.items():
+        for model in models:
+            schema = model.model_json_schema()
+            for kind, part in {model.__name__: schema, **schema.get("$defs", {})}.items():
+                bare = {field for field, value in part.get("properties", {}).items() if not value.get("description")}
+                assert bare <= (plain if kind != "Quota" else {"source", "language", "count"}), f"{name}: {kind}"
 
 
 def test_licence_and_citation_say_the_same_as_the_package() -> None:

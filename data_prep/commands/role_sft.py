@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -130,7 +129,7 @@ def _config(path: Path, tokenizer: str | None) -> RoleSftConfig:
 
 def _as_read(source: Source, items: Sequence[CorpusItem]) -> Source:
     """A corpus with the languages of the dialogues that were read: a part of it may hold one only."""
-    return replace(source, languages=tuple(sorted({item.language for item in items})))
+    return source.model_copy(update={"languages": tuple(sorted({item.language for item in items}))})
 
 
 def _write_dataset(result: RoleSet, build: Build) -> None:

@@ -29,7 +29,7 @@ from data_prep.role_play.held_out import LEAST_HELD, HeldOut, Made, held_drafts,
 from data_prep.role_play.repeats import apart, distinct
 from data_prep.role_play.tokens import TokenCounter
 from data_prep.sources import SOURCES
-from data_prep.sources.generic import GENERIC
+from data_prep.sources.generic import NAME as GENERIC
 
 GENERAL_PROMPTS = "role_play"
 # Below the detector's THRESHOLD (1.0), which leaves out the doubtful: where ESConv's own cards match ESConv, some dialogues
@@ -88,8 +88,8 @@ def check_quotas(config: RoleSftConfig, file: Path, given: Collection[str]) -> N
     for quota in config.quotas:
         if quota.source in given and quota.source not in SOURCES:
             continue
-        if quota.source not in SOURCES or quota.source == GENERIC.name:
-            known = near(quota.source, {*SOURCES, *given} - {GENERIC.name})
+        if quota.source not in SOURCES or quota.source == GENERIC:
+            known = near(quota.source, {*SOURCES, *given} - {GENERIC})
             raise UserError(f"{file}: quotas: unknown corpus {quota.source!r}: {known} (your own: give --source generic=FILE)")
         if quota.language not in SOURCES[quota.source].languages:
             raise UserError(f"{file}: quotas: {quota.source} has no {quota.language}")

@@ -171,7 +171,7 @@ def show_leaderboard(
     figures = charts(known, results, facts)
     if page is not None:
         write_page(page, f"{known.title}: {len(results)} models", figures, tables)
-    summary = plain(tables) | {"notes": board.notes, "charts": {chart.key: chart.data["traces"] for chart in figures}}
+    summary = plain(tables) | {"notes": board.notes, "charts": {chart.key: chart.figure["traces"] for chart in figures}}
     if deliver("leaderboard", summary, tables, out, as_json, tables[:2]) and page is not None:
         console.print(Text(f"figures: {page}"))
 

@@ -18,7 +18,7 @@ from core.tables import Estimate, Table, clean, fmt
 from evalsuite.fdaef.aggregate import Node, Result
 from evalsuite.fdaef.registry import Benchmark, ModelFacts
 from evalsuite.report.charts import Chart
-from evalsuite.report.report import TEMPLATES as REPORT
+from evalsuite.report.figures import TEMPLATES as REPORT
 
 HERE = Path(__file__).parent
 TYPES = {"closed": "closed-source", "open": "open-source"}
@@ -266,7 +266,7 @@ def write_page(path: Path, title: str, figures: Sequence[Chart], tables: Sequenc
         .render(
             title=title,
             figures=figures,
-            data={chart.key: chart.data for chart in figures},
+            data={chart.key: chart.figure for chart in figures},
             tables=tables,
             style=Markup((REPORT / "report.css").read_text(encoding="utf-8")),
             scripts=page.scripts(HERE / "figures.js"),

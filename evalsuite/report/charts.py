@@ -1,8 +1,4 @@
-"""What the report's charts show, as data; templates/charts.js draws them in the page's own fonts and colours.
-
-Kinds: `dots` (panels of points with intervals, one line a row), `bars` (stacked), `heat` (panels of gold × verdict), `line`
-(panels of hit rate against probability), `curves` (panels of lines over rounds; see `evalsuite.report.trajectories`).
-"""
+"""What the report's charts show; `evalsuite.report.figures` makes plotly figures of it."""
 
 from __future__ import annotations
 
@@ -15,20 +11,20 @@ import numpy as np
 
 from core.rubrics import Rubric
 from core.tables import DASH, Table, clean, fmt
+from evalsuite.report.figures import HATCHES, Figure, bars, dots, heat, hit_rates
 from evalsuite.statistics.judges import POOLED, Bin, Confusion
 from evalsuite.statistics.summary import AVERAGE, dimension_label
 from evalsuite.statistics.tally import Tally
 
 SYNTHETIC_GOLD = "Synthetic gold, scores hold by construction"
 LANGUAGES = {"en": "English", "zh": "Chinese"}
-HATCHES = ("", "/", ".", "\\", "x", "-", "+")  # besides colour, so that bars can be told apart in grey
 
 Agreement = Mapping[str, Mapping[str, Mapping[str, float | int | None]]]
 
 
 @dataclass(frozen=True)
 class Chart:
-    """What one chart shows: `data` names its kind, rows and figures for charts.js.
+    """One chart: a plotly figure (see `evalsuite.report.figures`) with its title and caption.
 
     It stands below the table with the key `after`, or at the end of its section where there is none.
     """
@@ -37,7 +33,7 @@ class Chart:
     title: str
     caption: str
     after: str
-    data: dict[str, Any]
+    figure: Figure
 
 
 def score_charts(tally: Tally) -> Iterator[Chart]:
@@ -55,14 +51,15 @@ def score_charts(tally: Tally) -> Iterator[Chart]:
                 if c.dimension == dimension and c.estimate.mean is not None
             ]
             title = "Average" if dimension == AVERAGE else dimension_label(rubric, dimension)
-            panels.append({"title": title, "marks": [{"name": "", "baseline": dimension == AVERAGE, "points": points}]})
+            style = "average" if dimension == AVERAGE else "dot"
+            panels.append({"title": title, "marks": [{"name": "", "style": style, "points": points}]})
         rows = [clean(f"{supporter} · {scorer.name}" if several else supporter) for supporter, scorer in lines]
         yield Chart(
             f"scores-{language}",
             f"Scores by dimension, {LANGUAGES[language]}",
             "Means on 0–100 with 95 % bootstrap intervals, best average first. Open circles rest on a single dialogue.",
             f"leaderboard-{language}",
-            {"kind": "dots", "columns": 4, "rows": rows, "panels": panels},
+            dots(rows, panels, columns=4),
         )
 
 
@@ -92,7 +89,7 @@ def distribution_charts(table: Table, rubric: Rubric) -> Iterator[Chart]:
             f"Scores given, {LANGUAGES[str(names_of_group[0])]}{scorer}",
             "Each bar is all verdicts on a dimension; the numbers inside are the scores.",
             "distributions",
-            {"kind": "bars", "axis": "share of verdicts, %", "rows": [str(row[names]) for row in rows], "series": series},
+            bars([str(row[names]) for row in rows], series, "share of verdicts, %"),
         )
 
 
@@ -112,7 +109,7 @@ def agreement_charts(agreement: Agreement, rubric: Rubric, mode: str, synthetic:
                     for place, row in enumerate(figures.values())
                 ]
                 points = [[place, *bounds, f"{name} {fmt(bounds[0])}"] for place, bounds in found if bounds[0] is not None]
-                marks.append({"name": name, "baseline": name != "judge", "points": points})
+                marks.append({"name": name, "style": "dot" if name == "judge" else "baseline", "points": points})
             panels.append({"title": title, "marks": marks})
         unreadable = "are left out" if suffix else "count as wrong"
         yield Chart(
@@ -122,12 +119,7 @@ def agreement_charts(agreement: Agreement, rubric: Rubric, mode: str, synthetic:
             + "Dots: the judge, with 95 % intervals where given. Bars: always answering the most frequent gold score. "
             + f"Unreadable verdicts {unreadable}.",
             f"agreement_{language}",
-            {
-                "kind": "dots",
-                "columns": 2,
-                "rows": [dimension_label(rubric, n) if n in rubric.dimensions else n.capitalize() for n in figures],
-                "panels": panels,
-            },
+            dots([_label(rubric, name) for name in figures], panels, columns=2),
         )
 
 
@@ -151,7 +143,7 @@ def termination_charts(table: Table) -> Iterator[Chart]:
         "Why dialogues ended",
         "In brackets: whose reply ended the dialogue.",
         "terminations",
-        {"kind": "bars", "axis": "dialogues", "rows": rows, "series": series},
+        bars(rows, series, "dialogues"),
     )
 
 
@@ -164,7 +156,7 @@ def confusion_charts(matrices: Mapping[str, Mapping[str, Confusion]], rubric: Ru
             _synthetic(synthetic) + "Rows: the gold score. Columns: the judge's verdict, – is unreadable. Figures are counts, "
             "tones shares of a row; what agrees lies on the diagonal.",
             f"confusion_{language}",
-            {"kind": "heat", "columns": 4, "panels": [_heat(key, matrix, rubric) for key, matrix in of_language.items()]},
+            heat([_heat(key, matrix, rubric) for key, matrix in of_language.items()]),
         )
 
 
@@ -184,14 +176,19 @@ def calibration_charts(bins: Sequence[Bin], synthetic: bool) -> Iterator[Chart]:
             "judge gave it (tenths, all dimensions; 95 % Wilson intervals). On the dashed line probabilities can be taken at "
             "their word; below it the judge is too sure of itself.",
             "calibration",
-            {"kind": "line", "columns": 2, "panels": panels},
+            hit_rates(panels),
         )
+
+
+def _label(rubric: Rubric, name: str) -> str:
+    """The label of a dimension, or of what is over several."""
+    return dimension_label(rubric, name) if name in rubric.dimensions else name.capitalize()
 
 
 def _heat(dimension: str, matrix: Confusion, rubric: Rubric) -> dict[str, Any]:
     counts = np.array([[*row, unread] for row, unread in zip(matrix.counts, matrix.unread, strict=True)])
     return {
-        "title": dimension_label(rubric, dimension) if dimension in rubric.dimensions else dimension.capitalize(),
+        "title": _label(rubric, dimension),
         "x": [*map(str, matrix.scores), DASH],
         "y": [str(score) for score in matrix.scores],
         "counts": counts.tolist(),

@@ -18,13 +18,13 @@ from core.files import write_json, write_text
 from core.records import RoleCard
 from core.tables import Estimate, Table, clean, escape_markdown, to_markdown, write_csv
 from evalsuite.report.charts import LANGUAGES, SYNTHETIC_GOLD, Agreement, Chart
+from evalsuite.report.figures import TEMPLATES
 from evalsuite.report.headlines import held, standings, unread
 from evalsuite.report.transcripts import Risks, transcripts
 from evalsuite.statistics.summary import AGREEMENT, languages_of, scorer_of, supporter_of
 from evalsuite.statistics.tally import Tally
 
 PLUMBING = "Plumbing: scores that involve the embedded 135M model say nothing about quality."
-TEMPLATES = Path(__file__).parent / "templates"
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ def _html(content: ReportContent) -> str:
     environment.filters["is_estimate"] = lambda cell: isinstance(cell, Estimate)
     return environment.get_template("report.html.j2").render(
         content=content,
-        charts={chart.key: chart.data for section in content.sections for chart in section.charts},
+        charts={chart.key: chart.figure for section in content.sections for chart in section.charts},
         transcripts=transcripts(content.tally, content.cards, content.risks),
         config=_config_text(content),
         fingerprints=_fingerprints(content),

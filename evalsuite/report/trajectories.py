@@ -1,7 +1,6 @@
 """What happens along a dialogue, as charts: who is still there (figure 6 of EmoHarbor), and scores by round (figures 7, 9, 10).
 
-Both are of the kind `curves`: panels of lines over rounds, with a band around each, and where it helps the number of dialogues
-behind them as bars.
+Both are panels of lines over rounds, with a band around each, and where it helps the number of dialogues behind them as bars.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from typing import Any
 from core.rubrics import Rubric
 from core.tables import clean, fmt
 from evalsuite.report.charts import LANGUAGES, Chart
+from evalsuite.report.figures import curves
 from evalsuite.statistics.summary import AVERAGE, dimension_label
 from evalsuite.statistics.survival import Curve
 from evalsuite.statistics.trends import Trend
@@ -39,7 +39,12 @@ def survival_charts(found: Sequence[Curve]) -> Iterator[Chart]:
             "Share of dialogues in which the seeker has not left after each round (Kaplan-Meier)"
             + (", with pointwise 95 % bands." if len(own) <= _BANDS else "; the table has the intervals."),
             f"survival-{language}",
-            _curves([{"title": LANGUAGES[language], "series": series, "bars": []}], "dialogues that go on, %", step=True),
+            curves(
+                [{"title": LANGUAGES[language], "series": series, "bars": []}],
+                "dialogues that go on, %",
+                step=True,
+                bands=len(own) <= _BANDS,
+            ),
         )
 
 
@@ -74,11 +79,5 @@ def trend_charts(found: Sequence[Trend], rubric: Rubric) -> Iterator[Chart]:
             + (" with 95 % bootstrap intervals" if len(own) <= _BANDS else "")
             + ". Grey: how many that are, the highest bar being all of them.",
             f"slopes-{language}",
-            _curves(panels, "score", step=False),
+            curves(panels, "score", step=False, bands=len(own) <= _BANDS),
         )
-
-
-def _curves(panels: list[dict[str, Any]], axis: str, step: bool) -> dict[str, Any]:
-    bands = max(len(panel["series"]) for panel in panels) <= _BANDS
-    columns = 1 if len(panels) == 1 else 4
-    return {"kind": "curves", "columns": columns, "axis": axis, "step": step, "bands": bands, "panels": panels}

@@ -65,10 +65,10 @@ def test_calibration_table_has_the_points_of_its_chart(run: Run) -> None:
     table = next(table for table in content.tables if table.key == "calibration")
     chart = next(c for s in content.sections for c in s.charts if c.key == "calibration")
     pooled = [row for row in table.rows if row[0] == "en" and row[1] == "all dimensions"]
-    assert [[row[4], row[5].mean, row[5].n] for row in pooled] == [  # type: ignore[union-attr]
-        [pytest.approx(point[0], abs=0.006), pytest.approx(point[1], abs=0.006), point[4]]
-        for point in chart.data["panels"][0]["points"]
-    ]
+    points = chart.figure["data"][1]
+    assert [row[4] for row in pooled] == pytest.approx(points["x"], abs=0.006)
+    assert [row[5].mean for row in pooled] == pytest.approx(points["y"], abs=0.006)  # type: ignore[union-attr]
+    assert [f"n = {row[5].n}" for row in pooled] == points["text"]  # type: ignore[union-attr]
 
 
 def test_who_shares_a_base_is_warned_of(run: Run) -> None:

@@ -120,7 +120,7 @@ def test_published_ranks_hold_only_as_far_as_the_weights(ecdbench: Benchmark, pu
 
 
 def test_figures_4_to_7(ecdbench: Benchmark, published: list[Result]) -> None:
-    found = {chart.key: chart.data["traces"] for chart in charts(ecdbench, published, load_models("models"))}
+    found = {chart.key: chart.figure["traces"] for chart in charts(ecdbench, published, load_models("models"))}
     assert [len(trace["y"]) for trace in found["figure4"]] == [30] * 4
     assert [trace["name"] for trace in found["figure5"]] == ["closed-source, n = 22", "open-source, n = 8"]
     closed, opened = (dict(zip(trace["x"], trace["y"], strict=True)) for trace in found["figure5"])

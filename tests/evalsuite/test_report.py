@@ -150,20 +150,22 @@ def test_sections_follow_the_tables_and_charts_stand_with_theirs() -> None:
 
 def test_charts_show_the_figures_of_the_tables() -> None:
     content = make_content()
-    charts = {chart.key: chart.data for section in content.sections for chart in section.charts}
+    charts = {chart.key: chart.figure["data"] for section in content.sections for chart in section.charts}
     cells = content.tally.scores
     own = [cell for cell in cells if cell.language == "zh" and cell.dimension == "empathy"]
-    panel = next(p for p in charts["scores-zh"]["panels"] if p["title"] == "Empathy")
-    assert [point[1:4] for point in panel["marks"][0]["points"]] == [
-        [s.estimate.mean, s.estimate.low, s.estimate.high] for s in own
-    ]
-    assert charts["scores-zh"]["rows"] == [s.supporter for s in own]
-    judge, majority = charts["agreement-en"]["panels"][0]["marks"]
-    assert judge["points"][0][:4] == pytest.approx([0, 61, 50, 71]) and majority["points"][0][:4] == [0, 42, None, None]
-    shares = [series["values"] for series in charts["distribution-0"]["series"]]
+    dots = charts["scores-zh"][list(RUBRIC.dimensions).index("empathy")]
+    assert [text.partition(":")[0] for text in dots["text"]] == [s.supporter for s in own]
+    assert dots["x"] == [s.estimate.mean for s in own]
+    above, below = dots["error_x"]["array"], dots["error_x"]["arrayminus"]
+    assert above == [s.estimate.high - s.estimate.mean for s in own]  # type: ignore[operator]
+    assert below == [s.estimate.mean - s.estimate.low for s in own]  # type: ignore[operator]
+    judge, majority = charts["agreement-en"][:2]
+    assert [judge["x"][0], judge["error_x"]["arrayminus"][0], judge["error_x"]["array"][0]] == pytest.approx([61, 11, 10])
+    assert [majority["x"][0], majority["error_x"]["arrayminus"][0], majority["error_x"]["array"][0]] == [42, 0, 0]
+    shares = [trace["x"] for trace in charts["distribution-0"]]
     assert [sum(column) for column in zip(*shares, strict=True)] == pytest.approx([100] * 7)
-    assert charts["distribution-0"]["series"][-1]["name"] == "unreadable"
-    assert sum(sum(series["values"]) for series in charts["terminations"]["series"]) == len(content.tally.dialogues)
+    assert charts["distribution-0"][-1]["name"] == "unreadable"
+    assert sum(sum(trace["x"]) for trace in charts["terminations"]) == len(content.tally.dialogues)
 
 
 def test_native_mode_shows_agreement_over_readable_verdicts() -> None:
@@ -176,7 +178,7 @@ def test_native_mode_shows_agreement_over_readable_verdicts() -> None:
         "majority_acc_soft": 0.7,
     }
     (chart,) = agreement_charts({"en": {"fluency": figures}}, RUBRIC, "native", False)
-    assert [panel["marks"][0]["points"][0][1] for panel in chart.data["panels"]] == [80, 90]
+    assert [trace["x"] for trace in chart.figure["data"] if trace["name"] == "judge"] == [[80], [90]]
 
 
 def test_no_agreement_no_judgements_no_config(tmp_path: Path) -> None:
@@ -289,19 +291,20 @@ def test_gold_charts_count_verdicts_by_gold_and_measure_calibration() -> None:
     judgements, gold = zip(*pairs, strict=True)
     (confused,) = confusion_charts(confusion(judgements, gold, RUBRIC.scales), RUBRIC, synthetic=False)
     (calibrated,) = calibration_charts(calibration(judgements, gold), synthetic=False)
-    (skill, pooled) = confused.data["panels"]
-    assert (skill["title"], skill["x"], skill["y"]) == ("Skill", ["0", "1", "2", "3", "4", "–"], ["0", "1", "2", "3", "4"])
+    (skill, pooled) = confused.figure["data"]
+    assert confused.figure["layout"]["annotations"][0]["text"] == "<b>Skill</b>"
+    assert (skill["x"], skill["y"]) == (["0", "1", "2", "3", "4", "–"], ["0", "1", "2", "3", "4"])
     expected = [[0] * 6 for _ in range(5)]
     expected[3][3] = expected[2][3] = expected[4][4] = expected[0][5] = 1  # 1.5 counts as 2
-    assert skill["counts"] == expected == pooled["counts"]
-    assert skill["shares"][1] == [0] * 6 and skill["shares"][4][4] == 1
-    (panel,) = calibrated.data["panels"]
-    assert panel["title"] == "English, n = 3"
-    sure, unsure = panel["points"][1], panel["points"][0]
-    assert sure[:2] == [88, 50] and sure[4] == 2 and unsure[:2] == [60, 100] and unsure[4] == 1
+    assert skill["customdata"] == expected == pooled["customdata"]
+    assert skill["z"][1] == [0] * 6 and skill["z"][4][4] == 1
+    points = calibrated.figure["data"][1]
+    assert calibrated.figure["layout"]["annotations"][0]["text"] == "<b>English, n = 3</b>"
+    assert list(zip(points["x"], points["y"], points["text"], strict=True)) == [(60, 100, "n = 1"), (88, 50, "n = 2")]
     # Wilson, one hit of two: (1 ± 1.96 √(1/2 + 1.96²/4)·… )/(…) by hand: centre 1/2, half width z/(2√(n + z²))
     half = 100 * 1.959964 / (2 * (2 + 1.959964**2) ** 0.5)
-    assert sure[2:4] == pytest.approx([50 - half, 50 + half], abs=0.01)
+    assert points["error_y"]["arrayminus"][1] == pytest.approx(half, abs=0.01)
+    assert points["error_y"]["array"][1] == pytest.approx(half, abs=0.01)
 
 
 def test_transcript_rows_hold_mean_scores_for_the_filter(tmp_path: Path) -> None:
@@ -359,8 +362,8 @@ def test_scores_of_the_filter_and_tones_of_the_heat_map(
         HumanScore(dialogue_id=f"d{n}", annotator="a", dimension=names[0], value=g, **shared) for n, (g, _) in enumerate(pairs)
     ]
     (chart,) = confusion_charts(confusion(verdicts, gold, rubric.scales), rubric, synthetic=False)
-    panel = chart.data["panels"][0]
-    for score, counts, shares in zip(range(5), panel["counts"], panel["shares"], strict=True):
+    panel = chart.figure["data"][0]
+    for score, counts, shares in zip(range(5), panel["customdata"], panel["z"], strict=True):
         own = [verdict for wanted, verdict in pairs if wanted == score]
         assert counts == [own.count(verdict) for verdict in (0, 1, 2, 3, 4, None)]
         assert shares == pytest.approx([count / max(len(own), 1) for count in counts], abs=0.00051)

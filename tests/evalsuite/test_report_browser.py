@@ -14,9 +14,15 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
+from data_prep.cards.figure import write_figure
+from data_prep.cards.stats import Bar
+from evalsuite.fdaef.figures import write_page
 from evalsuite.report import report, transcripts
+from evalsuite.report.charts import Chart
+from evalsuite.report.content import content_of
 from evalsuite.report.report import PLUMBING, write_report
-from tests.generated_report import INJECTIONS, NO_CONTROL, make_content
+from evalsuite.runs.folder import open_run
+from tests.generated_report import INJECTIONS, NO_CONTROL, make_content, write_run
 
 pytestmark = pytest.mark.browser
 
@@ -32,6 +38,9 @@ FLAGS = (
     "--disable-sync",
     "--window-size=1280,900",
 )
+
+
+CHARTS = "return [...document.querySelectorAll('.plot')].map((plot) => plot.dataset.chart)"
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +116,32 @@ def test_opens_without_errors_and_draws_every_chart(page: webdriver.Chrome) -> N
     assert PLUMBING in text_of(page, ".banner p")
     assert page.execute_script("return document.documentElement.scrollWidth <= window.innerWidth")
     no_errors(page)
+
+
+def test_curves_are_drawn_too(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    write_run(tmp_path, "emoharbor")
+    with open_run(tmp_path) as run:
+        opened(browser, write_report(tmp_path, content_of(run))["html"])
+    for plot in browser.find_elements(By.CSS_SELECTOR, ".plot"):
+        browser.execute_script("arguments[0].scrollIntoView()", plot)
+        until(browser, f"return document.querySelector('[data-chart=\"{plot.get_attribute('data-chart')}\"] svg') !== null")
+    shown = {name.partition("-")[0]: name for name in browser.execute_script(CHARTS)}
+    assert {"survival", "trends"} < set(shown)
+    for name in (shown["survival"], shown["trends"]):
+        assert browser.find_elements(By.CSS_SELECTOR, f"[data-chart='{name}'] .scatterlayer .trace path.js-line")
+    no_errors(browser)
+
+
+def test_the_pages_of_cards_and_of_ecdbench_draw_what_they_hold(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    bars = [Bar(("Work",), (1, 0, 1)), Bar(("Work", "Leaving"), (1, 0, 1))]
+    write_figure(tmp_path / "cards.html", bars, [], ["c.jsonl"])
+    box = {"traces": [{"type": "box", "y": [1, 2, 4], "tone": "accent"}], "layout": {"yaxis": {"range": [0, 5]}}}
+    write_page(tmp_path / "ecdbench.html", "ECDBench", [Chart("figure4", "Scores", "Made up.", "", box)], [])
+    sunburst, bar, box_plot = "#sunburst .sunburstlayer path.surface", "#bars .bars path", ".boxlayer path.box"
+    for page, drawn in (("cards", sunburst), ("cards", bar), ("ecdbench", box_plot)):
+        browser.get((tmp_path / f"{page}.html").as_uri())
+        until(browser, f"return document.querySelector('{drawn}') !== null")
+    no_errors(browser)
 
 
 @stored_either_way

@@ -196,7 +196,7 @@ def test_matrices_have_each_dimensions_own_scores_and_are_not_pooled() -> None:
     same = {key: FED.scales["overall"] for key in FED.dimensions}
     assert POOLED in confusion(judged(), gold, same)["en"]
     (chart,) = confusion_charts(confusion(judged(), gold, FED.scales), FED, synthetic=False)
-    assert [panel["x"] for panel in chart.data["panels"]] == [
+    assert [trace["x"] for trace in chart.figure["data"]] == [
         ["0", "1", "2", "–"],
         ["0", "1", "–"],
         ["0", "1", "2", "3", "4", "–"],
@@ -207,7 +207,7 @@ def test_tables_charts_and_transcripts_show_each_scale() -> None:
     table = distributions(judged(), FED)
     assert [row[2:-2] for row in table.rows] == [(0, 1, 0, None, None), (0, 1, None, None, None), (0, 1, 0, 0, 0)]
     (chart,) = distribution_charts(table, FED)
-    assert [series["values"] for series in chart.data["series"]] == [[0, 0, 0], [100, 100, 100], *[[0, 0, 0]] * 3]
+    assert [trace["x"] for trace in chart.figure["data"]] == [[0, 0, 0], [100, 100, 100], *[[0, 0, 0]] * 3]
     data = transcripts(Tally([TALK], judged(), FED), {}, {})
     assert [about["scores"] for about in data["dimensions"]] == [[0, 1, 2], [0, 1], [0, 1, 2, 3, 4]]
     assert data["dimensions"][0]["levels"] == {"en": ["dull", "", "lively"]}

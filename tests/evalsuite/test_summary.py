@@ -155,7 +155,7 @@ def test_what_was_refused_or_lost_is_not_called_unreadable() -> None:
     assert table.rows[0] == ("en", "Fluency", 0, 0, 0, 0, 1, 1, 1, 1, 1, 5, 1)
     three = distributions([broken, unread, missing("d", "infrastructure")], RUBRIC)
     (chart,) = distribution_charts(three, RUBRIC)
-    assert [(s["name"], s["values"][0]) for s in chart.data["series"]][4:] == [
+    assert [(trace["name"], trace["x"][0]) for trace in chart.figure["data"]][4:] == [
         ("4", pytest.approx(100 / 3)),
         ("unreadable", pytest.approx(100 / 3)),
         ("lost", pytest.approx(100 / 3)),

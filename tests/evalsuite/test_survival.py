@@ -126,11 +126,7 @@ def test_tables_and_charts_hold_the_same() -> None:
     assert [row[:3] for row in shown.rows] == [("a", 2, 1), ("b", 1, None)] and shown.rows[1][4] is None
     assert verdicts.rows[0][:2] == ("en", "a / b")
     (chart,) = survival_charts(found)
-    assert chart.after == shown.key and chart.data["step"] and chart.data["bands"]
-    assert [point[:2] for point in chart.data["panels"][0]["series"][0]["points"]] == [
-        [0, 100.0],
-        [1, 50.0],
-        [2, 50.0],
-        [3, 50.0],
-    ]
+    band, line, *other = chart.figure["data"]
+    assert chart.after == shown.key and line["line"]["shape"] == "hv" and band["fill"] == "toself" and len(other) == 1
+    assert (line["x"], line["y"]) == ([0, 1, 2, 3], [100.0, 50.0, 50.0, 50.0])
     assert as_json(found, tests)["curves"][0]["steps"][0]["survival"] == 0.5

@@ -94,10 +94,13 @@ def test_tables_and_charts() -> None:
     assert means.columns == ("supporter", "dimension", "round 1", "round 2", "round 3")
     assert [row[1] for row in means.rows] == ["Care", "Clarity", "average"] == [row[1] for row in slopes.rows]
     (chart,) = trend_charts(found, RUBRIC)
-    assert chart.after == slopes.key and [panel["title"] for panel in chart.data["panels"]] == ["Care", "Clarity", "Average"]
-    assert chart.data["panels"][0]["bars"] == [[1, 5], [2, 4], [3, 2]]
-    assert [point[0] for point in chart.data["panels"][0]["series"][0]["points"]] == [1, 2, 3]
-    orjson.dumps(chart.data)
+    titles = [title["text"] for title in chart.figure["layout"]["annotations"]]
+    assert chart.after == slopes.key and titles == ["<b>Care</b>", "<b>Clarity</b>", "<b>Average</b>"]
+    first = [trace for trace in chart.figure["data"] if trace["xaxis"] == "x"]
+    bars, line = first[0], first[-1]
+    assert list(zip(bars["x"], bars["text"], strict=True)) == [(1, "5 dialogues"), (2, "4 dialogues"), (3, "2 dialogues")]
+    assert list(bars["y"]) == [100, 80, 40] and line["x"] == [1, 2, 3]
+    orjson.dumps(chart.figure)
     assert trends(given()[0], [make_judgement("d0", "care", 5)], RUBRIC) == []
 
 
