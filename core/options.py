@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -16,17 +15,17 @@ console = Console()
 T = TypeVar("T", bound=str)
 
 
+def choice(option: str, text: str, known: tuple[T, ...]) -> T:
+    """What an option names, one of the `known`. Raises `UserError` with near ones."""
+    for name in known:
+        if text == name:
+            return name
+    raise UserError(f"{option}: unknown {option.removeprefix('--')} {text!r}: {near(text, known)}")
+
+
 def writes(*files: str) -> Writes:
     """What a step writes into --out: files of these patterns, and its manifest."""
     return Writes((*files, "manifest.json"))
-
-
-def one_of(option: str, text: str, choices: Sequence[T]) -> T:
-    """The choice that an option names. Raises `UserError` for another."""
-    for choice in choices:
-        if text == choice:
-            return choice
-    raise UserError(f"{option}: unknown {option.removeprefix('--')} {text!r}: {near(text, choices)}")
 
 
 SourceOption = Annotated[

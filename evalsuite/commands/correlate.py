@@ -9,7 +9,7 @@ from typing import Annotated, get_args
 import typer
 
 from core.errors import UserError
-from core.options import one_of
+from core.options import choice
 from core.paths import IN_FILE
 from core.rubrics import known_rubric, load_rubric
 from data_prep.scores.human import read_dialogues
@@ -86,13 +86,13 @@ def correlate(
     on cards made of the same situations, have the supporters answer the situations' own dialogues (`esc-eval respond`, then
     `esc-eval metrics --judgements-out`), and give all of it here with --pair-by system --sample source.
     """
-    figure, levels = value_of(value), LEVELS if level is None else (one_of("--level", level, LEVELS),)
-    pairing = Pairing(one_of("--pair-by", pair_by, get_args(PairBy)), one_of("--sample", sample, get_args(SampleBy)))
+    figure, levels = value_of(value), LEVELS if level is None else (choice("--level", level, LEVELS),)
+    pairing = Pairing(choice("--pair-by", pair_by, get_args(PairBy)), choice("--sample", sample, get_args(SampleBy)))
     if not dialogues:
-        for option, choice in {"--pair-by": pair_by, "--sample": sample, "--level": level}.items():
-            if choice in _FROM_DIALOGUES:
+        for option, text in {"--pair-by": pair_by, "--sample": sample, "--level": level}.items():
+            if text in _FROM_DIALOGUES:
                 what = "what sample and system a dialogue belongs to is in the dialogues"
-                raise UserError(f"{option} {choice}: {what}: give --dialogues")
+                raise UserError(f"{option} {text}: {what}: give --dialogues")
         levels = ("dataset",)
     verdicts, scores = judgements_of(judgements), of_annotators(gold_scores_of(gold), annotator or [])
     names = {verdict.rubric for verdict in verdicts} | {score.rubric for score in scores}

@@ -56,8 +56,10 @@ def discriminate(
     if scores is not None:
         if value != "value":
             raise UserError("--value: belongs to --run; a sheet of scores has one score a row")
-        found = discrimination.discriminate(*discrimination.read_ratings(scores))
-        deliver("discriminate", found.figures(), against(discrimination_tables.tables(found), versus), out, as_json)
+        discriminated = discrimination.discriminate(*discrimination.read_ratings(scores))
+        deliver(
+            "discriminate", discriminated.figures(), against(discrimination_tables.tables(discriminated), versus), out, as_json
+        )
         return
     assert run is not None
     records = read_run(run.name, run)

@@ -136,12 +136,12 @@ def _chosen(paths: list[Path], resolved: Resolved, limit: int | None) -> list[Di
     A limit draws: files are sorted by supporter, so the first ones would be those of one supporter. Dialogues that a lost
     server cut off are left out, since no judge is asked about them.
     """
-    found = [d for d in read_dialogues(paths) if d.exchanges and not d.lost]
+    answered = [d for d in read_dialogues(paths) if d.exchanges and not d.lost]
     chosen = []
     for language in resolved.config.languages:
-        own = [dialogue for dialogue in found if dialogue.language == language]
-        count = len(own) if limit is None else min(limit, len(own))
-        chosen += [own[place] for place in sorted(random.Random(0).sample(range(len(own)), count))]
+        of_language = [dialogue for dialogue in answered if dialogue.language == language]
+        count = len(of_language) if limit is None else min(limit, len(of_language))
+        chosen += [of_language[place] for place in sorted(random.Random(0).sample(range(len(of_language)), count))]
     if not chosen:
         raise UserError(f"{', '.join(map(str, paths))}: no dialogue with an answer in {', '.join(resolved.config.languages)}")
     return chosen
@@ -171,12 +171,12 @@ def _tables(
     value: Value,
 ) -> list[Table]:
     """Every table that the judgements give."""
-    given = dialogues, judgements, rubric
-    shifts = checks.asking_shifts(*given, value)
-    effects = injected.injection_effects(*given, value)
+    asked = dialogues, judgements, rubric
+    shifts = checks.asking_shifts(*asked, value)
+    effects = injected.injection_effects(*asked, value)
     return [
-        checks.length_table(checks.length_effects(*given, value), rubric),
-        sharing_table(sharings(*given, specs, value)),
+        checks.length_table(checks.length_effects(*asked, value), rubric),
+        sharing_table(sharings(*asked, specs, value)),
         *([checks.asking_table(shifts, rubric)] if shifts else []),
-        *(injected.injection_tables(effects, list(injected.injection_kinds(*given, value)), rubric) if effects else []),
+        *(injected.injection_tables(effects, list(injected.injection_kinds(*asked, value)), rubric) if effects else []),
     ]

@@ -12,7 +12,7 @@ import typer
 
 from core.errors import UserError
 from core.masking import problem_of
-from core.options import one_of
+from core.options import choice
 from core.paths import IN_FILE, IN_NAME, Reads, Writes
 from evalsuite.runs.config import EvalConfig, load_config
 from evalsuite.runs.resolved import Resolved, resolve_config
@@ -74,7 +74,7 @@ EndpointOption = Annotated[
 
 def value_of(text: str) -> Value:
     """What --value says."""
-    return one_of("--value", text, get_args(Value))
+    return choice("--value", text, get_args(Value))
 
 
 @dataclass(kw_only=True)

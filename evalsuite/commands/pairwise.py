@@ -7,7 +7,7 @@ from typing import Annotated, get_args
 
 import typer
 
-from core.options import one_of
+from core.options import choice
 from core.paths import IN_FILE
 from data_prep.scores.human import read_comparisons
 from evalsuite.commands.options import out_tables
@@ -41,5 +41,5 @@ def pairwise(
     system was shown in matters, and how far annotators agree.
     """
     choices = choices_of(read_comparisons(table))
-    tables = win_rate_tables(choices, one_of("--mode", mode, get_args(Mode)), WORDS, TITLES)
+    tables = win_rate_tables(choices, choice("--mode", mode, get_args(Mode)), WORDS, TITLES)
     deliver("pairwise", plain(tables), tables, out, as_json)

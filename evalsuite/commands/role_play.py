@@ -11,7 +11,7 @@ from rich.console import Console
 
 from core.errors import UserError
 from core.files import check_unique, write_jsonl
-from core.options import one_of
+from core.options import choice
 from core.paths import IN_FILE, IN_NAME, Reads, Verbs, Writes
 from core.prompts import load_pack
 from core.records import LOST, Dialogue, Preference, RoleCard
@@ -175,7 +175,7 @@ def pairwise(
         answers = given_answers(read_preferences([preferences]))
         _show(
             "pairwise",
-            pairwise_tables(answers, given, one_of("--mode", mode or "native", get_args(Mode))),
+            pairwise_tables(answers, given, choice("--mode", mode or "native", get_args(Mode))),
             Path(out) / "tables",
             as_json,
         )

@@ -36,15 +36,15 @@ def trajectories(
     records = read_run(run.name, run)
     curves, tests = survival.curves(records.dialogues), survival.log_ranks(records.dialogues)
     judgements = [*records.judgements, *read_turn_judgements(run)]
-    found = trends.trends(records.dialogues, judgements, records.rubric, value_of(value))
+    by_round = trends.trends(records.dialogues, judgements, records.rubric, value_of(value))
     usage, timing = (
         read_object(path, f"a run's {name}") if (path := run / f"{name}.json").exists() else {} for name in ("usage", "timing")
     )
     costs = dialogue_costs.dialogue_costs(records.dialogues, usage, timing)
-    tables = [*survival.tables(curves, tests), *trends.tables(found, records.rubric), dialogue_costs.table(costs)]
+    tables = [*survival.tables(curves, tests), *trends.tables(by_round, records.rubric), dialogue_costs.table(costs)]
     figures = {
         "survival": survival.as_json(curves, tests),
-        "trends": trends.as_json(found),
+        "trends": trends.as_json(by_round),
         "costs": [cost._asdict() for cost in costs],
     }
     deliver("trajectories", figures, against(tables, versus), out, as_json)
