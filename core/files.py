@@ -200,8 +200,8 @@ def explain(error: ValidationError) -> str:
     message = {"extra_forbidden": "unknown field", "model_type": "expected a JSON object"}.get(first["type"], first["msg"])
     message = " ".join(message.removeprefix("Value error, ").split())
     if first["type"] not in {"missing", "extra_forbidden"} and isinstance(first["input"], str | int | float):
-        given = str(first["input"])
-        message += "" if "://" in given and problem_of(given) else f" (got {given[:60]!r})"  # a password is not repeated
+        value = str(first["input"])
+        message += "" if "://" in value and problem_of(value) else f" (got {value[:60]!r})"  # a password is not repeated
     return f"{field}: {message}" + (f" (and {len(more)} more)" if more else "")
 
 
@@ -290,14 +290,13 @@ def _line_of(path: Path, location: tuple[int | str, ...]) -> str:
     node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
     line = node.start_mark.line if node is not None else 0
     for part in location:
+        children = {}
         if isinstance(node, yaml.MappingNode):
-            found = [(key, value) for key, value in node.value if str(key.value) == str(part)]
-        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-            found = [(node.value[part], node.value[part])]
-        else:
-            found = []
-        if not found:
+            children = {str(key.value): (key, value) for key, value in node.value}
+        elif isinstance(node, yaml.SequenceNode):
+            children = {str(index): (item, item) for index, item in enumerate(node.value)}
+        if str(part) not in children:
             break
-        key, node = found[0]
+        key, node = children[str(part)]
         line = key.start_mark.line
     return f":{line + 1}"

@@ -124,12 +124,12 @@ class Verbs(typer.Typer):
 
         def add(verb: F) -> F:
             @functools.wraps(verb)
-            def checked(**given: Any) -> Any:
-                options = path_options(verb, given)
+            def checked(**arguments: Any) -> Any:
+                options = path_options(verb, arguments)
                 check(options)
                 token = RUNNING.set(options)
                 try:
-                    return verb(**given)
+                    return verb(**arguments)
                 finally:
                     RUNNING.reset(token)
 
@@ -139,20 +139,20 @@ class Verbs(typer.Typer):
         return add
 
 
-def path_options(verb: Callable[..., Any], given: Mapping[str, Any]) -> tuple[PathOption, ...]:
+def path_options(verb: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[PathOption, ...]:
     """The path options that a verb declares, with the values given."""
-    found = []
+    options = []
     for parameter, hint in get_type_hints(verb, include_extras=True).items():
         metadata = getattr(hint, "__metadata__", ())
         for role in metadata:
             if isinstance(role, Reads | Writes):
-                found.append(PathOption(parameter, _name(parameter, metadata), role, _texts(given.get(parameter))))
-    return tuple(found)
+                options.append(PathOption(parameter, _name(parameter, metadata), role, _texts(arguments.get(parameter))))
+    return tuple(options)
 
 
 def _name(parameter: str, metadata: Sequence[Any]) -> str:
     """`--out`, or `FILE` of an argument that its help calls `FILE...`."""
-    info = next(each for each in metadata if isinstance(each, typer.models.ParameterInfo))
+    info = next(item for item in metadata if isinstance(item, typer.models.ParameterInfo))
     if isinstance(info, typer.models.ArgumentInfo):
         return (info.metavar or parameter.upper()).split()[-1].rstrip("….")
     spelled = [text for text in (info.default, *(info.param_decls or ())) if isinstance(text, str)]

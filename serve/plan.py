@@ -293,14 +293,14 @@ def _unresolved(spec: ModelSpec, notes: list[str]) -> str:
 def _adapter(spec: ModelSpec, place: str, resolve: bool, notes: list[str]) -> Path:
     """An adapter's folder. Hub adapters are downloaded: their rank is needed, and vLLM takes no revision for one."""
     try:
-        found = local_path(place, f"model {spec.name}: adapter")
+        folder = local_path(place, f"model {spec.name}: adapter")
     except UserError as error:
         if resolve:
             raise
         notes.append(str(error))
         return place_of(place).absolute()
-    if found is not None:
-        return found
+    if folder is not None:
+        return folder
     return download(spec, place, spec.adapter_revision, ["adapter_*", TRAINING]) if resolve else Path(place)
 
 

@@ -98,5 +98,5 @@ def _codes(body: dict[str, Any] | None) -> Iterator[str]:
     inner = [error.get(name) for name in ("innererror", "metadata")] if isinstance(error, dict) else []
     for part in (body, error, *inner):
         if isinstance(part, dict):
-            found = (part.get(name) for name in ("code", "type", "error_type", "error_code", "status"))
-            yield from (str(code) for code in found if isinstance(code, str | int))
+            codes = (part.get(name) for name in ("code", "type", "error_type", "error_code", "status"))
+            yield from (str(code) for code in codes if isinstance(code, str | int))

@@ -273,4 +273,4 @@ def _fingerprints(config: RunConfig, scored: Judged) -> dict[str, str]:
         fingerprints |= {name: records.sha256 for name, records in people.items() if records}
     if gold := config.gold:
         fingerprints["gold set"] = gold.sha256
-    return fingerprints | {"prompts": scored.prompts.fingerprint if scored.prompts else ""}
+    return fingerprints | {"prompts": scored.prompts.fingerprint}

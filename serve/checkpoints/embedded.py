@@ -69,8 +69,8 @@ def materialise(cache: Path | None = None, name: str = DEFAULT) -> Path:
 
 def _weights(model: Embedded) -> Path:
     """The GGUF file, found without importing its package (whose own imports need a compiler), with its hash checked."""
-    found = importlib.util.find_spec(model.package)
-    places = list(found.submodule_search_locations or []) if found else []
+    package = importlib.util.find_spec(model.package)
+    places = list(package.submodule_search_locations or []) if package else []
     path = next((p for place in places if (p := Path(place) / model.file).is_file()), None)
     if path is None:
         raise UserError(f"the embedded model's package {model.package} is not installed: run `make setup`")

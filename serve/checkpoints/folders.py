@@ -6,7 +6,8 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def build_once(folder: Path, made_from: dict[str, Any], build: Callable[[Path], 
     sha256 of every file. A lock file keeps two processes from building the same folder. One that was killed while
     building loses the lock and leaves only a temporary folder, which the next one removes.
     """
-    try:
+    with _writing(f"the model cache {folder.parent}", "free some space or set ESC_EVAL_CACHE"):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.parent / f".{folder.name}.lock", fallback_to_soft=False):
             problem = manifest_problem(folder, made_from)
@@ -58,13 +59,17 @@ def build_once(folder: Path, made_from: dict[str, Any], build: Callable[[Path], 
             finally:
                 for leftover in folder.parent.glob(f".{folder.name}.*.tmp"):
                     shutil.rmtree(leftover, ignore_errors=True)
+    return folder
+
+
+@contextmanager
+def _writing(what: str, advice: str) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         if error.errno is None:  # not the operating system's: transformers raises OSError for its own complaints
             raise
-        raise UserError(
-            f"cannot write the model cache {folder.parent}: {error.strerror or error}; free some space or set ESC_EVAL_CACHE"
-        ) from error
-    return folder
+        raise UserError(f"cannot write {what}: {error.strerror}; {advice}") from error
 
 
 def manifest_problem(folder: Path, made_from: dict[str, Any]) -> str | None:
@@ -93,19 +98,13 @@ def build_folder(dst: Path, src: Path, made_from: dict[str, Any], build: Callabl
     dst = dst.absolute()
 
     def guarded(target: Path) -> None:
-        try:
+        with _writing(str(dst), "nothing of it is kept"):
             build(target)
-        except OSError as error:
-            if error.errno is None:  # not the operating system's: transformers raises OSError for its own complaints
-                raise
-            raise UserError(f"cannot write {dst}: {error.strerror}; nothing of it is kept") from error
 
-    try:
+    with _writing(str(dst), "choose another folder"):
         dst.parent.mkdir(parents=True, exist_ok=True)
         if dst.is_dir() and not any(dst.iterdir()):
             dst.rmdir()
-    except OSError as error:
-        raise UserError(f"cannot write {dst}: {error.strerror}") from error
     if not os.access(dst.parent, os.W_OK | os.X_OK):
         raise UserError(f"cannot write {dst}: no permission to write in {dst.parent}")
     if dst.exists():

@@ -156,7 +156,7 @@ def _llama_config(
         kinds[_kind(name)].add(_order(name)[0])
     layers = facts.num_hidden_layers if facts else max(map(max, kinds.values())) + 1
     chosen_layers = facts is None and config.get("layers_to_transform") is not None
-    everywhere = not chosen_layers and all(len(found) == layers for found in kinds.values())
+    everywhere = not chosen_layers and all(len(numbers) == layers for numbers in kinds.values())
     return config | {
         "target_modules": sorted(kinds if everywhere else renamed),
         "exclude_modules": None,
@@ -173,7 +173,7 @@ def _pattern(values: dict[str, Any], default: Any) -> dict[str, Any]:
     by_kind: dict[str, set[Any]] = defaultdict(set)
     for name, value in values.items():
         by_kind[_kind(name)].add(value)
-    short = {kind: found.copy().pop() for kind, found in sorted(by_kind.items()) if len(found) == 1}
+    short = {kind: next(iter(several)) for kind, several in sorted(by_kind.items()) if len(several) == 1}
     long = {re.escape(name): value for name, value in values.items() if _kind(name) not in short}
     return {key: value for key, value in {**short, **long}.items() if value != default}
 

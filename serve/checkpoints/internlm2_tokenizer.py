@@ -88,8 +88,8 @@ def convert_tokenizer(src: Path, dst: Path, vocab_size: int) -> int | None:
         **({"model_max_length": length} if isinstance(length, int) else {}),
     ).save_pretrained(dst)
     _check_parity(src, AutoTokenizer.from_pretrained(dst), reference, decode, probes)
-    found: int | None = tokenizer.token_to_id(IM_END)
-    return found
+    end_of_turn: int | None = tokenizer.token_to_id(IM_END)
+    return end_of_turn
 
 
 def _content(token: Any) -> str:
@@ -97,12 +97,12 @@ def _content(token: Any) -> str:
 
 
 def _chat_template(src: Path, settings: dict[str, Any]) -> str:
-    file, given = src / "chat_template.jinja", settings.get("chat_template")
+    file, template = src / "chat_template.jinja", settings.get("chat_template")
     if file.is_file():
         return file.read_text(encoding="utf-8")
-    if isinstance(given, list):  # several named ones
-        given = next((entry["template"] for entry in given if entry.get("name") == "default"), None)
-    return str(given) if given else CHATML
+    if isinstance(template, list):  # several named ones
+        template = next((entry["template"] for entry in template if entry.get("name") == "default"), None)
+    return str(template) if template else CHATML
 
 
 def _from_sentencepiece(
@@ -130,10 +130,10 @@ def _from_sentencepiece(
         cut = re.compile("|".join(re.escape(name) for name in sorted(names, key=len, reverse=True)))
         ids: list[int] = []
         at = 0
-        for found in cut.finditer(text):
-            ids += processor.encode(text[at : found.start()])
-            ids.append(names[found[0]])
-            at = found.end()
+        for token in cut.finditer(text):
+            ids += processor.encode(text[at : token.start()])
+            ids.append(names[token[0]])
+            at = token.end()
         return ids + list(processor.encode(text[at:]))
 
     texts = [p.piece.replace(SPACE, " ") for i, p in enumerate(proto.pieces) if p.type == NORMAL and i not in added]

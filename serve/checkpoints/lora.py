@@ -89,11 +89,11 @@ def module_pairs(path: Path) -> dict[str, dict[str, Stored]]:
     modules: dict[str, dict[str, Stored]] = {}
     foreign = []
     for name, stored in stored_tensors([path]).items():
-        found = _NAME.fullmatch(name)
-        if found is None or len(stored.shape) != 2:
+        match = _NAME.fullmatch(name)
+        if match is None or len(stored.shape) != 2:
             foreign.append(name)
         else:
-            modules.setdefault(found[1], {})[found[2]] = stored
+            modules.setdefault(match[1], {})[match[2]] = stored
     if foreign:
         raise UserError(
             f"{path}: only the matrices lora_A and lora_B of linear layers can be merged, not embeddings, biases, magnitudes "

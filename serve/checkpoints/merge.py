@@ -1,10 +1,13 @@
-"""LoRA adapters: what can be served, and merging one into a copy of its base.
+"""Merging a LoRA adapter into a copy of its base.
 
 On GPUs vLLM serves many adapters beside one base. On CPU that path runs several times slower than a plain model, so there an
 adapter is merged into its own copy of the (small) base.
 
-Merging adds scale·B·A to each adapted weight and copies everything else as bytes, tensor by tensor: neither torch nor the
-memory to hold the model is needed.
+Merging adds scale·B·A to each adapted weight and copies everything else as bytes, tensor by tensor: shards, names and configs
+stay, any layout will do, and neither torch nor memory for the model is needed. PEFT's `merge_and_unload` gives the same
+numbers, but it holds the whole model and writes every file anew, through a class that transformers has to know. Peak memory
+for a base of 2.9 GiB (1.6B, bf16, rank 16 on all linear layers, two CPU cores): 0.4 GiB in 114 s here, 3.5 GiB in 134 s with
+PEFT. For a 14B that makes about 28 GiB, which a node with 64 GB has only while little else runs on it.
 """
 
 from __future__ import annotations
@@ -84,7 +87,7 @@ def _deltas(checkpoint: Path, adapter: Path, who: str = "") -> dict[str, Delta]:
     scales = module_scales(adapter / CONFIG, config, modules)
     tensors = stored_tensors(weight_files(checkpoint))
     tied = read_object(checkpoint / "config.json", "a model's config").get("tie_word_embeddings") is True
-    found: dict[str, Delta] = {}
+    deltas: dict[str, Delta] = {}
     for module, pair in modules.items():
         name, size = f"{module}.weight", (pair["B"].shape[0], pair["A"].shape[1])
         stored = tensors.get(name)
@@ -101,8 +104,8 @@ def _deltas(checkpoint: Path, adapter: Path, who: str = "") -> dict[str, Delta]:
                 f"{has}; the adapter was trained on {trained_on}"
             )
         rank, alpha = scales[module]
-        found[name] = Delta(pair["A"], pair["B"], alpha / (rank**0.5 if config.get("use_rslora") else rank))
-    return found
+        deltas[name] = Delta(pair["A"], pair["B"], alpha / (rank**0.5 if config.get("use_rslora") else rank))
+    return deltas
 
 
 def _size(shape: tuple[int, ...]) -> str:
