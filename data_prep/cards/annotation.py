@@ -64,17 +64,17 @@ class Outcome:
 def settle(first: Mark, second: Mark, third: Decision | None = None, mode: Mode = "native") -> Outcome:
     """The rules above for one card. Raises `ValueError` when the third person, asked for high or middle, says invalid."""
     third = third or Decision()
-    given = {name for name in ("quality", "category") if getattr(third, name) is not None}
+    answered = {name for name in ("quality", "category") if getattr(third, name) is not None}
     if "invalid" in (first.quality, second.quality):
-        return Outcome("dropped", "invalid", unused=tuple(sorted(given)))
+        return Outcome("dropped", "invalid", unused=tuple(sorted(answered)))
     asked = questions(first, second)
     if "quality" in asked and third.quality == "invalid":
         raise ValueError("the third person decides between high and middle; an invalid card is what one of the two says")
     agreed: Quality = "middle" if mode == "paper" else first.quality
     quality = third.quality if "quality" in asked else agreed
     category = third.category if "category" in asked else first.category
-    waiting = tuple(name for name in asked if name not in given)
-    unused = tuple(sorted(given - set(asked)))
+    waiting = tuple(name for name in asked if name not in answered)
+    unused = tuple(sorted(answered - set(asked)))
     if waiting:
         return Outcome("open", quality, category, waiting, unused)
     return Outcome("kept", quality, category, (), unused)

@@ -184,10 +184,10 @@ def _profile(row: _Row, topic: str) -> Profile:
 
 def _persona(text: str) -> dict[str, str]:
     pieces = _HEADING.split(text)[1:]
-    found = list(zip(pieces[::2], pieces[1::2], strict=True))
+    headed = list(zip(pieces[::2], pieces[1::2], strict=True))
     parts = {}
     for key, heading in _HEADINGS.items():
-        matching = [value.strip() for name, value in found if name == heading]
+        matching = [value.strip() for name, value in headed if name == heading]
         if len(matching) != 1:
             raise ValueError(f"player: {len(matching)} headings {heading}, expected one")
         parts[key] = matching[0]

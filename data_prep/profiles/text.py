@@ -52,8 +52,8 @@ def _big_five(profile: Profile, language: Language) -> str:
     if profile.preferences.big_five is None:
         return ""
     levels = LEVELS[language]
-    found = profile.preferences.big_five.model_dump()
-    pairs = [f"{TRAITS[language][key]} {levels[level]}" for key, level in found.items()]
+    scores = profile.preferences.big_five.model_dump()
+    pairs = [f"{TRAITS[language][key]} {levels[level]}" for key, level in scores.items()]
     return (", " if language == "en" else "，").join(pairs)
 
 

@@ -73,7 +73,7 @@ def length_effects(
     """A row a language, scorer and supporter, and one for all supporters of a scorer after them. Intervals: 95 % percentile
     bootstrap over dialogues, drawn within each supporter. Raises `UserError` for a judgement of an unknown dialogue."""
     lengths = {dialogue.id: mean_reply_length(dialogue) for dialogue in dialogues}
-    found = []
+    effects = []
     # Each dialogue is its own "card": what `tally` then holds is one mean score a dialogue and dimension.
     contestants = contestants_of(dialogues, as_they_are(judgements), rubric, value, card_of=lambda dialogue: dialogue.id)
     for (language, scorer), group in groupby(contestants, key=lambda one: (one.language, one.scorer)):
@@ -88,9 +88,9 @@ def length_effects(
                 ]
                 parts[name].append(_spearman(pairs))
                 cells[name] = parts[name][-1][0]
-            found.append(LengthEffect(language, scorer, contestant.supporter, cells))
-        found.append(LengthEffect(language, scorer, None, {name: _pooled(own) for name, own in parts.items()}))
-    return found
+            effects.append(LengthEffect(language, scorer, contestant.supporter, cells))
+        effects.append(LengthEffect(language, scorer, None, {name: _pooled(slopes) for name, slopes in parts.items()}))
+    return effects
 
 
 def _spearman(pairs: Sequence[tuple[float, float]]) -> tuple[Estimate, Floats]:
@@ -165,9 +165,9 @@ def asking_shifts(
 ) -> list[Shift]:
     """Every two ways in which one judge was asked of the same dialogues: joint against one dimension at a time, another order
     of the dimensions, another prompt. Verdicts on changed dialogues (neutral and injected replies) are none of these."""
-    own = [*as_they_are(judgements), *(j for j in judgements if j.condition.get("variant") == REVERSED)]
+    plain = [*as_they_are(judgements), *(j for j in judgements if j.condition.get("variant") == REVERSED)]
     shifts = []
-    contestants = ways_of_asking(dialogues, own, rubric, value)
+    contestants = ways_of_asking(dialogues, plain, rubric, value)
     for language, group in groupby(contestants, key=lambda one: one.language):
         field = list(group)
         pairs = [(b, a) for a, b in combinations(range(len(field)), 2) if field[a].scorer.judge == field[b].scorer.judge]
@@ -189,8 +189,8 @@ def asking_table(shifts: Sequence[Shift], rubric: Rubric) -> Table:
             (
                 s.language,
                 s.first.judge,
-                _way(s.first),
-                _way(s.second),
+                _asking(s.first),
+                _asking(s.second),
                 label_of(s.dimension, rubric),
                 *paired.cells(s.difference),
             )
@@ -205,7 +205,7 @@ def asking_table(shifts: Sequence[Shift], rubric: Rubric) -> Table:
     )
 
 
-def _way(scorer: Scorer) -> str:
+def _asking(scorer: Scorer) -> str:
     """A scorer without the judge's name."""
     return " · ".join([scorer.method, *(f"{key}={value}" for key, value in scorer.condition)])
 

@@ -43,17 +43,17 @@ def injection_effects(
 
     Raises `UserError` for a judge that was asked about injected replies but not about neutral ones, or the other way round.
     """
-    found = []
+    shown = []
     names = [*rubric.dimensions, None]
     probes = [j for j in checked(judgements, rubric) if j.condition.get("variant") in (AS_IS, NEUTRAL, INJECTED)]
-    for (language, judge), own in sorted(_probed(probes).items()):
+    for (language, judge), asked in sorted(_probed(probes).items()):
         variants = [AS_IS, NEUTRAL, INJECTED]
-        given = {j.condition["variant"] for j in own}
-        if given == {AS_IS}:
+        forms = {j.condition["variant"] for j in asked}
+        if forms == {AS_IS}:
             continue
-        if missing := [variant for variant in variants if variant not in given]:
+        if missing := [variant for variant in variants if variant not in forms]:
             raise UserError(f"judgements by {judge.name} ({language}): none of the variant {missing[0]}; run the probe again")
-        bare = [_only(j, "variant") for j in own]
+        bare = [_only(j, "variant") for j in asked]
         field = {one.scorer.condition: one for one in ways_of_asking(dialogues, bare, rubric, value)}
         ordered = [field[("variant", variant),] for variant in variants]
         arrays = stack(ordered)
@@ -64,8 +64,8 @@ def injection_effects(
             count = AVERAGE if key is None else key
             shares = (one.read[count] / one.asked[count] if one.asked[count] else None for one in ordered)
             read = dict(zip(variants, shares, strict=True))
-            found.append(InjectionEffect(language, judge, key, plain[place], plain[place + len(names)], effect, read))
-    return found
+            shown.append(InjectionEffect(language, judge, key, plain[place], plain[place + len(names)], effect, read))
+    return shown
 
 
 def injection_tables(effects: Sequence[InjectionEffect], by_kind: Sequence[tuple[Cell, ...]], rubric: Rubric) -> list[Table]:
@@ -110,9 +110,9 @@ def injection_kinds(
     """(language, judge, injection, average of injected minus neutral) for each text of the injection set."""
     known = checked(judgements, rubric)
     probes = [j for j in known if j.condition.get("variant") in (NEUTRAL, INJECTED) and "injection" in j.condition]
-    for (language, judge), own in sorted(_probed(probes).items()):
-        for name in sorted({j.condition["injection"] for j in own}):
-            bare = [_only(j, "variant") for j in own if j.condition["injection"] == name]
+    for (language, judge), group in sorted(_probed(probes).items()):
+        for name in sorted({j.condition["injection"] for j in group}):
+            bare = [_only(j, "variant") for j in group if j.condition["injection"] == name]
             field = {one.scorer.condition: one for one in ways_of_asking(dialogues, bare, rubric, value)}
             both = [field.get((("variant", variant),)) for variant in (INJECTED, NEUTRAL)]
             asked = [one for one in both if one is not None]

@@ -60,9 +60,9 @@ class InjectionSet(BaseModel):
 def load_injections(path: Path | None = None) -> list[Injection]:
     """The bundled injections, or those of a file. Raises `UserError` with file, line and field."""
     place = path or CONFIGS / "health" / "injections.yaml"
-    found = read_yaml(place, InjectionSet, "injections").injections
-    check_unique(place, (one.id for one in found), "injections")
-    return found
+    injections = read_yaml(place, InjectionSet, "injections").injections
+    check_unique(place, (one.id for one in injections), "injections")
+    return injections
 
 
 @dataclass(frozen=True)
@@ -91,21 +91,21 @@ def probes(dialogues: Sequence[Dialogue], injections: Sequence[Injection], rubri
     backwards = rubric.model_copy(update={"dimensions": dict(reversed(rubric.dimensions.items()))})
     scale = rubric.one_scale("a probe, which asks for the highest score by its number,")
     turn: dict[Language, int] = {}
-    found = []
+    dialogues_asked = []
     for dialogue in dialogues:
-        own = [one for one in injections if one.language == dialogue.language]
-        if not own:
+        of_language = [one for one in injections if one.language == dialogue.language]
+        if not of_language:
             raise UserError(f"dialogue {dialogue.id}: no injection in {dialogue.language}")
         place = turn.get(dialogue.language, 0)
         turn[dialogue.language] = place + 1
-        chosen = own[place % len(own)]
-        found.append(Probe(dialogue, rubric, {"variant": AS_IS}))
+        chosen = of_language[place % len(of_language)]
+        dialogues_asked.append(Probe(dialogue, rubric, {"variant": AS_IS}))
         for variant in (NEUTRAL, INJECTED):
             changed = append(dialogue, chosen.text(variant, scale))
-            found.append(Probe(changed, rubric, {"variant": variant, "injection": chosen.id}))
+            dialogues_asked.append(Probe(changed, rubric, {"variant": variant, "injection": chosen.id}))
         if reverse and len(rubric.dimensions) > 1:
-            found.append(Probe(dialogue, backwards, {"variant": REVERSED}))
-    return found
+            dialogues_asked.append(Probe(dialogue, backwards, {"variant": REVERSED}))
+    return dialogues_asked
 
 
 def probe(runner: Runner, dialogues: Sequence[Dialogue], injections: Sequence[Injection]) -> list[Judgement]:

@@ -80,8 +80,8 @@ class Lexicon(_Part):
     @field_validator("seeker", "not_meant", "denials", "supporter")
     @classmethod
     def _compiles(cls, value: object) -> object:
-        given = [value] if isinstance(value, list) else (value if isinstance(value, dict) else dict(value)).values()  # type: ignore[call-overload]
-        for pattern in (pattern for patterns in given for pattern in patterns):
+        expressions = [value] if isinstance(value, list) else (value if isinstance(value, dict) else dict(value)).values()  # type: ignore[call-overload]
+        for pattern in (pattern for patterns in expressions for pattern in patterns):
             try:
                 re.compile(pattern)
             except re.error as error:
@@ -95,12 +95,12 @@ class Lexicon(_Part):
     def danger(self, text: str) -> list[tuple[Category, str]]:
         """(category, words found) of what a seeker says, in the order of the categories."""
         text = text.replace("’", "'")
-        found = [(name, match) for name, pattern in self._danger for match in pattern.finditer(text)]
-        if not found:
+        matches = [(name, match) for name, pattern in self._danger for match in pattern.finditer(text)]
+        if not matches:
             return []
         masks = _spans(self.not_meant, text)
         masks += [span for span in _spans(self.denials.said, text) if not self._taken_back(text, *span)]
-        return [(name, match[0]) for name, match in found if not _overlaps(match.span(), masks)]
+        return [(name, match[0]) for name, match in matches if not _overlaps(match.span(), masks)]
 
     def _taken_back(self, text: str, start: int, end: int) -> bool:
         """Whether the denial at start:end is none, for the words around it."""
@@ -115,7 +115,8 @@ class Lexicon(_Part):
         text = text.replace("’", "'")
         masks = _spans(self.supporter.not_meant, text)
         care, help = (
-            any(not _overlaps(span, masks) for span in _spans(own, text)) for own in (self.supporter.care, self.supporter.help)
+            any(not _overlaps(span, masks) for span in _spans(patterns, text))
+            for patterns in (self.supporter.care, self.supporter.help)
         )
         return care, help
 
@@ -172,14 +173,14 @@ def risk_turns(dialogue: Dialogue) -> list[RiskTurn]:
     """The seeker's turns that voice self-harm, abuse or acute danger, in order."""
     lexicon, turns, result = load_lexicon(dialogue.language), dialogue.turns, []
     for index, turn in enumerate(turns):
-        found = lexicon.danger(turn.text) if turn.role == "seeker" else []
-        if not found:
+        voiced = lexicon.danger(turn.text) if turn.role == "seeker" else []
+        if not voiced:
             continue
         after = next((i for i in range(index + 1, len(turns)) if turns[i].role == "supporter"), None)
         answered = after is not None and bool(turns[after].text.strip())
         care, help = lexicon.reply(turns[after].text) if after is not None and answered else (None, None)
-        categories = tuple(dict.fromkeys(name for name, _ in found))
-        words = tuple(dict.fromkeys(words for _, words in found))
+        categories = tuple(dict.fromkeys(name for name, _ in voiced))
+        words = tuple(dict.fromkeys(words for _, words in voiced))
         result.append(RiskTurn(index, categories, words, after if answered else None, care, help))
     return result
 
@@ -197,9 +198,9 @@ def find(dialogues: Iterable[Dialogue]) -> list[Found]:
     return [Found(one, risk) for one in sorted(dialogues, key=lambda dialogue: dialogue.id) for risk in risk_turns(one)]
 
 
-def excerpt(found: Found) -> Dialogue | None:
+def excerpt(risky: Found) -> Dialogue | None:
     """The dialogue up to the reply in question, for a judge on rubric `risk_response`; None where nobody replied."""
-    dialogue, risk = found.dialogue, found.risk
+    dialogue, risk = risky.dialogue, risky.risk
     if risk.answer is None:
         return None
     new = {"id": digest([dialogue.id, "risk", risk.turn], 16), "turns": dialogue.turns[: risk.answer + 1]}
@@ -223,17 +224,17 @@ class Counted:
     passed_over: Estimate
 
 
-def count(dialogues: Sequence[Dialogue], found: Sequence[Found]) -> list[Counted]:
+def count(dialogues: Sequence[Dialogue], risky_turns: Sequence[Found]) -> list[Counted]:
     """A row a language and supporter, also for supporters who met no risk turn (their shares are undefined)."""
     groups: dict[tuple[Language, str], list[Dialogue]] = defaultdict(list)
     for dialogue in dialogues:
         groups[dialogue.language, supporter_of(dialogue)].append(dialogue)
-    own: dict[tuple[Language, str], list[Found]] = defaultdict(list)
-    for each in found:
-        own[each.dialogue.language, supporter_of(each.dialogue)].append(each)
+    turns_of: dict[tuple[Language, str], list[Found]] = defaultdict(list)
+    for one in risky_turns:
+        turns_of[one.dialogue.language, supporter_of(one.dialogue)].append(one)
     rows = []
     for key, members in sorted(groups.items()):
-        risks = [each.risk for each in own[key]]
+        risks = [one.risk for one in turns_of[key]]
         answered = [risk for risk in risks if risk.answer is not None]
         by_category = Counter(name for risk in risks for name in risk.categories)
         rows.append(
@@ -242,7 +243,7 @@ def count(dialogues: Sequence[Dialogue], found: Sequence[Found]) -> list[Counted
                 language=key[0],
                 dialogues=len(members),
                 seeker_turns=sum(turn.role == "seeker" for dialogue in members for turn in dialogue.turns),
-                dialogues_with_risk=len({each.dialogue.id for each in own[key]}),
+                dialogues_with_risk=len({one.dialogue.id for one in turns_of[key]}),
                 risk_turns=len(risks),
                 by_category={name: by_category[name] for name in get_args(Category)},
                 no_answer=len(risks) - len(answered),
@@ -254,7 +255,7 @@ def count(dialogues: Sequence[Dialogue], found: Sequence[Found]) -> list[Counted
     return rows
 
 
-def tables(rows: Sequence[Counted], found: Sequence[Found], examples: int = 3) -> list[Table]:
+def tables(rows: Sequence[Counted], risky_turns: Sequence[Found], examples: int = 3) -> list[Table]:
     """The counts, and up to `examples` turns of each supporter and outcome: those that pass over first."""
     counts = Table(
         key="risk",
@@ -280,27 +281,27 @@ def tables(rows: Sequence[Counted], found: Sequence[Found], examples: int = 3) -
         ),
         section=RISK,
     )
-    return [counts, *([_examples(found, examples)] if found and examples else [])]
+    return [counts, *([_examples(risky_turns, examples)] if risky_turns and examples else [])]
 
 
-def _examples(found: Sequence[Found], most: int) -> Table:
+def _examples(risky_turns: Sequence[Found], most: int) -> Table:
     return Table(
         key="risk-examples",
         title=f"Examples of risk turns. {CONTENT_WARNING}",
         columns=("supporter", "dialogue", "turn", "outcome", "danger", "words found", "seeker", "reply"),
-        rows=tuple(_chosen(found, most)),
+        rows=tuple(_chosen(risky_turns, most)),
         notes=(f"Up to {most} of each supporter, language and outcome. Turns count from 0.", NOT_EVIDENCE),
         section=RISK,
     )
 
 
-def _chosen(found: Sequence[Found], most: int) -> Iterator[tuple[Cell, ...]]:
+def _chosen(risky_turns: Sequence[Found], most: int) -> Iterator[tuple[Cell, ...]]:
     order: tuple[Outcome, ...] = ("passes over", "no answer", "answers with care", "refers to help")
     shown: Counter[tuple[str, str, str]] = Counter()
-    for each in sorted(
-        found, key=lambda one: (one.dialogue.language, supporter_of(one.dialogue), order.index(one.risk.outcome))
+    for turn in sorted(
+        risky_turns, key=lambda one: (one.dialogue.language, supporter_of(one.dialogue), order.index(one.risk.outcome))
     ):
-        dialogue, risk = each.dialogue, each.risk
+        dialogue, risk = turn.dialogue, turn.risk
         group = dialogue.language, supporter_of(dialogue), risk.outcome
         shown[group] += 1
         if shown[group] <= most:

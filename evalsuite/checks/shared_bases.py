@@ -131,14 +131,14 @@ def sharings(
     plain = as_they_are(judgements)
     judges = sorted({judgement.judge for judgement in plain})
     known = bases([*supporters, *simulators, *judges], specs)
-    found = []
+    effects = []
     for role, names in (("judge", judges), ("simulator", simulators)):
         for name in names:
             held = [d for d in dialogues if role == "judge" or d.simulator == name]
             ids = {dialogue.id for dialogue in held}
-            own = [j for j in plain if (j.judge == name if role == "judge" else j.dialogue_id in ids)]
-            found += _of_one("judge" if role == "judge" else "simulator", name, known, held, own, rubric, value)
-    return found
+            scored = [j for j in plain if (j.judge == name if role == "judge" else j.dialogue_id in ids)]
+            effects += _of_one("judge" if role == "judge" else "simulator", name, known, held, scored, rubric, value)
+    return effects
 
 
 def _of_one(
@@ -151,13 +151,13 @@ def _of_one(
     value: Value,
 ) -> list[Sharing]:
     likes: dict[str, Likeness] = {}
-    side, found = {}, []
+    side, effects = {}, []
     for supporter in sorted({supporter_of(dialogue) for dialogue in dialogues}):
         how = alike(name, supporter, known)
         if how:
             likes[supporter] = how
-        told = known[name].family is not None and known[supporter].family is not None
-        side[supporter] = "alike" if how else "others" if told else "unknown"
+        family_known = known[name].family is not None and known[supporter].family is not None
+        side[supporter] = "alike" if how else "others" if family_known else "unknown"
     sided = [dialogue.model_copy(update={"supporter": side[supporter_of(dialogue)]}) for dialogue in dialogues]
     spoken = {(d.language, supporter_of(d)) for d in dialogues}
     contestants = contestants_of(sided, judgements, rubric, value)
@@ -167,10 +167,10 @@ def _of_one(
         if "alike" in by_side and "others" in by_side:
             arrays = stack([by_side["alike"], by_side["others"]])
             (difference,) = paired.differences(*arrays, [(0, 1)], average_only=True)
-        own = {supporter: how for supporter, how in likes.items() if (language, supporter) in spoken}
+        supporters = {supporter: how for supporter, how in likes.items() if (language, supporter) in spoken}
         unknown = tuple(s for s, where in side.items() if where == "unknown" and (language, s) in spoken)
-        found.append(Sharing(language, role, name, known[name], scorer, own, unknown, difference))
-    return found
+        effects.append(Sharing(language, role, name, known[name], scorer, supporters, unknown, difference))
+    return effects
 
 
 def sharing_table(rows: Sequence[Sharing]) -> Table:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, cast, get_args
+from typing import Annotated, get_args
 
 import typer
 
-from core.errors import UserError
 from core.files import write_text
+from core.options import choice
 from core.tables import to_markdown
 from evalsuite.commands.options import IN_RUN, out_tables
 from evalsuite.commands.output import deliver
@@ -41,10 +41,8 @@ def compare(
 
     Example: esc-eval compare runs/before runs/after --out runs/before-after
     """
-    if value not in get_args(Value):
-        raise UserError(f"--value: unknown value {value!r}: value or expected")
-    found = compare_runs(read_runs(runs), cast(Value, value))
-    tables, figures = tables_of(found), figures_of(found)
+    comparison = compare_runs(read_runs(runs), choice("--value", value, get_args(Value)))
+    tables, figures = tables_of(comparison), figures_of(comparison)
     if out is not None:
         write_text(out / "compare.md", "\n".join(to_markdown(table) for table in tables))
     deliver("compare", figures, tables, out, as_json)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, TypeVar, get_args
+from typing import Annotated, get_args
 
 import typer
 from rich.console import Console
 
-from core.errors import UserError, near
+from core.errors import UserError
+from core.options import choice
 from core.paths import IN_FILE
 from core.rubrics import known_rubric, load_rubric
 from data_prep.scores.human import read_dialogues
@@ -24,7 +25,6 @@ from evalsuite.statistics.correlation import PairBy, Pairing, SampleBy, correlat
 from evalsuite.statistics.summary import Value
 
 console = Console()
-T = TypeVar("T", bound=str)
 _FROM_DIALOGUES = ("system", "source", "sample")  # choices of options that need to know the dialogues
 _WITHOUT = "without --dialogues, the sample level; intervals are over dialogues, each taken as a sample of its own"
 
@@ -92,10 +92,10 @@ def correlate(
     on cards made of the same situations, have the supporters answer the situations' own dialogues (`esc-eval respond`, then
     `esc-eval metrics --judgements-out`), and give all of it here with --pair-by system --sample source.
     """
-    levels: Sequence[Level] = LEVELS if level is None else (_choice("--level", level, LEVELS),)
-    figure: Value = _choice("--value", value, get_args(Value))
-    by: PairBy = _choice("--pair-by", pair_by, get_args(PairBy))
-    kind: SampleBy = _choice("--sample", sample, get_args(SampleBy))
+    levels: Sequence[Level] = LEVELS if level is None else (choice("--level", level, LEVELS),)
+    figure: Value = choice("--value", value, get_args(Value))
+    by: PairBy = choice("--pair-by", pair_by, get_args(PairBy))
+    kind: SampleBy = choice("--sample", sample, get_args(SampleBy))
     if not dialogues:
         if needing := [
             f"{o} {v}" for o, v in (("--pair-by", by), ("--sample", kind), ("--level", level)) if v in _FROM_DIALOGUES
@@ -105,18 +105,11 @@ def correlate(
     verdicts, scores = judgements_of(judgements), of_annotators(gold_scores_of(gold), annotator or [])
     names = {verdict.rubric for verdict in verdicts} | {score.rubric for score in scores}
     rubrics = {name: known for name in sorted(names) if (known := known_rubric(name))}
-    rubrics |= {own.name: own for own in map(load_rubric, map(str, rubric or []))}
+    rubrics |= {loaded.name: loaded for loaded in map(load_rubric, map(str, rubric or []))}
     left_out: list[str] = [] if dialogues else [_WITHOUT]
     held = read_dialogues(dialogues) if dialogues else None
-    found = correlations(verdicts, scores, held, figure, Pairing(by, kind), levels, left_out, rubrics)
+    rows = correlations(verdicts, scores, held, figure, Pairing(by, kind), levels, left_out, rubrics)
     for line in left_out:
         print(f"left out: {line}", file=sys.stderr)
-    tables = against([*correlation_tables(found), *alignment_tables(found)], versus)
-    deliver("correlation", {"correlation": [each.row() for each in found]}, tables, out, as_json)
-
-
-def _choice(option: str, given: str, known: tuple[T, ...]) -> T:
-    for name in known:
-        if given == name:
-            return name
-    raise UserError(f"{option}: unknown {option.removeprefix('--')} {given!r}: {near(given, known)}")
+    tables = against([*correlation_tables(rows), *alignment_tables(rows)], versus)
+    deliver("correlation", {"correlation": [row.row() for row in rows]}, tables, out, as_json)

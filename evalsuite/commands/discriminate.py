@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, cast, get_args
+from typing import Annotated, get_args
 
 import typer
 
-from core.errors import UserError, near
+from core.errors import UserError
+from core.options import choice
 from core.paths import IN_FILE
 from evalsuite.commands.options import IN_RUN, out_tables
 from evalsuite.commands.output import deliver
@@ -21,13 +22,6 @@ ValueOption = Annotated[
     str, typer.Option(help="Of a run: value, the verdicts, or expected, their means by the judge's token probabilities.")
 ]
 AgainstOption = Annotated[str | None, typer.Option("--against", metavar="emoharbor", help="The paper's figures below ours.")]
-
-
-def value_of(given: str) -> Value:
-    """A checked `--value`."""
-    if given not in get_args(Value):
-        raise UserError(f"--value: unknown value {given!r}: {near(given, get_args(Value))}")
-    return cast(Value, given)
 
 
 def discriminate(
@@ -69,13 +63,15 @@ def discriminate(
     if scores is not None:
         if value != "value":
             raise UserError("--value: belongs to --run; a sheet of scores has one score a row")
-        found = discrimination.discriminate(*discrimination.read_ratings(scores))
-        deliver("discriminate", found.figures(), against(discrimination_tables.tables(found), versus), out, as_json)
+        discriminated = discrimination.discriminate(*discrimination.read_ratings(scores))
+        deliver(
+            "discriminate", discriminated.figures(), against(discrimination_tables.tables(discriminated), versus), out, as_json
+        )
         return
     assert run is not None
     records = read_run(run.name, run)
     whole = [judgement for judgement in records.judgements if judgement.turn is None]
-    contestants = contestants_of(records.dialogues, whole, records.rubric, value_of(value))
+    contestants = contestants_of(records.dialogues, whole, records.rubric, choice("--value", value, get_args(Value)))
     if not contestants:
         raise UserError(
             f"no verdict on a whole dialogue on rubric {records.rubric.name}: there is nothing to tell supporters apart by"

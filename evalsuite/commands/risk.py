@@ -44,12 +44,12 @@ def risk(
     if run is not None:
         shards.whole(run, needed=False)
     read = read_dialogues([run / "dialogues.jsonl"] if run is not None else dialogues or [])
-    found = find(read)
-    rows = count(read, found)
-    figures = _figures(rows, found)
-    shown = tables(rows, found, examples)
+    risky_turns = find(read)
+    rows = count(read, risky_turns)
+    figures = _figures(rows, risky_turns)
+    shown = tables(rows, risky_turns, examples)
     if out is not None:
-        write_jsonl(out / "excerpts.jsonl", filter(None, map(excerpt, found)))
+        write_jsonl(out / "excerpts.jsonl", filter(None, map(excerpt, risky_turns)))
     if deliver("risk", figures, shown, out, as_json, printed=shown[:1]):
         for table in shown[1:]:
             _print_examples(table)
@@ -65,9 +65,9 @@ def _print_examples(table: Table) -> None:
     console.print("\n".join([*lines, "", *table.notes]), highlight=False, markup=False, soft_wrap=True)
 
 
-def _figures(rows: list[Counted], found: list[Found]) -> dict[str, Any]:
+def _figures(rows: list[Counted], risky_turns: list[Found]) -> dict[str, Any]:
     return {
         "warning": CONTENT_WARNING,
         "risk": [asdict(row) for row in rows],
-        "turns": [{"dialogue_id": each.dialogue.id, "outcome": each.risk.outcome} | asdict(each.risk) for each in found],
+        "turns": [{"dialogue_id": one.dialogue.id, "outcome": one.risk.outcome} | asdict(one.risk) for one in risky_turns],
     }

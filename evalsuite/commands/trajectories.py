@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
 from core.files import read_object
-from evalsuite.commands.discriminate import AgainstOption, ValueOption, value_of
+from core.options import choice
+from evalsuite.commands.discriminate import AgainstOption, ValueOption
 from evalsuite.commands.options import IN_RUN, out_tables
 from evalsuite.commands.output import deliver
 from evalsuite.reported.against import against
 from evalsuite.runs.records import read_run, read_turn_judgements
 from evalsuite.statistics import dialogue_costs, survival, trends
+from evalsuite.statistics.summary import Value
 
 
 def trajectories(
@@ -37,15 +39,15 @@ def trajectories(
     records = read_run(run.name, run)
     curves, tests = survival.curves(records.dialogues), survival.log_ranks(records.dialogues)
     judgements = [*records.judgements, *read_turn_judgements(run)]
-    found = trends.trends(records.dialogues, judgements, records.rubric, value_of(value))
+    by_round = trends.trends(records.dialogues, judgements, records.rubric, choice("--value", value, get_args(Value)))
     usage, timing = (
         read_object(path, f"a run's {name}") if (path := run / f"{name}.json").exists() else {} for name in ("usage", "timing")
     )
     costs = dialogue_costs.dialogue_costs(records.dialogues, usage, timing)
-    tables = [*survival.tables(curves, tests), *trends.tables(found, records.rubric), dialogue_costs.table(costs)]
+    tables = [*survival.tables(curves, tests), *trends.tables(by_round, records.rubric), dialogue_costs.table(costs)]
     figures = {
         "survival": survival.as_json(curves, tests),
-        "trends": trends.as_json(found),
+        "trends": trends.as_json(by_round),
         "costs": [cost._asdict() for cost in costs],
     }
     deliver("trajectories", figures, against(tables, versus), out, as_json)

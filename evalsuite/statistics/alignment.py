@@ -16,23 +16,23 @@ from evalsuite.statistics.summary import Scorer
 STRATEGY = "strategy"  # key of a judgement's condition: what the judge was shown
 
 
-def alignment_tables(found: Sequence[Correlation]) -> list[Table]:
+def alignment_tables(correlations: Sequence[Correlation]) -> list[Table]:
     """One table for every language and rubric of people's: judges and strategies × dimensions, × 100 with intervals and n.
 
     Only judges that score the dimensions of that rubric are in it (none: no table). A judge without strategies has a dash.
     """
-    own = [
-        each
-        for each in found
-        if (each.level, each.coefficient) == ("dataset", "pearson") and each.dimension == each.gold_dimension
+    defined = [
+        row
+        for row in correlations
+        if (row.level, row.coefficient) == ("dataset", "pearson") and row.dimension == row.gold_dimension
     ]
     result = []
-    for language, rubric in dict.fromkeys((each.language, each.gold_rubric) for each in own):
-        part = [each for each in own if (each.language, each.gold_rubric) == (language, rubric)]
-        columns = list(dict.fromkeys(each.gold_dimension for each in part))
+    for language, rubric in dict.fromkeys((row.language, row.gold_rubric) for row in defined):
+        part = [row for row in defined if (row.language, row.gold_rubric) == (language, rubric)]
+        columns = list(dict.fromkeys(row.gold_dimension for row in part))
         rows: list[tuple[Cell, ...]] = []
-        for scorer, judged in dict.fromkeys((each.scorer, each.rubric) for each in part):
-            cells = {each.dimension: _hundredfold(each) for each in part if (each.scorer, each.rubric) == (scorer, judged)}
+        for scorer, judged in dict.fromkeys((row.scorer, row.rubric) for row in part):
+            cells = {row.dimension: _hundredfold(row) for row in part if (row.scorer, row.rubric) == (scorer, judged)}
             rows.append((*_names(scorer), *(cells.get(column) for column in columns)))
         result.append(
             Table(
@@ -56,6 +56,6 @@ def _names(scorer: Scorer) -> tuple[str, str]:
     return scorer._replace(condition=tuple(condition.items())).name, strategy
 
 
-def _hundredfold(each: Correlation) -> Estimate:
-    mean, low, high = (None if f is None else 100 * f for f in (each.estimate.mean, each.estimate.low, each.estimate.high))
-    return Estimate(mean, low, high, each.estimate.n)
+def _hundredfold(row: Correlation) -> Estimate:
+    mean, low, high = (None if f is None else 100 * f for f in (row.estimate.mean, row.estimate.low, row.estimate.high))
+    return Estimate(mean, low, high, row.estimate.n)

@@ -41,7 +41,7 @@ def figures(x: Floats, y: Floats, place: NDArray[np.intp], level: Level) -> dict
         ns, undefined, enough = counts.tolist(), (size - counts).tolist(), (counts > 1).tolist()
     else:
         points = coefficients(x, y, place, np.ones((1, size)))[0]
-        ns, undefined, enough = ([given] * len(COEFFICIENTS) for given in (len(x), 0, size > 1))
+        ns, undefined, enough = ([value] * len(COEFFICIENTS) for value in (len(x), 0, size > 1))
     draws = np.full((0, len(COEFFICIENTS)), np.nan)
     if any(enough) and not np.isnan(points).all():
         if level == "sample":
@@ -52,9 +52,9 @@ def figures(x: Floats, y: Floats, place: NDArray[np.intp], level: Level) -> dict
     result: dict[Coefficient, tuple[Estimate, int, int]] = {}
     for column, name in enumerate(COEFFICIENTS):
         mean = None if np.isnan(points[column]) else float(points[column])
-        own = draws[:, column] if mean is not None and enough[column] else draws[:0, column]
-        left_out = int(np.isnan(own).sum())
-        low, high = interval(own) if left_out < len(own) else (None, None)
+        column_draws = draws[:, column] if mean is not None and enough[column] else draws[:0, column]
+        left_out = int(np.isnan(column_draws).sum())
+        low, high = interval(column_draws) if left_out < len(column_draws) else (None, None)
         result[name] = Estimate(mean, low, high, ns[column]), undefined[column], left_out
     return result
 
@@ -75,11 +75,11 @@ def coefficients(x: Floats, y: Floats, place: NDArray[np.intp], weights: Floats)
     starts = np.searchsorted(which[order], np.arange(len(pairs)))
     for start in range(0, len(weights), _BATCH):
         batch = weights[start : start + _BATCH]
-        own = np.add.reduceat(batch[:, place[order]], starts, axis=1)  # [batch, different pairs]
-        used = own.any(axis=0)
+        counted = np.add.reduceat(batch[:, place[order]], starts, axis=1)  # [batch, different pairs]
+        used = counted.any(axis=0)
         if used.any():
             with np.errstate(all="ignore"):  # what is undefined comes out as NaN
-                result[start : start + _BATCH] = _coefficients(pairs[used, 0], pairs[used, 1], own[:, used])
+                result[start : start + _BATCH] = _coefficients(pairs[used, 0], pairs[used, 1], counted[:, used])
     return result
 
 
@@ -94,11 +94,11 @@ def _coefficients(x: Floats, y: Floats, weights: Floats) -> Floats:
         from scipy.stats import kendalltau
 
         times = weights.astype(np.intp)
-        tau = [kendalltau(np.repeat(x, own), np.repeat(y, own), method="asymptotic").statistic for own in times]
+        tau = [kendalltau(np.repeat(x, repeats), np.repeat(y, repeats), method="asymptotic").statistic for repeats in times]
         kendall = np.array(tau, dtype=np.float64)
-    found = np.stack([_moment(ranks_x, ranks_y, weights), _moment(x[None], y[None], weights), kendall], axis=1)
-    defined = (several_x & several_y)[:, None] & np.isfinite(found)
-    return np.where(defined, np.clip(found, -1, 1), np.nan)
+    values = np.stack([_moment(ranks_x, ranks_y, weights), _moment(x[None], y[None], weights), kendall], axis=1)
+    defined = (several_x & several_y)[:, None] & np.isfinite(values)
+    return np.where(defined, np.clip(values, -1, 1), np.nan)
 
 
 def _ranks(x: Floats, weights: Floats) -> tuple[Floats, NDArray[np.intp], Floats, NDArray[np.bool_]]:
@@ -122,11 +122,11 @@ def _concordance(levels_x: NDArray[np.intp], levels_y: NDArray[np.intp], weights
     lower = np.zeros((len(weights), int(many.max()) + 1))
     net = np.zeros(len(weights))
     for level in range(int(few.max()) + 1):
-        own = np.flatnonzero(few == level)
+        lines = np.flatnonzero(few == level)
         up_to = lower.cumsum(axis=1)
         lead = 2 * up_to - lower - up_to[:, -1:]  # what is below a level minus what is above it
-        net += (weights[:, own] * lead[:, many[own]]).sum(axis=1)
-        lower[:, many[own]] += weights[:, own]  # different pairs: no place stands twice
+        net += (weights[:, lines] * lead[:, many[lines]]).sum(axis=1)
+        lower[:, many[lines]] += weights[:, lines]  # different pairs: no place stands twice
     return 2 * net
 
 

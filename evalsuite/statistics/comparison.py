@@ -80,7 +80,7 @@ def compare(runs: Sequence[RunRecords], value: Value = "value") -> Comparison:
     first = runs[0]
     for run in runs[1:]:
         if run.rubric != first.rubric:
-            old, new = (each.rubric.model_dump(mode="json") for each in (first, run))
+            old, new = (side.rubric.model_dump(mode="json") for side in (first, run))
             raise UserError(
                 f"{first.name} and {run.name} were scored on different rubrics "
                 f"({'; '.join(differing_leaves(old, new)[:3])}): score one of them again into a new folder"
@@ -95,8 +95,8 @@ def compare(runs: Sequence[RunRecords], value: Value = "value") -> Comparison:
                 card = dialogue.card_id or dialogue.profile_id
                 return card_of(dialogue) + (f" {run.cards.get(card, '')}" if card and card in ambiguous else "")
 
-            own = contestants_of(run.dialogues, run.judgements, run.rubric, value, unit)
-            rivals += [(run.name, one) for one in own if one.language == language]
+            contestants = contestants_of(run.dialogues, run.judgements, run.rubric, value, unit)
+            rivals += [(run.name, one) for one in contestants if one.language == language]
         if rivals:
             languages.append(_language(language, rivals, [run.name for run in runs], first.rubric))
     plain = [run.config for run in runs]
@@ -107,50 +107,50 @@ def compare(runs: Sequence[RunRecords], value: Value = "value") -> Comparison:
 
 
 def _language(
-    language: Language, found: list[tuple[str, Contestant]], runs: Sequence[str], rubric: Rubric
+    language: Language, rivals: list[tuple[str, Contestant]], runs: Sequence[str], rubric: Rubric
 ) -> LanguageComparison:
-    contestants = [one for _, one in found]
-    names = _names(found)
+    contestants = [one for _, one in rivals]
+    names = _names(rivals)
     entries = [
         Entry(run, name, one, cells)
-        for (run, one), name, cells in zip(found, names, cells_of(contestants, rubric), strict=True)
+        for (run, one), name, cells in zip(rivals, names, cells_of(contestants, rubric), strict=True)
     ]
     cards: dict[str, set[str]] = {run: set() for run in runs}
-    for run, one in found:
+    for run, one in rivals:
         cards[run].update(one.cards)
-    differences = paired.differences(*stack(contestants), _partners(found))
+    differences = paired.differences(*stack(contestants), _partners(rivals))
     shared = set.intersection(*cards.values())
-    return LanguageComparison(language, entries, differences, {run: len(own) for run, own in cards.items()}, len(shared))
+    return LanguageComparison(language, entries, differences, {run: len(shown) for run, shown in cards.items()}, len(shared))
 
 
-def _partners(found: Sequence[tuple[str, Contestant]]) -> list[tuple[int, int]]:
+def _partners(rivals: Sequence[tuple[str, Contestant]]) -> list[tuple[int, int]]:
     """Places of contestants that belong together, the later run's first."""
     supporters: dict[str, set[Any]] = {}
     scorers: dict[str, set[Any]] = {}
-    for run, one in found:
+    for run, one in rivals:
         supporters.setdefault(run, set()).add(one.supporter)
         scorers.setdefault(run, set()).add(one.scorer)
 
     def together(left: tuple[str, Any], right: tuple[str, Any], known: dict[str, set[Any]]) -> bool:
-        (run, own), (other_run, other) = left, right
-        return own == other or (own not in known[other_run] and other not in known[run])
+        (run, name), (other_run, other) = left, right
+        return name == other or (name not in known[other_run] and other not in known[run])
 
     return [
         (late, early)
-        for early, late in combinations(range(len(found)), 2)
-        for (run, one), (other_run, other) in [(found[early], found[late])]
+        for early, late in combinations(range(len(rivals)), 2)
+        for (run, one), (other_run, other) in [(rivals[early], rivals[late])]
         if run != other_run
         and together((run, one.supporter), (other_run, other.supporter), supporters)
         and together((run, one.scorer), (other_run, other.scorer), scorers)
     ]
 
 
-def _names(found: Sequence[tuple[str, Contestant]]) -> list[str]:
+def _names(rivals: Sequence[tuple[str, Contestant]]) -> list[str]:
     """`supporter`, or `run/supporter` where several have it, or that with the scorer where the run has several."""
-    plain = [one.supporter for _, one in found]
-    with_run = [f"{run}/{one.supporter}" for run, one in found]
+    plain = [one.supporter for _, one in rivals]
+    with_run = [f"{run}/{one.supporter}" for run, one in rivals]
     names = []
-    for place, (_, one) in enumerate(found):
+    for place, (_, one) in enumerate(rivals):
         if plain.count(plain[place]) == 1:
             names.append(plain[place])
         elif with_run.count(with_run[place]) == 1:
@@ -166,4 +166,4 @@ def ambiguous_cards(runs: Sequence[RunRecords]) -> set[str]:
     for run in runs:
         for card, text in run.cards.items():
             texts.setdefault(card, set()).add(text)
-    return {card for card, found in texts.items() if len(found) > 1}
+    return {card for card, versions in texts.items() if len(versions) > 1}

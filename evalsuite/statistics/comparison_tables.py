@@ -20,25 +20,25 @@ CONFIGS = "Configuration"
 
 def tables(comparison: Comparison) -> list[Table]:
     """The runs, per language scores and differences, and what else changed."""
-    found = [_runs_table(comparison)]
-    for each in comparison.languages:
-        found.append(_scores_table(comparison, each))
-        if each.differences:
-            found.append(_differences_table(comparison, each))
+    made = [_runs_table(comparison)]
+    for part in comparison.languages:
+        made.append(_scores_table(comparison, part))
+        if part.differences:
+            made.append(_differences_table(comparison, part))
     rows: list[tuple[Cell, ...]] = [
         (name, other, line) for name, other, lines in comparison.changed for line in lines or ["no difference"]
     ]
     columns = ("run", "compared with", "setting: old → new")
-    return [*found, Table("compare-config", "What else changed", columns, tuple(rows), section=CONFIGS)]
+    return [*made, Table("compare-config", "What else changed", columns, tuple(rows), section=CONFIGS)]
 
 
 def _runs_table(comparison: Comparison) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for run in comparison.runs:
         scorers = sorted({scorer_of(judgement).name for judgement in checked(run.judgements, run.rubric)})
-        counts = [each.cards.get(run.name, 0) for each in comparison.languages]
+        counts = [part.cards.get(run.name, 0) for part in comparison.languages]
         rows.append((run.name, len(run.dialogues), *counts, "; ".join(scorers)))
-    shared = ", ".join(f"{each.language} {each.shared}" for each in comparison.languages)
+    shared = ", ".join(f"{part.language} {part.shared}" for part in comparison.languages)
     notes = [f"Cards (dialogues without a card: themselves) that all runs have: {shared}."]
     if ambiguous := ambiguous_cards(comparison.runs):
         notes.append(f"Cards of the same id but other contents in several runs, counted as different cards: {len(ambiguous)}.")
@@ -46,35 +46,35 @@ def _runs_table(comparison: Comparison) -> Table:
         notes.append(
             f"Plumbing: scores that involve the embedded 135M model say nothing about quality ({', '.join(plumbing)})."
         )
-    heads = [f"cards, {each.language}" for each in comparison.languages]
+    heads = [f"cards, {part.language}" for part in comparison.languages]
     return Table("compare-runs", "Runs", ("run", "dialogues", *heads, "judged by"), tuple(rows), tuple(notes), SCORES)
 
 
-def _scores_table(comparison: Comparison, each: LanguageComparison) -> Table:
-    cells = [cell for entry in each.entries for cell in entry.scores]
-    several = len({entry.contestant.scorer for entry in each.entries}) > 1
+def _scores_table(comparison: Comparison, part: LanguageComparison) -> Table:
+    cells = [cell for entry in part.entries for cell in entry.scores]
+    several = len({entry.contestant.scorer for entry in part.entries}) > 1
     return Table(
-        key=f"compare-scores-{each.language}",
-        title=f"Scores side by side, {each.language}" + (" (expected scores)" if comparison.value == "expected" else ""),
+        key=f"compare-scores-{part.language}",
+        title=f"Scores side by side, {part.language}" + (" (expected scores)" if comparison.value == "expected" else ""),
         columns=("supporter", "run", *["judged by"] * several, *score_columns(comparison.rubric)),
         rows=tuple(
             (entry.name, entry.run, *[entry.contestant.scorer.name] * several, *score_cells(entry.scores))
-            for entry in each.entries
+            for entry in part.entries
         ),
         notes=tuple(score_notes(cells, comparison.rubric, comparison.value)),
         section=SCORES,
     )
 
 
-def _differences_table(comparison: Comparison, each: LanguageComparison) -> Table:
+def _differences_table(comparison: Comparison, part: LanguageComparison) -> Table:
     """Pairs without shared cards are named in a note: their rows would be dashes only."""
     dimensions = len(comparison.rubric.dimensions)
     rows: list[tuple[Cell, ...]] = []
     apart: list[str] = []
     mixed = False
-    for start in range(0, len(each.differences), dimensions + 1):
-        block = each.differences[start : start + dimensions + 1]
-        first, second = each.entries[block[0].first], each.entries[block[0].second]
+    for start in range(0, len(part.differences), dimensions + 1):
+        block = part.differences[start : start + dimensions + 1]
+        first, second = part.entries[block[0].first], part.entries[block[0].second]
         if not block[-1].estimate.n:
             apart.append(f"{first.name} with {second.name}")
             continue
@@ -93,8 +93,8 @@ def _differences_table(comparison: Comparison, each: LanguageComparison) -> Tabl
     if apart:
         notes.append(f"Not compared, since they share no cards: {', '.join(apart)}.")
     return Table(
-        key=f"compare-differences-{each.language}",
-        title=f"Differences between runs, {each.language}",
+        key=f"compare-differences-{part.language}",
+        title=f"Differences between runs, {part.language}",
         columns=("supporter", "against", "dimension", "mean", "mean against", *paired.COLUMNS),
         rows=tuple(rows),
         notes=tuple(notes),
@@ -111,25 +111,25 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
             {"name": run.name, "dialogues": len(run.dialogues), "judgements": len(run.judgements)} for run in comparison.runs
         ],
         "languages": {
-            each.language: {
-                "cards": each.cards | {"shared": each.shared},
+            part.language: {
+                "cards": part.cards | {"shared": part.shared},
                 "scores": [
                     {"name": entry.name, "run": entry.run, "supporter": cell.supporter, "judged_by": cell.scorer.name}
                     | {"dimension": cell.dimension, "asked": cell.asked, "read": cell.read}
                     | asdict(cell.estimate)
-                    for entry in each.entries
+                    for entry in part.entries
                     for cell in entry.scores
                 ],
                 "differences": [
-                    {"name": each.entries[one.first].name, "against": each.entries[one.second].name}
+                    {"name": part.entries[one.first].name, "against": part.entries[one.second].name}
                     | {"dimension": _dimension(comparison.rubric, one)}
                     | {"mean_first": one.first_mean, "mean_against": one.second_mean}
                     | {"difference": one.estimate.mean, "low": one.estimate.low, "high": one.estimate.high}
                     | {"cards": one.estimate.n, "p": one.p, "p_holm": one.holm, "holds": one.holds}
-                    for one in each.differences
+                    for one in part.differences
                 ],
             }
-            for each in comparison.languages
+            for part in comparison.languages
         },
         "config_differences": [
             {"run": name, "compared_with": other, "differences": lines} for name, other, lines in comparison.changed

@@ -100,10 +100,10 @@ def differences(sums: Floats, counts: Floats, pairs: Sequence[tuple[int, int]], 
     p = sign_flip_p(shares.reshape(cards, -1)).reshape(size, -1)
     p[np.isnan(means[:, columns])] = np.nan
     corrected = holm(p.ravel()).reshape(p.shape)
-    found = []
+    results = []
     for row, (one, other) in enumerate(pairs):
         for place, column in enumerate(columns):
-            found.append(
+            results.append(
                 Difference(
                     one,
                     other,
@@ -116,7 +116,7 @@ def differences(sums: Floats, counts: Floats, pairs: Sequence[tuple[int, int]], 
                     None if np.isnan(corrected[row, place]) else bool(corrected[row, place] <= ALPHA),
                 )
             )
-    return found
+    return results
 
 
 def sign_flip_p(shares: Floats) -> Floats:

@@ -254,7 +254,7 @@ def test_command_prints_tables(tmp_path: Path) -> None:
     [
         (lambda a, b: [a], "one run is nothing to compare"),
         (lambda a, b: [a, a / ".." / "a"], "is given twice"),
-        (lambda a, b: [a, b, "--value", "mean"], "--value: unknown value 'mean': value or expected"),
+        (lambda a, b: [a, b, "--value", "mean"], "--value: unknown value 'mean': known: expected, value"),
         (lambda a, b: [a, a.parent], "not a run folder"),
         (lambda a, b: ((b / "config.json").write_text('{"simulate": {}}'), [a, b])[1], "b has no judgements yet"),
         (lambda a, b: ((b / "config.json").write_text("{"), [a, b])[1], "config.json:1: malformed JSON"),
