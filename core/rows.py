@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from core.errors import UserError
 from core.files import explain, load_json, read_bytes, read_json
 from core.ledger import Step
-from core.records import Language, Post, RolePlay, SupportDialogue
+from core.records import Count, Language, Post, RolePlay, SupportDialogue
 
 CorpusItem = SupportDialogue | Post | RolePlay
 MALFORMED = "malformed"
@@ -133,27 +133,19 @@ class CorpusReader:
         self.step.drop(MALFORMED, row.where)
 
 
-@dataclass(frozen=True)
-class Sampled:
+class Sampled(BaseModel):
     """A corpus's line in table 5 of ESC-Eval: QA or MD (multi-turn), who made it, how many were drawn for role cards."""
 
+    model_config = ConfigDict(extra="forbid", frozen=True)
     format: Literal["QA", "MD"]
     resource: Literal["Human", "ChatGPT"]
-    count: int
+    count: Count
 
 
-ReadCorpus = Callable[[list[Path], CorpusReader], Iterator[CorpusItem]]
+class CorpusFacts(BaseModel):
+    """What a corpus is, where a user gets it and under which licence: an entry of configs/data/corpora.yaml."""
 
-
-@dataclass(frozen=True)
-class Source:
-    """A corpus: what it is, where a user gets it, under which licence (as stated upstream), and how its files are read.
-
-    `files` are patterns in its folder; at least one file must match one of them. `read` gets those files, sorted, and yields
-    items whose `source` is the corpus's name.
-    """
-
-    name: str
+    model_config = ConfigDict(extra="forbid", frozen=True)
     about: str
     kind: Literal["support", "post", "role_play"]
     languages: tuple[Language, ...]
@@ -161,9 +153,19 @@ class Source:
     where: str
     licence: str
     paper: str
-    read: ReadCorpus
     table5: Sampled | None = None
-    beside: tuple[str, ...] = ()  # files that `read` looks for beside those
+    beside: tuple[str, ...] = ()
+
+
+ReadCorpus = Callable[[list[Path], CorpusReader], Iterator[CorpusItem]]
+
+
+class Source(CorpusFacts):
+    """A corpus and how its files are read: `read` gets those that match `files`, sorted, and yields items whose `source` is the
+    corpus's name."""
+
+    name: str
+    read: ReadCorpus
 
 
 def by_row(

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from pydantic import BaseModel
 from rich.console import Console
 
 from core.errors import UserError, near
-from core.files import check_unique
+from core.files import CONFIGS, check_unique, read_yaml
 from core.ledger import Build
-from core.rows import MALFORMED, CorpusItem, CorpusReader, Source
+from core.rows import MALFORMED, CorpusFacts, CorpusItem, CorpusReader, Source
 from data_prep.sources import (
     bundled,
     character_llm,
@@ -64,7 +65,17 @@ _MODULES = (  # the seven of ESC-Eval's table 5, other support corpora, general 
     bundled,
     generic,
 )
-SOURCES: dict[str, Source] = {source.name: source for module in _MODULES for source in module.SOURCES}
+
+
+class _Corpora(BaseModel):
+    corpora: dict[str, CorpusFacts]
+
+
+_READERS = {name: read for module in _MODULES for name, read in module.READERS.items()}
+SOURCES = {
+    name: Source(name=name, read=_READERS[name], **facts.model_dump())
+    for name, facts in read_yaml(CONFIGS / "data" / "corpora.yaml", _Corpora, "list of corpora").corpora.items()
+}
 _SHOWN = 5  # malformed rows printed one by one; the rest is counted
 
 
@@ -75,9 +86,16 @@ def source_named(name: str) -> Source:
     return SOURCES[name]
 
 
+def own_source(path: Path) -> Source:
+    """The corpus in a user's file, by the name and licence in its first line; `UserError` for a file that has none."""
+    stated = generic.header(path)
+    facts = {"name": stated.source, "about": stated.about, "kind": stated.kind, "where": path.name, "licence": stated.licence}
+    return SOURCES[generic.NAME].model_copy(update=facts)
+
+
 def source_at(name: str, place: str) -> Source:
     """The corpus called `name` in `parse_places`: one of ours, or the user's own in the file `place`."""
-    source = generic.own_source(Path(place).expanduser()) if name not in SOURCES else None
+    source = own_source(Path(place).expanduser()) if name not in SOURCES else None
     return source if source and source.name == name else source_named(name)
 
 
@@ -102,7 +120,7 @@ def parse_places(options: Sequence[str], option: str = "--source") -> dict[str, 
 
 def _own_name(place: str) -> str:
     file = Path(place).expanduser()
-    name = generic.own_source(file).name
+    name = own_source(file).name
     if name in SOURCES:
         raise UserError(f"{file}:1: source: {name} is the name of a corpus that is read in its own format; choose another name")
     return name

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from core.records import RolePlay
-from core.rows import Dropped, RowModel, Source, by_row
+from core.rows import Dropped, RowModel, by_row
 from data_prep.sources.play import play
 
 INTERVIEWER = "Interviewer"  # the files call every interviewer `Man`
@@ -76,16 +76,4 @@ def _item(value: Any, source_id: str) -> RolePlay:
     return play(source="character_llm", source_id=source_id, language="en", character=character, said=said)
 
 
-SOURCES = (
-    Source(
-        name="character_llm",
-        about="Character-LLM interviews: 900 model-written interviews with nine characters, English, multi-turn",
-        kind="role_play",
-        languages=("en",),
-        files=("multiturn_*.jsonl",),
-        where="GitHub choosewhatulike/trainable-agents (data/gen_results/interview_turns)",
-        licence="CC BY-NC 4.0 (data)",
-        paper="Shao et al., EMNLP 2023",
-        read=by_row(_item),
-    ),
-)
+READERS = {"character_llm": by_row(_item)}

@@ -13,7 +13,7 @@ from typing import Any
 
 from core.errors import UserError
 from core.records import RolePlay, Whole
-from core.rows import CorpusItem, CorpusReader, Malformed, RowModel, Source
+from core.rows import CorpusItem, CorpusReader, Malformed, RowModel
 from data_prep.sources.play import play, profile
 
 PROFILES = "character_profiles.json"
@@ -79,17 +79,4 @@ def _item(value: Any, profiles: Mapping[str, Mapping[str, Any]]) -> RolePlay:
     )
 
 
-SOURCES = (
-    Source(
-        name="charactereval",
-        about="CharacterEval: 4,564 dialogues from Chinese novels and scripts with character profiles, Chinese, multi-turn",
-        kind="role_play",
-        languages=("zh",),
-        files=("test_data.jsonl",),
-        beside=(PROFILES,),
-        where="GitHub morecry/CharacterEval (data/test_data.jsonl and data/character_profiles.json, in one folder)",
-        licence="none stated in the repository; the texts come from novels and scripts",
-        paper="Tu et al., ACL 2024",
-        read=read,
-    ),
-)
+READERS = {"charactereval": read}

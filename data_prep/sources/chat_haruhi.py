@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from core.records import RolePlay
-from core.rows import CorpusItem, CorpusReader, CorpusRow, Dropped, RowModel, Source
+from core.rows import CorpusItem, CorpusReader, CorpusRow, Dropped, RowModel
 from data_prep.sources.play import language_of, play
 
 NARRATOR = "旁白"
@@ -125,16 +125,4 @@ def _is(name: str, character: str) -> bool:
     return bool(character) and (name == character or (character in name and not _JOINT.search(name.split(character)[0])))
 
 
-SOURCES = (
-    Source(
-        name="chat_haruhi",
-        about="ChatHaruhi: synthesized dialogues with characters of fiction, Chinese (some English)",
-        kind="role_play",
-        languages=("zh", "en"),
-        files=("*_dialogue.jsonl", "*_Dialogues.jsonl"),
-        where="GitHub LC1332/Chat-Haruhi-Suzumiya (kyon_generator/organized_data_b and kyon_generator/data)",
-        licence="CC BY-NC 4.0 (data); the characters' rights remain with their holders",
-        paper="Li et al. 2023",
-        read=read,
-    ),
-)
+READERS = {"chat_haruhi": read}

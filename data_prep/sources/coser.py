@@ -22,7 +22,7 @@ from pydantic import Field, ValidationError
 
 from core.files import explain
 from core.records import RolePlay
-from core.rows import CorpusItem, CorpusReader, CorpusRow, Dropped, Malformed, RowModel, Source
+from core.rows import CorpusItem, CorpusReader, CorpusRow, Dropped, Malformed, RowModel
 from data_prep.sources.play import play, shortened
 
 PERSONA = 800  # characters
@@ -137,16 +137,4 @@ def _plain(markdown: str) -> str:
     return "\n".join(line.strip() for line in markdown.replace("*", "").splitlines() if line.strip())
 
 
-SOURCES = (
-    Source(
-        name="coser",
-        about="CoSER: conversations from books with scenes and character profiles, English, multi-turn, several speakers",
-        kind="role_play",
-        languages=("en",),
-        files=("*.json",),
-        where="GitHub Neph0s/CoSER (data/final, data/test)",
-        licence="none stated in the repository; many of the books are in copyright",
-        paper="Wang et al. 2025",
-        read=read,
-    ),
-)
+READERS = {"coser": read}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from core.records import Post, Whole
-from core.rows import CorpusReader, RowModel, Source, by_row
+from core.rows import CorpusReader, RowModel, by_row
 from data_prep.sources.posts import post
 
 
@@ -31,16 +31,4 @@ def _item(value: Any, _: str) -> Post:
     return post("counselingbench", f"en/{english.question_id}", "en", "\n".join(english.turns))
 
 
-SOURCES = (
-    Source(
-        name="counselingbench",
-        about="Counselling Bench of ChatPsychiatrist: 229 English and 80 Chinese questions, single-turn, without replies",
-        kind="post",
-        languages=("en", "zh"),
-        files=("question.jsonl", "psyqa_question_zh.jsonl"),
-        where="GitHub EmoCareAI/ChatPsychiatrist (fastchat/llm_judge/data/counselling_bench)",
-        licence="Apache 2.0 (code)",
-        paper="Liu et al. 2023",
-        read=by_row(_item, CorpusReader.jsonl),
-    ),
-)
+READERS = {"counselingbench": by_row(_item, CorpusReader.jsonl)}

@@ -16,7 +16,7 @@ import orjson
 
 from core.files import load_json, read_bytes
 from core.records import Role, SupportDialogue
-from core.rows import CorpusItem, CorpusReader, CorpusRow, Dropped, Malformed, RowModel, Source
+from core.rows import CorpusItem, CorpusReader, CorpusRow, Dropped, Malformed, RowModel
 from data_prep.sources.support import by_role, support_dialogue
 
 OTHERS = "someone besides one seeker and one counsellor speaks"
@@ -93,16 +93,4 @@ def read(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
             yield _item(row.value)
 
 
-SOURCES = (
-    Source(
-        name="cpsycoun",
-        about="CPsyCoun: counselling dialogues rebuilt from reports (3,084 CPsyCounD, 45 CPsyCounE), Chinese, multi-turn",
-        kind="support",
-        languages=("zh",),
-        files=("CPsyCoun[DE].jsonl", "**/case_*.txt", "CPsyCounE/*/[0-9]*.json"),
-        where="GitHub CAS-SIAT-XinHai/CPsyCoun (CPsyCounD, CPsyCounE)",
-        licence="CC BY 4.0",
-        paper="Zhang et al., Findings of ACL 2024",
-        read=read,
-    ),
-)
+READERS = {"cpsycoun": read}

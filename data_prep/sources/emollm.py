@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from core.records import Role, SupportDialogue
-from core.rows import CorpusReader, RowModel, Source, by_row
+from core.rows import CorpusReader, RowModel, by_row
 from data_prep.sources.support import support_dialogue
 
 
@@ -29,16 +29,4 @@ def _item(value: Any, source_id: str) -> SupportDialogue:
     return support_dialogue("emollm", source_id, "zh", turns)
 
 
-SOURCES = (
-    Source(
-        name="emollm",
-        about="EmoLLM: two sets of counselling dialogues that an LLM wrote (data, aiwei), Chinese, multi-turn",
-        kind="support",
-        languages=("zh",),
-        files=("data.json", "aiwei.json", "datasets/data.json", "datasets/aiwei.json"),
-        where="GitHub SmartFlowAI/EmoLLM (datasets)",
-        licence="MIT",
-        paper="SmartFlowAI/EmoLLM, 2024",
-        read=by_row(_item, CorpusReader.json_list),
-    ),
-)
+READERS = {"emollm": by_row(_item, CorpusReader.json_list)}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from core.rows import CorpusReader, RowModel, Sampled, Source
+from core.rows import CorpusReader, RowModel
 from data_prep.sources.posts import Pair, first_replies
 
 
@@ -26,17 +26,4 @@ def _pair(value: Any) -> Pair:
     return Pair(raw.sp_id, raw.rp_id, raw.seeker_post, raw.response_post)
 
 
-SOURCES = (
-    Source(
-        name="epitome",
-        about="EPITOME's Reddit part: 3,084 rated post-reply pairs, English, single-turn",
-        kind="post",
-        languages=("en",),
-        files=("*-reddit.csv", "dataset/*-reddit.csv"),
-        where="GitHub behavioral-data/Empathy-Mental-Health (dataset)",
-        licence="two documents in the repository: Althoff academic licence, Althoff attribution only licence",
-        paper="Sharma et al., EMNLP 2020",
-        read=first_replies("epitome", "en", _pair, CorpusReader.csv),
-        table5=Sampled("QA", "Human", 500),
-    ),
-)
+READERS = {"epitome": first_replies("epitome", "en", _pair, CorpusReader.csv)}

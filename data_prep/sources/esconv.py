@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import AliasChoices, BeforeValidator, Field
 
 from core.records import Number, SupportDialogue
-from core.rows import RowModel, Sampled, Source, by_row
+from core.rows import RowModel, by_row
 from data_prep.sources.support import ROLES, by_role, support_dialogue
 
 MISSING = -1  # the split files' mark for a survey question that was not answered
@@ -80,38 +80,4 @@ def _item(source: str, value: Any, source_id: str) -> SupportDialogue:
     )
 
 
-ESCONV = Source(
-    name="esconv",
-    about="ESConv: 1,300 crowdsourced emotional-support dialogues, English, multi-turn",
-    kind="support",
-    languages=("en",),
-    files=("ESConv.json", "train.jsonl", "valid.jsonl", "test.jsonl"),
-    where="GitHub thu-coai/Emotional-Support-Conversation (ESConv.json)",
-    licence="CC BY-NC 4.0",
-    paper="Liu et al., ACL 2021",
-    read=by_row(partial(_item, "esconv")),
-    table5=Sampled("MD", "Human", 1000),
-)
-FAILED = Source(
-    name="esconv_failed",
-    about="FailedESConv: 196 dialogues that ESConv's authors rejected, English, multi-turn",
-    kind="support",
-    languages=("en",),
-    files=("FailedESConv.json",),
-    where="GitHub thu-coai/Emotional-Support-Conversation (FailedESConv.json)",
-    licence="CC BY-NC 4.0",
-    paper="Liu et al., ACL 2021",
-    read=by_row(partial(_item, "esconv_failed")),
-)
-MULTI = Source(
-    name="esconv_multi",
-    about="ESConv as MultiESC ships it: the same dialogues, the turns of one side merged, without the survey",
-    kind="support",
-    languages=("en",),
-    files=("train.txt", "valid.txt", "test.txt", "train.jsonl", "valid.jsonl", "test.jsonl"),
-    where="GitHub lwgkzl/MultiESC (MultiESC/data)",
-    licence="none stated there; ESConv itself is CC BY-NC 4.0",
-    paper="Cheng et al., EMNLP 2022",
-    read=by_row(partial(_item, "esconv_multi")),
-)
-SOURCES = (ESCONV, FAILED, MULTI)
+READERS = {name: by_row(partial(_item, name)) for name in ("esconv", "esconv_failed", "esconv_multi")}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from core.records import SupportDialogue, Whole
-from core.rows import CorpusItem, CorpusReader, Dropped, Malformed, RowModel, Source
+from core.rows import CorpusItem, CorpusReader, Dropped, Malformed, RowModel
 from data_prep.sources.support import ROLES, by_role, support_dialogue
 
 SEEN = "dialogue already read"
@@ -87,16 +87,4 @@ def read(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
             yield item
 
 
-SOURCES = (
-    Source(
-        name="escot",
-        about="ESCoT: 1,708 dialogues that an LLM wrote, with reasoning for the last reply, English, multi-turn",
-        kind="support",
-        languages=("en",),
-        files=("train.json", "val.json", "test.json", "response_only_train.json", "empathetic_dialogue_train.json"),
-        where="GitHub TeigenZhang/ESCoT (data)",
-        licence="none stated in the repository",
-        paper="Zhang et al., ACL 2024",
-        read=read,
-    ),
-)
+READERS = {"escot": read}

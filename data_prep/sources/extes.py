@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from core.records import Role, SupportDialogue
-from core.rows import CorpusReader, Malformed, RowModel, Sampled, Source, by_row
+from core.rows import CorpusReader, Malformed, RowModel, by_row
 from data_prep.sources.support import support_dialogue
 
 _ROLES: dict[str, Role] = {"User": "seeker", "AI": "supporter"}
@@ -56,17 +56,4 @@ def _item(value: Any, source_id: str) -> SupportDialogue:
     return (_instruction if isinstance(value, dict) and "history" in value else _published)(value, source_id)
 
 
-SOURCES = (
-    Source(
-        name="extes",
-        about="ExTES: about 11,000 dialogues in 36 scenarios that ChatGPT wrote, English, multi-turn",
-        kind="support",
-        languages=("en",),
-        files=("ExTES.json", "extes.json", "ExTES/ExTES.json"),
-        where="GitHub pandazzh2020/ExTES (ExTES.zip, unpacked)",
-        licence="none stated in its README (the ten dialogues in GitHub CAS-SIAT-XinHai/APTNESS: CC0 1.0)",
-        paper="Zheng et al. 2023",
-        read=by_row(_item, CorpusReader.json_list),
-        table5=Sampled("MD", "ChatGPT", 500),
-    ),
-)
+READERS = {"extes": by_row(_item, CorpusReader.json_list)}

@@ -10,7 +10,6 @@ With `"kind": "role_play"` in the first line the dialogues are general role play
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -20,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from core.errors import UserError
 from core.files import explain, load_json
 from core.records import Language, Role
-from core.rows import CorpusItem, CorpusReader, CorpusRow, Source
+from core.rows import CorpusItem, CorpusReader, CorpusRow
 from data_prep.sources.play import play
 from data_prep.sources.posts import post
 from data_prep.sources.support import support_dialogue
@@ -154,21 +153,4 @@ def _item(source: str, dialogue: Support | Play) -> CorpusItem:
     return support_dialogue(source, dialogue.id, dialogue.language, dialogue.said, **about)
 
 
-GENERIC = Source(
-    name=NAME,
-    about="corpora of your own, support or role play: a JSONL file each, its name and licence in the first line (docs/data.md)",
-    kind="support",
-    languages=("en", "zh"),
-    files=("FILE.jsonl",),
-    where="your own file: --source generic=FILE, once for each corpus",
-    licence="each file states its own",
-    paper="",
-    read=read,
-)
-SOURCES = (GENERIC,)
-
-
-def own_source(path: Path) -> Source:
-    """The corpus in a file, under its own name and licence. Raises `UserError` for a file that does not begin with them."""
-    stated = header(path)
-    return replace(GENERIC, name=stated.source, about=stated.about, kind=stated.kind, where=path.name, licence=stated.licence)
+READERS = {NAME: read}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from core.rows import RowModel, Sampled, Source
+from core.rows import RowModel
 from data_prep.sources.posts import Pair, first_replies
 
 
@@ -28,17 +28,4 @@ def _pair(value: Any) -> Pair:
     return Pair(raw.post_id, raw.comment_id, text, raw.answer)
 
 
-SOURCES = (
-    Source(
-        name="mhp_reddit",
-        about="MHP Reddit: posts with replies by mental-health professionals and peers, English, single-turn",
-        kind="post",
-        languages=("en",),
-        files=("train.json", "valid.json", "test.json", "mhp_full.json"),
-        where="the hub dataset lsy641/reddit_mhp (the paper's own repository holds Reddit ids only)",
-        licence="MIT (hub page); the texts are Reddit users' own",
-        paper="Lahnala et al., Findings of ACL 2021",
-        read=first_replies("mhp_reddit", "en", _pair),
-        table5=Sampled("QA", "Human", 1000),
-    ),
-)
+READERS = {"mhp_reddit": first_replies("mhp_reddit", "en", _pair)}

@@ -15,7 +15,7 @@ import re
 from typing import Any
 
 from core.records import RolePlay
-from core.rows import Dropped, Malformed, RowModel, Source, by_row
+from core.rows import Dropped, Malformed, RowModel, by_row
 from data_prep.sources.play import filled, play, shortened
 
 PERSONA = 800  # characters
@@ -62,16 +62,4 @@ def _item(value: Any, source_id: str) -> RolePlay:
     )
 
 
-SOURCES = (
-    Source(
-        name="pippa",
-        about="PIPPA: 16,832 chats of people with characters of their own making, English, multi-turn (not for all audiences)",
-        kind="role_play",
-        languages=("en",),
-        files=("pippa_deduped.jsonl",),
-        where="the hub, PygmalionAI/PIPPA (pippa_deduped.jsonl; the full pippa.jsonl can be given as a file)",
-        licence="Apache License 2.0",
-        paper="Gosling et al. 2023",
-        read=by_row(_item),
-    ),
-)
+READERS = {"pippa": by_row(_item)}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from core.records import Post
-from core.rows import CorpusReader, RowModel, Sampled, Source, by_row
+from core.rows import CorpusReader, RowModel, by_row
 from data_prep.sources.posts import post
 
 
@@ -25,17 +25,4 @@ def _item(value: Any, source_id: str) -> Post:
     return post("psych8k", source_id.rpartition("/")[2], "en", raw.input, raw.output)
 
 
-SOURCES = (
-    Source(
-        name="psych8k",
-        about="Psych8K: 8,187 question-answer pairs from transcribed counselling sessions, English, single-turn",
-        kind="post",
-        languages=("en",),
-        files=("Alexander_Street_shareGPT_2.0.json",),
-        where="the hub dataset EmoCareAI/Psych8k (gated: ask for access there)",
-        licence="CC BY-NC-SA 4.0 (as its page is quoted elsewhere; read it there when you ask for access)",
-        paper="Liu et al. 2023",
-        read=by_row(_item, CorpusReader.json_list),
-        table5=Sampled("QA", "Human", 1000),  # appendix A.1 calls it multi-turn; the table, and the file, say QA
-    ),
-)
+READERS = {"psych8k": by_row(_item, CorpusReader.json_list)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from core.records import Whole
-from core.rows import RowModel, Sampled, Source
+from core.rows import RowModel
 from data_prep.sources.posts import Pair, first_replies
 
 
@@ -31,17 +31,4 @@ def _pair(value: Any) -> Pair:
     return Pair(str(raw.questionID), "", text, raw.answers[0].answer_text if raw.answers else None)
 
 
-SOURCES = (
-    Source(
-        name="psyqa",
-        about="PsyQA: about 22,000 questions with long answers, Chinese, single-turn (the public sample has 100)",
-        kind="post",
-        languages=("zh",),
-        files=("PsyQA_full.json", "PsyQA_example.json"),
-        where="GitHub thu-coai/PsyQA (sample; the full set by e-mail with its signed agreement)",
-        licence="none stated in the repository; the full set is under its own agreement",
-        paper="Sun et al., Findings of ACL 2021",
-        read=first_replies("psyqa", "zh", _pair),
-        table5=Sampled("QA", "Human", 1000),
-    ),
-)
+READERS = {"psyqa": first_replies("psyqa", "zh", _pair)}

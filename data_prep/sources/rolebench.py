@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from core.records import RolePlay
-from core.rows import CorpusItem, CorpusReader, Dropped, Malformed, RowModel, Source
+from core.rows import CorpusItem, CorpusReader, Dropped, Malformed, RowModel
 from data_prep.sources.play import language_of, play
 
 _ASKING = {"en": "Someone", "zh": "提问者"}  # the corpus does not say who asks
@@ -47,23 +47,4 @@ def _item(value: Any, source_id: str) -> RolePlay:
     return play(source="rolebench", source_id=source_id, language=language, character=character, said=said)
 
 
-SOURCES = (
-    Source(
-        name="rolebench",
-        about="RoleBench: questions to characters with replies in their manner, English and Chinese, single-turn",
-        kind="role_play",
-        languages=("en", "zh"),
-        files=(
-            "eng_*.jsonl",
-            "zh_*.jsonl",
-            "rolebench-eng/*/*/train.jsonl",
-            "rolebench-eng/*/*/test.jsonl",
-            "rolebench-zh/*/train.jsonl",
-            "rolebench-zh/*/test.jsonl",
-        ),
-        where="the hub, ZenMoore/RoleBench (GitHub rolellm/RoleBench)",
-        licence="none stated in the GitHub repository; some characters belong to films and television",
-        paper="Wang et al. 2023 (RoleLLM)",
-        read=read,
-    ),
-)
+READERS = {"rolebench": read}

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import Field
 
 from core.records import RolePlay
-from core.rows import Malformed, RowModel, Source, by_row
+from core.rows import Malformed, RowModel, by_row
 from data_prep.sources.play import filled, play, profile, shortened
 
 SHORTENED = 800  # characters of persona and of scene
@@ -62,16 +62,4 @@ def _persona(about: Mapping[str, Any]) -> str:
     return shortened("\n".join(dict.fromkeys(part for part in parts if part)), SHORTENED)
 
 
-SOURCES = (
-    Source(
-        name="rpbench",
-        about="RPBench-Auto: 80 characters and 80 scenes with the character's first words, English",
-        kind="role_play",
-        languages=("en",),
-        files=("rpbench_character.jsonl", "rpbench_scene.jsonl"),
-        where="GitHub boson-ai/RPBench-Auto (data)",
-        licence="Apache License 2.0",
-        paper="Boson AI 2024 (RPBench-Auto)",
-        read=by_row(_item),
-    ),
-)
+READERS = {"rpbench": by_row(_item)}

@@ -13,7 +13,7 @@ from pydantic import ConfigDict
 
 from core.files import load_json, read_bytes
 from core.records import Role
-from core.rows import CorpusItem, CorpusReader, CorpusRow, Malformed, RowModel, Sampled, Source
+from core.rows import CorpusItem, CorpusReader, CorpusRow, Malformed, RowModel
 from data_prep.sources.support import by_role, support_dialogue
 
 _ROLES: dict[str, Role] = {"client": "seeker", "counselor": "supporter"}
@@ -52,17 +52,4 @@ def read(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
             yield support_dialogue("smile", raw.id, "zh", by_role(((u.role, u.content) for u in raw.dialog), _ROLES))
 
 
-SOURCES = (
-    Source(
-        name="smile",
-        about="SmileChat: 55,165 dialogues that ChatGPT wrote from PsyQA, Chinese, multi-turn",
-        kind="support",
-        languages=("zh",),
-        files=("data/[0-9]*.json", "[0-9]*.json", "*.jsonl"),
-        where="GitHub qiuhuachuan/smile (data)",
-        licence="CC0 1.0",
-        paper="Qiu et al. 2023",
-        read=read,
-        table5=Sampled("MD", "ChatGPT", 1000),
-    ),
-)
+READERS = {"smile": read}

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import Field
 
 from core.records import Language, RolePlay
-from core.rows import Dropped, Malformed, RowModel, Source, by_row
+from core.rows import Dropped, Malformed, RowModel, by_row
 from data_prep.sources.play import play
 
 _UNDEFINED = {0x81, 0x8D, 0x8F, 0x90, 0x9D}  # mean nothing in Windows-1252
@@ -50,16 +50,4 @@ def _item(value: Any, source_id: str) -> RolePlay:
     return play(source="socialbench", source_id=source_id, language=raw.meta.lang, character=character, said=said)
 
 
-SOURCES = (
-    Source(
-        name="socialbench",
-        about="SocialBench: dialogues with questions on emotion (emotional perception), English and Chinese, multi-turn",
-        kind="role_play",
-        languages=("en", "zh"),
-        files=("emotional_perception.json",),
-        where="GitHub X-PLUG/SocialBench (data/emotional_perception.json)",
-        licence="none stated in the repository",
-        paper="Chen et al., Findings of ACL 2024",
-        read=by_row(_item),
-    ),
-)
+READERS = {"socialbench": by_row(_item)}

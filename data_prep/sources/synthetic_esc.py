@@ -18,7 +18,7 @@ from pydantic import AliasChoices, Field
 
 from core.ledger import Step
 from core.records import Role, SupportDialogue
-from core.rows import CorpusItem, CorpusReader, CorpusRow, Dropped, Malformed, RowModel, Source
+from core.rows import CorpusItem, CorpusReader, CorpusRow, Dropped, Malformed, RowModel
 from data_prep.sources.support import support_dialogue
 
 NO_TAGS = "no strategy tags: who supports is not stated"
@@ -194,16 +194,4 @@ def read(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
                     yield _item(text, source_id, agents, emotion)
 
 
-SOURCES = (
-    Source(
-        name="synthetic_esc",
-        about="Synthetic ESC: 1,900 dialogues between friends that GPT-4 wrote, 1,500 with strategy tags, English, multi-turn",
-        kind="support",
-        languages=("en",),
-        files=("datasetStrategiesAnnotation.csv", "datasetEmotionAnnotation.csv", "test_set_gpt.csv"),
-        where="GitHub AnonymousTACLSubmission/Synthetic-Dataset-for-Emotional-Support",
-        licence="none stated in the repository",
-        paper="anonymous submission to TACL",
-        read=read,
-    ),
-)
+READERS = {"synthetic_esc": read}

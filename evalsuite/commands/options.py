@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
 from core.errors import UserError
 from core.masking import problem_of
+from core.options import choice
 from core.paths import IN_FILE, IN_NAME, Reads, Writes
-from evalsuite.runs.config import load_config
+from evalsuite.runs.config import EvalConfig, load_config
 from evalsuite.runs.resolved import Resolved, resolve_config
+from evalsuite.statistics.summary import Value
 
 RECORDS = (
     *("cards.jsonl", "profiles.jsonl", "dialogues.jsonl", "judgements.jsonl", "turn_judgements.jsonl"),
@@ -31,9 +35,14 @@ def out_tables(name: str, *more: str) -> Writes:
     return Writes((f"{name}.json", "*.csv", *more))
 
 
-ConfigOption = Annotated[
-    Path, typer.Option("--config", help="What to run; see configs/eval. Options below override it."), IN_FILE
-]
+_LIMITS = "Limits"
+
+
+def _setting(field: str, *names: str, panel: str | None = None, metavar: str | None = None) -> Any:
+    """The option of a run's config field, explained by the field's own text."""
+    return typer.Option(*names, help=EvalConfig.model_fields[field].description, metavar=metavar, rich_help_panel=panel)
+
+
 OutOption = Annotated[str | None, typer.Option("--out", help="Run folder. The same folder and command resume."), OUT_RUN]
 SupporterOption = Annotated[
     list[str] | None,
@@ -44,74 +53,140 @@ SupporterOption = Annotated[
 ]
 BaseUrlOption = Annotated[str | None, typer.Option(help="OpenAI-compatible URL at which the supporter answers.")]
 KeyOption = Annotated[str | None, typer.Option(help="Environment variable with the key for --base-url.")]
-SeekerOption = Annotated[str | None, typer.Option("--seeker", help="Model that plays the seeker."), IN_NAME]
-PromptsOption = Annotated[
-    str | None,
-    typer.Option("--prompts", help="Prompt pack that seekers are told from: a strategy, by name (configs/prompts) or folder."),
-    IN_NAME,
-]
-JudgeOption = Annotated[str | None, typer.Option("--judge", help="Model that scores."), IN_NAME]
-JudgePromptsOption = Annotated[
-    str | None,
-    typer.Option(
-        "--judge-prompts",
-        help="Prompt pack that the judge is asked in, by name (configs/prompts) or folder: for a ranker, the one it learnt.",
-    ),
-    IN_NAME,
-]
-CardsOption = Annotated[
-    list[Path] | None, typer.Option("--cards", help="Role cards: our JSONL, or ESC-Eval's published card_high_*.json."), IN_FILE
-]
-LimitOption = Annotated[int | None, typer.Option("--limit", help="At most this many cards (or profiles) a language.")]
+JudgeOption = Annotated[str | None, _setting("judge", "--judge"), IN_NAME]
+JudgePromptsOption = Annotated[str | None, _setting("judge_prompts", "--judge-prompts"), IN_NAME]
 LanguageOption = Annotated[str | None, typer.Option("--language", help="en or zh; without it, those of the config.")]
-ProfilesOption = Annotated[
-    list[Path] | None, typer.Option("--profiles", help="Profiles (EmoHarbor): our JSONL, or SAGE's file."), IN_FILE
-]
-ModeOption = Annotated[
-    str | None, typer.Option("--mode", help="paper: as published, odd parts included. native: as we would do it.")
-]
+ModeOption = Annotated[str | None, _setting("mode", "--mode")]
 WandbOption = Annotated[
     bool, typer.Option("--wandb", help="Log the report's tables and plots to Weights & Biases (offline without a key).")
 ]
 AgainstOption = Annotated[
     str | None, typer.Option("--against", metavar="paper|emoharbor|feel", help="A paper's figures beside ours.")
 ]
-FailOnErrorOption = Annotated[
-    float | None,
-    typer.Option(
-        "--fail-on-error",
-        metavar="SHARE|N",
-        help="End the run early when this many dialogues have failed: a share (below 1) or a number. Default: at the first "
-        "401, 403 or 404, and when the first 20 calls to a model were all rejected.",
-    ),
-]
-RetryOption = Annotated[
-    str | None,
-    typer.Option(
-        "--retry",
-        metavar="KIND,…",
-        help="Ask stored answers of these kinds again: empty, refusal, length (cut off), unreadable (no verdict). An answer is "
-        "drawn again only where it is asked for by name like this, by any model: the old one stays in the store, the new one "
-        "counts, what follows it is asked anew, and the report says how many there were. At temperature 0 many servers say "
-        "the same again.",
-    ),
+HarbourOption = Annotated[str | None, typer.Option("--against", metavar="emoharbor", help="The paper's figures below ours.")]
+ValueOption = Annotated[
+    str, typer.Option(help="value: the verdicts. expected: their means by the judge's token probabilities.")
 ]
 EndpointOption = Annotated[
     list[str] | None, typer.Option("--endpoint", metavar="NAME=URL", help="A server that is already up for a model.")
 ]
 
 
+def value_of(text: str) -> Value:
+    """What --value says."""
+    return choice("--value", text, get_args(Value))
+
+
+@dataclass(kw_only=True)
+class RunOptions:
+    """What run, simulate and score share: a config and what the command line overrides of it (None: not given)."""
+
+    config: Annotated[Path, typer.Option("--config", help="What to run; see configs/eval. Options below override it."), IN_FILE]
+    profiles: Annotated[
+        list[Path] | None, typer.Option("--profiles", help="Profiles (EmoHarbor): our JSONL, or SAGE's file."), IN_FILE
+    ] = None
+    language: LanguageOption = None
+    mode: ModeOption = None
+    endpoint: EndpointOption = None
+    fail_on_error: Annotated[float | None, _setting("fail_on_error", "--fail-on-error", metavar="SHARE|N")] = None
+    retry: Annotated[
+        str | None,
+        typer.Option(
+            "--retry",
+            metavar="KIND,…",
+            help="Ask stored answers of these kinds again: empty, refusal, length (cut off), unreadable (no verdict). They are "
+            "drawn again only where they are asked for by name like this, by any model: the old one stays in the store, the "
+            "new one counts, what follows it is asked anew, and the report says how many there were. At temperature 0 many "
+            "servers say the same again.",
+        ),
+    ] = None
+    call_timeout: Annotated[str | None, _setting("call_timeout", metavar="TIME", panel=_LIMITS)] = None
+    attempts: Annotated[int | None, _setting("attempts", metavar="N", panel=_LIMITS)] = None
+    patience: Annotated[str | None, _setting("patience", metavar="TIME", panel=_LIMITS)] = None
+    max_time: Annotated[str | None, _setting("max_time", metavar="TIME", panel=_LIMITS)] = None
+    max_calls: Annotated[int | None, _setting("max_calls", metavar="N", panel=_LIMITS)] = None
+    max_cost: Annotated[float | None, _setting("max_cost", metavar="SUM", panel=_LIMITS)] = None
+    shard: Annotated[str | None, _setting("shard", "--shard", metavar="I/N")] = None
+    out: OutOption = None
+
+    def resolved(self) -> Resolved:
+        """The config with its overrides, resolved."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        del values["retry"]
+        values["supporters"] = values.pop("supporter", None)
+        return resolve(values.pop("config"), values.pop("endpoint"), **values)
+
+
+@dataclass(kw_only=True)
+class SimulateOptions(RunOptions):
+    """What decides the dialogues."""
+
+    supporter: SupporterOption = None
+    base_url: BaseUrlOption = None
+    api_key_env: KeyOption = None
+    seeker: Annotated[str | None, _setting("seeker", "--seeker"), IN_NAME] = None
+    prompts: Annotated[str | None, _setting("prompts", "--prompts"), IN_NAME] = None
+    cards: Annotated[
+        list[Path] | None,
+        typer.Option("--cards", help="Role cards: our JSONL, or ESC-Eval's published card_high_*.json."),
+        IN_FILE,
+    ] = None
+    limit: Annotated[int | None, _setting("limit", "--limit")] = None
+
+
+@dataclass(kw_only=True)
+class ScoreOptions(RunOptions):
+    """What decides the judgements."""
+
+    judge: JudgeOption = None
+    judge_prompts: JudgePromptsOption = None
+
+
+@dataclass(kw_only=True)
+class WholeRunOptions(SimulateOptions, ScoreOptions):
+    """What decides both."""
+
+
+def grouped(verb: Callable[..., None]) -> Callable[..., None]:
+    """The verb with every parameter that is a dataclass of options written out on the command line.
+
+    What is required comes first, then what a class adds to the classes that it derives from.
+    """
+    hints = get_type_hints(verb, include_extras=True)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    parameters: dict[str, Parameter] = {}
+    for name, parameter in signature(verb).parameters.items():
+        if name not in groups:
+            parameters[name] = parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[name])
+            continue
+        members, types = signature(groups[name]).parameters, get_type_hints(groups[name], include_extras=True)
+        classes = groups[name].__mro__[-2::-1]  # the one that all derive from comes first
+        added = {field: -depth for depth, group in enumerate(classes) for field in vars(group).get("__annotations__", ())}
+        for field in sorted(members, key=lambda field: (members[field].default is not Parameter.empty, added[field])):
+            parameters[field] = members[field].replace(annotation=types[field])
+
+    def spread(**values: Any) -> None:
+        for name, group in groups.items():
+            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+        verb(**values)
+
+    spread.__name__, spread.__doc__, spread.__module__ = verb.__name__, verb.__doc__, verb.__module__
+    spread.__annotations__ = {name: parameter.annotation for name, parameter in parameters.items()}
+    spread.__signature__ = Signature(list(parameters.values()))  # type: ignore[attr-defined]
+    return spread
+
+
 def endpoints_of(given: Sequence[str] | None) -> dict[str, str]:
     """What --endpoint says: model name → base URL."""
-    found = {}
+    endpoints = {}
     for pair in given or []:
         name, _, url = pair.partition("=")
         if problem := problem_of(url):
             raise UserError(f"--endpoint {name}: {problem}")
         if not url.startswith(("http://", "https://")):
             raise UserError(f"--endpoint {pair!r}: expected NAME=http://HOST:PORT/v1")
-        found[name] = url
-    return found
+        endpoints[name] = url
+    return endpoints
 
 
 def resolve(

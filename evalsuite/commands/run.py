@@ -16,37 +16,15 @@ from core.errors import UserError
 from core.paths import Reads
 from core.wandb_offline import need_wandb
 from data_prep.scores.human import read_dialogues
-from evalsuite.commands.limits import (
-    AttemptsOption,
-    CallTimeoutOption,
-    MaxCallsOption,
-    MaxCostOption,
-    MaxTimeOption,
-    PatienceOption,
-)
 from evalsuite.commands.options import (
     IN_RUN,
     OUT_RUN,
     AgainstOption,
-    BaseUrlOption,
-    CardsOption,
-    ConfigOption,
-    EndpointOption,
-    FailOnErrorOption,
-    JudgeOption,
-    JudgePromptsOption,
-    KeyOption,
-    LanguageOption,
-    LimitOption,
-    ModeOption,
-    OutOption,
-    ProfilesOption,
-    PromptsOption,
-    RetryOption,
-    SeekerOption,
-    SupporterOption,
+    ScoreOptions,
+    SimulateOptions,
     WandbOption,
-    resolve,
+    WholeRunOptions,
+    grouped,
 )
 from evalsuite.report.content import report_run
 from evalsuite.runner import pipeline
@@ -61,70 +39,15 @@ from serve.answers import Retry
 from serve.limits import Budget
 
 console = Console()
-ShardOption = Annotated[
-    str | None,
-    typer.Option(
-        "--shard", metavar="I/N", help="Only the I-th of N equal parts of the dialogues: one machine's part. See merge."
-    ),
-]
 
 
-def run(
-    config: ConfigOption,
-    supporter: SupporterOption = None,
-    base_url: BaseUrlOption = None,
-    api_key_env: KeyOption = None,
-    seeker: SeekerOption = None,
-    prompts: PromptsOption = None,
-    judge: JudgeOption = None,
-    judge_prompts: JudgePromptsOption = None,
-    cards: CardsOption = None,
-    profiles: ProfilesOption = None,
-    limit: LimitOption = None,
-    language: LanguageOption = None,
-    mode: ModeOption = None,
-    endpoint: EndpointOption = None,
-    fail_on_error: FailOnErrorOption = None,
-    retry: RetryOption = None,
-    call_timeout: CallTimeoutOption = None,
-    attempts: AttemptsOption = None,
-    patience: PatienceOption = None,
-    max_time: MaxTimeOption = None,
-    max_calls: MaxCallsOption = None,
-    max_cost: MaxCostOption = None,
-    shard: ShardOption = None,
-    out: OutOption = None,
-    wandb: WandbOption = False,
-) -> None:
+@grouped
+def run(options: WholeRunOptions, wandb: WandbOption = False) -> None:
     """Simulate, score, measure agreement on the gold set (if the config has one) and write the report."""
-    resolved = resolve(
-        config,
-        endpoint,
-        base_url,
-        api_key_env,
-        supporters=supporter,
-        seeker=seeker,
-        prompts=prompts,
-        judge=judge,
-        judge_prompts=judge_prompts,
-        cards=cards,
-        profiles=profiles,
-        limit=limit,
-        language=language,
-        mode=mode,
-        fail_on_error=fail_on_error,
-        call_timeout=call_timeout,
-        attempts=attempts,
-        patience=patience,
-        max_time=max_time,
-        max_calls=max_calls,
-        max_cost=max_cost,
-        shard=shard,
-        out=out,
-    )
+    resolved = options.resolved()
     _check_wandb(wandb, resolved.shard)
     _check_all(resolved, simulate=True, score=True)
-    with _opened(resolved, retry) as runner:
+    with _opened(resolved, options.retry) as runner:
         outcomes = [pipeline.simulate(runner, score=True)]
         if resolved.config.gold is not None and not outcomes[0].ended_early:
             outcomes.append(pipeline.score_gold(runner))
@@ -132,107 +55,31 @@ def run(
     _finish(*outcomes)
 
 
-def simulate(
-    config: ConfigOption,
-    supporter: SupporterOption = None,
-    base_url: BaseUrlOption = None,
-    api_key_env: KeyOption = None,
-    seeker: SeekerOption = None,
-    prompts: PromptsOption = None,
-    cards: CardsOption = None,
-    profiles: ProfilesOption = None,
-    limit: LimitOption = None,
-    language: LanguageOption = None,
-    mode: ModeOption = None,
-    endpoint: EndpointOption = None,
-    fail_on_error: FailOnErrorOption = None,
-    retry: RetryOption = None,
-    call_timeout: CallTimeoutOption = None,
-    attempts: AttemptsOption = None,
-    patience: PatienceOption = None,
-    max_time: MaxTimeOption = None,
-    max_calls: MaxCallsOption = None,
-    max_cost: MaxCostOption = None,
-    shard: ShardOption = None,
-    out: OutOption = None,
-) -> None:
+@grouped
+def simulate(options: SimulateOptions) -> None:
     """Only hold the dialogues: writes OUT/dialogues.jsonl."""
-    resolved = resolve(
-        config,
-        endpoint,
-        base_url,
-        api_key_env,
-        supporters=supporter,
-        seeker=seeker,
-        prompts=prompts,
-        cards=cards,
-        profiles=profiles,
-        limit=limit,
-        language=language,
-        mode=mode,
-        fail_on_error=fail_on_error,
-        call_timeout=call_timeout,
-        attempts=attempts,
-        patience=patience,
-        max_time=max_time,
-        max_calls=max_calls,
-        max_cost=max_cost,
-        shard=shard,
-        out=out,
-    )
+    resolved = options.resolved()
     _check_all(resolved, simulate=True, score=False)
-    with _opened(resolved, retry) as runner:
+    with _opened(resolved, options.retry) as runner:
         outcome = pipeline.simulate(runner, score=False)
     _finish(outcome)
 
 
+@grouped
 def score(
-    config: ConfigOption,
+    options: ScoreOptions,
     dialogues: Annotated[
         Path | None, typer.Option(help="Dialogue records (JSONL). Default: OUT/dialogues.jsonl."), Reads(beside=True)
     ] = None,
-    judge: JudgeOption = None,
-    judge_prompts: JudgePromptsOption = None,
-    profiles: ProfilesOption = None,
-    language: LanguageOption = None,
-    mode: ModeOption = None,
-    endpoint: EndpointOption = None,
-    fail_on_error: FailOnErrorOption = None,
-    retry: RetryOption = None,
-    call_timeout: CallTimeoutOption = None,
-    attempts: AttemptsOption = None,
-    patience: PatienceOption = None,
-    max_time: MaxTimeOption = None,
-    max_calls: MaxCallsOption = None,
-    max_cost: MaxCostOption = None,
-    shard: ShardOption = None,
-    out: OutOption = None,
     wandb: Annotated[bool, typer.Option("--wandb", help="Also write the report and log its tables and plots there.")] = False,
 ) -> None:
     """Only score dialogues: writes OUT/judgements.jsonl, and the gold set's agreement if the config has one."""
-    resolved = resolve(
-        config,
-        endpoint,
-        judge=judge,
-        judge_prompts=judge_prompts,
-        profiles=profiles,
-        language=language,
-        mode=mode,
-        fail_on_error=fail_on_error,
-        call_timeout=call_timeout,
-        attempts=attempts,
-        patience=patience,
-        max_time=max_time,
-        max_calls=max_calls,
-        max_cost=max_cost,
-        shard=shard,
-        out=out,
-    )
+    resolved = options.resolved()
     _check_wandb(wandb, resolved.shard)
     _check_all(resolved, simulate=False, score=True)
     given = dialogues or Path(resolved.config.out) / "dialogues.jsonl"
     read_dialogues([given])  # a bad file is refused before the run folder is touched
-    with _opened(resolved, retry) as runner:
+    with _opened(resolved, options.retry) as runner:
         outcomes = [pipeline.score(runner, given)]
         if resolved.config.gold is not None and not outcomes[0].ended_early:
             outcomes.append(pipeline.score_gold(runner))

@@ -8,7 +8,7 @@ distribution from token probabilities, all aspects in one call.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,12 +25,11 @@ from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
 from core.specs import ModelSpec
 from core.tables import Table
-from evalsuite.dialogues.hold import Plan
 from evalsuite.judge.base import Bands, OffSum
 from evalsuite.judge.judge import Judge
 from evalsuite.runs.config import EvalConfig, overridden
 from evalsuite.runs.folder import Run
-from evalsuite.runs.framework import ScoredRun
+from evalsuite.runs.framework import Framework, ScoredRun
 from evalsuite.runs.identity import hashed, identity
 from evalsuite.runs.resolved import Resolved
 from evalsuite.statistics.band_methods import Cost, method_table
@@ -115,7 +114,7 @@ class Member:
         return self.spec.model_copy(update={"sampling": self.spec.sampling.model_copy(update={"temperature": temperature})})
 
 
-class Feel:
+class Feel(Framework):
     """A panel of judges with everything that its config names. Nothing is started yet.
 
     Dialogues are given, nobody is played. Raises `UserError` for whatever is missing or does not fit together.
@@ -124,19 +123,10 @@ class Feel:
     name = "feel"
     title = "FEEL"
     config_model = FeelConfig
-    may_leave = False
 
     def __init__(self, config: FeelConfig) -> None:
         self.config = config
         self.members = _members(config)
-
-    def plans(self) -> Iterable[Plan]:
-        """None: dialogues are given."""
-        return ()
-
-    def people(self) -> Mapping[str, Sequence[BaseModel]]:
-        """Nobody."""
-        return {}
 
     def identity(self) -> dict[str, Any]:
         """The panel and how it is asked."""
@@ -159,11 +149,6 @@ class Feel:
         costs = read_jsonl(run.folder / "costs.jsonl", Cost, "costs")
         yield method_table(run.tally.judgements, run.tally.rubric, costs)
 
-    @classmethod
-    def facts(cls, run: ScoredRun) -> Iterable[tuple[str, str]]:
-        """None."""
-        return ()
-
 
 def _members(config: FeelConfig) -> list[Member]:
     """The panel, judges of one model together, as only one model is up at a time."""
@@ -185,7 +170,7 @@ def _members(config: FeelConfig) -> list[Member]:
         resolved.judge_prompts.require(config.languages, [f"persona_{entry.persona}.j2"])
         if "tokens" in config.methods and not resolved.judge.endpoint.top_logprobs:
             raise UserError(f"model {resolved.judge.name}: its endpoint gives no token probabilities (top_logprobs: 0)")
-        members.append(Member(entry, resolved, resolved.rubric, resolved.judge_prompts.given(persona=entry.persona)))
+        members.append(Member(entry, resolved, resolved.rubric, resolved.judge_prompts.with_values(persona=entry.persona)))
     for a, b in itertools.combinations(members, 2):  # by model's name and persona a judge is known, in records and to servers
         if a.spec.name == b.spec.name and (a.spec != b.spec or a.entry.persona == b.entry.persona):
             raise UserError(f"judges: {a.entry.model} and {b.entry.model} are both named {a.spec.name}: rename one")

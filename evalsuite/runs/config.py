@@ -54,48 +54,52 @@ class EvalConfig(BaseModel):
     framework: str = "esc_eval"
     """The published procedure that is followed."""
     mode: Literal["paper", "native"] = "native"
-    """`paper` follows the publication, odd parts included. `native` is what we would do."""
+    """paper: as published, odd parts included. native: as we would do it."""
     seeker: Annotated[str, IN_NAME]
-    """The model that plays the person in distress."""
+    """Model that plays the seeker."""
     supporters: Annotated[list[str], IN_NAME] = []
     """The models under test."""
     judge: Annotated[str, IN_NAME]
-    """The model that scores."""
+    """Model that scores."""
     rubric: Annotated[str, IN_NAME] = "esc_eval"
     """The rubric that dialogues are scored on: a name in configs/rubrics, or a file."""
     method: Literal["joint", "per_dimension", "json", "bands"] = "joint"
     """How the judge is asked: for all dimensions at once, one at a time, JSON with reasons, or band probabilities."""
     prompts: Annotated[str, IN_NAME] = "esc_eval"
-    """The prompt pack that seekers are told from: a name in configs/prompts, or a folder."""
+    """Prompt pack that seekers are told from: a strategy, by name (configs/prompts) or folder."""
     judge_prompts: Annotated[str | None, IN_NAME] = None
-    """The pack that the judge is asked in; without it, `prompts`. A ranker is asked in the pack that it learnt."""
+    """Prompt pack that the judge is asked in, by name (configs/prompts) or folder; without it, `prompts`. For a ranker, the one
+    that it learnt."""
     languages: Annotated[list[Language], Field(min_length=1)] = ["en", "zh"]
     """Which languages are played and judged."""
     limit: Annotated[int, Field(gt=0, le=10**6)] | None = None
-    """At most this many people (cards or profiles) a language."""
+    """At most this many cards (or profiles) a language."""
     exchanges: Annotated[int, Field(gt=0, le=10**6)] = 5
     """How many times both sides speak, at most."""
     trials: Annotated[int, Field(gt=0, le=10**6)] = 1
     """How many dialogues are held on each person with each supporter."""
     shard: Annotated[str, AfterValidator(lambda text: str(Shard.parse(text)))] | None = None
-    """`I/N`: do only the I-th of N equal parts of the dialogues."""
+    """Only the I-th of N equal parts of the dialogues: one machine's part. See merge."""
     concurrency: Annotated[int, Field(gt=0, le=10**6)] | None = None
     """How many calls are under way at once; without it, each server gets what it bears."""
     fail_on_error: Annotated[float, Field(gt=0, le=10**9)] | None = None
-    """How many dialogues may fail before the run ends early: a share below 1, a number from 1 on. Without it, a run ends when a
-    key or model is refused, or the first calls to a model are all rejected (`serve.failures.Threshold`)."""
+    """End the run early when this many dialogues have failed: a share (below 1) or a number. Default: at the first 401, 403 or
+    404, and when the first 20 calls to a model were all rejected."""
     call_timeout: Annotated[Duration, Field(gt=0)] | None = None
-    """The longest that one try of a call may take. Default: 10m."""
+    """Longest that one try of a call may take (30s, 5m). Default: 10m."""
     attempts: Annotated[int, Field(gt=0, le=1000)] | None = None
     """Tries of a call that fails for the moment. Default: 8."""
     patience: Duration = HOUR
-    """How long a server is waited for that refuses connections or is overloaded."""
+    """How long to wait for a server that refuses connections or answers only 429, 503 or 529; the console says so once a
+    minute. Other errors are not waited for, nor are servers that this command launched. Default: 1h; 0: not at all."""
     max_time: Duration | None = None
-    """Ask nothing more after this time of one command."""
+    """Ask nothing more after this time (4h) of one command. Calls under way are finished, records and report written; the same
+    command goes on. Exit code 1."""
     max_calls: Annotated[int, Field(ge=0)] | None = None
-    """At most this many answers in the run folder."""
+    """At most so many answers in the run folder, earlier tries included; then as after `max_time`."""
     max_cost: Annotated[float, Field(ge=0)] | None = None
-    """Ask nothing more once the answers have cost this much, by `endpoint.price` of the specs."""
+    """Ask nothing more once the run folder's answers have cost this much, by `endpoint.price` in the specs (of a million
+    tokens); calls under way are finished and may go over it; then as after `max_time`."""
     keep_messages_kb: Annotated[int, Field(ge=0, le=10**6)] = 32
     """The call store keeps the messages of a call beside its answer if they have at most this many KB (0: none)."""
     gold: GoldConfig | None = None

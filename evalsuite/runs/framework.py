@@ -52,7 +52,11 @@ class ScoredRun:
 
 
 class Framework(Protocol):
-    """One published procedure. An instance is a config of it with everything that it names loaded and checked."""
+    """One published procedure. An instance is a config of it with everything that it names loaded and checked.
+
+    What a framework does not define has its usual meaning here. One that holds dialogues derives from
+    `evalsuite.runs.resolved.Resolved`, which has more to define.
+    """
 
     name: ClassVar[str]
     """In configs and records."""
@@ -60,30 +64,35 @@ class Framework(Protocol):
     """In reports."""
     config_model: ClassVar[type[BaseModel]]
     """A run's config, with the framework's own section."""
-
-    may_leave: ClassVar[bool]
-    """Whether its seekers may end a dialogue."""
+    may_leave: ClassVar[bool] = False
+    """Whether the seeker may end a dialogue."""
 
     def plans(self) -> Iterable[Plan]:
         """The dialogues to hold, in order. None where dialogues are given."""
+        return ()
 
     def people(self) -> Mapping[str, Sequence[BaseModel]]:
         """Who is played: file of the run folder → records."""
+        return {}
 
     def identity(self) -> dict[str, Any]:
-        """What the framework adds to a run's config.json. A folder with another is refused."""
+        """What decides the records, beyond what every run writes into config.json. A folder with another is refused."""
+        return {}
 
     @classmethod
     def wrote(cls, run: ScoredRun) -> bool:
-        """Whether the records of a run folder are of this framework."""
+        """Whether a run folder is of this framework."""
+        return run.framework == cls.name
 
     @classmethod
     def tables(cls, run: ScoredRun) -> Iterable[Table]:
-        """What its report shows beyond that of every run. A table stands behind those of its section."""
+        """What the report shows beyond that of every run. What is not about costs stands behind the scores."""
+        return ()
 
     @classmethod
     def facts(cls, run: ScoredRun) -> Iterable[tuple[str, str]]:
-        """What a reader must know to compare its figures, as name and text."""
+        """What a reader must know to compare the figures, as name and text."""
+        return ()
 
 
 def entries() -> dict[str, EntryPoint]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,15 +19,13 @@ from core.prompts import PromptPack, load_pack
 from core.records import Dialogue, HumanScore, Language, RoleCard
 from core.rubrics import Rubric, load_rubric
 from core.specs import Endpoint, ModelSpec, load_spec, model_names
-from core.tables import Table
 from data_prep.profiles import Profile
 from data_prep.scores import synthetic
 from data_prep.scores.human import read_dialogues
 from data_prep.scores.rank_sft import synthetic_test
-from evalsuite.dialogues.hold import Plan
 from evalsuite.judge.base import Shown
 from evalsuite.runs.config import EvalConfig, GoldConfig
-from evalsuite.runs.framework import ScoredRun, framework_of
+from evalsuite.runs.framework import Framework, framework_of
 from evalsuite.runs.identity import hashed, identity
 from evalsuite.runs.shard import Shard
 from evalsuite.statistics.agreement import read_gold
@@ -39,12 +37,11 @@ P = TypeVar("P", RoleCard, Profile)
 
 
 @dataclass(frozen=True)
-class Resolved:
+class Resolved(Framework):
     """A config with everything it names loaded and checked; nothing has been written or started yet.
 
-    A framework that holds dialogues derives from it. What it need not define has its usual meaning here: nobody is played, and
-    the judge is shown the dialogue alone. Raises `UserError` on construction or first use for whatever is missing, malformed or
-    does not fit together.
+    A framework that holds dialogues derives from it. Where it defines nothing, the judge is shown the dialogue alone. Raises
+    `UserError` on construction or first use for whatever is missing, malformed or does not fit together.
     """
 
     config: EvalConfig
@@ -58,25 +55,11 @@ class Resolved:
     config_model: ClassVar[type[BaseModel]] = EvalConfig
     templates: ClassVar[Sequence[str]] = ()
     """Files that the prompt pack must have, besides the judge's."""
-    may_leave: ClassVar[bool] = False
-    """Whether the seeker may end a dialogue."""
 
-    # --- what a framework brings (`evalsuite.runs.framework.Framework`) -------------------------------------------------
-
-    def plans(self) -> Iterable[Plan]:
-        """The dialogues to hold, in order."""
-        return ()
-
-    def people(self) -> Mapping[str, Sequence[BaseModel]]:
-        """Who is played: file of the run folder → records."""
-        return {}
+    # --- what a framework may define -------------------------------------------------------------------------------------
 
     def people_of(self, dialogues: Sequence[Dialogue]) -> Mapping[str, Sequence[BaseModel]]:
         """Who is played in given dialogues, where the judge is shown it."""
-        return {}
-
-    def identity(self) -> dict[str, Any]:
-        """What decides the dialogues, beyond the models, the languages, the prompts and the number of exchanges and trials."""
         return {}
 
     def judging_identity(self) -> dict[str, Any]:
@@ -118,21 +101,6 @@ class Resolved:
     def judging_whole(self) -> Resolved:
         """The same, with the judge asked about whole dialogues alone."""
         return self
-
-    @classmethod
-    def wrote(cls, run: ScoredRun) -> bool:
-        """Whether a run folder is of this framework."""
-        return run.framework == cls.name
-
-    @classmethod
-    def tables(cls, run: ScoredRun) -> Iterable[Table]:
-        """What the report shows beyond that of every run."""
-        return ()
-
-    @classmethod
-    def facts(cls, run: ScoredRun) -> Iterable[tuple[str, str]]:
-        """What a reader must know to compare the figures, as name and text."""
-        return ()
 
     def simulate_identity(self) -> dict[str, Any]:
         """What decides the dialogues of this run, as JSON: the run folder is claimed with it."""

@@ -19,79 +19,57 @@ Mode = Literal["paper", "native"]
 S = TypeVar("S", bound=BaseModel)
 
 
-class ModelIdentity(BaseModel):
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+class ModelIdentity(_Part):
     """A model as `evalsuite.runs.identity.identity` writes it: its spec, without where it answers."""
 
-    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
     name: str
-    """The spec's name."""
     fingerprint: str = ""
-    """Hash of spec and weights."""
     checkpoint: str | None = None
-    """Where the weights come from."""
     group: str | None = None
-    """Its group in ESC-Eval's table 2."""
 
 
-class Hashed(BaseModel):
-    """Records that a stage used, by their hash."""
+class Hashed(_Part):
+    """Records that a stage used, by their number and hash."""
 
-    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
-    sha256: str = ""
-    """Hash of all records."""
     count: int = 0
-    """How many there are."""
+    sha256: str = ""
 
 
-class Prompts(BaseModel):
-    """A prompt pack."""
-
-    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
-    pack: str = ""
-    """Its name."""
-    fingerprint: str = ""
-    """Hash of its files."""
-
-
-class Simulated(BaseModel):
+class Simulated(_Part):
     """What decided the dialogues. A framework adds fields of its own."""
 
-    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
     framework: str = ""
-    """The framework that held them."""
     mode: Mode = "native"
-    """`paper` or `native`."""
     seeker: ModelIdentity | None = None
-    """The model that spoke for the seeker."""
     thinker: ModelIdentity | None = None
-    """The model that thought for the seeker, where one did."""
     supporters: list[ModelIdentity] = []
-    """The models under test."""
     cards: Hashed | None = None
-    """The role cards that were played."""
     profiles: Hashed | None = None
-    """The profiles that were played."""
 
 
-class Judged(BaseModel):
-    """What decided the judgements of a stage. A framework adds fields of its own."""
+class Prompts(_Part):
+    """The prompt pack that a judge was asked in."""
 
-    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
+    fingerprint: str = ""
+
+
+class Judged(_Part):
+    """What decided the judgements of a stage. A framework adds fields of its own, a panel its `judges`."""
+
     mode: Mode = "native"
-    """`paper` or `native`."""
     judge: ModelIdentity | None = None
-    """The model that scored. A panel has several, under `judges`."""
     rubric: Rubric
-    """The rubric, whole."""
-    prompts: Prompts | None = None
-    """The pack that the judge was asked in."""
+    prompts: Prompts = Prompts()
 
 
 class Gold(Hashed):
-    """The gold set that a judge was measured on."""
+    """The gold set that a judge was measured on: its name or file."""
 
     dialogues: str = ""
-    """Its name or file."""
 
 
 class RunConfig(RootModel[dict[str, dict[str, Any]]]):

@@ -19,10 +19,10 @@ from core.files import write_jsonl
 from core.records import Dialogue, Language, Line, RolePlay, SupportDialogue, Turn
 from data_prep.bundled import BUNDLED
 from data_prep.sources import SOURCES
-from data_prep.sources.bundled import ROLE_PLAY, SUPPORT
 from tests.bench.data import measured
 from tests.bench.figures import OUT, Bench, OutOption
 
+SUPPORT, ROLE_PLAY = "bundled_support", "bundled_role_play"
 SPARE = 1.2  # rows beyond the quota, so that the quota step has something to do
 TURNS, WORDS = 14, 22  # of a dialogue; words (en) or pairs of characters (zh) of a turn: about ESConv's length
 
@@ -44,7 +44,7 @@ def support(count: int, language: Language, seed: int) -> Iterator[SupportDialog
             Turn(role="seeker" if i % 2 == 0 else "supporter", text=sentence(rng, words, language)) for i in range(TURNS)
         )
         dialogue = Dialogue(
-            id=f"s-{language}-{number}", language=language, source=SUPPORT.name, source_id=f"{language}-{number}", turns=turns
+            id=f"s-{language}-{number}", language=language, source=SUPPORT, source_id=f"{language}-{number}", turns=turns
         )
         yield SupportDialogue(dialogue=dialogue, situation=sentence(rng, words, language, 40), problem="work", age="30")
 
@@ -56,7 +56,7 @@ def role_play(count: int, language: Language, seed: int) -> Iterator[RolePlay]:
         yield RolePlay(
             id=f"r-{language}-{number}",
             language=language,
-            source=ROLE_PLAY.name,
+            source=ROLE_PLAY,
             source_id=f"{language}-{number}",
             character="Ada",
             persona=sentence(rng, words, language, 60),
@@ -75,8 +75,8 @@ def corpus(folder: Path, size: int, seed: int = 0) -> Path:
     for language in languages:
         write_jsonl(folder / f"support_{language}.jsonl", support(round(SPARE * few), language, seed))
         write_jsonl(folder / f"role_play_{language}.jsonl", role_play(round(SPARE * many), language, seed))
-        quotas.append({"source": SUPPORT.name, "language": language, "count": few})
-        quotas.append({"source": ROLE_PLAY.name, "language": language, "count": many})
+        quotas.append({"source": SUPPORT, "language": language, "count": few})
+        quotas.append({"source": ROLE_PLAY, "language": language, "count": many})
     mix = folder / "mix.yaml"
     mix.write_text(yaml.safe_dump({"target": 2 * (few + many), "quotas": quotas}))
     return mix
@@ -88,7 +88,7 @@ def main(
     eval_cards: Annotated[list[str] | None, typer.Option(help="Evaluation cards; default: the bundled ones.")] = None,
 ) -> None:
     """(e) Data preparation: seconds and peak memory of `python -m data_prep role-sft` for each size, on perturbed rows."""
-    assert {SUPPORT.name, ROLE_PLAY.name} <= set(SOURCES)
+    assert {SUPPORT, ROLE_PLAY} <= set(SOURCES)
     sizes = sizes or [1_400, 14_000]
     bench = Bench("role_sft", "(e) Role-play set, perturbed rows", sizes=sizes)
     seconds = {}
@@ -98,7 +98,7 @@ def main(
             folder = Path(name)
             mix = corpus(folder, size)
             given = ["--config", str(mix), "--out", str(folder / "out")]
-            given += [f"--source={source.name}={folder}" for source in (SUPPORT, ROLE_PLAY)]
+            given += [f"--source={source}={folder}" for source in (SUPPORT, ROLE_PLAY)]
             took, peak = measured("role-sft", *given, *(f"--eval-cards={card}" for card in eval_cards or []))
             built = sum(1 for part in ("train", "valid") for _ in (folder / "out" / f"{part}.jsonl").open())
         seconds[size] = took

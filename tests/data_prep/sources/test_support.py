@@ -12,27 +12,15 @@ from core.ledger import Step
 from core.records import Post, SupportDialogue
 from core.rows import MALFORMED, CorpusItem, CorpusReader, Source
 from data_prep.sources import (
+    SOURCES,
     corpus_files,
-    counselingbench,
     cpsycoun,
-    emollm,
-    epitome,
-    esconv,
     escot,
-    extes,
-    mhp_reddit,
     posts,
-    psych8k,
-    psyqa,
-    simpsydial,
-    smile,
     synthetic_esc,
 )
 from data_prep.sources.support import NO_REPLY
 from tests.data_prep.sources import fixtures as F
-
-MODULES = (counselingbench, cpsycoun, emollm, epitome, escot, esconv, extes, mhp_reddit, psych8k, psyqa, simpsydial, smile)
-SOURCES = {source.name: source for module in (*MODULES, synthetic_esc) for source in module.SOURCES}
 
 
 def read(name: str, place: Path, strict: bool = False) -> tuple[list[CorpusItem], Step, list[str]]:
@@ -242,7 +230,7 @@ def test_malformed_rows_are_named_and_fatal_under_strict(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("source", SOURCES.values(), ids=list(SOURCES))
 def test_a_missing_corpus_is_explained(tmp_path: Path, source: Source) -> None:
-    (tmp_path / "ed.json").write_text("[]")
+    (tmp_path / "ed.tsv").write_text("")
     with pytest.raises(UserError) as error:
         corpus_files(source, str(tmp_path))
     for part in (source.about, source.where, source.licence):

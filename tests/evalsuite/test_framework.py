@@ -1,0 +1,75 @@
+"""The door of a framework: one of somebody else's runs from end to end, by one module and one entry point."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+import yaml
+
+from core.errors import UserError
+from core.files import read_jsonl
+from core.records import Dialogue, RoleCard
+from evalsuite.runs.config import load_config
+from evalsuite.runs.framework import entries, framework_of
+from evalsuite.runs.resolved import Resolved
+from tests.conftest import EscEval
+from tests.endpoint import Endpoint
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A config of the example, which is installed as a package of its own would be."""
+    installed = tmp_path / "site" / "warm_line-1.0.dist-info"
+    installed.mkdir(parents=True)
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: warm-line\nVersion: 1.0\n")
+    place = "tests.evalsuite.example_framework:WarmLine"
+    (installed / "entry_points.txt").write_text(f"[esc_eval.frameworks]\nwarm_line = {place}\n")
+    monkeypatch.syspath_prepend(str(installed.parent))
+    path = tmp_path / "c.yaml"
+    models = {"seeker": "embedded", "supporters": ["embedded"], "judge": "embedded"}
+    path.write_text(yaml.safe_dump({"framework": "warm_line", **models, "languages": ["en"], "patience": 0, "out": "run"}))
+    return path
+
+
+def test_a_framework_of_ones_own_runs_resumes_and_is_reported(esc_eval: EscEval, tmp_path: Path, config: Path) -> None:
+    with Endpoint(models=("embedded",)) as endpoint:
+        command = ("run", "--config", config, "--endpoint", f"embedded={endpoint.url}")
+        assert esc_eval(*command) == (0, "")
+        asked = len(endpoint.requests)
+        assert asked == 2 * (4 + 1), "two callers, two exchanges of two turns, one verdict"
+        assert any("worried: My exam" in str(body["messages"]) for body in endpoint.requests)
+        assert esc_eval(*command) == (0, "") and len(endpoint.requests) == asked
+    run = tmp_path / "run"
+    dialogues = read_jsonl(run / "dialogues.jsonl", Dialogue, "dialogues")
+    assert {dialogue.framework for dialogue in dialogues} == {"warm_line"} and dialogues[0].turns[0].role == "seeker"
+    assert len(read_jsonl(run / "cards.jsonl", RoleCard, "cards")) == 2
+    assert orjson.loads((run / "config.json").read_bytes())["simulate"]["callers"]["count"] == 2
+    report = (run / "report.md").read_text()
+    assert "Warm line · run" in report and "turns a call" in report and "one worry each" in report
+    settings = yaml.safe_load(config.read_text()) | {"warm_line": {"worries": ["Nobody calls."]}}
+    config.write_text(yaml.safe_dump(settings))
+    code, err = esc_eval("run", "--config", config)
+    assert code == 2 and "another simulate config: callers.count: 2 → 1" in err
+
+
+def test_its_fields_belong_to_it_alone(tmp_path: Path, config: Path) -> None:
+    settings = yaml.safe_load(config.read_text())
+    config.write_text(yaml.safe_dump(settings | {"cards": ["bundled"]}))
+    with pytest.raises(UserError, match=r"cards: belongs to framework esc_eval, this config's is warm_line"):
+        load_config(config, {})
+    config.write_text(yaml.safe_dump(settings | {"framework": "esc_eval", "warm_line": {}}))
+    with pytest.raises(UserError, match=r"warm_line: belongs to framework warm_line, this config's is esc_eval"):
+        load_config(config, {})
+
+
+def test_frameworks_are_known_by_name(tmp_path: Path) -> None:
+    assert list(entries()) == ["esc_eval", "emoharbor", "feel"], "the example is not installed here"
+    assert issubclass(framework_of("esc_eval"), Resolved) and not issubclass(framework_of("feel"), Resolved)
+    with pytest.raises(UserError, match="unknown framework 'esc_evl'.*esc_eval"):
+        framework_of("esc_evl")
+    path = tmp_path / "c.yaml"
+    path.write_text("framework: feel\n")
+    with pytest.raises(UserError, match="framework: feel .*esc-eval feel"):
+        load_config(path, {})
