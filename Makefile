@@ -17,6 +17,7 @@ export HF_HUB_DISABLE_TELEMETRY = 1
 .DEFAULT_GOAL := help
 TRAIN       := $(BIN)/accelerate launch --config_file configs/accelerate/cpu.yaml
 RANK_RECIPE := configs/train/esc_rank_embedded.yaml
+AGREE       := $(BIN)/esc-eval agree --only-shared --mode paper
 WHOLE       := --model_name_or_path embedded:smollm2-135m-instruct
 # For the training targets: ESConv's folder (train.jsonl, valid.jsonl or .json), seeds of the ranker's runs.
 ESCONV      ?=
@@ -100,9 +101,10 @@ train-rank-cpu: setup  ## Train the embedded ranker on the synthetic set (SEEDS)
 	  $(foreach seed,$(SEEDS),--adapter trained@$(seed)=runs/train/rank-$(seed)/adapter) --out runs/train/rank_test
 	@# Untrained, the whole model is asked: its lower layers alone say nothing.
 	$(BIN)/python -m train rank-test $(RANK_RECIPE) $(WHOLE) --test runs/train/rank_data/test.jsonl --untrained --out runs/train/rank_test
-	$(BIN)/python -m train rank-table --data runs/train/rank_data --dialogues runs/train/scores/dialogues.jsonl \
+	$(AGREE) --split runs/train/rank_data --dialogues runs/train/scores/dialogues.jsonl --gold runs/train/scores/scores.jsonl \
 	  --judgements runs/train/rank_test/judgements-untrained.jsonl \
-	  $(foreach seed,$(SEEDS),--judgements runs/train/rank_test/judgements-trained@$(seed).jsonl) --out runs/train/rank_table
+	  $(foreach seed,$(SEEDS),--judgements runs/train/rank_test/judgements-trained@$(seed).jsonl) --seeds --reference trained \
+	  --out runs/train/rank_table
 	test -z "$(ESCONV)" || $(MAKE) --no-print-directory train-survey-cpu
 
 train-survey-cpu: setup  ## The same ranker on what ESConv's seekers said of their supporters (ESCONV=its folder), one seed
@@ -115,9 +117,9 @@ train-survey-cpu: setup  ## The same ranker on what ESConv's seekers said of the
 	$(BIN)/python -m train rank-test $(RANK_RECIPE) --train_file runs/train/survey_data/train.jsonl --test runs/train/survey_data/test.jsonl \
 	  --adapter trained=runs/train/survey/adapter --out runs/train/survey_test
 	$(BIN)/python -m train rank-test $(RANK_RECIPE) $(WHOLE) --test runs/train/survey_data/test.jsonl --untrained --out runs/train/survey_test
-	$(BIN)/python -m train rank-table --data runs/train/survey_data --dialogues runs/train/survey_scores/dialogues.jsonl \
-	  --judgements runs/train/survey_test/judgements-untrained.jsonl --judgements runs/train/survey_test/judgements-trained.jsonl \
-	  --out runs/train/survey_table
+	$(AGREE) --split runs/train/survey_data --dialogues runs/train/survey_scores/dialogues.jsonl \
+	  --gold runs/train/survey_scores/scores.jsonl --judgements runs/train/survey_test/judgements-untrained.jsonl \
+	  --judgements runs/train/survey_test/judgements-trained.jsonl --reference trained --out runs/train/survey_table
 
 rank-methods-cpu: setup  ## The ranker, two losses × three ways of asking, English, EXAMPLES= dialogues a run (399; paper: a seventh): one table
 	$(PREP) score-set --out $(METHODS)/scores
@@ -134,11 +136,12 @@ rank-methods-cpu: setup  ## The ranker, two losses × three ways of asking, Engl
 	    --adapter cross_entropy=$(METHODS)/$$method/cross_entropy/adapter --adapter ordinal=$(METHODS)/$$method/ordinal/adapter \
 	    --out $(METHODS)/$$method/test || exit $$?; \
 	done
-	$(BIN)/python -m train rank-table --data $(METHODS)/joint/data --language en --dialogues $(METHODS)/scores/dialogues.jsonl \
+	@# Paper: trained on a seventh of the dialogues, each read seven times.
+	$(AGREE) --split $(METHODS)/joint/data --dialogues $(METHODS)/scores/dialogues.jsonl --gold $(METHODS)/scores/scores.jsonl \
 	  $(foreach method,joint per_dimension paper,$(foreach judge,cross_entropy ordinal,--judgements \
-	  $(METHODS)/$(method)/test/judgements-$(judge).jsonl)) --against 'cross_entropy · per_dimension' \
-	  --title 'Losses and ways of asking (paper: trained on a seventh of the dialogues, each read seven times)' --out $(METHODS)/table
-	@cat $(METHODS)/table/table.md
+	  $(METHODS)/$(method)/test/judgements-$(judge).jsonl)) --reference 'cross_entropy · per_dimension' \
+	  --reference 'majority (train)' --reference surface --out $(METHODS)/table
+	@cat $(METHODS)/table/table4.md
 
 test: setup  ## All tests but the long versions (one embedded vLLM server is shared by those that need one)
 	$(BIN)/python -m pytest

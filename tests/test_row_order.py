@@ -25,10 +25,9 @@ from core.statistics import bootstrap
 from data_prep.__main__ import app as data_prep
 from evalsuite.checks import health
 from evalsuite.cli import app as esc_eval
-from evalsuite.statistics import coefficients
+from evalsuite.statistics import coefficients, surface
 from serve.__main__ import app as serve
 from tests.files_of_rows import read_sheet, write_all, write_sheet
-from train import surface
 from train.__main__ import app as train
 
 APPS = {"esc-eval": esc_eval, "data_prep": data_prep, "train": train, "serve": serve}
@@ -155,9 +154,10 @@ CASES = [
     ),
     # Not train.jsonl: what is trained on rows in another order is another model, a forest as well as a ranker.
     Case(
-        "train rank-table",
-        "--data ranker --dialogues talks.jsonl --judgements tested.jsonl --against trained --language en --out OUT",
-        "ranker/valid.jsonl ranker/test.jsonl talks.jsonl tested.jsonl",
+        "esc-eval agree",
+        "--judgements tested.jsonl --gold ranked.jsonl --only-shared --mode paper --split ranker --dialogues talks.jsonl "
+        "--seeds --reference trained --out OUT",
+        "ranker/valid.jsonl ranker/test.jsonl talks.jsonl tested.jsonl ranked.jsonl",
     ),
 ]
 

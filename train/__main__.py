@@ -6,7 +6,6 @@ from core.errors import run_cli
 from core.paths import Verbs
 from train.compare import compare
 from train.plan import plan
-from train.rank_table import rank_table
 from train.rank_test import rank_test
 
 app = Verbs(
@@ -19,7 +18,6 @@ OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}  # --lear
 app.command("compare", context_settings=OVERRIDES)(compare)
 app.command("plan", context_settings=OVERRIDES)(plan)
 app.command("rank-test", context_settings=OVERRIDES)(rank_test)
-app.command("rank-table")(rank_table)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@ themselves."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -12,53 +13,27 @@ import typer
 from rich.console import Console
 
 from core.errors import UserError, near
-from core.files import write_text
-from core.paths import IN_FILE, IN_NAME
+from core.files import read_jsonl, read_object, write_text
+from core.options import choice
+from core.paths import IN_FILE, IN_NAME, Reads
 from core.records import HumanScore, Judgement
 from core.rubrics import Rubric, known_rubric
-from core.tables import Table, to_markdown
+from core.tables import to_markdown
 from data_prep.scores.annotator_agreement import agreement, agreement_table, pair_table
-from data_prep.scores.human import Check
+from data_prep.scores.human import Check, read_dialogues
 from evalsuite.commands.options import out_tables
 from evalsuite.commands.output import deliver
 from evalsuite.reported.against import against
-from evalsuite.statistics.agreement import agreement_tables, gold_scores_of, item_of, judgements_of, of_annotators
-from evalsuite.statistics.judge_tests import compare, comparison_tables
-from evalsuite.statistics.judges import (
-    Judges,
-    against_gold,
-    by_judge,
-    calibration,
-    confusion,
-    confusion_tables,
-    file_keys,
-    gold_of,
-    table4,
-)
-from evalsuite.statistics.summary import checked, dimension_label, scorer_of
+from evalsuite.statistics.agreement import gold_scores_of, item_of, judgements_of, of_annotators
+from evalsuite.statistics.judge_figures import Settings, judge_figures
+from evalsuite.statistics.judges import by_judge, gold_of
+from evalsuite.statistics.summary import checked
+from evalsuite.statistics.surface import judged_items, majority_judgements, read_split, surface_judgements
 
 console = Console()
-SYNTHETIC = "construction"  # who `python -m data_prep score-set` says gave its scores
+IN_SPLIT = Reads("folder", ("train.jsonl", "valid.jsonl", "test.jsonl", "rubric.yaml"))
 SHOWN_PAIRS = 40  # of annotators, on the console
 R = TypeVar("R", Judgement, HumanScore)
-
-
-@dataclass(frozen=True)
-class _Tables:
-    """What is shown: `first`: table 4, `tests`: between judges, `own`: each judge's figures, `counts`: the matrices."""
-
-    first: list[Table]
-    tests: list[Table]
-    own: list[Table]
-    counts: list[Table]
-
-    def all(self) -> list[Table]:
-        return [*self.first, *self.tests, *self.own, *self.counts]
-
-    def noted(self, note: str) -> _Tables:
-        """With one note more under each."""
-        parts = (self.first, self.tests, self.own, self.counts)
-        return _Tables(*([replace(table, notes=(*table.notes, note)) for table in part] for part in parts))
 
 
 def agree(
@@ -100,6 +75,27 @@ def agree(
         typer.Option("--only-shared", help="Leave out what only one side has, and say how much; without it, that is an error."),
     ] = False,
     versus: Annotated[str | None, typer.Option("--against", help="paper: ESC-Eval's table 4 beside ours.")] = None,
+    split: Annotated[
+        Path | None,
+        typer.Option(
+            "--split",
+            help="Folder of `python -m data_prep rank-sft` on whose test split the verdicts are. Adds the majority class of "
+            "its training split, means over languages, and seconds a dialogue; what a split keeps together is drawn together.",
+        ),
+        IN_SPLIT,
+    ] = None,
+    dialogues: Annotated[
+        list[Path] | None,
+        typer.Option("--dialogues", help="With --split: its dialogues (JSONL), for a classifier on surface features. Repeat."),
+        IN_FILE,
+    ] = None,
+    seeds: Annotated[
+        bool, typer.Option("--seeds", help="Judges called NAME@SEED are runs of one: show their mean, and test that.")
+    ] = False,
+    reference: Annotated[
+        list[str] | None,
+        typer.Option("--reference", metavar="JUDGE", help="Test only against this judge, or baseline. Repeat for more."),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for agreement.json (annotators.json), table4.md and every table as CSV (matrices included)."),
@@ -112,18 +108,24 @@ def agree(
     ESC-Eval, the best in bold, and tested against each other on the items that both judged: McNemar a dimension, a paired
     bootstrap over dialogues for the average, Holm's correction.
 
+    With --split, rankers beside what they have to beat: the majority class, a classifier on surface features, and the untrained
+    base where `python -m train rank-test --untrained` judged as well.
+
     With --annotators, people among themselves, per language, rubric and dimension: Krippendorff's alpha, weighted kappa (of
     every two people, too), the shares of equal scores and of those within one point. No dialogue texts are needed. Halves,
     thirds and scores of turns may be given.
     """
-    if mode not in ("paper", "native"):
-        raise UserError(f"--mode: unknown mode {mode!r}: paper or native")
+    choice("--mode", mode, ("paper", "native"))
     if annotators:
         others: dict[str, object] = {
             "--judgements": judgements,
             "--gold": gold,
             "--gold-rubric": gold_rubric,
             "--against": versus,
+            "--split": split,
+            "--dialogues": dialogues,
+            "--seeds": seeds,
+            "--reference": reference,
         }
         others |= {"--only-shared": only_shared, "--mode": mode != "native"}
         if given := [option for option, value in others.items() if value]:
@@ -146,13 +148,41 @@ def agree(
     left_out = ""
     if only_shared:
         verdicts, scores, left_out = _shared(verdicts, scores)
+    settings = Settings(mode, known, left_out, seeds, reference or [])
+    chosen: list[dict[str, Any]] = []
+    if split is not None:
+        made = read_split(split)
+        items = judged_items(verdicts, made)
+        settings = replace(settings, groups=made.groups, averages=True, seconds=_seconds(judgements))
+        verdicts += majority_judgements(items, made)
+        if dialogues:
+            baseline, chosen = surface_judgements(items, made, {talk.id: talk for talk in read_dialogues(dialogues)})
+            verdicts += baseline
+    elif dialogues:
+        raise UserError("--dialogues: they are read for the classifier of --split")
     judges = by_judge(verdicts)
-    result, tables = _measured(judges, scores, mode, known, left_out)
+    result, tables = judge_figures(judges, scores, settings)
+    if chosen:
+        result["surface"] = chosen
     tables = replace(tables, first=against(tables.first, versus), own=against(tables.own, versus))
     if out is not None:
         write_text(out / "table4.md", "\n".join(map(to_markdown, (*tables.first, *tables.tests, *tables.own))))
     printed = [*(tables.first if len(judges) > 1 else ()), *tables.tests, *tables.own]
     deliver("agreement", result, tables.all(), out, as_json, printed)
+
+
+def _seconds(paths: Sequence[Path]) -> dict[tuple[str, str], float]:
+    """Seconds a dialogue by judge and method, from the timing.json that `python -m train rank-test` writes beside judgements.
+    Those of a judge that is spread over files (one adapter a dimension) add up."""
+    seconds: dict[tuple[str, str], float] = defaultdict(float)
+    for path in paths:
+        beside = path.with_name("timing.json")
+        timing = read_object(beside, "seconds by judge") if beside.is_file() else {}
+        for judge, method in {(j.judge, j.method) for j in read_jsonl(path, Judgement, "judgements")}:
+            measured = timing.get(judge)
+            if isinstance(measured, dict) and "seconds_per_dialogue" in measured:
+                seconds[judge, method] += float(measured["seconds_per_dialogue"])
+    return dict(seconds)
 
 
 def _rubric(given: str | None, verdicts: Sequence[Judgement]) -> Rubric | None:
@@ -205,43 +235,3 @@ def _shared(verdicts: Sequence[Judgement], scores: Sequence[HumanScore]) -> tupl
     golden = gold_of(kept, scores)
     alone = len(verdicts) - len(kept), len(scores) - len(golden)
     return kept, golden, f"Left out: {alone[0]} verdicts without gold, {alone[1]} gold scores without a verdict."
-
-
-def _measured(
-    judges: Judges, scores: Sequence[HumanScore], mode: str, rubric: Rubric | None, left_out: str
-) -> tuple[dict[str, Any], _Tables]:
-    """The figures as JSON, and as tables."""
-    labels = {key: dimension_label(rubric, key) for key in rubric.dimensions} if rubric else {}
-    is_synthetic = {score.annotator for score in scores} == {SYNTHETIC}
-    note = "synthetic gold, scores hold by construction" if is_synthetic else ""
-    figures = against_gold(judges, scores)
-    tests, average = compare(judges, scores, mode)
-    counted = ({item_of(j) for j in own if mode == "paper" or j.value is not None} for own in judges.values())
-    same = len(set(map(frozenset, counted))) == 1
-    tables = _Tables(
-        table4(figures, scores, mode, labels, note, same), comparison_tables(tests, average, mode, labels), own=[], counts=[]
-    )
-    described: dict[str, Any] = {}
-    keys = file_keys(judges)
-    for name, own in judges.items():
-        golden = gold_of(own, scores)
-        matrices = confusion(own, golden, rubric.scales if rubric else None)
-        tail = f"_{keys[name]}" if len(judges) > 1 else ""
-        about = "; ".join(part for part in (name if tail else "", note) if part)
-        tables.own.extend(agreement_tables(figures[name], mode, labels, about, f"agreement{tail}"))
-        tables.counts.extend(confusion_tables(matrices, labels, about, f"confusion{tail}"))
-        described[name] = {
-            **{"judge": own[0].judge, "rubric": own[0].rubric, "method": own[0].method},
-            "condition": dict(scorer_of(own[0]).condition),
-            "agreement": figures[name],
-            "confusion": {language: {d: m._asdict() for d, m in of.items()} for language, of in matrices.items()},
-            "calibration": [each._asdict() for each in calibration(own, golden)],
-        }
-    result: dict[str, Any] = {"mode": mode, "synthetic_gold": is_synthetic}
-    if len(figures) == 1:
-        result["agreement"] = next(iter(figures.values()))
-    result |= {"judges": described, "mcnemar": [asdict(t) for t in tests], "differences": [asdict(d) for d in average]}
-    if left_out:
-        result["left_out"] = left_out
-        tables = tables.noted(left_out)
-    return result, tables

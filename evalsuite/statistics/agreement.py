@@ -8,9 +8,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from core.files import read_bytes, read_jsonl
 from core.records import HumanScore, Judgement
 from core.rubrics import Rubric
 from core.statistics.accuracy import FIGURES, dimension_figures, probability_rows, round_half_up
-from core.statistics.bootstrap import Floats, interval, resampled_means
+from core.statistics.bootstrap import SEED, Floats, interval, resampled_means
 from core.statistics.means import comparable, exact_mean, mean_of_all
 from core.tables import Cell, Estimate, Table
 from data_prep.scores.human import read_scores
@@ -28,7 +28,8 @@ from evalsuite.statistics.summary import AGREEMENT, AVERAGE, scorer_of
 
 Item = tuple[str, str, int | None]  # dialogue id, dimension, turn (None: the dialogue as a whole)
 Pair = tuple[Judgement, float]  # a verdict and its mean gold score
-Paired = dict[str, dict[str, list[Pair]]]  # language → dimension → verdicts
+Dimensions = dict[str, list[Pair]]  # dimension → verdicts
+Paired = dict[str, Dimensions]  # by language
 
 
 def read_gold(path: Path, check: Callable[[HumanScore], None] | None = None) -> list[HumanScore]:
@@ -143,12 +144,15 @@ def refuse_partnerless(judged: Iterable[Item], golden: Iterable[Item]) -> None:
             raise UserError(f"{len(alone)} {what}, for example {examples}; both sides must hold the same items (--only-shared)")
 
 
-def agreement(judgements: Sequence[Judgement], gold: Sequence[HumanScore]) -> dict[str, Any]:
+def agreement(
+    judgements: Sequence[Judgement], gold: Sequence[HumanScore], groups: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """{language: {dimension: {metric: value}, …, "average": {…}}} for one judge.
 
     Every dimension has `FIGURES`, `n`, `read`, `lost` (with a server, and in no other figure), `gold_rounded` and 95 %
     intervals of the two accuracies (`acc_low`, `acc_high`, `acc_read_low`, `acc_read_high`: Wilson; for the average, percentile
-    bootstrap over dialogues, none where a dimension has fewer than two). Figures over the readable verdicts (kappa, Spearman
+    bootstrap over dialogues, or over `groups` of them, none where a dimension has fewer than two). Figures over the readable
+    verdicts (kappa, Spearman
     and ECE among them) are None when nothing could be read. kappa is None too where a verdict lies between two scores, ECE
     where a readable verdict came without probabilities. Errors are those of `paired`.
     """
@@ -156,7 +160,7 @@ def agreement(judgements: Sequence[Judgement], gold: Sequence[HumanScore]) -> di
     lost = Counter[tuple[str, str]]((j.language, j.dimension) for j in judgements if j.lost)
     for language, dimensions in paired(judgements, gold).items():
         rows = {name: _figures(pairs) | {"lost": lost[language, name]} for name, pairs in dimensions.items()}
-        result[language] = rows | {AVERAGE: _average(rows) | _average_interval(dimensions)}
+        result[language] = rows | {AVERAGE: _average(rows) | _average_interval(dimensions, groups or {})}
     return result
 
 
@@ -175,29 +179,54 @@ def _average(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
     return average | {key: sum(row[key] for row in rows.values()) for key in ("n", "read", "lost", "gold_rounded")}
 
 
-def _average_interval(dimensions: dict[str, list[Pair]]) -> dict[str, float | None]:
-    """Bootstrap intervals of both average accuracies over dialogues: a dialogue's ratings are drawn together."""
-    hits, rated, read = hit_counts(dimensions, sorted({j.dialogue_id for pairs in dimensions.values() for j, _ in pairs}))
+def _average_interval(dimensions: Dimensions, groups: Mapping[str, str]) -> dict[str, float | None]:
+    """Bootstrap intervals of both average accuracies: a dialogue's (a group's) ratings are drawn together."""
     bounds: dict[str, float | None] = {}
-    for name, counted in (("acc", rated), ("acc_read", read)):
-        low, high = None, None
-        if len(counted) and (counted > 0).sum(axis=0).min() > 1:  # a dimension on one dialogue is the same in every resample
-            low, high = interval(resampled_means(hits, counted).mean(axis=1))
+    for name in ("acc", "acc_read"):
+        draws = average_draws(dimensions, name, groups)
+        low, high = (None, None) if draws is None else interval(draws)
         bounds |= {f"{name}_low": low, f"{name}_high": high}
     return bounds
 
 
-def hit_counts(dimensions: dict[str, list[Pair]], dialogues: Sequence[str]) -> tuple[Floats, Floats, Floats]:
-    """Right verdicts, verdicts and readable verdicts, each [dialogues, dimensions]."""
-    row = {dialogue: index for index, dialogue in enumerate(dialogues)}
-    hits, rated, read = np.zeros((3, len(dialogues), len(dimensions)))
+def average_draws(dimensions: Dimensions, figure: str, groups: Mapping[str, str], seed: int = SEED) -> Floats | None:
+    """Resamples [RESAMPLES] of acc, acc_soft, acc_read or acc_soft_read, averaged over dimensions: dialogues, or groups of
+    them, are drawn whole. None where a dimension is on one of them alone: it is the same in every resample."""
+    counts = hit_counts(dimensions, drawn_units([dimensions], groups), groups)
+    rated = counts.read if figure.endswith("_read") else counts.rated
+    if not len(rated) or (rated > 0).sum(axis=0).min() < 2:
+        return None
+    return resampled_means(counts.near if "soft" in figure else counts.right, rated, seed).mean(axis=1)
+
+
+def drawn_units(runs: Iterable[Dimensions], groups: Mapping[str, str]) -> list[str]:
+    """What the bootstrap draws: the dialogues with a verdict, or their groups."""
+    dialogues = {j.dialogue_id for dimensions in runs for pairs in dimensions.values() for j, _ in pairs}
+    return sorted({groups.get(dialogue, dialogue) for dialogue in dialogues})
+
+
+class Counts(NamedTuple):
+    """Right verdicts, those within one point, all verdicts, and readable ones, each [units that are drawn, dimensions]."""
+
+    right: Floats
+    near: Floats
+    rated: Floats
+    read: Floats
+
+
+def hit_counts(dimensions: Dimensions, units: Sequence[str], groups: Mapping[str, str]) -> Counts:
+    """Counts of one judge's verdicts by what the bootstrap draws: dialogues or `groups` of them."""
+    row = {unit: index for index, unit in enumerate(units)}
+    counts = Counts(*np.zeros((4, len(units), len(dimensions))))
     for column, pairs in enumerate(dimensions.values()):
         for j, gold in pairs:
-            place = row[j.dialogue_id], column
-            rated[place] += 1
-            read[place] += j.value is not None
-            hits[place] += j.value is not None and j.value == round_half_up(gold)
-    return hits, rated, read
+            place = row[groups.get(j.dialogue_id, j.dialogue_id)], column
+            counts.rated[place] += 1
+            if j.value is not None:
+                counts.read[place] += 1
+                counts.right[place] += j.value == round_half_up(gold)
+                counts.near[place] += comparable(abs(j.value - gold)) <= 1
+    return counts
 
 
 def agreement_tables(

@@ -12,9 +12,19 @@ import numpy as np
 from core.errors import UserError
 from core.records import HumanScore, Judgement
 from core.statistics.accuracy import round_half_up
-from core.statistics.bootstrap import interval, resampled_means
+from core.statistics.bootstrap import SEED, interval, resampled_means
 from core.tables import Cell, Estimate, Table
-from evalsuite.statistics.agreement import Item, Paired, hit_counts, item_of, mean_gold, paired, unreadable
+from evalsuite.statistics.agreement import (
+    Dimensions,
+    Item,
+    Paired,
+    drawn_units,
+    hit_counts,
+    item_of,
+    mean_gold,
+    paired,
+    unreadable,
+)
 from evalsuite.statistics.judges import Judges, gold_of
 from evalsuite.statistics.paired import ALPHA, holm, sign_flip_p
 from evalsuite.statistics.summary import AGREEMENT
@@ -57,52 +67,72 @@ class AverageDifference:
     p_holm: float | None = None
 
 
+ALL = "all"  # the mean over languages
 Tested = TypeVar("Tested", Mcnemar, AverageDifference)
 
 
-def compare(judges: Judges, gold: Sequence[HumanScore], mode: str) -> tuple[list[Mcnemar], list[AverageDifference]]:
+def compare(
+    judges: Judges,
+    gold: Sequence[HumanScore],
+    mode: str,
+    seeds: Mapping[str, Sequence[str]] | None = None,
+    references: Sequence[str] = (),
+    groups: Mapping[str, str] | None = None,
+    over_languages: bool = False,
+) -> tuple[list[Mcnemar], list[AverageDifference]]:
     """Every two judges, by language and pair. Items on which a judge was lost with its server are not compared; in native mode,
     nor are those that either judge left unreadable.
 
+    `seeds`: the mean over these judges stands for them, by its name, in the differences; McNemar's test has no such mean.
+    `references`: only pairs with one of these. `groups` of dialogues are drawn whole. `over_languages`: differences in the mean
+    over languages as well (`ALL`).
+
     Raises `UserError` for two judges that share no item.
     """
-    golden = mean_gold(gold)
+    families = seeds or {}
+    runs = {name: [judges[member] for member in members] for name, members in families.items()}
+    seen = {member for members in families.values() for member in members}
+    runs |= {name: [own] for name, own in judges.items() if name not in seen}
     tests: list[Mcnemar] = []
     average: list[AverageDifference] = []
-    for a, b in combinations(judges, 2):
-        shared = {item_of(j) for j in judges[a]} & {item_of(j) for j in judges[b]}
+    golden = mean_gold(gold)
+    for a, b in combinations(runs, 2):
+        if references and not {a, b} & set(references):
+            continue
+        both = [*runs[a], *runs[b]]
+        shared = set.intersection(*({item_of(j) for j in run} for run in both))
         if not shared:
             raise UserError(
                 f"judges {a} and {b} have no item in common: give judgements of the same dialogues and dimensions "
                 "(where they are on several rubrics, choose one with --rubric)"
             )
-        first, second = _both(judges[a], judges[b], gold, shared, mode)
-        for language in first:
-            tests += (
-                _mcnemar(language, dimension, a, b, first[language][dimension], second[language][dimension], golden)
-                for dimension in first[language]
-            )
-            average.append(_average(language, a, b, first, second))
+        sides = _on_shared(both, gold, shared, mode)
+        languages = list(sides[0])
+        parts = {language: [side[language] for side in sides] for language in languages}
+        for language, runs_of in parts.items():
+            if len(both) == 2:
+                first, second = runs_of
+                tests += (_mcnemar(language, name, a, b, first[name], second[name], golden) for name in first)
+            average.append(_average(language, a, b, [runs_of], len(runs[a]), groups or {}))
+        if over_languages and len(languages) > 1:
+            average.append(_average(ALL, a, b, list(parts.values()), len(runs[a]), groups or {}))
     return list(_holm(tests)), list(_holm(average))
 
 
-def _both(
-    a: Sequence[Judgement], b: Sequence[Judgement], gold: Sequence[HumanScore], shared: set[Item], mode: str
-) -> tuple[Paired, Paired]:
-    """Both judges' verdicts on shared items, of the same languages, dimensions and items in the same order."""
-    unread = {item_of(j) for j in (*a, *b) if (j.value is None if mode == "native" else j.lost)}
-    order = {item: place for place, item in enumerate(item_of(j) for j in a)}
+def _on_shared(runs: Sequence[Sequence[Judgement]], gold: Sequence[HumanScore], shared: set[Item], mode: str) -> list[Paired]:
+    """All runs' verdicts on shared items, of the same languages, dimensions and items in the same order."""
+    unread = {item_of(j) for run in runs for j in run if (j.value is None if mode == "native" else j.lost)}
+    order = {item: place for place, item in enumerate(item_of(j) for j in runs[0])}
     sides = []
-    for own in (a, b):
-        kept = sorted((j for j in own if item_of(j) in shared), key=lambda j: order[item_of(j)])
-        found = paired(kept, gold_of(kept, gold))
+    for run in runs:
+        kept = sorted((j for j in run if item_of(j) in shared), key=lambda j: order[item_of(j)])
         sides.append(
             {
                 language: {name: [p for p in pairs if item_of(p[0]) not in unread] for name, pairs in dimensions.items()}
-                for language, dimensions in found.items()
+                for language, dimensions in paired(kept, gold_of(kept, gold)).items()
             }
         )
-    return sides[0], sides[1]
+    return sides
 
 
 def _right(judgement: Judgement, golden: Mapping[Item, float]) -> bool:
@@ -131,17 +161,28 @@ def _mcnemar(
     return Mcnemar(language, dimension, a, b, n, (both + only_a) / n, (both + only_b) / n, only_a, only_b, p)
 
 
-def _average(language: str, a: str, b: str, first: Paired, second: Paired) -> AverageDifference:
-    dialogues = sorted({j.dialogue_id for pairs in first[language].values() for j, _ in pairs})
-    if not all(first[language].values()):
-        return AverageDifference(language, a, b, len(dialogues), None, None, None, None)
-    (own, counts, _), (others, _, _) = (hit_counts(side[language], dialogues) for side in (first, second))
-    # Every rating weighs the same, as in the ACC that this is a difference of: a dialogue with many rated turns weighs more.
-    gaps, totals = own - others, counts.sum(axis=0)
-    several = (counts > 0).sum(axis=0).min() > 1  # a dimension on one dialogue is the same in every resample
-    low, high = interval(resampled_means(gaps, counts).mean(axis=1)) if several else (None, None)
-    p = float(sign_flip_p((gaps / totals).mean(axis=1, keepdims=True))[0])
-    return AverageDifference(language, a, b, len(dialogues), float((gaps.sum(axis=0) / totals).mean()), low, high, p)
+def _average(
+    language: str, a: str, b: str, parts: Sequence[Sequence[Dimensions]], of_a: int, groups: Mapping[str, str]
+) -> AverageDifference:
+    """`parts`: by language the verdicts of all runs, those of the first `of_a` runs being `a`'s."""
+    units = [drawn_units(runs, groups) for runs in parts]
+    n = sum(map(len, units))
+    if not all(pairs for runs in parts for pairs in runs[0].values()):
+        return AverageDifference(language, a, b, n, None, None, None, None)
+    means, draws, shares = [], [], []
+    several = True
+    for number, (runs, drawn) in enumerate(zip(parts, units, strict=True)):
+        counts = [hit_counts(run, drawn, groups) for run in runs]
+        rated, right = counts[0].rated, [run.right for run in counts]
+        # Every rating weighs the same, as in the ACC that this is a difference of: dialogues with many rated turns weigh more.
+        gaps, totals = np.mean(right[:of_a], axis=0) - np.mean(right[of_a:], axis=0), rated.sum(axis=0)
+        several &= (rated > 0).sum(axis=0).min() > 1  # a dimension on one dialogue is the same in every resample
+        draws.append(resampled_means(gaps, rated, SEED + number).mean(axis=1))
+        means.append(float((gaps.sum(axis=0) / totals).mean()))
+        shares.append((gaps / totals).mean(axis=1, keepdims=True) / len(parts))
+    low, high = interval(np.mean(draws, axis=0)) if several else (None, None)
+    p = float(sign_flip_p(np.concatenate(shares))[0])
+    return AverageDifference(language, a, b, n, float(np.mean(means)), low, high, p)
 
 
 def _holm(tests: Sequence[Tested]) -> Iterator[Tested]:
@@ -156,7 +197,7 @@ def comparison_tables(
     tests: Sequence[Mcnemar], average: Sequence[AverageDifference], mode: str, labels: Mapping[str, str]
 ) -> list[Table]:
     """A table of the average's differences and one of McNemar's tests, in per cent and points; none without two judges."""
-    if not tests:
+    if not (tests or average):
         return []
     of_average = Table(
         key="judge_differences",
@@ -192,7 +233,7 @@ def comparison_tables(
         ),
         section=AGREEMENT,
     )
-    return [of_average, of_dimensions]
+    return [of_average, of_dimensions] if tests else [of_average]
 
 
 def _points(d: AverageDifference) -> Cell:

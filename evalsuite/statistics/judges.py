@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,32 +35,45 @@ Figures = Mapping[str, Any]  # what `agreement` gives for one judge
 POOLED = "all dimensions"
 
 
-def by_judge(judgements: Iterable[Judgement]) -> Judges:
-    """Verdicts by judge, in order of appearance. A judge's name stands alone where that is clear; judges that share it are told
-    apart by whichever of rubric, method and condition differs. Raises `UserError` when two would still be called the same."""
-    groups: dict[tuple[str, ...], list[Judgement]] = defaultdict(list)
-    for j in judgements:
-        condition = ", ".join(f"{key}={value}" for key, value in scorer_of(j).condition)
-        groups[j.judge, j.rubric, j.method, condition].append(j)
-    found: Judges = {}
-    for source, own in groups.items():
-        namesakes = [other for other in groups if other[0] == source[0]]
+def source_of(judgement: Judgement) -> tuple[str, ...]:
+    """What tells judges apart: name, rubric, method, condition."""
+    condition = ", ".join(f"{key}={value}" for key, value in scorer_of(judgement).condition)
+    return judgement.judge, judgement.rubric, judgement.method, condition
+
+
+def source_names(sources: Collection[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
+    """What each judge is called: its name alone where that is clear; judges that share it are told apart by whichever of
+    rubric, method and condition differs. Raises `UserError` when two would still be called the same."""
+    names: dict[tuple[str, ...], str] = {}
+    for source in sources:
+        namesakes = [other for other in sources if other[0] == source[0]]
         parts = [part for place, part in enumerate(source) if place and len({other[place] for other in namesakes}) > 1 and part]
         name = " · ".join([source[0], *parts])
-        if name in found:
+        if name in names.values():
             raise UserError(f"two judges would be called {name!r}: rename one in its file (field judge)")
-        found[name] = own
-    return found
+        names[source] = name
+    return names
 
 
-def against_gold(judges: Judges, gold: Sequence[HumanScore]) -> dict[str, dict[str, Any]]:
+def by_judge(judgements: Iterable[Judgement]) -> Judges:
+    """Verdicts by judge (`source_names`), in order of appearance."""
+    groups: dict[tuple[str, ...], list[Judgement]] = defaultdict(list)
+    for j in judgements:
+        groups[source_of(j)].append(j)
+    names = source_names(groups)
+    return {names[source]: own for source, own in groups.items()}
+
+
+def against_gold(
+    judges: Judges, gold: Sequence[HumanScore], groups: Mapping[str, str] | None = None
+) -> dict[str, dict[str, Any]]:
     """What `agreement` gives for every judge on the items that it saw.
 
     Raises `UserError` for a verdict without gold, and for gold that no judge saw.
     """
     items = {item_of(j) for own in judges.values() for j in own}
     refuse_partnerless(items, map(item_of, gold))
-    return {name: agreement(own, gold_of(own, gold)) for name, own in judges.items()}
+    return {name: agreement(own, gold_of(own, gold), groups) for name, own in judges.items()}
 
 
 def gold_of(judgements: Iterable[Judgement], gold: Iterable[HumanScore]) -> list[HumanScore]:

@@ -27,10 +27,11 @@ from core.tables import Estimate, Table, fmt
 from data_prep.__main__ import app as data_prep_app
 from data_prep.scores import synthetic
 from data_prep.scores.rank_sft import synthetic_test
-from evalsuite.commands.agree import SYNTHETIC, agree
+from evalsuite.commands.agree import agree
 from evalsuite.runs.config import load_config
 from evalsuite.runs.resolved import resolve_config
 from evalsuite.statistics.agreement import agreement
+from evalsuite.statistics.judge_figures import SYNTHETIC
 from evalsuite.statistics.judge_tests import Mcnemar, compare, comparison_tables
 from evalsuite.statistics.judges import (
     POOLED,

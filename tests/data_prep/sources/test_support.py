@@ -230,7 +230,7 @@ def test_malformed_rows_are_named_and_fatal_under_strict(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("source", SOURCES.values(), ids=list(SOURCES))
 def test_a_missing_corpus_is_explained(tmp_path: Path, source: Source) -> None:
-    (tmp_path / "ed.json").write_text("[]")
+    (tmp_path / "ed.tsv").write_text("")
     with pytest.raises(UserError) as error:
         corpus_files(source, str(tmp_path))
     for part in (source.about, source.where, source.licence):

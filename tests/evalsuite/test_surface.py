@@ -7,11 +7,21 @@ from typing import Any
 import pytest
 
 from core.errors import UserError
-from core.records import Dialogue, Turn
+from core.records import Dialogue, Judgement, Turn
 from core.rubrics import load_rubric
 from data_prep.scores.rank_sft import RankExample
-from train import surface
-from train.surface import FEATURES, Item, features, items, majority_judgements, surface_judgements
+from evalsuite.statistics import surface
+from evalsuite.statistics.surface import (
+    FEATURES,
+    MAJORITY,
+    Rating,
+    Split,
+    features,
+    judged_items,
+    majority_judgements,
+    ratings,
+    surface_judgements,
+)
 
 RUBRIC = load_rubric("esc_eval")
 KEY: Any = ("en", "fluency")
@@ -50,7 +60,7 @@ def test_chinese_is_counted_by_characters_and_a_silent_supporter_by_zeros() -> N
     assert (silent["turns"], silent["supporter_max"], silent["distinct_1"], silent["questions"]) == (1, 0, 0, 0)
 
 
-def test_items_are_the_same_from_joint_and_single_examples() -> None:
+def test_ratings_are_the_same_from_joint_and_single_examples() -> None:
     def example(id: str, dimension: str | None, **labels: int) -> RankExample:
         return RankExample(
             id=id,
@@ -64,30 +74,34 @@ def test_items_are_the_same_from_joint_and_single_examples() -> None:
             target={key: label - 0.25 for key, label in labels.items()},
         )
 
-    joint = items([example("d/joint", None, fluency=1, skill=2)])
-    assert joint == {("en", "fluency"): [Item("d", "g", 1, 0.75)], ("en", "skill"): [Item("d", "g", 2, 1.75)]}
-    assert joint == items([example("1", "fluency", fluency=1), example("2", "skill", skill=2)])
+    joint = ratings([example("d/joint", None, fluency=1, skill=2)])
+    assert joint == {("en", "fluency"): [Rating("d", 1, 0.75)], ("en", "skill"): [Rating("d", 2, 1.75)]}
+    assert joint == ratings([example("1", "fluency", fluency=1), example("2", "skill", skill=2)])
     with pytest.raises(UserError, match="fluency twice"):
-        items([example("1", "fluency", fluency=1), example("2", "fluency", fluency=1)])
+        ratings([example("1", "fluency", fluency=1), example("2", "fluency", fluency=1)])
 
 
-def rows(count: int, name: str) -> tuple[dict[Any, list[Item]], dict[str, Dialogue]]:
+def rows(count: int, name: str) -> tuple[dict[Any, list[Rating]], dict[str, Dialogue]]:
     """Dialogues whose label is 3 where replies are long and 1 where they are short."""
     made = {f"{name}{n}": dialogue(f"{name}{n}", "hi", "word " * (20 if n % 2 else 2) + str(n)) for n in range(count)}
-    return {KEY: [Item(id, f"g{id}", 3 if n % 2 else 1, 3 if n % 2 else 1) for n, id in enumerate(made)]}, made
+    return {KEY: [Rating(id, 3 if n % 2 else 1, 3 if n % 2 else 1) for n, id in enumerate(made)]}, made
+
+
+def asked(test: dict[Any, list[Rating]]) -> Any:
+    return {key: [rating.dialogue_id for rating in of] for key, of in test.items()}
 
 
 def test_a_label_that_follows_length_is_found_and_the_majority_is_that_of_training() -> None:
     (train, a), (valid, b), (test, c) = rows(40, "a"), rows(10, "b"), rows(6, "c")
-    found, chosen = surface_judgements(train, valid, test, a | b | c, RUBRIC)
+    found, chosen = surface_judgements(asked(test), Split(RUBRIC, train, valid, {}), a | b | c)
     assert [j.value for j in found] == [1, 3, 1, 3, 1, 3] and [j.dialogue_id for j in found] == [f"c{n}" for n in range(6)]
     assert (
         chosen[0]["valid_acc"] == {"logistic regression": 1.0, "random forest": 1.0}
         and chosen[0]["chosen"] == "logistic regression"
     )
     assert set(found[0].distribution or {}) == {"0", "1", "2", "3", "4"} and (found[0].distribution or {})["0"] == 0
-    constant = {KEY: [*train[KEY][:2], Item("x", "g", 4, 4), Item("y", "g", 4, 4)]}
-    assert [j.value for j in majority_judgements(constant, test, "majority", RUBRIC)] == [4] * 6
+    constant = {KEY: [*train[KEY][:2], Rating("x", 4, 4), Rating("y", 4, 4)]}
+    assert [j.value for j in majority_judgements(asked(test), Split(RUBRIC, constant, {}, {}))] == [4] * 6
 
 
 class Constant:
@@ -113,7 +127,7 @@ def test_validation_chooses_not_the_test_split(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(surface, "_classifiers", lambda *_: {"one": Constant(1), "three": Constant(3)})
     mostly_three = {KEY: valid[KEY][1:]}
     test_is_one = {KEY: [item for item in test[KEY] if item.label == 1]}
-    found, chosen = surface_judgements(train, mostly_three, test_is_one, a | b | c, RUBRIC)
+    found, chosen = surface_judgements(asked(test_is_one), Split(RUBRIC, train, mostly_three, {}), a | b | c)
     assert [j.value for j in found] == [3, 3] and chosen[0]["chosen"] == "three"
     assert chosen[0]["valid_acc"] == pytest.approx({"one": 1 / 3, "three": 2 / 3})
 
@@ -121,13 +135,30 @@ def test_validation_chooses_not_the_test_split(monkeypatch: pytest.MonkeyPatch) 
 def test_what_is_missing_is_named() -> None:
     (train, a), (valid, b), (test, c) = rows(4, "a"), rows(4, "b"), rows(4, "c")
     with pytest.raises(UserError, match=r"--dialogues: 4 dialogues are not in it, for example c0"):
-        surface_judgements(train, valid, test, a | b, RUBRIC)
+        surface_judgements(asked(test), Split(RUBRIC, train, valid, {}), a | b)
     with pytest.raises(UserError, match=r"valid.jsonl: no label for fluency \(en\)"):
-        surface_judgements(train, {}, test, a | b | c, RUBRIC)
+        surface_judgements(asked(test), Split(RUBRIC, train, {}, {}), a | b | c)
 
 
 def test_one_label_in_training_is_all_that_can_be_said() -> None:
     (train, a), (valid, b), (test, c) = rows(4, "a"), rows(4, "b"), rows(4, "c")
     same = {KEY: [item._replace(label=2, target=2) for item in train[KEY]]}
-    found, chosen = surface_judgements(same, valid, test, a | b | c, RUBRIC)
+    found, chosen = surface_judgements(asked(test), Split(RUBRIC, same, valid, {}), a | b | c)
     assert [j.value for j in found] == [2] * 4 and chosen[0]["chosen"] == "the only label"
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"dialogue_id": "other"}, "other, fluency: not in the test split"),
+        ({"rubric": "epitome"}, "rubric: epitome, but the split was made with esc_eval"),
+        ({"judge": "surface"}, "the name surface is that of a baseline"),
+        ({"judge": MAJORITY}, "is that of a baseline"),
+    ],
+)
+def test_verdicts_of_other_data_are_refused(change: dict[str, Any], match: str) -> None:
+    verdict = Judgement(dialogue_id="d", language="en", judge="mine", rubric="esc_eval", dimension="fluency", value=1)
+    split = Split(RUBRIC, {}, {}, {"d": "group"})
+    assert judged_items([verdict], split) == {KEY: ["d"]}
+    with pytest.raises(UserError, match=match):
+        judged_items([verdict, verdict.model_copy(update=change)], split)

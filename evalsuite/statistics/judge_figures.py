@@ -1,0 +1,239 @@
+"""All that `esc-eval agree` says of judges: their figures as JSON, and as tables; means over seeds and languages."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from core.errors import UserError, near
+from core.records import HumanScore
+from core.rubrics import Rubric
+from core.statistics.accuracy import FIGURES
+from core.statistics.bootstrap import SEED, interval
+from core.statistics.means import mean_of_all
+from core.tables import Cell, Estimate, Table
+from evalsuite.statistics.agreement import agreement_tables, average_draws, item_of, paired, unreadable
+from evalsuite.statistics.judge_tests import ALL, compare, comparison_tables
+from evalsuite.statistics.judges import (
+    Judges,
+    against_gold,
+    calibration,
+    confusion,
+    confusion_tables,
+    file_keys,
+    gold_of,
+    source_names,
+    source_of,
+    table4,
+)
+from evalsuite.statistics.summary import AGREEMENT, AVERAGE, dimension_label, scorer_of
+
+SYNTHETIC = "construction"  # who `python -m data_prep score-set` says gave its scores
+FEW = 20  # dialogues or groups, below which the percentile bootstrap is known to cover less than it says
+Families = dict[str, list[str]]  # name of a mean over seeds → its judges
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How judges are set against gold."""
+
+    mode: str
+    """paper: unreadable verdicts count as wrong. native: they are left out."""
+    rubric: Rubric | None = None
+    """For labels and scale; None where the verdicts' rubric has no file."""
+    left_out: str = ""
+    """What was left out beforehand, in words."""
+    seeds: bool = False
+    """Judges called NAME@SEED are runs of one judge: their mean is shown, and tested in their place."""
+    references: Sequence[str] = ()
+    """Test only against these judges."""
+    groups: Mapping[str, str] = field(default_factory=dict)
+    """Dialogue → group: what the bootstrap draws whole."""
+    averages: bool = False
+    """Tables of averages over dimensions and languages as well."""
+    seconds: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """Judge and method → seconds a dialogue."""
+
+
+@dataclass(frozen=True)
+class JudgeTables:
+    """What is shown."""
+
+    first: list[Table]
+    """Table 4, and averages."""
+    tests: list[Table]
+    """Between judges."""
+    own: list[Table]
+    """Each judge's figures."""
+    counts: list[Table]
+    """Confusion matrices."""
+
+    def all(self) -> list[Table]:
+        return [*self.first, *self.tests, *self.own, *self.counts]
+
+    def noted(self, note: str) -> JudgeTables:
+        """With one note more under each."""
+        parts = (self.first, self.tests, self.own, self.counts)
+        return JudgeTables(*([replace(table, notes=(*table.notes, note)) for table in part] for part in parts))
+
+
+def judge_figures(judges: Judges, scores: Sequence[HumanScore], settings: Settings) -> tuple[dict[str, Any], JudgeTables]:
+    """The figures as JSON, and as tables."""
+    mode, rubric = settings.mode, settings.rubric
+    labels = {key: dimension_label(rubric, key) for key in rubric.dimensions} if rubric else {}
+    is_synthetic = {score.annotator for score in scores} == {SYNTHETIC}
+    note = "synthetic gold, scores hold by construction" if is_synthetic else ""
+    families = seed_families(judges) if settings.seeds else {}
+    references = [name for given in settings.references for name in _named(given, [*families, *judges])]
+    figures = against_gold(judges, scores, settings.groups)
+    means = {name: _mean_of_runs([figures[member] for member in members]) for name, members in families.items()}
+    tests, average = compare(judges, scores, mode, families, references, settings.groups, settings.averages)
+    counted = ({item_of(j) for j in own if mode == "paper" or j.value is not None} for own in judges.values())
+    same = len(set(map(frozenset, counted))) == 1
+    tables = JudgeTables(
+        table4(means | figures, scores, mode, labels, note, same),
+        comparison_tables(tests, average, mode, labels),
+        own=[],
+        counts=[],
+    )
+    if settings.averages or families:
+        tables.first.extend(average_tables(judges, families, scores, figures, settings))
+    described: dict[str, Any] = {}
+    keys = file_keys(judges)
+    for name, own in judges.items():
+        golden = gold_of(own, scores)
+        matrices = confusion(own, golden, rubric.scales if rubric else None)
+        tail = f"_{keys[name]}" if len(judges) > 1 else ""
+        about = "; ".join(part for part in (name if tail else "", note) if part)
+        tables.own.extend(agreement_tables(figures[name], mode, labels, about, f"agreement{tail}"))
+        tables.counts.extend(confusion_tables(matrices, labels, about, f"confusion{tail}"))
+        described[name] = {
+            **{"judge": own[0].judge, "rubric": own[0].rubric, "method": own[0].method},
+            "condition": dict(scorer_of(own[0]).condition),
+            "agreement": figures[name],
+            "confusion": {language: {d: m._asdict() for d, m in of.items()} for language, of in matrices.items()},
+            "calibration": [each._asdict() for each in calibration(own, golden)],
+        }
+    result: dict[str, Any] = {"mode": mode, "synthetic_gold": is_synthetic}
+    if len(figures) == 1:
+        result["agreement"] = next(iter(figures.values()))
+    result |= {"judges": described, "mcnemar": [asdict(t) for t in tests], "differences": [asdict(d) for d in average]}
+    if families:
+        result["seeds"] = {name: {"judges": families[name], "agreement": mean} for name, mean in means.items()}
+    if settings.left_out:
+        result["left_out"] = settings.left_out
+        tables = tables.noted(settings.left_out)
+    return result, tables
+
+
+def seed_families(judges: Judges) -> Families:
+    """The judges called NAME@SEED that differ in nothing but the seed, where there are several."""
+    members: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for name, own in judges.items():
+        judge, at, _ = own[0].judge.partition("@")
+        if at:
+            members[judge, *source_of(own[0])[1:]].append(name)
+    names = source_names(members)
+    return {f"{names[source]}, mean of {len(m)} seeds": m for source, m in members.items() if len(m) > 1}
+
+
+def _named(given: str, names: Sequence[str]) -> list[str]:
+    """The judges that a name stands for: its own, those of several methods or conditions, the mean over its seeds."""
+    matches = [name for name in names if name == given or name.startswith((f"{given} · ", f"{given}, mean of "))]
+    if not matches:
+        raise UserError(f"--reference: no judge {given!r}: {near(given, names)}")
+    return matches
+
+
+def _mean_of_runs(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What `agreement` gives, averaged over runs of one judge on the same items; without intervals, and with the counts of the
+    first run."""
+    return {
+        language: {
+            dimension: row
+            | dict.fromkeys(("acc_low", "acc_high", "acc_read_low", "acc_read_high"))
+            | {name: mean_of_all(run[language][dimension][name] for run in runs) for name in FIGURES}
+            for dimension, row in rows.items()
+        }
+        for language, rows in runs[0].items()
+    }
+
+
+def average_tables(
+    judges: Judges,
+    families: Families,
+    scores: Sequence[HumanScore],
+    figures: Mapping[str, Mapping[str, Any]],
+    settings: Settings,
+) -> list[Table]:
+    """Averages over dimensions: a table a language, and one of the mean over languages; judges, and before several seeds of one
+    their mean. A judge that lacks a dimension is left out: averages over different dimensions do not compare."""
+    pairs = {name: paired(own, gold_of(own, scores)) for name, own in judges.items()}
+    languages = sorted({language for by_language in pairs.values() for language in by_language})
+    dimensions = {language: {d for of in pairs.values() for d in of.get(language, {})} for language in languages}
+    ending, counted = ("", "n") if settings.mode == "paper" else ("_read", "read")
+    tables = []
+    for language in [*languages, ALL] if len(languages) > 1 else languages:
+        parts = languages if language == ALL else [language]
+        body: list[tuple[Cell, ...]] = []
+        for name, members in _rows(judges, families):
+            if any(set(pairs[members[0]].get(part, {})) != dimensions[part] for part in parts):
+                continue
+            averages = [figures[member][part][AVERAGE] for member in members for part in parts]
+            n = sum(average[counted] for average in averages) // len(members)
+            cells: list[Cell] = [name]
+            for figure in (f"acc{ending}", f"acc_soft{ending}"):
+                draws = [
+                    average_draws(pairs[member][part], figure, settings.groups, SEED + number)
+                    for member in members
+                    for number, part in enumerate(parts)
+                ]
+                known = [draw for draw in draws if draw is not None]
+                bounds = interval(np.mean(known, axis=0)) if len(known) == len(draws) else (None, None)
+                mean, low, high = map(_per_cent, (mean_of_all(average[figure] for average in averages), *bounds))
+                cells.append(Estimate(mean, low, high, n))
+            kappa, spearman, ece = (mean_of_all(average[f] for average in averages) for f in ("kappa", "spearman", "ece"))
+            cells += [kappa, spearman, _per_cent(ece)]
+            if settings.seconds:
+                sources = [(judges[member][0].judge, judges[member][0].method) for member in members]
+                cells.append(mean_of_all(settings.seconds.get(source) for source in sources))
+            body.append(tuple(cells))
+        drawn = {settings.groups.get(j.dialogue_id, j.dialogue_id) for own in judges.values() for j in own}
+        notes = [
+            "Means over dimensions; n counts ratings. [95 % percentile intervals of the bootstrap over "
+            f"{'groups of dialogues' if settings.groups else 'dialogues'} ({len(drawn)}), drawn alike for every judge]. "
+            f"{unreadable(settings.mode)} A dash: undefined in some dimension."
+        ]
+        if len(drawn) < FEW * len(languages):
+            notes.append(f"Fewer than {FEW} a language: such intervals tend to be too narrow.")
+        tables.append(
+            Table(
+                key=f"judge_averages_{language}",
+                title=f"Judges on average, {'mean over languages' if language == ALL else language}",
+                columns=(
+                    *("judge", "ACC %", "ACC_soft %", "kappa", "Spearman", "ECE %"),
+                    *(["s a dialogue"] if settings.seconds else []),
+                ),
+                rows=tuple(body),
+                notes=tuple(notes),
+                section=AGREEMENT,
+            )
+        )
+    return tables
+
+
+def _rows(judges: Judges, families: Families) -> Iterator[tuple[str, list[str]]]:
+    """(name, judges that it is the mean of) of every row: the mean over seeds comes before the first of them."""
+    means = {members[0]: (name, members) for name, members in families.items()}
+    for name in judges:
+        if name in means:
+            yield means[name]
+        yield name, [name]
+
+
+def _per_cent(share: float | None) -> float | None:
+    return None if share is None else 100 * share

@@ -1,0 +1,239 @@
+"""Judges' averages, means over seeds and their tests, and a split's baselines: figures that can be worked out by hand."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from core.errors import UserError
+from core.files import write_json, write_jsonl
+from core.records import Dialogue, HumanScore, Judgement, Turn
+from core.rubrics import load_rubric
+from core.statistics.bootstrap import interval, resampled_means
+from core.tables import Estimate
+from data_prep.scores.rank_sft import RankExample, narrowed
+from evalsuite.cli import app
+from evalsuite.statistics.judge_figures import Settings, judge_figures, seed_families
+from evalsuite.statistics.judge_tests import AverageDifference, compare
+from evalsuite.statistics.judges import by_judge
+
+RUBRIC = narrowed(load_rubric("esc_eval"), ["fluency", "skill"])
+LABELS: dict[Any, list[int]] = {"en": [0, 1, 2, 3] * 6, "zh": [4, 4, 2, 2] * 3}  # of both dimensions; two dialogues a group
+GROUPS = {f"{language}{n}": f"{language} group {n // 2}" for language, labels in LABELS.items() for n in range(len(labels))}
+ITEMS = [
+    (language, dimension, n, label)
+    for language in LABELS
+    for dimension in RUBRIC.dimensions
+    for n, label in enumerate(LABELS[language])
+]
+GOLD = [
+    HumanScore(
+        dialogue_id=f"{language}{n}", language=language, annotator="a", rubric="esc_eval", dimension=dimension, value=label
+    )
+    for language, dimension, n, label in ITEMS
+]
+
+
+def judged(
+    name: str, wrong: dict[str, int], method: str = "joint", off: int = 1, unread: bool = False, last: bool = False
+) -> list[Judgement]:
+    """Right but for the fluency of the first (last) `wrong[language]` dialogues, which is `off` by so much (or unreadable)."""
+    made = []
+    for language, dimension, n, label in ITEMS:
+        place = len(LABELS[language]) - 1 - n if last else n
+        miss = dimension == "fluency" and place < wrong[language]
+        value = label + (off if label + off <= 4 else -off) if miss else label
+        made.append(
+            Judgement(
+                dialogue_id=f"{language}{n}",
+                language=language,
+                judge=name,
+                rubric="esc_eval",
+                dimension=dimension,
+                value=None if miss and unread else value,
+                method=method,
+            )
+        )
+    return made
+
+
+def rows_of(*judgements: list[Judgement], **settings: Any) -> dict[str, dict[str, tuple[Any, ...]]]:
+    """The tables of averages: {language: {judge: cells}}."""
+    chosen = Settings("paper", RUBRIC, groups=GROUPS, averages=True, seeds=True, **settings)
+    _, tables = judge_figures(by_judge(itertools.chain(*judgements)), GOLD, chosen)
+    averages = [table for table in tables.first if table.key.startswith("judge_averages")]
+    return {table.key.split("_")[-1]: {str(row[0]): row[1:] for row in table.rows} for table in averages}
+
+
+def differences(*judgements: list[Judgement], **options: Any) -> list[AverageDifference]:
+    judges = by_judge(itertools.chain(*judgements))
+    return compare(judges, GOLD, "paper", seed_families(judges), groups=GROUPS, over_languages=True, **options)[1]
+
+
+def of_pair(a: list[Judgement], b: list[Judgement]) -> dict[str, AverageDifference]:
+    return {d.language: d for d in differences(a, b)}
+
+
+def mean(cell: Any) -> float:
+    assert isinstance(cell, Estimate) and cell.mean is not None
+    return cell.mean
+
+
+def test_averages_are_means_over_dimensions_then_languages() -> None:
+    tables = rows_of(judged("a", {"en": 6, "zh": 3}, off=2))
+    assert mean(tables["en"]["a"][0]) == 100 * (18 / 24 + 1) / 2 and mean(tables["zh"]["a"][0]) == 100 * (9 / 12 + 1) / 2
+    assert mean(tables["all"]["a"][0]) == 87.5 and tables["all"]["a"][0].n == 2 * (24 + 12)
+    assert mean(tables["en"]["a"][1]) == 87.5  # two off is not soft either
+    assert tables["en"]["a"][4] is None  # no probabilities, no ECE
+    tables = rows_of(judged("b", {"en": 6, "zh": 0}), judged("c", {"en": 6, "zh": 0}, unread=True))
+    assert mean(tables["en"]["b"][1]) == 100
+    assert mean(tables["en"]["c"][0]) == mean(tables["en"]["c"][1]) == 87.5  # unreadable is wrong
+    assert tables["en"]["c"][2] == 1  # kappa is over what was read
+
+
+def test_seeds_of_a_judge_are_averaged_and_each_is_shown() -> None:
+    seeds = [judged(f"a@{seed}", {"en": wrong, "zh": 0}) for seed, wrong in enumerate((0, 6, 12))]
+    tables = rows_of(*seeds, judged("b", {"en": 0, "zh": 0}), seconds={("a@0", "joint"): 1.0, ("a@1", "joint"): 2.0})
+    assert list(tables["en"]) == ["a, mean of 3 seeds", "a@0", "a@1", "a@2", "b"]
+    whole = tables["en"]["a, mean of 3 seeds"]
+    assert mean(whole[0]) == pytest.approx(100 * (1 + 0.875 + 0.75) / 3) and whole[0].n == 48
+    assert [row[5] for row in tables["en"].values()] == [None, 1, 2, None, None]
+    # Its interval is that of the mean in every resample: narrower than the worst seed's, wider than that of the best.
+    width = {name: row[0].high - row[0].low for name, row in tables["en"].items()}
+    assert width["a@0"] == 0 < width["a, mean of 3 seeds"] < width["a@2"]
+
+
+def test_the_mean_over_seeds_is_tested_in_their_place() -> None:
+    seeds = [judged(f"a@{seed}", {"en": wrong, "zh": 0}) for seed, wrong in enumerate((0, 6, 12))]
+    found = {(d.a, d.b, d.language): d for d in differences(*seeds, judged("b", {"en": 0, "zh": 0}))}
+    assert set(found) == {("a, mean of 3 seeds", "b", language) for language in ("en", "zh", "all")}
+    assert found["a, mean of 3 seeds", "b", "en"].difference == pytest.approx(-(0 + 0.125 + 0.25) / 3)
+
+
+def test_means_of_two_methods_have_two_names() -> None:
+    made = [judged(f"a@{n}", {"en": 0, "zh": 0}, "joint" if n < 2 else "paper") for n in range(4)]
+    families = seed_families(by_judge(itertools.chain(*made)))
+    assert families == {"a · joint, mean of 2 seeds": ["a@0", "a@1"], "a · paper, mean of 2 seeds": ["a@2", "a@3"]}
+    assert seed_families(by_judge(judged("a@1", {"en": 0, "zh": 0}))) == {}
+
+
+def test_differences_are_paired_over_groups_and_languages() -> None:
+    better, worse = judged("better", {"en": 0, "zh": 0}), judged("worse", {"en": 12, "zh": 0})
+    found = of_pair(better, worse)
+    assert found["en"].difference == 0.25 and found["en"].n == 12  # groups
+    assert found["en"].low is not None and found["en"].high is not None and 0 < found["en"].low < 0.25 < found["en"].high
+    assert found["en"].p == pytest.approx(2 / 2**6)  # six groups differ, all in one direction
+    assert found["zh"].difference == 0 and found["zh"].p == 1
+    assert found["all"].difference == 0.125 and found["all"].p == pytest.approx(2 / 2**6, abs=0.005)  # some sign patterns
+    assert found["all"].low is not None and found["all"].low > 0
+    # One judge misses the first two dialogues (a group), the other the last two: equally good, neither is better.
+    even = of_pair(judged("a", {"en": 2, "zh": 0}), judged("b", {"en": 2, "zh": 0}, last=True))["en"]
+    assert even.difference == 0 and even.low is not None and even.high is not None and even.low < 0 < even.high
+    # The same mistakes: no difference in any resample, although each judge's own interval is wide.
+    same = of_pair(judged("a", {"en": 6, "zh": 0}), judged("b", {"en": 6, "zh": 0}))["en"]
+    assert (same.difference, same.low, same.high) == (0, 0, 0)
+
+
+def test_the_bootstrap_draws_groups_whole() -> None:
+    """Against every resample of three groups of unlike size: the percentiles of an exact bootstrap."""
+    sums, counts = np.array([[0.0], [2.0], [3.0]]), np.array([[1.0], [2.0], [6.0]])
+    exact = [
+        sum(sums[i, 0] for i in picks) / sum(counts[i, 0] for i in picks) for picks in itertools.product(range(3), repeat=3)
+    ]
+    draws = resampled_means(sums, counts)[:, 0]
+    assert {round(value, 9) for value in draws} == {round(value, 9) for value in exact}
+    assert abs(draws.mean() - np.mean(exact)) < 0.02
+    assert interval(draws) == (0, 1)
+
+
+def test_one_group_gives_no_interval() -> None:
+    gold = [score for score in GOLD if score.dialogue_id in ("en0", "en1") and score.dimension == "fluency"]
+    wanted = {score.dialogue_id for score in gold}
+    one, two = (
+        [j for j in judged(name, {"en": wrong, "zh": 0}) if j.dialogue_id in wanted and j.dimension == "fluency"]
+        for name, wrong in (("x", 0), ("y", 1))
+    )
+    _, [difference] = compare(by_judge([*one, *two]), gold, "paper", groups=GROUPS)
+    assert difference.difference == 0.5 and difference.low is None and difference.high is None
+
+
+def test_references_limit_the_pairs_and_have_to_be_there() -> None:
+    right = {"en": 0, "zh": 0}
+    made = [
+        *(judged("untrained", right), judged("untrained", right, "paper"), judged("a@1", right), judged("a@2", right)),
+        judged("b", right),
+    ]
+    judges = by_judge(itertools.chain(*made))
+
+    def pairs(*references: str) -> set[tuple[str, str]]:
+        settings = Settings("paper", RUBRIC, seeds=True, references=references)
+        return {(d["a"], d["b"]) for d in judge_figures(judges, GOLD, settings)[0]["differences"]}
+
+    assert pairs("untrained · joint") == {
+        ("a, mean of 2 seeds", "untrained · joint"),
+        ("untrained · joint", "untrained · paper"),
+        ("untrained · joint", "b"),
+    }
+    assert len(pairs()) == 6 and len(pairs("untrained")) == 5 and ("a, mean of 2 seeds", "b") not in pairs("untrained")
+    assert len(pairs("a")) == 3  # the mean over its seeds
+    with pytest.raises(UserError, match="--reference: no judge 'nobody'"):
+        pairs("nobody")
+
+
+def test_the_verb_adds_the_baselines_of_a_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def example(split: str, n: int, label: int) -> RankExample:
+        return RankExample(
+            id=f"{split}{n}",
+            prompt=({"role": "user", "content": "x"},),
+            completion=({"role": "assistant", "content": f"{label}"},),
+            language="en",
+            dialogue_id=f"{split}{n}",
+            group=f"g {split}{n}",
+            dimension="fluency",
+            labels={"fluency": label},
+            target={"fluency": float(label)},
+        )
+
+    monkeypatch.chdir(tmp_path)
+    splits = {"train": [1, 1, 3, 1], "valid": [1, 3], "test": [1, 3, 3, 3]}
+    made = {name: [example(name, n, label) for n, label in enumerate(labels)] for name, labels in splits.items()}
+    for name, examples in made.items():
+        write_jsonl(Path("split") / f"{name}.jsonl", examples)
+    Path("split/rubric.yaml").write_text(yaml.safe_dump(RUBRIC.model_dump(), allow_unicode=True), encoding="utf-8")
+    everything = [e for examples in made.values() for e in examples]
+    turns = (Turn(role="seeker", text="hi"), Turn(role="supporter", text="word"))
+    write_jsonl(Path("talks.jsonl"), [Dialogue(id=e.id, language="en", source="written", turns=turns) for e in everything])
+    common: dict[str, Any] = {"language": "en", "rubric": "esc_eval", "dimension": "fluency"}
+    gold = [HumanScore(**common, dialogue_id=e.id, annotator="a", value=e.labels["fluency"]) for e in everything]
+    write_jsonl(Path("gold.jsonl"), gold)
+    words: list[str] = []
+    for name, values in {"untrained": [1, 1, 1, 1], "mine": [1, 3, 3, 3], "other": [1, 1, 1, 3]}.items():
+        judge = [
+            Judgement(**common, dialogue_id=e.id, judge=name, value=value, method="joint")
+            for e, value in zip(made["test"], values, strict=True)
+        ]
+        write_jsonl(Path(f"judgements-{name}.jsonl"), judge)
+        words += ["--judgements", f"judgements-{name}.jsonl"]
+    write_json(Path("timing.json"), {"mine": {"seconds_per_dialogue": 1.5}})
+    words += ["--gold", "gold.jsonl", "--only-shared", "--mode", "paper"]
+    asked = ["agree", *words, "--split", "split", "--dialogues", "talks.jsonl", "--reference", "mine", "--out", "out"]
+    result = CliRunner().invoke(app, asked)
+    assert result.exit_code == 0, result.output
+    facts = orjson.loads(Path("out/agreement.json").read_bytes())
+    acc = {name: judge["agreement"]["en"]["average"]["acc"] for name, judge in facts["judges"].items()}
+    assert acc == {"untrained": 0.25, "mine": 1, "other": 0.5, "majority (train)": 0.25, "surface": 0.25}
+    assert facts["surface"][0]["valid_n"] == 2
+    found = {(d["a"], d["b"]): d["difference"] for d in facts["differences"]}
+    assert found["mine", "majority (train)"] == found["untrained", "mine"] * -1 == 0.75 and len(found) == 4
+    text = Path("out/table4.md").read_text(encoding="utf-8")
+    assert "| mine | 100.00 [100.00, 100.00] n=4 |" in text and "Fewer than 20 a language" in text
+    assert "s a dialogue" in text and "| 1.50 |" in text
+    refused = CliRunner().invoke(app, ["agree", *words, "--dialogues", "talks.jsonl"])
+    assert isinstance(refused.exception, UserError) and "--dialogues" in str(refused.exception)
