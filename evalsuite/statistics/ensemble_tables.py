@@ -63,8 +63,8 @@ def fit_modes(
 ) -> tuple[list[Weights], list[Row], str | None]:
     """Weights of both modes with their rows, and why native mode is left out where it cannot be had and is not `needed`.
 
-    `known` maps dialogue → its group, which stays in one part; without it, each is on its own. Raises `UserError` for a dialogue
-    that it lacks.
+    `known` maps dialogue → its group, which stays in one part; without it, each is on its own. Raises `UserError` for a
+    dialogue that it lacks.
     """
     shared = {i for own in panel.values() for aspect, scores in own.items() for i in set(scores) & set(people.get(aspect, {}))}
     groups = {i: f"dialogue {i}" for i in shared} if known is None else known
