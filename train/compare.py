@@ -26,7 +26,7 @@ from core.statistics.bootstrap import interval, resampled_means
 from core.tables import Estimate, Table, to_console, to_markdown
 from data_prep.line_checks import MACHINE, SUPPORTER, distinct, says, units
 from data_prep.role_play.examples import RoleExample
-from serve.checkpoints.lora import WEIGHTS, adapter_rank
+from serve.checkpoints.lora import WEIGHTS
 from train.base_and_adapter import NEW_TOKENS, BaseAndAdapter, Floats, stock_rows
 from train.examples import IGNORED, Prepared, chatml, encode_prompt, prepare_role, read_role
 
@@ -263,13 +263,13 @@ def compare(
 
     python -m train compare configs/train/esc_role_embedded.yaml --adapter runs/role/adapter --out runs/role/compare
     """
-    from train.models import load_adapters, load_base, load_tokenizer, precision
+    from train.models import check_adapters, load_adapters, load_base, load_tokenizer, precision
     from train.recipes import read_recipe
 
     recipe = read_recipe(config, context.args)
     if recipe.task != "role":
         raise UserError(f"{config}: task: {recipe.task}: only recipes of the role-play simulator can be compared")
-    adapter_rank(adapter, "--adapter")
+    check_adapters(recipe, [adapter])
     path = valid or Path(recipe.data.valid_file)
     examples, left_out = read_held_out(recipe, path)
     tokenizer = load_tokenizer(recipe)
