@@ -42,11 +42,11 @@ def _system(method: JudgeMethod) -> str:
 
 
 def transcript(dialogue: Dialogue) -> str:
-    """The dialogue as native judges read it: see `told`."""
-    return told(dialogue.turns, dialogue.language)
+    """The dialogue as native judges read it: see `transcript_of_turns`."""
+    return transcript_of_turns(dialogue.turns, dialogue.language)
 
 
-def told(turns: Sequence[Turn], language: Language, states: bool = False, thought: str | None = None) -> str:
+def transcript_of_turns(turns: Sequence[Turn], language: Language, states: bool = False, thought: str | None = None) -> str:
     """Turns as text: one numbered block a turn; lines inside a turn are indented, so that no text can pose as another turn.
     Whatever breaks a line somewhere (carriage returns, U+2028 and the like) counts as a line break.
 

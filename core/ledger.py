@@ -14,8 +14,9 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 from pydantic import BaseModel
@@ -24,6 +25,7 @@ from rich.console import Console
 from core.errors import UserError
 from core.files import sha256_file, write_json, write_jsonl
 
+T = TypeVar("T")
 _EXAMPLES = 3  # places kept for each reason
 
 
@@ -48,6 +50,21 @@ class Step:
         places = self.examples.setdefault(reason, [])
         if len(places) < _EXAMPLES:
             places.append(what)
+
+    def sieve(
+        self, items: Iterable[T], fault: Callable[[T], str | None], what: Callable[[T], str] = attrgetter("id")
+    ) -> list[T]:
+        """The items without a `fault`; the others are dropped for it. All are counted; `what` names an item."""
+        kept = []
+        for item in items:
+            self.taken += 1
+            reason = fault(item)
+            if reason is None:
+                kept.append(item)
+            else:
+                self.drop(reason, what(item))
+        self.kept += len(kept)
+        return kept
 
     def check(self) -> None:
         """Raise `AssertionError` when something vanished without a reason: that is a bug, not bad input."""
@@ -150,11 +167,11 @@ class Build:
 
         What somebody has changed since (a sheet that was filled in), or what this run reads, stays.
         """
-        given = {Path(path).resolve() for path in self._inputs}
+        inputs = {Path(path).resolve() for path in self._inputs}
         try:
             for name, known in self.earlier().get("outputs", {}).items():
                 path = self.out / name
-                stale = name not in self._outputs and path.resolve() not in given and path.is_file()
+                stale = name not in self._outputs and path.resolve() not in inputs and path.is_file()
                 if stale and sha256_file(path) == known["sha256"]:
                     path.unlink()
         except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Console
 
+from core.errors import UserError, near
 from core.paths import IN_NAME, IN_PLACES, Writes
 
 console = Console()
+T = TypeVar("T", bound=str)
+
+
+def choice(option: str, text: str, known: tuple[T, ...]) -> T:
+    """What an option names, one of the `known`. Raises `UserError` with near ones."""
+    for name in known:
+        if text == name:
+            return name
+    raise UserError(f"{option}: unknown {option.removeprefix('--')} {text!r}: {near(text, known)}")
 
 
 def writes(*files: str) -> Writes:

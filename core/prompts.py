@@ -41,12 +41,12 @@ class PromptPack:
             for language in self.folder.iterdir()
             if language.is_dir()
         }
-        self._given: dict[str, object] = {}
+        self._values: dict[str, object] = {}
 
-    def given(self, **values: object) -> PromptPack:
+    def with_values(self, **values: object) -> PromptPack:
         """This pack with values that every template knows, beside those of each call (which come first)."""
         pack = copy.copy(self)
-        pack._given = self._given | values
+        pack._values = self._values | values
         return pack
 
     def render(self, language: Language, template: str, **values: object) -> str:
@@ -55,7 +55,7 @@ class PromptPack:
         try:
             environment = self._environments[language]
             environment.start()
-            return environment.get_template(template).render(**(self._given | values)).strip()
+            return environment.get_template(template).render(**(self._values | values)).strip()
         except (KeyError, TemplateNotFound):
             raise UserError(f"prompt pack has no file {where}") from None
         except TemplateSyntaxError as error:

@@ -52,8 +52,8 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings, finalize=_shown)
-        own = {"join": _join, "replace": _replace}
-        self.filters = {name: _measured(name, function) for name, function in self.filters.items()} | own
+        limited_filters = {"join": _join, "replace": _replace}
+        self.filters = {name: _measured(name, function) for name, function in self.filters.items()} | limited_filters
         del self.globals["lipsum"]
         self._deadline = 0.0
 
@@ -146,16 +146,16 @@ def _size(value: Any) -> int:
 
 def _measure(name: str, arguments: Sequence[Any]) -> None:
     """Raise for a call of a filter or a text's method whose result could be too long."""
-    given = [one for one in arguments if isinstance(one, str | int | list | tuple | dict)]
+    measurable = [one for one in arguments if isinstance(one, str | int | list | tuple | dict)]
     if name in _WRITING:
-        _check(sum(_size(one) for one in given if isinstance(one, _CONTAINERS)))
-    if name == "replace" and len(given) > 2:  # the method
-        text, old, new = map(str, given[:3])
+        _check(sum(_size(one) for one in measurable if isinstance(one, _CONTAINERS)))
+    if name == "replace" and len(measurable) > 2:  # the method
+        text, old, new = map(str, measurable[:3])
         _check(len(text) + text.count(old) * len(new))
-    elif name in ("format", "format_map") and given and _WIDTH.search(str(given[0])):
+    elif name in ("format", "format_map") and measurable and _WIDTH.search(str(measurable[0])):
         raise TemplateRuntimeError("a format with a width of five digits, or one that comes of a value")
-    elif name in _STRETCHING and given:
-        _check(_size(given[0]) * max(map(_size, given[1:]), default=1))
+    elif name in _STRETCHING and measurable:
+        _check(_size(measurable[0]) * max(map(_size, measurable[1:]), default=1))
 
 
 def _shown(value: Any) -> Any:

@@ -226,7 +226,7 @@ def test_native_requests_on_one_dialogue_part_only_after_it(pack: str, language:
     rubric = load_rubric({"esc_rank": "esc_eval", "role_play_judge": "role_play"}.get(pack, pack))
     prompts = load_pack(pack)
     if pack == "role_play_judge":
-        prompts = prompts.given(card=RoleCard(language=language, **FIELDS, **CARD))
+        prompts = prompts.with_values(card=RoleCard(language=language, **FIELDS, **CARD))
     dialogue = Dialogue(
         id="d",
         language=language,

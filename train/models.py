@@ -12,12 +12,10 @@ import orjson
 
 from core.errors import UserError
 from core.files import read_object
-from core.specs import EMBEDDED_PREFIX
-from serve.checkpoints.embedded import materialise
 from serve.checkpoints.lora import CONFIG, WEIGHTS, adapter_rank
 from serve.checkpoints.model_card import read_training
-from serve.checkpoints.places import local_path
-from serve.checkpoints.tensors import check_checkpoint, stored_tensors
+from serve.checkpoints.places import resolve_checkpoint
+from serve.checkpoints.tensors import stored_tensors
 from train.examples import check_tokenizer, serves_alike
 from train.recipes import Recipe
 from train.session import say
@@ -31,19 +29,14 @@ def base_folder(recipe: Recipe[Any]) -> str:
     """Where transformers finds the base: a checked local folder, or a hub id as it is."""
     name = recipe.model.model_name_or_path
     assert name is not None
-    if name.startswith(EMBEDDED_PREFIX):
-        return str(materialise(name=name.removeprefix(EMBEDDED_PREFIX)))
-    folder = local_path(name, "model_name_or_path")
-    if folder is None:
-        return name
-    check_checkpoint(folder, "model_name_or_path")
-    config = orjson.loads((folder / "config.json").read_bytes())
-    if config.get("model_type") == "internlm2":
+    place = resolve_checkpoint(name, "model_name_or_path")
+    config = Path(place) / "config.json"
+    if config.is_file() and orjson.loads(config.read_bytes()).get("model_type") == "internlm2":
         raise UserError(
-            f"model_name_or_path: {folder} is in InternLM2's layout, which transformers no longer loads: "
-            f"python -m serve convert-internlm2 {folder} {folder}-llama"
+            f"model_name_or_path: {place} is in InternLM2's layout, which transformers no longer loads: "
+            f"python -m serve convert-internlm2 {place} {place}-llama"
         )
-    return str(folder)
+    return place
 
 
 def load_tokenizer(recipe: Recipe[Any]) -> PreTrainedTokenizerBase:

@@ -39,7 +39,7 @@ def majority(targets: Sequence[float]) -> dict[str, Any]:
     """
     counts = Counter(map(round_half_up, targets))
     soft = {label: sum(abs(label - target) <= 1 for target in targets) / len(targets) for label in counts}
-    label = min(counts, key=lambda each: (-counts[each], -soft[each], each))
+    label = min(counts, key=lambda score: (-counts[score], -soft[score], score))
     return {
         "n": len(targets),
         "counts": {str(key): counts[key] for key in sorted(counts)},
@@ -156,10 +156,10 @@ def quadratic_kappa(values: Verdicts, gold: Sequence[float], scores: Sequence[in
     gold are one and the same score throughout. Raises `UserError` for a score off the scale.
     """
     pairs = [(value, round_half_up(g)) for value, g in zip(values, gold, strict=True) if value is not None]
-    found = {score for pair in pairs for score in pair}
-    if off := sorted(found - set(scores)):
+    distinct = {score for pair in pairs for score in pair}
+    if off := sorted(distinct - set(scores)):
         raise UserError(f"kappa: {off[0]:g} is not among the scores {min(scores)} to {max(scores)}")
-    if len(found) < 2:
+    if len(distinct) < 2:
         return None
     table = np.zeros((len(scores), len(scores)))
     for value, g in pairs:
@@ -177,10 +177,10 @@ def spearman(values: Verdicts, gold: Sequence[float]) -> float | None:
     pairs = [(value, g) for value, g in zip(values, gold, strict=True) if value is not None]
     if len({value for value, _ in pairs}) < 2 or len({g for _, g in pairs}) < 2:
         return None
-    given, wanted = zip(*pairs, strict=True)
+    verdicts, wanted = zip(*pairs, strict=True)
     from scipy.stats import spearmanr
 
-    return float(spearmanr(given, wanted).statistic)
+    return float(spearmanr(verdicts, wanted).statistic)
 
 
 def ece(distributions: ArrayLike, labels: ArrayLike, bins: int = 10) -> float | None:
@@ -192,14 +192,14 @@ def ece(distributions: ArrayLike, labels: ArrayLike, bins: int = 10) -> float | 
     their bin.
     Raises `ValueError` for shapes or labels that do not fit.
     """
-    given, right = np.asarray(distributions, dtype=np.float64), np.asarray(labels)
+    probabilities, right = np.asarray(distributions, dtype=np.float64), np.asarray(labels)
     if not right.size:
         return None
-    if given.ndim != 2 or right.shape != given.shape[:1]:
-        raise ValueError(f"distributions {given.shape} and labels {right.shape} are not [n, K] and [n]")
-    if right.min() < 0 or right.max() >= given.shape[1]:
-        raise ValueError(f"labels run from {right.min()} to {right.max()}, the columns from 0 to {given.shape[1] - 1}")
-    confidence = given.max(axis=1)
+    if probabilities.ndim != 2 or right.shape != probabilities.shape[:1]:
+        raise ValueError(f"distributions {probabilities.shape} and labels {right.shape} are not [n, K] and [n]")
+    if right.min() < 0 or right.max() >= probabilities.shape[1]:
+        raise ValueError(f"labels run from {right.min()} to {right.max()}, the columns from 0 to {probabilities.shape[1] - 1}")
+    confidence = probabilities.max(axis=1)
     place = np.searchsorted(np.linspace(0, 1, bins + 1)[1:-1], confidence, side="left")
-    gaps = np.bincount(place, weights=(given.argmax(axis=1) == right) - confidence, minlength=bins)
+    gaps = np.bincount(place, weights=(probabilities.argmax(axis=1) == right) - confidence, minlength=bins)
     return float(np.abs(gaps).sum() / len(right))

@@ -16,10 +16,10 @@ _DIGITS = 12
 
 def exact_mean(scores: Iterable[float]) -> float:
     """The mean of one or more scores, each taken as the decimal that is written; only the result is rounded to a float."""
-    given = list(scores)
-    if len(given) == 1:
-        return given[0]
-    return float(sum(Fraction(str(float(score))) for score in given) / len(given))
+    numbers = list(scores)
+    if len(numbers) == 1:
+        return numbers[0]
+    return float(sum(Fraction(str(float(score))) for score in numbers) / len(numbers))
 
 
 def comparable(number: float) -> float:
@@ -36,6 +36,6 @@ def mean_of_all(figures: Iterable[float | None]) -> float | None:
 
     A mean of the others would be over other dimensions, and would not compare.
     """
-    given = list(figures)
-    defined = [figure for figure in given if figure is not None]
-    return math.fsum(defined) / len(defined) if len(defined) == len(given) else None
+    numbers = list(figures)
+    defined = [figure for figure in numbers if figure is not None]
+    return math.fsum(defined) / len(defined) if len(defined) == len(numbers) else None

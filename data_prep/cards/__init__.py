@@ -96,10 +96,10 @@ def parse_card_text(text: str) -> dict[str, str]:
     What is "not mentioned" is empty. Raises `ValueError` unless all four headings are there, once each.
     """
     parts = _HEADING.split(text)[1:]
-    found = list(zip(parts[::2], parts[1::2], strict=True))
+    fields = list(zip(parts[::2], parts[1::2], strict=True))
     values = {}
     for field, names in _FIELDS.items():
-        matching = [value.strip() for heading, value in found if heading in names]
+        matching = [value.strip() for heading, value in fields if heading in names]
         if len(matching) != 1:
             raise ValueError(f"{len(matching)} headings for {field}, expected one")
         values[field] = "" if matching[0].lower() in _UNKNOWN else matching[0]

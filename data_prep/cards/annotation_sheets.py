@@ -13,7 +13,7 @@ from core.errors import UserError, near
 from core.files import write_text
 from core.records import Language, RoleCard
 from data_prep.cards.annotation import QUALITIES, RULES, Decision, Mark, Quality
-from data_prep.cards.sheets import Choice, Layout, SheetRow, read_filled, write_csv, write_xlsx
+from data_prep.cards.sheets import Choice, Layout, SheetRow, read_filled, write_both
 from data_prep.cards.taxonomy import Path3, Taxonomy
 
 SHEET = "cards"
@@ -40,7 +40,7 @@ def shuffled(cards: Sequence[RoleCard], seed: int, worker: str) -> list[RoleCard
 
 def write_sheets(folder: Path, name: str, cards: Sequence[RoleCard], taxonomy: Taxonomy) -> list[str]:
     """A worker's sheet as NAME.csv and NAME.xlsx, the answers empty; returns the two names."""
-    return _write(folder, name, COLUMNS, [_card_cells(card) for card in cards], QUALITIES, taxonomy)
+    return _write(folder, name, WORKERS_SHEET, [_card_cells(card) for card in cards], QUALITIES, taxonomy)
 
 
 def write_third(
@@ -61,7 +61,7 @@ def write_third(
                 | {"first_category": leaf_name(first.category, card.language, taxonomy)}
                 | {"second_category": leaf_name(second.category, card.language, taxonomy)}
             )
-    return _write(folder, "third", THIRD_COLUMNS, rows, QUALITIES[:2], taxonomy)
+    return _write(folder, "third", THIRD_SHEET, rows, QUALITIES[:2], taxonomy)
 
 
 def leaf_name(path: Path3 | None, language: Language, taxonomy: Taxonomy) -> str:
@@ -76,13 +76,11 @@ def _card_cells(card: RoleCard) -> dict[str, str]:
 def _write(
     folder: Path,
     name: str,
-    columns: Sequence[str],
+    layout: Layout,
     rows: Sequence[Mapping[str, str]],
     qualities: Sequence[str],
     taxonomy: Taxonomy,
 ) -> list[str]:
-    write_csv(folder / f"{name}.csv", columns, rows)
-    tree = _tree(taxonomy)
     choices = [Choice("quality", 0, len(rows) - 1, f"rules!$A$2:$A${len(qualities) + 1}")]
     languages = [row["language"] for row in rows]
     for language, letter in (("en", "C"), ("zh", "F")):  # one block of rows a language; its names in its language
@@ -90,9 +88,8 @@ def _write(
             first = languages.index(language)
             last = first + languages.count(language) - 1
             choices.append(Choice("category", first, last, f"taxonomy!${letter}$2:${letter}${len(taxonomy.leaves) + 1}"))
-    more = {"taxonomy": tree, "rules": _rules(qualities, taxonomy)}
-    write_xlsx(folder / f"{name}.xlsx", SHEET, columns, rows, choices, more)
-    return [f"{name}.csv", f"{name}.xlsx"]
+    more = {"taxonomy": _tree(taxonomy), "rules": _rules(qualities, taxonomy)}
+    return write_both(folder, name, layout, rows, choices, more)
 
 
 def _tree(taxonomy: Taxonomy) -> list[list[str]]:

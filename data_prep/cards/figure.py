@@ -7,13 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
-import orjson
-from markupsafe import Markup
-
 from core import page
 from core.files import write_text
-from core.tables import Table, fmt, is_numeric
+from core.tables import Table
 from data_prep.cards.stats import Bar
 
 TEMPLATES = Path(__file__).parent
@@ -24,17 +20,12 @@ _HATCHES = ("", "/", ".")  # besides colour, so that bars can be told apart in g
 
 def write_figure(path: Path, bars: Sequence[Bar], tables: Sequence[Table], files: Sequence[str]) -> None:
     """Write the page. All text in it is escaped, and only its own scripts may run."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
-    )
-    data = orjson.dumps({"sunburst": _sunburst(bars), "bars": _stacked(bars)}).decode()
-    text = environment.get_template("card_stats.html.j2").render(
+    template = page.environment(TEMPLATES).get_template("card_stats.html.j2")
+    text = template.render(
         files=files,
         total=sum(bar.total for bar in bars if len(bar.place) == 1),
         tables=tables,
-        fmt=fmt,
-        is_numeric=is_numeric,
-        data=Markup(data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")),
+        data={"sunburst": _sunburst(bars), "bars": _stacked(bars)},
         scripts=page.scripts(TEMPLATES / "card_stats.js"),
     )
     write_text(path, text)

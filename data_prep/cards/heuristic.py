@@ -113,15 +113,15 @@ def unfit(situation: str, language: Language) -> str | None:
 
 def stated_age(text: str, language: Language) -> str:
     """The age that the writer gives as their own, 10 to 99 in digits; "" where none or several are given."""
-    found = {match["age"] for pattern in _AGES[language] for match in pattern.finditer(text)}
-    return found.pop() if len(found) == 1 else ""
+    ages = {match["age"] for pattern in _AGES[language] for match in pattern.finditer(text)}
+    return ages.pop() if len(ages) == 1 else ""
 
 
 def stated_gender(text: str, language: Language) -> str:
     """female or male (女, 男) where the writer says so of themselves in plain words; "" otherwise."""
     matches = [match for pattern in _GENDERS[language] for match in pattern.finditer(text)]
-    found = {"female" if match["female"] else "male" for match in matches}
-    return _GENDER_WORDS[language][found.pop()] if len(found) == 1 else ""
+    genders = {"female" if match["female"] else "male" for match in matches}
+    return _GENDER_WORDS[language][genders.pop()] if len(genders) == 1 else ""
 
 
 def card_of_situation(item: SupportDialogue, situation: str) -> RoleCard:

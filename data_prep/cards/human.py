@@ -56,11 +56,7 @@ def apply_decisions(
     cards: Sequence[RoleCard], decisions: Mapping[str, bool], steps: Mapping[Language, Step]
 ) -> tuple[list[RoleCard], list[RoleCard]]:
     """(kept, dropped) cards in their order, counted into the step of their language."""
-    for card in cards:
-        step = steps[card.language]
-        step.taken += 1
-        if decisions[card.id]:
-            step.kept += 1
-        else:
-            step.drop(REJECTED, card.id)
+    for language, step in steps.items():
+        of_language = [card for card in cards if card.language == language]
+        step.sieve(of_language, lambda card: None if decisions[card.id] else REJECTED)
     return [card for card in cards if decisions[card.id]], [card for card in cards if not decisions[card.id]]

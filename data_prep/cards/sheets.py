@@ -119,6 +119,20 @@ def write_xlsx(
         temporary.write_bytes(_without_clock(packed.getvalue()))
 
 
+def write_both(
+    folder: Path,
+    name: str,
+    layout: Layout,
+    rows: Sequence[Mapping[str, str]],
+    choices: Sequence[Choice],
+    more: Mapping[str, Sequence[Sequence[str]]],
+) -> list[str]:
+    """A sheet to be filled in, as NAME.csv and NAME.xlsx; returns the two names."""
+    write_csv(folder / f"{name}.csv", layout.columns, rows)
+    write_xlsx(folder / f"{name}.xlsx", layout.sheet, layout.columns, rows, choices, more)
+    return [f"{name}.csv", f"{name}.xlsx"]
+
+
 def _openpyxl() -> Any:
     need_modules("openpyxl", purpose="XLSX sheets")
     import openpyxl.styles
@@ -185,7 +199,7 @@ def read_filled(path: Path, layout: Layout, known: Mapping[str, str], what: str)
     Raises `UserError` as `read_sheet` does, for a sheet without rows, and for an id that is empty, unknown or doubled, or whose
     text is another.
     """
-    found: dict[str, SheetRow] = {}
+    filled: dict[str, SheetRow] = {}
     rows = read_sheet(path, layout.sheet, layout.columns)
     if not rows:
         raise UserError(f"{path}: no {what} below the header")
@@ -195,14 +209,14 @@ def read_filled(path: Path, layout: Layout, known: Mapping[str, str], what: str)
             raise row.fault(layout.key, "empty")
         if key not in known:
             raise row.fault(layout.key, f"unknown {what} {key!r}: {near(key, known)}")
-        if key in found:
-            raise row.fault(layout.key, f"{what} {key} stands twice (first at {found[key].where})")
+        if key in filled:
+            raise row.fault(layout.key, f"{what} {key} stands twice (first at {filled[key].where})")
         if _plain(row.cells[layout.text]) != _plain(known[key]):
             raise row.fault(
                 layout.text, f"not the {layout.text} of {what} {key}: the sheet is of other {what}s, or the text was edited"
             )
-        found[key] = row
-    return found
+        filled[key] = row
+    return filled
 
 
 def _plain(text: str) -> str:
@@ -226,6 +240,13 @@ def refuse_to_overwrite(folder: Path, names: Sequence[str], layout: Layout) -> N
     for path in (folder / f"{name}{suffix}" for name in names for suffix in (".csv", ".xlsx")):
         if holds_answers(path, layout):
             raise UserError(f"{path} holds answers and would be overwritten: move it, or choose another --out")
+
+
+def remove_unanswered(folder: Path, name: str, layout: Layout) -> None:
+    """Remove NAME.csv and NAME.xlsx of an earlier run that nobody has filled in: they would ask what is settled by now."""
+    for path in (folder / f"{name}.csv", folder / f"{name}.xlsx"):
+        if path.exists() and not holds_answers(path, layout):
+            path.unlink()
 
 
 def _check_header(where: str, header: Sequence[str], columns: Sequence[str], others: bool) -> None:

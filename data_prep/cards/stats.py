@@ -79,7 +79,7 @@ def stages_of(files: Sequence[Path]) -> StageCounts:
     Published files have no manifest: their stages stay missing. A file that changed after its manifest was written is not
     counted by it, and a note says so.
     """
-    found = StageCounts()
+    counts = StageCounts()
     seen: set[Path] = set()
     pending = [path.resolve() for path in files]
     while pending:
@@ -87,23 +87,23 @@ def stages_of(files: Sequence[Path]) -> StageCounts:
         manifest_path = path.parent / "manifest.json"
         if manifest_path in seen or not manifest_path.is_file():
             continue
-        manifest = _manifest(manifest_path, found)
+        manifest = _manifest(manifest_path, counts)
         if manifest is None or path.name not in manifest.outputs:
             continue
         seen.add(manifest_path)
         if path.is_file() and manifest.outputs[path.name].sha256 != sha256_file(path):
-            found.notes.append(f"{path} changed after its manifest was written: its stages are not counted")
+            counts.notes.append(f"{path} changed after its manifest was written: its stages are not counted")
             continue
-        _count_steps(manifest, found)
+        _count_steps(manifest, counts)
         pending += [_place(Path(name), manifest_path.parent) for name in manifest.inputs if name.endswith(".jsonl")]
-    return found
+    return counts
 
 
-def _manifest(path: Path, found: StageCounts) -> _Manifest | None:
+def _manifest(path: Path, counts: StageCounts) -> _Manifest | None:
     try:
         return _Manifest.model_validate_json(read_bytes(path, "manifest"))
     except ValidationError as error:
-        found.notes.append(f"{path} is not a manifest of ours ({explain(error)}): its stages are not counted")
+        counts.notes.append(f"{path} is not a manifest of ours ({explain(error)}): its stages are not counted")
         return None
 
 
@@ -112,12 +112,12 @@ def _place(path: Path, beside: Path) -> Path:
     return path.resolve() if path.is_absolute() or path.is_file() else (beside.parent / path).resolve()
 
 
-def _count_steps(manifest: _Manifest, found: StageCounts) -> None:
+def _count_steps(manifest: _Manifest, counts: StageCounts) -> None:
     """Steps named `STAGE LANGUAGE` are what the cards commands write."""
     for row in manifest.steps:
         for stage, language in product(STAGES, LANGUAGES):
             if row.step == f"{stage} {language}":
-                found.add(stage, language, row.out)
+                counts.add(stage, language, row.out)
 
 
 def table6(cards: Sequence[RoleCard], stages: StageCounts) -> Table:
@@ -125,8 +125,8 @@ def table6(cards: Sequence[RoleCard], stages: StageCounts) -> Table:
     quality = Counter((card.language, _quality(card)) for card in cards)
     rows: list[tuple[Cell, ...]] = []
     for language, name in zip(LANGUAGES, ("English", "Chinese"), strict=True):
-        own = [stages.of(stage, language) for stage in STAGES]
-        rows.append((name, "here", *own, *(quality[language, kind] for kind in QUALITIES)))
+        counts = [stages.of(stage, language) for stage in STAGES]
+        rows.append((name, "here", *counts, *(quality[language, kind] for kind in QUALITIES)))
         rows.append((name, "paper", *TABLE6[language], None))
     columns = ("Language", "", *STAGES.values(), "High", "Middle", "Not rated")
     return Table("table6", "Role cards at each stage (table 6)", columns, tuple(rows), (*stages.notes, *NOTES6))
@@ -195,9 +195,9 @@ def table9(cards: Sequence[RoleCard], taxonomy: Taxonomy) -> Table:
             rows.append((bar.name, *bar.counts, high, sum(leaf.middle or 0 for leaf in below)))
         elif bar.total:
             rows.append((bar.name, *bar.counts, None, None))
-    own = [sum(_quality(card) == kind for card in cards) for kind in QUALITIES]
+    totals = [sum(_quality(card) == kind for card in cards) for kind in QUALITIES]
     leaves = taxonomy.leaves.values()
-    rows.append(("Sum", *own, sum(leaf.high or 0 for leaf in leaves), sum(leaf.middle or 0 for leaf in leaves)))
+    rows.append(("Sum", *totals, sum(leaf.high or 0 for leaf in leaves), sum(leaf.middle or 0 for leaf in leaves)))
     columns = ("Category", "High", "Middle", "Not rated", "High (paper)", "Middle (paper)")
     return Table("table9", "Role cards of each category (table 9)", columns, tuple(rows), NOTES9)
 

@@ -8,10 +8,10 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from core.errors import UserError, near
+from core.errors import UserError
 from core.files import check_unique, sha256_file
 from core.ledger import Build, Step
-from core.options import OutOption, SeedOption, console, writes
+from core.options import OutOption, SeedOption, choice, console, writes
 from core.paths import IN_FILE, SHEET, Verbs
 from core.records import RoleCard
 from core.tables import Table, to_console
@@ -27,7 +27,7 @@ from data_prep.cards.annotation import (
     readings_differ,
     settle,
 )
-from data_prep.cards.sheets import holds_answers, refuse_to_overwrite
+from data_prep.cards.sheets import refuse_to_overwrite, remove_unanswered
 from data_prep.cards.taxonomy import Taxonomy, load_taxonomy
 
 app = Verbs(no_args_is_help=True, help="Annotation of role cards by two workers and a third person (appendix A.2).")
@@ -78,11 +78,11 @@ def import_(
     Fill in one of the two and run this again with --third. CSV may be UTF-8 with or without a byte-order mark, parted by
     commas, semicolons or tabs. The seed draws the intervals of the agreement.
     """
-    chosen = _mode(mode)
-    given = [*sheet, *third]
+    chosen: Mode = choice("--mode", mode, get_args(Mode))
+    sheets = [*sheet, *third]
     if len(sheet) != 2:
         raise UserError(f"--sheet: given {len(sheet)} times; give one sheet of each of the two workers")
-    if len({path.resolve() for path in given}) < len(given):
+    if len({path.resolve() for path in sheets}) < len(sheets):
         raise UserError("--sheet, --third: the same file is given twice")
     if sha256_file(sheet[0]) == sha256_file(sheet[1]):
         raise UserError(f"--sheet: {sheet[0]} and {sheet[1]} are the same to the byte: two workers' own sheets are needed")
@@ -105,19 +105,12 @@ def import_(
     figures = _figures(pairs, outcomes)
     build = Build(out, "cards annotate import", seed, {"mode": chosen})
     build.figures = {**figures, "agreement": _rows(agreed)}
-    for path in (cards, *given):
+    for path in (cards, *sheets):
         build.input(path)
     _write(build, list(loaded.values()), outcomes)
     _write_third(build, waiting, outcomes, marks, taxonomy)
     _print(agreed, figures, chosen)
     build.finish(console)
-
-
-def _mode(name: str) -> Mode:
-    for mode in get_args(Mode):
-        if name == mode:
-            return mode
-    raise UserError(f"--mode: unknown mode {name!r}: {near(name, get_args(Mode))}")
 
 
 def _write(build: Build, cards: list[RoleCard], outcomes: dict[str, Outcome]) -> None:
@@ -147,16 +140,14 @@ def _count(step: Step, card: RoleCard, outcome: Outcome) -> None:
 def _write_third(
     build: Build, waiting: list[RoleCard], outcomes: dict[str, Outcome], marks: list[dict[str, Mark]], taxonomy: Taxonomy
 ) -> None:
-    if waiting:
-        asked = {card.id: outcomes[card.id].open for card in waiting}
-        for name in annotation_sheets.write_third(build.folder, waiting, asked, marks, taxonomy):
-            build.output(name, len(waiting))
-        where = f"{build.out}/third.csv or third.xlsx"
-        console.print(f"{len(waiting)} cards wait for a third person: fill in {where}", highlight=False, markup=False)
+    if not waiting:
+        remove_unanswered(build.out, "third", annotation_sheets.THIRD_SHEET)
         return
-    for path in (build.out / "third.csv", build.out / "third.xlsx"):  # an empty one from an earlier run would mislead
-        if path.exists() and not holds_answers(path, annotation_sheets.THIRD_SHEET):
-            path.unlink()
+    asked = {card.id: outcomes[card.id].open for card in waiting}
+    for name in annotation_sheets.write_third(build.folder, waiting, asked, marks, taxonomy):
+        build.output(name, len(waiting))
+    where = f"{build.out}/third.csv or third.xlsx"
+    console.print(f"{len(waiting)} cards wait for a third person: fill in {where}", highlight=False, markup=False)
 
 
 def _figures(pairs: list[tuple[Mark, Mark]], outcomes: dict[str, Outcome]) -> dict[str, Any]:

@@ -8,15 +8,15 @@ from typing import Annotated, get_args
 
 import typer
 
-from core.errors import UserError, near
+from core.errors import UserError
 from core.files import check_unique, sha256_file
 from core.ledger import Build
-from core.options import OutOption, SeedOption, console, writes
+from core.options import OutOption, SeedOption, choice, console, writes
 from core.paths import IN_FILE, IN_NAME, SHEET, Verbs
 from core.records import Dialogue, HumanScore
 from core.rubrics import Rubric, load_rubric
 from core.tables import to_console
-from data_prep.cards.sheets import holds_answers, refuse_to_overwrite
+from data_prep.cards.sheets import refuse_to_overwrite, remove_unanswered
 from data_prep.scores import annotation
 from data_prep.scores.annotation import Mode
 from data_prep.scores.annotator_agreement import agreement, agreement_table
@@ -63,11 +63,13 @@ def export(
     loaded = _dialogues(dialogues, rules, build)
     sheets = annotation.assign(loaded, annotator, each, seed)
     refuse_to_overwrite(out, annotator, annotation.layout(rules))
-    for name, own in sheets.items():
-        for file in annotation.write_sheet(build.folder, name, own, rules):
-            build.output(file, len(own))
-    found = {dialogue.language for dialogue in loaded}
-    annotation.write_guide(build.folder / "guide.txt", rules, [language for language in rules.languages if language in found])
+    for name, assigned in sheets.items():
+        for file in annotation.write_sheet(build.folder, name, assigned, rules):
+            build.output(file, len(assigned))
+    languages = {dialogue.language for dialogue in loaded}
+    annotation.write_guide(
+        build.folder / "guide.txt", rules, [language for language in rules.languages if language in languages]
+    )
     build.output("guide.txt")
     build.finish(console)
 
@@ -87,7 +89,8 @@ def import_(
     Fill in one of the two review sheets and run this again with --review. accepted.jsonl holds the reviewer's score where one
     was asked for, else the mean of the annotators: `esc-eval agree --gold` and training take it. The seed draws the intervals.
     """
-    chosen, rules = _mode(mode), load_rubric(rubric)
+    chosen: Mode = choice("--mode", mode, get_args(Mode))
+    rules = load_rubric(rubric)
     _check_files(sheet, review)
     build = Build(out, "annotate-dialogues import", seed, {"mode": chosen, "rubric": rules.name})
     loaded = _dialogues(dialogues, rules, build)
@@ -126,28 +129,18 @@ def import_(
 
 def _dialogues(paths: list[Path], rubric: Rubric, build: Build) -> list[Dialogue]:
     """The dialogues that can be scored: those in which the supporter answers at least once."""
-    step, kept = build.step("dialogues"), []
     for path in paths:
         build.input(path)
-    for dialogue in read_dialogues(paths):
-        step.taken += 1
-        if not dialogue.exchanges:
-            step.drop("no answer of a supporter", dialogue.id)
-            continue
-        if dialogue.language not in rubric.languages:
+
+    def unscored(dialogue: Dialogue) -> str | None:
+        if dialogue.exchanges and dialogue.language not in rubric.languages:
             raise UserError(f"dialogue {dialogue.id}: rubric {rubric.name} has no {dialogue.language} text")
-        step.kept += 1
-        kept.append(dialogue)
+        return None if dialogue.exchanges else "no answer of a supporter"
+
+    kept = build.step("dialogues").sieve(read_dialogues(paths), unscored)
     if not kept:
         raise UserError(f"{', '.join(map(str, paths))}: no dialogue in which a supporter answers")
     return kept
-
-
-def _mode(name: str) -> Mode:
-    for mode in get_args(Mode):
-        if name == mode:
-            return mode
-    raise UserError(f"--mode: unknown mode {name!r}: {near(name, get_args(Mode))}")
 
 
 def _check_files(sheets: list[Path], reviews: list[Path]) -> None:
@@ -169,13 +162,11 @@ def _check_files(sheets: list[Path], reviews: list[Path]) -> None:
 def _write_review(
     build: Build, dialogues: list[Dialogue], waiting: annotation.Asked, scores: list[HumanScore], rubric: Rubric
 ) -> None:
-    files = [build.out / f"{annotation.REVIEW}{suffix}" for suffix in (".csv", ".xlsx")]
-    if waiting:
-        for name in annotation.write_review(build.folder, dialogues, waiting, scores, rubric):
-            build.output(name, len(waiting))
-        text = f"{len(waiting)} dialogues wait for a reviewer: fill in {files[0]} or {files[1].name}"
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
+    if not waiting:
+        remove_unanswered(build.out, annotation.REVIEW, annotation.review_layout(rubric))
         return
-    for path in files:  # an empty one from an earlier run would mislead
-        if path.exists() and not holds_answers(path, annotation.review_layout(rubric)):
-            path.unlink()
+    sheet, workbook = annotation.write_review(build.folder, dialogues, waiting, scores, rubric)
+    for name in (sheet, workbook):
+        build.output(name, len(waiting))
+    text = f"{len(waiting)} dialogues wait for a reviewer: fill in {build.out / sheet} or {workbook}"
+    console.print(text, highlight=False, markup=False, soft_wrap=True)

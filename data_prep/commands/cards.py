@@ -138,10 +138,10 @@ def filter_(
 
     python -m data_prep cards filter --cards runs/extract/cards.jsonl --model gpt-4 --out runs/filter
     """
-    found, build = _open(cards, out, "cards filter", {"model": model, "prompts": _prompts()})
-    steps = _steps(build, "filter", (card.language for card in found))
+    loaded, build = _open(cards, out, "cards filter", {"model": model, "prompts": _prompts()})
+    steps = _steps(build, "filter", (card.language for card in loaded))
     with _batch(model, out, base_url, concurrency) as batch:
-        kept, dropped, verdicts, unread = card_llm.filter_cards(found, card_llm.Asker(batch), steps)
+        kept, dropped, verdicts, unread = card_llm.filter_cards(loaded, card_llm.Asker(batch), steps)
     build.write(CARDS, kept)
     build.write(DROPPED, dropped)
     build.write("verdicts.jsonl", verdicts)
@@ -165,10 +165,10 @@ def categorise(
 
     python -m data_prep cards categorise --cards runs/filter/cards.jsonl --model gpt-4 --out runs/categorise
     """
-    found, build = _open(cards, out, "cards categorise", {"model": model, "prompts": _prompts()})
+    loaded, build = _open(cards, out, "cards categorise", {"model": model, "prompts": _prompts()})
     steps = {level: build.step(f"level {level}") for level in (1, 3)}
     with _batch(model, out, base_url, concurrency) as batch:
-        placed, unread = card_llm.categorise(found, load_taxonomy(), card_llm.Asker(batch), steps)
+        placed, unread = card_llm.categorise(loaded, load_taxonomy(), card_llm.Asker(batch), steps)
     build.write(CARDS, placed)
     _write_unread(build, unread)
     build.finish(console)
@@ -192,16 +192,18 @@ def human_filter(
     if export is not None:
         if export.exists():
             raise UserError(f"--export: {export} is there already, perhaps with decisions in it; choose another name")
-        found = load_cards(cards)
-        card_human.write_sheet(export, found)
-        console.print(f"written: {export} ({len(found)} cards); fill in keep with yes or no", highlight=False, markup=False)
+        loaded = load_cards(cards)
+        card_human.write_sheet(export, loaded)
+        console.print(f"written: {export} ({len(loaded)} cards); fill in keep with yes or no", highlight=False, markup=False)
         return
     if decisions is None or out is None:
         raise UserError("--decisions needs --out")
-    found, build = _open(cards, out, "cards human-filter", {})
-    decided = card_human.read_decisions(decisions, found)
+    loaded, build = _open(cards, out, "cards human-filter", {})
+    decided = card_human.read_decisions(decisions, loaded)
     build.input(decisions)
-    kept, dropped = card_human.apply_decisions(found, decided, _steps(build, "human-filter", (card.language for card in found)))
+    kept, dropped = card_human.apply_decisions(
+        loaded, decided, _steps(build, "human-filter", (card.language for card in loaded))
+    )
     build.write(CARDS, kept)
     build.write(DROPPED, dropped)
     build.finish(console)
@@ -224,16 +226,16 @@ def stats(
     ] = None,
 ) -> None:
     """Print tables 6 and 9 for any card files beside the paper's figures, and their distribution (figure 5)."""
-    found = [card for path in cards for card in load_cards(path)]
-    check_unique("--cards", (card.id for card in found), "card ids over all files")
+    loaded = [card for path in cards for card in load_cards(path)]
+    check_unique("--cards", (card.id for card in loaded), "card ids over all files")
     taxonomy = load_taxonomy()
     stages = card_stats.stages_of(cards)
     for name, path in _stage_files(stage or []).items():
         stages.counts.pop(name, None)
         for language in card_stats.LANGUAGES:
             stages.add(name, language, sum(card.language == language for p in path for card in load_cards(p)))
-    tables = [card_stats.table6(found, stages), card_stats.table9(found, taxonomy)]
-    bars = card_stats.distribution(found, taxonomy)
+    tables = [card_stats.table6(loaded, stages), card_stats.table9(loaded, taxonomy)]
+    bars = card_stats.distribution(loaded, taxonomy)
     if html:
         write_figure(html, bars, tables, [path.name for path in cards])
         console.print(f"written: {html}", highlight=False, markup=False)
@@ -246,11 +248,11 @@ def _wanted(names: list[str], quotas: Path | None, limit: int | None) -> dict[st
     """How many items to draw of each corpus; None takes all. Corpora of a quota file that are not given count as asked for."""
     if quotas is None:
         return dict.fromkeys(names, limit)
-    found = read_yaml(quotas, Quotas, "quota file").quotas
+    by_corpus = read_yaml(quotas, Quotas, "quota file").quotas
     for name in names:
-        if name not in found:
-            raise UserError(f"{quotas}: no quota for {name}: {near(name, found)} (or use --limit)")
-    return dict(found)
+        if name not in by_corpus:
+            raise UserError(f"{quotas}: no quota for {name}: {near(name, by_corpus)} (or use --limit)")
+    return dict(by_corpus)
 
 
 def _draw(items: list[Any], wanted: int | None, seed: int, name: str, step: Step) -> list[Any]:
@@ -294,10 +296,10 @@ def _prompts() -> str:
 
 def _open(cards: Path, out: Path, command: str, settings: dict[str, Any]) -> tuple[list[RoleCard], Build]:
     """The cards, and the build that they are an input of."""
-    found = load_cards(cards)
+    loaded = load_cards(cards)
     build = Build(out, command, settings=settings)
     build.input(cards)
-    return found, build
+    return loaded, build
 
 
 def _write_unread(build: Build, unread: list[card_llm.Unread]) -> None:
@@ -312,9 +314,9 @@ def _fail_on_silence(unread: list[card_llm.Unread]) -> None:
         raise typer.Exit(1)
 
 
-def _stage_files(given: list[str]) -> dict[card_stats.Stage, list[Path]]:
+def _stage_files(options: list[str]) -> dict[card_stats.Stage, list[Path]]:
     files: dict[card_stats.Stage, list[Path]] = {}
-    for text in given:
+    for text in options:
         name, separator, path = text.partition("=")
         stage = next((known for known in card_stats.STAGES if known == name), None)
         if stage is None or not separator or not path:

@@ -138,8 +138,8 @@ def _report(
             counts = figures[language]
             text = f"  {counts['flagged']} cards flagged; {_span(*counts['by_chance'])} by chance alone"
             console.print(text, highlight=False, soft_wrap=True)
-            found = {match.card_id: match.score for match in best}
-            _distribution([found.get(id, 0.0) for id in asked])
+            scores = {match.card_id: match.score for match in best}
+            _distribution([scores.get(id, 0.0) for id in asked])
     texts = {id: text for id, _, text in documents}
     for match in sorted(best, key=lambda match: (-match.score, match.card_id))[:examples]:
         console.print(f"{match.score:.2f} {match.card_id} ~ {match.document_id}", highlight=False, markup=False, soft_wrap=True)

@@ -56,7 +56,7 @@ def import_esc_eval(
     your machine.
     """
     clone = find_clone(source.expanduser())
-    found = find_prompts(clone.scripts)
+    prompts_found = find_prompts(clone.scripts)
     pack = prompts_out or out / "prompts"
     build = Build(out, "import-esc-eval", settings={"strict": strict, "prompts": str(pack)})
     for path in (*clone.cards.values(), *(run.path for run in (*clone.results.values(), *clone.scores.values()))):
@@ -65,13 +65,13 @@ def import_esc_eval(
         build.input(path)
     cards = _cards(clone, build)
     _runs(clone, cards, build, strict)
-    missing = [*clone.missing(), *_missing_prompts(found)]
-    files = _write_prompts(pack, found, build)
-    for problem in found.problems:
+    missing = [*clone.missing(), *_missing_prompts(prompts_found)]
+    files = _write_prompts(pack, prompts_found, build)
+    for problem in prompts_found.problems:
         console.print(f"left out: {problem}", highlight=False, markup=False)
     for name in missing:
         console.print(f"not found: {name}", highlight=False, markup=False)
-    if found.judge:
+    if prompts_found.judge:
         console.print("not in the clone: the judge's system message (InternLM2's default); ours stands in as", highlight=False)
         console.print(f"  {pack}/LANGUAGE/judge_paper_system.j2: edit it for your own runs", highlight=False, markup=False)
     build.finish(console)
@@ -126,9 +126,9 @@ def _collect(build: Build, name: str, strict: bool, read: Callable[[CorpusReader
     return records
 
 
-def _write_prompts(pack: Path, found: Found, build: Build) -> list[str]:
+def _write_prompts(pack: Path, published: Found, build: Build) -> list[str]:
     """The prompt pack, but for files that somebody has edited since the last import: they stay, which is said. Its files."""
-    files = pack_files(found)
+    files = pack_files(published)
     before = build.earlier()
     same = before.get("settings", {}).get("prompts") == str(pack)
     kept = edited(pack, files, before.get("figures", {}).get("prompts", {}) if same else {})
@@ -147,10 +147,10 @@ def _write_prompts(pack: Path, found: Found, build: Build) -> list[str]:
     return list(files)
 
 
-def _missing_prompts(found: Found) -> list[str]:
+def _missing_prompts(published: Found) -> list[str]:
     kinds: dict[str, Mapping[Language, object]] = {
-        "seeker's system message": found.seeker,
-        "greeting": found.greeting,
-        "judge's message": found.judge,
+        "seeker's system message": published.seeker,
+        "greeting": published.greeting,
+        "judge's message": published.judge,
     }
     return [f"{kind} ({language}) in the scripts" for kind, by in kinds.items() for language in LANGUAGES if language not in by]

@@ -59,11 +59,11 @@ def import_held(
     """
     build = Build(out, "import-held")
     held = read_held(dialogues)
-    given = read_ratings(scores, held, Check(rubric or []))
+    ratings = read_ratings(scores, held, Check(rubric or []))
     texts = references(reference, held) if reference else []
     for path in (*dialogues, *scores, *(reference or []), *(rubric or [])):
         build.input(path)
-    Imported(dialogues=list(held.values()), scores=given).write(build)
+    Imported(dialogues=list(held.values()), scores=ratings).write(build)
     if reference:
         build.write("references.jsonl", texts)
     situations, supporters = {talk.situation for talk in held}, {talk.supporter for talk in held}

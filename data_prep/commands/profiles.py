@@ -76,12 +76,12 @@ def build(
 
     python -m data_prep profiles build --seeds data_prep/bundled/questionnaire.jsonl --model gpt-4 --out runs/profiles
     """
-    given = [seed for path in seeds for seed in load_seeds(path)]
-    given += [seed_of_card(card) for path in cards for card in load_cards(path)]
-    if not given:
+    people = [seed for path in seeds for seed in load_seeds(path)]
+    people += [seed_of_card(card) for path in cards for card in load_cards(path)]
+    if not people:
         raise UserError("give --seeds (questionnaires), --cards (role cards) or both")
-    check_unique("--seeds, --cards", (seed.id for seed in given), "ids")
-    _known_topics(given)
+    check_unique("--seeds, --cards", (seed.id for seed in people), "ids")
+    _known_topics(people)
     spec = load_spec(model)
     settings = {"model": model, "temperature": temperature, "prompts": load_pack(profile_build.PACK).fingerprint()}
     made = Build(out, "profiles build", settings=settings)
@@ -91,7 +91,7 @@ def build(
         console.print("Plumbing: what the embedded 135M model makes of people says nothing about them.")
     steps = {name: made.step(name) for name in profile_build.STEPS}
     with Batch(spec, out / CALLS, console, base_url, concurrency) as batch:
-        kept, rejected, unbuilt = profile_build.build(given, batch, steps, temperature)
+        kept, rejected, unbuilt = profile_build.build(people, batch, steps, temperature)
     made.write(PROFILES, kept)
     made.write(REJECTED, rejected)
     made.write(UNBUILT, unbuilt)
@@ -189,14 +189,9 @@ def inspect(
             made.output(name, len(drawn))
     else:
         decisions = inspection.read_inspection(sheet, loaded)
-        kept = [one for one in loaded if decisions.get(one.id, True)]
-        step = made.step("inspected")
-        step.taken = len(decisions)
-        for one in loaded:
-            if decisions.get(one.id) is False:
-                step.drop(inspection.REJECTED, one.id)
-        step.kept = step.taken - step.dropped.total()
-        made.write(PROFILES, kept)
+        inspected = [profile for profile in loaded if profile.id in decisions]
+        made.step("inspected").sieve(inspected, lambda profile: None if decisions[profile.id] else inspection.REJECTED)
+        made.write(PROFILES, [profile for profile in loaded if decisions.get(profile.id, True)])
     made.finish(console)
 
 

@@ -95,18 +95,18 @@ def rank_sft(
     }
     build = Build(out, "rank-sft", seed, settings)
     talks = {dialogue.id: dialogue for dialogue in read_dialogues(dialogues)}
-    given = [score for path in scores for score in read_scores(path)]
-    _refuse_other_languages(given, {name: talk.language for name, talk in talks.items()})
+    human_scores = [score for path in scores for score in read_scores(path)]
+    _refuse_other_languages(human_scores, {name: talk.language for name, talk in talks.items()})
     for path in (*dialogues, *scores):
         build.input(path)
-    targets, used = mean_targets(given, talks, asked, build.step("scores"), score_rubric, annotator or ())
+    targets, used = mean_targets(human_scores, talks, asked, build.step("scores"), score_rubric, annotator or ())
     step = build.step("mean scores")
-    found = cases(talks.values(), targets, asked, method, step)
-    if not found:
+    examples = cases(talks.values(), targets, asked, method, step)
+    if not examples:
         reasons = {**build.steps[0].dropped, **step.dropped}
         listed = "; ".join(f"{reason}: {count}" for reason, count in sorted(reasons.items()))
         raise UserError(f"no example can be made of {', '.join(map(str, scores))} with rubric {asked.name} ({listed})")
-    splits = split_cases(found, split, seed)
+    splits = split_cases(examples, split, seed)
     _write(build, splits, used, pack, asked)
     summary = describe(splits, asked)
     write_json(build.folder / "labels.json", summary)
@@ -124,8 +124,8 @@ def _refuse_other_languages(scores: Sequence[HumanScore], languages: dict[str, s
 def _write(
     build: Build, splits: dict[Split, list[Case]], scores: Sequence[HumanScore], pack: PromptPack, rubric: Rubric
 ) -> None:
-    for name, found in splits.items():
-        build.write(f"{name}.jsonl", _examples(found, name, pack, rubric))
+    for name, part in splits.items():
+        build.write(f"{name}.jsonl", _examples(part, name, pack, rubric))
     tested = {(case.dialogue.id, key) for case in splits["test"] for key in case.target}
     build.write("dialogues_test.jsonl", {case.dialogue.id: case.dialogue for case in splits["test"]}.values())
     build.write("scores_test.jsonl", [score for score in scores if (score.dialogue_id, score.dimension) in tested])
@@ -134,8 +134,8 @@ def _write(
     build.output("rubric.yaml")
 
 
-def _examples(found: Sequence[Case], name: str, pack: PromptPack, rubric: Rubric) -> Iterator[RankExample]:
-    for case in track(found, f"{name} examples", console=console, disable=not console.is_terminal):
+def _examples(part: Sequence[Case], name: str, pack: PromptPack, rubric: Rubric) -> Iterator[RankExample]:
+    for case in track(part, f"{name} examples", console=console, disable=not console.is_terminal):
         yield case.example(pack, rubric)
 
 

@@ -51,14 +51,14 @@ def export(
     decide names what is asked for. Fill in one of the two files and give it to `import`.
     """
     build = Build(out, "rescore export", settings={"rubric": rubric})
-    rules, given, spoken = _read(dialogues, scores, rubric, build)
-    open_items = contested(given)
-    sheets = {**open_items.own, **({JOINT: open_items.joint} if open_items.joint else {})}
+    rules, first_round, spoken = _read(dialogues, scores, rubric, build)
+    open_items = contested(first_round)
+    sheets = {**open_items.by_annotator, **({JOINT: open_items.joint} if open_items.joint else {})}
     refuse_to_overwrite(out, list(sheets), annotation.review_layout(rules))
     for name, asked in sheets.items():
-        for file in annotation.write_review(build.folder, spoken, asked, given, rules, name, halves=True):
+        for file in annotation.write_review(build.folder, spoken, asked, first_round, rules, name, halves=True):
             build.output(file, len(asked))
-    _count(build, given, open_items)
+    _count(build, first_round, open_items)
     build.finish(console)
 
 
@@ -81,32 +81,31 @@ def import_(
     draws its intervals. accepted.jsonl is what `esc-eval feel fit --human` and `esc-eval agree --gold` take.
     """
     build = Build(out, "rescore import", seed, {"rubric": rubric})
-    rules, given, spoken = _read(dialogues, scores, rubric, build)
-    open_items = contested(given)
+    rules, first_round, spoken = _read(dialogues, scores, rubric, build)
+    open_items = contested(first_round)
     again: list[HumanScore] = []
     jointly: list[HumanScore] = []
     if doubled := sorted({path.stem for path in sheet if [p.stem for p in sheet].count(path.stem) > 1}):
         raise UserError(f"--sheet: {doubled[0]} is given twice; one sheet each")
     for path in sheet:
-        if path.stem != JOINT and path.stem not in open_items.own:
-            raise UserError(
-                f"--sheet {path}: nobody named {path.stem!r} was asked again: {near(path.stem, [*open_items.own, JOINT])}"
-            )
+        if path.stem != JOINT and path.stem not in open_items.by_annotator:
+            names = [*open_items.by_annotator, JOINT]
+            raise UserError(f"--sheet {path}: nobody named {path.stem!r} was asked again: {near(path.stem, names)}")
         build.input(path)
-        asked = open_items.joint if path.stem == JOINT else open_items.own[path.stem]
+        asked = open_items.joint if path.stem == JOINT else open_items.by_annotator[path.stem]
         read = annotation.read_review(path, spoken, asked, rules, build.step(f"sheet {path.name}"), halves=True)
         (jointly if path.stem == JOINT else again).extend(read)
-    final = finish(given, again, jointly)
+    final = finish(first_round, again, jointly)
     step = build.step("scores of a dialogue on a dimension")
     step.taken, step.kept = len(final.accepted) + len(final.waiting), len(final.accepted)
     for dialogue, dimension in final.waiting:
         step.drop("waits for a second score or the joint review", f"{dialogue}/{dimension}")
     rows = {
-        "before": agreement(given, [rules], seed),
+        "before": agreement(first_round, [rules], seed),
         "after": agreement(final.scores, [rules], seed),
     }
     build.figures = {
-        "agreement": {when: [asdict(row) for row in each] for when, each in rows.items()},
+        "agreement": {when: [asdict(row) for row in agreed] for when, agreed in rows.items()},
         "still_apart": [f"{dialogue}/{dimension}" for dialogue, dimension in final.still_apart],
     }
     build.write("scores.jsonl", final.scores)
@@ -124,7 +123,7 @@ def _read(
     rules = load_rubric(rubric)
     spoken = read_dialogues(dialogues)
     check = Check([Path(rubric)] if rubric.endswith((".yaml", ".yml")) else [], spoken)
-    given: list[HumanScore] = []
+    first_round: list[HumanScore] = []
     for path in (*dialogues, *scores):
         build.input(path)
     for path in scores:
@@ -134,32 +133,32 @@ def _read(
                 raise UserError(f"{where}: rubric: {score.rubric!r}, but --rubric is {rules.name}")
             if (2 * score.value) % 1:
                 raise UserError(f"{where}: value: {score.value:g} is neither a whole nor a half number")
-            given.append(score)
-    names = sorted({score.annotator for score in given})
+            first_round.append(score)
+    names = sorted({score.annotator for score in first_round})
     annotation.check_names(names, "annotator")
     if JOINT in names:
         raise UserError(f"annotator {JOINT!r}: this name is kept for the joint review")
-    keys = [(s.annotator, s.dialogue_id, s.dimension) for s in given]
+    keys = [(s.annotator, s.dialogue_id, s.dimension) for s in first_round]
     if len(set(keys)) < len(keys):
         raise UserError("--scores: an annotator scored a dialogue's dimension twice, in two files")
-    return rules, given, spoken
+    return rules, first_round, spoken
 
 
-def _count(build: Build, given: Sequence[HumanScore], open_items: Contested) -> None:
-    items = {(score.dialogue_id, score.dimension) for score in given}
-    own = {(d, k) for asked in open_items.own.values() for d, keys in asked.items() for k in keys}
+def _count(build: Build, first_round: Sequence[HumanScore], open_items: Contested) -> None:
+    items = {(score.dialogue_id, score.dimension) for score in first_round}
+    again = {(d, k) for asked in open_items.by_annotator.values() for d, keys in asked.items() for k in keys}
     joint = {(d, k) for d, keys in open_items.joint.items() for k in keys}
     step = build.step("scores of a dialogue on a dimension")
-    step.taken, step.kept = len(items), len(items - own - joint)
-    for dialogue, dimension in sorted(own):
+    step.taken, step.kept = len(items), len(items - again - joint)
+    for dialogue, dimension in sorted(again):
         step.drop("scored again by some", f"{dialogue}/{dimension}")
     for dialogue, dimension in sorted(joint):
         step.drop("reviewed jointly", f"{dialogue}/{dimension}")
 
 
 def _show(rows: dict[str, list[Agreed]]) -> None:
-    for when, each in rows.items():
-        if each:
-            table = agreement_table(each)
+    for when, agreed in rows.items():
+        if agreed:
+            table = agreement_table(agreed)
             notes = (table.notes[0].replace("Before any review. ", ""), *table.notes[1:])
             to_console(replace(table, title=f"{table.title}, {when} the second round", notes=notes), console)

@@ -82,10 +82,12 @@ def role_sft(
     mix = _config(config, tokenizer)
     check_quotas(mix, config, places)
     made = [card for path in cards or [] for card in load_cards(path)]
-    given = eval_cards or ["bundled"]
-    files = [p for name in given for p in ([bundled_cards("en"), bundled_cards("zh")] if name == "bundled" else [Path(name)])]
+    eval_names = eval_cards or ["bundled"]
+    files = [
+        p for name in eval_names for p in ([bundled_cards("en"), bundled_cards("zh")] if name == "bundled" else [Path(name)])
+    ]
     evaluation = [card for path in files for card in load_cards(path)]
-    build = Build(out, "role-sft", seed, {"config": mix.model_dump(mode="json"), "eval_cards": given})
+    build = Build(out, "role-sft", seed, {"config": mix.model_dump(mode="json"), "eval_cards": eval_names})
     for path in [*(cards or []), *files]:
         build.input(path)
     items = {name: read_source(name, place, build, console, strict) for name, place in places.items()}
@@ -111,7 +113,7 @@ def role_sft(
     _write_dataset(result, build)
     places_read = places | {name: place for name, place in held_places.items() if name not in places}
     sources = [_as_read(source_at(name, place), (held | items)[name]) for name, place in places_read.items()]
-    values = _card_values(result, mix, evaluation, given, sources, build)
+    values = _card_values(result, mix, evaluation, eval_names, sources, build)
     template = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True)
     write_text(build.folder / "README.md", template.get_template("data_card.md.j2").render(values) + "\n")
     build.output("README.md")
@@ -150,7 +152,7 @@ def _card_values(
     result: RoleSet,
     mix: RoleSftConfig,
     evaluation: Sequence[RoleCard],
-    given: Sequence[str],
+    eval_names: Sequence[str],
     sources: Sequence[Source],
     build: Build,
 ) -> dict[str, Any]:
@@ -186,7 +188,7 @@ def _card_values(
         "shortfall": result.shortfall,
         "steps": [{"changed": {}} | step for step in manifest["steps"]],
         "evaluation": len(evaluation),
-        "evaluation_files": ", ".join(Path(name).name for name in given),
+        "evaluation_files": ", ".join(Path(name).name for name in eval_names),
         "threshold": THRESHOLD,
         "cautious": CAUTIOUS,
         "cautious_own": CAUTIOUS_OWN,

@@ -62,27 +62,27 @@ def import_scores(
     if not places and not scores:
         raise UserError("nothing to import: give --source NAME=PLACE or --scores FILE")
     build = Build(out, "import-scores", settings={"strict": strict})
-    found = Imported()
+    imported = Imported()
     for name, place in places:
-        found.add(import_corpus(name, place, build, console, strict))
-    own = read_dialogues(dialogues or [])
+        imported.add(import_corpus(name, place, build, console, strict))
+    known = read_dialogues(dialogues or [])
     for path in (*(dialogues or []), *(rubric or [])):
         build.input(path)
-    found.add(Imported(dialogues=own))
-    check = Check(rubric or [], found.dialogues if found.dialogues else None)
+    imported.add(Imported(dialogues=known))
+    check = Check(rubric or [], imported.dialogues if imported.dialogues else None)
     for path in scores or []:
-        given = read_scores(path, check)
+        read = read_scores(path, check)
         build.input(path)
         step = build.step(f"read {path.name}")
-        step.taken = step.kept = len(given)
-        found.add(Imported(scores=[s for s in given if s.turn is None], turn_scores=[s for s in given if s.turn is not None]))
-    found.write(build)
+        step.taken = step.kept = len(read)
+        imported.add(Imported(scores=[s for s in read if s.turn is None], turn_scores=[s for s in read if s.turn is not None]))
+    imported.write(build)
     build.finish(console)
 
 
-def _places(given: list[str]) -> list[tuple[str, str]]:
-    places = [tuple(text.split("=", 1)) for text in given]
-    for text, parts in zip(given, places, strict=True):
+def _places(options: list[str]) -> list[tuple[str, str]]:
+    places = [tuple(text.split("=", 1)) for text in options]
+    for text, parts in zip(options, places, strict=True):
         if len(parts) < 2 or not all(parts):
             raise UserError(f"--source {text}: write NAME=PATH, or NAME=hf:OWNER/DATASET for the hub")
     return [(name, place) for name, place in places]

@@ -54,18 +54,18 @@ def build(
 
     `temperature` is that of the four steps (the review is greedy). A rerun on the same store asks only what is missing.
     """
-    given = {seed.id: seed for seed in seeds}
+    by_id = {seed.id: seed for seed in seeds}
     drafts = {seed.id: draft(seed) for seed in seeds}
     rejected: list[Profile] = []
     unbuilt: list[Unread] = []
     asker = Asker(batch, _TOKENS, "seeds")
     for name in STEPS:
         step = steps[name]
-        asked = {key: prompt(given[key], profile, name) for key, profile in drafts.items()}
+        asked = {key: prompt(by_id[key], profile, name) for key, profile in drafts.items()}
         for key, answer in asker.ask(asked, name, 0.0 if name == "review" else temperature).items():
             step.taken += 1
             profile = drafts[key]
-            made = answer if isinstance(answer, Unread) else read(given[key], profile, name, answer)
+            made = answer if isinstance(answer, Unread) else read(by_id[key], profile, name, answer)
             if isinstance(made, Profile):
                 step.kept += 1
                 drafts[key] = made
@@ -151,10 +151,10 @@ def read_lines(text: str, wanted: Mapping[str, str]) -> dict[str, str]:
     """
     plain = "\n".join(re.sub(r"^[\s>#*•-]+", "", line).replace("**", "") for line in text.splitlines())
     parts = re.split(r"^(" + "|".join(map(re.escape, wanted.values())) + r")[ \t]*[:：]", plain, flags=re.M | re.I)[1:]
-    found = list(zip(parts[::2], parts[1::2], strict=True))
+    fields = list(zip(parts[::2], parts[1::2], strict=True))
     values = {}
     for key, heading in wanted.items():
-        matching = [value.strip() for name, value in found if name.lower() == heading.lower()]
+        matching = [value.strip() for name, value in fields if name.lower() == heading.lower()]
         if len(matching) != 1 or not matching[0]:
             raise ValueError(f"{heading}: {len(matching)} lines, expected one" if len(matching) != 1 else f"{heading}: empty")
         values[key] = matching[0]

@@ -31,9 +31,9 @@ class Finding:
 
 def check_profiles(profiles: Sequence[Profile], vocabulary: Vocabulary) -> list[Finding]:
     """All findings, profile by profile in their order."""
-    found = [finding for profile in profiles for finding in _alone(profile, vocabulary)] + _repeats(profiles)
+    findings = [finding for profile in profiles for finding in _alone(profile, vocabulary)] + _repeats(profiles)
     order = {profile.id: place for place, profile in enumerate(profiles)}
-    return sorted(found, key=lambda finding: order[finding.profile_id])
+    return sorted(findings, key=lambda finding: order[finding.profile_id])
 
 
 def empty_fields(profile: Profile) -> list[str]:
@@ -95,7 +95,7 @@ def _alone(profile: Profile, vocabulary: Vocabulary) -> Iterator[Finding]:
 
 def _repeats(profiles: Sequence[Profile]) -> list[Finding]:
     """Profiles whose problem, or whose script, nearly repeats an earlier one's of the same language."""
-    found = []
+    findings = []
     for name in ("counselling.problem", "scenario"):
         for language in sorted({profile.language for profile in profiles}):
             texts = [
@@ -106,5 +106,5 @@ def _repeats(profiles: Sequence[Profile]) -> list[Finding]:
             texts = [(key, text) for key, text in texts if text]
             for (key, _), earlier in zip(texts, near_duplicates([text for _, text in texts], REPEATS), strict=True):
                 if earlier is not None:
-                    found.append(Finding(key, "look", name, f"nearly repeats that of {texts[earlier][0]}"))
-    return found
+                    findings.append(Finding(key, "look", name, f"nearly repeats that of {texts[earlier][0]}"))
+    return findings

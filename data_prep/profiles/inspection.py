@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from core.errors import UserError
-from data_prep.cards.sheets import Choice, Layout, read_filled, write_csv, write_xlsx
+from data_prep.cards.sheets import Choice, Layout, read_filled, write_both
 from data_prep.profiles.check import Finding
 from data_prep.profiles.record import Profile
 from data_prep.profiles.text import profile_text
@@ -43,10 +43,8 @@ def write_inspection(folder: Path, profiles: Sequence[Profile], findings: Sequen
         }
         for profile in profiles
     ]
-    write_csv(folder / f"{NAME}.csv", LAYOUT.columns, rows)
     choices = [Choice("keep", 0, len(rows) - 1, "rules!$A$2:$A$3")]
-    write_xlsx(folder / f"{NAME}.xlsx", LAYOUT.sheet, LAYOUT.columns, rows, choices, {"rules": [[line] for line in _RULES]})
-    return [f"{NAME}.csv", f"{NAME}.xlsx"]
+    return write_both(folder, NAME, LAYOUT, rows, choices, {"rules": [[line] for line in _RULES]})
 
 
 def read_inspection(path: Path, profiles: Sequence[Profile]) -> Mapping[str, bool]:

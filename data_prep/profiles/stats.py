@@ -54,8 +54,8 @@ def gaps(profiles: Sequence[Profile], vocabulary: Vocabulary) -> list[str]:
     lines = []
     for what, (wanted, value) in lists.items():
         for scope, members in scopes.items():
-            found = {value(one) for one in members}
-            missing = [name for name in wanted if name not in found]
+            values = {value(one) for one in members}
+            missing = [name for name in wanted if name not in values]
             if missing:
                 lines.append(f"{scope}: no profile with {len(missing)} of {len(wanted)} {what}: {', '.join(missing)}")
     return lines
@@ -104,12 +104,12 @@ def _counted(
 
 def _big_five(profiles: Sequence[Profile]) -> Table:
     """Profiles at each level of each trait, those without a test left out and counted in the note."""
-    found: list[BigFive] = [one.preferences.big_five for one in profiles if one.preferences.big_five]
+    rated: list[BigFive] = [one.preferences.big_five for one in profiles if one.preferences.big_five]
     rows: list[tuple[Cell, ...]] = [
-        (name, *(sum(getattr(one, trait) == level for one in found) for level in LEVELS["en"]))
+        (name, *(sum(getattr(one, trait) == level for one in rated) for level in LEVELS["en"]))
         for trait, name in TRAITS["en"].items()
     ]
-    note = f"{len(profiles) - len(found)} of {len(profiles)} profiles have no Big Five."
+    note = f"{len(profiles) - len(rated)} of {len(profiles)} profiles have no Big Five."
     return Table("profile-big-five", "Big Five (figure 3)", ("", *LEVELS["en"].values()), tuple(rows), (note,))
 
 

@@ -62,18 +62,18 @@ class Found:
 
 def find_prompts(scripts: Sequence[Path]) -> Found:
     """All prompts in these python sources; the first one of a kind and language counts. Unreadable sources are problems."""
-    found = Found()
+    prompts = Found()
     for path in scripts:
         try:
             tree = ast.parse(read_bytes(path, "script"))
-            _find_seeker(tree, path, found)
-            _find_judge(tree, path, found)
+            _find_seeker(tree, path, prompts)
+            _find_judge(tree, path, prompts)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            found.problems.append(f"{path}: not readable as python: {error}")
-    return found
+            prompts.problems.append(f"{path}: not readable as python: {error}")
+    return prompts
 
 
-def pack_files(found: Found) -> dict[str, bytes]:
+def pack_files(prompts: Found) -> dict[str, bytes]:
     """What was found as the files of a prompt pack ({en,zh}/NAME, the names of configs/prompts/esc_eval); {} for nothing.
 
     The judge's system message is not in the clone (the published scorer leaves it to InternLM2's own default): this project's
@@ -81,16 +81,16 @@ def pack_files(found: Found) -> dict[str, bytes]:
     """
     files: dict[str, str] = {}
     for language in LANGUAGES:
-        if language in found.seeker:
-            files[f"{language}/seeker_system.j2"] = found.seeker[language]
-        if language in found.greeting:
-            files[f"{language}/greeting.txt"] = found.greeting[language]
-        if language in found.judge:
-            judge = found.judge[language]
+        if language in prompts.seeker:
+            files[f"{language}/seeker_system.j2"] = prompts.seeker[language]
+        if language in prompts.greeting:
+            files[f"{language}/greeting.txt"] = prompts.greeting[language]
+        if language in prompts.judge:
+            judge = prompts.judge[language]
             files[f"{language}/judge_paper.j2"] = judge.template
             files |= {f"{language}/_rules_{key}.j2": text for key, text in judge.rules.items()}
     pack = {name: f"{text}\n".encode() for name, text in files.items()}  # jinja takes one line end off
-    for language in found.judge:
+    for language in prompts.judge:
         system = f"{language}/judge_paper_system.j2"
         pack[system] = (CONFIGS / "prompts" / "esc_eval" / system).read_bytes()
     return pack | {".gitignore": b"# Published prompts without a licence: local only.\n*\n"} if pack else {}
@@ -188,7 +188,7 @@ def _assignments(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
 # --- the seeker's script ----------------------------------------------------------------------------------------------------
 
 
-def _find_seeker(tree: ast.AST, path: Path, found: Found) -> None:
+def _find_seeker(tree: ast.AST, path: Path, prompts: Found) -> None:
     here = False
     for _, value in _assignments(tree):
         parts = _parts(value)
@@ -197,15 +197,15 @@ def _find_seeker(tree: ast.AST, path: Path, found: Found) -> None:
             continue
         texts = [part for part in parts if isinstance(part, str)]
         if len(cards) != 1 or len(texts) + 1 != len(parts) or not texts:
-            found.problems.append(f"{path}:{value.lineno}: a text around the role card that is built in an unknown way")
+            prompts.problems.append(f"{path}:{value.lineno}: a text around the role card that is built in an unknown way")
             continue
         here = True
         language = language_of("".join(texts))
         template = "".join(escaped(part) if isinstance(part, str) else _card_template(language) for part in parts)
-        found.seeker.setdefault(language, template)
+        prompts.seeker.setdefault(language, template)
     if here:
         for text in _user_messages(tree):
-            found.greeting.setdefault(language_of(text), escaped(text))
+            prompts.greeting.setdefault(language_of(text), escaped(text))
 
 
 def _is_card(part: Part) -> bool:
@@ -229,7 +229,7 @@ def _user_messages(tree: ast.AST) -> Iterator[str]:
 # --- the scorer's script ----------------------------------------------------------------------------------------------------
 
 
-def _find_judge(tree: ast.AST, path: Path, found: Found) -> None:
+def _find_judge(tree: ast.AST, path: Path, prompts: Found) -> None:
     assigned = list(_assignments(tree))
     lists = {name: texts for name, value in assigned if (texts := _texts(value)) and len(texts) == len(DIMENSIONS)}
     keys = next((texts for texts in lists.values() if set(texts) == set(DIMENSIONS)), None)
@@ -250,13 +250,13 @@ def _find_judge(tree: ast.AST, path: Path, found: Found) -> None:
         if not any(pieces):
             continue
         if pieces.count([]) != 1:
-            found.problems.append(f"{path}: the judge's message is built in an unknown way")
+            prompts.problems.append(f"{path}: the judge's message is built in an unknown way")
             continue
         rules = max((names for names in pieces if names), key=lambda names: sum(map(len, lists[names[0]])))
         for name in rules:
             language = _SUFFIX.get(re.split(r"[_\W]+", name)[-1].lower()) or language_of("".join(lists[name]))
             judge = _judge(parts, pieces, rules, dict(zip(keys, lists[name], strict=True)), keys, lists)
-            found.judge.setdefault(language, judge)
+            prompts.judge.setdefault(language, judge)
 
 
 def _texts(node: ast.expr) -> list[str]:

@@ -113,18 +113,18 @@ def link(cards: Sequence[RoleCard], documents: Sequence[Document], top: int = 10
     `documents` are (id, language, whole text). Cards in the order given, their matches by rank; documents that share no word
     with the card are left out; of equal scores the first id comes first. Time and memory grow linearly with the documents.
     """
-    found: dict[int, list[Match]] = {}
+    matches_of: dict[int, list[Match]] = {}
     for language in sorted({card.language for card in cards}):
         places = [place for place, card in enumerate(cards) if card.language == language]
         among = sorted((id, text) for id, other, text in documents if other == language)
         if among:
             best = _search([_query(cards[place]) for place in places], [text for _, text in among], language, top)
             for place, hits in zip(places, best, strict=True):
-                found[place] = [
+                matches_of[place] = [
                     Match(cards[place].id, among[document][0], score, rank)
                     for rank, (document, score) in enumerate(hits, start=1)
                 ]
-    return [match for place in sorted(found) for match in found[place]]
+    return [match for place in sorted(matches_of) for match in matches_of[place]]
 
 
 def contaminated(matches: Iterable[Match]) -> list[Match]:
@@ -219,8 +219,8 @@ def _everyday(language: Language) -> tuple[str, ...]:
 def _rivals(language: Language) -> tuple[str, ...]:
     """Bundled dialogues whole: what a card resembles by chance, where few documents are searched."""
     plays = read_jsonl(BUNDLED / f"role_play_{language}.jsonl", RolePlay, "bundled role play")
-    told = ["\n".join(line.text for line in play.lines) for play in plays]
-    return tuple(["\n".join(_exchanges(base)) for base in load_bases(language)] + told)
+    texts = ["\n".join(line.text for line in play.lines) for play in plays]
+    return tuple(["\n".join(_exchanges(base)) for base in load_bases(language)] + texts)
 
 
 def _rarity(tables: Sequence[_Counts], size: int) -> NDArray[np.float32]:
@@ -323,9 +323,9 @@ def read_documents(path: Path) -> list[Document]:
     Raises `UserError` with file, line and field at the first line that is none of these, and for an empty file.
     """
     if generic.is_generic(path):
-        own = generic.header(path).source
+        source = generic.header(path).source
         dialogues = list(generic.dialogues(path, CorpusReader(Step("read"), strict=True)))
         if not dialogues:
             raise UserError(f"data file is empty: {path}")
-        return [(f"{own}-{one.id}", one.language, document_text(one.said)) for _, one in dialogues]
+        return [(f"{source}-{one.id}", one.language, document_text(one.said)) for _, one in dialogues]
     return [row.document() for row in read_jsonl(path, _Row, "data file")]

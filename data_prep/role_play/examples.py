@@ -68,8 +68,8 @@ class Draft:
 
     @property
     def source_id(self) -> str:
-        found = self.item.dialogue.source_id if isinstance(self.item, SupportDialogue) else self.item.source_id
-        return found or self.item.id
+        source_id = self.item.dialogue.source_id if isinstance(self.item, SupportDialogue) else self.item.source_id
+        return source_id or self.item.id
 
     @property
     def turns(self) -> int:

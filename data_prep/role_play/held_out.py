@@ -51,7 +51,7 @@ def check_source(name: str) -> None:
         )
 
 
-def held_drafts(held: Mapping[str, Sequence[CorpusItem]], given: Made, prompts: PromptPack, build: Build) -> list[Draft]:
+def held_drafts(held: Mapping[str, Sequence[CorpusItem]], made: Made, prompts: PromptPack, build: Build) -> list[Draft]:
     """A draft of every dialogue, made as for training, but for the choice: situations too thin for a training card serve too.
 
     Raises `UserError` for a corpus whose cards tell of the scored lines (`check_source`), and for a given card that a model
@@ -64,7 +64,7 @@ def held_drafts(held: Mapping[str, Sequence[CorpusItem]], given: Made, prompts: 
         for item in items:
             assert isinstance(item, SupportDialogue)
             step.taken += 1
-            card = given.get((item.dialogue.source, item.dialogue.source_id)) or _card(item)
+            card = made.get((item.dialogue.source, item.dialogue.source_id)) or _card(item)
             if isinstance(card, str):
                 step.drop(f"no card ({card})", item.id)
                 continue
@@ -107,9 +107,9 @@ def shared_run(draft: Draft, prompts: PromptPack) -> str | None:
     Case and punctuation do not count, and a run does not cross from one message into the next.
     """
     assert draft.card is not None
-    told = _runs(seeker_system(prompts, draft.card))
+    card_runs = _runs(seeker_system(prompts, draft.card))
     lines = [message["content"] for message in draft.messages if message["role"] == "assistant"]
-    return next((run for line in lines for run in _runs(line) if run in told), None)
+    return next((run for line in lines for run in _runs(line) if run in card_runs), None)
 
 
 def _runs(text: str) -> dict[str, None]:

@@ -80,16 +80,16 @@ class RoleSftConfig(BaseModel):
         return self
 
 
-def check_quotas(config: RoleSftConfig, file: Path, given: Collection[str]) -> None:
+def check_quotas(config: RoleSftConfig, file: Path, sources: Collection[str]) -> None:
     """Raise `UserError` for a quota of an unknown corpus or of a language that it lacks.
 
-    `file` is where the config stands, `given` the names of the corpora to read, the user's own among them.
+    `file` is where the config stands, `sources` the names of the corpora to read, the user's own among them.
     """
     for quota in config.quotas:
-        if quota.source in given and quota.source not in SOURCES:
+        if quota.source in sources and quota.source not in SOURCES:
             continue
         if quota.source not in SOURCES or quota.source == GENERIC:
-            known = near(quota.source, {*SOURCES, *given} - {GENERIC})
+            known = near(quota.source, {*SOURCES, *sources} - {GENERIC})
             raise UserError(f"{file}: quotas: unknown corpus {quota.source!r}: {known} (your own: give --source generic=FILE)")
         if quota.language not in SOURCES[quota.source].languages:
             raise UserError(f"{file}: quotas: {quota.source} has no {quota.language}")
@@ -127,7 +127,7 @@ def build_set(
     """
     held = held or {}
     prompts, general = load_pack(config.prompts), load_pack(GENERAL_PROMPTS)
-    made = _given(cards, [item for group in (*items.values(), *held.values()) for item in group], build)
+    made = _made(cards, [item for group in (*items.values(), *held.values()) for item in group], build)
     result = RoleSet()
     kept_out = held_drafts(held, made, prompts, build) if held else []
     drafts = _drafts(items, made, prompts, general, build)
@@ -156,7 +156,7 @@ def build_set(
     return result
 
 
-def _given(cards: Sequence[RoleCard], items: Sequence[CorpusItem], build: Build) -> Made:
+def _made(cards: Sequence[RoleCard], items: Sequence[CorpusItem], build: Build) -> Made:
     """Cards by the dialogue that they were made from: source and source id."""
     check_unique("--cards", (f"{source}/{source_id}" for source, source_id in map(_origin, cards)), "cards of one dialogue")
     made = {(card.source, card.source_id): card for card in cards}
@@ -169,7 +169,7 @@ def _given(cards: Sequence[RoleCard], items: Sequence[CorpusItem], build: Build)
 
 
 def _drafts(
-    items: Mapping[str, Sequence[CorpusItem]], given: Made, prompts: PromptPack, general: PromptPack, build: Build
+    items: Mapping[str, Sequence[CorpusItem]], cards_made: Made, prompts: PromptPack, general: PromptPack, build: Build
 ) -> list[Draft]:
     """Dialogues with what their trained side is told. A support dialogue needs a card."""
     step = build.step("role cards")
@@ -179,7 +179,7 @@ def _drafts(
         if isinstance(item, RolePlay):
             drafts.append(role_play_draft(item, general))
         elif isinstance(item, SupportDialogue):
-            made = given.get((item.dialogue.source, item.dialogue.source_id))
+            made = cards_made.get((item.dialogue.source, item.dialogue.source_id))
             card = made or heuristic_card(item)
             if made is not None and made.quality == "invalid":
                 step.drop("its card is invalid", item.id)
@@ -200,16 +200,7 @@ def _origin(card: RoleCard) -> tuple[str, str]:
 
 
 def _long_enough(drafts: Sequence[Draft], least: int, build: Build) -> list[Draft]:
-    step = build.step("turns")
-    step.taken = len(drafts)
-    kept = []
-    for draft in drafts:
-        if draft.turns < least:
-            step.drop(f"fewer than {least} turns", draft.id)
-        else:
-            kept.append(draft)
-    step.kept = len(kept)
-    return kept
+    return build.step("turns").sieve(drafts, lambda draft: f"fewer than {least} turns" if draft.turns < least else None)
 
 
 def _documents(drafts: Iterable[Draft]) -> list[tuple[str, Language, str]]:
@@ -230,7 +221,6 @@ def _decontaminated(drafts: Sequence[Draft], evaluation: Sequence[RoleCard], res
     the score over all counts for them.
     """
     step = build.step("decontamination")
-    step.taken = len(drafts)
     documents = _documents(drafts)
     support = {draft.id: draft.source for draft in drafts if draft.kind == "support"}
     among = [document for document in documents if document[0] in support]
@@ -241,28 +231,25 @@ def _decontaminated(drafts: Sequence[Draft], evaluation: Sequence[RoleCard], res
     for card in made:
         by_source[_MADE_FROM.get(card.source.lower(), card.source.lower())].append(card)
     for source, cards in sorted(by_source.items()):
-        own = [document for document in among if support[document[0]] == source]
-        best += link(cards, own, top=1)
-        flagged |= _alike(cards, own, CAUTIOUS_OWN)
+        of_source = [document for document in among if support[document[0]] == source]
+        best += link(cards, of_source, top=1)
+        flagged |= _alike(cards, of_source, CAUTIOUS_OWN)
     nearest = {match.document_id for match in best if match.rank == 1}
     written = link([card for card in evaluation if card.card_method == "written"], among, top=1)
     named = {(card.source.lower(), card.source_id) for card in evaluation}
-    kept = []
-    for draft in drafts:
+
+    def suspicion(draft: Draft) -> str | None:
         if (draft.source, draft.source_id) in named:
-            step.drop("the source that an evaluation card names", draft.id)
-        elif draft.id in flagged:
-            step.drop("matches an evaluation card", draft.id)
-        elif draft.id in nearest:
-            step.drop("nearest to an evaluation card", draft.id)
-        else:
-            kept.append(draft)
+            return "the source that an evaluation card names"
+        if draft.id in flagged:
+            return "matches an evaluation card"
+        return "nearest to an evaluation card" if draft.id in nearest else None
+
     ranked = {match for match in (*best, *written) if match.rank == 1}
     result.matches = sorted(ranked, key=lambda match: (-match.score, match.card_id, match.document_id))
     shown = {match.document_id for match in result.matches[:5]}
     result.excerpts = {document[0]: document[2][:300] for document in among if document[0] in shown}
-    step.kept = len(kept)
-    return kept
+    return step.sieve(drafts, suspicion)
 
 
 def _fitting(
@@ -316,17 +303,17 @@ def _by_quota(
         groups[draft.source, draft.language].append(draft.id)
     for (source, language), ids in groups.items():
         random.Random(f"{seed}/quota/{source}/{language}").shuffle(ids)
-    found: set[str] = set()
+    dropped_ids: set[str] = set()
     while True:
-        drawn = ([id for id in ids if id not in found][: wanted.get(key, 0)] for key, ids in groups.items())
+        drawn = ([id for id in ids if id not in dropped_ids][: wanted.get(key, 0)] for key, ids in groups.items())
         chosen = {id for ids in drawn for id in ids}
         kept = [draft for draft in drafts if draft.id in chosen]
         flagged = _alike(evaluation, _documents(kept), CAUTIOUS)
         if not flagged:
             break
-        found |= flagged
+        dropped_ids |= flagged
     for draft in drafts:
-        if draft.id in found:
+        if draft.id in dropped_ids:
             step.drop("matches an evaluation card", draft.id)
         elif draft.id not in chosen:
             step.drop("over quota" if (draft.source, draft.language) in wanted else "no quota", draft.id)

@@ -40,14 +40,14 @@ def near_duplicates(texts: Sequence[str], threshold: float = 0.8, seed: int = 0)
     index = MinHashLSH(num_perm=values, params=_BANDS)
     result: list[int | None] = []
     for place in range(len(texts)):
-        own = shingles(place)
+        place_shingles = shingles(place)
         signature = empty.copy()
-        signature.update_batch([shingle.encode() for shingle in sorted(own)])
+        signature.update_batch([shingle.encode() for shingle in sorted(place_shingles)])
         scored = []
         for other in index.query(signature):
             theirs = shingles(other)
-            shared = len(own & theirs)
-            scored.append((shared / (len(own) + len(theirs) - shared), -other))
+            shared = len(place_shingles & theirs)
+            scored.append((shared / (len(place_shingles) + len(theirs) - shared), -other))
         best = max((one for one in scored if one[0] >= threshold), default=None)
         result.append(None if best is None else -best[1])
         if best is None:

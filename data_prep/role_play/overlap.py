@@ -20,7 +20,7 @@ def parts_of_others(dialogues: Sequence[Sequence[str]], share: float = 0.5) -> l
     ones the earlier, so what is kept is the whole and not its part. Linear in the lines.
     """
     lines = [{line: None for line in (_SPACE.sub("", text.lower()) for text in dialogue)} for dialogue in dialogues]
-    letters = [sum(map(len, own)) for own in lines]
+    letters = [sum(map(len, texts)) for texts in lines]
     holders: dict[str, list[int]] = defaultdict(list)
     result: list[int | None] = [None] * len(dialogues)
     for place in sorted(range(len(dialogues)), key=lambda i: (-letters[i], i)):

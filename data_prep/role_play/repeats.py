@@ -48,17 +48,13 @@ def apart(drafts: Sequence[Draft], held: Sequence[Draft], threshold: float, buil
     `drafts` are `distinct`: no two of them repeat each other, so what one of them repeats is held out.
     """
     step = build.step("apart from held out")
-    step.taken = len(drafts)
-    found = _across(drafts, held, lambda every: near_duplicates([draft.text for draft in every], threshold))
-    found |= _across(drafts, held, lambda every: parts_of_others([draft.lines for draft in every]))
-    kept = []
-    for draft in drafts:
-        if draft.id in found:
-            step.drop("repeats a held-out dialogue", f"{draft.id} of {found[draft.id]}")
-        else:
-            kept.append(draft)
-    step.kept = len(kept)
-    return kept
+    repeated = _across(drafts, held, lambda every: near_duplicates([draft.text for draft in every], threshold))
+    repeated |= _across(drafts, held, lambda every: parts_of_others([draft.lines for draft in every]))
+    return step.sieve(
+        drafts,
+        lambda draft: "repeats a held-out dialogue" if draft.id in repeated else None,
+        lambda draft: f"{draft.id} of {repeated[draft.id]}",
+    )
 
 
 def _across(
@@ -69,12 +65,12 @@ def _across(
     `find` compares only with what it keeps, and held-out dialogues may repeat each other: those that do are asked about again.
     Each round has fewer of them, or fewer drafts.
     """
-    found: dict[str, str] = {}
+    repeated: dict[str, str] = {}
     while held:
-        every = [*held, *(draft for draft in drafts if draft.id not in found)]
+        every = [*held, *(draft for draft in drafts if draft.id not in repeated)]
         others = find(every)
         for place, other in enumerate(others):
             if other is not None and min(place, other) < len(held) <= max(place, other):
-                found[every[max(place, other)].id] = every[min(place, other)].id
+                repeated[every[max(place, other)].id] = every[min(place, other)].id
         held = [draft for draft, other in zip(held, others, strict=False) if other is not None]
-    return found
+    return repeated

@@ -25,7 +25,7 @@ from core.ledger import Step
 from core.records import Dialogue, HumanScore, Language
 from core.rubrics import Rubric, Scale
 from core.statistics.means import exact_mean
-from data_prep.cards.sheets import Choice, Layout, SheetRow, read_filled, write_csv, write_xlsx
+from data_prep.cards.sheets import Choice, Layout, SheetRow, read_filled, write_both
 
 Mode = Literal["native", "paper"]
 Asked = dict[str, tuple[str, ...]]  # dialogue id → dimensions that wait for a reviewer, in the rubric's order
@@ -62,33 +62,33 @@ def layout(rubric: Rubric) -> Layout:
 def review_layout(rubric: Rubric) -> Layout:
     """The reviewer's sheet: what is asked for, what was given, and a column a dimension for the answer."""
     answers = (*rubric.dimensions, "note")
-    given = (f"{key}_given" for key in rubric.dimensions)
-    return Layout(SHEET, (*_SHOWN, "decide", *given, *answers), answers, "item", "dialogue")
+    shown_columns = (f"{key}_given" for key in rubric.dimensions)
+    return Layout(SHEET, (*_SHOWN, "decide", *shown_columns, *answers), answers, "item", "dialogue")
 
 
-def assign(dialogues: Sequence[Dialogue], annotators: Sequence[str], each: int, seed: int) -> dict[str, list[Dialogue]]:
-    """Annotator → dialogues in that annotator's own order, one language after the other; every dialogue goes to `each` people.
+def assign(dialogues: Sequence[Dialogue], annotators: Sequence[str], copies: int, seed: int) -> dict[str, list[Dialogue]]:
+    """Annotator → dialogues in an order of that annotator's, one language after the other; each goes to `copies` people.
 
-    Loads in a language differ by at most `each`; who shares dialogues with whom is drawn anew for every round of dialogues.
-    Raises `UserError` for names that cannot name a file, and for fewer people than `each`.
+    Loads in a language differ by at most `copies`; who shares dialogues with whom is drawn anew for every round of dialogues.
+    Raises `UserError` for names that cannot name a file, and for fewer people than `copies`.
     """
     check_names(annotators, "--annotator")
-    if not 1 <= each <= len(annotators):
-        raise UserError(f"--each {each}: there are {len(annotators)} annotators")
+    if not 1 <= copies <= len(annotators):
+        raise UserError(f"--each {copies}: there are {len(annotators)} annotators")
     sheets: dict[str, list[Dialogue]] = {name: [] for name in annotators}
     for language in sorted({dialogue.language for dialogue in dialogues}):
         rng = random.Random(f"{seed}/annotate-dialogues/{language}")
         block = [dialogue for dialogue in dialogues if dialogue.language == language]
         rng.shuffle(block)
-        own: dict[str, list[Dialogue]] = {name: [] for name in annotators}
+        assigned: dict[str, list[Dialogue]] = {name: [] for name in annotators}
         circle: list[str] = []
         for number, dialogue in enumerate(block):
             place = number % len(annotators)
             if place == 0:
                 circle = rng.sample(list(annotators), len(annotators))
-            for step in range(each):
-                own[circle[(place + step) % len(circle)]].append(dialogue)
-        for name, mine in own.items():
+            for step in range(copies):
+                assigned[circle[(place + step) % len(circle)]].append(dialogue)
+        for name, mine in assigned.items():
             random.Random(f"{seed}/annotate-dialogues/{language}/{name}").shuffle(mine)
             sheets[name] += mine
     return sheets
@@ -122,13 +122,13 @@ def write_review(
 
     Rows stand language by language in the order of a hash: the order of the records would tell the supporters apart.
     """
-    given: dict[tuple[str, str], list[float]] = defaultdict(list)
+    values: dict[tuple[str, str], list[float]] = defaultdict(list)
     for score in scores:
-        given[score.dialogue_id, score.dimension].append(score.value)
+        values[score.dialogue_id, score.dimension].append(score.value)
     rows = []
     for dialogue in sorted(dialogues, key=lambda dialogue: (dialogue.language, digest(["review", dialogue.id]))):
         if wanted := [key for key in rubric.dimensions if key in asked.get(dialogue.id, ())]:
-            said = {f"{key}_given": " / ".join(f"{v:g}" for v in sorted(given[dialogue.id, key])) for key in wanted}
+            said = {f"{key}_given": " / ".join(f"{v:g}" for v in sorted(values[dialogue.id, key])) for key in wanted}
             rows.append(_shown(dialogue) | said | {"decide": ", ".join(wanted)})
     return _write(folder, name, review_layout(rubric), rows, rubric, halves)
 
@@ -140,12 +140,10 @@ def _shown(dialogue: Dialogue) -> dict[str, str]:
 def _write(
     folder: Path, name: str, form: Layout, rows: Sequence[Mapping[str, str]], rubric: Rubric, halves: bool = False
 ) -> list[str]:
-    write_csv(folder / f"{name}.csv", form.columns, rows)
     places = _places(rubric, halves)
     choices = [Choice(key, 0, len(rows) - 1, places[scale]) for key, scale in rubric.scales.items() if rows]
     languages = [language for language in rubric.languages if any(row["language"] == language for row in rows)]
-    write_xlsx(folder / f"{name}.xlsx", form.sheet, form.columns, rows, choices, {"rules": _rules(rubric, languages, halves)})
-    return [f"{name}.csv", f"{name}.xlsx"]
+    return write_both(folder, name, form, rows, choices, {"rules": _rules(rubric, languages, halves)})
 
 
 def _allowed(scale: Scale, halves: bool) -> list[str]:
@@ -277,11 +275,11 @@ class Settled:
 def to_review(scores: Sequence[HumanScore], rubric: Rubric, mode: Mode) -> Asked:
     """What a reviewer must decide: in paper mode everything that has a score, in native mode where scores lie more than
     `TOLERATED` apart."""
-    given: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    values_of: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for score in scores:
-        given[score.dialogue_id][score.dimension].append(score.value)
+        values_of[score.dialogue_id][score.dimension].append(score.value)
     asked = {}
-    for dialogue, by_dimension in given.items():
+    for dialogue, by_dimension in values_of.items():
         wanted = tuple(
             key
             for key in rubric.dimensions
@@ -295,17 +293,17 @@ def to_review(scores: Sequence[HumanScore], rubric: Rubric, mode: Mode) -> Asked
 def settle(scores: Sequence[HumanScore], reviewed: Sequence[HumanScore], asked: Asked) -> Settled:
     """The reviewer's score where one was asked for, else the mean of the annotators; dialogues in the order of `scores`."""
     decided = {(score.dialogue_id, score.dimension): score.value for score in reviewed}
-    given: dict[tuple[str, str], list[HumanScore]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[HumanScore]] = defaultdict(list)
     for score in scores:
-        given[score.dialogue_id, score.dimension].append(score)
+        groups[score.dialogue_id, score.dimension].append(score)
     accepted, waiting = [], defaultdict(list)
-    for (dialogue, dimension), own in given.items():
+    for (dialogue, dimension), group in groups.items():
         if dimension not in asked.get(dialogue, ()):
-            value = exact_mean(score.value for score in own)
+            value = exact_mean(score.value for score in group)
         elif (dialogue, dimension) in decided:
             value = decided[dialogue, dimension]
         else:
             waiting[dialogue].append(dimension)
             continue
-        accepted.append(own[0].model_copy(update={"annotator": ACCEPTED, "value": value}))
+        accepted.append(group[0].model_copy(update={"annotator": ACCEPTED, "value": value}))
     return Settled(accepted, {dialogue: tuple(dimensions) for dialogue, dimensions in waiting.items()})

@@ -105,32 +105,36 @@ def agreement_on(items: Mapping[Item, Mapping[str, float]], seed: int = 0, resam
         return None
     weights = _weights([item.cluster for item, _ in shared], seed, resamples)
     by_pair: dict[tuple[str, str], list[tuple[int, float, float]]] = defaultdict(list)
-    for row, (_, given) in enumerate(shared):
-        for (a, first), (b, second) in itertools.combinations(given, 2):
+    for row, (_, values) in enumerate(shared):
+        for (a, first), (b, second) in itertools.combinations(values, 2):
             by_pair[a, b].append((row, first, second))
 
     def both(figure: Counts, rows: Sequence[int] | NDArray[np.intp]) -> Estimate:
-        found = estimate(figure[:1], figure[1:], len(rows))
+        cell = estimate(figure[:1], figure[1:], len(rows))
         alone = len({shared[row][0].cluster for row in rows}) < 2  # every draw is the same
-        return replace(found, low=None, high=None) if alone else found
+        return replace(cell, low=None, high=None) if alone else cell
 
     pairs, kappas = [], []
     counts = np.zeros((len(by_pair), 3, len(weights)))  # pairs of scores, equal ones, near ones
     for number, ((a, b), scored) in enumerate(sorted(by_pair.items())):
         rows, x, y = (np.array(column) for column in zip(*scored, strict=True))
-        own, gaps = weights[:, rows], np.abs(x - y)
-        every, equal, near = counts[number] = own.sum(1), own @ (gaps <= _SAME), own @ (gaps <= 1 + _SAME)
+        row_weights, gaps = weights[:, rows], np.abs(x - y)
+        every, equal, near = counts[number] = (
+            row_weights.sum(1),
+            row_weights @ (gaps <= _SAME),
+            row_weights @ (gaps <= 1 + _SAME),
+        )
         kappas.append(_kappa(x, y, rows, weights))
-        figures = (both(each, rows) for each in (kappas[-1], ratio(equal, every), ratio(near, every)))
+        figures = (both(ratios, rows) for ratios in (kappas[-1], ratio(equal, every), ratio(near, every)))
         pairs.append(Pair(a, b, len(rows), *figures))
     weighed, everything = np.where(np.isnan(kappas), 0.0, counts[:, 0]), range(len(shared))
     every, equal, near = counts.sum(0)
     return Figures(
         len(shared),
         alone=len(items) - len(shared),
-        people=len({name for _, given in shared for name, _ in given}),
+        people=len({name for _, values in shared for name, _ in values}),
         pairs=len(pairs),
-        alpha=both(_alpha([[value for _, value in given] for _, given in shared], weights), everything),
+        alpha=both(_alpha([[value for _, value in values] for _, values in shared], weights), everything),
         kappa=both(ratio((np.nan_to_num(kappas) * weighed).sum(0), weighed.sum(0)), everything),
         equal=both(ratio(equal, every), everything),
         near=both(ratio(near, every), everything),
@@ -149,9 +153,9 @@ def _weights(clusters: Sequence[str], seed: int, resamples: int) -> Counts:
     return np.concatenate([np.ones((1, len(names))), drawn.astype(float)])[:, column]
 
 
-def _places(given: Counts) -> tuple[Counts, NDArray[np.intp]]:
+def _places(numbers: Counts) -> tuple[Counts, NDArray[np.intp]]:
     """The values that occur, ascending, and which of them each given one is."""
-    values, place = np.unique(given.round(9), return_inverse=True)
+    values, place = np.unique(numbers.round(9), return_inverse=True)
     return values, place
 
 
@@ -166,7 +170,7 @@ def _kappa(x: Counts, y: Counts, rows: NDArray[np.intp], weights: Counts) -> Cou
 def _alpha(items: Sequence[Sequence[float]], weights: Counts) -> Counts:
     """Krippendorff's alpha (ordinal) of each draw; every item has two values or more."""
     sizes = np.array(list(map(len, items)))
-    _, place = _places(np.concatenate([np.array(own, dtype=float) for own in items]))
+    _, place = _places(np.concatenate([np.array(values, dtype=float) for values in items]))
     ends = itertools.pairwise([0, *np.cumsum(sizes)])
     cells = [(row, a, b) for row, (start, end) in enumerate(ends) for a, b in itertools.permutations(place[start:end], 2)]
     rows, first, second = (np.array(column) for column in zip(*cells, strict=True))

@@ -109,7 +109,7 @@ def mean_targets(
     for an annotator's second score of one thing.
     """
     values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    given: set[tuple[str, str, str]] = set()
+    seen: set[tuple[str, str, str]] = set()
     used = []
     for score in scores:
         step.taken += 1
@@ -123,12 +123,12 @@ def mean_targets(
             raise UserError(f"dialogue {score.dialogue_id}, dimension {score.dimension}: {error}") from None
         step.kept += 1
         key = (score.dialogue_id, score.dimension, score.annotator)
-        if key in given:
+        if key in seen:
             raise UserError(f"scores: {score.annotator} gave {score.dialogue_id} / {score.dimension} in two files")
-        given.add(key)
+        seen.add(key)
         values[score.dialogue_id][score.dimension].append(score.value)
         used.append(score)
-    return {name: {key: exact_mean(own) for key, own in by.items()} for name, by in values.items()}, used
+    return {name: {key: exact_mean(numbers) for key, numbers in by.items()} for name, by in values.items()}, used
 
 
 def _unused(
@@ -163,8 +163,8 @@ def cases(dialogues: Iterable[Dialogue], targets: Targets, rubric: Rubric, metho
         raise UserError(f"rubric {rubric.name}: native methods answer one digit a dimension, the scale must be in 0-9")
     result = []
     for dialogue in dialogues:
-        given = targets.get(dialogue.id, {})
-        target = {key: given[key] for key in rubric.dimensions if key in given}
+        dimensions = targets.get(dialogue.id, {})
+        target = {key: dimensions[key] for key in rubric.dimensions if key in dimensions}
         step.taken += len(target)
         if method != "joint":
             result += [Case(dialogue, {key: mean}, method) for key, mean in target.items()]
@@ -179,15 +179,15 @@ def cases(dialogues: Iterable[Dialogue], targets: Targets, rubric: Rubric, metho
     return result
 
 
-def split_cases(found: Sequence[Case], method: SplitMethod, seed: int) -> dict[Split, list[Case]]:
+def split_cases(every_case: Sequence[Case], method: SplitMethod, seed: int) -> dict[Split, list[Case]]:
     """The cases of each split, in their order. Grouped splits are stratified by language, dimension and label."""
     if method == "random":
-        splits = random_split(len(found), seed)
+        splits = random_split(len(every_case), seed)
     else:
-        rows = [(group_of(case.dialogue), stratum) for case in found for stratum in case.strata]
+        rows = [(group_of(case.dialogue), stratum) for case in every_case for stratum in case.strata]
         of_group = grouped_split([group for group, _ in rows], [stratum for _, stratum in rows], seed)
-        splits = [of_group[group_of(case.dialogue)] for case in found]
-    return {name: [c for c, split in zip(found, splits, strict=True) if split == name] for name in SHARES}
+        splits = [of_group[group_of(case.dialogue)] for case in every_case]
+    return {name: [c for c, split in zip(every_case, splits, strict=True) if split == name] for name in SHARES}
 
 
 def synthetic_test() -> tuple[list[Dialogue], list[HumanScore]]:
@@ -204,19 +204,19 @@ def describe(splits: dict[Split, list[Case]], rubric: Rubric) -> dict[str, Any]:
     """What labels.json holds: shares of the splits (against 7:1:2) and, for all and for each split, labels and baselines by
     language and dimension. A dialogue or group on several sides counts once for each."""
     rows = []
-    sides = [("all", [case for found in splits.values() for case in found]), *splits.items()]
-    for split, found in sides:
+    sides = [("all", [case for part in splits.values() for case in part]), *splits.items()]
+    for split, part in sides:
         means: dict[tuple[str, str], list[float]] = defaultdict(list)
-        for case in found:
+        for case in part:
             for key, mean in case.target.items():
                 means[case.dialogue.language, key].append(mean)
         order = list(rubric.dimensions)
         for (language, dimension), values in sorted(means.items(), key=lambda item: (item[0][0], order.index(item[0][1]))):
             rows.append({"split": split, "language": language, "dimension": dimension} | majority(values))
-    of_examples = [split for split, found in splits.items() for _ in found]
+    of_examples = [split for split, part in splits.items() for _ in part]
     on_side = {
-        "dialogues": [(split, case.dialogue.id) for split, found in splits.items() for case in found],
-        "groups": [(split, group_of(case.dialogue)) for split, found in splits.items() for case in found],
+        "dialogues": [(split, case.dialogue.id) for split, part in splits.items() for case in part],
+        "groups": [(split, group_of(case.dialogue)) for split, part in splits.items() for case in part],
     }
     unique = {what: list(dict.fromkeys(pairs)) for what, pairs in on_side.items()}
     return {

@@ -30,51 +30,51 @@ def apart(values: Sequence[float]) -> bool:
     return bool(values) and round(100 * (max(values) - min(values))) > 100 * TOLERATED
 
 
-def who_again(given: Mapping[str, float]) -> tuple[str, ...] | None:
+def who_again(values: Mapping[str, float]) -> tuple[str, ...] | None:
     """Annotators, in alphabetical order, who must score again; None where all review the scores jointly. `given` maps annotator
     to score."""
-    if not apart(list(given.values())):
+    if not apart(list(values.values())):
         return ()
-    found = []
-    for name in sorted(given):
-        others = [value for other, value in given.items() if other != name]
+    outliers = []
+    for name in sorted(values):
+        others = [value for other, value in values.items() if other != name]
         if len(others) > 1 and not apart(others):  # then it is the name's own score that lies more than a point from another
-            found.append(name)
-    return tuple(found) or None
+            outliers.append(name)
+    return tuple(outliers) or None
 
 
 @dataclass(frozen=True)
 class Contested:
     """What is to be scored again: by annotator, and jointly (dialogue id → dimensions)."""
 
-    own: dict[str, Asked] = field(default_factory=dict)
+    by_annotator: dict[str, Asked] = field(default_factory=dict)
     joint: Asked = field(default_factory=dict)
 
 
 def contested(scores: Sequence[HumanScore]) -> Contested:
     """What the first round leaves open. Raises `UserError` for scores of single turns, which the protocol does not know."""
-    own: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    again: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     joint: dict[str, list[str]] = defaultdict(list)
-    for (dialogue, dimension), given in _grouped(scores).items():
-        names = who_again({name: score.value for name, score in given.items()})
+    for (dialogue, dimension), values in _grouped(scores).items():
+        names = who_again({name: score.value for name, score in values.items()})
         if names is None:
             joint[dialogue].append(dimension)
         for name in names or ():
-            own[name][dialogue].append(dimension)
-    return Contested({name: _asked(own[name]) for name in sorted(own)}, _asked(joint))
+            again[name][dialogue].append(dimension)
+    return Contested({name: _asked(again[name]) for name in sorted(again)}, _asked(joint))
 
 
-def _asked(found: Mapping[str, Sequence[str]]) -> Asked:
-    return {dialogue: tuple(dimensions) for dialogue, dimensions in found.items()}
+def _asked(keys: Mapping[str, Sequence[str]]) -> Asked:
+    return {dialogue: tuple(dimensions) for dialogue, dimensions in keys.items()}
 
 
 def _grouped(scores: Sequence[HumanScore]) -> Given:
-    found: Given = defaultdict(dict)
+    groups: Given = defaultdict(dict)
     for score in scores:
         if score.turn is not None:
             raise UserError(f"dialogue {score.dialogue_id}: turn {score.turn}: only scores of whole dialogues are rescored")
-        found[score.dialogue_id, score.dimension][score.annotator] = score
-    return dict(found)
+        groups[score.dialogue_id, score.dimension][score.annotator] = score
+    return dict(groups)
 
 
 @dataclass(frozen=True)
@@ -99,20 +99,24 @@ def finish(first: Sequence[HumanScore], again: Sequence[HumanScore], jointly: Se
     agreed = {(s.dialogue_id, s.dimension): s.value for s in jointly}
     scores: list[HumanScore] = []
     accepted, waiting, still = [], [], []
-    for (dialogue, dimension), given in _grouped(first).items():
-        due = [(name, dialogue, dimension) for name, own in asked.own.items() if dimension in own.get(dialogue, ())]
+    for (dialogue, dimension), by_annotator in _grouped(first).items():
+        due = [
+            (name, dialogue, dimension)
+            for name, asked_of in asked.by_annotator.items()
+            if dimension in asked_of.get(dialogue, ())
+        ]
         joint = dimension in asked.joint.get(dialogue, ())
-        values = {name: score.value for name, score in given.items()}
+        values = {name: score.value for name, score in by_annotator.items()}
         if (joint and (dialogue, dimension) not in agreed) or any(key not in second for key in due):
             waiting.append((dialogue, dimension))
-            scores += given.values()
+            scores += by_annotator.values()
             continue
         values |= {name: second[name, dialogue, dimension] for name, _, _ in due}
         if joint:
             values = dict.fromkeys(values, agreed[dialogue, dimension])
-        scores += [score.model_copy(update={"value": values[name]}) for name, score in given.items()]
+        scores += [score.model_copy(update={"value": values[name]}) for name, score in by_annotator.items()]
         if apart(list(values.values())):
             still.append((dialogue, dimension))
         final = {"annotator": ACCEPTED, "value": exact_mean(values.values())}
-        accepted.append(next(iter(given.values())).model_copy(update=final))
+        accepted.append(next(iter(by_annotator.values())).model_copy(update=final))
     return Final(scores, accepted, sorted(waiting), sorted(still))

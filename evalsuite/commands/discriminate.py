@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, cast, get_args
+from typing import Annotated
 
 import typer
 
-from core.errors import UserError, near
+from core.errors import UserError
 from core.paths import IN_FILE
-from evalsuite.commands.options import IN_RUN, out_tables
+from evalsuite.commands.options import IN_RUN, HarbourOption, ValueOption, out_tables, value_of
 from evalsuite.commands.output import deliver
 from evalsuite.reported.against import against
 from evalsuite.runs.records import read_run
 from evalsuite.statistics import discrimination, discrimination_tables
 from evalsuite.statistics.leaderboard import contestants_of
-from evalsuite.statistics.summary import Value
-
-ValueOption = Annotated[
-    str, typer.Option(help="Of a run: value, the verdicts, or expected, their means by the judge's token probabilities.")
-]
-AgainstOption = Annotated[str | None, typer.Option("--against", metavar="emoharbor", help="The paper's figures below ours.")]
-
-
-def value_of(given: str) -> Value:
-    """A checked `--value`."""
-    if given not in get_args(Value):
-        raise UserError(f"--value: unknown value {given!r}: {near(given, get_args(Value))}")
-    return cast(Value, given)
 
 
 def discriminate(
@@ -42,7 +29,7 @@ def discriminate(
         IN_RUN,
     ] = None,
     value: ValueOption = "value",
-    versus: AgainstOption = None,
+    versus: HarbourOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON, and nothing else.")] = False,
     out: Annotated[
         Path | None, typer.Option(help="Folder for discriminate.json and every table as CSV."), out_tables("discriminate")
@@ -69,8 +56,10 @@ def discriminate(
     if scores is not None:
         if value != "value":
             raise UserError("--value: belongs to --run; a sheet of scores has one score a row")
-        found = discrimination.discriminate(*discrimination.read_ratings(scores))
-        deliver("discriminate", found.figures(), against(discrimination_tables.tables(found), versus), out, as_json)
+        discriminated = discrimination.discriminate(*discrimination.read_ratings(scores))
+        deliver(
+            "discriminate", discriminated.figures(), against(discrimination_tables.tables(discriminated), versus), out, as_json
+        )
         return
     assert run is not None
     records = read_run(run.name, run)

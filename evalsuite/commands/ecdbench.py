@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, get_args
 
 import typer
 from rich.console import Console
@@ -12,31 +11,29 @@ from rich.text import Text
 
 from core.errors import UserError, near
 from core.files import write_jsonl
+from core.options import choice
 from core.paths import IN_FILE, IN_NAME, OUT_FILE, Verbs
-from core.tables import Table
 from evalsuite.commands import ecdbench_run
 from evalsuite.commands.options import out_tables
 from evalsuite.commands.output import deliver, plain
-from evalsuite.fdaef.aggregate import Missing, Node, Result, aggregate
+from evalsuite.fdaef.aggregate import Missing, Node, aggregate
 from evalsuite.fdaef.figures import charts, write_page
-from evalsuite.fdaef.registry import Benchmark, load_benchmark, load_models
+from evalsuite.fdaef.published import published_scores
+from evalsuite.fdaef.registry import load_benchmark, load_models
 from evalsuite.fdaef.registry_tables import counts_table, metrics_table, registry_table
+from evalsuite.fdaef.result_figures import model_figures, tree_figures
 from evalsuite.fdaef.scores import ModelScores, read_scores
 from evalsuite.fdaef.summaries import judged_scores
 from evalsuite.fdaef.tables import (
-    GATED,
-    LISTED,
-    SHARE,
-    cell_of,
     datasets_table,
-    gate_of,
+    items_table,
     leaderboard,
     places,
     ranks_table,
     separation_table,
+    totals_table,
 )
 from evalsuite.fdaef.uncertainty import separations
-from evalsuite.reported.tables import load_reported
 
 app = Verbs(
     no_args_is_help=True,
@@ -45,7 +42,6 @@ app = Verbs(
     epilog="Example: esc-eval ecdbench leaderboard --published --html ecdbench.html",
 )
 console = Console()
-PUBLISHED = "ecdbench"
 
 BenchmarkOption = Annotated[
     str,
@@ -103,9 +99,8 @@ def judged(
     scores = judged_scores(judgements, summaries, judge)
     write_jsonl(to, scores)
     unread = sum(score.value is None for score in scores)
-    console.print(
-        Text(f"scores: {to}   {len(scores)} verdicts" + f", {unread} of them unreadable" * bool(unread)), soft_wrap=True
-    )
+    tail = f", {unread} of them unreadable" if unread else ""
+    console.print(Text(f"scores: {to}   {len(scores)} verdicts{tail}"), soft_wrap=True)
 
 
 @app.command("aggregate")
@@ -124,10 +119,11 @@ def aggregate_scores(
 
     Example: esc-eval ecdbench aggregate --scores results.jsonl --json
     """
+    rule: Missing = choice("--missing", missing, get_args(Missing))
     known = load_benchmark(benchmark)
-    results = [aggregate(known, one, _missing(missing)) for one in _of_model(read_scores(scores, known), model)]
-    figures = {"benchmark": known.name, "missing": missing, "models": [figures_of(result) for result in results]}
-    deliver("aggregate", figures, [_summary(known, results, missing), datasets_table(results)], out, as_json)
+    results = [aggregate(known, one, rule) for one in _of_model(read_scores(scores, known), model)]
+    figures = {"benchmark": known.name, "missing": missing, "models": [model_figures(result) for result in results]}
+    deliver("aggregate", figures, [totals_table(known, results, missing), datasets_table(results)], out, as_json)
 
 
 @app.command("leaderboard")
@@ -194,14 +190,20 @@ def explain(
 
     Example: esc-eval ecdbench explain --scores results.jsonl --node companionship --items 5
     """
+    rule: Missing = choice("--missing", missing, get_args(Missing))
     known = load_benchmark(benchmark)
-    found = _of_model(read_scores(scores, known), model)
-    if len(found) > 1:
-        raise UserError(f"--model: the files hold {len(found)} models, name one: {', '.join(one.model for one in found[:12])}")
-    result = aggregate(known, found[0], _missing(missing))
+    models = _of_model(read_scores(scores, known), model)
+    if len(models) > 1:
+        raise UserError(
+            f"--model: the files hold {len(models)} models, name one: {', '.join(one.model for one in models[:12])}"
+        )
+    result = aggregate(known, models[0], rule)
     root = result.root if node is None else _node(result.root, node)
-    tables = [places(result, _missing(missing), root), *([_items(root, items)] if items else [])]
-    figures = figures_of(result) | {"tree": _tree(root, items)}
+    tables = [
+        places(result, rule, root),
+        *([items_table(root, items)] if items else []),
+    ]
+    figures = model_figures(result) | {"tree": tree_figures(root, items)}
     deliver("explain", figures, tables, out, as_json)
 
 
@@ -217,125 +219,18 @@ def registry(benchmark: BenchmarkOption = "ecdbench", as_json: JsonOption = Fals
     deliver("registry", plain(tables), tables, out, as_json)
 
 
-def published_scores(benchmark: Benchmark) -> list[ModelScores]:
-    """The capability scores of the paper's leaderboard (table 5), as scores given for whole capabilities."""
-    places = {part.label: key for key, part in benchmark.capabilities.items()}
-    found: dict[str, dict[str, float]] = {}
-    for cell in load_reported(PUBLISHED).cells["5"]:
-        if cell.at["column"] in places and cell.value is not None:
-            found.setdefault(cell.at["Model"], {})[places[cell.at["column"]]] = float(cell.value)
-    return [ModelScores(model, {}, given) for model, given in found.items()]
-
-
-def figures_of(result: Result) -> dict[str, Any]:
-    """A model's total, gate and capabilities as plain data: scores 0 to 100, shares 0 to 1, undefined figures null."""
-    root, gate = result.root, result.gate
-    return {
-        "model": result.model,
-        "total": {
-            "listed": root.score,
-            "algorithm_5": result.gated,
-            "reasons": result.reasons,
-            "partial": {"listed": root.partial, "algorithm_5": result.gated_partial, "share": root.share, "n": root.n},
-            "interval": _interval(root),
-        },
-        "gate": None
-        if gate is None
-        else {
-            "capability": gate.path,
-            "threshold": result.threshold,
-            "score": gate.score,
-            "partial": gate.partial,
-            "share": gate.share,
-            "passed": result.passed,
-            "passing_draws": result.passing,
-        },
-        "capabilities": {node.path: _figures(node) for node in root.children},
-    }
-
-
-def _figures(node: Node) -> dict[str, Any]:
-    return {
-        "label": node.label,
-        "weight": node.weight,
-        "score": node.score,
-        "partial": node.partial,
-        "share": node.share,
-        "interval": _interval(node),
-        "n": node.n,
-        "reasons": node.gaps,
-    }
-
-
-def _interval(node: Node) -> list[float] | None:
-    estimate = node.estimate
-    return None if estimate.low is None or estimate.high is None else [estimate.low, estimate.high]
-
-
-def _tree(node: Node, items: int) -> dict[str, Any]:
-    own = {"path": node.path, "layer": node.layer} | _figures(node)
-    if (measured := node.measured) is not None:
-        own |= {
-            "raw": measured.raw,
-            "chance": measured.chance,
-            "unread": measured.unread,
-            "reasons": [node.reason] * bool(node.reason),
-        }
-        own |= {"items": dict(_lowest(measured.items, items))} if items else {}
-    return own | {"children": [_tree(child, items) for child in node.children]} if node.children else own
-
-
-def _summary(benchmark: Benchmark, results: list[Result], missing: str) -> Table:
-    partial = "partial" if missing == "null" else "total, missing as 0"
-    labels = [part.label for part in benchmark.capabilities.values()]
-    return Table(
-        key="totals",
-        title=f"{benchmark.title}: totals and capabilities, 0 to 100",
-        columns=("model", LISTED, GATED, partial, SHARE, "gate", *labels),
-        rows=tuple(
-            (r.model, r.root.score, r.gated, cell_of(r.root), 100 * r.root.share, gate_of(r), *map(cell_of, r.root.children))
-            for r in results
-        ),
-        notes=tuple(f"{r.model} has no total: {'; '.join(r.reasons)}." for r in results if r.reasons),
-    )
-
-
-def _items(root: Node, count: int) -> Table:
-    rows = [
-        (node.path.split("/")[-2], node.label, item, value if value is None or isinstance(value, int | float) else str(value))
-        for node in root.walk()
-        if node.measured is not None
-        for item, value in _lowest(node.measured.items, count)
-    ]
-    return Table("items", "Single items, lowest first", ("dataset", "metric", "item", "value or outcome"), tuple(rows))
-
-
-def _lowest(items: Mapping[str, Any], count: int) -> list[tuple[str, Any]]:
-    """Unread answers first, then the lowest values, then what has no order."""
-    rank = {
-        name: (0, 0.0) if v is None else (1, float(v)) if isinstance(v, int | float) else (2, 0.0) for name, v in items.items()
-    }
-    return sorted(items.items(), key=lambda pair: (rank[pair[0]], pair[0]))[:count]
-
-
-def _of_model(found: list[ModelScores], name: str | None) -> list[ModelScores]:
-    own = [one for one in found if name in (None, one.model)]
-    if not own:
-        raise UserError(f"--model: no scores of {name!r}: {near(str(name), (one.model for one in found))}")
-    return own
+def _of_model(scores: list[ModelScores], name: str | None) -> list[ModelScores]:
+    matching = [one for one in scores if name in (None, one.model)]
+    if not matching:
+        raise UserError(f"--model: no scores of {name!r}: {near(str(name), (one.model for one in scores))}")
+    return matching
 
 
 def _node(root: Node, name: str) -> Node:
     every = list(root.walk())
-    own = [node for node in every if node.path == name] or [node for node in every if node.path.split("/")[-1] == name]
-    if not own:
+    nodes = [node for node in every if node.path == name] or [node for node in every if node.path.split("/")[-1] == name]
+    if not nodes:
         raise UserError(f"--node: no part {name!r}: {near(name, {node.path.split('/')[-1] for node in every if node.path})}")
-    if len(own) > 1:
-        raise UserError(f"--node: {name!r} is in several places, name one: {', '.join(node.path for node in own[:4])}")
-    return own[0]
-
-
-def _missing(name: str) -> Missing:
-    if name not in ("null", "zero"):
-        raise UserError(f"--missing: unknown {name!r}: null or zero")
-    return name  # type: ignore[return-value]  # checked above
+    if len(nodes) > 1:
+        raise UserError(f"--node: {name!r} is in several places, name one: {', '.join(node.path for node in nodes[:4])}")
+    return nodes[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -28,8 +28,10 @@ from evalsuite.commands.options import (
     JudgePromptsOption,
     LanguageOption,
     ModeOption,
+    ValueOption,
     out_tables,
     resolve,
+    value_of,
 )
 from evalsuite.commands.output import deliver, exit_if_lost, plain
 from evalsuite.runner.engine import Runner
@@ -103,9 +105,7 @@ def report(
     rubric: Annotated[
         str | None, typer.Option(help="Rubric by name or file; default: the run's, else esc_eval."), IN_NAME
     ] = None,
-    value: Annotated[
-        str, typer.Option(help="value: the verdicts. expected: their means by the judge's token probabilities.")
-    ] = "value",
+    value: ValueOption = "value",
     as_json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON.")] = False,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for health.json and every table as CSV."), out_tables("health")
@@ -116,8 +116,7 @@ def report(
     What can be shown depends on what is given: a second way of asking (another method, another prompt, a probe's reverse order)
     for the order of asking; the output of `probe` for injections; a run folder (its config names the models) for shared bases.
     """
-    if value not in ("value", "expected"):
-        raise UserError(f"--value: unknown value {value!r}: value or expected")
+    figure = value_of(value)
     if run is None and not (judgements and dialogues):
         raise UserError("give --run FOLDER, or --judgements FILE and --dialogues FILE")
     held, verdicts, config = _of_run(run) if run is not None else ([], [], RunConfig({}))
@@ -127,7 +126,7 @@ def report(
         raise UserError(f"{run}: no judgements; run `esc-eval score` or `esc-eval health probe` first")
     rules = _rubric(rubric, config)
     unique = list({dialogue.id: dialogue for dialogue in held}.values())
-    tables = _tables(unique, verdicts, rules, config.specs(), cast(Value, value))
+    tables = _tables(unique, verdicts, rules, config.specs(), figure)
     deliver("health", plain(tables), tables, out, as_json)
 
 
@@ -137,12 +136,12 @@ def _chosen(paths: list[Path], resolved: Resolved, limit: int | None) -> list[Di
     A limit draws: files are sorted by supporter, so the first ones would be those of one supporter. Dialogues that a lost
     server cut off are left out, since no judge is asked about them.
     """
-    found = [d for d in read_dialogues(paths) if d.exchanges and not d.lost]
+    answered = [d for d in read_dialogues(paths) if d.exchanges and not d.lost]
     chosen = []
     for language in resolved.config.languages:
-        own = [dialogue for dialogue in found if dialogue.language == language]
-        count = len(own) if limit is None else min(limit, len(own))
-        chosen += [own[place] for place in sorted(random.Random(0).sample(range(len(own)), count))]
+        of_language = [dialogue for dialogue in answered if dialogue.language == language]
+        count = len(of_language) if limit is None else min(limit, len(of_language))
+        chosen += [of_language[place] for place in sorted(random.Random(0).sample(range(len(of_language)), count))]
     if not chosen:
         raise UserError(f"{', '.join(map(str, paths))}: no dialogue with an answer in {', '.join(resolved.config.languages)}")
     return chosen
@@ -172,12 +171,12 @@ def _tables(
     value: Value,
 ) -> list[Table]:
     """Every table that the judgements give."""
-    given = dialogues, judgements, rubric
-    shifts = checks.asking_shifts(*given, value)
-    effects = injected.injection_effects(*given, value)
+    asked = dialogues, judgements, rubric
+    shifts = checks.asking_shifts(*asked, value)
+    effects = injected.injection_effects(*asked, value)
     return [
-        checks.length_table(checks.length_effects(*given, value), rubric),
-        sharing_table(sharings(*given, specs, value)),
+        checks.length_table(checks.length_effects(*asked, value), rubric),
+        sharing_table(sharings(*asked, specs, value)),
         *([checks.asking_table(shifts, rubric)] if shifts else []),
-        *(injected.injection_tables(effects, list(injected.injection_kinds(*given, value)), rubric) if effects else []),
+        *(injected.injection_tables(effects, list(injected.injection_kinds(*asked, value)), rubric) if effects else []),
     ]

@@ -60,21 +60,21 @@ def metrics(
 
     Example: esc-eval metrics --responses runs/replies/responses.jsonl --judgements-out metrics.jsonl
     """
-    given = _given(responses or [], dialogues or [], references or [])
-    samples = measure(given)
-    found = figures(samples)
-    tables = metric_tables(found, given)
+    replies = _replies(responses or [], dialogues or [], references or [])
+    samples = measure(replies)
+    rows = figures(samples)
+    tables = metric_tables(rows, replies)
     if judgements_out is not None:
         write_jsonl(judgements_out, judgements(samples))
-    deliver("metrics", figures_json(found), tables, out, as_json)
+    deliver("metrics", figures_json(rows), tables, out, as_json)
 
 
-def _given(responses: list[Path], dialogues: list[Path], references: list[Path]) -> list[Response]:
+def _replies(responses: list[Path], dialogues: list[Path], references: list[Path]) -> list[Response]:
     if bool(responses) == bool(dialogues):
         raise UserError("give either --responses, or --dialogues with --references")
     if bool(dialogues) != bool(references):
         raise UserError("--dialogues and --references go together")
-    given = read_responses(responses) if responses else paired(read_dialogues(dialogues), read_dialogues(references))
-    if all(response.lost for response in given):
+    replies = read_responses(responses) if responses else paired(read_dialogues(dialogues), read_dialogues(references))
+    if all(response.lost for response in replies):
         raise UserError(f"{', '.join(map(str, responses or dialogues))}: no reply to measure")
-    return given
+    return replies

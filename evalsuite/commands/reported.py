@@ -38,11 +38,11 @@ def check(
 ) -> None:
     """Recompute every figure that follows from others and list those that disagree. The exit code is 0 either way."""
     tables = load_reported(paper)
-    found = recompute(tables)
+    checked = recompute(tables)
     if as_json:
-        print_json([each.record() for each in found.disagreements])
+        print_json([one.record() for one in checked.disagreements])
         return
-    to_console(disagreement_table(tables, found), console)
+    to_console(disagreement_table(tables, checked), console)
 
 
 @reported.command()

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from core.files import read_object
-from evalsuite.commands.discriminate import AgainstOption, ValueOption, value_of
-from evalsuite.commands.options import IN_RUN, out_tables
+from evalsuite.commands.options import IN_RUN, HarbourOption, ValueOption, out_tables, value_of
 from evalsuite.commands.output import deliver
 from evalsuite.reported.against import against
 from evalsuite.runs.records import read_run, read_turn_judgements
@@ -19,7 +18,7 @@ from evalsuite.statistics import dialogue_costs, survival, trends
 def trajectories(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Scored run folder."), IN_RUN],
     value: ValueOption = "value",
-    versus: AgainstOption = None,
+    versus: HarbourOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON, and nothing else.")] = False,
     out: Annotated[
         Path | None, typer.Option(help="Folder for trajectories.json and every table as CSV."), out_tables("trajectories")
@@ -37,15 +36,15 @@ def trajectories(
     records = read_run(run.name, run)
     curves, tests = survival.curves(records.dialogues), survival.log_ranks(records.dialogues)
     judgements = [*records.judgements, *read_turn_judgements(run)]
-    found = trends.trends(records.dialogues, judgements, records.rubric, value_of(value))
+    by_round = trends.trends(records.dialogues, judgements, records.rubric, value_of(value))
     usage, timing = (
         read_object(path, f"a run's {name}") if (path := run / f"{name}.json").exists() else {} for name in ("usage", "timing")
     )
     costs = dialogue_costs.dialogue_costs(records.dialogues, usage, timing)
-    tables = [*survival.tables(curves, tests), *trends.tables(found, records.rubric), dialogue_costs.table(costs)]
+    tables = [*survival.tables(curves, tests), *trends.tables(by_round, records.rubric), dialogue_costs.table(costs)]
     figures = {
         "survival": survival.as_json(curves, tests),
-        "trends": trends.as_json(found),
+        "trends": trends.as_json(by_round),
         "costs": [cost._asdict() for cost in costs],
     }
     deliver("trajectories", figures, against(tables, versus), out, as_json)

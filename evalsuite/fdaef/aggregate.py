@@ -142,8 +142,8 @@ def aggregate(benchmark: Benchmark, scores: ModelScores, missing: Missing = "nul
     adder = _Adder(benchmark, scores, missing, weights or {})
     root = adder.total()
     gate = benchmark.gate
-    found = next((node for node in root.children if gate and node.path == gate.capability), None)
-    return Result(scores.model, root, found, gate.threshold if gate else None)
+    gate_node = next((node for node in root.children if gate and node.path == gate.capability), None)
+    return Result(scores.model, root, gate_node, gate.threshold if gate else None)
 
 
 def weighted_mean(values: Sequence[Floats], weights: Sequence[Floats | float]) -> Floats:
@@ -180,8 +180,8 @@ class _Adder:
             if level in levels
         }
         full = self.benchmark.weights_of_levels(frozenset(nodes))
-        found = self.benchmark.weights_of_levels(frozenset(level for level, node in nodes.items() if len(node.values)))
-        there = {nodes[level].path: weight for level, weight in found.items()}
+        level_weights = self.benchmark.weights_of_levels(frozenset(level for level, node in nodes.items() if len(node.values)))
+        there = {nodes[level].path: weight for level, weight in level_weights.items()}
         return self.joined("sub_capability", path, part.label, [(node, full[level]) for level, node in nodes.items()], there)
 
     def task(self, path: str, part: Task) -> Node:
@@ -216,11 +216,11 @@ class _Adder:
         where these are not in proportion to those of all parts (levels)."""
         total = sum(weight for _, weight in parts)
         children = tuple(replace(node, weight=weight / total) for node, weight in parts)
-        given = self.scores.given.get(path) if path else None
-        if given is not None:
+        whole = self.scores.wholes.get(path) if path else None
+        if whole is not None:
             if any(len(node.values) and node.share for node in children):
                 raise UserError(f"{self.scores.model}: {path} is given as a whole, and there are scores below it: drop either")
-            return Node(layer, path, label, 0, np.array([given]), 1, True)
+            return Node(layer, path, label, 0, np.array([whole]), 1, True)
         present = [node for node in children if len(node.values)]
         if there is None:
             there = {node.path: node.weight for node in present}

@@ -35,22 +35,22 @@ class SharedPrompts(LocalCompletionsAPI):
             if len(option) == 1 and len(prompt) < self.max_length:
                 together[tuple(prompt)].append(place)
         prompts = [prompt for prompt, places in together.items() if len(places) > 1]
-        found: dict[int, tuple[float, bool]] = {}
+        answers: dict[int, tuple[float, bool]] = {}
         for shared, tops in zip(prompts, self._tops(prompts), strict=True):
             for place in together[shared]:
                 (token,) = requests[place][2]
                 if token in tops:
-                    found[place] = (tops[token], tops[token] == max(tops.values()))
-        rest = [place for place in range(len(requests)) if place not in found]
+                    answers[place] = (tops[token], tops[token] == max(tops.values()))
+        rest = [place for place in range(len(requests)) if place not in answers]
         if rest:
-            own = super()._loglikelihood_tokens([requests[place] for place in rest], **kwargs)
-            found |= dict(zip(rest, own, strict=True))
-        return [found[place] for place in range(len(requests))]
+            asked = super()._loglikelihood_tokens([requests[place] for place in rest], **kwargs)
+            answers |= dict(zip(rest, asked, strict=True))
+        return [answers[place] for place in range(len(requests))]
 
     def _tops(self, prompts: list[tuple[int, ...]]) -> list[Tops]:
         """The log-probabilities of the likeliest next tokens, by their ids; empty where the server does not tell them."""
         if prompts and self._alternatives is None:
-            self._alternatives = next((count for count in (ALTERNATIVES, 20) if self._told(prompts[0], count)), 0)
+            self._alternatives = next((count for count in (ALTERNATIVES, 20) if self._knows(prompts[0], count)), 0)
         if not prompts or not self._alternatives:
             return [{} for _ in prompts]
         asked = self._first.get_batched_requests(
@@ -61,7 +61,7 @@ class SharedPrompts(LocalCompletionsAPI):
         )
         return list(itertools.chain.from_iterable(asyncio.run(asked)))
 
-    def _told(self, prompt: tuple[int, ...], count: int) -> bool:
+    def _knows(self, prompt: tuple[int, ...], count: int) -> bool:
         """Whether the server answers with so many alternatives, under their ids."""
         try:
             answer = self._first.model_call([list(prompt)], generate=True, gen_kwargs=_settings(count))
@@ -75,11 +75,11 @@ class _FirstTokens(LocalCompletionsAPI):
 
     @staticmethod
     def parse_generations(outputs: Any, **kwargs: Any) -> list[Tops]:
-        found = []
+        tokens = []
         for choice in sorted(outputs["choices"], key=itemgetter("index")):
             tops = choice["logprobs"]["top_logprobs"][0]
-            found.append({int(token.removeprefix("token_id:")): float(value) for token, value in tops.items()})
-        return found
+            tokens.append({int(token.removeprefix("token_id:")): float(value) for token, value in tops.items()})
+        return tokens
 
 
 def _settings(count: int) -> dict[str, Any]:

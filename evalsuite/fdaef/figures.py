@@ -36,12 +36,12 @@ def charts(benchmark: Benchmark, results: Sequence[Result], facts: Mapping[str, 
 
 
 def _capabilities(results: Sequence[Result]) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
+    scores: dict[str, list[float]] = {}
     for result in results:
         for node in result.root.children:
             if node.partial is not None:
-                found.setdefault(node.label, []).append(node.partial)
-    return found
+                scores.setdefault(node.label, []).append(node.partial)
+    return scores
 
 
 def _boxes(groups: Mapping[str, Sequence[float]], axis: str) -> list[dict[str, Any]]:
@@ -91,18 +91,18 @@ def _by_type(benchmark: Benchmark, results: Sequence[Result], facts: Mapping[str
     traces = []
     labels = [part.label for part in benchmark.capabilities.values()]
     for number, (key, name) in enumerate(TYPES.items()):
-        own = [result for result in results if result.model in facts and facts[result.model].type == key]
-        groups = _capabilities(own)
+        of_type = [result for result in results if result.model in facts and facts[result.model].type == key]
+        groups = _capabilities(of_type)
         if groups:
             shown = [label for label in labels if label in groups]
             means = [float(np.mean(groups[label])) for label in shown]
             traces.append(
                 {
                     "type": "bar",
-                    "name": f"{name}, n = {len(own)}",
+                    "name": f"{name}, n = {len(of_type)}",
                     "x": [_text(label) for label in shown],
                     "y": means,
-                    "text": [_of(mean, len(groups[label]), len(own)) for label, mean in zip(shown, means, strict=True)],
+                    "text": [_of(mean, len(groups[label]), len(of_type)) for label, mean in zip(shown, means, strict=True)],
                     "tone": ("accent", "warm")[number],
                     "textposition": "outside",
                     "cliponaxis": False,
@@ -197,7 +197,7 @@ def _core(benchmark: Benchmark, results: Sequence[Result]) -> Chart | None:
             "showlegend": False,
         }
     ]
-    told = ""
+    trend = ""
     if x.std() > 0 and y.std() > 0:
         from scipy.stats import linregress
 
@@ -215,13 +215,13 @@ def _core(benchmark: Benchmark, results: Sequence[Result]) -> Chart | None:
                 "showlegend": False,
             }
         )
-        told = f" Pearson's r: {_pearson(x, y)}; slope {fmt(float(line.slope))}."
+        trend = f" Pearson's r: {_pearson(x, y)}; slope {fmt(float(line.slope))}."
         if not all(above) and len(set(x[above])) > 1 < len(set(y[above])):
-            told += f" Without models below the gate r is {_pearson(x[above], y[above])}."
+            trend += f" Without models below the gate r is {_pearson(x[above], y[above])}."
     return Chart(
         "figure7",
         "Core against foundational capabilities",
-        f"Every point is a model, {len(points)} in all; core: the core capabilities in the total's weights.{told}",
+        f"Every point is a model, {len(points)} in all; core: the core capabilities in the total's weights.{trend}",
         "",
         {"traces": traces, "layout": {"xaxis": {"title": {"text": "foundational"}}, "yaxis": {"title": {"text": "core"}}}},
     )
@@ -231,22 +231,22 @@ def _pearson(x: Floats, y: Floats) -> str:
     """Pearson's correlation with its 95 % interval (Fisher's z) and the number of models."""
     from scipy.stats import pearsonr
 
-    found = pearsonr(x, y)
-    low, high = found.confidence_interval()
-    return fmt(Estimate(float(found.statistic), float(low), float(high), len(x)))
+    correlation = pearsonr(x, y)
+    low, high = correlation.confidence_interval()
+    return fmt(Estimate(float(correlation.statistic), float(low), float(high), len(x)))
 
 
 def _of_role(benchmark: Benchmark, root: Node, role: str) -> float | None:
     """The weighted mean of a role's capabilities, None unless each has a score."""
-    own = [
+    weighted = [
         (node, benchmark.capabilities[node.path].weight or 0)
         for node in root.children
         if benchmark.capabilities[node.path].role == role
     ]
-    scores = [node.partial for node, _ in own]
+    scores = [node.partial for node, _ in weighted]
     if any(score is None for score in scores):
         return None
-    return float(np.average([score for score in scores if score is not None], weights=[weight for _, weight in own]))
+    return float(np.average([score for score in scores if score is not None], weights=[weight for _, weight in weighted]))
 
 
 def _scores() -> dict[str, Any]:

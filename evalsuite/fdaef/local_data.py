@@ -57,8 +57,8 @@ def load_layout(path: Path | None) -> Layout:
 
 def find_files(data: Path, part: Part) -> list[Path]:
     """The files of a part, in the patterns' order; [] when any pattern finds none."""
-    found = [sorted(data.glob(pattern)) for pattern in part.files]
-    return [path for paths in found for path in paths] if all(found) else []
+    matches = [sorted(data.glob(pattern)) for pattern in part.files]
+    return [path for paths in matches for path in paths] if all(matches) else []
 
 
 def read_part(part: Part, files: list[Path]) -> tuple[list[Doc], Step]:

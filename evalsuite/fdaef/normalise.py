@@ -137,9 +137,9 @@ class Features:
         match self.metric.items:
             case "macro_f1":
                 hits, missed, wrong = np.moveaxis(means.reshape(len(means), -1, 3), 2, 0)
-                each = _ratio(2 * hits, 2 * hits + missed + wrong)
-                there = ~np.isnan(each)
-                return _ratio(np.where(there, each, 0).sum(axis=1), there.sum(axis=1).astype(float))
+                per_label = _ratio(2 * hits, 2 * hits + missed + wrong)
+                there = ~np.isnan(per_label)
+                return _ratio(np.where(there, per_label, 0).sum(axis=1), there.sum(axis=1).astype(float))
             case "f1" | "micro_f1":
                 hits, missed, wrong = means.T
                 return _ratio(2 * hits, 2 * hits + missed + wrong)
@@ -178,11 +178,11 @@ def features(metric: Metric, values: Sequence[Value], outcomes: Sequence[Outcome
         case "stereoset_ss":
             table = np.array([(a == "stereotype", a in ("stereotype", "anti-stereotype")) for a in answers], dtype=float)
         case _:
-            own = [o["context"] == metric.items.removeprefix("bbq_") for o in checked]
+            in_context = [o["context"] == metric.items.removeprefix("bbq_") for o in checked]
             table = np.array(
                 [
                     (here and a == "biased", here and a in ("biased", "other"), here and a is not None)
-                    for here, a in zip(own, answers, strict=True)
+                    for here, a in zip(in_context, answers, strict=True)
                 ],
                 dtype=float,
             )

@@ -81,16 +81,16 @@ def metrics_table(benchmark: Benchmark) -> Table:
 
 def doubts(benchmark: Benchmark) -> list[str]:
     """What our copy of the paper leaves open, and what is said of single datasets."""
-    found: dict[str, None] = {}
+    lines: dict[str, None] = {}
     for _, sub, task in benchmark.tasks():
         for label, text in ((sub.label, sub.doubt), (f"{sub.label}, {task.label}", task.doubt)):
             if text:
-                found[f"{label}: {text}"] = None
+                lines[f"{label}: {text}"] = None
     said: dict[str, list[str]] = {}
     for known in benchmark.datasets.values():
         for note in known.notes:
             said.setdefault(note, []).append(known.label)
-    return [*found, *(f"{', '.join(labels)}: {note}" for note, labels in said.items())]
+    return [*lines, *(f"{', '.join(labels)}: {note}" for note, labels in said.items())]
 
 
 def counts_table(benchmark: Benchmark) -> Table | None:
@@ -107,10 +107,10 @@ def counts_table(benchmark: Benchmark) -> Table | None:
     total: Counter[str] = Counter()
     for capability in benchmark.capabilities.values():
         for sub in capability.sub_capabilities.values():
-            own = _counts(benchmark, sub)
-            total.update(own)
+            counts = _counts(benchmark, sub)
+            total.update(counts)
             label = sub.counted_as or sub.label
-            rows.append((capability.label, sub.label, *(n for h in heads for n in (own[h], printed.get((label, h))))))
+            rows.append((capability.label, sub.label, *(n for h in heads for n in (counts[h], printed.get((label, h))))))
     rows.append(("Total", "Total", *(n for head in heads for n in (total[head], printed.get(("Total", head))))))
     spoken = Counter("+".join(known.language) if known.language else "not known" for known in benchmark.datasets.values())
     languages = f"Datasets by language: {', '.join(f'{name} {count}' for name, count in sorted(spoken.items()))}."
@@ -133,5 +133,5 @@ def counts_table(benchmark: Benchmark) -> Table | None:
 
 def _counts(benchmark: Benchmark, sub: SubCapability) -> Counter[str]:
     names = {name for task in sub.tasks.values() for name in task.datasets}
-    own = sum(benchmark.datasets[name].self_built for name in names)
-    return Counter({"Tasks": len(sub.tasks), "Datasets": len(names), "Self-built": own, "Methods": len(names)})
+    self_built = sum(benchmark.datasets[name].self_built for name in names)
+    return Counter({"Tasks": len(sub.tasks), "Datasets": len(names), "Self-built": self_built, "Methods": len(names)})

@@ -88,7 +88,7 @@ class ModelScores:
 
     model: str
     measured: dict[tuple[str, str], Measured]
-    given: dict[str, float]
+    wholes: dict[str, float]
 
 
 def read_scores(paths: Sequence[Path], benchmark: Benchmark, draws: bool = True) -> list[ModelScores]:
@@ -97,31 +97,31 @@ def read_scores(paths: Sequence[Path], benchmark: Benchmark, draws: bool = True)
     Raises `UserError` with file and line for names that the benchmark does not have, values off a metric's range, an item
     given twice, and a dataset given both whole and by items.
     """
-    found: dict[str, dict[tuple[str, str], list[tuple[str, Score]]]] = {}
-    given: dict[str, dict[str, float]] = {}
+    by_model: dict[str, dict[tuple[str, str], list[tuple[str, Score]]]] = {}
+    wholes: dict[str, dict[str, float]] = {}
     nodes = set(node_paths(benchmark))
     for path in paths:
         records = read_placed(path, Score, "scores")
         for model in sorted({score.model for _, score in records}):
-            found.setdefault(model, {})
+            by_model.setdefault(model, {})
         for where, score in records:
             if score.node is not None:
                 if score.node not in nodes:
                     raise UserError(f"{where}: node: {benchmark.name} has no {score.node!r}: {near(score.node, nodes)}")
-                own = given.setdefault(score.model, {})
-                if score.node in own:
+                model_wholes = wholes.setdefault(score.model, {})
+                if score.node in model_wholes:
                     raise UserError(f"{where}: node: {score.node!r} of {score.model} is given twice")
-                own[score.node] = float(score.value)  # type: ignore[arg-type]  # a node's value is a number
+                model_wholes[score.node] = float(score.value)  # type: ignore[arg-type]  # a node's value is a number
             else:
                 _method(benchmark, score, where)
-                found[score.model].setdefault((str(score.dataset), str(score.metric)), []).append((where, score))
+                by_model[score.model].setdefault((str(score.dataset), str(score.metric)), []).append((where, score))
     return [
         ModelScores(
             model,
             {key: measure(benchmark, *key, records, draws) for key, records in groups.items()},
-            given.get(model, {}),
+            wholes.get(model, {}),
         )
-        for model, groups in found.items()
+        for model, groups in by_model.items()
     ]
 
 

@@ -98,10 +98,10 @@ def summaries_table(benchmark: Benchmark, dialogues: Sequence[Dialogue]) -> Tabl
     """How many summaries every dataset has, and why others are missing."""
     rows = []
     for name in dict.fromkeys(dialogue.source for dialogue in dialogues):
-        own = [dialogue for dialogue in dialogues if dialogue.source == name]
-        without = Counter(str(dialogue.termination) for dialogue in own if not dialogue.exchanges)
+        written = [dialogue for dialogue in dialogues if dialogue.source == name]
+        without = Counter(str(dialogue.termination) for dialogue in written if not dialogue.exchanges)
         why = ", ".join(f"{count} {reason}" for reason, count in sorted(without.items()))
-        rows.append((name, benchmark.datasets[name].label, len(own), len(own) - without.total(), why))
+        rows.append((name, benchmark.datasets[name].label, len(written), len(written) - without.total(), why))
     return Table("summaries", "Summaries for a judge", ("dataset", "name", "items", "summaries", "none, because"), tuple(rows))
 
 
@@ -121,8 +121,8 @@ def judged_scores(judgements: Path, summaries: Path, judge: str | None = None) -
                 f"{summaries}: {dialogue.source} {dialogue.source_id} has no summary because a server failed "
                 f"({dialogue.termination}): run the same `ecdbench run` again, then score"
             )
-    own = _of_judge(judgements, read_jsonl(judgements, Judgement, "judgements"), judge)
-    verdicts = {(verdict.dialogue_id, verdict.dimension): verdict for verdict in own}
+    judged = _of_judge(judgements, read_jsonl(judgements, Judgement, "judgements"), judge)
+    verdicts = {(verdict.dialogue_id, verdict.dimension): verdict for verdict in judged}
     for (name, dimension), verdict in verdicts.items():
         where = f"{judgements}: dialogue {name}"
         if verdict.rubric != rubric.name:
@@ -131,27 +131,27 @@ def judged_scores(judgements: Path, summaries: Path, judge: str | None = None) -
             raise UserError(f"{where}: {rubric.name} has no dimension {dimension!r}: {near(dimension, rubric.dimensions)}")
         if name not in written:
             raise UserError(f"{where}: {summaries} has no such summary: give the file that was scored")
-    check_unique(judgements, (f"{one.dialogue_id} {one.dimension}" for one in own), "verdicts")
+    check_unique(judgements, (f"{one.dialogue_id} {one.dimension}" for one in judged), "verdicts")
     scores = []
     for dialogue in written.values():
         for dimension in rubric.dimensions:
-            found = verdicts.get((dialogue.id, dimension))
-            if found is None or found.lost:
-                what = "no verdict" if found is None else f"no verdict ({found.condition['failure']})"
+            judgement = verdicts.get((dialogue.id, dimension))
+            if judgement is None or judgement.lost:
+                what = "no verdict" if judgement is None else f"no verdict ({judgement.condition['failure']})"
                 raise UserError(
                     f"{judgements}: dialogue {dialogue.id}: {what} on {dimension}: score all of {summaries} "
                     "(the same command asks only for what is missing)"
                 )
-            value = found.value if dialogue.exchanges else float(rubric.scale_of(dimension).min)
+            value = judgement.value if dialogue.exchanges else float(rubric.scale_of(dimension).min)
             place = {"dataset": dialogue.source, "metric": dimension, "item": dialogue.source_id}
             scores.append(Score.model_validate({"model": dialogue.supporter, **place, "value": value}))
     return scores
 
 
-def _of_judge(path: Path, given: Sequence[Judgement], judge: str | None) -> list[Judgement]:
-    names = list(dict.fromkeys(verdict.judge for verdict in given))
+def _of_judge(path: Path, every_verdict: Sequence[Judgement], judge: str | None) -> list[Judgement]:
+    names = list(dict.fromkeys(verdict.judge for verdict in every_verdict))
     if judge is not None and judge not in names:
         raise UserError(f"--judge: {path} has no verdict of {judge!r}: {near(judge, names)}")
     if judge is None and len(names) > 1:
         raise UserError(f"{path}: verdicts of {len(names)} judges, name one with --judge: {', '.join(names[:12])}")
-    return [verdict for verdict in given if judge in (None, verdict.judge)]
+    return [verdict for verdict in every_verdict if judge in (None, verdict.judge)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from core.statistics.bootstrap import RESAMPLES
 from core.tables import Cell, Table
@@ -20,6 +21,7 @@ INTERVALS = (
     "part was given as a whole without its items (shares of right answers excepted)."
 )
 GAPS = 6  # reasons that a note names
+LEFT_OUT = "not_run"
 
 
 def leaderboard(benchmark: Benchmark, results: Sequence[Result]) -> Table:
@@ -29,8 +31,8 @@ def leaderboard(benchmark: Benchmark, results: Sequence[Result]) -> Table:
     whole = all(result.root.complete for result in results)
     rows: list[tuple[Cell, ...]] = []
     for result in sorted(results, key=lambda one: (one not in ranked, -(one.root.partial or 0) if one in ranked else 0)):
-        own = _rounded(result)
-        rank = 1 + sum(_rounded(other) > own for other in ranked) if result in ranked else None
+        total = _rounded(result)
+        rank = 1 + sum(_rounded(other) > total for other in ranked) if result in ranked else None
         rows.append(
             (
                 result.model,
@@ -63,9 +65,9 @@ def leaderboard(benchmark: Benchmark, results: Sequence[Result]) -> Table:
 def ranks_table(benchmark: Benchmark, results: Sequence[Result], scores: Sequence[ModelScores], spread: float = 0.25) -> Table:
     """How far ranks depend on the items and on the weights; `scores` are those that `results` were added up from."""
     ranked = sorted(comparable(results), key=lambda result: -(result.root.partial or 0))
-    own = {one.model: one for one in scores}
+    scores_of = {one.model: one for one in scores}
     by_items = ranges([result.root.values for result in ranked]) if all(result.root.drawn for result in ranked) else None
-    by_weights = under_weights(benchmark, [own[result.model] for result in ranked], spread)
+    by_weights = under_weights(benchmark, [scores_of[result.model] for result in ranked], spread)
     columns = [by_items, *by_weights.values()]
     first = next((column for column in by_weights.values() if column), [])
     rows = [
@@ -132,9 +134,9 @@ def gate_of(result: Result) -> str | None:
     return None if result.gate is None else {True: "passed", False: "below", None: "unknown"}[result.passed]
 
 
-def _range(found: RankRange) -> str:
-    span = f"{found.low}" if found.low == found.high else f"{found.low}–{found.high}"
-    return f"{span} ({found.kept:.0%})"
+def _range(ranks: RankRange) -> str:
+    span = f"{ranks.low}" if ranks.low == ranks.high else f"{ranks.low}–{ranks.high}"
+    return f"{span} ({ranks.kept:.0%})"
 
 
 def places(result: Result, missing: Missing = "null", root: Node | None = None) -> Table:
@@ -200,7 +202,7 @@ def datasets_table(results: Sequence[Result]) -> Table:
     )
 
 
-def separation_table(found: Sequence[Separation]) -> Table:
+def separation_table(separations: Sequence[Separation]) -> Table:
     """Which places of the benchmark tell models apart."""
     return Table(
         key="separation",
@@ -219,7 +221,7 @@ def separation_table(found: Sequence[Separation]) -> Table:
                 one.apart,
                 one.pairs,
             )
-            for one in found
+            for one in separations
         ),
         notes=(
             "reliability: the part of the models' variance that is not due to the draw of items (0 to 1). pairs apart: z of "
@@ -228,3 +230,62 @@ def separation_table(found: Sequence[Separation]) -> Table:
         ),
         section="Discrimination",
     )
+
+
+def totals_table(benchmark: Benchmark, results: Sequence[Result], missing: str) -> Table:
+    """Every model's total and capabilities: what `aggregate` prints."""
+    labels = [part.label for part in benchmark.capabilities.values()]
+    partial = PARTIAL if missing == "null" else "total, missing as 0"
+    return Table(
+        key="totals",
+        title=f"{benchmark.title}: totals and capabilities, 0 to 100",
+        columns=("model", LISTED, GATED, partial, SHARE, "gate", *labels),
+        rows=tuple(
+            (r.model, r.root.score, r.gated, cell_of(r.root), 100 * r.root.share, gate_of(r), *map(cell_of, r.root.children))
+            for r in results
+        ),
+        notes=tuple(f"{r.model} has no total: {'; '.join(r.reasons)}." for r in results if r.reasons),
+    )
+
+
+def parts_table(benchmark: Benchmark, result: Result) -> Table:
+    """One model's total, and every capability as far as there is something to add up: what `run` prints."""
+    rows = [(node.label, node.score, cell_of(node), 100 * node.share, node.n) for node in (result.root, *result.root.children)]
+    tail = f" and {len(result.reasons) - GAPS} more" if len(result.reasons) > GAPS else ""
+    why = f"No total: {'; '.join(result.reasons[:GAPS])}{tail}." if result.reasons else ""
+    return Table(
+        key="capabilities",
+        title=f"{benchmark.title}: {result.model}, 0 to 100",
+        columns=("part", "score", "partial [95 % interval]", "share of weights %", "items"),
+        rows=tuple(rows),
+        notes=tuple(filter(None, [why, "partial: over what was run; a score needs all of its datasets."])),
+    )
+
+
+def left_out_table(benchmark: Benchmark, missing: Mapping[str, str]) -> Table:
+    """What was not run, and why."""
+    rows = tuple((key, benchmark.datasets[key].label, why) for key, why in missing.items())
+    return Table(LEFT_OUT, "Datasets that were not run", ("dataset", "name", "why"), rows)
+
+
+def items_table(root: Node, count: int) -> Table:
+    """So many single items of every method, lowest first."""
+    rows = [
+        (node.path.split("/")[-2], node.label, item, value if value is None or isinstance(value, int | float) else str(value))
+        for node in root.walk()
+        if node.measured is not None
+        for item, value in lowest_items(node.measured.items, count)
+    ]
+    return Table("items", "Single items, lowest first", ("dataset", "metric", "item", "value or outcome"), tuple(rows))
+
+
+def lowest_items(items: Mapping[str, Any], count: int) -> list[tuple[str, Any]]:
+    """Unread answers first, then the lowest values, then what has no order."""
+
+    def rank(name: str) -> tuple[int, float, str]:
+        value = items[name]
+        return (
+            (0, 0.0, name) if value is None else (1, float(value), name) if isinstance(value, int | float) else (2, 0.0, name)
+        )
+
+    return [(name, items[name]) for name in sorted(items, key=rank)[:count]]

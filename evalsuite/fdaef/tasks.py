@@ -50,6 +50,19 @@ class Asked:
     majority: float | None
     cut: int
 
+    def described(self, label: str, seconds: float) -> str:
+        """One line on a dataset: items, time, accuracy beside chance and the majority class."""
+        rated = [score for score in self.scores if score.metric in ("accuracy", "preferred") and score.value is not None]
+        drawn = f"{self.items} of {self.available}" if self.items < self.available else f"all {self.items}"
+        text = f"{label}: {drawn} items, {seconds:.0f} s"
+        if rated:
+            text += f", accuracy {100 * sum(float(score.value or 0) for score in rated) / len(rated):.1f}"
+        if rated and rated[0].chance is not None:
+            text += f", chance {100 * sum(score.chance or 0 for score in rated) / len(rated):.1f}"
+        if self.majority is not None:
+            text += f", majority class {100 * self.majority:.1f}"
+        return text + (f"; {self.cut} questions were longer than the context and lost their beginning" if self.cut else "")
+
 
 class _Cuts(logging.Handler):
     """Counts lm-eval's warnings of questions that were cut."""
@@ -96,18 +109,18 @@ def local_tasks(manager: Any, parts: Sequence[tuple[Part, list[Doc]]]) -> dict[s
     from datasets import Dataset as Table
     from datasets import DatasetDict
 
-    found: dict[str, Any] = {}
+    tasks: dict[str, Any] = {}
     for part, docs in parts:
         if part.task not in manager.all_tasks:
             raise UserError(f"no task {part.task!r} in lm-eval or {TASKS}: {near(part.task, manager.all_tasks)}")
 
-        def given(docs: list[Doc] = docs, **_: object) -> Any:
+        def dataset(docs: list[Doc] = docs, **_: object) -> Any:
             return DatasetDict({"test": Table.from_list(docs)})
 
-        own = {"custom_dataset": given, "test_split": "test", "validation_split": None, "training_split": None}
+        splits = {"custom_dataset": dataset, "test_split": "test", "validation_split": None, "training_split": None}
         # A task of a group of one: that is where lm-eval lets a task's config be overridden.
-        found |= manager.load([{"group": f"local_{part.task}", "task": [{"task": part.task, **own}]}])["tasks"]
-    return found
+        tasks |= manager.load([{"group": f"local_{part.task}", "task": [{"task": part.task, **splits}]}])["tasks"]
+    return tasks
 
 
 def hub_tasks(manager: Any, dataset: Dataset) -> dict[str, Any]:
@@ -136,16 +149,16 @@ def ask(
 
     every = [(task, index) for task in tasks for index in range(len(tasks[task].eval_docs))]
     drawn = draw(every, name, limit, seed)
-    chosen = {task: sorted(index for own, index in drawn if own == task) for task in tasks}
+    chosen = {task: sorted(index for drawn_task, index in drawn if drawn_task == task) for task in tasks}
     used = {task: one for task, one in tasks.items() if chosen[task]}
     for task in used.values():
         task.set_config(key="num_fewshot", value=0)
     asked = {task: chosen[task] for task in used}
-    given = {"tasks": used, "groups": {}, "group_map": {}}
+    task_dict = {"tasks": used, "groups": {}, "group_map": {}}
     cuts, log = _Cuts(), logging.getLogger("lm_eval")
     log.addHandler(cuts)
     try:
-        done = evaluate(lm, given, samples=asked, bootstrap_iters=0, apply_chat_template=chat)
+        done = evaluate(lm, task_dict, samples=asked, bootstrap_iters=0, apply_chat_template=chat)
     except Exception as error:  # lm-eval and its HTTP client raise what they like: connections, statuses, missing keys
         raise Unanswered(_first_line(error)) from error
     finally:
@@ -154,7 +167,7 @@ def ask(
     samples = [(task, sample) for task in used for sample in done["samples"][task]]
     scores = [score for task, sample in samples for score in scores_of(benchmark, name, model, task, sample)]
     # Where options differ from item to item there is no class that could have a majority.
-    gold = [tuple(own) for _, sample in samples if (own := _gold(sample)) is not None and "options" not in sample["doc"]]
+    gold = [tuple(right) for _, sample in samples if (right := _gold(sample)) is not None and "options" not in sample["doc"]]
     majority = max(map(gold.count, gold)) / len(gold) if gold and len(gold) == len(samples) else None
     return Asked(scores, len(samples), len(every), majority, cuts.count)
 
@@ -162,14 +175,14 @@ def ask(
 def scores_of(benchmark: Benchmark, name: str, model: str, task: str, sample: Sample) -> list[Score]:
     """One item's scores, for every metric of the dataset that the task gives."""
     dataset = benchmark.datasets[name]
-    found: list[Score] = []
+    scores: list[Score] = []
     for method in dataset.methods:
         kind = benchmark.metrics[method.metric].items
         fields = _value(name, dataset, method.metric, kind, sample)
         if fields is not None:
             item = f"{task}:{sample['doc_id']}"
-            found.append(Score(model=model, dataset=name, metric=method.metric, item=item, **fields))
-    return found
+            scores.append(Score(model=model, dataset=name, metric=method.metric, item=item, **fields))
+    return scores
 
 
 def _value(name: str, dataset: Dataset, metric: str, kind: str, sample: Sample) -> dict[str, Any] | None:

@@ -80,11 +80,11 @@ def ranges(draws: Sequence[Floats]) -> list[RankRange] | None:
         return None
     rounded = np.round(table, 9)  # sums in another order differ in the last bits
     ranks = 1 + (rounded[None] > rounded[:, None]).sum(axis=1)
-    found = []
-    for own in ranks:
-        low, high = np.percentile(own[1:], [2.5, 97.5], method="closest_observation")
-        found.append(RankRange(int(own[0]), int(low), int(high), float((own[1:] == own[0]).mean())))
-    return found
+    rank_ranges = []
+    for drawn in ranks:
+        low, high = np.percentile(drawn[1:], [2.5, 97.5], method="closest_observation")
+        rank_ranges.append(RankRange(int(drawn[0]), int(low), int(high), float((drawn[1:] == drawn[0]).mean())))
+    return rank_ranges
 
 
 def weight_factors(
@@ -116,13 +116,13 @@ def under_weights(
 ) -> Mapping[Scope, list[RankRange] | None]:
     """The ranks of models under other weights, the same draws for all models; items are as they are."""
     fixed = [replace(one, measured={key: replace(m, values=m.values[:1]) for key, m in one.measured.items()}) for one in scores]
-    found: dict[Scope, list[RankRange] | None] = {}
+    by_scope: dict[Scope, list[RankRange] | None] = {}
     for scope in SCOPES:
         factors = weight_factors(benchmark, scope, spread)
         size = len(next(iter(factors.values())))
         totals = [aggregate(benchmark, one, missing, factors).root.values for one in fixed]
-        found[scope] = ranges([np.broadcast_to(total, (size,)) for total in totals])
-    return found
+        by_scope[scope] = ranges([np.broadcast_to(total, (size,)) for total in totals])
+    return by_scope
 
 
 def separations(results: Sequence[Result]) -> list[Separation]:
@@ -132,8 +132,8 @@ def separations(results: Sequence[Result]) -> list[Separation]:
         for node in result.root.walk():
             if node.layer in LAYERS and node.partial is not None and node.share:
                 places.setdefault(node.path, []).append(node)
-    found = [_separation(nodes) for nodes in places.values() if len(nodes) > 1]
-    return sorted(found, key=lambda one: (LAYERS.index(one.node.layer), -(one.sd or 0), one.node.path))
+    separations_of = [_separation(nodes) for nodes in places.values() if len(nodes) > 1]
+    return sorted(separations_of, key=lambda one: (LAYERS.index(one.node.layer), -(one.sd or 0), one.node.path))
 
 
 def _separation(nodes: Sequence[Node]) -> Separation:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.errors import UserError
-from core.judge_prompts import told
+from core.judge_prompts import transcript_of_turns
 from core.prompts import PromptPack
 from core.records import Dialogue, Language, Turn
 from core.specs import ModelSpec
@@ -104,7 +104,7 @@ class Person:
         if self.thinker is None:
             return None
         system = self.prompts.render(self.language, "thinker_system.j2", profile=self.profile)
-        memory = told(turns, self.language, states=True)
+        memory = transcript_of_turns(turns, self.language, states=True)
         user = self.prompts.render(self.language, "thinker.j2", transcript=memory, start=self.start)
         return utterance(await self._ask(client, self.thinker, "thinker", len(turns), system, user))
 
@@ -113,7 +113,7 @@ class Person:
         system = self.prompts.render(
             self.language, "talker_system.j2", profile=self.profile, endings=phrases, thinks=thought is not None
         )
-        memory = told(turns, self.language, states=True, thought=thought)
+        memory = transcript_of_turns(turns, self.language, states=True, thought=thought)
         user = self.prompts.render(self.language, "talker.j2", transcript=memory, start=self.start)
         said = utterance(await self._ask(client, self.talker, "talker", len(turns), system, user))
         return Utterance(said.text, said.replies, None, not said.stopped and ends(said.text, phrases), said.stopped)

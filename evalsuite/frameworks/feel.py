@@ -170,7 +170,7 @@ def _members(config: FeelConfig) -> list[Member]:
         resolved.judge_prompts.require(config.languages, [f"persona_{entry.persona}.j2"])
         if "tokens" in config.methods and not resolved.judge.endpoint.top_logprobs:
             raise UserError(f"model {resolved.judge.name}: its endpoint gives no token probabilities (top_logprobs: 0)")
-        members.append(Member(entry, resolved, resolved.rubric, resolved.judge_prompts.given(persona=entry.persona)))
+        members.append(Member(entry, resolved, resolved.rubric, resolved.judge_prompts.with_values(persona=entry.persona)))
     for a, b in itertools.combinations(members, 2):  # by model's name and persona a judge is known, in records and to servers
         if a.spec.name == b.spec.name and (a.spec != b.spec or a.entry.persona == b.entry.persona):
             raise UserError(f"judges: {a.entry.model} and {b.entry.model} are both named {a.spec.name}: rename one")

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from core.judge_prompts import judge_messages, told
+from core.judge_prompts import judge_messages, transcript_of_turns
 from core.records import LOST, Dialogue, Judgement, Language, Message
 from core.rubrics import Rubric, Scale
 from evalsuite.judge.base import BaseJudge, NoVerdict
@@ -63,7 +63,7 @@ async def _scored(judge: BaseJudge, dialogue: Dialogue, place: int | None) -> li
     part = dialogue if place is None else reached(dialogue, place)
     profile, states = judge.shown.profile(dialogue), judge.shown.strategy == "states"
     more: dict[str, object] = {
-        "transcript": told(part.turns, part.language, states),
+        "transcript": transcript_of_turns(part.turns, part.language, states),
         "profile": profile,
         "states": states,
         "so_far": place is not None,

@@ -40,21 +40,21 @@ def beside(table: Table, paper: Reported) -> Table:
     A figure that the paper lacks is None. Notes say where the figures are from, and which rows have none. A table without any
     counterpart comes back as it is, with a note that says so. Raises `UserError` for a mapping that leaves a cell open.
     """
-    given = list(_entries(paper, table))
-    entries = [pair for pair in given if not pair[1].as_rows]
-    further = [pair for pair in given if pair[1].as_rows]
-    found: dict[tuple[int, int], float] = {}
+    known = list(_entries(paper, table))
+    entries = [pair for pair in known if not pair[1].as_rows]
+    further = [pair for pair in known if pair[1].as_rows]
+    printed: dict[tuple[int, int], float] = {}
     used: dict[Source, None] = {}
     for (name, index), row, column, at in _places(entries, table):
         value = _counterpart(paper, name, at, f"{paper.files[name]}: beside.{index}")
-        if value is not None and (row, column) not in found:
-            found[row, column] = paper.tables[name].beside[index].ours(value)
+        if value is not None and (row, column) not in printed:
+            printed[row, column] = paper.tables[name].beside[index].ours(value)
             used[name, index] = None
     title = TITLES.get(paper.paper, paper.paper)
-    if not found and not further:
+    if not printed and not further:
         what = "No row of this table is in" if entries else "There is no counterpart of this table in"
         return replace(table, notes=(*table.notes, f"{what} {title}."))
-    matched = {column for _, column in found}
+    matched = {column for _, column in printed}
     columns: list[str] = []
     rows: list[list[Cell]] = [[] for _ in table.rows]
     bold = []
@@ -62,7 +62,7 @@ def beside(table: Table, paper: Reported) -> Table:
         bold += [(place, len(columns)) for place, column in table.bold if column == index]
         columns += [head, f"paper: {head}"] if index in matched else [head]
         for number, cells in enumerate(table.rows):
-            rows[number] += [cells[index], found.get((number, index))] if index in matched else [cells[index]]
+            rows[number] += [cells[index], printed.get((number, index))] if index in matched else [cells[index]]
     shown = [tuple(row) for row in rows] + [row for source, entry in further for row in _rows(paper, source, entry, columns)]
     used |= dict.fromkeys(source for source, _ in further)
     return replace(
@@ -70,7 +70,7 @@ def beside(table: Table, paper: Reported) -> Table:
         columns=tuple(columns),
         rows=tuple(shown),
         bold=tuple(sorted(bold)),
-        notes=(*table.notes, *_sources(paper, title, used), *_absent(table, entries, {row for row, _ in found})),
+        notes=(*table.notes, *_sources(paper, title, used), *_absent(table, entries, {row for row, _ in printed})),
     )
 
 
@@ -78,13 +78,13 @@ def _rows(paper: Reported, source: Source, entry: Counterpart, columns: Sequence
     """The paper's own rows under our columns; shares of a known number of items with their Wilson 95 % interval and n."""
     name, index = source
     where, shares = f"{paper.files[name]}: beside.{index}", _shares(paper, name)
-    ((own, names),) = entry.rows.items()
+    ((own_head, names),) = entry.rows.items()
     for label, across in names.items():
         cells: list[Cell] = []
         for head in columns:
             down = _match(head, entry.columns)
             cell = None if down is None else _printed(paper, name, {**entry.at, **across, **down}, where)
-            if head == own:
+            if head == own_head:
                 cells.append(f"paper: {label}")
             elif cell is None:
                 cells.append(None)
@@ -104,7 +104,7 @@ def _places(entries: list[tuple[Source, Counterpart]], table: Table) -> Iterator
     """Every cell of ours that an entry names, with the axes of its counterpart."""
     for source, entry in entries:
         for number, row in enumerate(table.rows):
-            named = [_match(str(row[table.columns.index(own)]), names) for own, names in entry.rows.items()]
+            named = [_match(str(row[table.columns.index(own_head)]), names) for own_head, names in entry.rows.items()]
             if None in named:
                 continue
             across = {axis: value for at in named if at for axis, value in at.items()}
@@ -142,9 +142,9 @@ def _name(title: str, table: ReportedTable) -> str:
 
 
 def _absent(table: Table, entries: list[tuple[Source, Counterpart]], matched: set[int]) -> Iterator[str]:
-    own = [index for index, head in enumerate(table.columns) if any(head in entry.rows for _, entry in entries)]
-    names = dict.fromkeys(" ".join(fmt(row[i]) for i in own) for n, row in enumerate(table.rows) if n not in matched)
-    if own and names:
+    columns = [index for index, head in enumerate(table.columns) if any(head in entry.rows for _, entry in entries)]
+    names = dict.fromkeys(" ".join(fmt(row[i]) for i in columns) for n, row in enumerate(table.rows) if n not in matched)
+    if columns and names:
         yield f"Not in the paper: {', '.join(names)}."
 
 
@@ -160,13 +160,13 @@ def as_printed(paper: Reported, name: str) -> Table:
     width = len(table.columns) * (len(table.parts) or 1)
     rows = [(*map(str, row[: len(table.heads)]), *cells[i * width : (i + 1) * width]) for i, row in enumerate(table.rows)]
     heads = dict.fromkeys(cell.column for cell in paper.cells[name])
-    wrong = [each for each in check(paper).disagreements if each.table == name]
+    wrong = [disagreement for disagreement in check(paper).disagreements if disagreement.table == name]
     notes = [f"{_name(TITLES.get(paper.paper, paper.paper), table)}.", *table.notes]
     notes += ["Intervals: 95 %, Wilson."] if shares else []
     notes += [
-        f"{each.row}, {each.column}: {_figure(table, each.printed)}, recomputed {_recomputed(table, each)} "
-        f"({'; '.join(each.notes)})."
-        for each in wrong
+        f"{one.row}, {one.column}: {_figure(table, one.printed)}, recomputed {_recomputed(table, one)} "
+        f"({'; '.join(one.notes)})."
+        for one in wrong
     ]
     return Table(f"reported-{name}", table.title, (*table.heads, *heads), tuple(rows), tuple(notes))
 
@@ -195,32 +195,32 @@ def _figure(table: ReportedTable, value: float) -> str:
     return rounded if isinstance(value, float) and not table.exact and float(rounded) == value else str(value)
 
 
-def _recomputed(table: ReportedTable, each: Disagreement) -> str:
-    return _figure(table, each.recomputed) + (f" ± {each.slack:.1g}" if each.slack else "")
+def _recomputed(table: ReportedTable, disagreement: Disagreement) -> str:
+    return _figure(table, disagreement.recomputed) + (f" ± {disagreement.slack:.1g}" if disagreement.slack else "")
 
 
 def disagreement_table(paper: Reported, checked: Checked) -> Table:
     """What `esc-eval reported check` prints: a row a cell that does not follow, with the reasons."""
 
-    def row(each: Disagreement) -> tuple[Cell, ...]:
-        table = paper.tables[each.table]
-        figures = (_figure(table, each.printed), _recomputed(table, each))
-        return each.table, each.row, each.column, *figures, "; ".join(each.notes)
+    def row(one: Disagreement) -> tuple[Cell, ...]:
+        table = paper.tables[one.table]
+        figures = (_figure(table, one.printed), _recomputed(table, one))
+        return one.table, one.row, one.column, *figures, "; ".join(one.notes)
 
     title = TITLES.get(paper.paper, paper.paper)
     return Table(
         key="reported-check",
         title=f"{title}: printed figures that do not follow from the others",
         columns=("table", "row", "column", "printed", "recomputed", "recomputed as; remarks"),
-        rows=tuple(row(each) for each in checked.disagreements),
+        rows=tuple(row(one) for one in checked.disagreements),
         notes=(
             f"{checked.figures:,} figures in {len(paper.tables)} tables were held against what they follow from; "
             f"{len(checked.disagreements)} disagree by more than the rounding of what is printed.",
             f"{checked.exact:,} of the figures were recomputed exactly, the others within the slack that rounded inputs leave "
             "(± in the table) or by their sign alone.",
             *(
-                f"Table {each.table}: {each.exact} of {each.cells} figures are whole counts, so exact as inputs: {each.items}."
-                for each in checked.counted
+                f"Table {one.table}: {one.exact} of {one.cells} figures are whole counts, so exact as inputs: {one.items}."
+                for one in checked.counted
             ),
         ),
     )

@@ -85,7 +85,7 @@ def check(reported: Reported) -> Checked:
     """
     counted, known = _known(reported)
     figures = exact = 0
-    found = []
+    disagreements = []
     for name, table in reported.tables.items():
         where = str(reported.files[name])
         places = [f"{where}: derived.{index}" for index in range(len(table.derived))]
@@ -106,8 +106,8 @@ def check(reported: Reported) -> Checked:
                 slack = min((result.slack for result in same if result.slack is not None), default=None)
                 notes = (*(result.why for result in same), *remarks)
                 assert cell.value is not None
-                found.append(Disagreement(reported.paper, name, *place, cell.value, value, slack, notes))
-    return Checked(figures, exact, counted, found)
+                disagreements.append(Disagreement(reported.paper, name, *place, cell.value, value, slack, notes))
+    return Checked(figures, exact, counted, disagreements)
 
 
 def _known(reported: Reported) -> tuple[list[Counted], Known]:
@@ -142,10 +142,10 @@ def _places(reported: Reported, name: str, selector: Any, where: str) -> set[tup
 
 
 def _cells(reported: Reported, name: str, selector: Any, where: str) -> list[Printed]:
-    found = reported.select(name, selector, where)
-    if not found:
+    selected = reported.select(name, selector, where)
+    if not selected:
         raise UserError(f"{where}: no cell of table {name} is at {selector}")
-    return found
+    return selected
 
 
 @dataclass(frozen=True)

@@ -174,15 +174,15 @@ class ReportedTable(_Part):
 
     def cells(self) -> list[Printed]:
         """Every number, row by row."""
-        found = []
+        cells = []
         for row in self.rows:
             heads: list[Any] = row[: len(self.heads)]
             for column, figure in zip(self.columns, row[len(self.heads) :], strict=True):
                 numbers: list[Any] = figure if isinstance(figure, list) else [figure]
                 for part, number in zip(self.parts or [""], numbers, strict=True):
                     at = dict(zip(self.axes, [*heads, column, part], strict=False))
-                    found.append(Printed(at, " / ".join(heads), f"{column} {part}".strip(), number))
-        return found
+                    cells.append(Printed(at, " / ".join(heads), f"{column} {part}".strip(), number))
+        return cells
 
 
 class Reported:

@@ -184,7 +184,7 @@ def score_seekers(runner: Runner, seekers: Field) -> list[Judgement]:
         raise UserError("--mode paper: people rated the seekers in the paper; give their scores to `role-play table --scores`")
 
     async def judged(client: ChatClient, dialogue: Dialogue) -> list[Judgement]:
-        pack = resolved.judge_prompts.given(card=seekers.cards[dialogue.id])  # a seeker cannot be rated without it
+        pack = resolved.judge_prompts.with_values(card=seekers.cards[dialogue.id])  # a seeker cannot be rated without it
         judge = Judge(client, resolved.judge, resolved.rubric, pack, resolved.method)
         return await judge.score(dialogue)
 

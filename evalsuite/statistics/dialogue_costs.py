@@ -33,21 +33,21 @@ def dialogue_costs(dialogues: Sequence[Dialogue], usage: Mapping[str, Any], timi
     """
     held = Counter(supporter_of(dialogue) for dialogue in dialogues)
     parts = list(_parts(usage, timing, held, len(dialogues)))
-    found = [part for _, _, part in parts]
+    used_parts = [part for _, _, part in parts]
     for supporter, count in sorted(held.items()):
-        own = [part for role, model, part in parts if role != "supporter" or model == supporter]
+        of_model = [part for role, model, part in parts if role != "supporter" or model == supporter]
         judged = [part for role, _, part in parts if role == "judge"]
         used = [dialogue.usage for dialogue in dialogues if supporter_of(dialogue) == supporter and dialogue.usage]
-        if not own or len(used) < count:  # given dialogues do not say what they cost
+        if not of_model or len(used) < count:  # given dialogues do not say what they cost
             continue
         tokens = [
-            sum(getattr(each, name) for each in used) / count + sum(getattr(part, name) for part in judged)
+            sum(getattr(one, name) for one in used) / count + sum(getattr(part, name) for part in judged)
             for name in ("prompt_tokens", "completion_tokens", "calls")
         ]
-        seconds = [part.seconds for part in own]
-        total = None if None in seconds else sum(each for each in seconds if each is not None)
-        found.append(Cost(f"dialogue with {supporter}", count, total, *tokens))
-    return found
+        seconds = [part.seconds for part in of_model]
+        total = None if None in seconds else sum(one for one in seconds if one is not None)
+        used_parts.append(Cost(f"dialogue with {supporter}", count, total, *tokens))
+    return used_parts
 
 
 def _parts(
@@ -65,8 +65,8 @@ def _parts(
         if not n:
             continue
         timed = timing.get(stage, {}).get("calls", {}).get(f"{model}/{role}", {})
-        each = timed["seconds"] / timed["asked"] if timed.get("asked") else None
-        seconds = None if each is None else each * used.calls / n
+        per_call = timed["seconds"] / timed["asked"] if timed.get("asked") else None
+        seconds = None if per_call is None else per_call * used.calls / n
         yield (
             role,
             model,
@@ -74,15 +74,15 @@ def _parts(
         )
 
 
-def table(found: Sequence[Cost]) -> Table:
+def table(costs: Sequence[Cost]) -> Table:
     """Table 4's figures; tokens in thousands, as it has them."""
     return Table(
         key="dialogue-costs",
         title="Cost of a dialogue",
         columns=COLUMNS,
         rows=tuple(
-            (each.name, each.dialogues, each.seconds, each.prompt_tokens / 1000, each.completion_tokens / 1000, each.calls)
-            for each in found
+            (one.name, one.dialogues, one.seconds, one.prompt_tokens / 1000, one.completion_tokens / 1000, one.calls)
+            for one in costs
         ),
         notes=(
             "Means over dialogues, judgement included (that of the gold set is not). Seconds: what a call took on average, "

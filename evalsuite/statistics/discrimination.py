@@ -120,12 +120,12 @@ class RunDiscrimination:
     language: Language
     scorer: Scorer
     dimension: str
-    found: Discrimination
+    discrimination: Discrimination
 
     def row(self) -> dict[str, Any]:
         """For JSON: who and what, then `Discrimination.figures`."""
         scorer = {"judge": self.scorer.judge, "method": self.scorer.method, "condition": dict(self.scorer.condition)}
-        return {"language": self.language, "dimension": self.dimension} | scorer | self.found.figures()
+        return {"language": self.language, "dimension": self.dimension} | scorer | self.discrimination.figures()
 
 
 def discriminate(ratings: Floats, models: Sequence[str]) -> Discrimination:
@@ -192,8 +192,8 @@ def _defined(models: Sequence[str], users: int, counts: Floats) -> str | None:
 
 
 def _pairs(ratings: Floats, models: int) -> list[paired.Difference]:
-    given = ~np.isnan(ratings)
-    sums, counts = np.where(given, ratings, 0.0)[:, :, None], given.astype(np.float64)[:, :, None]
+    present = ~np.isnan(ratings)
+    sums, counts = np.where(present, ratings, 0.0)[:, :, None], present.astype(np.float64)[:, :, None]
     return paired.differences(sums, counts, list(combinations(range(models), 2)), average_only=True)
 
 
@@ -237,7 +237,7 @@ def read_ratings(path: Path) -> tuple[Floats, list[str]]:
     rows = read_sheet(path, "scores", ("user", "model", "score"))
     if not rows:
         raise UserError(f"{path}: no scores below the header")
-    found: dict[tuple[str, str], float] = {}
+    scores: dict[tuple[str, str], float] = {}
     for row in rows:
         user, model, text = (row.cells[name].strip() for name in ("user", "model", "score"))
         for name, cell in (("user", user), ("model", model)):
@@ -247,16 +247,16 @@ def read_ratings(path: Path) -> tuple[Floats, list[str]]:
                 plain_name(cell)
             except ValueError as error:
                 raise row.fault(name, str(error)) from None
-        if (user, model) in found:
+        if (user, model) in scores:
             raise row.fault("score", f"a second score of user {user!r} for model {model!r}: average repeats first")
         try:
             score = number(text) if text else math.nan
         except ValueError:
             problem = f"{text[:40]!r} is not a finite number; leave the cell empty for an unreadable verdict"
             raise row.fault("score", problem) from None
-        found[user, model] = score
-    users, models = (sorted({key[side] for key in found}) for side in (0, 1))
-    ratings = np.array([[found.get((user, model), math.nan) for model in models] for user in users])
+        scores[user, model] = score
+    users, models = (sorted({key[side] for key in scores}) for side in (0, 1))
+    ratings = np.array([[scores.get((user, model), math.nan) for model in models] for user in users])
     return ratings, models
 
 
@@ -274,5 +274,5 @@ def of_run(contestants: Sequence[Contestant], rubric: Rubric) -> list[RunDiscrim
         columns = {name: ratings[:, :, place] for place, name in enumerate(rubric.dimensions)}
         columns |= {AVERAGE: ratings.mean(axis=2)} if len(columns) > 1 else {}
         names = [one.supporter for one in rivals]
-        rows += [RunDiscrimination(language, scorer, name, discriminate(each, names)) for name, each in columns.items()]
+        rows += [RunDiscrimination(language, scorer, name, discriminate(matrix, names)) for name, matrix in columns.items()]
     return rows

@@ -23,20 +23,23 @@ _NOTES = (
 )
 
 
-def tables(found: Discrimination) -> list[Table]:
+def tables(discrimination: Discrimination) -> list[Table]:
     """Of one set of ratings: its figures, and every pair."""
     heads = ("scores",)
-    return [_figures_table("discrimination", "Discrimination", heads, [(("given",), found)]), *_pair_tables(found)]
+    return [
+        _figures_table("discrimination", "Discrimination", heads, [(("given",), discrimination)]),
+        *_pair_tables(discrimination),
+    ]
 
 
-def run_tables(found: Sequence[RunDiscrimination], rubric: Rubric) -> list[Table]:
+def run_tables(rows_of_run: Sequence[RunDiscrimination], rubric: Rubric) -> list[Table]:
     """Of a run: one table a language. (Its pairs are in the leaderboard's table of differences and in the JSON.)"""
     result = []
-    for language, own in groupby(found, key=lambda each: each.language):
-        lines = list(own)
-        several = len({each.scorer for each in lines}) > 1
+    for language, group in groupby(rows_of_run, key=lambda row: row.language):
+        lines = list(group)
+        several = len({row.scorer for row in lines}) > 1
         heads = (*["judged by"] * several, "dimension")
-        rows = [((*[each.scorer.name] * several, _label(rubric, each.dimension)), each.found) for each in lines]
+        rows = [((*[row.scorer.name] * several, _label(rubric, row.dimension)), row.discrimination) for row in lines]
         result.append(_figures_table(f"discrimination-{language}", f"Discrimination, {language}", heads, rows))
     return result
 
@@ -49,14 +52,25 @@ def _figures_table(
     key: str, title: str, heads: tuple[str, ...], lines: Sequence[tuple[tuple[str, ...], Discrimination]]
 ) -> Table:
     rows: list[tuple[Cell, ...]] = []
-    for names, each in lines:
-        tests = each.f_paper, each.f, _p(each.p)
-        rows.append((*names, each.users, len(each.models), each.msr, each.mac, *tests, len(each.pairs), each.proportion))
-    missing = sum(each.missing for _, each in lines)
+    for names, figures in lines:
+        tests = figures.f_paper, figures.f, _p(figures.p)
+        rows.append(
+            (
+                *names,
+                figures.users,
+                len(figures.models),
+                figures.msr,
+                figures.mac,
+                *tests,
+                len(figures.pairs),
+                figures.proportion,
+            )
+        )
+    missing = sum(figures.missing for _, figures in lines)
     reasons: dict[str, list[str]] = {}
-    for names, each in lines:
-        for reason in dict.fromkeys(each.undefined.values()):
-            what = ", ".join(name for name, why in each.undefined.items() if why == reason)
+    for names, figures in lines:
+        for reason in dict.fromkeys(figures.undefined.values()):
+            what = ", ".join(name for name, why in figures.undefined.items() if why == reason)
             reasons.setdefault(f"{what} undefined: {reason}", []).append(" ".join(names))
     notes = (
         *_NOTES,
@@ -66,8 +80,11 @@ def _figures_table(
     return Table(key, title, (*heads, *_COLUMNS), tuple(rows), notes, DISCRIMINATION)
 
 
-def _pair_tables(found: Discrimination) -> list[Table]:
-    rows = [(found.models[pair.first], found.models[pair.second], *paired.cells(pair)) for pair in found.pairs]
+def _pair_tables(discrimination: Discrimination) -> list[Table]:
+    rows = [
+        (discrimination.models[pair.first], discrimination.models[pair.second], *paired.cells(pair))
+        for pair in discrimination.pairs
+    ]
     note = f"Difference in the scores' own unit, [95 % bootstrap interval over users], n = users who rated both. {TEST}."
     columns = ("model", "against", *paired.COLUMNS)
     return [Table("discrimination-pairs", "Pairs of models", columns, tuple(rows), (note,), DISCRIMINATION)] if rows else []

@@ -51,7 +51,7 @@ def shares(correlations: Mapping[str, float | None]) -> dict[str, float]:
 
     By the rule above, negative and undefined ones count 0; where none is above 0, all weigh the same.
     """
-    positive = {judge: max(given or 0.0, 0.0) for judge, given in correlations.items()}
+    positive = {judge: max(correlation or 0.0, 0.0) for judge, correlation in correlations.items()}
     total = math.fsum(positive.values())
     if total == 0:
         return dict.fromkeys(correlations, 1 / len(correlations))
@@ -79,12 +79,12 @@ def panel_of(judgements: Iterable[Judgement]) -> Panel:
     rubrics = set()
     for judgement in judgements:
         rubrics.add(judgement.rubric)
-        own = rounds[scorer_of(judgement).name]
+        aspects = rounds[scorer_of(judgement).name]
         if judgement.value is not None:
-            own[Aspect(judgement.language, judgement.dimension)][judgement.dialogue_id].append(judgement.value)
+            aspects[Aspect(judgement.language, judgement.dimension)][judgement.dialogue_id].append(judgement.value)
     if len(rubrics) > 1:
         raise UserError(f"judgements on several rubrics ({', '.join(sorted(rubrics))}): choose one with --rubric")
-    return {judge: {aspect: _means(given) for aspect, given in own.items()} for judge, own in rounds.items()}
+    return {judge: {aspect: _means(verdicts) for aspect, verdicts in aspects.items()} for judge, aspects in rounds.items()}
 
 
 def people_of(scores: Iterable[HumanScore], aspects: Mapping[str, str]) -> Scores:
@@ -94,14 +94,14 @@ def people_of(scores: Iterable[HumanScore], aspects: Mapping[str, str]) -> Score
     Without any entry, every dimension stands for itself. Raises `UserError` where several rubrics or dimensions would stand
     for one aspect, and for a name that nobody scored.
     """
-    given = list(scores)
-    known = {score.dimension for score in given}
+    ratings = list(scores)
+    known = {score.dimension for score in ratings}
     for name in aspects:
         if name not in known:
             raise UserError(f"--map {name}={aspects[name]}: people did not score {name!r}: {near(name, known)}")
-    own: dict[tuple[Aspect, str, str], list[float]] = defaultdict(list)
+    by_annotator: dict[tuple[Aspect, str, str], list[float]] = defaultdict(list)
     sources: dict[Aspect, tuple[str, str]] = {}
-    for score in given:
+    for score in ratings:
         stands_for = aspects.get(score.dimension) if aspects else score.dimension
         if stands_for is None:
             continue
@@ -110,15 +110,15 @@ def people_of(scores: Iterable[HumanScore], aspects: Mapping[str, str]) -> Score
         if sources.setdefault(aspect, source) != source:
             listed = " and ".join(sorted(f"{rubric}/{dimension}" for rubric, dimension in {sources[aspect], source}))
             raise UserError(f"human scores: {listed} would both stand for {stands_for}; choose with --human-rubric or --map")
-        own[aspect, score.dialogue_id, score.annotator].append(score.value)
+        by_annotator[aspect, score.dialogue_id, score.annotator].append(score.value)
     annotators: dict[Aspect, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for (aspect, dialogue, _), values in own.items():
+    for (aspect, dialogue, _), values in by_annotator.items():
         annotators[aspect][dialogue].append(exact_mean(values))
-    return {aspect: _means(each) for aspect, each in annotators.items()}
+    return {aspect: _means(by_dialogue) for aspect, by_dialogue in annotators.items()}
 
 
-def _means(given: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    return {dialogue: comparable(exact_mean(values)) for dialogue, values in given.items()}
+def _means(numbers: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    return {dialogue: comparable(exact_mean(values)) for dialogue, values in numbers.items()}
 
 
 # --- weights ----------------------------------------------------------------------------------------------------------------
@@ -152,18 +152,18 @@ class Weights(_Part):
     @property
     def id(self) -> str:
         """A hash of the weights: part of the condition of every score that they make."""
-        return digest([each.model_dump(mode="json") for each in self.weights], 12)
+        return digest([weight.model_dump(mode="json") for weight in self.weights], 12)
 
     def by_aspect(self) -> dict[Aspect, dict[str, float]]:
         """Aspect → judge → weight. Raises `UserError` for an entry given twice and for weights that do not sum to 1."""
         check_unique("weights", (f"{e.language}/{e.dimension}/{e.judge}" for e in self.weights), "entries")
-        found: dict[Aspect, dict[str, float]] = defaultdict(dict)
-        for each in self.weights:
-            found[Aspect(each.language, each.dimension)][each.judge] = each.weight
-        for aspect, own in found.items():
-            if not math.isclose(math.fsum(own.values()), 1, abs_tol=1e-6):
-                raise UserError(f"weights: those of {'/'.join(aspect)} sum to {math.fsum(own.values()):g} and not to 1")
-        return dict(found)
+        groups: dict[Aspect, dict[str, float]] = defaultdict(dict)
+        for weight in self.weights:
+            groups[Aspect(weight.language, weight.dimension)][weight.judge] = weight.weight
+        for aspect, of_judges in groups.items():
+            if not math.isclose(math.fsum(of_judges.values()), 1, abs_tol=1e-6):
+                raise UserError(f"weights: those of {'/'.join(aspect)} sum to {math.fsum(of_judges.values()):g} and not to 1")
+        return dict(groups)
 
 
 def fit(panel: Panel, people: Scores, dialogues: Iterable[str], rubric: str, mode: Mode, seed: int | None = None) -> Weights:
@@ -176,14 +176,14 @@ def fit(panel: Panel, people: Scores, dialogues: Iterable[str], rubric: str, mod
     used: list[list[Any]] = []
     for aspect in _shared(panel, people):
         golden = {dialogue: value for dialogue, value in people[aspect].items() if dialogue in chosen}
-        found: dict[str, tuple[float | None, int]] = {}
+        correlations: dict[str, tuple[float | None, int]] = {}
         for judge in sorted(panel):
-            own = panel[judge].get(aspect, {})
-            ids = sorted(set(own) & set(golden))
-            found[judge] = spearman([own[i] for i in ids], [golden[i] for i in ids]), len(ids)
-            used += [[*aspect, judge, i, own[i], golden[i]] for i in ids]
-        weight = shares({judge: correlation for judge, (correlation, _) in found.items()})
-        for judge, (correlation, n) in found.items():
+            verdicts = panel[judge].get(aspect, {})
+            ids = sorted(set(verdicts) & set(golden))
+            correlations[judge] = spearman([verdicts[i] for i in ids], [golden[i] for i in ids]), len(ids)
+            used += [[*aspect, judge, i, verdicts[i], golden[i]] for i in ids]
+        weight = shares({judge: correlation for judge, (correlation, _) in correlations.items()})
+        for judge, (correlation, n) in correlations.items():
             weights.append(Weight(**aspect._asdict(), judge=judge, correlation=correlation, n=n, weight=weight[judge]))
     if not used:
         raise UserError("no dialogue has both a judge's and a human score on an aspect: are they named alike (--map)?")
@@ -198,7 +198,7 @@ def fit(panel: Panel, people: Scores, dialogues: Iterable[str], rubric: str, mod
 
 
 def _shared(panel: Panel, people: Scores) -> list[Aspect]:
-    judged = dict.fromkeys(aspect for own in panel.values() for aspect in own)
+    judged = dict.fromkeys(aspect for aspects in panel.values() for aspect in aspects)
     return [aspect for aspect in judged if aspect in people]
 
 
@@ -229,21 +229,21 @@ def part(groups: Mapping[str, str], share: float, seed: int) -> set[str]:
 
 def ensemble_scores(panel: Panel, weights: Mapping[Aspect, Mapping[str, float]]) -> Scores:
     """The ensemble's score of every dialogue that some judge scored; those without one are left out."""
-    found: Scores = {}
-    for aspect, own in weights.items():
-        dialogues = dict.fromkeys(dialogue for judge in own for dialogue in panel.get(judge, {}).get(aspect, {}))
-        given = {i: combined(own, {j: panel.get(j, {}).get(aspect, {}).get(i) for j in own}) for i in dialogues}
-        found[aspect] = {dialogue: value for dialogue, value in given.items() if value is not None}
-    return found
+    scores: Scores = {}
+    for aspect, shares_of in weights.items():
+        dialogues = dict.fromkeys(dialogue for judge in shares_of for dialogue in panel.get(judge, {}).get(aspect, {}))
+        means = {i: combined(shares_of, {j: panel.get(j, {}).get(aspect, {}).get(i) for j in shares_of}) for i in dialogues}
+        scores[aspect] = {dialogue: value for dialogue, value in means.items() if value is not None}
+    return scores
 
 
 def without(weights: Weights, judge: str) -> dict[Aspect, dict[str, float]]:
     """The weights of the ensemble that lacks one judge (table 4): equation 2 over those that are left."""
     correlations: dict[Aspect, dict[str, float | None]] = defaultdict(dict)
-    for each in weights.weights:
-        if each.judge != judge:
-            correlations[Aspect(each.language, each.dimension)][each.judge] = each.correlation
-    return {aspect: shares(own) for aspect, own in correlations.items()}
+    for weight in weights.weights:
+        if weight.judge != judge:
+            correlations[Aspect(weight.language, weight.dimension)][weight.judge] = weight.correlation
+    return {aspect: shares(judges) for aspect, judges in correlations.items()}
 
 
 def lacking(judge: str) -> str:
@@ -268,24 +268,24 @@ def apply(weights: Weights, judgements: Sequence[Judgement], ablation: bool = Fa
     panel = panel_of(judgements)
     if other := {j.rubric for j in judgements} - {weights.rubric}:
         raise UserError(f"weights are for rubric {weights.rubric}, the judgements are on {', '.join(sorted(other))}")
-    own = weights.by_aspect()
+    by_aspect = weights.by_aspect()
     languages = {j.language for j in judgements}
-    needed = {j for aspect, each in own.items() if aspect.language in languages for j, weight in each.items() if weight}
+    needed = {j for aspect, one in by_aspect.items() if aspect.language in languages for j, weight in one.items() if weight}
     if unknown := sorted(needed - set(panel)):
         raise UserError(f"no verdict by judge {unknown[0]!r}, which has weight: {near(unknown[0], panel)}")
-    judges = sorted({each.judge for each in weights.weights})
-    sets = {ENSEMBLE: own}
+    judges = sorted({one.judge for one in weights.weights})
+    sets = {ENSEMBLE: by_aspect}
     if ablation and len(judges) > 1:
         sets |= {lacking(judge): without(weights, judge) for judge in judges}
     spoken = dict.fromkeys((j.dialogue_id, j.language) for j in judgements)
-    found = []
-    for name, each in sets.items():
-        scores = ensemble_scores(panel, each)
+    rows = []
+    for name, one in sets.items():
+        scores = ensemble_scores(panel, one)
         for dialogue, language in spoken:
-            for aspect in (a for a in each if a.language == language):
+            for aspect in (a for a in one if a.language == language):
                 value = scores[aspect].get(dialogue)
                 condition = {"mode": weights.mode, "weights": weights.id}
-                found.append(
+                rows.append(
                     Judgement(
                         dialogue_id=dialogue,
                         language=language,
@@ -297,4 +297,4 @@ def apply(weights: Weights, judgements: Sequence[Judgement], ablation: bool = Fa
                         method="ensemble",
                     )
                 )
-    return found
+    return rows

@@ -32,52 +32,52 @@ class Row:
     kendall: Estimate
 
     def record(self) -> dict[str, Any]:
-        own = {name: getattr(self, name) for name in ("mode", "language", "dimension", "scorer")}
+        fields = {name: getattr(self, name) for name in ("mode", "language", "dimension", "scorer")}
         for name, e in (("spearman", self.spearman), ("kendall", self.kendall)):
-            own[name] = {"value": e.mean, "low": e.low, "high": e.high, "n": e.n}
-        return own
+            fields[name] = {"value": e.mean, "low": e.low, "high": e.high, "n": e.n}
+        return fields
 
 
 def report(panel: Panel, people: Scores, weights: Weights, dialogues: Iterable[str]) -> list[Row]:
     """Every judge, their unweighted mean, the ensemble, and with three or more judges the ensembles that lack one (table 4)."""
-    chosen, found = set(dialogues), []
-    own, judges = weights.by_aspect(), sorted(panel)
+    chosen, rows = set(dialogues), []
+    by_aspect, judges = weights.by_aspect(), sorted(panel)
     fewer = {lacking(judge): without(weights, judge) for judge in judges} if len(judges) > 2 else {}
-    for aspect, weight in own.items():
+    for aspect, weight in by_aspect.items():
         able = [judge for judge in judges if panel[judge].get(aspect)]
         shared = chosen & {i for i in people[aspect] if all(i in panel[judge][aspect] for judge in able)}
         contestants = {judge: panel[judge].get(aspect, {}) for judge in judges}
         sets = {EVEN: dict.fromkeys(able, 1 / len(able)), ENSEMBLE: weight}
-        sets |= {name: each[aspect] for name, each in fewer.items()}
-        for name, each in sets.items():
-            contestants[name] = ensemble_scores(panel, {aspect: each})[aspect]
+        sets |= {name: shares[aspect] for name, shares in fewer.items()}
+        for name, shares in sets.items():
+            contestants[name] = ensemble_scores(panel, {aspect: shares})[aspect]
         for name, scores in contestants.items():
             both = correlated(scores, people[aspect], sorted(shared & set(scores)))
-            found.append(Row(weights.mode, *aspect, name, both["spearman"], both["kendall"]))
-    return found
+            rows.append(Row(weights.mode, *aspect, name, both["spearman"], both["kendall"]))
+    return rows
 
 
 def correlated(one: Mapping[str, float], other: Mapping[str, float], dialogues: Sequence[str]) -> dict[Coefficient, Estimate]:
     """How two scores of the same dialogues go together: coefficients, −1 to 1, with 95 % bootstrap intervals over dialogues."""
     x, y = (np.array([side[i] for i in dialogues], dtype=np.float64) for side in (one, other))
-    found = figures(x, y, np.arange(len(dialogues), dtype=np.intp), "dataset")
-    return {name: estimate for name, (estimate, _, _) in found.items()}
+    figures_of = figures(x, y, np.arange(len(dialogues), dtype=np.intp), "dataset")
+    return {name: estimate for name, (estimate, _, _) in figures_of.items()}
 
 
 def fit_tables(fitted: Sequence[Weights], rows: Sequence[Row]) -> list[Table]:
     """Weights, and tables 1 and 2 of the paper (scorers × aspects), one a mode, language and coefficient."""
     tables = [_weight_table(fitted)]
     for mode, language in dict.fromkeys((row.mode, row.language) for row in rows):
-        own = [row for row in rows if (row.mode, row.language) == (mode, language)]
-        aspects = list(dict.fromkeys(row.dimension for row in own))
+        part = [row for row in rows if (row.mode, row.language) == (mode, language)]
+        aspects = list(dict.fromkeys(row.dimension for row in part))
         for name in ("spearman", "kendall"):
-            cells = {(row.scorer, row.dimension): getattr(row, name) for row in own}
+            cells = {(row.scorer, row.dimension): getattr(row, name) for row in part}
             tables.append(
                 Table(
                     key=f"feel_{name}_{mode}_{language}",
                     title=f"Judges and ensemble against people ({name}), {language}, {mode} mode",
                     columns=("scorer", *aspects),
-                    rows=tuple((s, *(cells.get((s, a)) for a in aspects)) for s in dict.fromkeys(row.scorer for row in own)),
+                    rows=tuple((s, *(cells.get((s, a)) for a in aspects)) for s in dict.fromkeys(row.scorer for row in part)),
                     notes=tuple(_notes(mode)),
                     section=FEEL,
                 )
@@ -96,16 +96,16 @@ def _notes(mode: Mode) -> Iterator[str]:
 def _weight_table(fitted: Sequence[Weights]) -> Table:
     rows: list[tuple[Cell, ...]] = []
     uneven = True
-    for each in fitted:
+    for weight in fitted:
         none_positive = {
             aspect
-            for aspect in each.by_aspect()
-            if not any((w.correlation or 0) > 0 for w in each.weights if (w.language, w.dimension) == aspect)
+            for aspect in weight.by_aspect()
+            if not any((w.correlation or 0) > 0 for w in weight.weights if (w.language, w.dimension) == aspect)
         }
         uneven = uneven and not none_positive
-        for w in each.weights:
+        for w in weight.weights:
             rule = "even" if (w.language, w.dimension) in none_positive else "equation 2" if w.weight else "0 by rule"
-            rows.append((each.mode, w.language, w.dimension, w.judge, w.correlation, w.n, w.weight, rule))
+            rows.append((weight.mode, w.language, w.dimension, w.judge, w.correlation, w.n, w.weight, rule))
     notes = ["Weight: Spearman's correlation over the sum of the judges' (equation 2); negative and undefined ones count 0."]
     notes += [] if uneven else ["even: no judge of that aspect goes with people, all weigh the same."]
     return Table(

@@ -89,12 +89,12 @@ def paired(dialogues: Iterable[Dialogue], references: Iterable[Dialogue]) -> lis
         for name in _ITEMS:
             if item := getattr(reference, name):
                 by_item[reference.language, name, item].append(reference)
-    found = []
+    responses = []
     for dialogue in dialogues:
         partner = by_id.get(dialogue.id) or _of_item(dialogue, by_item)
         texts = [place.text for place in answered(partner.turns)]
         for number, place in enumerate(answered(dialogue.turns)):
-            found.append(
+            responses.append(
                 Response(
                     dialogue_id=dialogue.id,
                     language=dialogue.language,
@@ -104,7 +104,7 @@ def paired(dialogues: Iterable[Dialogue], references: Iterable[Dialogue]) -> lis
                     reference=texts[number] if number < len(texts) else None,
                 )
             )
-    return found
+    return responses
 
 
 _ITEMS = ("card_id", "profile_id", "source_id")
@@ -112,9 +112,9 @@ _ITEMS = ("card_id", "profile_id", "source_id")
 
 def _of_item(dialogue: Dialogue, by_item: Mapping[tuple[Language, str, str], list[Dialogue]]) -> Dialogue:
     names = [name for name in _ITEMS if getattr(dialogue, name)]
-    found = {name: by_item.get((dialogue.language, name, getattr(dialogue, name)), []) for name in names}
-    name = next((name for name in names if found[name]), names[0] if names else None)
-    matches = found[name] if name else []
+    partners = {name: by_item.get((dialogue.language, name, getattr(dialogue, name)), []) for name in names}
+    name = next((name for name in names if partners[name]), names[0] if names else None)
+    matches = partners[name] if name else []
     if len(matches) == 1:
         return matches[0]
     about = f"its {name} {getattr(dialogue, name)!r}" if name else "a card or source id (it has none)"

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from core.records import Language
-from core.statistics.bootstrap import LEVEL, Floats, interval, resampled_means
+from core.statistics.bootstrap import LEVEL, Floats, estimate, resampled_means
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics.responses import Response
 from evalsuite.statistics.text_metrics import BLEU_ORDERS, DISTINCT_ORDERS, LABELS, Sample, Unit, bleu_of, signature
@@ -54,14 +54,14 @@ def figures(samples: Iterable[Sample]) -> list[Figure]:
     for sample in samples:
         key = sample.response.language, sample.response.supporter, sample.unit
         groups[key][sample.response.dialogue_id].append(sample)
-    found = []
+    rows = []
     for (language, supporter, unit), by_dialogue in sorted(groups.items()):
         dialogues = [by_dialogue[id] for id in sorted(by_dialogue)]
         corpus = _corpus_bleu(dialogues) | {metric: _corpus_distinct(dialogues, metric) for metric in DISTINCT_ORDERS}
         levels: tuple[tuple[Level, _Found], ...] = (("corpus", corpus), ("responses", _means(dialogues)))
-        for level, own in levels:
-            found += [Figure(language, supporter, unit, metric, level, *own[metric]) for metric in own]
-    return found
+        for level, values in levels:
+            rows += [Figure(language, supporter, unit, metric, level, *values[metric]) for metric in values]
+    return rows
 
 
 _Found = dict[str, tuple[Estimate, int]]  # metric → its estimate, and how many dialogues that rests on
@@ -73,54 +73,53 @@ def _means(dialogues: Sequence[Sequence[Sample]]) -> _Found:
     sums, counts = np.zeros((2, len(dialogues), len(LABELS)))
     for row, dialogue in enumerate(dialogues):
         for column, metric in enumerate(LABELS):
-            own = [value for sample in dialogue if (value := sample.values[metric]) is not None]
-            sums[row, column], counts[row, column] = math.fsum(own), len(own)
+            values = [value for sample in dialogue if (value := sample.values[metric]) is not None]
+            sums[row, column], counts[row, column] = math.fsum(values), len(values)
     draws = resampled_means(sums, counts)
-    found: _Found = {}
+    means: _Found = {}
     for column, metric in enumerate(LABELS):
         n, valued = int(counts[:, column].sum()), int((counts[:, column] > 0).sum())
-        bounds: tuple[float | None, float | None] = interval(draws[:, column]) if valued > 1 else (None, None)
-        found[metric] = (Estimate(float(sums[:, column].sum()) / n, *bounds, n), valued) if n else _NOTHING
-    return found
+        means[metric] = (estimate(sums[:, column].sum() / n, draws[:, column], n, valued), valued) if n else _NOTHING
+    return means
 
 
 def _corpus_bleu(dialogues: Sequence[Sequence[Sample]]) -> _Found:
     """BLEU over all replies with a reference. Like sacrebleu's, it is 0 where no reply is as long as its order."""
-    stats = [own for dialogue in dialogues if (own := [sample.bleu for sample in dialogue if sample.bleu is not None])]
+    stats = [
+        stats_of for dialogue in dialogues if (stats_of := [sample.bleu for sample in dialogue if sample.bleu is not None])
+    ]
     if not stats:
         return dict.fromkeys(BLEU_ORDERS, _NOTHING)
-    sums = np.array([np.sum(own, axis=0) for own in stats], dtype=np.float64)
+    sums = np.array([np.sum(stats_of, axis=0) for stats_of in stats], dtype=np.float64)
     # The mean of a resample times its size is its sum, which BLEU is counted from.
     draws = np.rint(resampled_means(sums, np.ones_like(sums)) * len(sums)).astype(np.int64).tolist()
-    found: _Found = {}
+    total = sums.sum(axis=0).astype(np.int64).tolist()
+    bleu: _Found = {}
     for metric, order in BLEU_ORDERS.items():
-        mean = bleu_of(sums.sum(axis=0).astype(np.int64).tolist(), order, effective=False)
-        bounds: tuple[float | None, float | None] = (None, None)
-        if len(sums) > 1:
-            bounds = interval(np.array([bleu_of(draw, order, effective=False) for draw in draws]))
-        found[metric] = Estimate(mean, *bounds, sum(map(len, stats))), len(sums)
-    return found
+        mean, *drawn = (bleu_of(counts, order, effective=False) for counts in (total, *draws))
+        bleu[metric] = estimate(mean, np.array(drawn), sum(map(len, stats)), len(sums)), len(sums)
+    return bleu
 
 
 def _corpus_distinct(dialogues: Sequence[Sequence[Sample]], metric: str) -> tuple[Estimate, int]:
     order = DISTINCT_ORDERS[metric]
-    own = [sum((sample.ngrams[order] for sample in dialogue), Counter()) for dialogue in dialogues]
-    own = [ngrams for ngrams in own if ngrams]
+    counted = [sum((sample.ngrams[order] for sample in dialogue), Counter()) for dialogue in dialogues]
+    counted = [ngrams for ngrams in counted if ngrams]
     n = sum(bool(sample.ngrams[order]) for dialogue in dialogues for sample in dialogue)
-    if not own:
+    if not counted:
         return _NOTHING
-    spread = Counter(ngram for ngrams in own for ngram in ngrams)  # in how many dialogues each occurs
-    total = sum(ngrams.total() for ngrams in own)
+    spread = Counter(ngram for ngrams in counted for ngram in ngrams)  # in how many dialogues each occurs
+    total = sum(ngrams.total() for ngrams in counted)
     mean = 100 * len(spread) / total
-    if len(own) < 2:
-        return Estimate(mean, None, None, n), len(own)
-    alone = np.array([sum(spread[ngram] == 1 for ngram in ngrams) for ngrams in own])
-    without: Floats = 100 * (len(spread) - alone) / (total - np.array([ngrams.total() for ngrams in own]))
-    half = NormalDist().inv_cdf(0.5 + LEVEL / 2) * math.sqrt((len(own) - 1) * without.var())
-    return Estimate(mean, max(mean - half, 0.0), min(mean + half, 100.0), n), len(own)
+    if len(counted) < 2:
+        return Estimate(mean, None, None, n), len(counted)
+    alone = np.array([sum(spread[ngram] == 1 for ngram in ngrams) for ngrams in counted])
+    without: Floats = 100 * (len(spread) - alone) / (total - np.array([ngrams.total() for ngrams in counted]))
+    half = NormalDist().inv_cdf(0.5 + LEVEL / 2) * math.sqrt((len(counted) - 1) * without.var())
+    return Estimate(mean, max(mean - half, 0.0), min(mean + half, 100.0), n), len(counted)
 
 
-def figures_json(found: Sequence[Figure]) -> dict[str, Any]:
+def figures_json(rows: Sequence[Figure]) -> dict[str, Any]:
     """`metrics`: one object a figure; `signatures`: unit → metric → how it was counted."""
     return {
         "metrics": [
@@ -136,23 +135,23 @@ def figures_json(found: Sequence[Figure]) -> dict[str, Any]:
                 "n": f.estimate.n,
                 "dialogues": f.dialogues,
             }
-            for f in found
+            for f in rows
         ],
-        "signatures": {unit: signature(unit) for unit in dict.fromkeys(f.unit for f in found)},
+        "signatures": {unit: signature(unit) for unit in dict.fromkeys(f.unit for f in rows)},
     }
 
 
-def metric_tables(found: Sequence[Figure], responses: Sequence[Response]) -> list[Table]:
+def metric_tables(figure_rows: Sequence[Figure], responses: Sequence[Response]) -> list[Table]:
     """Two tables a language, on 0–100: over all replies at once, and means over replies. `responses` are what was measured."""
     tables = []
-    for language in dict.fromkeys(f.language for f in found):
-        own = [f for f in found if f.language == language]
-        units = list(dict.fromkeys(f.unit for f in own))
+    for language in dict.fromkeys(f.language for f in figure_rows):
+        part = [f for f in figure_rows if f.language == language]
+        units = list(dict.fromkeys(f.unit for f in part))
         heads = ("supporter", "counted in") if len(units) > 1 else ("supporter",)
         left_out = _left_out([r for r in responses if r.language == language])
         for level, (title, metrics, signed) in _LEVELS.items():
             rows: dict[tuple[str, Unit], dict[str, Estimate]] = defaultdict(dict)
-            for f in own:
+            for f in part:
                 if f.level == level:
                     rows[f.supporter, f.unit][f.metric] = f.estimate
             body: list[tuple[Cell, ...]] = [

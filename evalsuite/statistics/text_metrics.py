@@ -72,9 +72,9 @@ def measure(responses: Iterable[Response]) -> list[Sample]:
 
     Raises `UserError` when a package is missing.
     """
-    given = [response for response in responses if not response.lost]
-    need_metrics({response.language for response in given})
-    return [_sample(response, unit) for response in given for unit in UNITS[response.language]]
+    replies = [response for response in responses if not response.lost]
+    need_metrics({response.language for response in replies})
+    return [_sample(response, unit) for response in replies for unit in UNITS[response.language]]
 
 
 def _sample(response: Response, unit: Unit) -> Sample:
@@ -243,12 +243,12 @@ def judgements(samples: Iterable[Sample]) -> list[Judgement]:
     names whose reply it was, since a dialogue that others held knows only its own supporter. An undefined figure has value null
     and `condition.failure` "undefined".
     """
-    found = []
+    records = []
     for sample in samples:
         for metric, value in sample.values.items():
             dimension = metric if sample.unit == "word" else f"{metric}_{sample.unit}"
             condition = {"supporter": sample.response.supporter} | ({} if value is not None else {"failure": "undefined"})
-            found.append(
+            records.append(
                 Judgement(
                     dialogue_id=sample.response.dialogue_id,
                     language=sample.response.language,
@@ -260,4 +260,4 @@ def judgements(samples: Iterable[Sample]) -> list[Judgement]:
                     condition=condition,
                 )
             )
-    return found
+    return records

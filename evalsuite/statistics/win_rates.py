@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
-from core.errors import UserError
 from core.records import Comparison, Verdict
 from core.statistics.accuracy import share
-from core.statistics.bootstrap import interval, resampled_means
+from core.statistics.bootstrap import estimate, resampled_means
 from core.statistics.means import exact_mean
 from core.tables import Cell, Estimate, Table
 from data_prep.scores.annotator_agreement import Item, agreement_on
@@ -72,22 +71,14 @@ class Words:
     section: str = ""
 
 
-def mode_of(name: str) -> Mode:
-    """What --mode says."""
-    for mode in get_args(Mode):
-        if name == mode:
-            return mode
-    raise UserError(f"--mode: unknown mode {name!r}: paper or native")
-
-
 def choices_of(comparisons: Iterable[Comparison]) -> list[Choice]:
     """A table's rows as choices."""
-    found = []
+    choices = []
     for row in comparisons:
         first = None if row.order is None else row.a if row.order == "ab" else row.b
         more = {"degree": row.degree, "annotator": row.annotator, "question": row.question, "first": first}
-        found.append(Choice("", row.item, row.a, row.b, row.choice, **more).sorted())  # type: ignore[arg-type]
-    return found
+        choices.append(Choice("", row.item, row.a, row.b, row.choice, **more).sorted())  # type: ignore[arg-type]
+    return choices
 
 
 def votes(choices: Iterable[Choice], mode: Mode) -> list[Choice]:
@@ -103,7 +94,7 @@ def votes(choices: Iterable[Choice], mode: Mode) -> list[Choice]:
     grouped: dict[tuple[object, ...], list[Choice]] = defaultdict(list)
     for choice in ordered:
         grouped[choice.question, choice.pair, choice.annotator].append(choice)
-    found = []
+    counted = []
     for members in grouped.values():
         if any(member.lost for member in members):
             continue
@@ -111,31 +102,28 @@ def votes(choices: Iterable[Choice], mode: Mode) -> list[Choice]:
         verdict: Verdict | None = None if None in verdicts else verdicts.pop() if len(verdicts) == 1 else "tie"
         degrees = [member.degree for member in members if member.degree is not None]
         degree = exact_mean(degrees) if len(degrees) == len(members) else None
-        found.append(replace(members[0], verdict=verdict, degree=degree, first=None))
-    return found
+        counted.append(replace(members[0], verdict=verdict, degree=degree, first=None))
+    return counted
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------------
 
 
-def mean_over_items(given: Sequence[Choice], value: Callable[[Choice], float]) -> Estimate:
+def mean_over_items(choices: Sequence[Choice], value: Callable[[Choice], float]) -> Estimate:
     """Mean value of the votes, with a 95 % bootstrap interval over items (None for a single item); n counts votes."""
-    if not given:
+    if not choices:
         return Estimate(None, None, None, 0)
-    places = {item: place for place, item in enumerate(sorted({vote.item for vote in given}))}
+    places = {item: place for place, item in enumerate(sorted({vote.item for vote in choices}))}
     sums, counts = np.zeros((2, len(places), 1))
-    for vote in given:
+    for vote in choices:
         sums[places[vote.item]] += value(vote)
         counts[places[vote.item]] += 1
-    mean = float(sums.sum() / counts.sum())
-    if len(places) < 2:
-        return Estimate(mean, None, None, len(given))
-    return Estimate(mean, *interval(resampled_means(sums, counts)[:, 0]), len(given))
+    return estimate(sums.sum() / counts.sum(), resampled_means(sums, counts)[:, 0], len(choices), len(places))
 
 
-def rate(given: Sequence[Choice], points: Callable[[Choice], float]) -> Estimate:
+def rate(choices: Sequence[Choice], points: Callable[[Choice], float]) -> Estimate:
     """Mean points of the votes with a verdict, in per cent; see `mean_over_items`."""
-    return mean_over_items([vote for vote in given if vote.verdict is not None], lambda vote: 100 * points(vote))
+    return mean_over_items([vote for vote in choices if vote.verdict is not None], lambda vote: 100 * points(vote))
 
 
 def _points(system: str) -> Callable[[Choice], float]:
@@ -145,16 +133,16 @@ def _points(system: str) -> Callable[[Choice], float]:
     return points
 
 
-def _counts(given: Sequence[Choice], system: str) -> list[Cell]:
+def _counts(choices: Sequence[Choice], system: str) -> list[Cell]:
     """Items, won, ties, lost, unread, win rate, share of the decided, mean degree, as one system's."""
     points = _points(system)
-    read = Counter(points(vote) for vote in given if vote.verdict is not None)
+    read = Counter(points(vote) for vote in choices if vote.verdict is not None)
     won, ties, lost = read[1.0], read[0.5], read[0.0]
-    unread = sum(vote.verdict is None for vote in given)
-    counts: list[Cell] = [len({vote.item for vote in given}), won, ties, lost, unread]
-    degrees = [vote for vote in given if vote.degree is not None]
+    unread = sum(vote.verdict is None for vote in choices)
+    counts: list[Cell] = [len({vote.item for vote in choices}), won, ties, lost, unread]
+    degrees = [vote for vote in choices if vote.degree is not None]
     degree = mean_over_items(degrees, lambda vote: (vote.degree or 0.0) * (1 if vote.a == system else -1))
-    return [*counts, rate(given, points), share(won, won + lost), degree]
+    return [*counts, rate(choices, points), share(won, won + lost), degree]
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------------
@@ -167,16 +155,20 @@ def win_rate_tables(choices: Sequence[Choice], mode: Mode, words: Words, titles:
     keys = file_keys(questions, "question")
     tables = []
     for question in questions:
-        own = [choice for choice in choices if choice.question == question]
+        part = [choice for choice in choices if choice.question == question]
         tail, title = f"-{keys[question]}" if len(questions) > 1 else "", titles.get(question, question)
-        found = [*_rates(own, mode, words, title), _position(own, words, title), _agreement(own, words, title)]
-        tables += [replace(table, key=f"{words.key}-{table.key}{tail}", section=words.section) for table in found if table.rows]
+        question_tables = [*_rates(part, mode, words, title), _position(part, words, title), _agreement(part, words, title)]
+        tables += [
+            replace(table, key=f"{words.key}-{table.key}{tail}", section=words.section)
+            for table in question_tables
+            if table.rows
+        ]
     return tables
 
 
 def _rates(choices: Sequence[Choice], mode: Mode, words: Words, title: str) -> list[Table]:
-    given = votes(choices, mode)
-    spoken, graded = any(vote.language for vote in given), any(vote.degree is not None for vote in given)
+    counted = votes(choices, mode)
+    spoken, graded = any(vote.language for vote in counted), any(vote.degree is not None for vote in counted)
     notes = [
         "Win rate: share of votes won, a tie counts half, with a 95 % bootstrap interval over "
         f"{words.items} (none for one alone). Decided: share of the votes that are no tie, Wilson's 95 % interval. Votes "
@@ -189,23 +181,23 @@ def _rates(choices: Sequence[Choice], mode: Mode, words: Words, title: str) -> l
         }
         notes.append(f"{mode} mode: {rule[mode]}")
     if graded:
-        most = max(abs(vote.degree or 0.0) for vote in given)
+        most = max(abs(vote.degree or 0.0) for vote in counted)
         notes.append(
             f"Degree: by how much the {words.system} is better (below 0: worse), here up to {most:g}; interval as for rates."
         )
     heads = (words.items, "won", "ties", "lost", "unread", "win rate %", "of decided %", "degree")[: None if graded else -1]
     overall: list[tuple[Cell, ...]] = []
     pairs: list[tuple[Cell, ...]] = []
-    for language in sorted({vote.language for vote in given}):
-        own = [vote for vote in given if vote.language == language]
+    for language in sorted({vote.language for vote in counted}):
+        part = [vote for vote in counted if vote.language == language]
         named = [language] if spoken else []
         ranked = []
-        for system in sorted({name for vote in own for name in (vote.a, vote.b)}):
-            ranked.append((system, _counts([vote for vote in own if system in (vote.a, vote.b)], system)))
+        for system in sorted({name for vote in part for name in (vote.a, vote.b)}):
+            ranked.append((system, _counts([vote for vote in part if system in (vote.a, vote.b)], system)))
         ranked.sort(key=lambda row: -(row[1][5].mean or 0.0))  # type: ignore[union-attr]
         overall += [(*named, system, *figures[: len(heads)]) for system, figures in ranked]
-        for a, b in sorted({(vote.a, vote.b) for vote in own}):
-            figures = _counts([vote for vote in own if (vote.a, vote.b) == (a, b)], a)
+        for a, b in sorted({(vote.a, vote.b) for vote in part}):
+            figures = _counts([vote for vote in part if (vote.a, vote.b) == (a, b)], a)
             pairs.append((*named, a, b, *figures[: len(heads)]))
     first = ("language",) if spoken else ()
     columns = (*first, words.system, *heads)
@@ -220,8 +212,8 @@ def _position(choices: Sequence[Choice], words: Words, title: str) -> Table:
     rows: list[tuple[Cell, ...]] = []
     shown = [choice for choice in choices if choice.first is not None and not choice.lost]
     for annotator in sorted({choice.annotator for choice in shown}):
-        own = [choice for choice in shown if choice.annotator == annotator]
-        read = [choice for choice in own if choice.verdict is not None]
+        part = [choice for choice in shown if choice.annotator == annotator]
+        read = [choice for choice in part if choice.verdict is not None]
         decided = [choice for choice in read if choice.verdict != "tie"]
         first = sum((choice.a if choice.verdict == "a" else choice.b) == choice.first for choice in decided)
         both: dict[tuple[str, ...], list[Verdict | None]] = defaultdict(list)
@@ -230,7 +222,7 @@ def _position(choices: Sequence[Choice], words: Words, title: str) -> Table:
         twice = [verdicts for verdicts in both.values() if len(verdicts) > 1]
         stable = sum(len(set(verdicts)) == 1 for verdicts in twice)
         shares = (share(first, len(decided)), share(stable, len(twice)))
-        rows.append((annotator, len(own), 100 * len(read) / len(own), len(read) - len(decided), *shares))
+        rows.append((annotator, len(part), 100 * len(read) / len(part), len(read) - len(decided), *shares))
     return Table(
         key="position",
         title=f"{title} (what the order shown does to the answers)",
@@ -245,14 +237,14 @@ def _position(choices: Sequence[Choice], words: Words, title: str) -> Table:
 
 def _agreement(choices: Sequence[Choice], words: Words, title: str) -> Table:
     """Pair by pair: over several pairs, alpha would depend on which system of each is called the first."""
-    given = [vote for vote in votes(choices, "native") if vote.verdict is not None]
-    graded = bool(given) and all(vote.degree is not None for vote in given)
+    decided = [vote for vote in votes(choices, "native") if vote.verdict is not None]
+    graded = bool(decided) and all(vote.degree is not None for vote in decided)
     rows: list[tuple[Cell, ...]] = []
-    for a, b in sorted({(vote.a, vote.b) for vote in given}):
-        own = [vote for vote in given if (vote.a, vote.b) == (a, b)]
-        outputs = {pair: number for number, pair in enumerate(sorted({vote.pair for vote in own}))}
+    for a, b in sorted({(vote.a, vote.b) for vote in decided}):
+        part = [vote for vote in decided if (vote.a, vote.b) == (a, b)]
+        outputs = {pair: number for number, pair in enumerate(sorted({vote.pair for vote in part}))}
         items: dict[Item, dict[str, float]] = defaultdict(dict)
-        for vote in own:
+        for vote in part:
             value = vote.degree if graded and vote.degree is not None else _SIDE[vote.verdict or "tie"]
             items[Item(vote.item, outputs[vote.pair])][vote.annotator] = value
         if figures := agreement_on(items):

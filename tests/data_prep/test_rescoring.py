@@ -72,7 +72,7 @@ FIRST = [*scores("d1", "0.5 2 3"), *scores("d2", "0 1.5 3"), *scores("d3", "2 2 
 
 def test_final_means_by_hand() -> None:
     asked = contested(FIRST)
-    assert asked.own == {"a": {"d1": ("safety",)}} and asked.joint == {"d2": ("safety",)}
+    assert asked.by_annotator == {"a": {"d1": ("safety",)}} and asked.joint == {"d2": ("safety",)}
     waiting = finish(FIRST, [], [])
     assert waiting.waiting == [("d1", "safety"), ("d2", "safety")] and waiting.scores == FIRST
     assert [(s.dialogue_id, s.value) for s in waiting.accepted] == [("d3", pytest.approx(6.5 / 3)), ("d1", 1)]

@@ -21,8 +21,7 @@ from core.records import Dialogue, Judgement, RoleCard
 from data_prep.profiles import Counselling, Demographics, Profile
 from evalsuite.commands import compare as command
 from evalsuite.runs.records import read_runs
-from evalsuite.statistics.comparison import RunRecords, compare
-from evalsuite.statistics.comparison_tables import as_json, tables
+from evalsuite.statistics.comparison import RunRecords, as_json, compare, tables
 from tests.evalsuite.oracles import card_shares, corrected, sign_flip
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 
@@ -254,7 +253,7 @@ def test_command_prints_tables(tmp_path: Path) -> None:
     [
         (lambda a, b: [a], "one run is nothing to compare"),
         (lambda a, b: [a, a / ".." / "a"], "is given twice"),
-        (lambda a, b: [a, b, "--value", "mean"], "--value: unknown value 'mean': value or expected"),
+        (lambda a, b: [a, b, "--value", "mean"], "--value: unknown value 'mean': known: expected, value"),
         (lambda a, b: [a, a.parent], "not a run folder"),
         (lambda a, b: ((b / "config.json").write_text('{"simulate": {}}'), [a, b])[1], "b has no judgements yet"),
         (lambda a, b: ((b / "config.json").write_text("{"), [a, b])[1], "config.json:1: malformed JSON"),

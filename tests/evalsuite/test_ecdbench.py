@@ -12,9 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from core.errors import UserError
-from evalsuite.commands.ecdbench import app, published_scores
+from evalsuite.commands.ecdbench import app
 from evalsuite.fdaef.aggregate import Result, aggregate
 from evalsuite.fdaef.figures import charts
+from evalsuite.fdaef.published import published_scores
 from evalsuite.fdaef.registry import Benchmark, load_benchmark, load_models
 from evalsuite.fdaef.registry_tables import counts_table, metrics_table
 from evalsuite.fdaef.tables import leaderboard, ranks_table

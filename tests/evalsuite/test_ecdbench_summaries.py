@@ -14,8 +14,8 @@ from core.errors import UserError
 from core.files import CONFIGS, read_jsonl, write_jsonl
 from core.records import Dialogue, Judgement
 from evalsuite import cli
-from evalsuite.commands.ecdbench_run import _plan
 from evalsuite.fdaef import tasks as running
+from evalsuite.fdaef.asking import plan_tasks
 from evalsuite.fdaef.forms import Doc
 from evalsuite.fdaef.local_data import Layout, load_layout
 from evalsuite.fdaef.registry import load_benchmark
@@ -172,13 +172,12 @@ def test_layouts_that_do_not_fit_are_one_clear_line(corpora: Path, tmp_path: Pat
     ):
         file.write_text(f"datasets: {{{name}: [{part}]}}")
         with pytest.raises(UserError) as error:
-            _plan(known, load_layout(file), corpora, None, False)
+            plan_tasks(known, load_layout(file), corpora, None, False)
         assert said in str(error.value) and "\n" not in str(error.value)
-    missing = _plan(known, Layout(datasets={}), corpora, ["lcsts", "personafeedback"], False).missing
+    missing = plan_tasks(known, Layout(datasets={}), corpora, ["lcsts", "personafeedback"], False).missing
     assert "in the form `documents`" in missing["lcsts"] and "in the form `items`" in missing["personafeedback"]
-    assert (
-        _plan(known, load_layout(None), corpora, ["cnewsum"], False).missing["cnewsum"].startswith("no CNewSum/documents.jsonl")
-    )
+    plan = plan_tasks(known, load_layout(None), corpora, ["cnewsum"], False)
+    assert plan.missing["cnewsum"].startswith("no CNewSum/documents.jsonl")
 
 
 SUMMARY: dict[str, Any] = {

@@ -170,9 +170,9 @@ def test_a_reply_stays_in_the_transcript_which_both_methods_share(language: Any)
 @pytest.mark.parametrize("persona", ["psychologist", "peer", "editor"])
 def test_personas_differ_and_keep_the_guard(persona: str) -> None:
     rule = {"label": "L", "about": "A", "levels": [(0, "bad")]}
-    pack = load_pack("feel").given(dimensions=[rule])
+    pack = load_pack("feel").with_values(dimensions=[rule])
     for language in ("en", "zh"):
-        text = pack.given(persona=persona).render(language, "judge_system.j2")
-        assert text == pack.given(persona="x").render(language, "judge_system.j2", persona=persona)
+        text = pack.with_values(persona=persona).render(language, "judge_system.j2")
+        assert text == pack.with_values(persona="x").render(language, "judge_system.j2", persona=persona)
         assert text.startswith(pack.render(language, f"persona_{persona}.j2")) and "[END TRANSCRIPT]" in text
         assert (text == pack.render(language, "judge_system.j2")) == (persona == "psychologist")

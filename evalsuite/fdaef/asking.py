@@ -1,0 +1,232 @@
+"""A model is asked a benchmark's tasks: what can be asked, and on which data; lm-eval's tasks, and summaries through chat."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from core.errors import UserError, near
+from core.files import digest, read_jsonl, sha256_file, write_jsonl
+from core.prompts import load_pack
+from core.records import Dialogue
+from core.specs import ModelSpec
+from evalsuite.fdaef import tasks
+from evalsuite.fdaef.forms import Doc
+from evalsuite.fdaef.local_data import SUMMARY, Layout, Part, find_files, read_part
+from evalsuite.fdaef.registry import Benchmark
+from evalsuite.fdaef.scores import Score
+from evalsuite.fdaef.summaries import sampled, summarise
+from evalsuite.runs.folder import Run
+from evalsuite.runs.identity import identity
+from serve.batch import Batch
+from serve.checkpoints.places import resolve_checkpoint
+from serve.launch import Servers
+from serve.plan import plan_servers
+
+CONTEXT = 2048  # tokens that a model behind an address is taken to read, unless its spec says more
+CONCURRENCY = 32
+
+Files = list[tuple[Part, list[Path]]]
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """What is to be asked: dataset → its parts with their files, datasets with lm-eval's own data, datasets to be summarised;
+    and what is not, and why."""
+
+    local: dict[str, Files]
+    hub: list[str]
+    summaries: dict[str, Files]
+    missing: dict[str, str]
+
+    def check(self) -> None:
+        """Raise `UserError` where nothing can be asked."""
+        if not self.local and not self.hub and not self.summaries:
+            reasons = "; ".join(f"{key}: {why}" for key, why in list(self.missing.items())[:4])
+            raise UserError(f"nothing to ask: {reasons}" + (" …" if len(self.missing) > 4 else ""))
+
+
+def plan_tasks(benchmark: Benchmark, layout: Layout, data: Path | None, wanted: list[str] | None, hub: bool) -> TaskPlan:
+    """What can be asked: files where they are, lm-eval's own data with `hub`. Raises `UserError` for unknown names."""
+    for key in (*(wanted or []), *layout.datasets):
+        if key not in benchmark.datasets:
+            raise UserError(f"dataset {key!r}: {benchmark.name} has none of this name: {near(key, benchmark.datasets)}")
+        if any((part.task == SUMMARY) != _judged(benchmark, key) for part in layout.datasets.get(key, [])):
+            raise UserError(
+                f"dataset {key!r}: task {SUMMARY} is for datasets that {benchmark.name} has `run: {{by: judge}}`, and only it"
+            )
+    if data is not None and not data.is_dir():
+        raise UserError(f"--data {data}: no such folder")
+    plan = TaskPlan({}, [], {}, {})
+    for key in wanted or benchmark.datasets:
+        runner, parts = benchmark.datasets[key].run, layout.datasets.get(key, [])
+        files = [(part, paths) for part in parts if (paths := find_files(data, part))] if data else []
+        if files:
+            (plan.summaries if _judged(benchmark, key) else plan.local)[key] = files
+        elif hub and runner is not None and runner.by == "lm_eval":
+            plan.hub.append(key)
+        elif runner is not None and runner.reason:
+            plan.missing[key] = runner.reason
+        elif runner is not None and runner.by == "adapter":
+            plan.missing[key] = "needs your own licensed copy: put its answers into a score file (see `aggregate --scores`)"
+        elif runner is not None and runner.by == "lm_eval":
+            plan.missing[key] = "lm-eval can download it (--hub)" + (f"; no {parts[0].files[0]} in --data" if parts else "")
+        elif parts:
+            plan.missing[key] = f"no {parts[0].files[0]} in {data}" if data else "needs --data"
+        else:
+            form = "documents" if _judged(benchmark, key) else "items"
+            plan.missing[key] = (
+                f"no reader for its files: give it in the form `{form}` with --layout (see configs/ecdbench/local.yaml)"
+            )
+    return plan
+
+
+def _judged(benchmark: Benchmark, key: str) -> bool:
+    runner = benchmark.datasets[key].run
+    return runner is not None and runner.by == "judge"
+
+
+def address(spec: ModelSpec, endpoints: Mapping[str, str]) -> str | None:
+    """Where the model answers already: at the endpoint of its name, or the spec's own. Raises `UserError` for other names."""
+    for name in endpoints:
+        if name != spec.name:
+            raise UserError(f"endpoint for {name!r}: the model of this run is {spec.name!r}")
+    return endpoints.get(spec.name) or spec.endpoint.base_url
+
+
+@dataclass(frozen=True)
+class Examination:
+    """A model and the items that it is asked: `limit` of each dataset, drawn by `seed`; recorded under the name `model`.
+
+    `url` is where the model answers already (None: a server is started). `chat` puts questions into its chat template;
+    `tokenizer` is for a model without a checkpoint. `console` gets a line a dataset.
+    """
+
+    benchmark: Benchmark
+    spec: ModelSpec
+    model: str
+    limit: int
+    seed: int
+    chat: bool
+    tokenizer: str | None
+    url: str | None
+    console: Console
+
+    def ask(self, run: Run, plan: TaskPlan) -> tuple[list[Score], list[Dialogue]]:
+        """Scores of lm-eval's tasks, and summaries, which are also in summaries.jsonl.
+
+        Datasets that the run folder has with the same files are not asked again. Those that lm-eval cannot download are added
+        to `plan.missing`.
+        """
+        self._claim(run, plan)
+        with run.timed("ecdbench"), ExitStack() as servers:
+            scores: list[Score] = []
+            unfinished: list[tuple[str, Path]] = []
+            for key in (*plan.local, *plan.hub):
+                path = _scores_file(run, key, plan.local.get(key, []))
+                if path.is_file():
+                    scores += read_jsonl(path, Score, "scores", allow_empty=True)
+                else:
+                    unfinished.append((key, path))
+            datasets = [(key, path, self._read(plan.local.get(key, []))) for key, path in unfinished]
+            documents = []
+            for key, files in plan.summaries.items():
+                docs = [doc for _, part_docs in self._read(files) for doc in part_docs]
+                documents += sampled(key, docs, self.limit, self.seed)
+            url = servers.enter_context(_served(run, self.spec, self.url)) if datasets else self.url
+            summaries = []
+            if documents:  # first: chat is less than what lm-eval needs of a server
+                with Batch(self.spec, run.store.path, self.console, url) as batch:
+                    summaries = summarise(batch, documents, self.model)
+                write_jsonl(run.folder / "summaries.jsonl", summaries)
+            if datasets and url:
+                scores += self._ask_tasks(url, datasets, plan.missing)
+        return scores, summaries
+
+    def _claim(self, run: Run, plan: TaskPlan) -> None:
+        benchmark = {"name": self.benchmark.name, "sha256": digest(self.benchmark.model_dump(mode="json"))}
+        claimed = {
+            "benchmark": benchmark,
+            "model": identity(self.spec),
+            "as": self.model,
+            "limit": self.limit,
+            "seed": self.seed,
+            "chat_template": self.chat,
+            "lm_eval": version("lm_eval"),
+        }
+        run.claim("ecdbench", claimed)
+        if plan.summaries:
+            run.claim("summaries", {"prompts": load_pack(SUMMARY).fingerprint()})
+
+    def _read(self, files: Files) -> list[tuple[Part, list[Doc]]]:
+        parts = []
+        for part, paths in files:
+            docs, step = read_part(part, paths)
+            for reason, count in step.dropped.items():
+                self.console.print(Text(f"{paths[0].parent.name}: {count} left out: {reason}"), soft_wrap=True)
+            parts.append((part, docs))
+        return parts
+
+    def _ask_tasks(
+        self, url: str, datasets: list[tuple[str, Path, list[tuple[Part, list[Doc]]]]], missing: dict[str, str]
+    ) -> list[Score]:
+        """Ask dataset by dataset; the scores of each are written when it is finished."""
+        scores: list[Score] = []
+        spec = self.spec
+        source = self.tokenizer
+        if source is None and spec.checkpoint is not None:
+            source = resolve_checkpoint(spec.checkpoint, f"model {spec.name}: checkpoint")
+        context = spec.context_length or CONTEXT
+        lm = tasks.language_model(url, spec.served_name(), source, spec.api_key(), context, CONCURRENCY)
+        manager = tasks.load_manager()
+        for number, (key, path, parts) in enumerate(datasets, start=1):
+            started = time.perf_counter()
+            try:
+                loaded = tasks.local_tasks(manager, parts) if parts else tasks.hub_tasks(manager, self.benchmark.datasets[key])
+                asked = tasks.ask(self.benchmark, key, loaded, lm, self.model, self.limit, self.seed, self.chat)
+            except tasks.Unavailable as error:  # the others can still be asked
+                missing[key] = str(error)
+                continue
+            except tasks.Unanswered as error:
+                raise UserError(_lost(spec, url, key, error)) from None
+            path.parent.mkdir(exist_ok=True)
+            write_jsonl(path, asked.scores)
+            scores += asked.scores
+            what = asked.described(self.benchmark.datasets[key].label, time.perf_counter() - started)
+            self.console.print(Text(f"{number}/{len(datasets)} {what}"), soft_wrap=True)
+        return scores
+
+
+def _scores_file(run: Run, key: str, files: Files) -> Path:
+    """Where a dataset's scores go; other files of the same dataset have another name."""
+    parts = [[part.model_dump(), [sha256_file(path) for path in paths]] for part, paths in files]
+    return run.folder / "datasets" / f"{key}-{digest(parts, 8)}.jsonl"
+
+
+@contextmanager
+def _served(run: Run, spec: ModelSpec, url: str | None) -> Iterator[str]:
+    """Where the model answers: the address, or a server that is up while the block runs."""
+    if url:
+        yield url
+        return
+    from evalsuite.fdaef.completions import ALTERNATIVES
+
+    arguments = (*spec.serve.extra_args, "--max-logprobs", str(ALTERNATIVES))
+    with_alternatives = spec.model_copy(update={"serve": spec.serve.model_copy(update={"extra_args": arguments})})
+    with Servers(plan_servers([with_alternatives], run.logs)) as servers:
+        yield servers.endpoints[spec.name]
+
+
+def _lost(spec: ModelSpec, url: str, key: str, error: Exception) -> str:
+    what = str(error).replace(spec.api_key() or "\0", "…")[:300]
+    return (
+        f"{spec.name} at {url} did not answer {key} in a way that log-probabilities can be read from ({what}). It needs "
+        "POST /completions with `echo` and `logprobs`, as vLLM has it. What is done is kept: the same command goes on from here"
+    )
