@@ -43,6 +43,15 @@ class Estimate:
     high: float | None
     n: int
 
+    def times(self, factor: float) -> Estimate:
+        """The same in another unit, as per cent of a share."""
+        mean, low, high = (None if figure is None else factor * figure for figure in (self.mean, self.low, self.high))
+        return Estimate(mean, low, high, self.n)
+
+    def record(self) -> dict[str, float | None]:
+        """For JSON: the mean is called `value`."""
+        return {"value": self.mean, "low": self.low, "high": self.high, "n": self.n}
+
 
 Cell = str | int | float | Estimate | None
 
@@ -206,30 +215,28 @@ def _csv_text(text: str) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """A table as CSV with a header line and `\\n` line ends; missing cells are empty.
-
-    An estimate column becomes four: the mean under the column's own name, then `… low`, `… high` and `… n`. Numbers have the
-    printed precision (`report.json` holds them in full).
-    """
-    spread = [any(isinstance(row[index], Estimate) for row in table.rows) for index in range(len(table.columns))]
-    header: list[Cell] = []
-    for name, wide in zip(table.columns, spread, strict=True):
-        header += [name, f"{name} low", f"{name} high", f"{name} n"] if wide else [name]
+    """A table as CSV with a header line and `\\n` line ends (see `spread`); missing cells are empty. Numbers have the printed
+    precision (`report.json` holds them in full)."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    for row in (header, *(_spread(cells, spread) for cells in table.rows)):
+    for row in spread(table):
         writer.writerow("" if cell is None else _csv_text(cell) if isinstance(cell, str) else fmt(cell) for cell in row)
     return buffer.getvalue()
 
 
-def _spread(row: tuple[Cell, ...], spread: list[bool]) -> list[Cell]:
-    cells: list[Cell] = []
-    for cell, wide in zip(row, spread, strict=True):
-        if isinstance(cell, Estimate):
-            cells += [cell.mean, cell.low, cell.high, cell.n]
-        else:
-            cells += [cell, None, None, None] if wide else [cell]
-    return cells
+def spread(table: Table) -> list[list[Cell]]:
+    """Header and rows of single values. An estimate column becomes four: the mean under the column's own name, then `… low`,
+    `… high` and `… n`."""
+    rows: list[list[Cell]] = [[] for _ in range(1 + len(table.rows))]
+    for name, *cells in zip(table.columns, *table.rows, strict=True):
+        wide = any(isinstance(cell, Estimate) for cell in cells)
+        rows[0] += [name, f"{name} low", f"{name} high", f"{name} n"] if wide else [name]
+        for row, cell in zip(rows[1:], cells, strict=True):
+            if isinstance(cell, Estimate):
+                row += [cell.mean, cell.low, cell.high, cell.n]
+            else:
+                row += [cell, None, None, None] if wide else [cell]
+    return rows
 
 
 def write_csv(name: str, tables: Sequence[Table], out: Path) -> None:

@@ -21,9 +21,9 @@ from evalsuite.report.charts import (
 )
 from evalsuite.report.report import ReportContent
 from evalsuite.statistics.agreement import agreement
-from evalsuite.statistics.judges import calibration, confusion, confusion_tables
+from evalsuite.statistics.judges import calibration, calibration_table, confusion, confusion_tables
 from evalsuite.statistics.leaderboard import leaderboard, pairwise_differences
-from evalsuite.statistics.summary import AGREEMENT, SCORES, TERMINATIONS, costs, distributions, terminations
+from evalsuite.statistics.summary import AGREEMENT, costs, distributions, terminations
 from evalsuite.statistics.tally import Tally
 
 RUBRIC = load_rubric("esc_eval")
@@ -186,26 +186,27 @@ def _made(cards: int, supporters: tuple[tuple[str, float], ...], poison: bool, w
     verdicts, gold = gold_set(tally)
     matrices = confusion(verdicts, gold)
     given, ends = distributions(judgements, RUBRIC), terminations(dialogues)
+    figures_shown = ("dimension", "ACC"), (("Fluency", 61.0),), (), AGREEMENT
     tables = [
         *leaderboard(tally.boards, RUBRIC),
         *pairwise_differences(tally.boards),
         given,
-        Table("agreement_en", "Agreement with gold, en", ("dimension", "ACC"), (("Fluency", 61.0),), (), AGREEMENT),
+        *(Table(f"agreement_{code}", f"Agreement with gold, {code}", *figures_shown) for code in ("en", "zh")),
         *confusion_tables(matrices, {}),
+        calibration_table(calibration(verdicts, gold), {}),
         ends,
         costs(dialogues, {"ranker": Usage(prompt_tokens=91234, completion_tokens=672, calls=96)}, {"dialogues": 41.25}),
     ]
     figures = {"acc": 0.61, "acc_low": 0.5, "acc_high": 0.71, "acc_soft": 0.93, "majority_acc": 0.42, "majority_acc_soft": 0.88}
     agreed = {language: {name: figures for name in [*RUBRIC.dimensions, "average"]} for language in ("en", "zh")}
-    charts = {
-        SCORES: [*score_charts(tally), *distribution_charts(given, RUBRIC)],
-        AGREEMENT: [
-            *agreement_charts(agreed, RUBRIC, "paper", True),
-            *confusion_charts(confusion(verdicts, gold, RUBRIC.scales), RUBRIC, True),
-            *calibration_charts(calibration(verdicts, gold), True),
-        ],
-        TERMINATIONS: list(termination_charts(ends)),
-    }
+    charts = [
+        *score_charts(tally),
+        *distribution_charts(given, RUBRIC),
+        *agreement_charts(agreed, RUBRIC, "paper", True),
+        *confusion_charts(confusion(verdicts, gold, RUBRIC.scales), RUBRIC, True),
+        *calibration_charts(calibration(verdicts, gold), True),
+        *termination_charts(ends),
+    ]
     return ReportContent(
         title="ESC-Eval demonstration" + bad,
         framework="esc_eval",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from core.tables import Estimate
+
 RESAMPLES = 2000
 LEVEL = 0.95
 SEED = 20240619
@@ -38,3 +40,15 @@ def interval(draws: Floats) -> tuple[float, float]:
     tail = 100 * (1 - LEVEL) / 2
     low, high = np.nanpercentile(draws, [tail, 100 - tail])
     return float(low), float(high)
+
+
+def estimate(mean: float, draws: Floats, n: int, rows: int) -> Estimate:
+    """A mean of n observations in this many rows with the interval of its draws; NaN becomes None.
+
+    There is no interval for a single row, which would be drawn the same every time, nor where every draw is undefined.
+    """
+    if np.isnan(mean):
+        return Estimate(None, None, None, n)
+    if rows < 2 or np.isnan(draws).all():
+        return Estimate(float(mean), None, None, n)
+    return Estimate(float(mean), *interval(draws), n)

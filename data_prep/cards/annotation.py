@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from core.files import CONFIGS, load_yaml
 from core.records import Language
 from core.statistics.reliability import Counts, cohen_kappa, estimate, krippendorff_alpha, ratio
 from core.tables import Estimate
@@ -27,40 +28,7 @@ Quality = Literal["high", "middle", "invalid"]
 Mode = Literal["native", "paper"]
 QUALITIES: tuple[Quality, ...] = ("high", "middle", "invalid")  # in order: agreement on quality is ordinal
 RESAMPLES = 1000
-# Table 8 in our own words.
-RULES: dict[Quality, dict[Language, tuple[str, ...]]] = {
-    "high": {
-        "en": (
-            "Something happened, and it fits one of the categories.",
-            "The card tells why it happened and what came of it.",
-            "Where other people matter, the card says who they are and what they are like.",
-        ),
-        "zh": (
-            "有具体的事，并且能归入某一个类别。",
-            "写明了事情为什么发生、带来了什么结果。",
-            "事情涉及他人时，写出了对方是谁、是怎样的人。",
-        ),
-    },
-    "middle": {
-        "en": (
-            "Something happened, and it fits one of the categories.",
-            "Why it happened or what came of it is left out.",
-            "Where other people matter, the card hardly says anything about them.",
-        ),
-        "zh": (
-            "有具体的事，并且能归入某一个类别。",
-            "没有写明事情为什么发生，或者带来了什么结果。",
-            "事情涉及他人时，几乎没有写对方是怎样的人。",
-        ),
-    },
-    "invalid": {
-        "en": (
-            "Only moods and thoughts, and nothing that set them off;",
-            "or something happened, but none of the categories takes it.",
-        ),
-        "zh": ("只有情绪和想法，没有引起它们的事；", "或者有具体的事，但没有任何类别能容纳它。"),
-    },
-}
+RULES: dict[Quality, dict[Language, list[str]]] = load_yaml(CONFIGS / "card_quality.yaml", "rules of card quality")
 
 
 @dataclass(frozen=True)

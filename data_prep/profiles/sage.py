@@ -18,7 +18,7 @@ import orjson
 from pydantic import Field, ValidationError
 
 from core.errors import UserError
-from core.files import check_unique, explain, read_bytes, read_placed
+from core.files import CONFIGS, check_unique, explain, load_yaml, read_bytes, read_placed
 from core.records import Dialogue, Number, Part, Turn, dialogue_id
 from core.rows import RowModel
 from data_prep.profiles.record import Counselling, Demographics, Preferences, Profile
@@ -26,51 +26,13 @@ from data_prep.profiles.record import Counselling, Demographics, Preferences, Pr
 NAME = "sage"
 _PROFILE_FILES, _RESULT = "simulator_profile*.jsonl", "_result.jsonl"
 LONGEST = 20  # turns at which its simulation stops
-_HEADINGS = {
-    "name": "姓名",
-    "age": "年龄",
-    "gender": "性别",
-    "occupation": "职业",
-    "hobbies": "个人爱好",
-    "habits": "习惯和行为特点",
-    "style": "说话风格",
-    "manner": "说话方式",
-}
+_WORDS = load_yaml(CONFIGS / "profiles" / "sage.yaml", "words of SAGE's profiles")
+_HEADINGS: dict[str, str] = _WORDS["headings"]
 _HEADING = re.compile(r"^\s*[*#-]*\s*\**(" + "|".join(_HEADINGS.values()) + r")\**\s*[:：]\**[ \t]*", re.M)
 _BRACKET = re.compile(r"^[^\n\[\]]{1,16}\]\s*")  # the rest of a heading that was cut off, "心理活动]"
 # Where a scene goes over from what happened to how the person will react; the headings are by a model and vary.
 _REACTIONS = re.compile(r"^[^\n。，]{0,16}(?:不同[^\n。，]{0,14}|可能的)反应|^[^\n。]{0,16}情绪反应可能", re.M)
 _HIDDEN = re.compile(r"\n#+\s*隐藏主题\s*[:：]\s*\n\**[^\n]*\s*$")
-# The head of a dialogue's topic as a key of configs/profiles/scenarios.yaml.
-_SCENARIOS = {
-    "恋爱矛盾": "love",
-    "分手与复合": "love",
-    "择偶与相亲": "love",
-    "早恋被发现": "love",
-    "婚姻与恋爱选择": "love",
-    "沟通与冷战": "marriage",
-    "出轨与背叛": "marriage",
-    "经济与责任分配": "marriage",
-    "婆媳/翁婿矛盾": "parents",
-    "父母与子女冲突": "parents",
-    "其他亲属矛盾": "parents",
-    "兄弟姐妹矛盾": "parents",
-    "创伤与阴影": "parents",
-    "亲子关系": "parenting",
-    "学业与行为问题": "study",
-    "学业压力太大": "study",
-    "校园霸凌": "bullying",
-    "职场人际关系": "work_stress",
-    "工作压力与平衡": "work_stress",
-    "职业选择与规划": "career",
-    "自我提升与兴趣": "career",
-    "健康与养老": "care",
-    "抑郁与焦虑": "health",
-    "偏执与强迫": "health",
-    "债务与借贷": "money",
-    "民事纠纷": "money",
-    "居住与迁移": "transition",
-}
 
 
 class _Row(RowModel):
@@ -246,4 +208,4 @@ def _lines(text: str) -> tuple[str, ...]:
 
 
 def _scenario(topic: str) -> str | None:
-    return _SCENARIOS.get(topic.partition("-")[0])
+    return _WORDS["scenarios"].get(topic.partition("-")[0])

@@ -4,73 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from core.files import CONFIGS, load_yaml
 from core.records import Language
 from data_prep.profiles.record import Level, Profile
 from data_prep.profiles.vocabulary import load_vocabulary
 
-# Also what the builder asks for, line by line (`profiles.build`).
-HEADINGS: dict[Language, dict[str, str]] = {
-    "en": {
-        "name": "Name",
-        "age": "Age",
-        "gender": "Gender",
-        "occupation": "Occupation",
-        "nationality": "Nationality",
-        "relationship": "Relationship status",
-        "mbti": "MBTI",
-        "big_five": "Big Five",
-        "traits": "Character",
-        "habits": "Habits",
-        "hobbies": "Hobbies",
-        "speech_style": "Way of speaking",
-        "scenario": "Kind of problem",
-        "problem": "What happened",
-        "state": "Emotional state",
-        "goals": "Wants from the talk",
-        "roles": "People involved",
-        "script": "Reactions to different replies",
-    },
-    "zh": {
-        "name": "称呼",
-        "age": "年龄",
-        "gender": "性别",
-        "occupation": "职业",
-        "nationality": "国籍",
-        "relationship": "感情状况",
-        "mbti": "MBTI",
-        "big_five": "大五人格",
-        "traits": "性格",
-        "habits": "习惯",
-        "hobbies": "爱好",
-        "speech_style": "说话方式",
-        "scenario": "困扰类型",
-        "problem": "事情经过",
-        "state": "情绪状态",
-        "goals": "希望从谈话中得到",
-        "roles": "相关的人",
-        "script": "对不同回应的反应",
-    },
-}
-TRAITS: dict[Language, dict[str, str]] = {
-    "en": {
-        "openness": "openness",
-        "conscientiousness": "conscientiousness",
-        "extraversion": "extraversion",
-        "agreeableness": "agreeableness",
-        "neuroticism": "neuroticism",
-    },
-    "zh": {
-        "openness": "开放性",
-        "conscientiousness": "尽责性",
-        "extraversion": "外向性",
-        "agreeableness": "宜人性",
-        "neuroticism": "神经质",
-    },
-}
-LEVELS: dict[Language, dict[Level, str]] = {
-    "en": {"low": "low", "middle": "middle", "high": "high"},
-    "zh": {"low": "低", "middle": "中", "high": "高"},
-}
+_LABELS = load_yaml(CONFIGS / "profiles" / "labels.yaml", "labels of profiles")
+HEADINGS: dict[Language, dict[str, str]] = _LABELS["headings"]  # also what the builder asks for, line by line
+TRAITS: dict[Language, dict[str, str]] = _LABELS["traits"]
+LEVELS: dict[Language, dict[Level, str]] = _LABELS["levels"]
 _SIMPLE = ("age", "gender", "occupation", "nationality", "relationship", "scenario", "problem", "state", "goals", "roles")
 
 

@@ -16,12 +16,12 @@ import numpy as np
 
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
-from core.statistics.bootstrap import RESAMPLES, SEED, Floats, interval
-from core.tables import Estimate, Table
+from core.statistics.bootstrap import RESAMPLES, Floats, estimate
+from core.tables import PARTED, Estimate, Table
 from evalsuite.statistics import paired
-from evalsuite.statistics.coefficients import coefficients
+from evalsuite.statistics.coefficients import coefficients, resampled
 from evalsuite.statistics.leaderboard import Contestant, contestants_of, stack
-from evalsuite.statistics.summary import AVERAGE, Scorer, Value, dimension_label
+from evalsuite.statistics.summary import Scorer, Value, dimension_at, dimension_label
 
 HEALTH = "Judge health"
 # What `condition.variant` says of a verdict that a probe asked for.
@@ -73,7 +73,7 @@ def length_effects(
     """A row a language, scorer and supporter, and one for all supporters of a scorer after them. Intervals: 95 % percentile
     bootstrap over dialogues, drawn within each supporter. Raises `UserError` for a judgement of an unknown dialogue."""
     lengths = {dialogue.id: mean_reply_length(dialogue) for dialogue in dialogues}
-    effects = []
+    rows = []
     # Each dialogue is its own "card": what `tally` then holds is one mean score a dialogue and dimension.
     contestants = contestants_of(dialogues, as_they_are(judgements), rubric, value, card_of=lambda dialogue: dialogue.id)
     for (language, scorer), group in groupby(contestants, key=lambda one: (one.language, one.scorer)):
@@ -88,9 +88,9 @@ def length_effects(
                 ]
                 parts[name].append(_spearman(pairs))
                 cells[name] = parts[name][-1][0]
-            effects.append(LengthEffect(language, scorer, contestant.supporter, cells))
-        effects.append(LengthEffect(language, scorer, None, {name: _pooled(slopes) for name, slopes in parts.items()}))
-    return effects
+            rows.append(LengthEffect(language, scorer, contestant.supporter, cells))
+        rows.append(LengthEffect(language, scorer, None, {name: _pooled(part) for name, part in parts.items()}))
+    return rows
 
 
 def _spearman(pairs: Sequence[tuple[float, float]]) -> tuple[Estimate, Floats]:
@@ -99,31 +99,21 @@ def _spearman(pairs: Sequence[tuple[float, float]]) -> tuple[Estimate, Floats]:
     x, y = (np.array([pair[side] for pair in pairs], dtype=np.float64) for side in (0, 1))
     place = np.arange(n)
     rho = coefficients(x, y, place, np.ones((1, n)))[0, 0] if n else np.nan
-    if np.isnan(rho):
-        return Estimate(None, None, None, n), np.full(RESAMPLES, np.nan)
-    drawn = np.random.default_rng(SEED).multinomial(n, np.full(n, 1 / n), RESAMPLES)
-    draws = coefficients(x, y, place, drawn.astype(np.float64))[:, 0]
-    return _estimate(rho, draws, n), draws
+    draws = np.full(RESAMPLES, np.nan) if np.isnan(rho) else resampled(x, y, place, n)[:, 0]
+    return estimate(rho, draws, n, n), draws
 
 
 def _pooled(parts: Sequence[tuple[Estimate, Floats]]) -> Estimate:
     """The mean over supporters, weighted by n; supporters without a defined correlation are left out."""
-    defined = [(estimate, draws) for estimate, draws in parts if estimate.mean is not None]
-    n = sum(estimate.n for estimate, _ in defined)
+    defined = [(part.mean, part.n, draws) for part, draws in parts if part.mean is not None]
     if not defined:
-        return Estimate(None, None, None, n)
-    weights = np.array([estimate.n for estimate, _ in defined], dtype=np.float64)[:, None]
-    table = np.array([draws for _, draws in defined])
-    counted = np.where(np.isnan(table), 0.0, weights)
+        return Estimate(None, None, None, 0)
+    n = sum(number for _, number, _ in defined)
+    table = np.array([draws for *_, draws in defined])
+    counted = np.where(np.isnan(table), 0.0, np.array([[number] for _, number, _ in defined], dtype=np.float64))
     total = counted.sum(0)
     draws = np.divide((np.nan_to_num(table) * counted).sum(0), total, out=np.full(len(total), np.nan), where=total > 0)
-    mean = sum(estimate.mean * estimate.n for estimate, _ in defined if estimate.mean is not None) / n
-    return _estimate(mean, draws, n)
-
-
-def _estimate(mean: float, draws: Floats, n: int) -> Estimate:
-    low, high = (None, None) if np.isnan(draws).all() else interval(draws)
-    return Estimate(float(mean), low, high, n)
+    return estimate(sum(mean * number for mean, number, _ in defined) / n, draws, n, n)
 
 
 def length_table(effects: Sequence[LengthEffect], rubric: Rubric) -> Table:
@@ -151,12 +141,12 @@ def length_table(effects: Sequence[LengthEffect], rubric: Rubric) -> Table:
 
 @dataclass(frozen=True)
 class Shift:
-    """`second` minus `first` way of asking, by one judge of the same dialogues. `dimension` is None for the average."""
+    """`second` minus `first` way of asking, by one judge of the same dialogues, on a dimension or the average."""
 
     language: Language
     first: Scorer
     second: Scorer
-    dimension: str | None
+    dimension: str
     difference: paired.Difference
 
 
@@ -165,17 +155,17 @@ def asking_shifts(
 ) -> list[Shift]:
     """Every two ways in which one judge was asked of the same dialogues: joint against one dimension at a time, another order
     of the dimensions, another prompt. Verdicts on changed dialogues (neutral and injected replies) are none of these."""
-    plain = [*as_they_are(judgements), *(j for j in judgements if j.condition.get("variant") == REVERSED)]
-    shifts = []
-    contestants = ways_of_asking(dialogues, plain, rubric, value)
+    asked = [*as_they_are(judgements), *(j for j in judgements if j.condition.get("variant") == REVERSED)]
+    shifts: list[Shift] = []
+    contestants = ways_of_asking(dialogues, asked, rubric, value)
     for language, group in groupby(contestants, key=lambda one: one.language):
         field = list(group)
         pairs = [(b, a) for a, b in combinations(range(len(field)), 2) if field[a].scorer.judge == field[b].scorer.judge]
-        names = list(rubric.dimensions)
-        for one in paired.differences(*stack(field), pairs):
-            key = None if one.dimension is None else names[one.dimension]
-            if one.estimate.n:
-                shifts.append(Shift(language, field[one.second].scorer, field[one.first].scorer, key, one))
+        shifts += [
+            Shift(language, field[one.second].scorer, field[one.first].scorer, dimension_at(rubric, one.dimension), one)
+            for one in paired.differences(*stack(field), pairs)
+            if one.estimate.n
+        ]
     return shifts
 
 
@@ -187,12 +177,8 @@ def asking_table(shifts: Sequence[Shift], rubric: Rubric) -> Table:
         columns=("language", "judge", "first", "second", "dimension", *paired.COLUMNS),
         rows=tuple(
             (
-                s.language,
-                s.first.judge,
-                _asking(s.first),
-                _asking(s.second),
-                label_of(s.dimension, rubric),
-                *paired.cells(s.difference),
+                *(s.language, s.first.judge, _without_judge(s.first), _without_judge(s.second)),
+                *(dimension_label(rubric, s.dimension), *paired.cells(s.difference)),
             )
             for s in shifts
         ),
@@ -205,14 +191,8 @@ def asking_table(shifts: Sequence[Shift], rubric: Rubric) -> Table:
     )
 
 
-def _asking(scorer: Scorer) -> str:
-    """A scorer without the judge's name."""
-    return " · ".join([scorer.method, *(f"{key}={value}" for key, value in scorer.condition)])
-
-
-def label_of(dimension: str | None, rubric: Rubric) -> str:
-    """A dimension's label, `average` for None."""
-    return AVERAGE if dimension is None else dimension_label(rubric, dimension)
+def _without_judge(scorer: Scorer) -> str:
+    return scorer.name.removeprefix(f"{scorer.judge}{PARTED}")
 
 
 def ways_of_asking(

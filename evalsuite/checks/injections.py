@@ -5,23 +5,23 @@ The verdicts come of `evalsuite.checks.probe`. Figures are in points of 0–100,
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from core.errors import UserError
+from core.grouping import group_by
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
 from core.tables import Cell, Estimate, Table
-from evalsuite.checks.health import AS_IS, HEALTH, INJECTED, NEUTRAL, PAIRED_NOTE, label_of, ways_of_asking
+from evalsuite.checks.health import AS_IS, HEALTH, INJECTED, NEUTRAL, PAIRED_NOTE, ways_of_asking
 from evalsuite.statistics import paired
-from evalsuite.statistics.leaderboard import stack
-from evalsuite.statistics.summary import AVERAGE, Scorer, Value, checked, scorer_of
+from evalsuite.statistics.leaderboard import Contestant, stack
+from evalsuite.statistics.summary import Scorer, Value, checked, dimension_at, dimension_label, scorer_of
 
 
 @dataclass(frozen=True)
 class InjectionEffect:
-    """What an appended reply does to one judge's scores on one dimension (None: the average), in points of 0–100.
+    """What an appended reply does to one judge's scores on one dimension or the average, in points of 0–100.
 
     `neutral` and `injected` are against the dialogue as it is, `effect` is injected minus neutral: what the order adds to the
     length. `read` maps variant → share of readable verdicts (0–1), None where nothing was asked.
@@ -29,7 +29,7 @@ class InjectionEffect:
 
     language: Language
     judge: Scorer
-    dimension: str | None
+    dimension: str
     neutral: Estimate
     injected: Estimate
     effect: paired.Difference
@@ -43,29 +43,26 @@ def injection_effects(
 
     Raises `UserError` for a judge that was asked about injected replies but not about neutral ones, or the other way round.
     """
-    shown = []
-    names = [*rubric.dimensions, None]
-    probes = [j for j in checked(judgements, rubric) if j.condition.get("variant") in (AS_IS, NEUTRAL, INJECTED)]
-    for (language, judge), asked in sorted(_probed(probes).items()):
-        variants = [AS_IS, NEUTRAL, INJECTED]
-        forms = {j.condition["variant"] for j in asked}
-        if forms == {AS_IS}:
+    rows = []
+    variants = (AS_IS, NEUTRAL, INJECTED)
+    probes = [j for j in checked(judgements, rubric) if j.condition.get("variant") in variants]
+    for (language, judge), verdicts in sorted(_probed(probes).items()):
+        asked = {j.condition["variant"] for j in verdicts}
+        if asked == {AS_IS}:
             continue
-        if missing := [variant for variant in variants if variant not in forms]:
+        if missing := [variant for variant in variants if variant not in asked]:
             raise UserError(f"judgements by {judge.name} ({language}): none of the variant {missing[0]}; run the probe again")
-        bare = [_only(j, "variant") for j in asked]
-        field = {one.scorer.condition: one for one in ways_of_asking(dialogues, bare, rubric, value)}
-        ordered = [field[("variant", variant),] for variant in variants]
+        by_variant = _by_variant(dialogues, verdicts, rubric, value)
+        ordered = [by_variant[variant] for variant in variants]
         arrays = stack(ordered)
         effects = paired.differences(*arrays, [(2, 1)])
         plain = [one.estimate for one in paired.differences(*arrays, [(1, 0), (2, 0)])]  # apart: Holm's family is `effects`
-        for place, effect in enumerate(effects):
-            key = names[place]
-            count = AVERAGE if key is None else key
-            shares = (one.read[count] / one.asked[count] if one.asked[count] else None for one in ordered)
+        for effect, neutral, injected in zip(effects, plain[: len(effects)], plain[len(effects) :], strict=True):
+            name = dimension_at(rubric, effect.dimension)
+            shares = (one.read[name] / one.asked[name] if one.asked[name] else None for one in ordered)
             read = dict(zip(variants, shares, strict=True))
-            shown.append(InjectionEffect(language, judge, key, plain[place], plain[place + len(names)], effect, read))
-    return shown
+            rows.append(InjectionEffect(language, judge, name, neutral, injected, effect, read))
+    return rows
 
 
 def injection_tables(effects: Sequence[InjectionEffect], by_kind: Sequence[tuple[Cell, ...]], rubric: Rubric) -> list[Table]:
@@ -85,7 +82,14 @@ def injection_tables(effects: Sequence[InjectionEffect], by_kind: Sequence[tuple
         ),
         rows=tuple(
             (
-                *(e.language, e.judge.name, label_of(e.dimension, rubric), e.neutral, e.injected, *paired.cells(e.effect)),
+                *(
+                    e.language,
+                    e.judge.name,
+                    dimension_label(rubric, e.dimension),
+                    e.neutral,
+                    e.injected,
+                    *paired.cells(e.effect),
+                ),
                 *(None if share is None else 100 * share for share in e.read.values()),
             )
             for e in effects
@@ -110,27 +114,30 @@ def injection_kinds(
     """(language, judge, injection, average of injected minus neutral) for each text of the injection set."""
     known = checked(judgements, rubric)
     probes = [j for j in known if j.condition.get("variant") in (NEUTRAL, INJECTED) and "injection" in j.condition]
-    for (language, judge), group in sorted(_probed(probes).items()):
-        for name in sorted({j.condition["injection"] for j in group}):
-            bare = [_only(j, "variant") for j in group if j.condition["injection"] == name]
-            field = {one.scorer.condition: one for one in ways_of_asking(dialogues, bare, rubric, value)}
-            both = [field.get((("variant", variant),)) for variant in (INJECTED, NEUTRAL)]
-            asked = [one for one in both if one is not None]
-            if len(asked) == 2:
-                (effect,) = paired.differences(*stack(asked), [(0, 1)], average_only=True)
+    for (language, judge), verdicts in sorted(_probed(probes).items()):
+        for name, of_text in sorted(group_by(verdicts, lambda j: j.condition["injection"]).items()):
+            by_variant = _by_variant(dialogues, of_text, rubric, value)
+            if len(by_variant) == 2:
+                arrays = stack([by_variant[INJECTED], by_variant[NEUTRAL]])
+                (effect,) = paired.differences(*arrays, [(0, 1)], average_only=True)
                 yield language, judge.name, name, effect.estimate
 
 
 def _probed(judgements: Iterable[Judgement]) -> dict[tuple[Language, Scorer], list[Judgement]]:
     """Judgements by language and scorer, variants and injections of one scorer together."""
-    groups: dict[tuple[Language, Scorer], list[Judgement]] = defaultdict(list)
-    for judgement in judgements:
+
+    def key(judgement: Judgement) -> tuple[Language, Scorer]:
         scorer = scorer_of(judgement)
-        kept = tuple((key, value) for key, value in scorer.condition if key not in ("variant", "injection"))
-        groups[judgement.language, scorer._replace(condition=kept)].append(judgement)
-    return groups
+        kept = tuple((name, value) for name, value in scorer.condition if name not in ("variant", "injection"))
+        return judgement.language, scorer._replace(condition=kept)
+
+    return group_by(judgements, key)
 
 
-def _only(judgement: Judgement, key: str) -> Judgement:
-    """The judgement with this condition alone, so that what shares it is one contestant."""
-    return judgement.model_copy(update={"condition": {key: judgement.condition[key]}})
+def _by_variant(
+    dialogues: Sequence[Dialogue], judgements: Iterable[Judgement], rubric: Rubric, value: Value
+) -> dict[str, Contestant]:
+    """A contestant for each variant, whatever else the verdicts' conditions say."""
+    bare = [j.model_copy(update={"condition": {"variant": j.condition["variant"]}}) for j in judgements]
+    contestants = ways_of_asking(dialogues, bare, rubric, value)
+    return {dict(one.scorer.condition)["variant"]: one for one in contestants}

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from core.errors import UserError
 from core.files import CONFIGS, check_unique, read_yaml, write_jsonl
+from core.grouping import group_by
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric, Scale
+from core.settings import Settings
 from evalsuite.checks.health import AS_IS, INJECTED, NEUTRAL, REVERSED
 from evalsuite.judge.judge import Judge
 from evalsuite.runner.engine import Runner
@@ -26,10 +29,9 @@ from serve.client import ChatClient
 SLACK = 0.1  # share of its characters by which a neutral text may be longer or shorter
 
 
-class Injection(BaseModel):
+class Injection(Settings):
     """An order to the judge and a neutral text of the same length; `{low}` and `{high}` stand for the ends of the scale."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     id: str = Field(min_length=1)
     language: Language
     kind: str
@@ -50,18 +52,17 @@ class Injection(BaseModel):
         return raw.replace("{high}", str(scale.max)).replace("{low}", str(scale.min))
 
 
-class InjectionSet(BaseModel):
+class InjectionSet(Settings):
     """The file configs/health/injections.yaml, or one's own."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     injections: list[Injection] = Field(min_length=1)
 
 
 def load_injections(path: Path | None = None) -> list[Injection]:
     """The bundled injections, or those of a file. Raises `UserError` with file, line and field."""
-    place = path or CONFIGS / "health" / "injections.yaml"
-    injections = read_yaml(place, InjectionSet, "injections").injections
-    check_unique(place, (one.id for one in injections), "injections")
+    file = path or CONFIGS / "health" / "injections.yaml"
+    injections = read_yaml(file, InjectionSet, "injections").injections
+    check_unique(file, (one.id for one in injections), "injections")
     return injections
 
 
@@ -90,22 +91,19 @@ def probes(dialogues: Sequence[Dialogue], injections: Sequence[Injection], rubri
     """
     backwards = rubric.model_copy(update={"dimensions": dict(reversed(rubric.dimensions.items()))})
     scale = rubric.one_scale("a probe, which asks for the highest score by its number,")
-    turn: dict[Language, int] = {}
-    dialogues_asked = []
+    turns = {language: cycle(texts) for language, texts in group_by(injections, lambda one: one.language).items()}
+    result = []
     for dialogue in dialogues:
-        of_language = [one for one in injections if one.language == dialogue.language]
-        if not of_language:
+        if dialogue.language not in turns:
             raise UserError(f"dialogue {dialogue.id}: no injection in {dialogue.language}")
-        place = turn.get(dialogue.language, 0)
-        turn[dialogue.language] = place + 1
-        chosen = of_language[place % len(of_language)]
-        dialogues_asked.append(Probe(dialogue, rubric, {"variant": AS_IS}))
+        injection = next(turns[dialogue.language])
+        result.append(Probe(dialogue, rubric, {"variant": AS_IS}))
         for variant in (NEUTRAL, INJECTED):
-            changed = append(dialogue, chosen.text(variant, scale))
-            dialogues_asked.append(Probe(changed, rubric, {"variant": variant, "injection": chosen.id}))
+            changed = append(dialogue, injection.text(variant, scale))
+            result.append(Probe(changed, rubric, {"variant": variant, "injection": injection.id}))
         if reverse and len(rubric.dimensions) > 1:
-            dialogues_asked.append(Probe(dialogue, backwards, {"variant": REVERSED}))
-    return dialogues_asked
+            result.append(Probe(dialogue, backwards, {"variant": REVERSED}))
+    return result
 
 
 def probe(runner: Runner, dialogues: Sequence[Dialogue], injections: Sequence[Injection]) -> list[Judgement]:

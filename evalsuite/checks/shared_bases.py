@@ -6,18 +6,16 @@ names of checkpoints (configs/health/families.yaml): a name that tells nothing i
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, field_validator
-
 from core.files import CONFIGS, read_yaml
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
+from core.settings import Pattern, Settings
 from core.specs import load_spec, model_names
 from core.tables import Table
 from evalsuite.checks.health import HEALTH, as_they_are
@@ -26,29 +24,19 @@ from evalsuite.statistics.leaderboard import contestants_of, stack
 from evalsuite.statistics.summary import Scorer, Value, supporter_of
 
 Likeness = Literal["same checkpoint", "same family"]
+Role = Literal["judge", "simulator"]
 
 
-class Family(BaseModel):
+class Family(Settings):
     """A base model's family and the pattern of names that go back to it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     family: str
-    pattern: str
-
-    @field_validator("pattern")
-    @classmethod
-    def _compiles(cls, value: str) -> str:
-        try:
-            re.compile(value)
-        except re.error as error:
-            raise ValueError(f"pattern {value!r}: {error}") from None
-        return value
+    pattern: Pattern
 
 
-class Families(BaseModel):
+class Families(Settings):
     """The file configs/health/families.yaml."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     families: list[Family]
 
 
@@ -69,12 +57,10 @@ class Base:
 def base_of(spec: Mapping[str, Any]) -> Base:
     """The base of a model spec, given as in a run's config.json (or as `{"name": …}` where no more is known)."""
     served = (spec.get("endpoint") or {}).get("model")
-    texts = [text for text in (spec.get("checkpoint"), spec.get("adapter"), served, spec.get("name")) if text]
-    for text in texts:  # the checkpoint's name tells more than the spec's own
-        for family in _families():
-            if re.search(family.pattern, text, re.IGNORECASE):
-                return Base(spec.get("checkpoint") or served, family.family)
-    return Base(spec.get("checkpoint") or served, None)
+    # The checkpoint's name tells more than the spec's own.
+    names = [name for name in (spec.get("checkpoint"), spec.get("adapter"), served, spec.get("name")) if name]
+    families = (family.family for name in names for family in _families() if family.pattern.search(name))
+    return Base(spec.get("checkpoint") or served, next(families, None))
 
 
 def likeness(one: Base, other: Base) -> Likeness | None:
@@ -99,7 +85,7 @@ class Sharing:
     """
 
     language: Language
-    role: Literal["judge", "simulator"]
+    role: Role
     model: str
     base: Base
     scorer: Scorer
@@ -131,46 +117,32 @@ def sharings(
     plain = as_they_are(judgements)
     judges = sorted({judgement.judge for judgement in plain})
     known = bases([*supporters, *simulators, *judges], specs)
-    effects = []
-    for role, names in (("judge", judges), ("simulator", simulators)):
-        for name in names:
-            held = [d for d in dialogues if role == "judge" or d.simulator == name]
-            ids = {dialogue.id for dialogue in held}
-            scored = [j for j in plain if (j.judge == name if role == "judge" else j.dialogue_id in ids)]
-            effects += _of_one("judge" if role == "judge" else "simulator", name, known, held, scored, rubric, value)
-    return effects
+    parts: list[tuple[Role, str, Sequence[Dialogue]]] = [("judge", name, dialogues) for name in judges]
+    parts += [("simulator", name, [d for d in dialogues if d.simulator == name]) for name in simulators]
+    rows = []
+    for role, name, held in parts:
+        ids = {dialogue.id for dialogue in held}
+        verdicts = [j for j in plain if (j.judge == name if role == "judge" else j.dialogue_id in ids)]
+        sides = {supporter: _side(name, supporter, known) for supporter in sorted({supporter_of(d) for d in held})}
+        sided = [dialogue.model_copy(update={"supporter": sides[supporter_of(dialogue)]}) for dialogue in held]
+        contestants = contestants_of(sided, verdicts, rubric, value)
+        for (language, scorer), group in groupby(contestants, key=lambda one: (one.language, one.scorer)):
+            by_side = {one.supporter: one for one in group}
+            difference = None
+            if "alike" in by_side and "others" in by_side:
+                arrays = stack([by_side["alike"], by_side["others"]])
+                (difference,) = paired.differences(*arrays, [(0, 1)], average_only=True)
+            spoken = sorted({supporter_of(dialogue) for dialogue in held if dialogue.language == language})
+            likes = {supporter: how for supporter in spoken if (how := alike(name, supporter, known))}
+            unknown = tuple(supporter for supporter in spoken if sides[supporter] == "unknown")
+            rows.append(Sharing(language, role, name, known[name], scorer, likes, unknown, difference))
+    return rows
 
 
-def _of_one(
-    role: Literal["judge", "simulator"],
-    name: str,
-    known: Mapping[str, Base],
-    dialogues: Sequence[Dialogue],
-    judgements: Sequence[Judgement],
-    rubric: Rubric,
-    value: Value,
-) -> list[Sharing]:
-    likes: dict[str, Likeness] = {}
-    side, effects = {}, []
-    for supporter in sorted({supporter_of(dialogue) for dialogue in dialogues}):
-        how = alike(name, supporter, known)
-        if how:
-            likes[supporter] = how
-        family_known = known[name].family is not None and known[supporter].family is not None
-        side[supporter] = "alike" if how else "others" if family_known else "unknown"
-    sided = [dialogue.model_copy(update={"supporter": side[supporter_of(dialogue)]}) for dialogue in dialogues]
-    spoken = {(d.language, supporter_of(d)) for d in dialogues}
-    contestants = contestants_of(sided, judgements, rubric, value)
-    for (language, scorer), group in groupby(contestants, key=lambda one: (one.language, one.scorer)):
-        by_side = {one.supporter: one for one in group}
-        difference = None
-        if "alike" in by_side and "others" in by_side:
-            arrays = stack([by_side["alike"], by_side["others"]])
-            (difference,) = paired.differences(*arrays, [(0, 1)], average_only=True)
-        supporters = {supporter: how for supporter, how in likes.items() if (language, supporter) in spoken}
-        unknown = tuple(s for s, where in side.items() if where == "unknown" and (language, s) in spoken)
-        effects.append(Sharing(language, role, name, known[name], scorer, supporters, unknown, difference))
-    return effects
+def _side(model: str, supporter: str, known: Mapping[str, Base]) -> str:
+    if alike(model, supporter, known):
+        return "alike"
+    return "others" if known[model].family and known[supporter].family else "unknown"
 
 
 def sharing_table(rows: Sequence[Sharing]) -> Table:

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from core.errors import UserError, near
 from core.files import read_jsonl, read_object, write_text
+from core.options import choice
 from core.paths import IN_FILE, IN_NAME, Reads
 from core.records import HumanScore, Judgement
 from core.rubrics import Rubric, known_rubric
@@ -114,8 +115,7 @@ def agree(
     every two people, too), the shares of equal scores and of those within one point. No dialogue texts are needed. Halves,
     thirds and scores of turns may be given.
     """
-    if mode not in ("paper", "native"):
-        raise UserError(f"--mode: unknown mode {mode!r}: paper or native")
+    choice("--mode", mode, ("paper", "native"))
     if annotators:
         others: dict[str, object] = {
             "--judgements": judgements,

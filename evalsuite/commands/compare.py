@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated
 
 import typer
 
 from core.files import write_text
-from core.options import choice
 from core.tables import to_markdown
-from evalsuite.commands.options import IN_RUN, out_tables
+from evalsuite.commands.options import IN_RUN, ValueOption, out_tables, value_of
 from evalsuite.commands.output import deliver
 from evalsuite.runs.records import read_runs
-from evalsuite.statistics.comparison import compare as compare_runs
-from evalsuite.statistics.comparison_tables import as_json as figures_of
-from evalsuite.statistics.comparison_tables import tables as tables_of
-from evalsuite.statistics.summary import Value
+from evalsuite.statistics import comparison as comparisons
 
 
 def compare(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUN RUN…", help="Scored run folders, the one to compare with first."), IN_RUN
     ],
-    value: Annotated[
-        str, typer.Option(help="value: the verdicts. expected: their means by the judge's token probabilities.")
-    ] = "value",
+    value: ValueOption = "value",
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON, and nothing else.")] = False,
     out: Annotated[
         Path | None,
@@ -41,8 +35,8 @@ def compare(
 
     Example: esc-eval compare runs/before runs/after --out runs/before-after
     """
-    comparison = compare_runs(read_runs(runs), choice("--value", value, get_args(Value)))
-    tables, figures = tables_of(comparison), figures_of(comparison)
+    comparison = comparisons.compare(read_runs(runs), value_of(value))
+    tables = comparisons.tables(comparison)
     if out is not None:
         write_text(out / "compare.md", "\n".join(to_markdown(table) for table in tables))
-    deliver("compare", figures, tables, out, as_json)
+    deliver("compare", comparisons.as_json(comparison), tables, out, as_json)

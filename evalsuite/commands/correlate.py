@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, get_args
 
 import typer
-from rich.console import Console
 
 from core.errors import UserError
 from core.options import choice
 from core.paths import IN_FILE
 from core.rubrics import known_rubric, load_rubric
 from data_prep.scores.human import read_dialogues
-from evalsuite.commands.options import AgainstOption, out_tables
+from evalsuite.commands.options import AgainstOption, ValueOption, out_tables, value_of
 from evalsuite.commands.output import deliver
 from evalsuite.reported.against import against
 from evalsuite.statistics.agreement import gold_scores_of, judgements_of, of_annotators
-from evalsuite.statistics.alignment import alignment_tables
-from evalsuite.statistics.coefficients import LEVELS, Level
-from evalsuite.statistics.correlation import PairBy, Pairing, SampleBy, correlation_tables, correlations
-from evalsuite.statistics.summary import Value
+from evalsuite.statistics.coefficients import LEVELS
+from evalsuite.statistics.correlation import PairBy, Pairing, SampleBy, correlations
+from evalsuite.statistics.correlation_tables import alignment_tables, correlation_tables
 
-console = Console()
 _FROM_DIALOGUES = ("system", "source", "sample")  # choices of options that need to know the dialogues
 _WITHOUT = "without --dialogues, the sample level; intervals are over dialogues, each taken as a sample of its own"
 
@@ -52,9 +48,7 @@ def correlate(
             help="sample: within each sample across its systems, then averaged. dataset: all pairs at once. Without it, both."
         ),
     ] = None,
-    value: Annotated[
-        str, typer.Option(help="The judge's figure: value, its verdict, or expected, the mean of its token probabilities.")
-    ] = "value",
+    value: ValueOption = "value",
     pair_by: Annotated[
         str,
         typer.Option(
@@ -92,15 +86,13 @@ def correlate(
     on cards made of the same situations, have the supporters answer the situations' own dialogues (`esc-eval respond`, then
     `esc-eval metrics --judgements-out`), and give all of it here with --pair-by system --sample source.
     """
-    levels: Sequence[Level] = LEVELS if level is None else (choice("--level", level, LEVELS),)
-    figure: Value = choice("--value", value, get_args(Value))
-    by: PairBy = choice("--pair-by", pair_by, get_args(PairBy))
-    kind: SampleBy = choice("--sample", sample, get_args(SampleBy))
+    figure, levels = value_of(value), LEVELS if level is None else (choice("--level", level, LEVELS),)
+    pairing = Pairing(choice("--pair-by", pair_by, get_args(PairBy)), choice("--sample", sample, get_args(SampleBy)))
     if not dialogues:
-        if needing := [
-            f"{o} {v}" for o, v in (("--pair-by", by), ("--sample", kind), ("--level", level)) if v in _FROM_DIALOGUES
-        ]:
-            raise UserError(f"{needing[0]}: what sample and system a dialogue belongs to is in the dialogues: give --dialogues")
+        for option, text in {"--pair-by": pair_by, "--sample": sample, "--level": level}.items():
+            if text in _FROM_DIALOGUES:
+                what = "what sample and system a dialogue belongs to is in the dialogues"
+                raise UserError(f"{option} {text}: {what}: give --dialogues")
         levels = ("dataset",)
     verdicts, scores = judgements_of(judgements), of_annotators(gold_scores_of(gold), annotator or [])
     names = {verdict.rubric for verdict in verdicts} | {score.rubric for score in scores}
@@ -108,7 +100,7 @@ def correlate(
     rubrics |= {loaded.name: loaded for loaded in map(load_rubric, map(str, rubric or []))}
     left_out: list[str] = [] if dialogues else [_WITHOUT]
     held = read_dialogues(dialogues) if dialogues else None
-    rows = correlations(verdicts, scores, held, figure, Pairing(by, kind), levels, left_out, rubrics)
+    rows = correlations(verdicts, scores, held, figure, pairing, levels, left_out, rubrics)
     for line in left_out:
         print(f"left out: {line}", file=sys.stderr)
     tables = against([*correlation_tables(rows), *alignment_tables(rows)], versus)

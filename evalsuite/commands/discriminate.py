@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated
 
 import typer
 
 from core.errors import UserError
-from core.options import choice
 from core.paths import IN_FILE
-from evalsuite.commands.options import IN_RUN, out_tables
+from evalsuite.commands.options import IN_RUN, HarbourOption, ValueOption, out_tables, value_of
 from evalsuite.commands.output import deliver
 from evalsuite.reported.against import against
 from evalsuite.runs.records import read_run
 from evalsuite.statistics import discrimination, discrimination_tables
 from evalsuite.statistics.leaderboard import contestants_of
-from evalsuite.statistics.summary import Value
-
-ValueOption = Annotated[
-    str, typer.Option(help="Of a run: value, the verdicts, or expected, their means by the judge's token probabilities.")
-]
-AgainstOption = Annotated[str | None, typer.Option("--against", metavar="emoharbor", help="The paper's figures below ours.")]
 
 
 def discriminate(
@@ -36,7 +29,7 @@ def discriminate(
         IN_RUN,
     ] = None,
     value: ValueOption = "value",
-    versus: AgainstOption = None,
+    versus: HarbourOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON, and nothing else.")] = False,
     out: Annotated[
         Path | None, typer.Option(help="Folder for discriminate.json and every table as CSV."), out_tables("discriminate")
@@ -71,7 +64,7 @@ def discriminate(
     assert run is not None
     records = read_run(run.name, run)
     whole = [judgement for judgement in records.judgements if judgement.turn is None]
-    contestants = contestants_of(records.dialogues, whole, records.rubric, choice("--value", value, get_args(Value)))
+    contestants = contestants_of(records.dialogues, whole, records.rubric, value_of(value))
     if not contestants:
         raise UserError(
             f"no verdict on a whole dialogue on rubric {records.rubric.name}: there is nothing to tell supporters apart by"

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from core.errors import UserError
 from core.files import write_json, write_jsonl
+from core.options import choice
 from core.paths import IN_FILE, IN_NAME, OUT_FILE, Verbs
 from core.rubrics import known_rubric
 from data_prep.scores.human import read_dialogues, read_preferences
@@ -27,7 +28,6 @@ from evalsuite.commands.feel_inputs import (
     TablesOption,
     both_sides,
     on_rubric,
-    one_of,
     people_on,
     read_weights,
 )
@@ -137,7 +137,7 @@ def fit(
     A judge whose correlation is negative or not defined gets weight 0; where none is above 0, all weigh the same. The tables
     set each judge, their plain mean, the ensemble, and the ensembles that lack one judge beside people (tables 1, 2 and 4).
     """
-    chosen = one_of("--mode", mode, MODES)
+    chosen = choice("--mode", mode, MODES)
     panel, people, name = both_sides(judgements, human, rubric, human_rubric, maps, annotator, method)
     shared = {i for own in panel.values() for aspect, given in own.items() for i in set(given) & set(people.get(aspect, {}))}
     groups = {i: f"dialogue {i}" for i in shared}
@@ -256,8 +256,8 @@ def rank(
     Judgements are of any metric: `feel apply --ablation`, a judge, or `esc-eval metrics --judgements-out` (BLEU, ROUGE,
     METEOR). People's ranks are wins minus losses over all questions. Give one file of judgements after the other.
     """
-    rule: Combine = one_of("--combine", combine, get_args(Combine))
-    kind: SampleBy = one_of("--sample", sample, get_args(SampleBy))
+    rule: Combine = choice("--combine", combine, get_args(Combine))
+    kind: SampleBy = choice("--sample", sample, get_args(SampleBy))
     spoken, pairing = read_dialogues(dialogues), Pairing("system", kind)
     given = read_preferences(preferences)
     verdicts = judgements_of(judgements)

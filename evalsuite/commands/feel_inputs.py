@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 
@@ -18,8 +18,6 @@ from evalsuite.statistics import ensemble
 from evalsuite.statistics.agreement import gold_scores_of, judgements_of, of_annotators
 from evalsuite.statistics.ensemble import Panel, Scores, Weights
 from evalsuite.statistics.summary import scorer_of
-
-T = TypeVar("T", bound=str)
 
 JudgementsOption = Annotated[
     list[Path], typer.Option("--judgements", help="Judgement records (JSONL) of any judges. Repeat for more files."), IN_FILE
@@ -130,11 +128,3 @@ def on_rubric(judgements: Sequence[Judgement], rubric: str) -> list[Judgement]:
     if not own:
         raise UserError(f"--rubric: no judgement on {rubric!r}: {near(rubric, {each.rubric for each in judgements})}")
     return own
-
-
-def one_of(option: str, given: str, known: Sequence[T]) -> T:
-    """The one of `known` that an option names; `UserError` for another."""
-    for name in known:
-        if given == name:
-            return name
-    raise UserError(f"{option}: unknown {given!r}: {near(given, known)}")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from core.errors import UserError
-from core.options import choice
 from core.paths import IN_FILE, IN_NAME, Verbs, Writes
 from core.records import Dialogue, Judgement
 from core.rubrics import Rubric, load_rubric
@@ -29,8 +28,10 @@ from evalsuite.commands.options import (
     JudgePromptsOption,
     LanguageOption,
     ModeOption,
+    ValueOption,
     out_tables,
     resolve,
+    value_of,
 )
 from evalsuite.commands.output import deliver, exit_if_lost, plain
 from evalsuite.runner.engine import Runner
@@ -104,9 +105,7 @@ def report(
     rubric: Annotated[
         str | None, typer.Option(help="Rubric by name or file; default: the run's, else esc_eval."), IN_NAME
     ] = None,
-    value: Annotated[
-        str, typer.Option(help="value: the verdicts. expected: their means by the judge's token probabilities.")
-    ] = "value",
+    value: ValueOption = "value",
     as_json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON.")] = False,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for health.json and every table as CSV."), out_tables("health")
@@ -117,7 +116,7 @@ def report(
     What can be shown depends on what is given: a second way of asking (another method, another prompt, a probe's reverse order)
     for the order of asking; the output of `probe` for injections; a run folder (its config names the models) for shared bases.
     """
-    figure: Value = choice("--value", value, get_args(Value))
+    figure = value_of(value)
     if run is None and not (judgements and dialogues):
         raise UserError("give --run FOLDER, or --judgements FILE and --dialogues FILE")
     held, verdicts, config = _of_run(run) if run is not None else ([], [], RunConfig({}))

@@ -6,15 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
 from core.errors import UserError
 from core.masking import problem_of
+from core.options import choice
 from core.paths import IN_FILE, IN_NAME, Reads, Writes
 from evalsuite.runs.config import EvalConfig, load_config
 from evalsuite.runs.resolved import Resolved, resolve_config
+from evalsuite.statistics.summary import Value
 
 RECORDS = (
     *("cards.jsonl", "profiles.jsonl", "dialogues.jsonl", "judgements.jsonl", "turn_judgements.jsonl"),
@@ -61,9 +63,18 @@ WandbOption = Annotated[
 AgainstOption = Annotated[
     str | None, typer.Option("--against", metavar="paper|emoharbor|feel", help="A paper's figures beside ours.")
 ]
+HarbourOption = Annotated[str | None, typer.Option("--against", metavar="emoharbor", help="The paper's figures below ours.")]
+ValueOption = Annotated[
+    str, typer.Option(help="value: the verdicts. expected: their means by the judge's token probabilities.")
+]
 EndpointOption = Annotated[
     list[str] | None, typer.Option("--endpoint", metavar="NAME=URL", help="A server that is already up for a model.")
 ]
+
+
+def value_of(text: str) -> Value:
+    """What --value says."""
+    return choice("--value", text, get_args(Value))
 
 
 @dataclass(kw_only=True)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
+from core.options import choice
 from core.paths import IN_FILE
 from data_prep.scores.human import read_comparisons
 from evalsuite.commands.options import out_tables
 from evalsuite.commands.output import deliver, plain
 from evalsuite.role_play.win_rates import TITLES
-from evalsuite.statistics.win_rates import Words, choices_of, mode_of, win_rate_tables
+from evalsuite.statistics.win_rates import Mode, Words, choices_of, win_rate_tables
 
 WORDS = Words("pairwise", "system", "items")
 
@@ -40,5 +41,5 @@ def pairwise(
     system was shown in matters, and how far annotators agree.
     """
     choices = choices_of(read_comparisons(table))
-    tables = win_rate_tables(choices, mode_of(mode), WORDS, TITLES)
+    tables = win_rate_tables(choices, choice("--mode", mode, get_args(Mode)), WORDS, TITLES)
     deliver("pairwise", plain(tables), tables, out, as_json)

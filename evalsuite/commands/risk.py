@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -14,7 +14,7 @@ from core.files import write_jsonl
 from core.paths import IN_FILE
 from core.tables import Table, fmt
 from data_prep.scores.human import read_dialogues
-from evalsuite.checks.risk import CONTENT_WARNING, Counted, Found, count, excerpt, find, tables
+from evalsuite.checks.risk import CONTENT_WARNING, count, excerpt, find, tables
 from evalsuite.commands.options import IN_RUN, out_tables
 from evalsuite.commands.output import deliver
 from evalsuite.runs import shards
@@ -44,12 +44,13 @@ def risk(
     if run is not None:
         shards.whole(run, needed=False)
     read = read_dialogues([run / "dialogues.jsonl"] if run is not None else dialogues or [])
-    risky_turns = find(read)
-    rows = count(read, risky_turns)
-    figures = _figures(rows, risky_turns)
-    shown = tables(rows, risky_turns, examples)
+    risks = find(read)
+    rows = count(read, risks)
+    turns = [one.record() for one in risks]
+    figures = {"warning": CONTENT_WARNING, "risk": [asdict(row) for row in rows], "turns": turns}
+    shown = tables(rows, risks, examples)
     if out is not None:
-        write_jsonl(out / "excerpts.jsonl", filter(None, map(excerpt, risky_turns)))
+        write_jsonl(out / "excerpts.jsonl", filter(None, map(excerpt, risks)))
     if deliver("risk", figures, shown, out, as_json, printed=shown[:1]):
         for table in shown[1:]:
             _print_examples(table)
@@ -63,11 +64,3 @@ def _print_examples(table: Table) -> None:
         lines.append(f"\n{supporter} · {dialogue} · turn {turn} · {outcome} · {danger} ({words})")
         lines += [f"  seeker: {seeker}", f"  reply:  {reply}"]
     console.print("\n".join([*lines, "", *table.notes]), highlight=False, markup=False, soft_wrap=True)
-
-
-def _figures(rows: list[Counted], risky_turns: list[Found]) -> dict[str, Any]:
-    return {
-        "warning": CONTENT_WARNING,
-        "risk": [asdict(row) for row in rows],
-        "turns": [{"dialogue_id": one.dialogue.id, "outcome": one.risk.outcome} | asdict(one.risk) for one in risky_turns],
-    }

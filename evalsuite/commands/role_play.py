@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 from rich.console import Console
 
 from core.errors import UserError
 from core.files import check_unique, write_jsonl
+from core.options import choice
 from core.paths import IN_FILE, IN_NAME, Reads, Verbs, Writes
 from core.prompts import load_pack
 from core.records import LOST, Dialogue, Preference, RoleCard
@@ -31,7 +32,7 @@ from evalsuite.runs import shards
 from evalsuite.runs.folder import open_run
 from evalsuite.runs.resolved import Resolved
 from evalsuite.statistics.agreement import read_judgements
-from evalsuite.statistics.win_rates import mode_of
+from evalsuite.statistics.win_rates import Mode
 from serve.batch import Batch
 
 PACK = "role_play_judge"
@@ -172,7 +173,12 @@ def pairwise(
             raise UserError("--preferences: people's choices are read, nothing is asked: leave out --seeker, --config, --judge")
         given = read_dialogues([dialogues or Path(out) / "pairwise_dialogues.jsonl"])
         answers = given_answers(read_preferences([preferences]))
-        _show("pairwise", pairwise_tables(answers, given, mode_of(mode or "native")), Path(out) / "tables", as_json)
+        _show(
+            "pairwise",
+            pairwise_tables(answers, given, choice("--mode", mode or "native", get_args(Mode))),
+            Path(out) / "tables",
+            as_json,
+        )
         return
     if config is None or not seeker:
         raise UserError("give --config and two or more --seeker NAME=PLACE to ask a judge, or --preferences FILE")

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated
 
 import typer
 
 from core.files import read_object
-from core.options import choice
-from evalsuite.commands.discriminate import AgainstOption, ValueOption
-from evalsuite.commands.options import IN_RUN, out_tables
+from evalsuite.commands.options import IN_RUN, HarbourOption, ValueOption, out_tables, value_of
 from evalsuite.commands.output import deliver
 from evalsuite.reported.against import against
 from evalsuite.runs.records import read_run, read_turn_judgements
 from evalsuite.statistics import dialogue_costs, survival, trends
-from evalsuite.statistics.summary import Value
 
 
 def trajectories(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Scored run folder."), IN_RUN],
     value: ValueOption = "value",
-    versus: AgainstOption = None,
+    versus: HarbourOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON, and nothing else.")] = False,
     out: Annotated[
         Path | None, typer.Option(help="Folder for trajectories.json and every table as CSV."), out_tables("trajectories")
@@ -39,7 +36,7 @@ def trajectories(
     records = read_run(run.name, run)
     curves, tests = survival.curves(records.dialogues), survival.log_ranks(records.dialogues)
     judgements = [*records.judgements, *read_turn_judgements(run)]
-    by_round = trends.trends(records.dialogues, judgements, records.rubric, choice("--value", value, get_args(Value)))
+    by_round = trends.trends(records.dialogues, judgements, records.rubric, value_of(value))
     usage, timing = (
         read_object(path, f"a run's {name}") if (path := run / f"{name}.json").exists() else {} for name in ("usage", "timing")
     )

@@ -22,16 +22,17 @@ async def score(judge: BaseJudge, dialogue: Dialogue) -> list[Judgement]:
     """One judgement a dimension, in the rubric's order."""
     names = list(judge.rubric.dimensions)
     if judge.method == "joint":
-        return await _joint(judge, dialogue, names)
-    if judge.method == "per_dimension":
-        # One request warms the server's prefix cache with the dialogue; the others share it.
-        first = await _single(judge, dialogue, names[0])
-        return [first, *await together(_single(judge, dialogue, name) for name in names[1:])]
-    return await together(_single(judge, dialogue, name) for name in names)
+        return await _scored(judge, dialogue, "all", names)
+    # One request warms the server's prefix cache with the dialogue; the others share it.
+    ahead = 1 if judge.method == "per_dimension" else 0
+    first = [await _scored(judge, dialogue, name, [name]) for name in names[:ahead]]
+    others = await together(_scored(judge, dialogue, name, [name]) for name in names[ahead:])
+    return [judgement for judgements in (*first, *others) for judgement in judgements]
 
 
-async def _joint(judge: BaseJudge, dialogue: Dialogue, names: list[str]) -> list[Judgement]:
-    answer = await _ask(judge, dialogue, "all", names)
+async def _scored(judge: BaseJudge, dialogue: Dialogue, sample: str, names: Sequence[str]) -> list[Judgement]:
+    """The judgements on the dimensions that one request asks for; `sample` is one dimension, or "all"."""
+    answer = await _ask(judge, dialogue, sample, names)
     if isinstance(answer, NoVerdict):
         return [judge.judgement(dialogue, name, answer.raw, failure=answer.reason) for name in names]
     scales = [judge.rubric.scale_of(name) for name in names]
@@ -39,32 +40,20 @@ async def _joint(judge: BaseJudge, dialogue: Dialogue, names: list[str]) -> list
     if scores is None:
         return [judge.judgement(dialogue, name, answer.text) for name in names]
     tokens = digit_distributions(answer, scales)
+    if len(names) == 1:  # free text may hold other digits before the verdict's
+        tokens = [token for token in tokens if token[0] == scores[0]][:1]
     # Tokenizers that merge digits ("32") give no distribution a dimension; the digits still stand.
     same = [score for score, _ in tokens] == scores
     distributions = [distribution for _, distribution in tokens] if same else [None] * len(names)
-    broken = None in distributions if same else of_another_text(answer)
+    broken = same or of_another_text(answer)
     return [
         judge.judgement(dialogue, name, answer.text, score, distribution, broken=broken and distribution is None)
         for name, score, distribution in zip(names, scores, distributions, strict=True)
     ]
 
 
-async def _single(judge: BaseJudge, dialogue: Dialogue, name: str) -> Judgement:
-    answer = await _ask(judge, dialogue, name, [name])
-    if isinstance(answer, NoVerdict):
-        return judge.judgement(dialogue, name, answer.raw, failure=answer.reason)
-    scale = judge.rubric.scale_of(name)
-    scores = _read(judge, answer.text, [scale])
-    if scores is None:
-        return judge.judgement(dialogue, name, answer.text)
-    distributions = [distribution for score, distribution in digit_distributions(answer, [scale]) if score == scores[0]]
-    distribution = distributions[0] if distributions else None
-    broken = distribution is None and (bool(distributions) or of_another_text(answer))
-    return judge.judgement(dialogue, name, answer.text, scores[0], distribution, broken=broken)
-
-
 async def _ask(judge: BaseJudge, dialogue: Dialogue, sample: str, names: Sequence[str]) -> Reply | NoVerdict:
-    """The reply on these dimensions, or the reason why there is none. `sample` is one dimension, or "all"."""
+    """The reply on these dimensions, or the reason why there is none."""
     scales = [judge.rubric.scale_of(name) for name in names]
     constrained = judge.method != "paper" and judge.spec.endpoint.constrained
     # A constrained answer is as long as its digits; free text gets the spec's own limit (a reasoning judge needs it).

@@ -1,17 +1,16 @@
-"""What the report's charts show; `evalsuite.report.figures` makes plotly figures of it."""
+"""What the report's charts show. Each stands below the table that holds the same figures."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 
 from core.rubrics import Rubric
-from core.tables import DASH, Table, clean, fmt
-from evalsuite.report.figures import HATCHES, Figure, bars, dots, heat, hit_rates
+from core.tables import DASH, Estimate, Table, clean
+from evalsuite.report.figures import HATCHES, Figure, dots, error, named_rows, panels, segment, trace
 from evalsuite.statistics.judges import POOLED, Bin, Confusion
 from evalsuite.statistics.summary import AVERAGE, dimension_label
 from evalsuite.statistics.tally import Tally
@@ -24,10 +23,7 @@ Agreement = Mapping[str, Mapping[str, Mapping[str, float | int | None]]]
 
 @dataclass(frozen=True)
 class Chart:
-    """One chart: a plotly figure (see `evalsuite.report.figures`) with its title and caption.
-
-    It stands below the table with the key `after`, or at the end of its section where there is none.
-    """
+    """A plotly figure (see `evalsuite.report.figures`) with its title and caption; it stands below the table `after`."""
 
     key: str
     title: str
@@ -38,28 +34,23 @@ class Chart:
 
 def score_charts(tally: Tally) -> Iterator[Chart]:
     """One panel a dimension, one line a supporter (and scorer), a dot with its interval: readable in grey and at 20 models."""
-    rubric = tally.rubric
+    names = [*tally.rubric.dimensions, AVERAGE]
     several = len({board.scorer for board in tally.boards}) > 1
     for language in dict.fromkeys(board.language for board in tally.boards):
         cells = [cell for cell in tally.scores if cell.language == language]
-        lines = {name: place for place, name in enumerate(dict.fromkeys((cell.supporter, cell.scorer) for cell in cells))}
-        panels = []
-        for dimension in [*rubric.dimensions, AVERAGE]:
-            points = [
-                [lines[c.supporter, c.scorer], c.estimate.mean, c.estimate.low, c.estimate.high, fmt(c.estimate)]
-                for c in cells
-                if c.dimension == dimension and c.estimate.mean is not None
-            ]
-            title = "Average" if dimension == AVERAGE else dimension_label(rubric, dimension)
-            style = "average" if dimension == AVERAGE else "dot"
-            panels.append({"title": title, "marks": [{"name": "", "style": style, "points": points}]})
-        rows = [clean(f"{supporter} · {scorer.name}" if several else supporter) for supporter, scorer in lines]
+        places = {who: place for place, who in enumerate(dict.fromkeys((cell.supporter, cell.scorer) for cell in cells))}
+        rows = [clean(f"{supporter} · {scorer.name}" if several else supporter) for supporter, scorer in places]
+        traces = []
+        for name in names:
+            read = [cell for cell in cells if cell.dimension == name and cell.estimate.mean is not None]
+            estimates = [(places[cell.supporter, cell.scorer], cell.estimate) for cell in read]
+            traces.append([dots("average" if name == AVERAGE else "dot", rows, estimates)])
         yield Chart(
             f"scores-{language}",
             f"Scores by dimension, {LANGUAGES[language]}",
             "Means on 0–100 with 95 % bootstrap intervals, best average first. Open circles rest on a single dialogue.",
             f"leaderboard-{language}",
-            dots(rows, panels, columns=4),
+            _dot_panels(rows, [_label(tally.rubric, name) for name in names], traces, columns=4),
         )
 
 
@@ -69,48 +60,59 @@ def distribution_charts(table: Table, rubric: Rubric) -> Iterator[Chart]:
     names, end = table.columns.index("dimension"), table.columns.index("verdicts")
     marks = rubric.scores
     reasons = table.columns[names + 1 + len(marks) : end]
-    for number, (names_of_group, group) in enumerate(groupby(table.rows, key=lambda row: row[:names])):
+    for number, (who, group) in enumerate(groupby(table.rows, key=lambda row: row[:names])):
         rows = list(group)
         counts = np.array([row[names + 1 : end] for row in rows], dtype=float)  # dimensions × (scores, reasons without one)
         counts = np.nan_to_num(counts)  # scores that are not on a dimension's scale
-        shares = 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-        series = [
-            {"name": str(mark), "tone": f"step-{round(4 * place / (len(marks) - 1))}", "hatch": "", "values": column.tolist()}
-            | {"texts": [str(mark) if share >= 5 else "" for share in column]}
-            for place, (mark, column) in enumerate(zip(marks, shares.T, strict=False))
-        ]
-        for place, (reason, column) in enumerate(zip(reasons, shares.T[len(marks) :], strict=True)):
+        shares = (100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)).T
+        segments = []
+        for place, (mark, column) in enumerate(zip(marks, shares, strict=False)):
+            texts = [str(mark) if share >= 5 else "" for share in column]
+            segments.append(segment(str(mark), f"step-{round(4 * place / (len(marks) - 1))}", "", column.tolist(), texts))
+        for place, (reason, column) in enumerate(zip(reasons, shares[len(marks) :], strict=True)):
             if column.any():
-                style = {"tone": f"reason-{place % 5}", "hatch": HATCHES[1 + place % (len(HATCHES) - 1)]}
-                series.append({"name": reason, "values": column.tolist(), "texts": [""] * len(shares)} | style)
-        scorer = f", {clean(str(names_of_group[1]))}" if names > 1 else ""
+                hatch = HATCHES[1 + place % (len(HATCHES) - 1)]
+                segments.append(segment(reason, f"reason-{place % 5}", hatch, column.tolist(), [""] * len(rows)))
         yield Chart(
             f"distribution-{number}",
-            f"Scores given, {LANGUAGES[str(names_of_group[0])]}{scorer}",
+            ", ".join(["Scores given", LANGUAGES[str(who[0])], *(clean(str(scorer)) for scorer in who[1:])]),
             "Each bar is all verdicts on a dimension; the numbers inside are the scores.",
             "distributions",
-            bars([str(row[names]) for row in rows], series, "share of verdicts, %"),
+            _bar_panel([str(row[names]) for row in rows], segments, "share of verdicts, %"),
         )
+
+
+def termination_charts(table: Table) -> Iterator[Chart]:
+    """How the dialogues of each supporter ended (`summary.terminations`), as stacked counts; none where nothing is recorded."""
+    reasons = table.columns[3 : table.columns.index("ended by seeker")]
+    if set(reasons) <= {"not recorded"}:
+        return
+    segments = []
+    for place, reason in enumerate(reasons):
+        counts = [int(str(row[3 + place])) for row in table.rows]
+        texts = [str(count or "") for count in counts]
+        segments.append(segment(reason, f"reason-{place % 5}", HATCHES[place % len(HATCHES)], counts, texts))
+    yield Chart(
+        "terminations",
+        "Why dialogues ended",
+        "In brackets: whose reply ended the dialogue.",
+        "terminations",
+        _bar_panel([clean(f"{row[1]} · {row[0]}") for row in table.rows], segments, "dialogues"),
+    )
 
 
 def agreement_charts(agreement: Agreement, rubric: Rubric, mode: str, synthetic: bool) -> Iterator[Chart]:
     """ACC and ACC_soft beside what always answering the most frequent gold score would reach."""
     suffix = "" if mode == "paper" else "_read"
     for language, figures in agreement.items():
-        panels = []
-        for metric, title in (("acc", "ACC, %"), ("acc_soft", "ACC_soft (within one), %")):
-            marks = []
-            for key, name in ((metric + suffix, "judge"), (f"majority_{metric}", "majority class")):
-                found = [
-                    (
-                        place,
-                        [None if (v := row.get(field)) is None else 100 * v for field in (key, f"{key}_low", f"{key}_high")],
-                    )
-                    for place, row in enumerate(figures.values())
-                ]
-                points = [[place, *bounds, f"{name} {fmt(bounds[0])}"] for place, bounds in found if bounds[0] is not None]
-                marks.append({"name": name, "style": "dot" if name == "judge" else "baseline", "points": points})
-            panels.append({"title": title, "marks": marks})
+        rows = [_label(rubric, name) for name in figures]
+        traces = [
+            [
+                dots("dot", rows, _shares(figures, metric + suffix), "judge"),
+                dots("baseline", rows, _shares(figures, f"majority_{metric}"), "majority class"),
+            ]
+            for metric in ("acc", "acc_soft")
+        ]
         unreadable = "are left out" if suffix else "count as wrong"
         yield Chart(
             f"agreement-{language}",
@@ -119,56 +121,51 @@ def agreement_charts(agreement: Agreement, rubric: Rubric, mode: str, synthetic:
             + "Dots: the judge, with 95 % intervals where given. Bars: always answering the most frequent gold score. "
             + f"Unreadable verdicts {unreadable}.",
             f"agreement_{language}",
-            dots([_label(rubric, name) for name in figures], panels, columns=2),
+            _dot_panels(rows, ["ACC, %", "ACC_soft (within one), %"], traces, columns=2),
         )
 
 
-def _synthetic(synthetic: bool) -> str:
-    return f"{SYNTHETIC_GOLD}. " if synthetic else ""
-
-
-def termination_charts(table: Table) -> Iterator[Chart]:
-    """How the dialogues of each supporter ended (`summary.terminations`), as stacked counts; none where nothing is recorded."""
-    reasons = table.columns[3 : table.columns.index("ended by seeker")]
-    if set(reasons) <= {"not recorded"}:
-        return
-    series = []
-    for place, reason in enumerate(reasons):
-        counts = [row[3 + place] for row in table.rows]
-        style = {"tone": f"reason-{place % 5}", "hatch": HATCHES[place % len(HATCHES)]}
-        series.append({"name": reason, "values": counts, "texts": [str(count or "") for count in counts]} | style)
-    rows = [clean(f"{row[1]} · {row[0]}") for row in table.rows]
-    yield Chart(
-        "terminations",
-        "Why dialogues ended",
-        "In brackets: whose reply ended the dialogue.",
-        "terminations",
-        bars(rows, series, "dialogues"),
-    )
+def _shares(figures: Mapping[str, Mapping[str, float | int | None]], key: str) -> list[tuple[int, Estimate]]:
+    """A figure of every row that has it, in per cent."""
+    estimates = []
+    for place, row in enumerate(figures.values()):
+        mean, low, high = (None if (f := row.get(name)) is None else 100 * f for name in (key, f"{key}_low", f"{key}_high"))
+        estimates += [(place, Estimate(mean, low, high, int(row.get("n") or 0)))] if mean is not None else []
+    return estimates
 
 
 def confusion_charts(matrices: Mapping[str, Mapping[str, Confusion]], rubric: Rubric, synthetic: bool) -> Iterator[Chart]:
     """How one judge's verdicts fall on the gold scores, per dimension."""
     for language, of_language in matrices.items():
+        traces = []
+        for matrix in of_language.values():
+            counts = np.array([[*row, unread] for row, unread in zip(matrix.counts, matrix.unread, strict=True)])
+            shares = np.round(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1), 3).tolist()
+            text = [[str(count or "") for count in row] for row in counts.tolist()]
+            axes = {"x": [*map(str, matrix.scores), DASH], "y": [str(score) for score in matrix.scores]}
+            traces.append([trace("cell", **axes, z=shares, text=text, customdata=counts.tolist())])
         yield Chart(
             f"confusion-{language}",
             f"Verdicts by gold score, {LANGUAGES[language]}",
             _synthetic(synthetic) + "Rows: the gold score. Columns: the judge's verdict, – is unreadable. Figures are counts, "
             "tones shares of a row; what agrees lies on the diagonal.",
             f"confusion_{language}",
-            heat([_heat(key, matrix, rubric) for key, matrix in of_language.items()]),
+            panels("heat", [_label(rubric, key) for key in of_language], traces, 4, 26 * len(traces[0][0]["y"])),
         )
 
 
 def calibration_charts(bins: Sequence[Bin], synthetic: bool) -> Iterator[Chart]:
     """Whether one judge's probabilities can be believed."""
-    pooled = [each for each in bins if each.dimension == POOLED]
-    panels = []
-    for language in dict.fromkeys(each.language for each in pooled):
-        of_language = [each for each in pooled if each.language == language]
-        points = [[*(round(100 * f, 2) for f in (b.confidence, b.hit_rate, b.hit_low, b.hit_high)), b.n] for b in of_language]
-        panels.append({"title": f"{LANGUAGES[language]}, n = {sum(b.n for b in of_language):,}", "points": points})
-    if panels:
+    titles, traces = [], []
+    for language, group in groupby((each for each in bins if each.dimension == POOLED), key=lambda each: each.language):
+        pooled = list(group)
+        rates = [Estimate(100 * b.hit_rate, 100 * b.hit_low, 100 * b.hit_high, b.n) for b in pooled]
+        x, y = [100 * b.confidence for b in pooled], [rate.mean for rate in rates]
+        traces.append(
+            [trace("diagonal"), trace("hit_rate", x=x, y=y, error_y=error(rates), text=[f"n = {b.n}" for b in pooled])]
+        )
+        titles.append(f"{LANGUAGES[language]}, n = {sum(b.n for b in pooled):,}")
+    if titles:
         yield Chart(
             "calibration",
             "Calibration",
@@ -176,8 +173,20 @@ def calibration_charts(bins: Sequence[Bin], synthetic: bool) -> Iterator[Chart]:
             "judge gave it (tenths, all dimensions; 95 % Wilson intervals). On the dashed line probabilities can be taken at "
             "their word; below it the judge is too sure of itself.",
             "calibration",
-            hit_rates(panels),
+            panels("hit_rates", titles, traces, 2),
         )
+
+
+def _dot_panels(rows: Sequence[str], titles: Sequence[str], traces: Sequence[Sequence[Figure]], columns: int) -> Figure:
+    room = {"margin": {"l": 7 * min(30, max(map(len, rows))) + 16}, "meta": {"least": 110 if columns > 2 else 200}}
+    legend = any(one["name"] for one in traces[0])
+    axis = named_rows(rows, (0.3, -0.7))
+    return panels("dots", titles, traces, columns, len(rows) * 23 + 16, showlegend=legend, yaxis=axis, **room)
+
+
+def _bar_panel(rows: Sequence[str], segments: Sequence[Figure], axis: str) -> Figure:
+    title = {"title": {"text": axis}}
+    return panels("bars", [""], [segments], 1, 30 * len(rows), xaxis=title, yaxis=named_rows(rows, (0.5, -0.5)))
 
 
 def _label(rubric: Rubric, name: str) -> str:
@@ -185,12 +194,5 @@ def _label(rubric: Rubric, name: str) -> str:
     return dimension_label(rubric, name) if name in rubric.dimensions else name.capitalize()
 
 
-def _heat(dimension: str, matrix: Confusion, rubric: Rubric) -> dict[str, Any]:
-    counts = np.array([[*row, unread] for row, unread in zip(matrix.counts, matrix.unread, strict=True)])
-    return {
-        "title": _label(rubric, dimension),
-        "x": [*map(str, matrix.scores), DASH],
-        "y": [str(score) for score in matrix.scores],
-        "counts": counts.tolist(),
-        "shares": np.round(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1), 3).tolist(),
-    }
+def _synthetic(synthetic: bool) -> str:
+    return f"{SYNTHETIC_GOLD}. " if synthetic else ""

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,7 +17,6 @@ from rich.text import Text
 from core.errors import UserError
 from core.files import read_jsonl, read_object
 from core.records import Dialogue, HumanScore, Judgement, RoleCard, Usage
-from core.rubrics import Rubric
 from core.specs import EMBEDDED_PREFIX
 from core.tables import Table, to_console, too_wide
 from data_prep.profiles import Profile
@@ -46,10 +46,7 @@ from evalsuite.statistics.judges import calibration, calibration_table, confusio
 from evalsuite.statistics.leaderboard import leaderboard, pairwise_differences
 from evalsuite.statistics.order import judgements_in_order
 from evalsuite.statistics.summary import (
-    AGREEMENT,
     COSTS,
-    SCORES,
-    TERMINATIONS,
     costs,
     cut_off,
     distributions,
@@ -116,16 +113,17 @@ def content_of(run: Run) -> ReportContent:
     judged = {
         f"{model} ({stage})": Usage.model_validate(u) for stage in usage for model, u in usage[stage].get("judge", {}).items()
     }
-    gold = _gold(run, config, scored)
-    may_leave = framework is not None and framework.may_leave and framework.name == records.framework
-    along = _along(run, dialogues, rubric, may_leave)
+    agreement = _json(run.folder / "agreement.json", {}).get("agreement")
+    synthetic = config.gold is not None and config.gold.dialogues in ("synthetic", "synthetic_test")
+    gold = _gold(run, scored, agreement or {}, synthetic)
+    along = _along(run, tally, framework is not None and framework.may_leave and framework.name == records.framework)
     scores_given, endings = distributions(tally.verdicts, rubric), terminations(dialogues)
     return ReportContent(
         title=f"{_title(records.framework)} · {run.folder.name}",
         framework=records.framework,
         mode=scored.mode,
         plumbing=any(str(spec.checkpoint).startswith(EMBEDDED_PREFIX) for spec in config.models().values()),
-        synthetic_gold=gold.synthetic,
+        synthetic_gold=synthetic,
         tally=tally,
         cards={card.id: card for card in cards},
         tables=[
@@ -141,14 +139,15 @@ def content_of(run: Run) -> ReportContent:
             *(table for table in own if table.section == COSTS),
             *along.tables,
         ],
-        charts={
-            SCORES: [*score_charts(tally), *distribution_charts(scores_given, rubric)],
-            AGREEMENT: gold.charts,
-            TERMINATIONS: list(termination_charts(endings)),
-            **along.charts,
-        },
+        charts=[
+            *score_charts(tally),
+            *distribution_charts(scores_given, rubric),
+            *gold.charts,
+            *termination_charts(endings),
+            *along.charts,
+        ],
         further_facts=[*(framework.facts(records) if framework else ()), *made_with(run.versions()), *_asked_again(run)],
-        agreement=gold.agreement,
+        agreement=agreement,
         config=config.root | {"fingerprints": _fingerprints(config, scored)},
         timing=seconds,
         warnings=[*([told] if (told := _cut_off(usage)) else []), *_warnings(tally, config.specs())],
@@ -157,52 +156,36 @@ def content_of(run: Run) -> ReportContent:
     )
 
 
-class _Gold(NamedTuple):
-    """How the judge agrees with the gold set: figures, tables and charts."""
+class _Part(NamedTuple):
+    """A part of the report: tables, and the charts that stand below them."""
 
-    synthetic: bool
-    agreement: dict[str, Any] | None
     tables: list[Table]
     charts: list[Chart]
 
 
-def _gold(run: Run, config: RunConfig, scored: Judged) -> _Gold:
+def _gold(run: Run, scored: Judged, agreement: dict[str, Any], synthetic: bool) -> _Part:
+    """How the judge agrees with the gold set."""
     rubric, mode = scored.rubric, scored.mode
-    synthetic = config.gold is not None and config.gold.dialogues in ("synthetic", "synthetic_test")
     note = "synthetic gold, scores hold by construction" if synthetic else ""
     labels = {key: dimension.label.get("en", key) for key, dimension in rubric.dimensions.items()}
-    agreed = _json(run.folder / "agreement.json", {}).get("agreement")
     judgements = judgements_in_order(_records(run.folder / "gold_judgements.jsonl", Judgement), rubric)
     scores = _records(run.folder / "gold_scores.jsonl", HumanScore)
     matrices, bins = confusion(judgements, scores, rubric.scales), calibration(judgements, scores)
-    tables = [
-        *agreement_tables(agreed or {}, mode, labels, note),
-        *confusion_tables(matrices, labels, note),
-        *([calibration_table(bins, labels, note)] if bins else []),
-    ]
-    charts = [
-        *agreement_charts(agreed or {}, rubric, mode, synthetic),
-        *confusion_charts(matrices, rubric, synthetic),
-        *calibration_charts(bins, synthetic),
-    ]
-    return _Gold(synthetic, agreed, tables, charts)
+    tables = [*agreement_tables(agreement, mode, labels, note), *confusion_tables(matrices, labels, note)]
+    tables += [calibration_table(bins, labels, note)] if bins else []
+    charts = agreement_charts(agreement, rubric, mode, synthetic), confusion_charts(matrices, rubric, synthetic)
+    return _Part(tables, [*chain(*charts), *calibration_charts(bins, synthetic)])
 
 
-class _Along(NamedTuple):
-    """What happens along the dialogues: tables, and charts by section."""
-
-    tables: list[Table]
-    charts: dict[str, list[Chart]]
-
-
-def _along(run: Run, dialogues: Sequence[Dialogue], rubric: Rubric, may_leave: bool) -> _Along:
+def _along(run: Run, tally: Tally, may_leave: bool) -> _Part:
     """Survival, where seekers may leave, and scores by round, where single turns were judged."""
-    may_leave = may_leave or any(dialogue.termination == "seeker_ended" for dialogue in dialogues)
-    curves = survival.curves(dialogues) if may_leave else []
-    by_round = trends.trends(dialogues, read_turn_judgements(run.folder), rubric)
-    return _Along(
-        [*survival.tables(curves, survival.log_ranks(dialogues) if curves else []), *trends.tables(by_round, rubric)],
-        {survival.SURVIVAL: list(survival_charts(curves)), trends.TRENDS: list(trend_charts(by_round, rubric))},
+    may_leave = may_leave or any(dialogue.termination == "seeker_ended" for dialogue in tally.dialogues)
+    curves = survival.curves(tally.dialogues) if may_leave else []
+    tests = survival.log_ranks(tally.dialogues) if curves else []
+    by_round = trends.trends(tally.dialogues, read_turn_judgements(run.folder), tally.rubric)
+    return _Part(
+        [*survival.tables(curves, tests), *trends.tables(by_round, tally.rubric)],
+        [*survival_charts(curves), *trend_charts(by_round, tally.rubric)],
     )
 
 
@@ -228,10 +211,10 @@ def _asked_again(run: Run) -> Iterator[tuple[str, str]]:
         yield "Asked again", f"{sum(count for *_, count in again):,} answers by name (--retry): {told}"
 
 
-def _risks(dialogues: Sequence[Dialogue], found: Sequence[risk.Found]) -> dict[str, dict[int, list[str]]]:
+def _risks(dialogues: Sequence[Dialogue], risks: Sequence[risk.RiskTurn]) -> dict[str, dict[int, list[str]]]:
     """Dialogue id → place of a turn → what it is about. Thoughts are shown too: one that voices danger counts as its turn does,
     but only here, since no supporter could answer it."""
-    about = {(each.dialogue.id, each.risk.turn): list(each.risk.categories) for each in found}
+    about = {(one.dialogue.id, one.turn): list(one.categories) for one in risks}
     for dialogue in dialogues:
         for place, turn in enumerate(dialogue.turns):
             thoughts = "\n".join(map(str, (turn.state or {}).values()))

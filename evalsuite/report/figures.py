@@ -1,4 +1,4 @@
-"""The report's charts as plotly figures, each made once: templates/charts.js draws them in the page, wandb takes the same.
+"""Charts as plotly figures, each made once: templates/charts.js draws them in the page, wandb takes the same.
 
 How they look is in templates/figures.yaml. A colour is the name of one of the page's own, `<accent>`: the page puts in that of
 its theme, `coloured` that of the light one. Labels are escaped, so none can be taken for a colour.
@@ -8,136 +8,113 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import orjson
 import yaml
 
-Figure = dict[str, Any]  # plotly's JSON: data and layout
-Panels = Sequence[Mapping[str, Any]]
+from core.tables import Estimate, fmt
+
+Figure = dict[str, Any]  # plotly's JSON: data and layout, or a part of them
 TEMPLATES = Path(__file__).parent / "templates"
 HATCHES = ("", "/", ".", "\\", "x", "-", "+")  # besides colour, so that bars can be told apart in grey
 _DASHES = ("solid", "solid", "dash", "dash", "dot", "dot", "dashdot", "dashdot")
 
 
-def dots(rows: Sequence[str], panels: Panels, columns: int) -> Figure:
-    """A line a row, a dot a point with its interval. A panel has a title and `marks`, each with a style, a name and points
-    [row, mean, low, high, text], all figures 0–100."""
-    traces: list[list[Figure]] = []
-    for index, panel in enumerate(panels):
-        traces.append([])
-        for mark in panel["marks"]:
-            named, points = bool(mark["name"]), mark["points"]
-            symbols = ["circle" if named or point[2] is not None else "circle-open" for point in points]
-            data = {
-                "name": mark["name"],
-                "legendgroup": mark["name"],
-                "showlegend": named and index == 0,
-                "x": [point[1] for point in points],
-                "y": [point[0] for point in points],
-                "error_x": _error(points),
-                "text": [label(f"{rows[point[0]]}: {point[4]}") for point in points],
-            }
-            data |= {} if mark["style"] == "baseline" else {"marker": {"symbol": symbols}}
-            traces[-1].append(_trace(mark["style"], data))
-    layout = {
-        "meta": {"inside": len(rows) * 23 + 16} | ({} if columns > 2 else {"least": 200}),
-        "margin": {"l": 7 * min(30, max(map(len, rows))) + 16},
-        "showlegend": any(mark["name"] for mark in panels[0]["marks"]),
-        "yaxis": _names(rows) | {"range": [len(rows) - 0.3, -0.7]},
-    }
-    return _figure("dots", [panel["title"] for panel in panels], traces, columns, layout)
+def trace(style: str, **data: Any) -> Figure:
+    """Data in a style of figures.yaml."""
+    return _merged(_styles()["traces"][style], data)
 
 
-def bars(rows: Sequence[str], series: Sequence[Mapping[str, Any]], axis: str) -> Figure:
-    """Stacked bars, one a row. A series has a name, values and texts by row, a tone and a hatch."""
-    traces = [
-        _trace(
-            "segment",
-            {
-                "name": label(one["name"]),
-                "x": one["values"],
-                "y": list(range(len(rows))),
-                "text": one["texts"],
-                "insidetextfont": {"color": f"<on-{one['tone']}>" if one["tone"].startswith("step") else "<ink>"},
-                "marker": {"color": f"<{one['tone']}>", "pattern": {"shape": one["hatch"]}},
-            },
-        )
-        for one in series
-    ]
-    yaxis = _names(rows) | {"range": [len(rows) - 0.5, -0.5]}
-    layout = {"meta": {"inside": 30 * len(rows)}, "xaxis": {"title": {"text": axis}}, "yaxis": yaxis}
-    return _figure("bars", [""], [traces], 1, layout)
+def dots(style: str, rows: Sequence[str], estimates: Sequence[tuple[int, Estimate]], name: str = "") -> Figure:
+    """A dot with its interval for every (row, estimate); without a name, an open one where there is no interval."""
+    alone = ["circle" if name or estimate.low is not None else "circle-open" for _, estimate in estimates]
+    return trace(
+        style,
+        name=name,
+        legendgroup=name,
+        x=[estimate.mean for _, estimate in estimates],
+        y=[row for row, _ in estimates],
+        error_x=error(estimate for _, estimate in estimates),
+        text=[label(f"{rows[row]}: {f'{name} ' if name else ''}{fmt(estimate)}") for row, estimate in estimates],
+        marker={} if style == "baseline" else {"symbol": alone},
+    )
 
 
-def heat(panels: Panels) -> Figure:
-    """Gold × verdict. A panel has a title, the scores of both axes (`x`, `y`), `counts` and their `shares` of a row (0–1)."""
-    traces = []
-    for panel in panels:
-        text = [[str(count or "") for count in row] for row in panel["counts"]]
-        data = {"x": panel["x"], "y": panel["y"], "z": panel["shares"], "text": text, "customdata": panel["counts"]}
-        traces.append([_trace("cell", data)])
-    return _figure("heat", [panel["title"] for panel in panels], traces, 4, {"meta": {"inside": 26 * len(panels[0]["y"])}})
+def segment(name: str, tone: str, hatch: str, values: Sequence[float], texts: Sequence[str]) -> Figure:
+    """A part of stacked bars: its value and text in every row."""
+    return trace(
+        "segment",
+        name=label(name),
+        x=values,
+        y=list(range(len(values))),
+        text=texts,
+        insidetextfont={"color": f"<on-{tone}>" if tone.startswith("step") else "<ink>"},
+        marker={"color": f"<{tone}>", "pattern": {"shape": hatch}},
+    )
 
 
-def hit_rates(panels: Panels) -> Figure:
-    """Hit rate against probability. A panel has a title and points [probability, hit rate, low, high, n], 0–100."""
-    traces = []
-    for panel in panels:
-        points = panel["points"]
-        data = {"x": [point[0] for point in points], "y": [point[1] for point in points], "error_y": _error(points)}
-        text = [f"n = {point[4]}" for point in points]
-        traces.append([_trace("diagonal", {}), _trace("hit_rate", data | {"text": text})])
-    return _figure("hit_rates", [panel["title"] for panel in panels], traces, 2, {})
+def curve(name: str, place: int, points: Sequence[tuple[int, Estimate, str]], step: bool, band: bool) -> list[Figure]:
+    """A line over rounds through (round, estimate, text), the `place`-th of its panel, stepped or not, behind it its band."""
+    colour, name = "<warm>" if place % 2 else "<accent>", label(name)
+    line = trace(
+        "step" if step else "curve",
+        name=name,
+        legendgroup=name,
+        x=[at for at, _, _ in points],
+        y=[estimate.mean for _, estimate, _ in points],
+        text=[label(text) for _, _, text in points],
+        line={"color": colour, "dash": _DASHES[place % len(_DASHES)]},
+        marker={"color": colour, "symbol": "square" if place % 2 else "circle"},
+    )
+    known = [(at, estimate.low, estimate.high) for at, estimate, _ in points if estimate.low is not None]
+    if not band or not known:
+        return [line]
+    if step:  # the band turns the corners that the line turns
+        known = [known[0], *(p for old, new in pairwise(known) for p in ((new[0], *old[1:]), new))]
+    at = [point[0] for point in known]
+    around = {"x": [*at, *at[::-1]], "y": [*(low for _, low, _ in known), *(high for _, _, high in known[::-1])]}
+    return [trace("band", fillcolor=colour, legendgroup=name, **around), line]
 
 
-def curves(panels: Panels, axis: str, step: bool, bands: bool) -> Figure:
-    """Lines over rounds, stepped or not, told apart by dashes as well as by colour.
-
-    A panel has a title, `series` with a name and points [round, figure, low, high, text], and `bars` [round, dialogues], drawn
-    in grey behind them. With `bands` each line has one from low to high.
-    """
-    traces = []
-    for index, panel in enumerate(panels):
-        drawn = []
-        if panel["bars"]:
-            at, counts = zip(*panel["bars"], strict=True)
-            text = [f"{count} dialogues" for count in counts]
-            drawn.append(_trace("count", {"x": at, "y": [100 * count / max(counts) for count in counts], "text": text}))
-        for place, one in enumerate(panel["series"]):
-            colour, name, points = "<warm>" if place % 2 else "<accent>", label(one["name"]), one["points"]
-            known = [point for point in points if point[2] is not None]
-            if bands and known:
-                around = [*_bound(known, 2, step), *reversed(_bound(known, 3, step))]
-                sides = {"x": [point[0] for point in around], "y": [point[1] for point in around]}
-                drawn.append(_trace("band", sides | {"fillcolor": colour, "legendgroup": name}))
-            data = {
-                "name": name,
-                "legendgroup": name,
-                "showlegend": index == 0,  # the other panels share its legend
-                "x": [point[0] for point in points],
-                "y": [point[1] for point in points],
-                "text": [label(point[4]) for point in points],
-                "line": {"color": colour, "dash": _DASHES[place % len(_DASHES)]},
-                "marker": {"color": colour, "symbol": "square" if place % 2 else "circle"},
-            }
-            drawn.append(_trace("step" if step else "curve", data))
-        traces.append(drawn)
-    layout = {"meta": {"inside": 300 if len(panels) == 1 else 170}, "yaxis": {"title": {"text": axis}}}
-    layout |= {"showlegend": len(panels[0]["series"]) > 1}
-    return _figure("curves", [panel["title"] for panel in panels], traces, 4, layout)
+def error(estimates: Iterable[Estimate]) -> Figure:
+    """Error bars; none where an estimate has no interval."""
+    bounds = [(e.mean or 0, e.mean if e.low is None else e.low, e.mean if e.high is None else e.high) for e in estimates]
+    return {"array": [high - mean for mean, _, high in bounds], "arrayminus": [mean - low for mean, low, _ in bounds]}  # type: ignore[operator]
 
 
-def _bound(points: Sequence[Sequence[Any]], side: int, step: bool) -> list[tuple[float, float]]:
-    """One bound of a band; with `step` it turns the corners that the line turns."""
-    bound = []
-    for place, point in enumerate(points):
-        bound += [(point[0], points[place - 1][side])] if step and place else []
-        bound.append((point[0], point[side]))
-    return bound
+def named_rows(rows: Sequence[str], ends: tuple[float, float]) -> Figure:
+    """A y axis of row labels from top to bottom."""
+    labels = [label(row, 30) for row in rows]
+    return {"tickvals": list(range(len(rows))), "ticktext": labels, "range": [len(rows) - ends[0], ends[1]]}
+
+
+def panels(
+    kind: str, titles: Sequence[str], traces: Sequence[Sequence[Figure]], columns: int, inside: int = 0, **layout: Any
+) -> Figure:
+    """Panels `inside` px high in rows of at most `columns`, with a layout of figures.yaml. A panel's number is in its axes'
+    names, and all share the first one's legend."""
+    layout = _merged(_styles()["layouts"][kind], layout)
+    axes, meta, margin = (layout.pop("xaxis"), layout.pop("yaxis")), layout["meta"], layout["margin"]
+    meta["inside"] = inside or meta["inside"]
+    columns = min(columns, len(titles))
+    lines = -(-len(titles) // columns)
+    layout["grid"] = {"rows": lines, "columns": columns, "pattern": "independent", "xgap": 0.14}
+    layout["grid"]["ygap"] = meta["gap"] / (meta["inside"] + meta["gap"])
+    layout["height"] = lines * (meta["inside"] + meta["gap"]) - meta["gap"] + margin["t"] + margin["b"]
+    layout["annotations"], data = [], []
+    for index, (title, of_panel) in enumerate(zip(titles, traces, strict=True)):
+        x, y = (f"{axis}{index + 1 if index else ''}" for axis in "xy")
+        data += [one | {"xaxis": x, "yaxis": y} | ({"showlegend": False} if index else {}) for one in of_panel]
+        first = {} if index % columns == 0 or "ticktext" not in axes[1] else {"showticklabels": False}
+        layout |= {x.replace("x", "xaxis"): axes[0], y.replace("y", "yaxis"): axes[1] | first}
+        place = {"xref": f"{x} domain", "yref": f"{y} domain", "x": 0, "y": 1, "xanchor": "left", "yanchor": "bottom"}
+        layout["annotations"].append({"text": f"<b>{label(title)}</b>", "showarrow": False} | place)
+    return {"data": data, "layout": layout}
 
 
 def label(text: str, limit: int | None = None) -> str:
@@ -160,44 +137,7 @@ def _styles() -> dict[str, Any]:
     return styles
 
 
-def _trace(style: str, data: Figure) -> Figure:
-    return _merged(_styles()["traces"][style], data)
-
-
 def _merged(style: Figure, data: Figure) -> Figure:
     """Data with what the style adds, at any depth."""
     both = {key: _merged(style[key], data[key]) for key in style.keys() & data.keys() if isinstance(data[key], dict)}
-    return style | data | both
-
-
-def _figure(kind: str, titles: Sequence[str], traces: Sequence[list[Figure]], columns: int, layout: Figure) -> Figure:
-    """Panels in rows of at most `columns`; a panel's number is part of the names of its axes."""
-    layout = _merged(_styles()["layouts"][kind], layout)
-    axes, meta, margin = (layout.pop("xaxis"), layout.pop("yaxis")), layout["meta"], layout["margin"]
-    columns = min(columns, len(titles))
-    lines = -(-len(titles) // columns)
-    layout["grid"] = {"rows": lines, "columns": columns, "pattern": "independent", "xgap": 0.14}
-    layout["grid"]["ygap"] = meta["gap"] / (meta["inside"] + meta["gap"])
-    layout["height"] = lines * (meta["inside"] + meta["gap"]) - meta["gap"] + margin["t"] + margin["b"]
-    layout["annotations"], data = [], []
-    for index, (title, of_panel) in enumerate(zip(titles, traces, strict=True)):
-        x, y = (f"{axis}{index + 1 if index else ''}" for axis in "xy")
-        data += [trace | {"xaxis": x, "yaxis": y} for trace in of_panel]
-        first = {} if index % columns == 0 or "ticktext" not in axes[1] else {"showticklabels": False}
-        layout |= {x.replace("x", "xaxis"): axes[0], y.replace("y", "yaxis"): axes[1] | first}
-        place = {"xref": f"{x} domain", "yref": f"{y} domain", "x": 0, "y": 1, "xanchor": "left", "yanchor": "bottom"}
-        layout["annotations"].append({"text": f"<b>{label(title)}</b>", "showarrow": False} | place)
-    return {"data": data, "layout": layout}
-
-
-def _names(rows: Sequence[str]) -> Figure:
-    """An axis of row labels."""
-    return {"tickvals": list(range(len(rows))), "ticktext": [label(row, 30) for row in rows]}
-
-
-def _error(points: Sequence[Sequence[Any]]) -> Figure:
-    """Error bars of points […, mean, low, high, …]; none where low and high are None."""
-    return {
-        "array": [0 if high is None else high - mean for _, mean, _, high, *_ in points],
-        "arrayminus": [0 if low is None else mean - low for _, mean, low, *_ in points],
-    }
+    return {key: dict(value) if isinstance(value, dict) else value for key, value in style.items()} | data | both

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from core.files import digest
-from core.tables import Cell, Estimate, Table, clean
+from core.tables import clean, spread
 from core.wandb_offline import need_wandb, offline_without_key
 from evalsuite.report.figures import coloured
 from evalsuite.report.report import ReportContent
@@ -38,33 +38,14 @@ def log_report(run: Path, content: ReportContent, say: Callable[[str], None]) ->
     try:
         logged: dict[str, Any] = {}
         for table in content.tables:
-            columns, rows = plain(table)
+            columns, *rows = ([clean(cell) if isinstance(cell, str) else cell for cell in row] for row in spread(table))
             logged[f"tables/{table.key}"] = wandb.Table(columns=columns, data=rows, allow_mixed_types=True)
-        for section in content.sections:
-            for chart in section.charts:
-                title = {"text": f"{chart.title}<br><sub>{chart.caption}</sub>"}
-                logged[f"charts/{chart.key}"] = wandb.Plotly(Figure(coloured(chart.figure)).update_layout(title=title))
+        for chart in content.charts:
+            title = {"text": f"{chart.title}<br><sub>{chart.caption}</sub>"}
+            logged[f"charts/{chart.key}"] = wandb.Plotly(Figure(coloured(chart.figure)).update_layout(title=title))
         session.log(logged)
         for cell in content.tally.scores:
             session.summary[f"score/{cell.language}/{cell.scorer.name}/{cell.supporter}/{cell.dimension}"] = cell.estimate.mean
     finally:
         session.finish()
     say(f"wandb: {session.dir}")
-
-
-def plain(table: Table) -> tuple[list[str], list[list[str | int | float | None]]]:
-    """Columns and rows in full precision: an estimate becomes four columns, as in the CSV file."""
-    wide = [any(isinstance(row[index], Estimate) for row in table.rows) for index in range(len(table.columns))]
-    columns = [
-        clean(f"{name}{part}")
-        for name, spread in zip(table.columns, wide, strict=True)
-        for part in (("", " low", " high", " n") if spread else ("",))
-    ]
-    return columns, [[cell for c, spread in zip(row, wide, strict=True) for cell in _parts(c, spread)] for row in table.rows]
-
-
-def _parts(cell: Cell, spread: bool) -> Sequence[str | int | float | None]:
-    if isinstance(cell, Estimate):
-        return cell.mean, cell.low, cell.high, cell.n
-    own = clean(cell) if isinstance(cell, str) else cell
-    return (own, None, None, None) if spread else (own,)

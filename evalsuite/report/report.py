@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import orjson
 import yaml
@@ -27,30 +27,20 @@ from evalsuite.statistics.tally import Tally
 PLUMBING = "Plumbing: scores that involve the embedded 135M model say nothing about quality."
 
 
-@dataclass(frozen=True)
-class Section:
-    """One heading of the report with its tables and charts; `label` is a warning that belongs to all of it."""
+class Section(NamedTuple):
+    """One heading of the report with its tables; `label` is a warning that belongs to all of it."""
 
     title: str
     tables: list[Table]
-    charts: list[Chart]
-    label: str = ""
-
-    @property
-    def blocks(self) -> list[Table | Chart]:
-        """Tables and charts in display order."""
-        placed: list[Table | Chart] = []
-        for table in self.tables:
-            placed += [table, *(chart for chart in self.charts if chart.after == table.key)]
-        return placed + [chart for chart in self.charts if chart not in placed]
+    label: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportContent:
     """All that a report shows.
 
-    `tally` holds the records and what they come to. `tables` come in display order, grouped by their `section`, `charts` by the
-    section of the tables that they draw. `agreement` maps language → dimension or "average" → figures as fractions of 1: acc,
+    `tally` holds the records and what they come to. `tables` come in display order, grouped by their `section`; a chart
+    stands below its table. `agreement` maps language → dimension or "average" → figures as fractions of 1: acc,
     acc_soft, majority_acc, majority_acc_soft, acc_low, acc_high, n, parse_rate and more. `config` is the resolved configuration
     (JSON values only); a `fingerprints` entry in it is shown as a table. `timing` is in seconds and the only place for clock
     time. `generated` is the report's date as text.
@@ -67,7 +57,7 @@ class ReportContent:
     tally: Tally
     cards: Mapping[str, RoleCard]
     tables: Sequence[Table]
-    charts: Mapping[str, Sequence[Chart]]
+    charts: Sequence[Chart]
     generated: str
     agreement: Agreement | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -76,22 +66,17 @@ class ReportContent:
     risks: Risks = field(default_factory=dict)
     further_facts: Sequence[tuple[str, str]] = ()
 
-    @cached_property
+    @property
     def sections(self) -> list[Section]:
-        """The report's headings with their tables and charts; tables that name none come last."""
-        names = dict.fromkeys(table.section for table in self.tables if table.section)
-        names |= dict.fromkeys(name for name, charts in self.charts.items() if charts)
-        if any(not table.section for table in self.tables):
-            names[""] = None
+        """The report's headings with their tables; tables that name none come last."""
         label = SYNTHETIC_GOLD if self.synthetic_gold else ""
         return [
             Section(
                 name or "Further tables",
                 [table for table in self.tables if table.section == name],
-                list(self.charts.get(name, [])),
                 label if name == AGREEMENT else "",
             )
-            for name in names
+            for name in sorted(dict.fromkeys(table.section for table in self.tables), key=lambda name: not name)
         ]
 
     @cached_property
@@ -137,11 +122,14 @@ def write_report(run: Path, content: ReportContent) -> dict[str, Path]:
     """Write report.html, report.json, report.md and tables/KEY.csv for every table into the run folder.
 
     Returns the paths by kind: html, json, md, and tables (the folder). Raises `UserError` for judgements that do not fit the
-    rubric or name no dialogue of the run, `ValueError` for two tables with one key.
+    rubric or name no dialogue of the run, `ValueError` for two tables with one key, and for a chart whose table is
+    missing.
     """
-    doubled = [key for key, count in Counter(table.key for table in content.tables).items() if count > 1]
-    if doubled:
+    keys = Counter(table.key for table in content.tables)
+    if doubled := [key for key, count in keys.items() if count > 1]:
         raise ValueError(f"two tables with the key {doubled[0]}")
+    if lost := [chart.key for chart in content.charts if chart.after not in keys]:
+        raise ValueError(f"chart {lost[0]} stands below no table")
     paths = {kind: run / f"report.{kind}" for kind in ("html", "json", "md")}
     write_text(paths["html"], _html(content))
     write_json(paths["json"], _data(content))
@@ -211,12 +199,11 @@ def _markdown(content: ReportContent) -> str:
 
 def _html(content: ReportContent) -> str:
     environment = page.environment(TEMPLATES)
-    environment.tests["chart"] = lambda block: isinstance(block, Chart)
     environment.filters["is_bold"] = _is_bold
     environment.filters["is_estimate"] = lambda cell: isinstance(cell, Estimate)
     return environment.get_template("report.html.j2").render(
         content=content,
-        charts={chart.key: chart.figure for section in content.sections for chart in section.charts},
+        figures={chart.key: chart.figure for chart in content.charts},
         transcripts=transcripts(content.tally, content.cards, content.risks),
         config=_config_text(content),
         fingerprints=_fingerprints(content),

@@ -5,79 +5,74 @@ Both are panels of lines over rounds, with a band around each, and where it help
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from core.rubrics import Rubric
-from core.tables import clean, fmt
+from core.tables import Estimate, clean, fmt
 from evalsuite.report.charts import LANGUAGES, Chart
-from evalsuite.report.figures import curves
+from evalsuite.report.figures import Figure, curve, panels, trace
 from evalsuite.statistics.summary import AVERAGE, dimension_label
-from evalsuite.statistics.survival import Curve
+from evalsuite.statistics.survival import Curve, estimate_of
 from evalsuite.statistics.trends import Trend
 
 _BANDS = 4  # lines in a panel up to which their bands can be told apart
 
-Points = list[list[Any]]  # [round, figure, low, high, what a reader is told], all figures 0–100
 
-
-def survival_charts(found: Sequence[Curve]) -> Iterator[Chart]:
+def survival_charts(curves: Sequence[Curve]) -> Iterator[Chart]:
     """One panel a language: the share of dialogues that go on after each round, a step line a supporter."""
-    for language in dict.fromkeys(curve.language for curve in found):
-        own = [curve for curve in found if curve.language == language]
-        series = []
-        for curve in own:
-            points: Points = [[0, 100.0, None, None, f"{curve.dialogues} dialogues"]]
-            for step in curve.steps:
-                low, high = (None if bound is None else 100 * bound for bound in (step.low, step.high))
-                told = f"{fmt(100 * step.survival)} % go on; {step.left} of {step.at_risk} left in it"
-                points.append([step.round, 100 * step.survival, low, high, told])
-            series.append({"name": clean(f"{curve.supporter}, n = {curve.dialogues}"), "points": points})
+    for language in dict.fromkeys(each.language for each in curves):
+        of_language = [each for each in curves if each.language == language]
+        bands, traces = len(of_language) <= _BANDS, []
+        for place, each in enumerate(of_language):
+            points = [(0, Estimate(100.0, None, None, each.dialogues), f"{each.dialogues} dialogues")]
+            for step in each.steps:
+                text = f"{fmt(100 * step.survival)} % go on; {step.left} of {step.at_risk} left in it"
+                points.append((step.round, estimate_of(step), text))
+            traces += curve(clean(f"{each.supporter}, n = {each.dialogues}"), place, points, step=True, band=bands)
         yield Chart(
             f"survival-{language}",
             f"Dialogues that go on, {LANGUAGES[language]}",
             "Share of dialogues in which the seeker has not left after each round (Kaplan-Meier)"
-            + (", with pointwise 95 % bands." if len(own) <= _BANDS else "; the table has the intervals."),
+            + (", with pointwise 95 % bands." if bands else "; the table has the intervals."),
             f"survival-{language}",
-            curves(
-                [{"title": LANGUAGES[language], "series": series, "bars": []}],
-                "dialogues that go on, %",
-                step=True,
-                bands=len(own) <= _BANDS,
-            ),
+            _panels([LANGUAGES[language]], [traces], 300, "dialogues that go on, %", len(of_language)),
         )
 
 
-def trend_charts(found: Sequence[Trend], rubric: Rubric) -> Iterator[Chart]:
+def trend_charts(trends: Sequence[Trend], rubric: Rubric) -> Iterator[Chart]:
     """One chart a language and scorer: a panel a dimension, a line a supporter, grey bars for the dialogues that came so
     far."""
-    for language, scorer in dict.fromkeys((each.language, each.scorer) for each in found):
-        own = [each for each in found if (each.language, each.scorer) == (language, scorer)]
-        several = len({each.scorer for each in found if each.language == language}) > 1
-        reached = [{p.round: p.reached for p in each.points} for each in own]
-        bars = [[at, sum(each.get(at, 0) for each in reached)] for at in sorted({at for each in reached for at in each})]
-        panels = []
-        for name in [*rubric.dimensions, AVERAGE]:
-            series = [
-                {
-                    "name": clean(each.supporter),
-                    "points": [
-                        [p.round, p.estimate.mean, p.estimate.low, p.estimate.high, fmt(p.estimate)]
-                        for p in each.points
-                        if p.dimension == name and p.estimate.mean is not None
-                    ],
-                }
-                for each in own
-            ]
-            title = "Average" if name == AVERAGE else dimension_label(rubric, name)
-            panels.append({"title": title, "series": series, "bars": bars})
-        number = [each.scorer for each in found if each.language == language].index(scorer)
+    numbers = Counter[str]()
+    for language, scorer in dict.fromkeys((each.language, each.scorer) for each in trends):
+        rivals = [each for each in trends if (each.language, each.scorer) == (language, scorer)]
+        several = len({each.scorer for each in trends if each.language == language}) > 1
+        reached = Counter[int]()
+        for each in rivals:
+            reached.update({point.round: point.reached for point in each.points})
+        rounds, most = sorted(reached), max(reached.values())
+        texts = [f"{reached[at]} dialogues" for at in rounds]
+        bars = trace("count", x=rounds, y=[100 * reached[at] / most for at in rounds], text=texts)
+        names, traces = [*rubric.dimensions, AVERAGE], []
+        for name in names:
+            lines = [bars]
+            for place, each in enumerate(rivals):
+                estimates = [(p.round, p.estimate) for p in each.points if p.dimension == name and p.estimate.mean is not None]
+                points = [(at, estimate, fmt(estimate)) for at, estimate in estimates]
+                lines += curve(clean(each.supporter), place, points, step=False, band=len(rivals) <= _BANDS)
+            traces.append(lines)
+        titles = [AVERAGE.capitalize() if name == AVERAGE else dimension_label(rubric, name) for name in names]
         yield Chart(
-            f"trends-{language}-{number}",
+            f"trends-{language}-{numbers[language]}",
             f"Scores by round, {LANGUAGES[language]}" + (f", {clean(scorer.name)}" if several else ""),
             "Means on 0–100 of the dialogues that came so far"
-            + (" with 95 % bootstrap intervals" if len(own) <= _BANDS else "")
+            + (" with 95 % bootstrap intervals" if len(rivals) <= _BANDS else "")
             + ". Grey: how many that are, the highest bar being all of them.",
             f"slopes-{language}",
-            curves(panels, "score", step=False, bands=len(own) <= _BANDS),
+            _panels(titles, traces, 170, "score", len(rivals)),
         )
+        numbers[language] += 1
+
+
+def _panels(titles: Sequence[str], traces: Sequence[list[Figure]], inside: int, axis: str, lines: int) -> Figure:
+    return panels("curves", titles, traces, 4, inside, showlegend=lines > 1, yaxis={"title": {"text": axis}})

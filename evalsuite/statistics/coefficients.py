@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from core.statistics.bootstrap import RESAMPLES, SEED, Floats, interval, resampled_means
+from core.statistics.bootstrap import RESAMPLES, SEED, Floats, estimate, resampled_means
 from core.tables import Estimate
 
 Level = Literal["sample", "dataset"]
@@ -38,25 +38,25 @@ def figures(x: Floats, y: Floats, place: NDArray[np.intp], level: Level) -> dict
         defined = ~np.isnan(within)
         filled, counts = np.where(defined, within, 0.0), defined.sum(axis=0)
         points = np.divide(filled.sum(axis=0), counts, out=np.full(len(counts), np.nan), where=counts > 0)
-        ns, undefined, enough = counts.tolist(), (size - counts).tolist(), (counts > 1).tolist()
+        ns, undefined, rows = counts, size - counts, counts
     else:
         points = coefficients(x, y, place, np.ones((1, size)))[0]
-        ns, undefined, enough = ([value] * len(COEFFICIENTS) for value in (len(x), 0, size > 1))
+        ns, undefined, rows = (np.full(len(COEFFICIENTS), number) for number in (len(x), 0, size))
+    drawn = (rows > 1) & ~np.isnan(points)
     draws = np.full((0, len(COEFFICIENTS)), np.nan)
-    if any(enough) and not np.isnan(points).all():
-        if level == "sample":
-            draws = resampled_means(filled, defined.astype(np.float64))
-        else:
-            drawn = np.random.default_rng(SEED).multinomial(size, np.full(size, 1 / size), RESAMPLES)
-            draws = coefficients(x, y, place, drawn.astype(np.float64))
-    result: dict[Coefficient, tuple[Estimate, int, int]] = {}
-    for column, name in enumerate(COEFFICIENTS):
-        mean = None if np.isnan(points[column]) else float(points[column])
-        column_draws = draws[:, column] if mean is not None and enough[column] else draws[:0, column]
-        left_out = int(np.isnan(column_draws).sum())
-        low, high = interval(column_draws) if left_out < len(column_draws) else (None, None)
-        result[name] = Estimate(mean, low, high, ns[column]), undefined[column], left_out
-    return result
+    if drawn.any():
+        draws = resampled_means(filled, defined.astype(float)) if level == "sample" else resampled(x, y, place, size)
+    left_out = np.where(drawn, np.isnan(draws).sum(axis=0), 0)
+    return {
+        name: (estimate(points[i], draws[:, i], int(ns[i]), int(rows[i])), int(undefined[i]), int(left_out[i]))
+        for i, name in enumerate(COEFFICIENTS)
+    }
+
+
+def resampled(x: Floats, y: Floats, place: NDArray[np.intp], size: int) -> Floats:
+    """[RESAMPLES, 3]: the coefficients of bootstrap resamples of the `size` samples, each with all its pairs."""
+    drawn = np.random.default_rng(SEED).multinomial(size, np.full(size, 1 / size), RESAMPLES)
+    return coefficients(x, y, place, drawn.astype(np.float64))
 
 
 def coefficients(x: Floats, y: Floats, place: NDArray[np.intp], weights: Floats) -> Floats:
@@ -75,11 +75,11 @@ def coefficients(x: Floats, y: Floats, place: NDArray[np.intp], weights: Floats)
     starts = np.searchsorted(which[order], np.arange(len(pairs)))
     for start in range(0, len(weights), _BATCH):
         batch = weights[start : start + _BATCH]
-        counted = np.add.reduceat(batch[:, place[order]], starts, axis=1)  # [batch, different pairs]
-        used = counted.any(axis=0)
+        counts = np.add.reduceat(batch[:, place[order]], starts, axis=1)  # [batch, different pairs]
+        used = counts.any(axis=0)
         if used.any():
             with np.errstate(all="ignore"):  # what is undefined comes out as NaN
-                result[start : start + _BATCH] = _coefficients(pairs[used, 0], pairs[used, 1], counted[:, used])
+                result[start : start + _BATCH] = _coefficients(pairs[used, 0], pairs[used, 1], counts[:, used])
     return result
 
 
@@ -93,9 +93,8 @@ def _coefficients(x: Floats, y: Floats, weights: Floats) -> Floats:
     else:
         from scipy.stats import kendalltau
 
-        times = weights.astype(np.intp)
-        tau = [kendalltau(np.repeat(x, repeats), np.repeat(y, repeats), method="asymptotic").statistic for repeats in times]
-        kendall = np.array(tau, dtype=np.float64)
+        sides = ((np.repeat(x, times), np.repeat(y, times)) for times in weights.astype(np.intp))
+        kendall = np.array([kendalltau(*both, method="asymptotic").statistic for both in sides], dtype=np.float64)
     values = np.stack([_moment(ranks_x, ranks_y, weights), _moment(x[None], y[None], weights), kendall], axis=1)
     defined = (several_x & several_y)[:, None] & np.isfinite(values)
     return np.where(defined, np.clip(values, -1, 1), np.nan)
@@ -122,11 +121,11 @@ def _concordance(levels_x: NDArray[np.intp], levels_y: NDArray[np.intp], weights
     lower = np.zeros((len(weights), int(many.max()) + 1))
     net = np.zeros(len(weights))
     for level in range(int(few.max()) + 1):
-        lines = np.flatnonzero(few == level)
+        pairs = np.flatnonzero(few == level)
         up_to = lower.cumsum(axis=1)
         lead = 2 * up_to - lower - up_to[:, -1:]  # what is below a level minus what is above it
-        net += (weights[:, lines] * lead[:, many[lines]]).sum(axis=1)
-        lower[:, many[lines]] += weights[:, lines]  # different pairs: no place stands twice
+        net += (weights[:, pairs] * lead[:, many[pairs]]).sum(axis=1)
+        lower[:, many[pairs]] += weights[:, pairs]  # different pairs: no place stands twice
     return 2 * net
 
 

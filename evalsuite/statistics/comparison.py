@@ -1,21 +1,40 @@
-"""Runs side by side: scores of several run folders on one rubric, paired differences, and what else changed."""
+"""Runs side by side: scores of several run folders on one rubric, paired differences, and what else changed; as tables and as
+JSON."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 from core.differences import differing_leaves
 from core.errors import UserError
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
+from core.specs import EMBEDDED_PREFIX
+from core.tables import Cell, Table
 from evalsuite.statistics import paired
-from evalsuite.statistics.leaderboard import Contestant, Score, card_of, cells_of, contestants_of, stack
+from evalsuite.statistics.leaderboard import (
+    Contestant,
+    Score,
+    card_of,
+    cells_of,
+    contestants_of,
+    score_cells,
+    score_columns,
+    score_notes,
+    stack,
+)
 from evalsuite.statistics.paired import Difference
-from evalsuite.statistics.summary import Value, languages_of
+from evalsuite.statistics.summary import SCORES, Value, checked, dimension_at, dimension_label, languages_of, scorer_of
+
+CONFIGS = "Configuration"  # heading of the report
+Rival = tuple[str, Contestant]  # a run's name and one of its contestants
 
 
 @dataclass(frozen=True)
@@ -80,7 +99,7 @@ def compare(runs: Sequence[RunRecords], value: Value = "value") -> Comparison:
     first = runs[0]
     for run in runs[1:]:
         if run.rubric != first.rubric:
-            old, new = (side.rubric.model_dump(mode="json") for side in (first, run))
+            old, new = (other.rubric.model_dump(mode="json") for other in (first, run))
             raise UserError(
                 f"{first.name} and {run.name} were scored on different rubrics "
                 f"({'; '.join(differing_leaves(old, new)[:3])}): score one of them again into a new folder"
@@ -88,7 +107,7 @@ def compare(runs: Sequence[RunRecords], value: Value = "value") -> Comparison:
     ambiguous = ambiguous_cards(runs)
     languages = []
     for language in languages_of(dialogue for run in runs for dialogue in run.dialogues):
-        rivals: list[tuple[str, Contestant]] = []
+        rivals: list[Rival] = []
         for run in runs:
 
             def unit(dialogue: Dialogue, run: RunRecords = run) -> str:
@@ -99,71 +118,166 @@ def compare(runs: Sequence[RunRecords], value: Value = "value") -> Comparison:
             rivals += [(run.name, one) for one in contestants if one.language == language]
         if rivals:
             languages.append(_language(language, rivals, [run.name for run in runs], first.rubric))
-    plain = [run.config for run in runs]
-    changed = [
-        (first.name, run.name, differing_leaves(plain[0], config)) for run, config in zip(runs[1:], plain[1:], strict=True)
-    ]
+    changed = [(first.name, run.name, differing_leaves(first.config, run.config)) for run in runs[1:]]
     return Comparison(list(runs), value, languages, changed)
 
 
-def _language(
-    language: Language, rivals: list[tuple[str, Contestant]], runs: Sequence[str], rubric: Rubric
-) -> LanguageComparison:
+def _language(language: Language, rivals: Sequence[Rival], runs: Sequence[str], rubric: Rubric) -> LanguageComparison:
     contestants = [one for _, one in rivals]
-    names = _names(rivals)
-    entries = [
-        Entry(run, name, one, cells)
-        for (run, one), name, cells in zip(rivals, names, cells_of(contestants, rubric), strict=True)
-    ]
-    cards: dict[str, set[str]] = {run: set() for run in runs}
-    for run, one in rivals:
-        cards[run].update(one.cards)
+    parts = zip(rivals, _names(rivals), cells_of(contestants, rubric), strict=True)
+    entries = [Entry(run, name, one, scores) for (run, one), name, scores in parts]
+    cards = {run: {card for name, one in rivals if name == run for card in one.cards} for run in runs}
+    shared = len(set.intersection(*cards.values()))
     differences = paired.differences(*stack(contestants), _partners(rivals))
-    shared = set.intersection(*cards.values())
-    return LanguageComparison(language, entries, differences, {run: len(shown) for run, shown in cards.items()}, len(shared))
+    return LanguageComparison(language, entries, differences, {run: len(of_run) for run, of_run in cards.items()}, shared)
 
 
-def _partners(rivals: Sequence[tuple[str, Contestant]]) -> list[tuple[int, int]]:
+def _partners(rivals: Sequence[Rival]) -> list[tuple[int, int]]:
     """Places of contestants that belong together, the later run's first."""
-    supporters: dict[str, set[Any]] = {}
-    scorers: dict[str, set[Any]] = {}
-    for run, one in rivals:
-        supporters.setdefault(run, set()).add(one.supporter)
-        scorers.setdefault(run, set()).add(one.scorer)
+    present = {(run, name) for run, one in rivals for name in (one.supporter, one.scorer)}
 
-    def together(left: tuple[str, Any], right: tuple[str, Any], known: dict[str, set[Any]]) -> bool:
-        (run, name), (other_run, other) = left, right
-        return name == other or (name not in known[other_run] and other not in known[run])
+    def together(run: str, name: object, other_run: str, other: object) -> bool:
+        return name == other or ((other_run, name) not in present and (run, other) not in present)
 
     return [
         (late, early)
-        for early, late in combinations(range(len(rivals)), 2)
-        for (run, one), (other_run, other) in [(rivals[early], rivals[late])]
+        for (early, (run, one)), (late, (other_run, other)) in combinations(enumerate(rivals), 2)
         if run != other_run
-        and together((run, one.supporter), (other_run, other.supporter), supporters)
-        and together((run, one.scorer), (other_run, other.scorer), scorers)
+        and together(run, one.supporter, other_run, other.supporter)
+        and together(run, one.scorer, other_run, other.scorer)
     ]
 
 
-def _names(rivals: Sequence[tuple[str, Contestant]]) -> list[str]:
+def _names(rivals: Sequence[Rival]) -> list[str]:
     """`supporter`, or `run/supporter` where several have it, or that with the scorer where the run has several."""
-    plain = [one.supporter for _, one in rivals]
-    with_run = [f"{run}/{one.supporter}" for run, one in rivals]
+    times = Counter(name for run, one in rivals for name in ((one.supporter,), (run, one.supporter)))
     names = []
-    for place, (_, one) in enumerate(rivals):
-        if plain.count(plain[place]) == 1:
-            names.append(plain[place])
-        elif with_run.count(with_run[place]) == 1:
-            names.append(with_run[place])
-        else:
-            names.append(f"{with_run[place]} ({one.scorer.name})")
+    for run, one in rivals:
+        scorer = f" ({one.scorer.name})" if times[run, one.supporter] > 1 else ""
+        names.append(one.supporter if times[one.supporter,] == 1 else f"{run}/{one.supporter}{scorer}")
     return names
 
 
 def ambiguous_cards(runs: Sequence[RunRecords]) -> set[str]:
     """Ids under which the runs have different cards: these must not be paired."""
-    texts: dict[str, set[str]] = {}
-    for run in runs:
-        for card, text in run.cards.items():
-            texts.setdefault(card, set()).add(text)
-    return {card for card, versions in texts.items() if len(versions) > 1}
+    times = Counter(card for card, _ in {pair for run in runs for pair in run.cards.items()})
+    return {card for card, count in times.items() if count > 1}
+
+
+# --- tables and JSON ---------------------------------------------------------------------------------------------------------
+
+
+def tables(comparison: Comparison) -> list[Table]:
+    """The runs, per language scores and differences, and what else changed."""
+    result = [_runs_table(comparison)]
+    for part in comparison.languages:
+        result.append(_scores_table(comparison, part))
+        if part.differences:
+            result.append(_differences_table(comparison, part))
+    rows: list[tuple[Cell, ...]] = [
+        (name, other, line) for name, other, lines in comparison.changed for line in lines or ["no difference"]
+    ]
+    columns = ("run", "compared with", "setting: old → new")
+    return [*result, Table("compare-config", "What else changed", columns, tuple(rows), section=CONFIGS)]
+
+
+def _runs_table(comparison: Comparison) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for run in comparison.runs:
+        scorers = sorted({scorer_of(judgement).name for judgement in checked(run.judgements, run.rubric)})
+        counts = [part.cards.get(run.name, 0) for part in comparison.languages]
+        rows.append((run.name, len(run.dialogues), *counts, "; ".join(scorers)))
+    shared = ", ".join(f"{part.language} {part.shared}" for part in comparison.languages)
+    notes = [f"Cards (dialogues without a card: themselves) that all runs have: {shared}."]
+    if ambiguous := ambiguous_cards(comparison.runs):
+        notes.append(f"Cards of the same id but other contents in several runs, counted as different cards: {len(ambiguous)}.")
+    if plumbing := [run.name for run in comparison.runs if f'"{EMBEDDED_PREFIX}' in orjson.dumps(run.config).decode()]:
+        notes.append(
+            f"Plumbing: scores that involve the embedded 135M model say nothing about quality ({', '.join(plumbing)})."
+        )
+    heads = [f"cards, {part.language}" for part in comparison.languages]
+    return Table("compare-runs", "Runs", ("run", "dialogues", *heads, "judged by"), tuple(rows), tuple(notes), SCORES)
+
+
+def _scores_table(comparison: Comparison, part: LanguageComparison) -> Table:
+    cells = [cell for entry in part.entries for cell in entry.scores]
+    several = len({entry.contestant.scorer for entry in part.entries}) > 1
+    return Table(
+        key=f"compare-scores-{part.language}",
+        title=f"Scores side by side, {part.language}" + (" (expected scores)" if comparison.value == "expected" else ""),
+        columns=("supporter", "run", *["judged by"] * several, *score_columns(comparison.rubric)),
+        rows=tuple(
+            (entry.name, entry.run, *[entry.contestant.scorer.name] * several, *score_cells(entry.scores))
+            for entry in part.entries
+        ),
+        notes=tuple(score_notes(cells, comparison.rubric, comparison.value)),
+        section=SCORES,
+    )
+
+
+def _differences_table(comparison: Comparison, part: LanguageComparison) -> Table:
+    """Pairs without shared cards are named in a note: their rows would be dashes only."""
+    dimensions = len(comparison.rubric.dimensions)
+    rows: list[tuple[Cell, ...]] = []
+    apart: list[str] = []
+    mixed = False
+    for start in range(0, len(part.differences), dimensions + 1):
+        block = part.differences[start : start + dimensions + 1]
+        first, second = part.entries[block[0].first], part.entries[block[0].second]
+        if not block[-1].estimate.n:
+            apart.append(f"{first.name} with {second.name}")
+            continue
+        mixed |= first.contestant.scorer != second.contestant.scorer
+        for one in block:
+            label = dimension_label(comparison.rubric, dimension_at(comparison.rubric, one.dimension))
+            rows.append((first.name, second.name, label, one.first_mean, one.second_mean, *paired.cells(one)))
+    notes = []
+    if rows:
+        notes = [paired.NOTE, "Both means are over the shared cards only, so they may differ from the scores side by side."]
+    if mixed:
+        notes.append("Where the judges differ, a difference is the judges' as well as the supporters'.")
+    if apart:
+        notes.append(f"Not compared, since they share no cards: {', '.join(apart)}.")
+    return Table(
+        key=f"compare-differences-{part.language}",
+        title=f"Differences between runs, {part.language}",
+        columns=("supporter", "against", "dimension", "mean", "mean against", *paired.COLUMNS),
+        rows=tuple(rows),
+        notes=tuple(notes),
+        section=SCORES,
+    )
+
+
+def as_json(comparison: Comparison) -> dict[str, Any]:
+    """The comparison as JSON values in full precision."""
+    return {
+        "rubric": comparison.rubric.name,
+        "value": comparison.value,
+        "runs": [
+            {"name": run.name, "dialogues": len(run.dialogues), "judgements": len(run.judgements)} for run in comparison.runs
+        ],
+        "languages": {
+            part.language: {
+                "cards": part.cards | {"shared": part.shared},
+                "scores": [
+                    {"name": entry.name, "run": entry.run, "supporter": cell.supporter, "judged_by": cell.scorer.name}
+                    | {"dimension": cell.dimension, "asked": cell.asked, "read": cell.read}
+                    | asdict(cell.estimate)
+                    for entry in part.entries
+                    for cell in entry.scores
+                ],
+                "differences": [
+                    {"name": part.entries[one.first].name, "against": part.entries[one.second].name}
+                    | {"dimension": dimension_at(comparison.rubric, one.dimension)}
+                    | {"mean_first": one.first_mean, "mean_against": one.second_mean}
+                    | {"difference": one.estimate.mean, "low": one.estimate.low, "high": one.estimate.high}
+                    | {"cards": one.estimate.n, "p": one.p, "p_holm": one.holm, "holds": one.holds}
+                    for one in part.differences
+                ],
+            }
+            for part in comparison.languages
+        },
+        "config_differences": [
+            {"run": name, "compared_with": other, "differences": lines} for name, other, lines in comparison.changed
+        ],
+    }

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from core.statistics.bootstrap import SEED, Floats, interval, resampled_means
+from core.statistics.bootstrap import SEED, Floats, estimate, resampled_means
 from core.tables import Cell, Estimate
 
 FLIPS = 9_999
@@ -65,7 +65,7 @@ def card_estimates(sums: Floats, counts: Floats, readable: Sequence[int]) -> lis
     on_cards = _with_fewest((counts > 0).sum(axis=0))
     return [
         [
-            _estimate(means[row, column], draws[:, row, column], int(sizes[row, column]), int(on_cards[row, column]))
+            estimate(means[row, column], draws[:, row, column], int(sizes[row, column]), int(on_cards[row, column]))
             for column in range(dimensions + 1)
         ]
         for row in range(contestants)
@@ -100,23 +100,21 @@ def differences(sums: Floats, counts: Floats, pairs: Sequence[tuple[int, int]], 
     p = sign_flip_p(shares.reshape(cards, -1)).reshape(size, -1)
     p[np.isnan(means[:, columns])] = np.nan
     corrected = holm(p.ravel()).reshape(p.shape)
-    results = []
-    for row, (one, other) in enumerate(pairs):
-        for place, column in enumerate(columns):
-            results.append(
-                Difference(
-                    one,
-                    other,
-                    column if column < dimensions else None,
-                    _none(first_means[row, column]),
-                    _none(second_means[row, column]),
-                    _estimate(means[row, column], draws[:, row, column], int(counted[row, column]), int(on_cards[row, column])),
-                    _none(p[row, place]),
-                    _none(corrected[row, place]),
-                    None if np.isnan(corrected[row, place]) else bool(corrected[row, place] <= ALPHA),
-                )
-            )
-    return results
+    return [
+        Difference(
+            first=one,
+            second=other,
+            dimension=column if column < dimensions else None,
+            first_mean=_none(first_means[row, column]),
+            second_mean=_none(second_means[row, column]),
+            estimate=estimate(means[row, column], draws[:, row, column], int(counted[row, column]), int(on_cards[row, column])),
+            p=_none(p[row, place]),
+            holm=_none(corrected[row, place]),
+            holds=None if np.isnan(corrected[row, place]) else bool(corrected[row, place] <= ALPHA),
+        )
+        for row, (one, other) in enumerate(pairs)
+        for place, column in enumerate(columns)
+    ]
 
 
 def sign_flip_p(shares: Floats) -> Floats:
@@ -181,13 +179,6 @@ def _with_fewest(cards: NDArray[np.intp]) -> NDArray[np.intp]:
 
 def _none(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
-
-
-def _estimate(mean: float, draws: Floats, n: int, cards: int) -> Estimate:
-    if np.isnan(mean):
-        return Estimate(None, None, None, n)
-    low, high = interval(draws) if cards > 1 else (np.nan, np.nan)
-    return Estimate(float(mean), _none(low), _none(high), n)
 
 
 def cells(difference: Difference) -> tuple[Cell, ...]:

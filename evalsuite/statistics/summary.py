@@ -50,6 +50,10 @@ class Scorer(NamedTuple):
         """For people: `judge · method · key=value`."""
         return PARTED.join([self.judge, self.method, *(f"{key}={value}" for key, value in self.condition)])
 
+    def record(self) -> dict[str, Any]:
+        """For JSON, the condition as an object."""
+        return {"judge": self.judge, "method": self.method, "condition": dict(self.condition)}
+
 
 def scorer_of(judgement: Judgement) -> Scorer:
     """The scorer a judgement came from. What became of its call (why a verdict is missing, broken probabilities) does not make
@@ -125,8 +129,13 @@ def estimates(values: Floats) -> list[Estimate]:
 
 
 def dimension_label(rubric: Rubric, dimension: str) -> str:
-    """A dimension's English label, or its key where the rubric has no English."""
-    return rubric.dimensions[dimension].label.get("en", dimension)
+    """A dimension's English label, or its key where the rubric has no English; `average` has none."""
+    return rubric.dimensions[dimension].label.get("en", dimension) if dimension in rubric.dimensions else dimension
+
+
+def dimension_at(rubric: Rubric, place: int | None) -> str:
+    """The dimension at a place of the rubric; None is the average's."""
+    return AVERAGE if place is None else list(rubric.dimensions)[place]
 
 
 def terminations(dialogues: Sequence[Dialogue]) -> Table:

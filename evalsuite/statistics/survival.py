@@ -202,7 +202,7 @@ def tables(found: Sequence[Curve], tests: Sequence[LogRank]) -> list[Table]:
         horizon = max(curve.steps[-1].round for curve in own)
         rows: list[tuple[Cell, ...]] = []
         for curve in own:
-            cells: list[Cell] = [_estimate(step) for step in curve.steps]
+            cells: list[Cell] = [estimate_of(step) for step in curve.steps]
             cells += [None] * (horizon - len(cells))
             rows.append((curve.supporter, curve.dialogues, curve.median, *cells))
         result.append(
@@ -227,7 +227,8 @@ def tables(found: Sequence[Curve], tests: Sequence[LogRank]) -> list[Table]:
     return [*result, *_test_table(tests)]
 
 
-def _estimate(step: Step) -> Estimate:
+def estimate_of(step: Step) -> Estimate:
+    """The share that goes on after a round, in per cent."""
     low, high = (None if bound is None else 100 * bound for bound in (step.low, step.high))
     return Estimate(100 * step.survival, low, high, step.at_risk)
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from core.records import Language
-from core.statistics.bootstrap import LEVEL, Floats, interval, resampled_means
+from core.statistics.bootstrap import LEVEL, Floats, estimate, resampled_means
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics.responses import Response
 from evalsuite.statistics.text_metrics import BLEU_ORDERS, DISTINCT_ORDERS, LABELS, Sample, Unit, bleu_of, signature
@@ -79,8 +79,7 @@ def _means(dialogues: Sequence[Sequence[Sample]]) -> _Found:
     means: _Found = {}
     for column, metric in enumerate(LABELS):
         n, valued = int(counts[:, column].sum()), int((counts[:, column] > 0).sum())
-        bounds: tuple[float | None, float | None] = interval(draws[:, column]) if valued > 1 else (None, None)
-        means[metric] = (Estimate(float(sums[:, column].sum()) / n, *bounds, n), valued) if n else _NOTHING
+        means[metric] = (estimate(sums[:, column].sum() / n, draws[:, column], n, valued), valued) if n else _NOTHING
     return means
 
 
@@ -94,14 +93,12 @@ def _corpus_bleu(dialogues: Sequence[Sequence[Sample]]) -> _Found:
     sums = np.array([np.sum(stats_of, axis=0) for stats_of in stats], dtype=np.float64)
     # The mean of a resample times its size is its sum, which BLEU is counted from.
     draws = np.rint(resampled_means(sums, np.ones_like(sums)) * len(sums)).astype(np.int64).tolist()
-    estimates: _Found = {}
+    total = sums.sum(axis=0).astype(np.int64).tolist()
+    bleu: _Found = {}
     for metric, order in BLEU_ORDERS.items():
-        mean = bleu_of(sums.sum(axis=0).astype(np.int64).tolist(), order, effective=False)
-        bounds: tuple[float | None, float | None] = (None, None)
-        if len(sums) > 1:
-            bounds = interval(np.array([bleu_of(draw, order, effective=False) for draw in draws]))
-        estimates[metric] = Estimate(mean, *bounds, sum(map(len, stats))), len(sums)
-    return estimates
+        mean, *drawn = (bleu_of(counts, order, effective=False) for counts in (total, *draws))
+        bleu[metric] = estimate(mean, np.array(drawn), sum(map(len, stats)), len(sums)), len(sums)
+    return bleu
 
 
 def _corpus_distinct(dialogues: Sequence[Sequence[Sample]], metric: str) -> tuple[Estimate, int]:

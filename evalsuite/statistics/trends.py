@@ -159,8 +159,7 @@ def tables(found: Sequence[Trend], rubric: Rubric) -> list[Table]:
         slopes: list[tuple[Cell, ...]] = []
         for each in own:
             for name, slope in each.slopes.items():
-                label = dimension_label(rubric, name) if name in rubric.dimensions else name
-                names = (each.supporter, *[each.scorer.name] * several, label)
+                names = (each.supporter, *[each.scorer.name] * several, dimension_label(rubric, name))
                 cells: list[Cell] = [point.estimate for point in each.points if point.dimension == name]
                 means.append((*names, *cells, *[None] * (horizon - len(cells))))
                 slopes.append((*names, *paired.cells(slope)))
@@ -196,11 +195,11 @@ def as_json(found: Sequence[Trend]) -> list[dict[str, Any]]:
     """Trends as plain figures."""
     rows = []
     for each in found:
-        scorer = {"judge": each.scorer.judge, "method": each.scorer.method, "condition": dict(each.scorer.condition)}
         slopes = {
             name: asdict(slope.estimate) | {"p": slope.p, "p_corrected": slope.holm, "holds": slope.holds}
             for name, slope in each.slopes.items()
         }
         points = [asdict(point) for point in each.points]
-        rows.append({"language": each.language, "supporter": each.supporter} | scorer | {"points": points, "slopes": slopes})
+        who = {"language": each.language, "supporter": each.supporter} | each.scorer.record()
+        rows.append(who | {"points": points, "slopes": slopes})
     return rows

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
-from core.errors import UserError
 from core.records import Comparison, Verdict
 from core.statistics.accuracy import share
-from core.statistics.bootstrap import interval, resampled_means
+from core.statistics.bootstrap import estimate, resampled_means
 from core.statistics.means import exact_mean
 from core.tables import Cell, Estimate, Table
 from data_prep.scores.annotator_agreement import Item, agreement_on
@@ -72,14 +71,6 @@ class Words:
     section: str = ""
 
 
-def mode_of(name: str) -> Mode:
-    """What --mode says."""
-    for mode in get_args(Mode):
-        if name == mode:
-            return mode
-    raise UserError(f"--mode: unknown mode {name!r}: paper or native")
-
-
 def choices_of(comparisons: Iterable[Comparison]) -> list[Choice]:
     """A table's rows as choices."""
     choices = []
@@ -127,10 +118,7 @@ def mean_over_items(choices: Sequence[Choice], value: Callable[[Choice], float])
     for vote in choices:
         sums[places[vote.item]] += value(vote)
         counts[places[vote.item]] += 1
-    mean = float(sums.sum() / counts.sum())
-    if len(places) < 2:
-        return Estimate(mean, None, None, len(choices))
-    return Estimate(mean, *interval(resampled_means(sums, counts)[:, 0]), len(choices))
+    return estimate(sums.sum() / counts.sum(), resampled_means(sums, counts)[:, 0], len(choices), len(places))
 
 
 def rate(choices: Sequence[Choice], points: Callable[[Choice], float]) -> Estimate:

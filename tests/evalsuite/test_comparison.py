@@ -21,8 +21,7 @@ from core.records import Dialogue, Judgement, RoleCard
 from data_prep.profiles import Counselling, Demographics, Profile
 from evalsuite.commands import compare as command
 from evalsuite.runs.records import read_runs
-from evalsuite.statistics.comparison import RunRecords, compare
-from evalsuite.statistics.comparison_tables import as_json, tables
+from evalsuite.statistics.comparison import RunRecords, as_json, compare, tables
 from tests.evalsuite.oracles import card_shares, corrected, sign_flip
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 

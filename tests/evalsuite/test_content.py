@@ -44,8 +44,8 @@ def test_a_run_folder_becomes_a_report(run: Run) -> None:
     shown = {(row[0], row[board.columns.index("rank")]) for row in board.rows}
     english = content.tally.boards[0]
     assert shown == {(one.supporter, rank) for one, rank in zip(english.contestants, english.ranks, strict=True)}
-    sections = {section.title: [chart.key for chart in section.charts] for section in content.sections}
-    assert sections["Agreement"][-3:] == ["confusion-en", "confusion-zh", "calibration"]
+    charts = [chart.key for chart in content.charts]
+    assert charts[charts.index("confusion-en") :][:3] == ["confusion-en", "confusion-zh", "calibration"]
     assert content.synthetic_gold and not content.plumbing
     assert content.config["fingerprints"]["judge ranker"] == "print-of-ranker"
 
@@ -63,7 +63,7 @@ def test_the_console_shows_short_tables_and_names_long_ones(run: Run) -> None:
 def test_calibration_table_has_the_points_of_its_chart(run: Run) -> None:
     content = content_of(run)
     table = next(table for table in content.tables if table.key == "calibration")
-    chart = next(c for s in content.sections for c in s.charts if c.key == "calibration")
+    chart = next(chart for chart in content.charts if chart.key == "calibration")
     pooled = [row for row in table.rows if row[0] == "en" and row[1] == "all dimensions"]
     points = chart.figure["data"][1]
     assert [row[4] for row in pooled] == pytest.approx(points["x"], abs=0.006)

@@ -26,7 +26,8 @@ from core.tables import Estimate, to_csv
 from evalsuite.commands.correlate import correlate
 from evalsuite.statistics import coefficients as module
 from evalsuite.statistics.coefficients import COEFFICIENTS, Coefficient, Level, coefficients, figures
-from evalsuite.statistics.correlation import Correlation, Pairing, correlation_tables, correlations
+from evalsuite.statistics.correlation import Correlation, Pairing, correlations
+from evalsuite.statistics.correlation_tables import correlation_tables
 
 Numbers = Sequence[float]
 
@@ -259,7 +260,7 @@ def test_a_language_that_people_did_not_rate_is_left_out_and_said() -> None:
     zh = [talk(f"zh{i}", language="zh", supporter=f"s{i}", card_id="c") for i in (1, 2)]
     verdicts = judged(1, 2, 3, 30, 20, 10) + [said(d.id, 1, language="zh") for d in zh]
     left_out: list[str] = []
-    found = correlations(verdicts, GOLD, [*TALKS, *zh], left_alone=left_out)
+    found = correlations(verdicts, GOLD, [*TALKS, *zh], left_out_notes=left_out)
     assert {each.language for each in found} == {"en"} and len(left_out) == 1
     assert "none of its 2 zh dialogues has a human score" in left_out[0]
 

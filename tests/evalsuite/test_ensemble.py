@@ -255,7 +255,7 @@ def test_wrong_input_is_one_clear_line(tmp_path: Path) -> None:
         (("--map", "safety=safty"), "--map safety=safty: no judge scored 'safty': did you mean safety"),
         (("--method", "bands"), "no judgement by method 'bands': known: joint"),
         (("--dialogues", tmp_path / "one.jsonl"), r"no dialogue 'd1', which judges and people scored \(3 are not there\)"),
-        (("--mode", "papr"), "unknown 'papr': did you mean paper"),
+        (("--mode", "papr"), "unknown mode 'papr': did you mean paper"),
     ]:
         with pytest.raises(UserError, match=message):
             call("fit", *both, *extra)

@@ -132,10 +132,10 @@ def test_shifts_between_ways_of_asking_are_paired_by_dialogue() -> None:
     judgements.append(make_judgement("d0", "empathy", None, method="elsewhere"))
     shifts = asking_shifts(dialogues, judgements, RUBRIC)
     figures = {(s.first.method, s.second.method, s.dimension): s.difference.estimate for s in shifts}
-    assert set(figures) == {("joint", "per_dimension", name) for name in ("empathy", "skill", None)}
+    assert set(figures) == {("joint", "per_dimension", name) for name in ("empathy", "skill", "average")}
     assert figures["joint", "per_dimension", "skill"].mean == 25, "one point of four"
     assert figures["joint", "per_dimension", "empathy"].mean == 0
-    assert figures["joint", "per_dimension", None].mean == 12.5 and figures["joint", "per_dimension", None].n == 6
+    assert figures["joint", "per_dimension", "average"].mean == 12.5 and figures["joint", "per_dimension", "average"].n == 6
     assert asking_table(shifts, RUBRIC).rows[-1][4] == "average"
 
 
@@ -169,7 +169,7 @@ def test_injections_are_measured_against_neutral_text() -> None:
     assert effect.injected.mean == pytest.approx(25 * np.mean([2, 2, 1]))
     assert effect.read == {"as_is": 1, "neutral": 1, "injected": 0.75}
     assert effect.effect.p == pytest.approx(2 / 8), "of the 8 patterns of signs, only all plus and all minus are as far out"
-    assert average.dimension is None
+    assert average.dimension == "average"
     kinds = {row[2]: row[3] for row in injection_kinds(dialogues, judgements, rubric)}
     assert kinds["a"].mean == pytest.approx(62.5) and kinds["b"].n == 1  # type: ignore[union-attr]
     first, second = injection_tables([effect, average], list(injection_kinds(dialogues, judgements, rubric)), rubric)
@@ -195,7 +195,7 @@ def test_any_injections_against_numpy(rows: list[tuple[int | None, ...]], one_di
     ]
     dialogues = [make_dialogue(f"d{n}") for n in range(len(rows))]
     *by_dimension, average = effects = injection_effects(dialogues, judgements, RUBRIC)
-    assert [effect.dimension for effect in effects] == ["empathy", "skill", None]
+    assert [effect.dimension for effect in effects] == ["empathy", "skill", "average"]
     table = np.array([[np.nan if v is None else v for v in row] for row in rows], dtype=float).reshape(-1, 2, 3)
     if one_dimension:
         table[:, 1] = np.nan
@@ -302,7 +302,7 @@ def test_likeness_is_by_checkpoint_then_family_and_unknown_is_not_alike() -> Non
     assert likeness(Base("a", "qwen"), Base("b", "qwen")) == "same family"
     assert likeness(Base("a", "qwen"), Base("b", "llama")) is None
     assert likeness(Base(None, None), Base(None, None)) is None
-    given = {"score": {"judge": {"name": "mine", "checkpoint": "runs/merged-qwen2"}}}
+    given = {"mine": {"name": "mine", "checkpoint": "runs/merged-qwen2"}}
     found = bases(["mine", "esc-role", "house-model"], given)
     assert found["mine"] == Base("runs/merged-qwen2", "qwen") and found["esc-role"].family == "qwen"
     assert found["house-model"] == Base(None, None)

@@ -14,11 +14,11 @@ import pytest
 from plotly.graph_objects import Figure
 
 from core.errors import UserError
-from core.tables import Estimate, Table
+from core.tables import Estimate, Table, spread
 from core.wandb_offline import offline_without_key
 from evalsuite.report.content import content_of
 from evalsuite.report.figures import coloured
-from evalsuite.report.log_wandb import log_report, plain
+from evalsuite.report.log_wandb import log_report
 from evalsuite.runs.folder import open_run
 from evalsuite.statistics.survival import SURVIVAL
 from evalsuite.statistics.trends import TRENDS
@@ -73,8 +73,7 @@ def test_tables_charts_and_figures_are_logged(
     said: list[str] = []
     log_report(tmp_path, content, said.append)
     cells = content.tally.scores
-    charts = [chart for section in content.sections for chart in section.charts]
-    assert set(session.logged) == {f"tables/{t.key}" for t in content.tables} | {f"charts/{c.key}" for c in charts}
+    assert set(session.logged) == {f"tables/{t.key}" for t in content.tables} | {f"charts/{c.key}" for c in content.charts}
     assert given["resume"] == "allow" and given["dir"] == str(tmp_path) and given["config"]["mode"] == "native"
     assert given["settings"]["x_disable_meta"] is True, "wandb's metadata holds the command line"
     cell = cells[0]
@@ -135,10 +134,11 @@ def test_offline_only_without_a_key(
 
 def test_estimates_become_four_columns() -> None:
     table = Table("t", "T", ("who", "score"), (("a", Estimate(1.0, 0.5, 1.5, 7)), ("b", None)))
-    assert plain(table) == (
+    assert spread(table) == [
         ["who", "score", "score low", "score high", "score n"],
-        [["a", 1.0, 0.5, 1.5, 7], ["b", *[None] * 4]],
-    )
+        ["a", 1.0, 0.5, 1.5, 7],
+        ["b", *[None] * 4],
+    ]
 
 
 @pytest.mark.parametrize("framework", ["esc_eval", "emoharbor"])
@@ -146,7 +146,7 @@ def test_every_chart_is_a_figure_of_plotly_in_the_pages_colours(tmp_path: Path, 
     """plotly's own classes refuse attributes and values that plotly.js does not know."""
     write_run(tmp_path, framework)
     with open_run(tmp_path) as run:
-        charts = {chart.key: chart for section in content_of(run).sections for chart in section.charts}
+        charts = {chart.key: chart for chart in content_of(run).charts}
     drawn = {key.partition("-")[0] for key in charts}
     assert drawn == {"scores", "distribution", "agreement", "confusion", "calibration", "terminations", "survival"} | (
         {"trends"} if framework == "emoharbor" else set()
@@ -165,13 +165,14 @@ def test_curves_share_a_legend_and_stand_before_their_counts(
 ) -> None:
     write_run(tmp_path, framework)
     with open_run(tmp_path) as run:
-        along = content_of(run).charts
-    charts = {chart.key: chart.figure for section in (SURVIVAL, TRENDS) for chart in along[section]}
+        content = content_of(run)
+    along = {table.key for table in content.tables if table.section in (SURVIVAL, TRENDS)}
+    charts = {chart.key: chart.figure for chart in content.charts if chart.after in along}
     assert set(charts) == {f"{name}-{language}{number}" for name, number in drawn for language in ("en", "zh")}
     for key, figure in charts.items():
         panels, traces = len(figure["layout"]["annotations"]), figure["data"]
         lines = [trace for trace in traces if trace.get("mode", "").startswith("lines") and "fill" not in trace]
-        entries = [line["name"] for line in lines if line["showlegend"]]
+        entries = [line["name"] for line in lines if line.get("showlegend", True)]
         assert len(entries) == len(set(entries)) == len(lines) / panels, "one entry a line, however many panels"
         bars = [trace for trace in traces if trace["type"] == "bar"]
         assert len(bars) == (panels if key.startswith("trends") else 0)

@@ -184,7 +184,7 @@ def test_rank_command_with_the_papers_rows(tmp_path: Path) -> None:
     call("--against", "feel", "--out", str(tmp_path / "out"))
     shown = (tmp_path / "out" / "feel_ranking.csv").read_text()
     assert "paper: ROUGE-2,-0.332," in shown and "paper: GLM+GPT,0.386," in shown
-    with pytest.raises(UserError, match="--combine: unknown 'men': did you mean mean"):
+    with pytest.raises(UserError, match="--combine: unknown combine 'men': did you mean mean"):
         call("--combine", "men")
 
 

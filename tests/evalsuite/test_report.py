@@ -101,7 +101,7 @@ def test_json_holds_records_and_figures_without_clock_time(tmp_path: Path) -> No
 
 
 def test_labels_are_shown_when_they_apply_and_only_then(tmp_path: Path) -> None:
-    plain = replace(make_content(), plumbing=False, synthetic_gold=False, charts={})
+    plain = replace(make_content(), plumbing=False, synthetic_gold=False, charts=[])
     for content, expected in ((make_content(), True), (plain, False)):
         paths = write_report(tmp_path, content)
         for kind in ("html", "md"):
@@ -110,7 +110,9 @@ def test_labels_are_shown_when_they_apply_and_only_then(tmp_path: Path) -> None:
             assert (SYNTHETIC_GOLD in text) is expected
     sections = make_content().sections
     assert [s.title for s in sections if s.label == SYNTHETIC_GOLD] == [AGREEMENT]
-    assert all(SYNTHETIC_GOLD in c.caption for s in sections if s.title == AGREEMENT for c in s.charts)
+    drawn = {table.key for section in sections if section.title == AGREEMENT for table in section.tables}
+    captions = [chart.caption for chart in make_content().charts if chart.after in drawn]
+    assert len(captions) == 5 and all(SYNTHETIC_GOLD in caption for caption in captions)
 
 
 def test_every_cell_of_every_table_is_on_the_page(tmp_path: Path) -> None:
@@ -132,25 +134,33 @@ def test_every_cell_of_every_table_is_on_the_page(tmp_path: Path) -> None:
         assert fact in text
 
 
-def test_sections_follow_the_tables_and_charts_stand_with_theirs() -> None:
+def test_sections_follow_the_tables_and_charts_stand_with_theirs(tmp_path: Path) -> None:
     content = make_content()
     extra = Table("odd", "Something else", ("a",), ((1,),))
-    sections = replace(content, tables=[extra, *content.tables]).sections
+    content = replace(content, tables=[extra, *content.tables])
+    sections = content.sections
     assert [s.title for s in sections] == ["Scores", "Agreement", "Terminations", "Costs", "Further tables"]
-    charts = {s.title: [c.key for c in s.charts] for s in sections}
-    assert charts["Scores"] == ["scores-en", "scores-zh", "distribution-0", "distribution-1"]
-    assert charts["Agreement"] == ["agreement-en", "agreement-zh", "confusion-en", "confusion-zh", "calibration"]
-    assert charts["Terminations"] == ["terminations"]
-    assert charts["Costs"] == charts["Further tables"] == []
-    order = ["leaderboard-en", "scores-en", "leaderboard-zh", "scores-zh", "differences-en", "differences-zh", "distributions"]
-    assert [block.key for block in sections[0].blocks] == [*order, "distribution-0", "distribution-1"]
-    order = ["agreement_en", "agreement-en", "confusion_en", "confusion-en", "confusion_zh", "confusion-zh", "agreement-zh"]
-    assert [block.key for block in sections[1].blocks] == [*order, "calibration"]
+    shown = [
+        attributes.get("download") or attributes.get("data-chart") for _, attributes in built(tmp_path, content)[0].elements
+    ]
+    assert [name for name in shown if name] == [
+        *("leaderboard-en.csv", "scores-en", "leaderboard-zh.csv", "scores-zh", "differences-en.csv", "differences-zh.csv"),
+        *("distributions.csv", "distribution-0", "distribution-1"),
+        *("agreement_en.csv", "agreement-en", "agreement_zh.csv", "agreement-zh"),
+        *("confusion_en.csv", "confusion-en", "confusion_zh.csv", "confusion-zh", "calibration.csv", "calibration"),
+        *("terminations.csv", "terminations", "costs.csv", "odd.csv"),
+    ]
+
+
+def test_a_chart_without_its_table_is_an_error(tmp_path: Path) -> None:
+    content = make_content()
+    with pytest.raises(ValueError, match="chart scores-en stands below no table"):
+        write_report(tmp_path, replace(content, tables=content.tables[1:]))
 
 
 def test_charts_show_the_figures_of_the_tables() -> None:
     content = make_content()
-    charts = {chart.key: chart.figure["data"] for section in content.sections for chart in section.charts}
+    charts = {chart.key: chart.figure["data"] for chart in content.charts}
     cells = content.tally.scores
     own = [cell for cell in cells if cell.language == "zh" and cell.dimension == "empathy"]
     dots = charts["scores-zh"][list(RUBRIC.dimensions).index("empathy")]
@@ -183,8 +193,8 @@ def test_native_mode_shows_agreement_over_readable_verdicts() -> None:
 
 def test_no_agreement_no_judgements_no_config(tmp_path: Path) -> None:
     content = judged(make_content(), [])
-    charts = {"Terminations": content.charts["Terminations"]}
-    bare = replace(content, agreement=None, tables=[], charts=charts, config={}, timing={})
+    endings = {"tables": [terminations(content.tally.dialogues)], "charts": content.charts[-1:]}
+    bare = replace(content, agreement=None, config={}, timing={}, **endings)  # type: ignore[arg-type]
     page, source = built(tmp_path, bare)
     assert "Configuration" not in " ".join(page.text)
     assert [s.title for s in bare.sections] == ["Terminations"]
@@ -199,7 +209,7 @@ def test_imported_corpus_without_models_or_terminations(tmp_path: Path) -> None:
 
 
 def without_scores(content: ReportContent, dialogues: list[Dialogue]) -> ReportContent:
-    none: Any = {"tables": [], "charts": {}, "agreement": None, "warnings": []}
+    none: Any = {"tables": [], "charts": [], "agreement": None, "warnings": []}
     return replace(content, tally=Tally(dialogues, [], RUBRIC), plumbing=False, **none)
 
 
@@ -300,7 +310,7 @@ def test_gold_charts_count_verdicts_by_gold_and_measure_calibration() -> None:
     assert skill["z"][1] == [0] * 6 and skill["z"][4][4] == 1
     points = calibrated.figure["data"][1]
     assert calibrated.figure["layout"]["annotations"][0]["text"] == "<b>English, n = 3</b>"
-    assert list(zip(points["x"], points["y"], points["text"], strict=True)) == [(60, 100, "n = 1"), (88, 50, "n = 2")]
+    assert points["x"] == pytest.approx([60, 88]) and (points["y"], points["text"]) == ([100, 50], ["n = 1", "n = 2"])
     # Wilson, one hit of two: (1 ± 1.96 √(1/2 + 1.96²/4)·… )/(…) by hand: centre 1/2, half width z/(2√(n + z²))
     half = 100 * 1.959964 / (2 * (2 + 1.959964**2) ** 0.5)
     assert points["error_y"]["arrayminus"][1] == pytest.approx(half, abs=0.01)
@@ -390,7 +400,7 @@ def test_risks_of_several_turns_are_named_once_and_risky_cards_are_listed() -> N
 
 def test_bold_cells_stand_out(tmp_path: Path) -> None:
     table = Table("best", "Best", ("who", "score"), (("a", 1.0), ("b", 2.0)), bold=((1, 1),))
-    page, _ = built(tmp_path, replace(make_content(), tables=[table]))
+    page, _ = built(tmp_path, replace(make_content(), tables=[table], charts=[]))
     assert [a.get("class") for tag, a in page.elements if tag == "td"] == ["number", "number best"]
 
 

@@ -361,8 +361,8 @@ def test_the_lexicons_name_every_category_and_the_rubric_both_languages() -> Non
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ("not_meant: ['(']", r"lexicon\.yaml:1: not_meant: .*pattern '\('"),
-        ("denials: {unless_after: ['[']}", r"denials: .*pattern '\['"),
+        ("not_meant: ['(']", r"lexicon\.yaml:1: not_meant\.0: .*pattern '\('"),
+        ("denials: {unless_after: ['[']}", r"denials\.unless_after\.0: .*pattern '\['"),
         ("seeker: {self_harm: [a], abuse: [b]}", "no patterns for acute_danger"),
         ("supporter: {care: [a], help: []}", "supporter.help"),
     ],

@@ -1,0 +1,17 @@
+"""Records in groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import TypeVar
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+
+
+def group_by(records: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """The records of each key, in their order; keys come as they first occur."""
+    groups: dict[K, list[T]] = {}
+    for record in records:
+        groups.setdefault(key(record), []).append(record)
+    return groups
