@@ -170,15 +170,10 @@ class _Twice(list[Any]):
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values_of: dict[str, Any] = {}
+    values: dict[str, list[Any]] = {}
     for key, value in pairs:
-        if key not in values_of:
-            values_of[key] = value
-        elif isinstance(values_of[key], _Twice):
-            values_of[key].append(value)
-        else:
-            values_of[key] = _Twice([values_of[key], value])
-    return values_of
+        values.setdefault(key, []).append(value)
+    return {key: _Twice(listed) if len(listed) > 1 else listed[0] for key, listed in values.items()}
 
 
 def _object(text: str) -> dict[str, Any] | None:

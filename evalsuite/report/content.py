@@ -22,15 +22,7 @@ from core.tables import Table, to_console, too_wide
 from data_prep.profiles import Profile
 from evalsuite.checks import risk
 from evalsuite.checks.shared_bases import alike, bases
-from evalsuite.report.charts import (
-    Chart,
-    agreement_charts,
-    calibration_charts,
-    confusion_charts,
-    distribution_charts,
-    score_charts,
-    termination_charts,
-)
+from evalsuite.report import charts
 from evalsuite.report.log_wandb import log_report
 from evalsuite.report.report import PLUMBING, ReportContent, write_report
 from evalsuite.report.trajectories import survival_charts, trend_charts
@@ -45,15 +37,7 @@ from evalsuite.statistics.agreement import agreement_tables
 from evalsuite.statistics.judges import calibration, calibration_table, confusion, confusion_tables
 from evalsuite.statistics.leaderboard import leaderboard, pairwise_differences
 from evalsuite.statistics.order import judgements_in_order
-from evalsuite.statistics.summary import (
-    COSTS,
-    costs,
-    cut_off,
-    distributions,
-    failed_calls,
-    supporter_of,
-    terminations,
-)
+from evalsuite.statistics.summary import COSTS, costs, cut_off, distributions, failed_calls, supporter_of, terminations
 from evalsuite.statistics.tally import Tally
 
 M = TypeVar("M", bound=BaseModel)
@@ -140,10 +124,10 @@ def content_of(run: Run) -> ReportContent:
             *along.tables,
         ],
         charts=[
-            *score_charts(tally),
-            *distribution_charts(scores_given, rubric),
+            *charts.score_charts(tally),
+            *charts.distribution_charts(scores_given, rubric),
             *gold.charts,
-            *termination_charts(endings),
+            *charts.termination_charts(endings),
             *along.charts,
         ],
         further_facts=[*(framework.facts(records) if framework else ()), *made_with(run.versions()), *_asked_again(run)],
@@ -160,7 +144,7 @@ class _Part(NamedTuple):
     """A part of the report: tables, and the charts that stand below them."""
 
     tables: list[Table]
-    charts: list[Chart]
+    charts: list[charts.Chart]
 
 
 def _gold(run: Run, scored: Judged, agreement: dict[str, Any], synthetic: bool) -> _Part:
@@ -173,8 +157,8 @@ def _gold(run: Run, scored: Judged, agreement: dict[str, Any], synthetic: bool) 
     matrices, bins = confusion(judgements, scores, rubric.scales), calibration(judgements, scores)
     tables = [*agreement_tables(agreement, mode, labels, note), *confusion_tables(matrices, labels, note)]
     tables += [calibration_table(bins, labels, note)] if bins else []
-    charts = agreement_charts(agreement, rubric, mode, synthetic), confusion_charts(matrices, rubric, synthetic)
-    return _Part(tables, [*chain(*charts), *calibration_charts(bins, synthetic)])
+    drawn = charts.agreement_charts(agreement, rubric, mode, synthetic), charts.confusion_charts(matrices, rubric, synthetic)
+    return _Part(tables, [*chain(*drawn), *charts.calibration_charts(bins, synthetic)])
 
 
 def _along(run: Run, tally: Tally, may_leave: bool) -> _Part:

@@ -180,15 +180,14 @@ def _log_rank(language: Language, groups: dict[str, list[Span]]) -> LogRank:
 
 def _comparable(groups: Sequence[Sequence[Span]]) -> bool:
     """Whether the test's variances have an inverse: rounds in which some seekers left and others stayed link all groups."""
-    linked = [{place} for place in range(len(groups))]
-    for at in {span.rounds for own in groups for span in own if span.left}:
-        risk = [sum(span.rounds >= at for span in own) for own in groups]
-        leavers = sum(span == Span(at, True) for own in groups for span in own)
-        if leavers < sum(risk):
-            together = {place for place, count in enumerate(risk) if count}
-            touched = [own for own in linked if own & together]
-            linked = [own for own in linked if not own & together] + [set().union(*touched)]
-    return len(linked) == 1
+    from scipy.sparse.csgraph import connected_components
+
+    linked = np.zeros((len(groups), len(groups)))
+    for at in {span.rounds for spans in groups for span in spans if span.left}:
+        risk = np.array([sum(span.rounds >= at for span in spans) for spans in groups])
+        if sum(span == Span(at, True) for spans in groups for span in spans) < risk.sum():
+            linked += np.outer(risk, risk)
+    return bool(connected_components(linked)[0] == 1)
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------------
