@@ -91,7 +91,7 @@ def content_of(run: Run) -> ReportContent:
     seconds = {stage: float(figures["seconds"]) for stage, figures in timing.items()}
     records = ScoredRun(run.folder, config, tally, usage, timing)
     framework = framework_of_run(records)
-    own = list(framework.tables(records)) if framework else []
+    of_framework = list(framework.tables(records)) if framework else []
     risky = risk.find(dialogues)
     failed = failed_calls(run.failures())
     judged = {
@@ -113,14 +113,14 @@ def content_of(run: Run) -> ReportContent:
         tables=[
             *leaderboard(tally.boards, rubric, groups=config.groups()),
             *pairwise_differences(tally.boards),
-            *(table for table in own if table.section != COSTS),
+            *(table for table in of_framework if table.section != COSTS),
             *gold.tables,
             scores_given,
             endings,
             *([failed] if failed else []),
             *risk.tables(risk.count(dialogues, risky), risky, examples=0),  # examples are behind warnings, in transcripts
             costs(dialogues, judged, seconds),
-            *(table for table in own if table.section == COSTS),
+            *(table for table in of_framework if table.section == COSTS),
             *along.tables,
         ],
         charts=[
@@ -134,7 +134,7 @@ def content_of(run: Run) -> ReportContent:
         agreement=agreement,
         config=config.root | {"fingerprints": _fingerprints(config, scored)},
         timing=seconds,
-        warnings=[*([told] if (told := _cut_off(usage)) else []), *_warnings(tally, config.specs())],
+        warnings=[*([sentence] if (sentence := _cut_off(usage)) else []), *_warnings(tally, config.specs())],
         risks=_risks(dialogues, risky),
         generated=time.strftime("%Y-%m-%d %H:%M"),
     )
@@ -227,10 +227,10 @@ def _warnings(tally: Tally, specs: dict[str, dict[str, Any]]) -> Iterator[str]:
     for role, names, harm in (("judge", judges, "its scores may favour"), ("seeker", seekers, "it may draw out the best in")):
         for name in names:
             likes = {supporter: alike(name, supporter, known) for supporter in supporters}
-            told = [f"{supporter} ({how})" for supporter, how in likes.items() if how]
-            if told:
-                whom = "it" if len(told) == 1 else "them"
-                yield f"The {role} {name} shares its base with {', '.join(told)}: {harm} {whom}."
+            sharing = [f"{supporter} ({how})" for supporter, how in likes.items() if how]
+            if sharing:
+                whom = "it" if len(sharing) == 1 else "them"
+                yield f"The {role} {name} shares its base with {', '.join(sharing)}: {harm} {whom}."
 
 
 def _cut_off(usage: dict[str, Any]) -> str:

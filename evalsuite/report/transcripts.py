@@ -54,12 +54,12 @@ def transcripts(tally: Tally, cards: Mapping[str, RoleCard], risks: Risks) -> di
         opening = "" if risky else next((t.text for t in (*_seeker(dialogue), *dialogue.turns)), "")
         names = [dialogue.id, dialogue.language, supporter_of(dialogue), dialogue.card_id or dialogue.profile_id or ""]
         ends = [dialogue.termination or "", dialogue.ended_by or "", dialogue.exchanges, dialogue.simulator or ""]
-        told = [
+        more = [
             clean(opening[:OPENING]),
             sum(mark[2] is None for mark in marks),
             sorted({name for about in risky.values() for name in about}),
         ]
-        rows.append([clean(n) for n in names] + ends + told + [_scores(marks, len(scorers), rubric)])
+        rows.append([clean(n) for n in names] + ends + more + [_scores(marks, len(scorers), rubric)])
         turns = [
             [int(turn.role == "supporter"), clean(turn.text), *_beside(list(risky.get(place, ())), turn.state)]
             for place, turn in enumerate(dialogue.turns)

@@ -125,16 +125,16 @@ def _points(scores: Floats, cards: Sequence[str], names: Sequence[str], reached:
 
 def _slopes(scores: Floats, cards: Sequence[str], names: Sequence[str]) -> dict[str, paired.Difference]:
     """Slopes are contestants that compete with no slope at all."""
-    given = ~np.isnan(scores)
-    counts = given.sum(axis=1)
-    at = np.where(given, np.arange(scores.shape[1])[None, :, None], 0.0)
-    centred = np.where(given, at - (at.sum(axis=1) / np.maximum(counts, 1))[:, None], 0.0)
+    scored = ~np.isnan(scores)
+    counts = scored.sum(axis=1)
+    at = np.where(scored, np.arange(scores.shape[1])[None, :, None], 0.0)
+    centred = np.where(scored, at - (at.sum(axis=1) / np.maximum(counts, 1))[:, None], 0.0)
     squares = (centred**2).sum(axis=1)
-    own = np.full(squares.shape, np.nan)
-    np.divide((centred * np.where(given, scores, 0.0)).sum(axis=1), squares, out=own, where=squares > 0)
-    sums, counts = _by_card(np.stack([own, np.where(np.isnan(own), np.nan, 0.0)], axis=1), cards)
-    found = paired.differences(sums, counts, [(0, 1)])
-    return dict(zip(names, found, strict=True))
+    slopes = np.full(squares.shape, np.nan)
+    np.divide((centred * np.where(scored, scores, 0.0)).sum(axis=1), squares, out=slopes, where=squares > 0)
+    sums, counts = _by_card(np.stack([slopes, np.where(np.isnan(slopes), np.nan, 0.0)], axis=1), cards)
+    differences = paired.differences(sums, counts, [(0, 1)])
+    return dict(zip(names, differences, strict=True))
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------------
