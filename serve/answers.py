@@ -19,24 +19,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from core.errors import UserError, near
 from core.masking import mask_answer
 from core.specs import ModelSpec
-from serve.server_errors import Meaning, error_text, meaning_of
+from serve.server_errors import Meaning, error_text, meaning_of, vocabulary
 
 MOST = 2**53  # tokens that a count may claim
 ROUNDING = 0.02  # by how much rounded probabilities may sum to more than 1
 _NO_MASS = -9999.0  # what vLLM writes for a log-probability of minus infinity
 Count = Annotated[int, Field(ge=0, le=MOST)]
 Tokens = list[tuple[str, dict[str, float]]]
-# Finish reasons, in lower case. The first name of each is OpenAI's, which Reply has; the others come from older servers or
-# from proxies that pass on what a provider calls it.
-_STOPPED = {"stop", "eos", "eos_token", "end_turn", "stop_sequence", "complete"}  # Together, TGI, Anthropic, Cohere
-_CUT_OFF = {"length", "max_tokens", "model_length", "model_context_window_exceeded"}  # Anthropic, Gemini; Mistral; Zhipu
-_FILTERED = {
-    "content_filter",
-    "sensitive",  # Zhipu
-    "refusal",  # Anthropic
-    *("safety", "recitation", "blocklist", "prohibited_content", "spii"),  # Gemini
-    "error_toxic",  # Cohere
-}
 
 
 class Unreadable(Exception):
@@ -200,12 +189,9 @@ def finish_reason(choice: dict[str, Any]) -> str | None:
     name = str(reason).lower().partition(":")[0].strip()
     if reason is None or name in ("", "null"):
         return None
-    if name in _STOPPED:
-        return "stop"
-    if name in _CUT_OFF:
-        return "length"
-    if name in _FILTERED:
-        return "content_filter"
+    for known, names in vocabulary().finish_reasons.items():
+        if name in names:
+            return known
     raise BadFinish(f"bad finish reason {reason!r}")
 
 

@@ -234,6 +234,13 @@ def test_the_readmes_run_against_an_api_as_it_is_typed(
     assert len(judgements) == 10 * 7 and {judgement["value"] for judgement in judgements} == {3}
 
 
+def test_the_framework_shown_is_the_one_that_a_test_runs() -> None:
+    architecture = (ROOT / "docs/architecture.md").read_text()
+    (shown,) = blocks(architecture, "python")
+    module = (ROOT / "tests/evalsuite/example_framework.py").read_text()
+    assert module.endswith(shown) and not module.removesuffix(shown).strip().strip('"').count('"""'), "all but its docstring"
+
+
 def test_score_files_shown_are_read(tmp_path: Path) -> None:
     people = (ROOT / "docs/people.md").read_text()
     scores, choices = blocks(people, "csv")
