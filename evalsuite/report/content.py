@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 from rich.console import Console
 from rich.text import Text
 
@@ -41,6 +41,7 @@ from evalsuite.statistics.summary import COSTS, costs, cut_off, distributions, f
 from evalsuite.statistics.tally import Tally
 
 M = TypeVar("M", bound=BaseModel)
+_USAGE = TypeAdapter(dict[str, dict[str, dict[str, Usage]]])  # stage → role → model
 
 CONSOLE_ROWS = 30  # longer tables, and those too wide for it, are only named on the console
 
@@ -94,10 +95,9 @@ def content_of(run: Run) -> ReportContent:
     of_framework = list(framework.tables(records)) if framework else []
     risky = risk.find(dialogues)
     failed = failed_calls(run.failures())
-    judged = {
-        f"{model} ({stage})": Usage.model_validate(u) for stage in usage for model, u in usage[stage].get("judge", {}).items()
-    }
-    agreement = _json(run.folder / "agreement.json", {}).get("agreement")
+    used = _USAGE.validate_python(usage)
+    judged = {f"{model} ({stage})": sums for stage, roles in used.items() for model, sums in roles.get("judge", {}).items()}
+    agreement = _json(run.folder / "agreement.json").get("agreement")
     synthetic = config.gold is not None and config.gold.dialogues in ("synthetic", "synthetic_test")
     gold = _gold(run, scored, agreement or {}, synthetic)
     along = _along(run, tally, framework is not None and framework.may_leave and framework.name == records.framework)
@@ -134,7 +134,7 @@ def content_of(run: Run) -> ReportContent:
         agreement=agreement,
         config=config.root | {"fingerprints": _fingerprints(config, scored)},
         timing=seconds,
-        warnings=[*([sentence] if (sentence := _cut_off(usage)) else []), *_warnings(tally, config.specs())],
+        warnings=[*([sentence] if (sentence := cut_off(used.values())) else []), *_warnings(tally, config.specs())],
         risks=_risks(dialogues, risky),
         generated=time.strftime("%Y-%m-%d %H:%M"),
     )
@@ -214,8 +214,8 @@ def _records(path: Path, model: type[M]) -> list[M]:
     return read_jsonl(path, model, path.stem, allow_empty=True) if path.exists() else []
 
 
-def _json(path: Path, default: dict[str, Any]) -> dict[str, Any]:
-    return read_object(path, path.name) if path.exists() else default
+def _json(path: Path) -> dict[str, Any]:
+    return read_object(path, path.name) if path.exists() else {}
 
 
 def _warnings(tally: Tally, specs: dict[str, dict[str, Any]]) -> Iterator[str]:
@@ -231,14 +231,6 @@ def _warnings(tally: Tally, specs: dict[str, dict[str, Any]]) -> Iterator[str]:
             if sharing:
                 whom = "it" if len(sharing) == 1 else "them"
                 yield f"The {role} {name} shares its base with {', '.join(sharing)}: {harm} {whom}."
-
-
-def _cut_off(usage: dict[str, Any]) -> str:
-    """The sentence on cut-off replies, from usage.json."""
-    return cut_off(
-        {role: {model: Usage.model_validate(used) for model, used in models.items()} for role, models in stage.items()}
-        for stage in usage.values()
-    )
 
 
 def _players(simulator: str) -> list[str]:
