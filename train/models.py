@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,22 +79,27 @@ def _loading(recipe: Recipe[Any]) -> Iterator[None]:
         raise UserError(f"model_name_or_path: {recipe.model.model_name_or_path} cannot be loaded: {line[:300]}") from error
 
 
-def load_adapters(base: PreTrainedModel, recipe: Recipe[Any], folders: Mapping[str, Path]) -> PeftModel:
-    """The recipe's base with one or more adapters of its task on it, the n-th under the name `an` (from 0).
+def check_adapters(recipe: Recipe[Any], folders: Iterable[Path]) -> None:
+    """Raise `UserError` for a folder that is no adapter, or half written, and for an adapter of the other task."""
+    kinds = {"role": "a seeker simulator", "rank": "a ranker"}
+    for folder in folders:
+        adapter_rank(folder, "--adapter")
+        training = read_training(folder)
+        if training is not None and training.kind != recipe.task:
+            raise UserError(f"--adapter: {folder} is {kinds[training.kind]}, not {kinds[recipe.task]}")
 
-    Says so when an adapter was trained on another base. Raises `UserError` for a folder that is none or half written, for an
-    adapter of the other task, when its modules or shapes are not the base's, and when its file lacks a tensor or has one too
-    many (PEFT goes on with untrained values then).
+
+def load_adapters(base: PreTrainedModel, recipe: Recipe[Any], folders: Mapping[str, Path]) -> PeftModel:
+    """The recipe's base with one or more checked adapters on it, the n-th under the name `an` (from 0).
+
+    Says so when an adapter was trained on another base. Raises `UserError` when its modules or shapes are not the base's, and
+    when its file lacks a tensor or has one too many (PEFT goes on with untrained values then).
     """
     from peft import PeftModel, get_peft_model_state_dict
 
     model: Any = base
     for number, (name, folder) in enumerate(folders.items()):
-        adapter_rank(folder, "--adapter")
         training = read_training(folder)
-        if training is not None and training.kind != recipe.task:
-            kinds = {"role": "a seeker simulator", "rank": "a ranker"}
-            raise UserError(f"--adapter: {folder} is {kinds[training.kind]}, not {kinds[recipe.task]}")
         config = read_object(folder / CONFIG, "an adapter's config")
         trained_on = training.base if training else config.get("base_model_name_or_path")
         if trained_on not in (recipe.model.model_name_or_path, base_folder(recipe)):
