@@ -13,7 +13,7 @@ from evalsuite.commands.options import IN_RUN, HarbourOption, ValueOption, out_t
 from evalsuite.commands.output import deliver
 from evalsuite.reported.against import against
 from evalsuite.runs.records import read_run
-from evalsuite.statistics import discrimination, discrimination_tables
+from evalsuite.statistics import discrimination
 from evalsuite.statistics.leaderboard import contestants_of
 
 
@@ -57,9 +57,7 @@ def discriminate(
         if value != "value":
             raise UserError("--value: belongs to --run; a sheet of scores has one score a row")
         discriminated = discrimination.discriminate(*discrimination.read_ratings(scores))
-        deliver(
-            "discriminate", discriminated.figures(), against(discrimination_tables.tables(discriminated), versus), out, as_json
-        )
+        deliver("discriminate", discriminated.figures(), against(discrimination.tables(discriminated), versus), out, as_json)
         return
     assert run is not None
     records = read_run(run.name, run)
@@ -70,5 +68,5 @@ def discriminate(
             f"no verdict on a whole dialogue on rubric {records.rubric.name}: there is nothing to tell supporters apart by"
         )
     rows = discrimination.of_run(contestants, records.rubric)
-    tables = against(discrimination_tables.run_tables(rows, records.rubric), versus)
+    tables = against(discrimination.run_tables(rows, records.rubric), versus)
     deliver("discriminate", {"discrimination": [row.row() for row in rows]}, tables, out, as_json)
