@@ -9,7 +9,7 @@ import typer
 
 from core.errors import UserError
 from core.paths import IN_FILE
-from evalsuite.commands.options import IN_RUN, HarbourOption, ValueOption, out_tables, value_of
+from evalsuite.commands.options import IN_RUN, HarbourOption, JsonOption, TablesOption, ValueOption, out_tables, value_of
 from evalsuite.commands.output import deliver
 from evalsuite.reported.against import against
 from evalsuite.runs.records import read_run
@@ -30,10 +30,8 @@ def discriminate(
     ] = None,
     value: ValueOption = "value",
     versus: HarbourOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON, and nothing else.")] = False,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for discriminate.json and every table as CSV."), out_tables("discriminate")
-    ] = None,
+    as_json: JsonOption = False,
+    out: Annotated[TablesOption, out_tables("discriminate")] = None,
 ) -> None:
     """How well scores tell models apart: MSR, MAC, analysis of variance, and which pairs of models differ.
 
