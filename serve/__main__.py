@@ -16,7 +16,7 @@ import typer
 
 from core.errors import UserError, run_cli
 from core.paths import IN_MODEL, IN_NAME, OUT_FOLDER, Reads, Verbs, Writes
-from core.specs import ModelSpec, Sampling, load_spec, model_names
+from core.specs import ModelSpec, load_spec, model_names
 from serve.checkpoints.embedded import materialise
 from serve.checkpoints.internlm2 import convert_checkpoint
 from serve.checkpoints.internlm2_adapter import convert_adapter
@@ -193,16 +193,7 @@ def merge(
 
     python -m serve merge embedded:smollm2-135m-instruct runs/adapter runs/merged
     """
-    spec = ModelSpec(
-        name="merge",
-        about="",
-        roles=(),
-        languages=(),
-        checkpoint=base,
-        revision=revision,
-        context_length=Sampling().max_tokens + 1,
-    )
-    done = merge_adapter(base_folder(spec), adapter, dst)
+    done = merge_adapter(base_folder(base, revision, "checkpoint"), adapter, dst)
     typer.echo(str(dst) if done else f"{dst}: already merged, every file as written", err=not done)
 
 

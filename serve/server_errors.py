@@ -1,73 +1,62 @@
 """What a server's error body means: a prompt that is too long, a content policy, or something else.
 
-Servers have no common code for either, so codes and wordings of many are listed: OpenAI, Azure, vLLM, SGLang, TGI, llama.cpp,
-Ollama, LM Studio, Anthropic, Gemini, Bedrock, Mistral, Together, Groq, xAI, OpenRouter, DashScope, Zhipu, DeepSeek, Moonshot,
-MiniMax, Volcano, LiteLLM. Only codes and the server's own message are looked at, never the rest of the body: some send the
-prompt back in it.
+Only codes and the server's own message are looked at, never the rest of the body: some send the prompt back in it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, Literal
 
 import orjson
+from pydantic import BaseModel, ConfigDict
+
+from core.files import CONFIGS, read_yaml
 
 Meaning = Literal["context_overflow", "content_filter"]
 _READ = 4000  # characters of a message that are looked at
 
-# Codes are compared in lower case without "_" and "-". 1261 and 1301 are Zhipu's, 1026 and 1027 MiniMax's.
-_OVERFLOW_CODES = {
-    "contextlengthexceeded",
-    "exceedcontextsizeerror",
-    "modelmaxprompttokensexceeded",
-    "modelcontextwindowexceeded",
-    "contextwindowexceedederror",
-    "requesttoolarge",
-    "1261",
-}
-_POLICY_CODES = {
-    "contentfilter",
-    "contentpolicyviolation",
-    "responsibleaipolicyviolation",
-    "datainspectionfailed",
-    "moderationblocked",
-    "1301",
-    "1026",
-    "1027",
-}
-_POLICY_CODE_END = "sensitivecontentdetected"  # Volcano: InputTextSensitiveContentDetected and others
-_OVERFLOW = re.compile(
-    r"context[_ ]length|maximum (?:model|prompt) length|max_model_len|longer than the max|too many tokens"
-    r"|context (?:window|size|limit) (?:has been )?exceed"
-    r"|exceeds? (?:the )?(?:model )?(?:available )?context (?:window|size|limit)"
-    r"|context window exceeds|configured context size|exceed_context_size|ContextWindowExceeded"
-    r"|prompt (?:is )?too long|input is too long|exceeds max length|exceeds the maximum length"
-    r"|input token count.{0,40}exceeds|exceeded model token limit|input tokens exceed the configured limit"
-    r"|prompt token count.{0,40}exceeds|token limit exceeded|too large for model with"
-    r"|reduce the length of the (?:messages|prompt|input)|range of input length should be"
-    r"|`inputs` (?:tokens \+ `max_new_tokens` must be <=|must have less than)|输入.{0,10}超长|超(?:过|出)最大长度",
-    re.I,
-)
-_POLICY = re.compile(
-    r"content[_ ]?filter|content[_ ](?:management|policy)|DataInspectionFailed|data_inspection_failed|content exists risk"
-    r"|(?:may contain|contains) inappropriate content|considered high risk|input was flagged|flagged as potentially violating"
-    r"|violates? .{0,40}(?:usage|content) (?:polic|guideline)|(?:in|out)put new_sensitive|敏感内容",
-    re.I,
-)
+
+class _Signs(BaseModel):
+    """What an error's code or message may say; see configs/serve/answers.yaml."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    codes: frozenset[str]
+    code_endings: tuple[str, ...] = ()
+    wordings: tuple[str, ...]
+
+    def fit(self, codes: set[str], message: str) -> bool:
+        coded = codes & self.codes or any(code.endswith(self.code_endings) for code in codes)
+        return bool(coded or re.search("|".join(self.wordings), message, re.I))
+
+
+class Vocabulary(BaseModel):
+    """The words of servers, read from configs/serve/answers.yaml."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    finish_reasons: dict[str, frozenset[str]]
+    context_overflow: _Signs
+    content_filter: _Signs
+
+
+@cache
+def vocabulary() -> Vocabulary:
+    """Read once a process."""
+    return read_yaml(CONFIGS / "serve" / "answers.yaml", Vocabulary, "the words of servers")
 
 
 def meaning_of(status: int, raw: bytes) -> Meaning | None:
     """What an error of this status with this body means for the reply; None for anything but a full context or a policy."""
-    body = _parsed(raw)
-    codes = {re.sub(r"[_-]", "", code.lower()) for code in _codes(body)}
+    codes = {re.sub(r"[_-]", "", code.lower()) for code in _codes(_parsed(raw))}
     message = error_text(raw)[:_READ]
-    if status == 413 or codes & _OVERFLOW_CODES:
+    words = vocabulary()
+    if status == 413 or codes & words.context_overflow.codes:
         return "context_overflow"
-    if codes & _POLICY_CODES or any(code.endswith(_POLICY_CODE_END) for code in codes) or _POLICY.search(message):
+    if words.content_filter.fit(codes, message):
         return "content_filter"
-    return "context_overflow" if _OVERFLOW.search(message) else None
+    return "context_overflow" if words.context_overflow.fit(codes, message) else None
 
 
 def error_text(raw: bytes) -> str:

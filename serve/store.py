@@ -58,13 +58,13 @@ class Origin:
     (`reference`: if it is to be held to that name), in which try, and the messages as they were sent (`prompt` their hash;
     `messages` None where they are not kept)."""
 
-    role: str
-    spec: str
-    served: str
-    model: str | None
-    reference: str | None
-    attempt: int
-    prompt: str
+    role: str | None = None
+    spec: str | None = None
+    served: str | None = None
+    model: str | None = None
+    reference: str | None = None
+    attempt: int | None = None
+    prompt: str | None = None
     messages: bytes | None = None
 
     @classmethod
@@ -121,8 +121,6 @@ class Store:
                     self._db.execute(f"ALTER TABLE calls ADD COLUMN {column}")
         except (OSError, sqlite3.Error) as error:
             raise UserError(f"call store cannot be used: {path}: {_problem(error)}") from None
-        self._failing = set(self.failed_keys())
-        self._named: set[tuple[str, str, str]] = set()
         self._waiting: list[tuple[str, tuple[Any, ...]]] = []
         self._commit: asyncio.Task[None] | None = None
         self._next: asyncio.Future[None] | None = None
@@ -195,28 +193,19 @@ class Store:
     ) -> None:
         """Keep a finished call; returns once it is committed. `instead` is the reason why the answer that is there is replaced:
         that is put aside."""
+        origin = origin or Origin()
         if instead:
             self._waiting.append((_SET_ASIDE, (key, instead)))
-        role = spec = model = attempt = prompt = None
-        if origin:
-            role, spec, model, attempt, prompt = origin.role, origin.spec, origin.model, origin.attempt, origin.prompt
-            if origin.messages is not None:
-                self._waiting.append((_PROMPT, (origin.prompt, origin.messages)))
-            if origin.reference is not None:
-                named = (origin.spec, origin.served, origin.reference)
-                if named not in self._named:
-                    self._named.add(named)
-                    self._waiting.append((_NAME, named))
-        finish = reply.get("finish_reason")
-        row = (key, orjson.dumps(reply), seconds, role, spec, model, finish, time.time(), attempt, prompt)
-        if key in self._failing:
-            self._failing.remove(key)
-            self._waiting.append((_ANSWERED, (key,)))
-        await self._written(_PUT, row)
+        if origin.messages is not None:
+            self._waiting.append((_PROMPT, (origin.prompt, origin.messages)))
+        if origin.reference is not None:
+            self._waiting.append((_NAME, (origin.spec, origin.served, origin.reference)))
+        self._waiting.append((_ANSWERED, (key,)))
+        who, finish = (origin.role, origin.spec, origin.model), reply.get("finish_reason")
+        await self._written(_PUT, (key, orjson.dumps(reply), seconds, *who, finish, time.time(), origin.attempt, origin.prompt))
 
     async def fail(self, key: str, item: str, role: str, spec: str, outcome: str, reason: str) -> None:
         """Remember that a call failed, until it is answered; returns once it is committed."""
-        self._failing.add(key)
         await self._written(_FAIL, (key, item, role, spec, outcome, reason))
 
     async def _written(self, statement: str, values: tuple[Any, ...]) -> None:

@@ -26,7 +26,7 @@ from core.statistics.bootstrap import interval, resampled_means
 from core.tables import Estimate, Table, to_console, to_markdown
 from data_prep.line_checks import MACHINE, SUPPORTER, distinct, says, units
 from data_prep.role_play.examples import RoleExample
-from serve.checkpoints.lora import WEIGHTS, adapter_rank
+from serve.checkpoints.lora import WEIGHTS
 from train.base_and_adapter import NEW_TOKENS, BaseAndAdapter, Floats, stock_rows
 from train.examples import IGNORED, Prepared, chatml, encode_prompt, prepare_role, read_role
 
@@ -48,9 +48,9 @@ def weighted(totals: Floats, weights: Floats) -> Estimate:
 
 def ratio(adapter: Floats, base: Floats, tokens: Floats) -> Estimate:
     """Perplexity of the adapter over the base's, drawing whole dialogues, each with both its sums (nats) and its tokens."""
-    found = weighted(adapter - base, tokens)
-    low, high = (None if bound is None else math.exp(bound) for bound in (found.low, found.high))
-    return Estimate(math.exp(found.mean or 0.0), low, high, found.n)
+    nats = weighted(adapter - base, tokens)
+    mean, low, high = (None if bound is None else math.exp(bound) for bound in (nats.mean, nats.low, nats.high))
+    return Estimate(mean, low, high, nats.n)
 
 
 class Line(Record):
@@ -89,49 +89,44 @@ def draw_turns(prepared: Prepared, count: int, seed: int, max_length: int) -> li
 
 def write_lines(model: BaseAndAdapter, turns: Sequence[tuple[RoleExample, int]]) -> list[Line]:
     """What base and adapter say at these places, under our template."""
-    prompts, template = [], chatml(model.tokenizer)
-    for example, turn in turns:
-        prompts.append(encode_prompt(model.tokenizer, example.messages[:turn], template))
-    said = {voice: model.lines(prompts, voice, f"lines of the {voice}") for voice in ("base", "adapter")}
+    template = chatml(model.tokenizer)
+    prompts = [encode_prompt(model.tokenizer, example.messages[:turn], template) for example, turn in turns]
+    base, adapter = (model.lines(prompts, voice, f"lines of the {voice}") for voice in ("base", "adapter"))
     return [
         Line(
             id=example.id,
             language=example.language,
             turn=turn,
             asked=example.messages[turn - 1]["content"],
-            base=base,
-            adapter=adapter,
+            base=base[place][0],
+            adapter=adapter[place][0],
             real=example.messages[turn]["content"],
-            base_ended=base_ended,
-            adapter_ended=adapter_ended,
+            base_ended=base[place][1],
+            adapter_ended=adapter[place][1],
         )
-        for (example, turn), (base, base_ended), (adapter, adapter_ended) in zip(
-            turns, said["base"], said["adapter"], strict=True
-        )
+        for place, (example, turn) in enumerate(turns)
     ]
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.lower().split())
 
 
 def line_figures(lines: Sequence[Line], language: Language, voice: str) -> dict[str, Any]:
     """One voice's figures on the lines of one language: length in `units`, distinct-n as shares, other shares in %."""
-    mine = [line for line in lines if line.language == language]
-    texts = [str(getattr(line, voice)) for line in mine]
+    lines = [line for line in lines if line.language == language]
+    texts = [str(getattr(line, voice)) for line in lines]
     counted = [units(text, language) for text in texts]
+    n = len(lines)
+    copies = [text.lower().split() == line.asked.lower().split() for text, line in zip(texts, lines, strict=True)]
     return {
         "language": language,
         "lines": voice,
-        "n": len(mine),
+        "n": n,
         "units": sum(map(len, counted)),
-        "length": weighted(np.array([len(each) for each in counted], float), np.ones(len(mine))),
+        "length": weighted(np.array([len(line) for line in counted], float), np.ones(n)),
         "distinct_1": distinct(counted, 1),
         "distinct_2": distinct(counted, 2),
-        "machine": share(sum(says(MACHINE, text) for text in texts), len(mine)),
-        "supporter": share(sum(says(SUPPORTER, text) for text in texts), len(mine)),
-        "copies": share(sum(_plain(text) == _plain(line.asked) for text, line in zip(texts, mine, strict=True)), len(mine)),
-        "cut_off": None if voice == "real" else share(sum(not getattr(line, f"{voice}_ended") for line in mine), len(mine)),
+        "machine": share(sum(says(MACHINE, text) for text in texts), n),
+        "supporter": share(sum(says(SUPPORTER, text) for text in texts), n),
+        "copies": share(sum(copies), n),
+        "cut_off": None if voice == "real" else share(sum(not getattr(line, f"{voice}_ended") for line in lines), n),
     }
 
 
@@ -143,21 +138,20 @@ def perplexity_figures(languages: Sequence[Language], tokens: Floats, nll: dict[
     """
     kept = np.array([wanted in (language, "all") for language in languages])
     count = tokens[kept]
-    found = {name: float(np.exp(values[kept].sum() / count.sum())) for name, values in nll.items()}
-    better = min((name for name in found if name != "adapter"), key=lambda name: found[name])
+    perplexity = {name: float(np.exp(values[kept].sum() / count.sum())) for name, values in nll.items()}
+    better = min((name for name in perplexity if name != "adapter"), key=lambda name: perplexity[name])
     return {
         "language": wanted,
         "dialogues": int(kept.sum()),
         "scored_tokens": int(count.sum()),
-        "perplexity": found,
+        "perplexity": perplexity,
         "better_base": better,
         "ratio": ratio(nll["adapter"][kept], nll[better][kept], count),
     }
 
 
-def tables(found: dict[str, Any]) -> list[Table]:
+def tables(figures: dict[str, Any]) -> list[Table]:
     """What is printed and written to compare.md."""
-    stock = found["stock_template"]
     perplexities = Table(
         "perplexity",
         "Perplexity of real seeker lines",
@@ -167,25 +161,26 @@ def tables(found: dict[str, Any]) -> list[Table]:
                 *(row["language"], row["dialogues"], row["scored_tokens"], row["perplexity"]["base"]),
                 *(row["perplexity"].get("base_stock"), row["perplexity"]["adapter"], row["ratio"]),
             )
-            for row in found["perplexity"]
+            for row in figures["perplexity"]
         ),
         (
-            f"Validation dialogues of {found['data']['file']}, seeker lines only, the same tokens in every column; "
-            f"{found['cut']} dialogues cut to {found['max_length']} tokens, {found['left_out']} without a seeker left out. "
-            "Base and adapter under the training template; the base under its own, too. Interval: 95 %, paired bootstrap over "
-            "dialogues.",
-            f"The base's own template: {stock}.",
+            f"Validation dialogues of {figures['data']['file']}, seeker lines only, the same tokens in every column; "
+            f"{figures['cut']} dialogues cut to {figures['max_length']} tokens, {figures['left_out']} without a seeker left "
+            "out. Base and adapter under the training template; the base under its own, too. Interval: 95 %, paired bootstrap "
+            "over dialogues.",
+            f"The base's own template: {figures['stock_template']}.",
         ),
     )
-    names = ("n", "length", "distinct_1", "distinct_2", "machine", "supporter", "copies", "cut_off")
+    columns = {
+        **{"language": "language", "lines": "lines of", "n": "lines", "length": "length"},
+        **{"distinct_1": "distinct-1", "distinct_2": "distinct-2", "machine": "gives the machine away, %"},
+        **{"supporter": "speaks as supporter, %", "copies": "copies the line before, %", "cut_off": "cut off, %"},
+    }
     lines = Table(
         "lines",
         "Next seeker lines, greedy",
-        (
-            *("language", "lines of", "lines", "length", "distinct-1", "distinct-2"),
-            *("gives the machine away, %", "speaks as supporter, %", "copies the line before, %", "cut off, %"),
-        ),
-        tuple((row["language"], row["lines"], *(row[name] for name in names)) for row in found["lines"]),
+        tuple(columns.values()),
+        tuple(tuple(row[name] for name in columns) for row in figures["lines"]),
         (
             "One line of each of the drawn dialogues, never its first. Length in words (en) or characters (zh), with a "
             f"bootstrap interval; base and adapter are cut off at {NEW_TOKENS} tokens. Shares with Wilson's 95 % interval. "
@@ -206,24 +201,24 @@ def make_comparison(
     try:
         stock = stock_rows(prepared, model.tokenizer)
     except UserError as error:
-        told = f"not scored: {error}"
+        template = f"not scored: {error}"
     else:
         same = [row["input_ids"] for row in stock] == [row["input_ids"] for row in prepared.rows]
-        n = len(prepared.rows)
-        told = f"the same tokens for all {n} dialogues, so one measurement" if same else "other tokens around the lines scored"
+        same_tokens = f"the same tokens for all {len(prepared.rows)} dialogues, so one measurement"
+        template = same_tokens if same else "other tokens around the lines scored"
         nll["base_stock"] = nll["base"] if same else model.nll(stock, "base", "perplexity of the base, own template")
     lines = write_lines(model, turns)
     tokens = np.array([sum(label != IGNORED for label in row["labels"]) for row in prepared.rows], float)
-    spoken = [example.language for example in prepared.examples]
-    groups = [*(["all"] if len(set(spoken)) > 1 else []), *sorted(set(spoken))]
+    languages = [example.language for example in prepared.examples]
+    groups = [*(["all"] if len(set(languages)) > 1 else []), *sorted(set(languages))]
     figures = {
         "data": prepared.identity(),
         "cut": prepared.cut,
         "max_length": max_length,
         "seed": seed,
-        "stock_template": told,
-        "perplexity": [perplexity_figures(spoken, tokens, nll, group) for group in groups],
-        "lines": [line_figures(lines, each, voice) for each in sorted({line.language for line in lines}) for voice in VOICES],
+        "stock_template": template,
+        "perplexity": [perplexity_figures(languages, tokens, nll, group) for group in groups],
+        "lines": [line_figures(lines, of, voice) for of in sorted({line.language for line in lines}) for voice in VOICES],
     }
     return figures, lines
 
@@ -268,13 +263,13 @@ def compare(
 
     python -m train compare configs/train/esc_role_embedded.yaml --adapter runs/role/adapter --out runs/role/compare
     """
-    from train.models import load_adapters, load_base, load_tokenizer, precision
+    from train.models import check_adapters, load_adapters, load_base, load_tokenizer, precision
     from train.recipes import read_recipe
 
     recipe = read_recipe(config, context.args)
     if recipe.task != "role":
         raise UserError(f"{config}: task: {recipe.task}: only recipes of the role-play simulator can be compared")
-    adapter_rank(adapter, "--adapter")
+    check_adapters(recipe, [adapter])
     path = valid or Path(recipe.data.valid_file)
     examples, left_out = read_held_out(recipe, path)
     tokenizer = load_tokenizer(recipe)

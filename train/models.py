@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,12 +12,10 @@ import orjson
 
 from core.errors import UserError
 from core.files import read_object
-from core.specs import EMBEDDED_PREFIX
-from serve.checkpoints.embedded import materialise
 from serve.checkpoints.lora import CONFIG, WEIGHTS, adapter_rank
 from serve.checkpoints.model_card import read_training
-from serve.checkpoints.places import local_path
-from serve.checkpoints.tensors import check_checkpoint, stored_tensors
+from serve.checkpoints.places import resolve_checkpoint
+from serve.checkpoints.tensors import stored_tensors
 from train.examples import check_tokenizer, serves_alike
 from train.recipes import Recipe
 from train.session import say
@@ -31,19 +29,14 @@ def base_folder(recipe: Recipe[Any]) -> str:
     """Where transformers finds the base: a checked local folder, or a hub id as it is."""
     name = recipe.model.model_name_or_path
     assert name is not None
-    if name.startswith(EMBEDDED_PREFIX):
-        return str(materialise(name=name.removeprefix(EMBEDDED_PREFIX)))
-    folder = local_path(name, "model_name_or_path")
-    if folder is None:
-        return name
-    check_checkpoint(folder, "model_name_or_path")
-    config = orjson.loads((folder / "config.json").read_bytes())
-    if config.get("model_type") == "internlm2":
+    place = resolve_checkpoint(name, "model_name_or_path")
+    config = Path(place) / "config.json"
+    if config.is_file() and orjson.loads(config.read_bytes()).get("model_type") == "internlm2":
         raise UserError(
-            f"model_name_or_path: {folder} is in InternLM2's layout, which transformers no longer loads: "
-            f"python -m serve convert-internlm2 {folder} {folder}-llama"
+            f"model_name_or_path: {place} is in InternLM2's layout, which transformers no longer loads: "
+            f"python -m serve convert-internlm2 {place} {place}-llama"
         )
-    return str(folder)
+    return place
 
 
 def load_tokenizer(recipe: Recipe[Any]) -> PreTrainedTokenizerBase:
@@ -86,22 +79,27 @@ def _loading(recipe: Recipe[Any]) -> Iterator[None]:
         raise UserError(f"model_name_or_path: {recipe.model.model_name_or_path} cannot be loaded: {line[:300]}") from error
 
 
-def load_adapters(base: PreTrainedModel, recipe: Recipe[Any], folders: Mapping[str, Path]) -> PeftModel:
-    """The recipe's base with one or more adapters of its task on it, the n-th under the name `an` (from 0).
+def check_adapters(recipe: Recipe[Any], folders: Iterable[Path]) -> None:
+    """Raise `UserError` for a folder that is no adapter, or half written, and for an adapter of the other task."""
+    kinds = {"role": "a seeker simulator", "rank": "a ranker"}
+    for folder in folders:
+        adapter_rank(folder, "--adapter")
+        training = read_training(folder)
+        if training is not None and training.kind != recipe.task:
+            raise UserError(f"--adapter: {folder} is {kinds[training.kind]}, not {kinds[recipe.task]}")
 
-    Says so when an adapter was trained on another base. Raises `UserError` for a folder that is none or half written, for an
-    adapter of the other task, when its modules or shapes are not the base's, and when its file lacks a tensor or has one too
-    many (PEFT goes on with untrained values then).
+
+def load_adapters(base: PreTrainedModel, recipe: Recipe[Any], folders: Mapping[str, Path]) -> PeftModel:
+    """The recipe's base with one or more checked adapters on it, the n-th under the name `an` (from 0).
+
+    Says so when an adapter was trained on another base. Raises `UserError` when its modules or shapes are not the base's, and
+    when its file lacks a tensor or has one too many (PEFT goes on with untrained values then).
     """
     from peft import PeftModel, get_peft_model_state_dict
 
     model: Any = base
     for number, (name, folder) in enumerate(folders.items()):
-        adapter_rank(folder, "--adapter")
         training = read_training(folder)
-        if training is not None and training.kind != recipe.task:
-            kinds = {"role": "a seeker simulator", "rank": "a ranker"}
-            raise UserError(f"--adapter: {folder} is {kinds[training.kind]}, not {kinds[recipe.task]}")
         config = read_object(folder / CONFIG, "an adapter's config")
         trained_on = training.base if training else config.get("base_model_name_or_path")
         if trained_on not in (recipe.model.model_name_or_path, base_folder(recipe)):

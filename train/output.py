@@ -20,7 +20,7 @@ from core.errors import UserError
 from core.files import digest, sha256_file, write_json
 from serve.checkpoints.lora import CONFIG, WEIGHTS
 from serve.checkpoints.model_card import Training, write_card
-from serve.checkpoints.tensors import safetensors_problem
+from serve.checkpoints.tensors import safetensors_problem, stored_tensors
 from train.examples import Prepared
 from train.recipes import Recipe
 from train.session import hardware, is_main_process
@@ -90,15 +90,13 @@ def _checkpoints(out: Path) -> list[Path]:
 
 
 def _difference(before: Any, asked: Any) -> str:
-    for part in ("settings", "data"):
-        old, new = before.get(part), asked.get(part)
-        if old == new:
-            continue
-        if isinstance(old, dict) and isinstance(new, dict):
-            key = next(key for key in sorted({*old, *new}) if old.get(key) != new.get(key))
-            return f"{key}: {old.get(key)!r} then, {new.get(key)!r} now"
-        return "the data files have changed"
-    return "unreadable recipe.json"
+    old, new = before.get("settings"), asked["settings"]
+    if not isinstance(old, dict):
+        return "unreadable recipe.json"
+    changed = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
+    return (
+        f"{changed[0]}: {old.get(changed[0])!r} then, {new.get(changed[0])!r} now" if changed else "the data files have changed"
+    )
 
 
 def check_training_checkpoint(folder: Path) -> None:
@@ -115,29 +113,21 @@ def check_training_checkpoint(folder: Path) -> None:
 
 
 def _checkpoint_problem(folder: Path) -> str | None:
-    adapter = folder / WEIGHTS
-    if not adapter.is_file():
-        return f"no {adapter.name}"
-    if (problem := safetensors_problem(adapter)) is not None:
-        return f"{adapter.name} {problem}"
-    if not (folder / CONFIG).is_file():
-        return f"no {CONFIG}"
-    state = folder / "trainer_state.json"
-    try:
-        orjson.loads(state.read_bytes())
-    except OSError:
-        return "no trainer_state.json"
-    except orjson.JSONDecodeError:
-        return "trainer_state.json is cut off"
-    if (folder / "latest").is_file():  # DeepSpeed keeps optimizer and scheduler in a folder of its own
-        inner = folder / (folder / "latest").read_text(encoding="utf-8").strip()
-        return None if any(inner.glob("*.pt")) else f"no optimizer states in {inner.name}"
-    for name in ("optimizer.pt", "scheduler.pt"):
+    is_deepspeed = (folder / "latest").is_file()  # it keeps optimizer and scheduler in a folder of its own
+    states = () if is_deepspeed else ("optimizer.pt", "scheduler.pt")
+    for name in (WEIGHTS, CONFIG, "trainer_state.json", *states):
         if not (folder / name).is_file():
             return f"no {name}"
-        if not zipfile.is_zipfile(folder / name):
-            return f"{name} is cut off"
-    return None
+    if (problem := safetensors_problem(folder / WEIGHTS)) is not None:
+        return f"{WEIGHTS} {problem}"
+    try:
+        orjson.loads((folder / "trainer_state.json").read_bytes())
+    except orjson.JSONDecodeError:
+        return "trainer_state.json is cut off"
+    if is_deepspeed:
+        inner = folder / (folder / "latest").read_text(encoding="utf-8").strip()
+        return None if any(inner.glob("*.pt")) else f"no optimizer states in {inner.name}"
+    return next((f"{name} is cut off" for name in states if not zipfile.is_zipfile(folder / name)), None)
 
 
 def export_adapter(
@@ -161,7 +151,8 @@ def export_adapter(
     trainer.accelerator.wait_for_everyone()
     final = out / "adapter"
     if is_main_process():
-        check_no_empty_tensor(temporary / WEIGHTS)
+        if not (temporary / WEIGHTS).is_file() or not stored_tensors([temporary / WEIGHTS]):
+            raise UserError(f"{temporary / WEIGHTS}: no tensors: with ZeRO-3 set zero3_save_16bit_model: true")
         kept = (WEIGHTS, CONFIG)
         for extra in temporary.iterdir():  # the base's tokenizer is used in training and serving alike
             if extra.name not in kept:
@@ -214,20 +205,6 @@ def _round_weights(path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     save_file({name: tensor.to(torch.bfloat16) for name, tensor in load_file(path).items()}, path, {"format": "pt"})
-
-
-def check_no_empty_tensor(path: Path) -> None:
-    """Raise `UserError` for a safetensors file with a tensor of no elements: it was saved from a sharded model."""
-    from safetensors import safe_open
-
-    remedy = "the weights were not gathered; with ZeRO-3 set zero3_save_16bit_model: true"
-    if not path.is_file():
-        raise UserError(f"{path} was not written: {remedy}")
-    with safe_open(path, "np") as tensors:
-        names = list(tensors.keys())
-        empty = [name for name in names if 0 in tensors.get_slice(name).get_shape()]
-    if empty or not names:
-        raise UserError(f"{path}: {len(empty)} empty tensors{f', for example {empty[0]}' if empty else ' of none'}: {remedy}")
 
 
 def command_line(recipe: Recipe[Any]) -> str:

@@ -18,7 +18,7 @@ from rich.console import Console
 from core.errors import UserError
 from core.files import load_yaml
 from core.paths import IN_FILE
-from core.records import Language
+from core.records import Language, Message
 from core.tables import Table, to_console
 from train.prefix_tree import alike, tree
 from train.recipes import lora_config, may_read_trees
@@ -55,46 +55,37 @@ def read_examples(recipe: Recipe[Any]) -> tuple[int, float, str, str]:
     """
     from train.examples import read_rank, read_role
 
-    data, path, seed = recipe.data, Path(recipe.data.train_file), recipe.training.seed
-    if path.is_file():
-        dialogues: Sequence[Sequence[Any]]
-        if recipe.task == "role":
-            dialogues = [e.messages for e in read_role(path, data.max_train_examples, seed)]
-        else:
-            found = read_rank(path, data.dimension, data.language, data.max_train_examples, seed)
-            dialogues = [(*e.prompt, *e.completion) for e in found]
-        tokens = sum(len(m["content"].encode()) / BYTES_A_TOKEN + MARKS for messages in dialogues for m in messages)
-        measured = f"{path}: UTF-8 bytes / {BYTES_A_TOKEN}, + {MARKS} a message"
-        rows, share = len(dialogues), 1.0
-        if recipe.task == "rank" and may_read_trees(recipe, found):
-            rows, share = _as_trees(dialogues, [e.dialogue_id for e in found])
-        if rows < len(dialogues):
-            return rows, share * tokens / rows, f"{path}: {len(found):,} in trees", f"{measured}; what examples share once"
-        return len(dialogues), tokens / len(dialogues), str(path), measured
+    data, path, limit, seed = recipe.data, Path(recipe.data.train_file), recipe.data.max_train_examples, recipe.training.seed
+    if not path.is_file():
+        count, origin = ROLE_EXAMPLES, "the paper's 14,000 × 0.95"
+        if recipe.task == "rank":
+            dialogues = sum(n for language, n in RANK_DIALOGUES.items() if data.language in ("", language))
+            count, origin = dialogues * 7 // 10, f"the paper's {dialogues:,} dialogues a dimension × 0.7, one example each"
+        return min(count, limit or count), MEAN_TOKENS[recipe.task], f"{origin} (no {path} here)", "assumed"
+    groups: list[list[int]] = []
     if recipe.task == "role":
-        count, said = ROLE_EXAMPLES, "the paper's 14,000 × 0.95"
+        prompts: list[Sequence[Message]] = [example.messages for example in read_role(path, limit, seed)]
     else:
-        dialogues_in = [n for language, n in RANK_DIALOGUES.items() if getattr(data, "language", "") in ("", language)]
-        count, said = (
-            sum(dialogues_in) * 7 // 10,
-            f"the paper's {sum(dialogues_in):,} dialogues a dimension × 0.7, one example each",
-        )
-    if data.max_train_examples:
-        count = min(count, data.max_train_examples)
-    return count, MEAN_TOKENS[recipe.task], f"{said} (no {path} here)", "assumed"
+        examples = read_rank(path, data.dimension, data.language, limit, seed)
+        prompts = [(*example.prompt, *example.completion) for example in examples]
+        if may_read_trees(recipe, examples):
+            words = _numbered_words(prompts)
+            groups = alike(words, [example.dialogue_id for example in examples])
+    tokens = sum(len(m["content"].encode()) / BYTES_A_TOKEN + MARKS for prompt in prompts for m in prompt)
+    origin = f"{path}: UTF-8 bytes / {BYTES_A_TOKEN}, + {MARKS} a message"
+    if not groups or len(groups) == len(prompts):
+        return len(prompts), tokens / len(prompts), str(path), origin
+    left = sum(len(tree([words[n] for n in group]).ids) for group in groups) / sum(map(len, words))
+    return len(groups), left * tokens / len(groups), f"{path}: {len(prompts):,} in trees", f"{origin}; what examples share once"
 
 
-def _as_trees(dialogues: Sequence[Sequence[Any]], names: Sequence[str]) -> tuple[int, float]:
-    """How many trees the prompts make, and the share of their words (Chinese: characters) that is left when shared ones count
-    once."""
+def _numbered_words(prompts: Sequence[Sequence[Message]]) -> list[list[int]]:
+    """Each prompt as numbers, one a word (Chinese: a character)."""
     number: dict[str, int] = {}
-    sequences = []
-    for messages in dialogues:
-        words = [word for message in messages for word in _WORD.findall(message["content"])]
-        sequences.append([number.setdefault(word, len(number)) for word in words])
-    groups = alike(sequences, names)
-    left = sum(len(tree([sequences[n] for n in group]).ids) for group in groups)
-    return len(groups), left / sum(map(len, sequences))
+    return [
+        [number.setdefault(word, len(number)) for message in prompt for word in _WORD.findall(message["content"])]
+        for prompt in prompts
+    ]
 
 
 def make_plan(recipe: Recipe[Any], gpu: GpuName = "h100", gpus: int = 1, mfu: float = MFU) -> dict[str, Any]:
@@ -174,38 +165,35 @@ def _notes(recipe: Recipe[Any], checkpointing: bool, peak: float, mfu: float) ->
     return notes
 
 
-def tables(found: dict[str, Any]) -> list[Table]:
+def tables(plan: dict[str, Any]) -> list[Table]:
     """A plan as two tables: what it comes to, and memory by part (GiB a GPU)."""
-    whole: list[tuple[str, str]] = [
-        ("base", f"{found['base']} ({found['architecture_from']})"),
-        ("total parameters", f"{found['total_parameters']:,}"),
-        (
-            "trainable parameters",
-            f"{found['trainable_parameters']:,} ({found['trainable_share']:.2%}, rank {found['lora_rank']})",
+    whole = {
+        "base": f"{plan['base']} ({plan['architecture_from']})",
+        "total parameters": f"{plan['total_parameters']:,}",
+        "trainable parameters": (f"{plan['trainable_parameters']:,} ({plan['trainable_share']:.2%}, rank {plan['lora_rank']})"),
+        "examples": f"{plan['examples']:,} ({plan['examples_from']})",
+        "epochs": f"{plan['epochs']:.4g}",
+        "global batch": f"{plan['global_batch']} examples on {plan['gpus']} GPU(s)",
+        "steps": f"{plan['steps']:,}",
+        "tokens an example": (
+            f"{plan['mean_tokens']:,.0f} expected ({plan['mean_tokens_from']}), {plan['max_tokens']:,} at most"
         ),
-        ("examples", f"{found['examples']:,} ({found['examples_from']})"),
-        ("epochs", f"{found['epochs']:.4g}"),
-        ("global batch", f"{found['global_batch']} examples on {found['gpus']} GPU(s)"),
-        ("steps", f"{found['steps']:,}"),
-        (
-            "tokens an example",
-            f"{found['mean_tokens']:,.0f} expected ({found['mean_tokens_from']}), {found['max_tokens']:,} at most",
-        ),
-        ("tokens", f"{found['tokens']:,} expected, {found['tokens_at_most']:,} at most"),
-        ("hours", f"{found['hours']:.3g} expected, {found['hours_at_most']:.3g} at most, on {found['gpus']} × {found['gpu']}"),
-    ]
-    parts = list(found["memory_bytes"]["ddp"])
-    rows: list[tuple[str | float, ...]] = [(p, *(found["memory_bytes"][s][p] / GIB for s in STRATEGIES)) for p in parts]
-    fits = ("fits", *("yes" if found["fits"][s] else "no" for s in STRATEGIES))
-    limit = found["gpu_memory_bytes"] / GIB
+        "tokens": f"{plan['tokens']:,} expected, {plan['tokens_at_most']:,} at most",
+        "hours": f"{plan['hours']:.3g} expected, {plan['hours_at_most']:.3g} at most, on {plan['gpus']} × {plan['gpu']}",
+    }
+    memory = plan["memory_bytes"]
+    limit = plan["gpu_memory_bytes"] / GIB
     return [
-        Table("plan", f"Plan of {found['recipe']} ({found['task']})", ("", "value"), tuple(whole)),
+        Table("plan", f"Plan of {plan['recipe']} ({plan['task']})", ("", "value"), tuple(whole.items())),
         Table(
             "memory",
-            f"GiB on each of {found['gpus']} × {found['gpu']} ({limit:g} GiB usable)",
+            f"GiB on each of {plan['gpus']} × {plan['gpu']} ({limit:g} GiB usable)",
             ("part", *STRATEGIES.values()),
-            (*rows, fits),
-            notes=tuple(found["notes"]),
+            (
+                *((part, *(memory[strategy][part] / GIB for strategy in STRATEGIES)) for part in memory["ddp"]),
+                ("fits", *("yes" if plan["fits"][strategy] else "no" for strategy in STRATEGIES)),
+            ),
+            notes=tuple(plan["notes"]),
         ),
     ]
 
@@ -229,12 +217,12 @@ def plan(
     # A plan for GPUs is made without one, where the trainer's settings refuse bf16 unless they hear of a CPU.
     recipe = read_recipe(config, [*context.args, "--use_cpu", "true"])
     try:
-        found = make_plan(recipe, gpu, gpus, mfu)
+        figures = make_plan(recipe, gpu, gpus, mfu)
     except UserError as error:
         raise UserError(f"{config}: {error}") from None
     if as_json:
-        typer.echo(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
+        typer.echo(orjson.dumps(figures, option=orjson.OPT_INDENT_2).decode())
         return
     console = Console()
-    for table in tables(found):
+    for table in tables(figures):
         to_console(table, console)

@@ -24,10 +24,9 @@ from core.paths import IN_FILE, IN_MODEL, Reads, Writes
 from core.records import Judgement
 from core.rubrics import Rubric
 from data_prep.scores.rank_sft import RankExample
-from serve.checkpoints.lora import adapter_rank
 from train.decoding import Decoder, Shares, batched, units
 from train.examples import chatml, encode_prompt, read_rank, rubric_beside, score_tokens
-from train.models import adapter_switched_on, load_adapters, load_base, load_tokenizer, precision
+from train.models import adapter_switched_on, check_adapters, load_adapters, load_base, load_tokenizer, precision
 from train.recipes import Recipe, may_read_trees, read_recipe
 from train.session import say
 
@@ -65,20 +64,19 @@ def rank_test(
     run(read_recipe(recipe, context.args), test, adapters, untrained, out, batch_tokens)
 
 
-def named_adapters(given: Sequence[str]) -> dict[str, Path]:
+def named_adapters(options: Sequence[str]) -> dict[str, Path]:
     """{name: folder} of `NAME=FOLDER` or `FOLDER`; a folder called adapter… is named by the folder that it is in."""
     adapters: dict[str, Path] = {}
-    for text in given:
-        name, equals, place = text.partition("=")
+    for option in options:
+        name, equals, place = option.partition("=")
+        folder = Path(place)
         if not equals or "/" in name:
-            folder = Path(text)
+            folder = Path(option)
             name = folder.absolute().parent.name if folder.name.startswith("adapter") else folder.name
-        else:
-            folder = Path(place)
         if not _NAME.fullmatch(name):
-            raise UserError(f"--adapter {text}: {name!r} cannot be part of a file's name; write NAME=FOLDER")
+            raise UserError(f"--adapter {option}: {name!r} cannot be part of a file's name; write NAME=FOLDER")
         if name in adapters or name == UNTRAINED:
-            raise UserError(f"--adapter {text}: the name {name} is taken; write NAME=FOLDER with another")
+            raise UserError(f"--adapter {option}: the name {name} is taken; write NAME=FOLDER with another")
         adapters[name] = folder
     return adapters
 
@@ -91,8 +89,7 @@ def run(
         raise UserError(f"{recipe.file}: task: {recipe.task}: a recipe of the ranker is needed")
     rubric, method = rubric_beside(test), method_beside(test)
     examples = read_rank(test, recipe.data.dimension, recipe.data.language)
-    for folder in adapters.values():
-        adapter_rank(folder)
+    check_adapters(recipe, adapters.values())
     tokenizer = load_tokenizer(recipe)
     scores = score_tokens(tokenizer, rubric.scores, f"base {recipe.model.model_name_or_path}")
     base = load_base(recipe)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args, get_
 
 from core.errors import UserError, near
 from core.files import CONFIGS, load_yaml
-from serve.checkpoints.lora import LORA_RANKS, PLAIN_FIELDS, PLAIN_INITS, lora_rank_limit
+from serve.checkpoints.lora import LORA_RANKS, PLAIN_FIELDS, PLAIN_INITS
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -155,7 +155,7 @@ def lora_config(model: ModelConfig) -> LoraConfig:
 def check_servable(config: LoraConfig | dict[str, Any]) -> None:
     """Refuse an adapter that vLLM would refuse, before training rather than after it.
 
-    `config` is PEFT's LoraConfig, or the dict of an adapter_config.json. Plain LoRA is defined in `serve.checkpoints.merge`.
+    `config` is PEFT's LoraConfig, or the dict of an adapter_config.json. Plain LoRA is defined in `serve.checkpoints.lora`.
     Ranks have to be among those that vLLM reserves memory for (its --max-lora-rank): 12 would be served in the place of 16.
 
     Raises `UserError` that names the recipe's setting and says what to take.
@@ -163,7 +163,10 @@ def check_servable(config: LoraConfig | dict[str, Any]) -> None:
     settings = config if isinstance(config, dict) else vars(config)
     for rank in (settings["r"], *(settings.get("rank_pattern") or {}).values()):
         if rank not in LORA_RANKS:
-            raise UserError(_rank_refused(rank))
+            larger, smaller = [r for r in LORA_RANKS if r > rank], [r for r in LORA_RANKS if r < rank]
+            take = f"{larger[0]} (it costs the same) or {smaller[-1]}" if larger and smaller else 8 if larger else smaller[-1]
+            known = ", ".join(map(str, LORA_RANKS))
+            raise UserError(f"lora_r: {rank}: vLLM reserves memory for ranks {known} only: take {take}")
     if settings.get("bias", "none") != "none":
         raise UserError(f"bias: {settings['bias']}: vLLM serves adapters without biases only: take none")
     init = settings.get("init_lora_weights", True)
@@ -182,18 +185,6 @@ def check_servable(config: LoraConfig | dict[str, Any]) -> None:
             raise UserError(f"{name}: it makes the adapter more than plain LoRA, which is all that vLLM serves: leave it out")
 
 
-def _rank_refused(rank: int) -> str:
-    known = ", ".join(map(str, LORA_RANKS))
-    if not 1 <= rank <= LORA_RANKS[-1]:
-        take = LORA_RANKS[-1] if rank > 0 else LORA_RANKS[1]
-        return f"lora_r: {rank}: vLLM serves ranks {known}: take {take}"
-    below = max(served for served in LORA_RANKS if served < rank)
-    return (
-        f"lora_r: {rank}: vLLM reserves memory for ranks {known} only: take {lora_rank_limit(rank)} (it costs the same) "
-        f"or {below}"
-    )
-
-
 def may_read_trees(recipe: Recipe[Any], examples: Sequence[RankExample]) -> bool:
     """Whether the ranker can read all questions about a dialogue in one row (`train.prefix_tree`): where every answer is one
     digit, so that nothing has to be generated, and the attention takes a mask."""
@@ -209,11 +200,14 @@ def parse_recipe(task: Task, arguments: Sequence[str]) -> Recipe[Any]:
     from trl import ModelConfig, SFTConfig, TrlParser
 
     arguments = list(arguments)
-    file = _config_file(arguments)
+    file = next((Path(after) for option, after in pairwise(arguments) if option == "--config"), None)
     if file is not None:
         _check_file(file, task, arguments)
+    elif "--config" in arguments:
+        raise UserError("--config: name a recipe, such as configs/train/esc_role_embedded.yaml")
     elif not {"-h", "--help"} & set(arguments):
-        raise UserError(f"no recipe: give --config configs/train/FILE.yaml (there are {', '.join(_bundled(task))})")
+        bundled = sorted(path.name for path in (CONFIGS / "train").glob(f"esc_{task}_*.yaml"))
+        raise UserError(f"no recipe: give --config configs/train/FILE.yaml (there are {', '.join(bundled)})")
     parser = TrlParser((ARGUMENTS[task], SFTConfig, ModelConfig), description=ARGUMENTS[task].__doc__)
     try:
         data, training, model = parser.parse_args_and_config(arguments)
@@ -226,24 +220,10 @@ def parse_recipe(task: Task, arguments: Sequence[str]) -> Recipe[Any]:
 
 def read_recipe(file: Path, overrides: Sequence[str] = ()) -> Recipe[Any]:
     """A recipe file of either task. Nothing that the recipe names has to exist."""
-    given = _mapping(file)
-    task = given.get("task")
+    task = _mapping(file).get("task")
     if task not in ARGUMENTS:
         raise UserError(f"{file}: task: {task!r} is not role or rank")
     return parse_recipe(task, ["--config", str(file), *overrides])
-
-
-def _bundled(task: Task) -> list[str]:
-    return sorted(path.name for path in (CONFIGS / "train").glob(f"esc_{task}_*.yaml"))
-
-
-def _config_file(arguments: Sequence[str]) -> Path | None:
-    if "--config" not in arguments:
-        return None
-    index = list(arguments).index("--config")
-    if index + 1 == len(arguments):
-        raise UserError("--config: name a recipe, such as configs/train/esc_role_embedded.yaml")
-    return Path(arguments[index + 1])
 
 
 def _overrides(arguments: Sequence[str]) -> tuple[str, ...]:
@@ -253,16 +233,15 @@ def _overrides(arguments: Sequence[str]) -> tuple[str, ...]:
     for argument in arguments:
         if argument.startswith("--"):
             skip = argument.removeprefix("--").split("=")[0] in {"config", *NOT_SETTINGS}
-        if not skip:
-            kept.append(argument)
+        kept += [] if skip else [argument]
     return tuple(kept)
 
 
 def _mapping(file: Path) -> dict[str, Any]:
-    given = load_yaml(file, "recipe")
-    if not isinstance(given, dict):
+    settings = load_yaml(file, "recipe")
+    if not isinstance(settings, dict):
         raise UserError(f"{file}: a recipe is a mapping of settings")
-    return given
+    return settings
 
 
 @lru_cache
@@ -273,47 +252,44 @@ def _known(task: Task) -> frozenset[str]:
 
 
 def _check_file(file: Path, task: Task, arguments: Sequence[str]) -> None:
-    given = _mapping(file)
-    for key in given:
-        if key not in _known(task):
-            raise UserError(f"{file}: {key}: unknown setting: {near(str(key), _known(task))}")
-    if given.get("task") != task and "--task" not in arguments:
-        script = "esc_role.py" if given.get("task") == "role" else "esc_rank.py"
-        raise UserError(f"{file}: task: {given.get('task')!r}: this script trains {task} (for that one: train/{script})")
+    settings = _mapping(file)
+    for name in settings:
+        if name not in _known(task):
+            raise UserError(f"{file}: {name}: unknown setting: {near(str(name), _known(task))}")
+    if (other := settings.get("task")) != task and "--task" not in arguments:
+        script = "esc_role.py" if other == "role" else "esc_rank.py"
+        raise UserError(f"{file}: task: {other!r}: this script trains {task} (for that one: train/{script})")
 
 
 def _check(recipe: Recipe[Any]) -> None:
-    where = recipe.file or "command line"
-    if not recipe.model.model_name_or_path:
-        raise UserError(f"{where}: model_name_or_path: name the base: a hub id, a folder, or embedded:smollm2-135m-instruct")
-    for name in ("train_file", "valid_file"):
-        if not getattr(recipe.data, name):
-            raise UserError(f"{where}: {name}: name the JSONL file that `python -m data_prep {recipe.task}-sft` wrote")
-    for name, kind in get_type_hints(type(recipe.data)).items():  # from a file, argparse takes any value
-        value, choices = getattr(recipe.data, name), get_args(kind)
-        if choices and value not in choices:
-            raise UserError(f"{where}: {name}: {value!r} is not one of {', '.join(choices)}")
-    if not 0 <= recipe.data.attention_dropout < 1:
-        raise UserError(f"{where}: attention_dropout: {recipe.data.attention_dropout:g} is not a share from 0 to below 1")
-    if recipe.model.dtype is None:
-        recipe.model.dtype = "auto"
-    if recipe.model.load_in_4bit or recipe.model.load_in_8bit:
-        raise UserError(f"{where}: load_in_4bit, load_in_8bit: quantised bases are not trained here: leave them out")
-    _check_packing(recipe, f"{where}: ")
-    if recipe.training.trust_remote_code:
-        raise UserError(
-            f"{where}: trust_remote_code: remote code is never run here; convert the base first (serve convert-internlm2)"
+    """Raise `UserError` for what cannot be meant. Packed rows hold several dialogues: the ranker's loss and the evaluation
+    dialogue by dialogue need one a row."""
+    data, training, model, base = recipe.data, recipe.training, recipe.model, recipe.model.model_name_or_path
+    wrote = f"python -m data_prep {recipe.task}-sft"
+    packed = training.packing or training.padding_free
+    whole_rows = training.eval_packing is False and training.per_device_eval_batch_size == 1
+    problems = {
+        "model_name_or_path: name the base: a hub id, a folder, or embedded:smollm2-135m-instruct": not base,
+        f"train_file: name the JSONL file that `{wrote}` wrote": not data.train_file,
+        f"valid_file: name the JSONL file that `{wrote}` wrote": not data.valid_file,
+        f"attention_dropout: {data.attention_dropout:g} is not a share from 0 to below 1": not 0 <= data.attention_dropout < 1,
+        "load_in_4bit, load_in_8bit: quantised bases are not trained here: leave them out": (
+            model.load_in_4bit or model.load_in_8bit
+        ),
+        "packing, padding_free: the ranker reads one dialogue a row: leave them out": packed and recipe.task == "rank",
+        "packing: evaluation counts dialogue by dialogue: add eval_packing: false and per_device_eval_batch_size: 1": (
+            packed and not whole_rows
+        ),
+        "trust_remote_code: remote code is never run here; convert the base first (serve convert-internlm2)": (
+            training.trust_remote_code
+        ),
+    }
+    for name, kind in get_type_hints(type(data)).items():  # from a file, argparse takes any value
+        choices = get_args(kind)
+        problems[f"{name}: {getattr(data, name)!r} is not one of {', '.join(choices)}"] = (
+            choices != () and getattr(data, name) not in choices
         )
-
-
-def _check_packing(recipe: Recipe[Any], where: str) -> None:
-    """Packed rows hold several dialogues: the ranker's loss and the per-dialogue evaluation need one a row."""
-    training = recipe.training
-    if not (training.packing or training.padding_free):
-        return
-    if recipe.task == "rank":
-        raise UserError(f"{where}packing, padding_free: the ranker reads one dialogue a row: leave them out")
-    if training.eval_packing is not False or training.per_device_eval_batch_size != 1:
-        raise UserError(
-            f"{where}packing: evaluation counts dialogue by dialogue: add eval_packing: false and per_device_eval_batch_size: 1"
-        )
+    for problem, is_there in problems.items():
+        if is_there:
+            raise UserError(f"{recipe.file or 'command line'}: {problem}")
+    model.dtype = model.dtype or "auto"

@@ -33,26 +33,28 @@ ANSWER = 10  # a joint answer: seven digits, <|im_end|>, newline, and the positi
 
 @dataclass(frozen=True)
 class Shape:
-    """What the arithmetic needs to know of a base with its adapter.
-
-    `total` counts the base's parameters (tied ones once), `trainable` the adapter's, `matmul` the weights of the base's linear
-    layers, output layer included: a token is multiplied by each of them once. `queries` and `keys` are heads × head size;
-    `adapted_inputs` and `adapted_ranks` the summed input widths and ranks of one layer's adapters; `weight_bytes` a base
-    weight's size.
-    """
+    """What the arithmetic needs to know of a base with its adapter."""
 
     total: int
+    """The base's parameters; tied ones count once."""
     trainable: int
+    """The adapter's parameters."""
     matmul: int
+    """Weights of the base's linear layers, output layer included: a token is multiplied by each of them once."""
     layers: int
     hidden: int
     queries: int
+    """Heads × head size."""
     keys: int
+    """Key-value heads × head size."""
     intermediate: int
     vocabulary: int
     adapted_inputs: int
+    """Summed input widths of one layer's adapters."""
     adapted_ranks: int
+    """Summed ranks of one layer's adapters."""
     weight_bytes: int
+    """Of one of the base's weights."""
 
     @property
     def trainable_share(self) -> float:
@@ -71,33 +73,26 @@ def architecture(name: str) -> tuple[PretrainedConfig, str]:
     if name.startswith(EMBEDDED_PREFIX):
         return AutoConfig.from_pretrained(materialise(name=name.removeprefix(EMBEDDED_PREFIX))), name
     folder = Path(name).expanduser()
-    if folder.is_dir():
-        return _from_folder(folder), f"{folder}/config.json"
     places = CONFIGS / "train" / "architectures.yaml"
     known: dict[str, dict[str, Any]] = load_yaml(places, "architectures")
-    for hub_id, given in known.items():
-        if name == hub_id or folder.name.removesuffix("-llama") == hub_id.split("/")[1]:
-            return AutoConfig.for_model(**given), f"{hub_id} in configs/train/{places.name}"
-    local_path(name, "model_name_or_path")
     try:
+        if folder.is_dir():
+            return AutoConfig.from_pretrained(folder, local_files_only=True), f"{folder}/config.json"
+        for hub_id, fields in known.items():
+            if name == hub_id or folder.name.removesuffix("-llama") == hub_id.split("/")[1]:
+                return AutoConfig.for_model(**fields), f"{hub_id} in configs/train/{places.name}"
+        local_path(name, "model_name_or_path")
         return AutoConfig.from_pretrained(name, local_files_only=True), "the hub cache"
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        if folder.is_dir():
+            line = str(error).split("\n")[0]
+            raise UserError(
+                f"model_name_or_path: {folder}: no config.json that transformers reads ({line}); InternLM2 has to be converted "
+                f"first: python -m serve convert-internlm2 {folder} {folder}-llama"
+            ) from None
         raise UserError(
             f"model_name_or_path: {name} is neither a folder here nor in the hub cache nor in {places}: download its "
             "config.json, or add its shape to that file"
-        ) from None
-
-
-def _from_folder(folder: Path) -> PretrainedConfig:
-    from transformers import AutoConfig
-
-    try:
-        return AutoConfig.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
-        line = str(error).split("\n")[0]
-        raise UserError(
-            f"model_name_or_path: {folder}: no config.json that transformers reads ({line}); InternLM2 has to be converted "
-            f"first: python -m serve convert-internlm2 {folder} {folder}-llama"
         ) from None
 
 

@@ -128,8 +128,10 @@ def agree(
             "--reference": reference,
         }
         others |= {"--only-shared": only_shared, "--mode": mode != "native"}
-        if given := [option for option, value in others.items() if value]:
-            raise UserError(f"--annotators: people are compared with each other, without judges: leave out {', '.join(given)}")
+        if refused := [option for option, value in others.items() if value]:
+            raise UserError(
+                f"--annotators: people are compared with each other, without judges: leave out {', '.join(refused)}"
+            )
         _people(annotators, rubric, annotator or [], out, as_json)
         return
     if not judgements or not gold:
@@ -164,10 +166,10 @@ def agree(
     result, tables = judge_figures(judges, scores, settings)
     if chosen:
         result["surface"] = chosen
-    tables = replace(tables, first=against(tables.first, versus), own=against(tables.own, versus))
+    tables = replace(tables, first=against(tables.first, versus), judges=against(tables.judges, versus))
     if out is not None:
-        write_text(out / "table4.md", "\n".join(map(to_markdown, (*tables.first, *tables.tests, *tables.own))))
-    printed = [*(tables.first if len(judges) > 1 else ()), *tables.tests, *tables.own]
+        write_text(out / "table4.md", "\n".join(map(to_markdown, (*tables.first, *tables.tests, *tables.judges))))
+    printed = [*(tables.first if len(judges) > 1 else ()), *tables.tests, *tables.judges]
     deliver("agreement", result, tables.all(), out, as_json, printed)
 
 
@@ -185,11 +187,11 @@ def _seconds(paths: Sequence[Path]) -> dict[tuple[str, str], float]:
     return dict(seconds)
 
 
-def _rubric(given: str | None, verdicts: Sequence[Judgement]) -> Rubric | None:
+def _rubric(asked: str | None, verdicts: Sequence[Judgement]) -> Rubric | None:
     """The rubric's file, for labels and scale: of the one given, or of the only one that the verdicts name; None where there is
     no such file."""
     names = {verdict.rubric for verdict in verdicts}
-    name = given if given is not None else names.pop() if len(names) == 1 else None
+    name = asked if asked is not None else names.pop() if len(names) == 1 else None
     return None if name is None else known_rubric(name)
 
 
@@ -208,7 +210,7 @@ def _people(paths: Sequence[Path], rubric: str | None, names: Sequence[str], out
     scores = gold_scores_of(paths, check)
     if rubric is not None:
         scores = _only(scores, asked.name if asked else rubric, "--rubric", "score")
-    rows = agreement(of_annotators(scores, names), [each for each in rubrics.values() if each])
+    rows = agreement(of_annotators(scores, names), [known for known in rubrics.values() if known])
     if not rows:
         raise UserError("--annotators: no dialogue (and no turn) has scores of two people on one dimension")
     tables = [agreement_table(rows), pair_table(rows)]

@@ -180,7 +180,9 @@ class Examination:
         """Ask dataset by dataset; the scores of each are written when it is finished."""
         scores: list[Score] = []
         spec = self.spec
-        source = self.tokenizer or (resolve_checkpoint(spec) if spec.checkpoint else None)
+        source = self.tokenizer
+        if source is None and spec.checkpoint is not None:
+            source = resolve_checkpoint(spec.checkpoint, f"model {spec.name}: checkpoint")
         context = spec.context_length or CONTEXT
         lm = tasks.language_model(url, spec.served_name(), source, spec.api_key(), context, CONCURRENCY)
         manager = tasks.load_manager()

@@ -47,23 +47,23 @@ def read_judgements(path: Path, rubric: Rubric | None = None) -> list[Judgement]
 
 def judgements_of(paths: Iterable[Path], rubric: Rubric | None = None) -> list[Judgement]:
     """Verdicts from several files, one file after the other; one that was given twice, in two files too, is an error."""
-    found = [(path, each) for path in paths for each in read_judgements(path, rubric)]
-    _refuse_twice((path, j.dialogue_id, j.dimension, j.judge, scorer_of(j), j.rubric, j.turn, j.repeat) for path, j in found)
-    return [each for _, each in found]
+    read = [(path, judgement) for path in paths for judgement in read_judgements(path, rubric)]
+    _refuse_twice((path, j.dialogue_id, j.dimension, j.judge, scorer_of(j), j.rubric, j.turn, j.repeat) for path, j in read)
+    return [judgement for _, judgement in read]
 
 
 def gold_scores_of(paths: Iterable[Path], check: Callable[[HumanScore], None] | None = None) -> list[HumanScore]:
     """Gold scores from several files, each given to `check`: one file after the other, each in the order of
     `evalsuite.statistics.order`; one that an annotator gave twice, in two files too, is an error."""
-    found = [(path, each) for path in paths for each in scores_in_order(read_gold(path, check))]
-    _refuse_twice((path, s.dialogue_id, s.dimension, s.annotator, s.rubric, s.turn) for path, s in found)
-    return [each for _, each in found]
+    read = [(path, score) for path in paths for score in scores_in_order(read_gold(path, check))]
+    _refuse_twice((path, s.dialogue_id, s.dimension, s.annotator, s.rubric, s.turn) for path, s in read)
+    return [score for _, score in read]
 
 
-def _refuse_twice(given: Iterable[tuple[Any, ...]]) -> None:
+def _refuse_twice(scores: Iterable[tuple[Any, ...]]) -> None:
     """Raise `UserError` for (file, dialogue, dimension, who, …) of which all but the file came before."""
     seen: dict[Hashable, Path] = {}
-    for path, *rest in given:
+    for path, *rest in scores:
         key = tuple(rest)
         if key in seen:
             raise UserError(f"{path}: {key[2]} scored dialogue {key[0]}, dimension {key[1]} twice (first in {seen[key]})")
@@ -105,17 +105,17 @@ def paired(judgements: Sequence[Judgement], gold: Sequence[HumanScore]) -> Paire
     golden = mean_gold(gold)
     refuse_partnerless(map(item_of, judgements), golden)
     languages = {item_of(score): score.language for score in gold}
-    found: Paired = {}
+    pairs_of: Paired = {}
     for j in judgements:
-        found.setdefault(j.language, {}).setdefault(j.dimension, [])
+        pairs_of.setdefault(j.language, {}).setdefault(j.dimension, [])
     for j in sorted(judgements, key=lambda j: (j.dialogue_id, -1 if j.turn is None else j.turn)):
         item = item_of(j)
         if languages[item] != j.language:
             raise UserError(f"dialogue {j.dialogue_id}: judged as {j.language}, its gold scores are {languages[item]}")
-        pairs = found[j.language][j.dimension]
+        pairs = pairs_of[j.language][j.dimension]
         if not j.lost:
             pairs.append((j, golden[item]))
-    return dict(sorted(found.items()))
+    return dict(sorted(pairs_of.items()))
 
 
 def mean_gold(gold: Iterable[HumanScore]) -> dict[Item, float]:
@@ -241,8 +241,8 @@ def agreement_tables(
             acc, soft, counted = shown(row, mode)
             shares = (soft, *(_per_cent(row[figure]) for figure in ("majority_acc", "majority_acc_soft", "parse_rate")))
             # An agreement.json of earlier versions has none of the three.
-            own = (row.get("kappa"), row.get("spearman"), _per_cent(row.get("ece")))
-            body.append((labels.get(name, name), Estimate(*acc, counted), *shares, *own))
+            further = (row.get("kappa"), row.get("spearman"), _per_cent(row.get("ece")))
+            body.append((labels.get(name, name), Estimate(*acc, counted), *shares, *further))
         notes = [
             f"In per cent, kappa (quadratic weights) and Spearman from −1 to 1. {unreadable(mode)} kappa, Spearman and ECE are "
             "over readable verdicts. Intervals: 95 %, Wilson; of the average: bootstrap over dialogues."

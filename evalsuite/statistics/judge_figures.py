@@ -67,17 +67,17 @@ class JudgeTables:
     """Table 4, and averages."""
     tests: list[Table]
     """Between judges."""
-    own: list[Table]
+    judges: list[Table]
     """Each judge's figures."""
     counts: list[Table]
     """Confusion matrices."""
 
     def all(self) -> list[Table]:
-        return [*self.first, *self.tests, *self.own, *self.counts]
+        return [*self.first, *self.tests, *self.judges, *self.counts]
 
     def noted(self, note: str) -> JudgeTables:
         """With one note more under each."""
-        parts = (self.first, self.tests, self.own, self.counts)
+        parts = (self.first, self.tests, self.judges, self.counts)
         return JudgeTables(*([replace(table, notes=(*table.notes, note)) for table in part] for part in parts))
 
 
@@ -88,35 +88,35 @@ def judge_figures(judges: Judges, scores: Sequence[HumanScore], settings: Settin
     is_synthetic = {score.annotator for score in scores} == {SYNTHETIC}
     note = "synthetic gold, scores hold by construction" if is_synthetic else ""
     families = seed_families(judges) if settings.seeds else {}
-    references = [name for given in settings.references for name in _named(given, [*families, *judges])]
+    references = [name for reference in settings.references for name in _named(reference, [*families, *judges])]
     figures = against_gold(judges, scores, settings.groups)
     means = {name: _mean_of_runs([figures[member] for member in members]) for name, members in families.items()}
     tests, average = compare(judges, scores, mode, families, references, settings.groups, settings.averages)
-    counted = ({item_of(j) for j in own if mode == "paper" or j.value is not None} for own in judges.values())
+    counted = ({item_of(j) for j in verdicts if mode == "paper" or j.value is not None} for verdicts in judges.values())
     same = len(set(map(frozenset, counted))) == 1
     tables = JudgeTables(
         table4(means | figures, scores, mode, labels, note, same),
         comparison_tables(tests, average, mode, labels),
-        own=[],
+        judges=[],
         counts=[],
     )
     if settings.averages or families:
         tables.first.extend(average_tables(judges, families, scores, figures, settings))
     described: dict[str, Any] = {}
     keys = file_keys(judges)
-    for name, own in judges.items():
-        golden = gold_of(own, scores)
-        matrices = confusion(own, golden, rubric.scales if rubric else None)
+    for name, verdicts in judges.items():
+        golden = gold_of(verdicts, scores)
+        matrices = confusion(verdicts, golden, rubric.scales if rubric else None)
         tail = f"_{keys[name]}" if len(judges) > 1 else ""
         about = "; ".join(part for part in (name if tail else "", note) if part)
-        tables.own.extend(agreement_tables(figures[name], mode, labels, about, f"agreement{tail}"))
+        tables.judges.extend(agreement_tables(figures[name], mode, labels, about, f"agreement{tail}"))
         tables.counts.extend(confusion_tables(matrices, labels, about, f"confusion{tail}"))
         described[name] = {
-            **{"judge": own[0].judge, "rubric": own[0].rubric, "method": own[0].method},
-            "condition": dict(scorer_of(own[0]).condition),
+            **{"judge": verdicts[0].judge, "rubric": verdicts[0].rubric, "method": verdicts[0].method},
+            "condition": dict(scorer_of(verdicts[0]).condition),
             "agreement": figures[name],
             "confusion": {language: {d: m._asdict() for d, m in of.items()} for language, of in matrices.items()},
-            "calibration": [each._asdict() for each in calibration(own, golden)],
+            "calibration": [part._asdict() for part in calibration(verdicts, golden)],
         }
     result: dict[str, Any] = {"mode": mode, "synthetic_gold": is_synthetic}
     if len(figures) == 1:
@@ -133,19 +133,19 @@ def judge_figures(judges: Judges, scores: Sequence[HumanScore], settings: Settin
 def seed_families(judges: Judges) -> Families:
     """The judges called NAME@SEED that differ in nothing but the seed, where there are several."""
     members: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    for name, own in judges.items():
-        judge, at, _ = own[0].judge.partition("@")
-        if at:
-            members[judge, *source_of(own[0])[1:]].append(name)
+    for name, verdicts in judges.items():
+        judge, seed, _ = verdicts[0].judge.partition("@")
+        if seed:
+            members[judge, *source_of(verdicts[0])[1:]].append(name)
     names = source_names(members)
     return {f"{names[source]}, mean of {len(m)} seeds": m for source, m in members.items() if len(m) > 1}
 
 
-def _named(given: str, names: Sequence[str]) -> list[str]:
+def _named(reference: str, names: Sequence[str]) -> list[str]:
     """The judges that a name stands for: its own, those of several methods or conditions, the mean over its seeds."""
-    matches = [name for name in names if name == given or name.startswith((f"{given} · ", f"{given}, mean of "))]
+    matches = [name for name in names if name == reference or name.startswith((f"{reference} · ", f"{reference}, mean of "))]
     if not matches:
-        raise UserError(f"--reference: no judge {given!r}: {near(given, names)}")
+        raise UserError(f"--reference: no judge {reference!r}: {near(reference, names)}")
     return matches
 
 
@@ -172,7 +172,7 @@ def average_tables(
 ) -> list[Table]:
     """Averages over dimensions: a table a language, and one of the mean over languages; judges, and before several seeds of one
     their mean. A judge that lacks a dimension is left out: averages over different dimensions do not compare."""
-    pairs = {name: paired(own, gold_of(own, scores)) for name, own in judges.items()}
+    pairs = {name: paired(verdicts, gold_of(verdicts, scores)) for name, verdicts in judges.items()}
     languages = sorted({language for by_language in pairs.values() for language in by_language})
     dimensions = {language: {d for of in pairs.values() for d in of.get(language, {})} for language in languages}
     ending, counted = ("", "n") if settings.mode == "paper" else ("_read", "read")
@@ -202,7 +202,7 @@ def average_tables(
                 sources = [(judges[member][0].judge, judges[member][0].method) for member in members]
                 cells.append(mean_of_all(settings.seconds.get(source) for source in sources))
             body.append(tuple(cells))
-        drawn = {settings.groups.get(j.dialogue_id, j.dialogue_id) for own in judges.values() for j in own}
+        drawn = {settings.groups.get(j.dialogue_id, j.dialogue_id) for verdicts in judges.values() for j in verdicts}
         notes = [
             "Means over dimensions; n counts ratings. [95 % percentile intervals of the bootstrap over "
             f"{'groups of dialogues' if settings.groups else 'dialogues'} ({len(drawn)}), drawn alike for every judge]. "

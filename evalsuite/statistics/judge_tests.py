@@ -92,7 +92,7 @@ def compare(
     families = seeds or {}
     runs = {name: [judges[member] for member in members] for name, members in families.items()}
     seen = {member for members in families.values() for member in members}
-    runs |= {name: [own] for name, own in judges.items() if name not in seen}
+    runs |= {name: [verdicts] for name, verdicts in judges.items() if name not in seen}
     tests: list[Mcnemar] = []
     average: list[AverageDifference] = []
     golden = mean_gold(gold)
@@ -188,9 +188,9 @@ def _average(
 def _holm(tests: Sequence[Tested]) -> Iterator[Tested]:
     """The tests by language, corrected within each."""
     for language in sorted({test.language for test in tests}):
-        own = [test for test in tests if test.language == language]
-        corrected = holm(np.array([np.nan if test.p is None else test.p for test in own]))
-        yield from (replace(test, p_holm=None if np.isnan(p) else float(p)) for test, p in zip(own, corrected, strict=True))
+        family = [test for test in tests if test.language == language]
+        corrected = holm(np.array([np.nan if test.p is None else test.p for test in family]))
+        yield from (replace(test, p_holm=None if np.isnan(p) else float(p)) for test, p in zip(family, corrected, strict=True))
 
 
 def comparison_tables(

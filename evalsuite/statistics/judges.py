@@ -61,7 +61,7 @@ def by_judge(judgements: Iterable[Judgement]) -> Judges:
     for j in judgements:
         groups[source_of(j)].append(j)
     names = source_names(groups)
-    return {names[source]: own for source, own in groups.items()}
+    return {names[source]: verdicts for source, verdicts in groups.items()}
 
 
 def against_gold(
@@ -71,9 +71,9 @@ def against_gold(
 
     Raises `UserError` for a verdict without gold, and for gold that no judge saw.
     """
-    items = {item_of(j) for own in judges.values() for j in own}
+    items = {item_of(j) for verdicts in judges.values() for j in verdicts}
     refuse_partnerless(items, map(item_of, gold))
-    return {name: agreement(own, gold_of(own, gold), groups) for name, own in judges.items()}
+    return {name: agreement(verdicts, gold_of(verdicts, gold), groups) for name, verdicts in judges.items()}
 
 
 def gold_of(judgements: Iterable[Judgement], gold: Iterable[HumanScore]) -> list[HumanScore]:
@@ -84,8 +84,8 @@ def gold_of(judgements: Iterable[Judgement], gold: Iterable[HumanScore]) -> list
 
 def dimensions_of(figures: Mapping[str, Figures], language: str) -> list[str]:
     """All dimensions of a language, in order of appearance."""
-    found = dict.fromkeys(name for each in figures.values() for name in each.get(language, {}))
-    return [name for name in found if name != AVERAGE]
+    names = dict.fromkeys(name for languages in figures.values() for name in languages.get(language, {}))
+    return [name for name in names if name != AVERAGE]
 
 
 def table4(
@@ -103,12 +103,12 @@ def table4(
     averages over different dimensions do not compare.
     """
     tables = []
-    for language in sorted({language for each in figures.values() for language in each}):
+    for language in sorted({language for languages in figures.values() for language in languages}):
         dimensions = dimensions_of(figures, language)
         body: list[tuple[Cell, ...]] = []
         ranked: list[list[float | None]] = []
-        for name, each in figures.items():
-            rows = each.get(language)
+        for name, languages in figures.items():
+            rows = languages.get(language)
             if rows is None:
                 continue
             cells: list[Cell] = []
@@ -144,21 +144,21 @@ def table4(
 def _majority_row(gold: Sequence[HumanScore], language: str, dimensions: Sequence[str]) -> list[Cell]:
     golden = mean_gold(score for score in gold if score.language == language)
     cells: list[Cell] = []
-    figures = [majority([mean for (_, own, _), mean in golden.items() if own == name]) for name in dimensions]
-    for each in figures:
-        cells += [Estimate(100 * each["majority_acc"], None, None, each["n"]), 100 * each["majority_acc_soft"]]
-    acc, soft = (sum(each[name] for each in figures) / len(figures) for name in ("majority_acc", "majority_acc_soft"))
-    return [*cells, Estimate(100 * acc, None, None, sum(each["n"] for each in figures)), 100 * soft]
+    figures = [majority([mean for (_, dimension, _), mean in golden.items() if dimension == name]) for name in dimensions]
+    for row in figures:
+        cells += [Estimate(100 * row["majority_acc"], None, None, row["n"]), 100 * row["majority_acc_soft"]]
+    acc, soft = (sum(row[name] for row in figures) / len(figures) for name in ("majority_acc", "majority_acc_soft"))
+    return [*cells, Estimate(100 * acc, None, None, sum(row["n"] for row in figures)), 100 * soft]
 
 
 def _best(rows: Sequence[Sequence[float | None]]) -> tuple[tuple[int, int], ...]:
     """The places of every column's highest figures; column 0 holds names. Equal but for rounding is equal."""
-    found = []
+    places = []
     for column, figures in enumerate(zip(*rows, strict=True), start=1):
         best = max((figure for figure in figures if figure is not None), default=None)
         if best is not None:
-            found += [(r, column) for r, f in enumerate(figures) if f is not None and math.isclose(f, best, abs_tol=1e-9)]
-    return tuple(found)
+            places += [(r, column) for r, f in enumerate(figures) if f is not None and math.isclose(f, best, abs_tol=1e-9)]
+    return tuple(places)
 
 
 # --- confusion ------------------------------------------------------------------------------------------------------------
@@ -183,18 +183,17 @@ def confusion(
     The scores of a dimension's scale are rows and columns; without `scales`, those from the lowest to the highest that occurs
     anywhere. Errors are those of `evalsuite.agreement.paired`, and `UserError` for a score off the scale.
     """
-    found: dict[str, dict[str, Confusion]] = {}
     pairs_of = paired(judgements, gold)
     cells = {
         (language, dimension): Counter((round_half_up(mean), _nearest(j.value)) for j, mean in pairs)
-        for language, own in pairs_of.items()
-        for dimension, pairs in own.items()
+        for language, dimensions in pairs_of.items()
+        for dimension, pairs in dimensions.items()
     }
     occurring = {score for counts in cells.values() for pair in counts for score in pair if score is not None}
     anywhere = list(range(min(occurring), max(occurring) + 1)) if occurring else []
-    axes = {dimension: list(scales[dimension].scores) if scales else anywhere for own in pairs_of.values() for dimension in own}
-    for own in pairs_of.values():
-        for dimension, pairs in own.items():
+    axes = {dimension: list(scales[dimension].scores) if scales else anywhere for _, dimension in cells}
+    for dimensions in pairs_of.values():
+        for dimension, pairs in dimensions.items():
             axis = axes[dimension]
             for j, mean in pairs:
                 if not {round_half_up(mean), _nearest(j.value)} <= {*axis, None}:
@@ -202,12 +201,13 @@ def confusion(
                         f"dialogue {j.dialogue_id}, dimension {dimension}: {j.judge} gave {j.value}, gold is {mean:g}, but "
                         f"rubric {j.rubric} runs from {axis[0]} to {axis[-1]}: are both on the same rubric?"
                     )
-    for language, own in pairs_of.items():
-        counted = {dimension: cells[language, dimension] for dimension in own}
-        found[language] = {dimension: _matrix(of, axes[dimension]) for dimension, of in counted.items()}
-        if len({tuple(axes[dimension]) for dimension in own}) == 1:
-            found[language][POOLED] = _matrix(sum(counted.values(), Counter()), axes[next(iter(own))])
-    return found
+    matrices: dict[str, dict[str, Confusion]] = {}
+    for language, dimensions in pairs_of.items():
+        counted = {dimension: cells[language, dimension] for dimension in dimensions}
+        matrices[language] = {dimension: _matrix(counts, axes[dimension]) for dimension, counts in counted.items()}
+        if len({tuple(axes[dimension]) for dimension in dimensions}) == 1:
+            matrices[language][POOLED] = _matrix(sum(counted.values(), Counter()), axes[next(iter(dimensions))])
+    return matrices
 
 
 def _matrix(counts: Counter[tuple[int, int | None]], axis: list[int]) -> Confusion:
@@ -224,13 +224,13 @@ def confusion_tables(
     """One table a language: a row a dimension and gold score, a column a verdict (a dash where it is off the dimension's
     scale), unreadable ones in their own."""
     tables = []
-    for language, own in matrices.items():
+    for language, dimensions in matrices.items():
         rows: list[tuple[Cell, ...]] = []
-        axis = sorted({score for matrix in own.values() for score in matrix.scores})
-        for dimension, matrix in own.items():
+        axis = sorted({score for matrix in dimensions.values() for score in matrix.scores})
+        for dimension, matrix in dimensions.items():
             for score, counts, unread in zip(*matrix, strict=True):
-                given = dict(zip(matrix.scores, counts, strict=True))
-                cells = (given.get(verdict) for verdict in axis)
+                count_of = dict(zip(matrix.scores, counts, strict=True))
+                cells = (count_of.get(verdict) for verdict in axis)
                 rows.append((labels.get(dimension, dimension), str(score), *cells, unread, sum(counts) + unread))
         tables.append(
             Table(
@@ -269,26 +269,26 @@ def calibration(judgements: Sequence[Judgement], gold: Sequence[HumanScore], bin
     The bins are those of `core.statistics.accuracy.ece`, which is the mean over items of |hit rate − confidence| in their bin.
     Verdicts without probabilities are left out. Errors are those of `evalsuite.agreement.paired`.
     """
-    found: list[Bin] = []
+    filled: list[Bin] = []
     edges = np.linspace(0, 1, bins + 1)
-    for language, own in paired(judgements, gold).items():
+    for language, dimensions in paired(judgements, gold).items():
         points: dict[str, list[tuple[float, bool]]] = {}
-        for dimension, pairs in own.items():
+        for dimension, pairs in dimensions.items():
             rows, labels = probabilities(pairs)
             points[dimension] = [(max(row), row.index(max(row)) == label) for row, label in zip(rows, labels, strict=True)]
-        points[POOLED] = [point for each in points.values() for point in each]
-        for dimension, each in points.items():
+        points[POOLED] = [point for of_dimension in points.values() for point in of_dimension]
+        for dimension, of_dimension in points.items():
             inside: dict[int, list[tuple[float, bool]]] = defaultdict(list)
-            for point in each:
+            for point in of_dimension:
                 inside[int(np.searchsorted(edges[1:-1], point[0], side="left"))].append(point)
-            for place, held in sorted(inside.items()):
-                n, hits = len(held), sum(hit for _, hit in held)
+            for place, members in sorted(inside.items()):
+                n, hits = len(members), sum(hit for _, hit in members)
                 low, high = wilson(hits, n)
                 assert low is not None and high is not None, "a bin that holds anything"
-                mean = sum(confidence for confidence, _ in held) / n
+                mean = sum(confidence for confidence, _ in members) / n
                 ends = (float(edges[place]), float(edges[place + 1]))
-                found.append(Bin(language, dimension, *ends, n, mean, hits / n, low, high))
-    return found
+                filled.append(Bin(language, dimension, *ends, n, mean, hits / n, low, high))
+    return filled
 
 
 def calibration_table(bins: Sequence[Bin], labels: Mapping[str, str], note: str = "") -> Table:

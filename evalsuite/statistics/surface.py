@@ -17,7 +17,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +28,7 @@ from core.files import read_jsonl
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric, load_rubric
 from core.statistics.accuracy import majority
+from data_prep.line_checks import distinct
 from data_prep.scores.rank_sft import RankExample
 
 MAJORITY = "majority (train)"
@@ -112,19 +112,14 @@ def features(dialogue: Dialogue) -> list[float]:
     unit = _WORD if dialogue.language == "en" else _SIGN
     said = {role: [unit.findall(t.text.lower()) for t in dialogue.turns if t.role == role] for role in ("supporter", "seeker")}
     replies = [" ".join(turn.text.lower().split()) for turn in dialogue.turns if turn.role == "supporter"]
-    ones = [word for words in said["supporter"] for word in words]
-    twos = [pair for words in said["supporter"] for pair in pairwise(words)]
     row = [float(len(dialogue.turns))]
     for turns in said.values():
         lengths = [len(words) for words in turns] or [0]
         row += [float(np.mean(lengths)), float(min(lengths)), float(max(lengths)), float(np.std(lengths))]
     questions = sum(len(_QUESTION.findall(reply)) for reply in replies)
-    row += [_distinct(ones), _distinct(twos), float(len(replies) - len(set(replies))), questions / max(1, len(replies))]
+    row += [distinct(said["supporter"], n) or 0.0 for n in (1, 2)]
+    row += [float(len(replies) - len(set(replies))), questions / max(1, len(replies))]
     return row
-
-
-def _distinct(units: Sequence[object]) -> float:
-    return len(set(units)) / len(units) if units else 0.0
 
 
 def majority_judgements(items: Mapping[Aspect, Sequence[str]], split: Split) -> list[Judgement]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import UserError, need_modules
-from core.files import read_object
+from core.files import CONFIGS, load_yaml, read_object
 
 SPACE = "▁"  # SentencePiece's sign for a space
 BPE, NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 2, 1, 2, 3, 4, 6  # SentencePiece's numbers: model type, piece types
@@ -22,26 +22,6 @@ ROLE_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 CHATML = (
     "{{ bos_token }}{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>"
     "\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)
-# Sentences where tokenizers go wrong: leading, trailing and repeated spaces, line ends, digits, scripts, marks, code, emoji.
-PROBES = (
-    "I had a rough week, and I don't know who to talk to.",
-    " one leading space",
-    "  two leading spaces and two after  ",
-    "a\nb\n\nc\r\nd\te",
-    "     \n   ",
-    "Numbers: 0 1 23 456 7890, 3.14159, 1,000,000, 12:45, 2024-02-29, ½, ²",
-    "我最近总是睡不好，压力很大。",
-    "“没关系”，他说：慢慢来……（一步一步）！",
-    "中文 and English 混在一起 123 次。",
-    "naïve café — “quotes” ‘single’ … €5 £6 ¥7",
-    "emoji 😀👩‍👩‍👧 and 𝔘𝔫𝔦𝔠𝔬𝔡𝔢, rare 龘 靐, zero\u200bwidth, full　width",
-    "日本語のテスト 한국어 Русский العربية हिन्दी",
-    "def f(x):\n    return x ** 2  # comment\n",
-    "looooooooong aaaaaaaaaaaaaa ........ ------ !!!!!! ======",
-    "ＦＵＬＬ ﬁ ligature e\u0301",
-    "<not a token> < s > [UNUSED] <0x0A>",
-    "",
 )
 
 
@@ -209,7 +189,8 @@ def _merges(proto: Any, added: dict[int, dict[str, Any]]) -> list[tuple[str, str
 
 def _probes(added: list[str]) -> list[str]:
     """The probe sentences, and each added token alone, between words and between spaces."""
-    return [*PROBES, *(text for name in added for text in (name, f"so{name}it", f"so {name} it", f"{name}\n{name}"))]
+    sentences = load_yaml(CONFIGS / "serve" / "tokenizer_probes.yaml", "probe sentences")
+    return [*sentences, *(text for name in added for text in (name, f"so{name}it", f"so {name} it", f"{name}\n{name}"))]
 
 
 def _check_parity(

@@ -18,20 +18,17 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 BESIDE_WEIGHTS = ("*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt", "*.py", "LICEN[CS]E*", "NOTICE*")
 
 
-def resolve_checkpoint(spec: ModelSpec) -> str:
+def resolve_checkpoint(place: str, what: str) -> str:
     """What to hand to vLLM or transformers as the model: a whole local folder, or a hub id as it is.
 
-    Raises `UserError` for a spec without a checkpoint, an unknown embedded name, a path that does not exist, a half-written
-    folder, and pickled weights.
+    Raises `UserError` for an unknown embedded name, a path that does not exist, a half-written folder, and pickled weights.
     """
-    if spec.checkpoint is None:
-        raise UserError(f"model {spec.name}: no checkpoint to serve, it lives behind {spec.endpoint.base_url}")
-    if spec.checkpoint.startswith(EMBEDDED_PREFIX):
-        return str(materialise(name=spec.checkpoint.removeprefix(EMBEDDED_PREFIX)))
-    path = local_path(spec.checkpoint, f"model {spec.name}: checkpoint")
+    if place.startswith(EMBEDDED_PREFIX):
+        return str(materialise(name=place.removeprefix(EMBEDDED_PREFIX)))
+    path = local_path(place, what)
     if path is None:
-        return spec.checkpoint
-    check_checkpoint(path, f"model {spec.name}: checkpoint")
+        return place
+    check_checkpoint(path, what)
     return str(path)
 
 
@@ -53,29 +50,26 @@ def local_path(place: str, what: str) -> Path | None:
     return None
 
 
-def base_folder(spec: ModelSpec) -> Path:
-    """The folder of a spec's checkpoint: a local one as it is, the embedded model made, a hub id downloaded.
+def base_folder(place: str, revision: str | None, what: str) -> Path:
+    """The folder of a checkpoint: a local one as it is, the embedded model made, a hub id downloaded.
 
     Raises `UserError` for what `resolve_checkpoint` refuses and for a download that fails.
     """
-    place = resolve_checkpoint(spec)
-    return Path(place) if Path(place).is_dir() else download_base(spec, place)
+    checkpoint = resolve_checkpoint(place, what)
+    if Path(checkpoint).is_dir():
+        return Path(checkpoint)
+    return download(checkpoint, revision, ["*.safetensors", *BESIDE_WEIGHTS], what)
 
 
-def download_base(spec: ModelSpec, repo: str) -> Path:
-    """All of a hub repository that merging reads or copies, at the spec's revision."""
-    return download(spec, repo, spec.revision, ["*.safetensors", *BESIDE_WEIGHTS])
-
-
-def download(spec: ModelSpec, repo: str, revision: str | None, patterns: Iterable[str]) -> Path:
+def download(repository: str, revision: str | None, patterns: Iterable[str], what: str) -> Path:
     """A hub repository's files of some patterns, in the hub's own cache; `UserError` when they cannot be had."""
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(repo, revision=revision, allow_patterns=[*patterns]))
+        return Path(snapshot_download(repository, revision=revision, allow_patterns=[*patterns]))
     except (OSError, ValueError) as error:  # its errors are of these two families, offline mode included
         reason = str(error).strip().split("\n")[0]
-        raise UserError(f"model {spec.name}: cannot download {repo}: {reason}") from None
+        raise UserError(f"{what}: cannot download {repository}: {reason}") from None
 
 
 def unpinned(spec: ModelSpec) -> list[str]:

@@ -224,7 +224,7 @@ OUTSIDE = ["bundled:../../escaped", "bundled:/etc", "embedded:../../escaped", ".
 @pytest.mark.parametrize("place", OUTSIDE)
 def test_checkpoints_that_reach_out_are_refused(place: str) -> None:
     with pytest.raises(UserError):
-        resolve_checkpoint(spec(checkpoint=place, context_length=1024))
+        resolve_checkpoint(place, "model my-model: checkpoint")
 
 
 def test_bundled_names_are_names() -> None:

@@ -137,7 +137,7 @@ def test_weights_of_another_hash_are_refused(monkeypatch: pytest.MonkeyPatch, tm
 
 def test_unknown_embedded_name_is_answered_with_near_ones() -> None:
     with pytest.raises(UserError, match="did you mean smollm2-135m-instruct"):
-        resolve_checkpoint(spec("embedded:smollm2-135m"))
+        resolve_checkpoint("embedded:smollm2-135m", "model m: checkpoint")
 
 
 @pytest.mark.slow
@@ -203,11 +203,11 @@ def test_materialise(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_hub_ids_and_whole_folders_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert resolve_checkpoint(spec("Qwen/Qwen1.5-14B-Chat")) == "Qwen/Qwen1.5-14B-Chat"
+    assert resolve_checkpoint("Qwen/Qwen1.5-14B-Chat", "model m: checkpoint") == "Qwen/Qwen1.5-14B-Chat"
     folder = checkpoint(tmp_path / "runs" / "base")
-    assert resolve_checkpoint(spec(str(folder))) == str(folder)
+    assert resolve_checkpoint(str(folder), "model m: checkpoint") == str(folder)
     monkeypatch.chdir(tmp_path)
-    assert resolve_checkpoint(spec("runs/base")) == str(folder), "a folder here wins over a hub id"
+    assert resolve_checkpoint("runs/base", "model m: checkpoint") == str(folder), "a folder here wins over a hub id"
 
 
 @pytest.mark.parametrize("place", ["/nowhere/model", "./model", "../model", "~/no-such-model", "a/b/c", "model", "here/model"])
@@ -217,7 +217,7 @@ def test_a_missing_path_is_named_and_never_taken_for_a_hub_id(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here").mkdir()
     with pytest.raises(UserError, match="model m: checkpoint missing: .* does not exist") as caught:
-        resolve_checkpoint(spec(place))
+        resolve_checkpoint(place, "model m: checkpoint")
     assert place in str(caught.value)
 
 
@@ -245,14 +245,14 @@ def test_half_written_checkpoints_are_refused(tmp_path: Path) -> None:
         folder = checkpoint(tmp_path / name)
         spoil(folder)
         with pytest.raises(UserError, match=message):
-            resolve_checkpoint(spec(str(folder)))
+            resolve_checkpoint(str(folder), "model m: checkpoint")
 
 
 def test_pickled_weights_are_refused(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "p")
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(UserError, match=r"pytorch_model.bin is a pickle.*convert it to safetensors"):
-        resolve_checkpoint(spec(str(folder)))
+        resolve_checkpoint(str(folder), "model m: checkpoint")
 
 
 def test_the_header_check_agrees_with_the_library(tmp_path: Path) -> None:

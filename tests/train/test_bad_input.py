@@ -186,7 +186,7 @@ def cut(path: Path) -> None:
         (lambda place: cut(place / "optimizer.pt"), "optimizer.pt is cut off"),
         (lambda place: cut(place / "scheduler.pt"), "scheduler.pt is cut off"),
         (lambda place: (place / "adapter_model.safetensors").unlink(), "no adapter_model.safetensors"),
-        (lambda place: cut(place / "adapter_model.safetensors"), "adapter_model.safetensors has"),
+        (lambda place: cut(place / "adapter_model.safetensors"), "adapter_model.safetensors is cut off"),
         (lambda place: (place / "adapter_config.json").unlink(), "no adapter_config.json"),
         (lambda place: (place / "trainer_state.json").unlink(), "no trainer_state.json"),
         (lambda place: (place / "trainer_state.json").write_text('{"a": '), "trainer_state.json is cut off"),
