@@ -96,16 +96,18 @@ def correlated(one: Mapping[str, float], other: Mapping[str, float], dialogues: 
 def fit_tables(fitted: Sequence[Weights], rows: Sequence[Row]) -> list[Table]:
     """Weights, and tables 1 and 2 of the paper (scorers × aspects), one a mode, language and coefficient."""
     tables = [_weight_table(fitted)]
-    for (mode, language), part in group_by(rows, lambda row: (row.mode, row.language)).items():
-        aspects = list(dict.fromkeys(row.dimension for row in part))
+    for (mode, language), of_language in group_by(rows, lambda row: (row.mode, row.language)).items():
+        aspects = list(dict.fromkeys(row.dimension for row in of_language))
         for name in ("spearman", "kendall"):
-            cells = {(row.scorer, row.dimension): getattr(row, name) for row in part}
+            cells = {(row.scorer, row.dimension): getattr(row, name) for row in of_language}
             tables.append(
                 Table(
                     key=f"feel_{name}_{mode}_{language}",
                     title=f"Judges and ensemble against people ({name}), {language}, {mode} mode",
                     columns=("scorer", *aspects),
-                    rows=tuple((s, *(cells.get((s, a)) for a in aspects)) for s in dict.fromkeys(row.scorer for row in part)),
+                    rows=tuple(
+                        (s, *(cells.get((s, a)) for a in aspects)) for s in group_by(of_language, lambda row: row.scorer)
+                    ),
                     notes=(FITTED[mode], NOTE),
                     section=FEEL,
                 )
