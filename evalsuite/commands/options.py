@@ -183,10 +183,10 @@ def grouped(verb: Callable[..., None]) -> Callable[..., None]:
     return spread
 
 
-def endpoints_of(given: Sequence[str] | None) -> dict[str, str]:
+def endpoints_of(pairs: Sequence[str] | None) -> dict[str, str]:
     """What --endpoint says: model name → base URL."""
     endpoints = {}
-    for pair in given or []:
+    for pair in pairs or []:
         name, _, url = pair.partition("=")
         if problem := problem_of(url):
             raise UserError(f"--endpoint {name}: {problem}")

@@ -101,12 +101,12 @@ def audit_tables(audited: Sequence[Audited], examples: int = 3) -> list[Table]:
     if any(JUDGED in one.findings for one in audited):
         labels[JUDGED] = _JUDGED_LABEL
     rows: list[tuple[Cell, ...]] = []
-    for (seeker, supporter, language), own in sorted(groups.items()):
+    for (seeker, supporter, language), members in sorted(groups.items()):
         cells = []
         for name in labels:
-            applied = [one.findings[name] for one in own if one.findings.get(name) is not None]
-            cells.append(share(sum(bool(found) for found in applied), len(applied)))
-        rows.append((seeker, supporter, language, *cells, _told(own)))
+            applied = [one.findings[name] for one in members if one.findings.get(name) is not None]
+            cells.append(share(sum(bool(findings) for findings in applied), len(applied)))
+        rows.append((seeker, supporter, language, *cells, _told(members)))
     return [
         Table(
             key="simulator_audit",
@@ -120,12 +120,12 @@ def audit_tables(audited: Sequence[Audited], examples: int = 3) -> list[Table]:
     ]
 
 
-def _told(own: Sequence[Audited]) -> Estimate:
-    told = [one for one in own if one.told is not None]
-    if not told:
+def _told(members: Sequence[Audited]) -> Estimate:
+    measured = [one for one in members if one.told is not None]
+    if not measured:
         return Estimate(None, None, None, 0)
-    shares = np.array([[one.told] for one in told], dtype=np.float64)
-    return over_cards(100 * shares, [one.dialogue for one in told])[0]
+    shares = np.array([[one.told] for one in measured], dtype=np.float64)
+    return over_cards(100 * shares, [one.dialogue for one in measured])[0]
 
 
 def _examples(audited: Sequence[Audited], labels: Mapping[str, str], count: int) -> Table:
