@@ -117,7 +117,7 @@ class Ranking:
     supporters: tuple[int, int]
 
     def record(self) -> dict[str, Any]:
-        own = {name: {"value": e.mean, "low": e.low, "high": e.high, "n": e.n} for name, e in self.figures.items()}
+        own = {name: estimate.record() for name, estimate in self.figures.items()}
         return {"scorer": self.scorer, "topics": self.topics, "supporters": list(self.supporters), **own}
 
 
