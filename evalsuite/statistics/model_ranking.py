@@ -23,7 +23,7 @@ import numpy as np
 
 from core.errors import UserError
 from core.records import Dialogue, Judgement, Preference
-from core.statistics.bootstrap import interval, resampled_means
+from core.statistics.bootstrap import estimate, resampled_means
 from core.statistics.means import comparable, exact_mean
 from core.tables import Estimate, Table
 from evalsuite.statistics.coefficients import coefficients
@@ -117,7 +117,7 @@ class Ranking:
     supporters: tuple[int, int]
 
     def record(self) -> dict[str, Any]:
-        own = {name: estimate.record() for name, estimate in self.figures.items()}
+        own = {name: figure.record() for name, figure in self.figures.items()}
         return {"scorer": self.scorer, "topics": self.topics, "supporters": list(self.supporters), **own}
 
 
@@ -162,9 +162,8 @@ def _averaged(values: np.ndarray[Any, np.dtype[np.float64]]) -> dict[str, Estima
     figures = {}
     for column, name in enumerate(FIGURES):
         n = int(defined[:, column].sum())
-        mean = float(values[defined[:, column], column].mean()) if n else None
-        low, high = interval(draws[:, column]) if n > 1 else (None, None)
-        figures[name] = Estimate(mean, low, high, n)
+        mean = values[defined[:, column], column].mean() if n else np.nan
+        figures[name] = estimate(mean, draws[:, column], n, n)
     return figures
 
 

@@ -104,19 +104,9 @@ def trends(
     return result
 
 
-def _by_card(values: Floats, cards: Sequence[str]) -> tuple[Floats, Floats]:
-    """Sums and counts [cards, …] of values [dialogues, …], NaN where there is none: cards are drawn whole."""
-    names = {name: place for place, name in enumerate(sorted(set(cards)))}
-    sums, counts = np.zeros((2, len(names), *values.shape[1:]))
-    for card, row in zip(cards, values, strict=True):
-        sums[names[card]] += np.where(np.isnan(row), 0.0, row)
-        counts[names[card]] += ~np.isnan(row)
-    return sums, counts
-
-
 def _points(scores: Floats, cards: Sequence[str], names: Sequence[str], reached: Sequence[int]) -> list[Point]:
     readable = (~np.isnan(scores)).any(axis=2).sum(axis=0)
-    rows = paired.card_estimates(*_by_card(scores, cards), readable.tolist())
+    rows = paired.card_estimates(*paired.by_card(scores, cards), readable.tolist())
     return [
         Point(at, name, estimate, sum(length >= at for length in reached))
         for at, row in enumerate(rows, start=1)
@@ -133,7 +123,7 @@ def _slopes(scores: Floats, cards: Sequence[str], names: Sequence[str]) -> dict[
     squares = (centred**2).sum(axis=1)
     slopes = np.full(squares.shape, np.nan)
     np.divide((centred * np.where(scored, scores, 0.0)).sum(axis=1), squares, out=slopes, where=squares > 0)
-    sums, counts = _by_card(np.stack([slopes, np.where(np.isnan(slopes), np.nan, 0.0)], axis=1), cards)
+    sums, counts = paired.by_card(np.stack([slopes, np.where(np.isnan(slopes), np.nan, 0.0)], axis=1), cards)
     differences = paired.differences(sums, counts, [(0, 1)])
     return dict(zip(names, differences, strict=True))
 
