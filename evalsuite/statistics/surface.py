@@ -122,6 +122,19 @@ def features(dialogue: Dialogue) -> list[float]:
     return row
 
 
+def baseline_judgements(
+    verdicts: Iterable[Judgement], split: Split, dialogues: Iterable[Dialogue] | None
+) -> tuple[list[Judgement], list[dict[str, Any]]]:
+    """What the majority class and, with the split's `dialogues`, the surface classifier say of every item that was judged, and
+    which classifier was chosen where. Errors are those of `judged_items` and `surface_judgements`."""
+    items = judged_items(verdicts, split)
+    judgements = majority_judgements(items, split)
+    if dialogues is None:
+        return judgements, []
+    surface, chosen = surface_judgements(items, split, {dialogue.id: dialogue for dialogue in dialogues})
+    return judgements + surface, chosen
+
+
 def majority_judgements(items: Mapping[Aspect, Sequence[str]], split: Split) -> list[Judgement]:
     """Every item gets the most frequent label that its language and dimension have in the training split."""
     judgements = []
