@@ -217,9 +217,7 @@ class RankTrainer(SeededOrder, SFTTrainer):
         return (total / (labels != IGNORED).sum()).float(), shares, targets
 
 
-def score_metrics(
-    keys: Sequence[LanguageDimension], scores: Sequence[int]
-) -> Callable[[EvalPrediction], dict[str, float | None]]:
+def score_metrics(keys: Sequence[LanguageDimension], scores: Sequence[int]) -> Callable[[EvalPrediction], Figures]:
     """A `compute_metrics` that gives, for every language and dimension and their average, `en_empathy_acc` and so on.
 
     They mean what `esc-eval agree` means by them: each score of a joint answer follows the model's own scores before it.
@@ -234,7 +232,7 @@ def score_metrics(
         figures = dimension_figures(values, targets.tolist(), distributions)
         return {name: figures[name] for name in (*SHOWN, "n")}
 
-    def compute(prediction: EvalPrediction) -> dict[str, float | None]:
+    def compute(prediction: EvalPrediction) -> Figures:
         shares, targets = np.asarray(prediction.predictions), np.asarray(prediction.label_ids)
         languages: dict[str, dict[str, Figures]] = {}
         for number, (language, dimension) in enumerate(keys):
