@@ -11,7 +11,7 @@ from rich.console import Console
 from core.errors import UserError, near
 from core.paths import IN_NAME, IN_PLACES, Writes
 
-console = Console()
+console = Console(highlight=False, markup=False)  # what is printed is plain text
 T = TypeVar("T", bound=str)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -19,6 +19,7 @@ from core.ledger import Step
 from core.records import Count, Language, Post, RolePlay, SupportDialogue
 
 CorpusItem = SupportDialogue | Post | RolePlay
+M = TypeVar("M", bound=BaseModel)
 MALFORMED = "malformed"
 _LONGEST = 300  # characters of a problem: what a row holds may be of any length
 
@@ -119,6 +120,15 @@ class CorpusReader:
         except csv.Error as error:  # an open quote swallows the rest of the file: nothing after it can be trusted
             raise UserError(f"{path}:{line}: malformed CSV: {error}") from None
 
+    def documents(self, path: Path, content: Callable[[Path], Any]) -> Iterator[CorpusRow]:
+        """The rows of a JSON-lines file; of another file the one that `content` (it may raise `Malformed`) makes of it."""
+        if path.suffix == ".jsonl":
+            yield from self.jsonl(path)
+        else:
+            row = self.row(str(path), None)
+            with self.accounting(row):
+                yield CorpusRow(row.where, content(path))
+
     def row(self, where: str, value: Any) -> CorpusRow:
         """Count one unit more."""
         self.step.taken += 1
@@ -185,3 +195,24 @@ def by_row(
                     yield make(row.value, f"{file.stem}/{position}")
 
     return read
+
+
+def read_table(path: Path, model: type[M], what: str) -> Iterator[tuple[str, M]]:
+    """The rows of a `.jsonl` or `.csv` file that people made, as records, each with its place; `what` says what is in it.
+
+    An empty cell of a CSV file is a missing value where the field may be missing. Every row must be right: raises `UserError`
+    with file, line and field (or column), and for a file of another kind or without a row.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in (".jsonl", ".csv"):
+        raise UserError(f"{path}: {what} are read from .jsonl or .csv")
+    needed = [name for name, field in model.model_fields.items() if field.is_required()]
+    reader = CorpusReader(Step(path.name), strict=True)
+    for row in reader.csv(path, needed) if suffix == ".csv" else reader.jsonl(path):
+        value = row.value
+        if suffix == ".csv":
+            value = {name: cell for name, cell in value.items() if cell != "" or name in needed}
+        with reader.accounting(row):
+            yield row.where, model.model_validate(value)
+    if not reader.step.taken:
+        raise UserError(f"{path} is empty (columns: {', '.join(model.model_fields)})")

@@ -188,15 +188,6 @@ class ModelSpec(_Part):
             raise ValueError("sampling.max_tokens leaves no room in context_length")
         return self
 
-    def adapter_for(self, language: Language, dimension: str | None) -> str | None:
-        """The adapter that answers for a language and dimension, or None for the base (or a single-adapter) model."""
-        if self.adapters is None:
-            return self.adapter
-        adapter = self.adapters.get(language, {}).get(dimension or "")
-        if adapter is None:
-            raise UserError(f"model {self.name}: no adapter for {dimension} in {language}")
-        return adapter
-
     def adapter_places(self) -> list[str]:
         """The texts that name its adapters: none, one, or one a language and dimension."""
         by_dimension = (self.adapters or {}).values()

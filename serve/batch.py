@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from rich.console import Console
 
@@ -26,6 +27,7 @@ from serve.store import Store
 T = TypeVar("T")
 J = TypeVar("J")
 R = TypeVar("R")
+ServerVersions = dict[str, str | None]  # by model; None where a server tells none
 
 
 async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
@@ -50,21 +52,19 @@ async def in_flight(jobs: Iterable[T], work: Callable[[T], Awaitable[None]], wid
     await together(worker() for _ in range(min(width, len(listed))))
 
 
-class Desk(Protocol):
-    """Where jobs are answered: the client that asks, the servers behind it, and what is shown of the work."""
+@dataclass
+class Desk:
+    """Where jobs are answered: the models that are asked, who asks them, and where progress is shown.
 
-    @property
-    def console(self) -> Console:
-        """Where progress is shown."""
+    `client` makes a client of `endpoints` and `offline`. `servers` gives base URLs by model name for the time of asking, and
+    launches what is not up yet. `names` are the names that a model must be served under.
+    """
 
-    def client(self, endpoints: Mapping[str, str], offline: bool) -> ChatClient:
-        """A client on the store. With `offline` it raises `NotStored` for what is not in there."""
-
-    def servers(self) -> AbstractContextManager[Mapping[str, str]]:
-        """Base URLs by model name, for the time of asking. Launches what is not up yet."""
-
-    async def check(self, client: ChatClient) -> None:
-        """Raise `UserError` when a model is not served."""
+    specs: Sequence[ModelSpec]
+    console: Console
+    client: Callable[..., ChatClient]
+    servers: Callable[[], AbstractContextManager[Mapping[str, str]]]
+    names: Callable[[ModelSpec], Sequence[str]] = lambda spec: [spec.served_name()]
 
 
 @dataclass(frozen=True, repr=False)  # asyncio.run asks for it: seconds, and a string as large as all records together
@@ -86,19 +86,23 @@ def answered(
     title: str,
     unit: str,
     tries: Callable[[ChatClient, J], int] = lambda client, job: 0,
+    checked: Callable[[ServerVersions], None] | None = None,
 ) -> Answers[R]:
     """Do `work` on every job: from the store where it holds all answers, else with servers up.
 
     `title` and `unit` are what the progress bar shows and counts. `tries` says in how many earlier tries a job failed: such
-    jobs come last, so that they keep nothing else from being asked.
+    jobs come last, so that they keep nothing else from being asked. `checked` is told the versions of the servers before
+    anything is asked. Raises `UserError` when a model is not served.
     """
 
     async def everything(endpoints: Mapping[str, str], offline: bool) -> Answers[R]:
         results: dict[int, R] = {}
         console = Console(quiet=True) if offline else desk.console
-        async with desk.client(endpoints, offline) as client:
-            if not offline:
-                await desk.check(client)
+        async with desk.client(endpoints=endpoints, offline=offline) as client:
+            for spec in () if offline else desk.specs:
+                await client.check(spec, desk.names(spec))
+            if checked and not offline:
+                checked({spec.name: await client.server_version(spec, min(desk.names(spec))) for spec in desk.specs})
             with CallProgress(len(jobs), client, console, title, unit) as progress:
 
                 async def one(place: int) -> None:
@@ -131,8 +135,8 @@ class Batch:
     ) -> None:
         if base_url and (problem := problem_of(base_url)):
             raise UserError(f"--base-url: {problem}")
-        self.spec, self.console = spec, console
-        self._store, self._concurrency = store, concurrency
+        self.spec = spec
+        self._console, self._store, self._concurrency = console, store, concurrency
         self._endpoints = {spec.name: base_url} if base_url else {}
         self._launched = ExitStack()
 
@@ -147,21 +151,12 @@ class Batch:
     def __exit__(self, *exc: object) -> None:
         self._launched.close()
 
-    def client(self, endpoints: Mapping[str, str], offline: bool) -> ChatClient:
-        """See `Desk`."""
-        return ChatClient(self._calls, endpoints, self._concurrency, offline=offline)
-
     @contextmanager
-    def servers(self) -> Iterator[Mapping[str, str]]:
-        """See `Desk`."""
+    def _servers(self) -> Iterator[Mapping[str, str]]:
         if not self._endpoints and self.spec.endpoint.base_url is None:
             plans = plan_servers([self.spec], self._store.parent / "logs")
             self._endpoints = dict(self._launched.enter_context(Servers(plans)).endpoints)
         yield self._endpoints
-
-    async def check(self, client: ChatClient) -> None:
-        """See `Desk`."""
-        await client.check(self.spec, [self.spec.served_name()])
 
     def ask(self, questions: Sequence[Question], unit: str) -> list[Reply | Unanswered]:
         """The replies, in the order of the questions, or why there is none. `unit` is what the progress bar counts."""
@@ -180,10 +175,12 @@ class Batch:
         def tries(client: ChatClient, question: Question) -> int:
             return failed.get(client.key(self.spec, question), 0) if failed else 0
 
-        answers = answered(self, questions, reply, self.spec.name, unit, tries)
+        client = partial(ChatClient, self._calls, concurrency=self._concurrency)
+        desk = Desk([self.spec], self._console, client, self._servers)
+        answers = answered(desk, questions, reply, self.spec.name, unit, tries)
         if cause := answers.client.threshold.cause:
             self._say(f"ended early: {cause}")
         return answers.results
 
     def _say(self, text: str) -> None:
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -123,12 +123,21 @@ def test_a_wrong_command_is_noticed(line: str, mistake: str) -> None:
     assert list(mistakes(line.split())) == [mistake]
 
 
+def missing_paths(text: str) -> list[str]:
+    """Paths in this tree that a text names and that are not there."""
+    paths = re.findall(r"(?<![\w./-])(?:configs|core|data_prep|docs|evalsuite|serve|tests|train)/[\w./*-]*\w", text)
+    return [path for path in paths if not any(ROOT.glob(path))]
+
+
 @each_page
 def test_every_path_in_the_tree_exists(page: Path) -> None:
-    rooms = r"(?:configs|core|data_prep|docs|evalsuite|serve|tests|train)"
-    paths = re.findall(rf"(?<![\w./-]){rooms}/[\w./*-]*\w/?", page.read_text())
-    missing = [path for path in paths if not any(ROOT.glob(path.rstrip("/")))]
-    assert not missing, missing
+    assert not missing_paths(page.read_text())
+
+
+def test_every_path_that_configs_and_the_makefile_name_exists() -> None:
+    files = [ROOT / "Makefile", *(path for path in (ROOT / "configs").rglob("*") if path.suffix in (".yaml", ".sh", ".j2"))]
+    assert len(files) > 100
+    assert {str(file): missing for file in files if (missing := missing_paths(file.read_text()))} == {}
 
 
 def test_every_verb_is_in_the_documents() -> None:

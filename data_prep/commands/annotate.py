@@ -34,15 +34,6 @@ app = Verbs(no_args_is_help=True, help="Annotation of role cards by two workers 
 _WORKERS = ("worker_1", "worker_2")
 
 CardsOption = Annotated[Path, typer.Option("--cards", help="Role cards: JSONL, or a published JSON file."), IN_FILE]
-SheetOption = Annotated[
-    list[Path], typer.Option("--sheet", help="A worker's sheet, CSV or XLSX; give it twice, one a worker."), SHEET
-]
-ThirdOption = Annotated[
-    list[Path], typer.Option("--third", help="A sheet of the third person, CSV or XLSX; may be repeated."), SHEET
-]
-ModeOption = Annotated[
-    str, typer.Option("--mode", help="native: high stays high where both say it. paper: appendix A.2 word by word.")
-]
 
 
 @app.command("export")
@@ -67,10 +58,16 @@ def export(cards: CardsOption, out: Annotated[OutOption, writes("worker_*", "gui
 @app.command("import")
 def import_(
     cards: CardsOption,
-    sheet: SheetOption,
+    sheet: Annotated[
+        list[Path], typer.Option("--sheet", help="A worker's sheet, CSV or XLSX; give it twice, one a worker."), SHEET
+    ],
     out: Annotated[OutOption, writes("cards.jsonl", "dropped.jsonl", "third.*")],
-    third: ThirdOption = [],  # noqa: B006 (typer wants a list; it is not changed)
-    mode: ModeOption = "native",
+    third: Annotated[
+        list[Path], typer.Option("--third", help="A sheet of the third person, CSV or XLSX; may be repeated."), SHEET
+    ] = [],  # noqa: B006 (typer wants a list; it is not changed)
+    mode: Annotated[
+        str, typer.Option("--mode", help="native: high stays high where both say it. paper: appendix A.2 word by word.")
+    ] = "native",
     seed: SeedOption = 0,
 ) -> None:
     """Settle every card by the rules of appendix A.2; what needs a third person goes to OUT/third.csv and third.xlsx.
@@ -147,7 +144,7 @@ def _write_third(
     for name in annotation_sheets.write_third(build.folder, waiting, asked, marks, taxonomy):
         build.output(name, len(waiting))
     where = f"{build.out}/third.csv or third.xlsx"
-    console.print(f"{len(waiting)} cards wait for a third person: fill in {where}", highlight=False, markup=False)
+    console.print(f"{len(waiting)} cards wait for a third person: fill in {where}")
 
 
 def _figures(pairs: list[tuple[Mark, Mark]], outcomes: dict[str, Outcome]) -> dict[str, Any]:
@@ -176,8 +173,7 @@ def _print(agreed: list[Agreement], figures: dict[str, Any], mode: Mode) -> None
         console,
     )
     both = f"{figures['both_say_high']} cards that both workers call high are high in native mode, middle in paper mode"
-    console.print(f"{mode} mode: {figures['high']} high, {figures['middle']} middle; {both}", highlight=False)
+    console.print(f"{mode} mode: {figures['high']} high, {figures['middle']} middle; {both}")
     unused = figures["third_answers_not_asked_for"]
     if unused:
-        text = f"not asked for, not used: the third person's answers on {len(unused)} cards ({', '.join(unused[:3])})"
-        console.print(text, highlight=False, markup=False)
+        console.print(f"not asked for, not used: the third person's answers on {len(unused)} cards ({', '.join(unused[:3])})")

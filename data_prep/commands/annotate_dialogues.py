@@ -30,18 +30,6 @@ RubricOption = Annotated[
     typer.Option("--rubric", help="What is scored: a rubric by name (configs/rubrics) or the path of a YAML file."),
     IN_NAME,
 ]
-SheetOption = Annotated[
-    list[Path],
-    typer.Option("--sheet", help="A filled-in sheet, CSV or XLSX; its file name is the annotator's name. Repeat for more."),
-    SHEET,
-]
-ReviewOption = Annotated[
-    list[Path], typer.Option("--review", help="The reviewer's sheet, CSV or XLSX. Repeat for more."), SHEET
-]
-ModeOption = Annotated[
-    str,
-    typer.Option("--mode", help="native: a reviewer decides where scores lie more than one point apart. paper: everywhere."),
-]
 
 
 @app.command("export")
@@ -77,10 +65,21 @@ def export(
 @app.command("import")
 def import_(
     dialogues: DialoguesOption,
-    sheet: SheetOption,
+    sheet: Annotated[
+        list[Path],
+        typer.Option("--sheet", help="A filled-in sheet, CSV or XLSX; its file name is the annotator's name. Repeat for more."),
+        SHEET,
+    ],
     out: Annotated[OutOption, writes("scores.jsonl", "accepted.jsonl", f"{annotation.REVIEW}.*")],
-    review: ReviewOption = [],  # noqa: B006 (typer wants a list; it is not changed)
-    mode: ModeOption = "native",
+    review: Annotated[
+        list[Path], typer.Option("--review", help="The reviewer's sheet, CSV or XLSX. Repeat for more."), SHEET
+    ] = [],  # noqa: B006 (typer wants a list; it is not changed)
+    mode: Annotated[
+        str,
+        typer.Option(
+            "--mode", help="native: a reviewer decides where scores lie more than one point apart. paper: everywhere."
+        ),
+    ] = "native",
     rubric: RubricOption = "esc_eval_human",
     seed: SeedOption = 0,
 ) -> None:
@@ -168,5 +167,4 @@ def _write_review(
     sheet, workbook = annotation.write_review(build.folder, dialogues, waiting, scores, rubric)
     for name in (sheet, workbook):
         build.output(name, len(waiting))
-    text = f"{len(waiting)} dialogues wait for a reviewer: fill in {build.out / sheet} or {workbook}"
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    console.print(f"{len(waiting)} dialogues wait for a reviewer: fill in {build.out / sheet} or {workbook}", soft_wrap=True)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import random
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import BaseModel, ConfigDict, Field
 
-from core.errors import UserError, near
-from core.files import check_unique, read_yaml
+from core.errors import UserError
+from core.files import check_unique
 from core.ledger import Build, Step
 from core.options import (
     BaseUrlOption,
@@ -37,6 +35,7 @@ from data_prep.cards.figure import write_figure
 from data_prep.cards.heuristic import heuristic_cards
 from data_prep.cards.taxonomy import load_taxonomy
 from data_prep.sources import parse_places, read_source, source_at
+from data_prep.sources.quotas import draw, wanted_items
 from serve.batch import Batch
 
 app = Verbs(no_args_is_help=True, pretty_exceptions_enable=False, help="Role cards: extract, filter, categorise, count.")
@@ -51,15 +50,6 @@ class Method(StrEnum):
 
     llm = "llm"
     heuristic = "heuristic"
-
-
-class Quotas(BaseModel):
-    """How many items to draw of each corpus (configs/data/table5.yaml)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    name: str
-    source: str
-    quotas: dict[str, Annotated[int, Field(ge=0)]]
 
 
 @app.command()
@@ -93,7 +83,7 @@ def extract(
     if method is Method.llm and model is None:
         raise UserError("--method llm needs --model (or use --method heuristic, which needs none)")
     places = parse_places(source)
-    wanted = _wanted(list(places), quotas, limit)
+    wanted = wanted_items(list(places), quotas, limit)
     settings: dict[str, Any] = {"method": method.value, "model": model, "quotas": wanted}
     build = Build(out, "cards extract", seed, settings)
     if quotas:
@@ -104,7 +94,7 @@ def extract(
         if source_at(name, place).kind == "role_play":
             raise UserError(f"--source {name}: a role-play corpus has no seeker; cards come from support dialogues and posts")
         there = [item for item in read_source(name, place, build, console, strict) if isinstance(item, SupportDialogue | Post)]
-        chosen = _draw(there, wanted[name], seed, name, build.step(f"sample {name}"))
+        chosen = draw(there, wanted[name], seed, name, build.step(f"sample {name}"))
         drawn[name] = (len(there), len(chosen))
         items += chosen
     _print_quotas(wanted, drawn)
@@ -194,7 +184,7 @@ def human_filter(
             raise UserError(f"--export: {export} is there already, perhaps with decisions in it; choose another name")
         loaded = load_cards(cards)
         card_human.write_sheet(export, loaded)
-        console.print(f"written: {export} ({len(loaded)} cards); fill in keep with yes or no", highlight=False, markup=False)
+        console.print(f"written: {export} ({len(loaded)} cards); fill in keep with yes or no")
         return
     if decisions is None or out is None:
         raise UserError("--decisions needs --out")
@@ -238,32 +228,10 @@ def stats(
     bars = card_stats.distribution(loaded, taxonomy)
     if html:
         write_figure(html, bars, tables, [path.name for path in cards])
-        console.print(f"written: {html}", highlight=False, markup=False)
+        console.print(f"written: {html}")
     for table in tables:
         to_console(table, console)
     card_stats.print_distribution(bars, console)
-
-
-def _wanted(names: list[str], quotas: Path | None, limit: int | None) -> dict[str, int | None]:
-    """How many items to draw of each corpus; None takes all. Corpora of a quota file that are not given count as asked for."""
-    if quotas is None:
-        return dict.fromkeys(names, limit)
-    by_corpus = read_yaml(quotas, Quotas, "quota file").quotas
-    for name in names:
-        if name not in by_corpus:
-            raise UserError(f"{quotas}: no quota for {name}: {near(name, by_corpus)} (or use --limit)")
-    return dict(by_corpus)
-
-
-def _draw(items: list[Any], wanted: int | None, seed: int, name: str, step: Step) -> list[Any]:
-    """A seeded sample in the corpus's order, all items where there are too few."""
-    count = len(items) if wanted is None else min(wanted, len(items))
-    step.taken, step.kept = len(items), count
-    chosen = set(random.Random(f"{seed}/cards/{name}").sample(range(len(items)), count))
-    for place, item in enumerate(items):
-        if place not in chosen:
-            step.drop("beyond the quota", item.id)
-    return [item for place, item in enumerate(items) if place in chosen]
 
 
 def _print_quotas(wanted: dict[str, int | None], drawn: dict[str, tuple[int, int]]) -> None:
@@ -272,8 +240,7 @@ def _print_quotas(wanted: dict[str, int | None], drawn: dict[str, tuple[int, int
         short = 0 if asked is None else asked - taken
         tail = f", {short} short" if short else ""
         tail += "" if name in drawn else " (not given)"
-        text = f"{name}: {'all' if asked is None else asked} asked, {there} there, {taken} taken{tail}"
-        console.print(text, highlight=False, markup=False)
+        console.print(f"{name}: {'all' if asked is None else asked} asked, {there} there, {taken} taken{tail}")
 
 
 def _steps(build: Build, stage: card_stats.Stage, languages: Any) -> dict[Language, Step]:
@@ -310,7 +277,7 @@ def _fail_on_silence(unread: list[card_llm.Unread]) -> None:
     """Exit code 1 when a server did not answer: what was written is not the whole, and `&&` should not go on with it."""
     silent = sum(one.reason in card_llm.UNANSWERED.values() for one in unread)
     if silent:
-        console.print(f"{silent} without an answer: run the same command again to ask them", highlight=False)
+        console.print(f"{silent} without an answer: run the same command again to ask them")
         raise typer.Exit(1)
 
 

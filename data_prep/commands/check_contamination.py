@@ -78,9 +78,9 @@ def check_contamination(
         alike = len({match.document_id for match in flagged})
         low, high = (sum(row["by_chance"][end] for row in figures.values()) for end in (0, 1))
         text = f"FLAGGED: {alike} dialogues match {len({m.card_id for m in flagged})} cards; {_span(low, high)} by chance alone"
-        console.print(text, highlight=False, soft_wrap=True)
+        console.print(text, soft_wrap=True)
         raise typer.Exit(1)
-    console.print("clean: no dialogue matches a card", highlight=False, soft_wrap=True)
+    console.print("clean: no dialogue matches a card", soft_wrap=True)
 
 
 def _figures(cards: Sequence[RoleCard], documents: Sequence[Document], flagged: Sequence[Match]) -> dict[str, dict[str, Any]]:
@@ -107,17 +107,15 @@ def _span(low: float, high: float) -> str:
 
 
 def _account(build: Build, cards: Sequence[RoleCard], documents: Sequence[Document], flagged: Sequence[Match]) -> None:
-    step = build.step("search")
-    step.taken = len(documents)
     known = {card.language for card in cards}
     suspects = {match.document_id for match in flagged}
-    for id, language, _ in documents:
-        if language not in known:
-            step.drop("not searched: no card in its language", id)
-        elif id in suspects:
-            step.drop("matches an evaluation card", id)
-        else:
-            step.kept += 1
+
+    def suspicion(document: Document) -> str | None:
+        if document[1] not in known:
+            return "not searched: no card in its language"
+        return "matches an evaluation card" if document[0] in suspects else None
+
+    build.step("search").sieve(documents, suspicion, lambda document: document[0])
 
 
 def _report(
@@ -133,28 +131,27 @@ def _report(
     for language in sorted({card.language for card in cards}):
         asked = [card.id for card in cards if card.language == language]
         among = sum(other == language for _, other, _ in documents)
-        console.print(f"{language}: {len(asked)} cards, {among} dialogues", highlight=False, soft_wrap=True)
+        console.print(f"{language}: {len(asked)} cards, {among} dialogues", soft_wrap=True)
         if among:
             counts = figures[language]
-            text = f"  {counts['flagged']} cards flagged; {_span(*counts['by_chance'])} by chance alone"
-            console.print(text, highlight=False, soft_wrap=True)
+            console.print(f"  {counts['flagged']} cards flagged; {_span(*counts['by_chance'])} by chance alone", soft_wrap=True)
             scores = {match.card_id: match.score for match in best}
             _distribution([scores.get(id, 0.0) for id in asked])
     texts = {id: text for id, _, text in documents}
     for match in sorted(best, key=lambda match: (-match.score, match.card_id))[:examples]:
-        console.print(f"{match.score:.2f} {match.card_id} ~ {match.document_id}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"{match.score:.2f} {match.card_id} ~ {match.document_id}", soft_wrap=True)
         for name, text in (("card", by_id[match.card_id].problem), ("dialogue", texts[match.document_id])):
-            console.print(f"    {name}: {_excerpt(text)}", highlight=False, markup=False, soft_wrap=True)
+            console.print(f"    {name}: {_excerpt(text)}", soft_wrap=True)
 
 
 def _distribution(scores: Sequence[float]) -> None:
     quantiles = "  ".join(f"{name} {np.quantile(scores, share):.2f}" for name, share in _QUANTILES.items())
-    console.print(f"  each card's best score: {quantiles} (flagged from {THRESHOLD:.2f})", highlight=False, soft_wrap=True)
+    console.print(f"  each card's best score: {quantiles} (flagged from {THRESHOLD:.2f})", soft_wrap=True)
     bins = np.bincount(np.floor(np.asarray(scores) / _BIN + 1e-9).astype(int))
     for place, count in enumerate(bins):
         bar = "█" * max(int(count > 0), round(_BAR * count / bins.max()))
         mark = "!" if place * _BIN >= THRESHOLD - 1e-9 else " "
-        console.print(f"  {mark} {place * _BIN:.1f}–{(place + 1) * _BIN:.1f} {count:5d} {bar}", highlight=False)
+        console.print(f"  {mark} {place * _BIN:.1f}–{(place + 1) * _BIN:.1f} {count:5d} {bar}")
 
 
 def _excerpt(text: str) -> str:

@@ -19,16 +19,8 @@ from core.records import Language, RoleCard
 from core.rows import CorpusReader
 from data_prep.cards import load_cards
 from data_prep.published import Clone, find_clone, read_dialogues, read_scores
-from data_prep.published.prompts import LANGUAGES, Found, edited, find_prompts, pack_files
+from data_prep.published.prompts import LANGUAGES, PublishedPrompts, edited, find_prompts, pack_files
 
-CloneOption = Annotated[
-    Path, typer.Option("--source", metavar="CLONE", help="Your clone of the published repository."), IN_FOLDER
-]
-PromptsOption = Annotated[
-    Path | None,
-    typer.Option("--prompts-out", help="Folder for the prompt pack; OUT/prompts if not given."),
-    Writes(("en/*", "zh/*", ".gitignore")),
-]
 R = TypeVar("R", bound=BaseModel)
 _FILE = {"high cards": "cards", "test cards": "test_cards"}
 _FILES = (
@@ -43,9 +35,15 @@ _FILES = (
 
 
 def import_esc_eval(
-    source: CloneOption,
+    source: Annotated[
+        Path, typer.Option("--source", metavar="CLONE", help="Your clone of the published repository."), IN_FOLDER
+    ],
     out: Annotated[OutOption, writes(*_FILES)],
-    prompts_out: PromptsOption = None,
+    prompts_out: Annotated[
+        Path | None,
+        typer.Option("--prompts-out", help="Folder for the prompt pack; OUT/prompts if not given."),
+        Writes(("en/*", "zh/*", ".gitignore")),
+    ] = None,
     strict: StrictOption = False,
 ) -> None:
     """Import cards, sample dialogues, scores and prompts of the published ESC-Eval repository from your own clone.
@@ -68,15 +66,15 @@ def import_esc_eval(
     missing = [*clone.missing(), *_missing_prompts(prompts_found)]
     files = _write_prompts(pack, prompts_found, build)
     for problem in prompts_found.problems:
-        console.print(f"left out: {problem}", highlight=False, markup=False)
+        console.print(f"left out: {problem}")
     for name in missing:
-        console.print(f"not found: {name}", highlight=False, markup=False)
+        console.print(f"not found: {name}")
     if prompts_found.judge:
-        console.print("not in the clone: the judge's system message (InternLM2's default); ours stands in as", highlight=False)
-        console.print(f"  {pack}/LANGUAGE/judge_paper_system.j2: edit it for your own runs", highlight=False, markup=False)
+        console.print("not in the clone: the judge's system message (InternLM2's default); ours stands in as")
+        console.print(f"  {pack}/LANGUAGE/judge_paper_system.j2: edit it for your own runs")
     build.finish(console)
     if files:
-        console.print(f"prompt pack: {pack} ({len(files)} files; git-ignored)", highlight=False, markup=False)
+        console.print(f"prompt pack: {pack} ({len(files)} files; git-ignored)")
 
 
 def _cards(clone: Clone, build: Build) -> dict[tuple[str, Language], list[RoleCard]]:
@@ -120,13 +118,13 @@ def _collect(build: Build, name: str, strict: bool, read: Callable[[CorpusReader
     records = list(read(reader))
     step.kept = len(records)
     for problem in reader.problems:
-        console.print(f"left out: {problem}", highlight=False, markup=False)
+        console.print(f"left out: {problem}")
     if step.taken:
         build.write(f"{name}.jsonl", records)
     return records
 
 
-def _write_prompts(pack: Path, published: Found, build: Build) -> list[str]:
+def _write_prompts(pack: Path, published: PublishedPrompts, build: Build) -> list[str]:
     """The prompt pack, but for files that somebody has edited since the last import: they stay, which is said. Its files."""
     files = pack_files(published)
     before = build.earlier()
@@ -143,11 +141,11 @@ def _write_prompts(pack: Path, published: Found, build: Build) -> list[str]:
     build.figures = {"prompts": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}}
     if kept:
         text = f"kept as edited in {pack}: {', '.join(kept)}; to get a published one back, delete it and run this again"
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
+        console.print(text, soft_wrap=True)
     return list(files)
 
 
-def _missing_prompts(published: Found) -> list[str]:
+def _missing_prompts(published: PublishedPrompts) -> list[str]:
     kinds: dict[str, Mapping[Language, object]] = {
         "seeker's system message": published.seeker,
         "greeting": published.greeting,

@@ -14,41 +14,37 @@ from data_prep.commands.scores import Rubrics
 from data_prep.scores.held import read_held, read_ratings, references
 from data_prep.scores.human import Check, Imported
 
-HeldFiles = Annotated[
-    list[Path],
-    typer.Option(
-        "--dialogues",
-        help="JSONL with one dialogue a line (situation, supporter, language, turns of role and text), or CSV with one "
-        "utterance a row (situation, supporter, language, role, text); role is seeker or supporter. Optional: trial, from 0, "
-        "for several dialogues on one situation with one supporter. Repeat for more files.",
-    ),
-    IN_FILE,
-]
-RatingFiles = Annotated[
-    list[Path],
-    typer.Option(
-        "--scores",
-        help="CSV or JSONL with one rating a row: situation, supporter, annotator, rubric, dimension, value and, where the "
-        "dialogues have it, trial. Repeat for more files.",
-    ),
-    IN_FILE,
-]
-ReferenceFiles = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--references",
-        help="JSONL file with the corpus's own dialogues of the situations (Dialogue records whose source_id is the situation, "
-        "as import-scores writes ESConv's). Those needed are written to references.jsonl.",
-    ),
-    IN_FILE,
-]
-
 
 def import_held(
-    dialogues: HeldFiles,
-    scores: RatingFiles,
+    dialogues: Annotated[
+        list[Path],
+        typer.Option(
+            "--dialogues",
+            help="JSONL with one dialogue a line (situation, supporter, language, turns of role and text), or CSV with one "
+            "utterance a row (situation, supporter, language, role, text); role is seeker or supporter. Optional: trial, from "
+            "0, for several dialogues on one situation with one supporter. Repeat for more files.",
+        ),
+        IN_FILE,
+    ],
+    scores: Annotated[
+        list[Path],
+        typer.Option(
+            "--scores",
+            help="CSV or JSONL with one rating a row: situation, supporter, annotator, rubric, dimension, value and, where the "
+            "dialogues have it, trial. Repeat for more files.",
+        ),
+        IN_FILE,
+    ],
     out: Annotated[OutOption, writes("dialogues.jsonl", "scores.jsonl", "references.jsonl")],
-    reference: ReferenceFiles = None,
+    reference: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--references",
+            help="JSONL file with the corpus's own dialogues of the situations (Dialogue records whose source_id is the "
+            "situation, as import-scores writes ESConv's). Those needed are written to references.jsonl.",
+        ),
+        IN_FILE,
+    ] = None,
     rubric: Rubrics = None,
 ) -> None:
     """Dialogues that people held with supporters, with their ratings: OUT/dialogues.jsonl and OUT/scores.jsonl.
@@ -67,5 +63,5 @@ def import_held(
     if reference:
         build.write("references.jsonl", texts)
     situations, supporters = {talk.situation for talk in held}, {talk.supporter for talk in held}
-    console.print(f"{len(situations)} situations × {len(supporters)} supporters: {len(held)} dialogues", highlight=False)
+    console.print(f"{len(situations)} situations × {len(supporters)} supporters: {len(held)} dialogues")
     build.finish(console)

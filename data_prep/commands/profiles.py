@@ -99,7 +99,7 @@ def build(
     to_console(table(check_profiles(kept, load_vocabulary()), len(kept)), console)
     silent = sum(one.reason in UNANSWERED.values() for one in unbuilt)
     if silent:
-        console.print(f"{silent} without an answer: run the same command again to ask them", highlight=False)
+        console.print(f"{silent} without an answer: run the same command again to ask them")
         raise typer.Exit(1)
 
 
@@ -205,7 +205,7 @@ def stats(
     tables, gaps = profile_stats.tables(loaded, vocabulary), profile_stats.gaps(loaded, vocabulary)
     if html:
         write_page(html, tables, gaps, [path.name for path in profiles], len(loaded))
-        console.print(f"written: {html}", highlight=False, markup=False)
+        console.print(f"written: {html}")
     for one in tables:
         to_console(one, console)
     for gap in gaps:

@@ -29,50 +29,42 @@ _FILES = (
     *("rubric.yaml", "labels.json"),
 )
 
-Dialogues = Annotated[list[Path], typer.Option("--dialogues", help="JSONL file of dialogues. Repeat for more."), IN_FILE]
-Scores = Annotated[
-    list[Path],
-    typer.Option(
-        "--scores", help="Human scores, JSONL or CSV (the form that import-scores reads and writes). Repeat for more."
-    ),
-    IN_FILE,
-]
-RubricOption = Annotated[
-    str, typer.Option("--rubric", help="Rubric that the ranker is asked, by name (configs/rubrics) or YAML file."), IN_NAME
-]
-MethodOption = Annotated[
-    Method, typer.Option("--method", help="One example with all dimensions, or one a dimension (native or paper's prompt).")
-]
-SplitOption = Annotated[
-    SplitMethod,
-    typer.Option("--split", help="7:1:2 with no role card or dialogue on two sides, by score; or the paper's random rows."),
-]
-DimensionsOption = Annotated[
-    str, typer.Option("--dimensions", help="Only these dimensions, with commas; score with OUT/rubric.yaml then.")
-]
-ScoreRubricOption = Annotated[
-    str | None,
-    typer.Option(
-        "--score-rubric",
-        help="Name of the rubric that people scored on, where it is another (as esc_eval_human is to esc_eval).",
-    ),
-]
-AnnotatorOption = Annotated[
-    list[str] | None, typer.Option("--annotator", help="Only scores of this annotator. Repeat for more; their mean is taken.")
-]
-
 
 def rank_sft(
-    dialogues: Dialogues,
-    scores: Scores,
+    dialogues: Annotated[list[Path], typer.Option("--dialogues", help="JSONL file of dialogues. Repeat for more."), IN_FILE],
+    scores: Annotated[
+        list[Path],
+        typer.Option(
+            "--scores", help="Human scores, JSONL or CSV (the form that import-scores reads and writes). Repeat for more."
+        ),
+        IN_FILE,
+    ],
     out: Annotated[OutOption, writes(*_FILES)],
-    rubric: RubricOption = "esc_eval",
-    method: MethodOption = "per_dimension",
-    split: SplitOption = "grouped",
+    rubric: Annotated[
+        str, typer.Option("--rubric", help="Rubric that the ranker is asked, by name (configs/rubrics) or YAML file."), IN_NAME
+    ] = "esc_eval",
+    method: Annotated[
+        Method, typer.Option("--method", help="One example with all dimensions, or one a dimension (native or paper's prompt).")
+    ] = "per_dimension",
+    split: Annotated[
+        SplitMethod,
+        typer.Option("--split", help="7:1:2 with no role card or dialogue on two sides, by score; or the paper's random rows."),
+    ] = "grouped",
     seed: SeedOption = 0,
-    dimensions: DimensionsOption = "",
-    score_rubric: ScoreRubricOption = None,
-    annotator: AnnotatorOption = None,
+    dimensions: Annotated[
+        str, typer.Option("--dimensions", help="Only these dimensions, with commas; score with OUT/rubric.yaml then.")
+    ] = "",
+    score_rubric: Annotated[
+        str | None,
+        typer.Option(
+            "--score-rubric",
+            help="Name of the rubric that people scored on, where it is another (as esc_eval_human is to esc_eval).",
+        ),
+    ] = None,
+    annotator: Annotated[
+        list[str] | None,
+        typer.Option("--annotator", help="Only scores of this annotator. Repeat for more; their mean is taken."),
+    ] = None,
     prompts: Annotated[
         str, typer.Option("--prompts", help="Prompt pack by name (configs/prompts) or folder."), IN_NAME
     ] = "esc_eval",
@@ -157,4 +149,4 @@ def _show(summary: dict[str, Any]) -> None:
 
 
 def _print(line: str) -> None:
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
+    console.print(line, soft_wrap=True)

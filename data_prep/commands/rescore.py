@@ -112,7 +112,7 @@ def import_(
     build.write("accepted.jsonl", final.accepted)
     _show(rows)
     if final.still_apart:
-        console.print(f"{len(final.still_apart)} means are over scores still more than a point apart", highlight=False)
+        console.print(f"{len(final.still_apart)} means are over scores still more than a point apart")
     build.finish(console)
 
 

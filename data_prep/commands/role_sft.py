@@ -2,45 +2,35 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pydantic import ValidationError
 from rich.progress import Progress
 
 from core.errors import UserError, need_modules
-from core.files import CONFIGS, explain, read_yaml, write_text
+from core.files import CONFIGS, explain, read_yaml
 from core.ledger import Build
 from core.options import OutOption, SeedOption, SourceOption, StrictOption, console, writes
 from core.paths import IN_FILE, IN_NAME, IN_PLACES
-from core.records import RoleCard
-from core.rows import CorpusItem, Source
+from core.rows import CorpusItem
 from core.tables import Table, to_console
-from data_prep import role_play
 from data_prep.cards import bundled_cards, load_cards
-from data_prep.role_play.contamination import THRESHOLD, match_records
-from data_prep.role_play.examples import RoleExample
-from data_prep.role_play.held_out import RUN, HeldOut, check_source
+from data_prep.role_play.contamination import match_records
+from data_prep.role_play.held_out import HeldOut, check_source
 from data_prep.role_play.mix import (
-    CAUTIOUS,
-    CAUTIOUS_OWN,
-    GENERAL_PROMPTS,
     STEPS,
     STEPS_HELD,
     RoleSet,
     RoleSftConfig,
     build_set,
     check_quotas,
-    quantiles,
 )
+from data_prep.role_play.outputs import as_read, write_data_card, write_dataset
 from data_prep.sources import parse_places, read_source, source_at
 
 CONFIG = CONFIGS / "data" / "role_sft.yaml"
-TEMPLATES = Path(role_play.__file__).parent
 DATASET = "dataset"
 
 
@@ -104,19 +94,16 @@ def role_sft(
         part = " to train on" if result.valid else " in the held-out part" if result.train else ""
         raise UserError(f"no dialogue is left{part}: see the steps above for what was dropped and why; nothing was written")
     if "cards" in build.figures:
-        console.print("role cards: {used} of {given} given ones were used".format_map(build.figures["cards"]), highlight=False)
+        console.print("role cards: {used} of {given} given ones were used".format_map(build.figures["cards"]))
     if result.held:
         _print_held(result.held)
     build.write("train.jsonl", result.train)
     build.write("valid.jsonl", result.valid)
     build.write("links.jsonl", match_records(result.matches, evaluation))
-    _write_dataset(result, build)
+    write_dataset(result, build, DATASET)
     places_read = places | {name: place for name, place in held_places.items() if name not in places}
-    sources = [_as_read(source_at(name, place), (held | items)[name]) for name, place in places_read.items()]
-    values = _card_values(result, mix, evaluation, eval_names, sources, build)
-    template = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True)
-    write_text(build.folder / "README.md", template.get_template("data_card.md.j2").render(values) + "\n")
-    build.output("README.md")
+    sources = [as_read(source_at(name, place), (held | items)[name]) for name, place in places_read.items()]
+    write_data_card(result, mix, evaluation, eval_names, sources, build)
     build.finish(console)
     _print(result, mix)
 
@@ -129,108 +116,10 @@ def _config(path: Path, tokenizer: str | None) -> RoleSftConfig:
         raise UserError(f"command line: {explain(error)}") from None
 
 
-def _as_read(source: Source, items: Sequence[CorpusItem]) -> Source:
-    """A corpus with the languages of the dialogues that were read: a part of it may hold one only."""
-    return source.model_copy(update={"languages": tuple(sorted({item.language for item in items}))})
-
-
-def _write_dataset(result: RoleSet, build: Build) -> None:
-    """OUT/dataset, for `datasets.load_from_disk`."""
-    from datasets import Dataset, DatasetDict, disable_progress_bars
-
-    disable_progress_bars()
-    parts = {"train": result.train, "valid": result.valid}
-    rows = {name: [example.model_dump(mode="json") for example in examples] for name, examples in parts.items() if examples}
-    folder = build.folder / DATASET
-    DatasetDict({name: Dataset.from_list(values) for name, values in rows.items()}).save_to_disk(str(folder))
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            build.output(path.relative_to(build.folder).as_posix())
-
-
-def _card_values(
-    result: RoleSet,
-    mix: RoleSftConfig,
-    evaluation: Sequence[RoleCard],
-    eval_names: Sequence[str],
-    sources: Sequence[Source],
-    build: Build,
-) -> dict[str, Any]:
-    source_of = {card.id: card.source for card in evaluation}
-    scores: dict[str, list[float]] = defaultdict(list)
-    for match in result.matches:
-        scores[f"cards from {source_of[match.card_id]}, before"].append(match.score)
-    if result.left:
-        scores["all cards, in the finished set"] = [match.score for match in result.left]
-    examples = [
-        {
-            "card_id": match.card_id,
-            "document_id": match.document_id,
-            "score": match.score,
-            "excerpt": " ".join(result.excerpts[match.document_id].split()),
-        }
-        for match in result.matches[:5]
-        if match.document_id in result.excerpts
-    ]
-    manifest = build.manifest()
-    return {
-        "config": mix,
-        "general": GENERAL_PROMPTS,
-        "total": len(result.train) + len(result.valid),
-        "taken": _taken(result),
-        "held": result.held,
-        "run": RUN,
-        "train": len(result.train),
-        "valid": len(result.valid),
-        "version": manifest["version"],
-        "seed": manifest["seed"],
-        "rows": _rows(result),
-        "shortfall": result.shortfall,
-        "steps": [{"changed": {}} | step for step in manifest["steps"]],
-        "evaluation": len(evaluation),
-        "evaluation_files": ", ".join(Path(name).name for name in eval_names),
-        "threshold": THRESHOLD,
-        "cautious": CAUTIOUS,
-        "cautious_own": CAUTIOUS_OWN,
-        "scores": {name: quantiles(values) for name, values in sorted(scores.items())},
-        "examples": examples,
-        "sources": sources,
-    }
-
-
-def _rows(result: RoleSet) -> list[dict[str, Any]]:
-    groups: dict[tuple[str, str], dict[str, list[RoleExample]]] = defaultdict(lambda: {"train": [], "valid": []})
-    for name, examples in (("train", result.train), ("valid", result.valid)):
-        for example in examples:
-            groups[example.source, example.language][name].append(example)
-    rows = []
-    for (source, language), parts in groups.items():
-        both = [*parts["train"], *parts["valid"]]
-        tokens = quantiles([example.tokens for example in both])
-        rows.append(
-            {
-                "source": source,
-                "language": language,
-                "kind": both[0].kind,
-                "cards": ", ".join(sorted({example.card_method for example in both if example.card_method})),
-                "train": len(parts["train"]),
-                "valid": len(parts["valid"]),
-                "turns": f"{quantiles([example.turns for example in both])['median']:g}",
-                "tokens": f"{tokens['median']:g}, {tokens['p95']:g}, {tokens['max']:g}",
-            }
-        )
-    return rows
-
-
-def _taken(result: RoleSet) -> int:
-    """How many dialogues the quotas gave: a held-out corpus is beside them."""
-    return len(result.train) + (0 if result.held else len(result.valid))
-
-
 def _print_held(held: HeldOut) -> None:
     text = f"held out: {held['examples']} of {held['dialogues']} dialogues, {len(held['cut'])} of them cut"
     left = f"; no example of {', '.join(held['left_out'])}" if held["left_out"] else ""
-    console.print(text + left, highlight=False, markup=False, soft_wrap=True)
+    console.print(text + left, soft_wrap=True)
 
 
 def _print(result: RoleSet, mix: RoleSftConfig) -> None:
@@ -239,7 +128,7 @@ def _print(result: RoleSet, mix: RoleSftConfig) -> None:
         (row["source"], row["language"], *(None if key == "dialogues" and not row["given"] else row[key] for key in keys))
         for row in result.shortfall
     ]
-    total = _taken(result)
+    total = result.taken
     table = Table(
         key="quotas",
         title="Quotas and what they lack",

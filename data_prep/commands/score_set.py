@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Annotated
 
 from core.ledger import Build
 from core.options import OutOption, SeedOption, console, writes
+from core.statistics.accuracy import majority
 from data_prep.scores import synthetic
 
 
@@ -19,7 +21,11 @@ def score_set(out: Annotated[OutOption, writes("dialogues.jsonl", "scores.jsonl"
     build.write("dialogues.jsonl", dialogues)
     build.write("scores.jsonl", scores)
     console.print(f"{len(dialogues)} dialogues, {len(scores)} scores (synthetic: scores hold by construction)")
-    for row in synthetic.describe(scores):
-        counts = "  ".join(f"{label}: {count}" for label, count in enumerate(row.counts))
-        console.print(f"{row.language} {row.dimension:<12} {counts}  majority {100 * row.majority:.1f} %", highlight=False)
+    values: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for score in scores:
+        values[score.language, score.dimension].append(score.value)
+    for (language, dimension), numbers in values.items():
+        labels = majority(numbers)
+        counts = "  ".join(f"{label}: {count}" for label, count in labels["counts"].items())
+        console.print(f"{language} {dimension:<12} {counts}  majority {100 * labels['majority_acc']:.1f} %")
     build.finish(console)

@@ -14,30 +14,6 @@ from core.paths import IN_FILE, IN_PLACES
 from data_prep.scores.corpora import import_corpus
 from data_prep.scores.human import Check, Imported, read_dialogues, read_scores
 
-Sources = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--source",
-        metavar="NAME=PLACE",
-        help="A corpus with scores and where it is: esconv, esconv_failed, esconv_multi, epitome or empathic_comm. "
-        "Repeat for more.",
-    ),
-    IN_PLACES,
-]
-ScoreFiles = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--scores",
-        help="A CSV (with header) or JSONL file of your own: dialogue_id, language, annotator, rubric, dimension, value and, "
-        "for a score of one turn, turn (from 0). Repeat for more.",
-    ),
-    IN_FILE,
-]
-DialogueFiles = Annotated[
-    list[Path] | None,
-    typer.Option("--dialogues", help="JSONL file with the dialogues that --scores is about. Repeat for more."),
-    IN_FILE,
-]
 Rubrics = Annotated[
     list[Path] | None,
     typer.Option("--rubric", help="YAML file of a rubric of your own that --scores names. Repeat for more."),
@@ -47,9 +23,30 @@ Rubrics = Annotated[
 
 def import_scores(
     out: Annotated[OutOption, writes("dialogues.jsonl", "scores.jsonl", "turn_scores.jsonl", "judgements.jsonl")],
-    source: Sources = None,
-    scores: ScoreFiles = None,
-    dialogues: DialogueFiles = None,
+    source: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--source",
+            metavar="NAME=PLACE",
+            help="A corpus with scores and where it is: esconv, esconv_failed, esconv_multi, epitome or empathic_comm. "
+            "Repeat for more.",
+        ),
+        IN_PLACES,
+    ] = None,
+    scores: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--scores",
+            help="A CSV (with header) or JSONL file of your own: dialogue_id, language, annotator, rubric, dimension, value "
+            "and, for a score of one turn, turn (from 0). Repeat for more.",
+        ),
+        IN_FILE,
+    ] = None,
+    dialogues: Annotated[
+        list[Path] | None,
+        typer.Option("--dialogues", help="JSONL file with the dialogues that --scores is about. Repeat for more."),
+        IN_FILE,
+    ] = None,
     rubric: Rubrics = None,
     strict: StrictOption = False,
 ) -> None:

@@ -36,7 +36,7 @@ _LANGUAGE: dict[str, Language] = {"en": "en", "zh": "zh", "ch": "zh"}
 
 
 @dataclass(frozen=True)
-class Run:
+class PublishedRun:
     """The dialogues (or scores) of one supporter in one language: `name` is `SUPPORTER_LANGUAGE`."""
 
     name: str
@@ -54,8 +54,8 @@ class Clone:
     """The files of a clone. Cards by (high cards or test cards, language), runs by name."""
 
     cards: dict[tuple[str, Language], Path] = field(default_factory=dict)
-    results: dict[str, Run] = field(default_factory=dict)
-    scores: dict[str, Run] = field(default_factory=dict)
+    results: dict[str, PublishedRun] = field(default_factory=dict)
+    scores: dict[str, PublishedRun] = field(default_factory=dict)
     scripts: list[Path] = field(default_factory=list)
 
     def missing(self) -> list[str]:
@@ -88,7 +88,7 @@ def find_clone(folder: Path) -> Clone:
         elif match := _RUN.fullmatch(path.name):
             kinds = [match[1]] if match[1] else [part for part in parts[:-1] if part in ("result", "score")]
             if kinds:
-                run = Run(f"{match[2]}_{match[3]}", match[2], _LANGUAGE[match[3]], path)
+                run = PublishedRun(f"{match[2]}_{match[3]}", match[2], _LANGUAGE[match[3]], path)
                 _only(clone.results if kinds[-1] == "result" else clone.scores, run.name, run)
     if not (clone.cards or clone.results or clone.scores or clone.scripts):
         raise UserError(
@@ -97,14 +97,14 @@ def find_clone(folder: Path) -> Clone:
     return clone
 
 
-def _only(files: dict[Any, Any], key: Any, value: Path | Run) -> None:
+def _only(files: dict[Any, Any], key: Any, value: Path | PublishedRun) -> None:
     if key in files:
-        first, second = (item.path if isinstance(item, Run) else item for item in (files[key], value))
+        first, second = (item.path if isinstance(item, PublishedRun) else item for item in (files[key], value))
         raise UserError(f"two files of one name: {first} and {second}; keep one of them")
     files[key] = value
 
 
-def read_dialogues(run: Run, cards: Sequence[RoleCard], reader: CorpusReader) -> Iterator[Dialogue]:
+def read_dialogues(run: PublishedRun, cards: Sequence[RoleCard], reader: CorpusReader) -> Iterator[Dialogue]:
     """The dialogues of one result file; each is linked to the card at its place in the test cards, where there is one.
 
     A unit is one dialogue (its id ends in its key). The fixed greeting opens it.
@@ -135,7 +135,7 @@ def _turn(line: str, place: int) -> Turn:
     raise Malformed(f"line {place} begins with none of {', '.join(_MARKERS)}")
 
 
-def read_scores(run: Run, known: set[str], reader: CorpusReader) -> Iterator[Judgement]:
+def read_scores(run: PublishedRun, known: set[str], reader: CorpusReader) -> Iterator[Judgement]:
     """ESC-RANK's verdicts of one score file, one a dimension; unreadable ones (-1) have no value. A unit is one score."""
     scale = load_rubric(RUBRIC).scores
     for index, value in _entries(run, reader):
@@ -163,7 +163,7 @@ def read_scores(run: Run, known: set[str], reader: CorpusReader) -> Iterator[Jud
                 )
 
 
-def _entries(run: Run, reader: CorpusReader) -> list[tuple[str, Any]]:
+def _entries(run: PublishedRun, reader: CorpusReader) -> list[tuple[str, Any]]:
     value = reader.json(run.path)
     if not isinstance(value, dict):
         raise UserError(f"{run.path}: expected a JSON object, found {type(value).__name__}")

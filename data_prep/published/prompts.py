@@ -43,7 +43,7 @@ Part = str | ast.expr
 
 
 @dataclass
-class Judge:
+class JudgePrompt:
     """The judge's message in one language. `template` includes `_rules_KEY.j2` by the dimension's key."""
 
     template: str
@@ -51,18 +51,18 @@ class Judge:
 
 
 @dataclass
-class Found:
+class PublishedPrompts:
     """Prompts found so far, as jinja2 templates by language, and what went wrong on the way."""
 
     seeker: dict[Language, str] = field(default_factory=dict)
     greeting: dict[Language, str] = field(default_factory=dict)
-    judge: dict[Language, Judge] = field(default_factory=dict)
+    judge: dict[Language, JudgePrompt] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
 
-def find_prompts(scripts: Sequence[Path]) -> Found:
+def find_prompts(scripts: Sequence[Path]) -> PublishedPrompts:
     """All prompts in these python sources; the first one of a kind and language counts. Unreadable sources are problems."""
-    prompts = Found()
+    prompts = PublishedPrompts()
     for path in scripts:
         try:
             tree = ast.parse(read_bytes(path, "script"))
@@ -73,7 +73,7 @@ def find_prompts(scripts: Sequence[Path]) -> Found:
     return prompts
 
 
-def pack_files(prompts: Found) -> dict[str, bytes]:
+def pack_files(prompts: PublishedPrompts) -> dict[str, bytes]:
     """What was found as the files of a prompt pack ({en,zh}/NAME, the names of configs/prompts/esc_eval); {} for nothing.
 
     The judge's system message is not in the clone (the published scorer leaves it to InternLM2's own default): this project's
@@ -188,7 +188,7 @@ def _assignments(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
 # --- the seeker's script ----------------------------------------------------------------------------------------------------
 
 
-def _find_seeker(tree: ast.AST, path: Path, prompts: Found) -> None:
+def _find_seeker(tree: ast.AST, path: Path, prompts: PublishedPrompts) -> None:
     here = False
     for _, value in _assignments(tree):
         parts = _parts(value)
@@ -229,7 +229,7 @@ def _user_messages(tree: ast.AST) -> Iterator[str]:
 # --- the scorer's script ----------------------------------------------------------------------------------------------------
 
 
-def _find_judge(tree: ast.AST, path: Path, prompts: Found) -> None:
+def _find_judge(tree: ast.AST, path: Path, prompts: PublishedPrompts) -> None:
     assigned = list(_assignments(tree))
     lists = {name: texts for name, value in assigned if (texts := _texts(value)) and len(texts) == len(DIMENSIONS)}
     keys = next((texts for texts in lists.values() if set(texts) == set(DIMENSIONS)), None)
@@ -295,7 +295,7 @@ def _judge(
     texts: dict[str, str],
     keys: Sequence[str],
     lists: dict[str, list[str]],
-) -> Judge:
+) -> JudgePrompt:
     """The template: rules are included by the dimension's key, its published name is looked up."""
     out = []
     for part, names in zip(parts, pieces, strict=True):
@@ -308,7 +308,7 @@ def _judge(
             out.append(f"{{{{ {{{', '.join(f'{_quoted(k)}: {_quoted(w)}' for k, w in words.items())}}}[dimension.key] }}}}")
         else:
             out.append("{{ transcript | trim }}" if isinstance(part, ast.Call) else "{{ transcript }}")
-    return Judge("".join(out), {DIMENSIONS[key]: escaped(text) for key, text in texts.items()})
+    return JudgePrompt("".join(out), {DIMENSIONS[key]: escaped(text) for key, text in texts.items()})
 
 
 def _quoted(text: str) -> str:

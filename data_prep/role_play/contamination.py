@@ -277,7 +277,7 @@ def _overlaps(queries: Sequence[set[str]], texts: Sequence[str], language: Langu
     return best
 
 
-class _Row(BaseModel):
+class _DataLine(BaseModel):
     """A line of a data file in one of three forms: a role-play example, a Dialogue, a SupportDialogue."""
 
     model_config = ConfigDict(extra="ignore")
@@ -288,7 +288,7 @@ class _Row(BaseModel):
     dialogue: Dialogue | None = None
 
     @model_validator(mode="after")
-    def _form(self) -> _Row:
+    def _form(self) -> _DataLine:
         if self.dialogue is None and self.messages is None and not isinstance(self.turns, list):
             raise ValueError("neither a role-play example (messages), a Dialogue (turns) nor a SupportDialogue (dialogue)")
         if self.dialogue is None and (self.id is None or self.language is None):
@@ -328,4 +328,4 @@ def read_documents(path: Path) -> list[Document]:
         if not dialogues:
             raise UserError(f"data file is empty: {path}")
         return [(f"{source}-{one.id}", one.language, document_text(one.said)) for _, one in dialogues]
-    return [row.document() for row in read_jsonl(path, _Row, "data file")]
+    return [row.document() for row in read_jsonl(path, _DataLine, "data file")]

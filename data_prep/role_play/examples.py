@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from core.prompts import PromptPack
-from core.records import Identifier, Language, Message, Record, RoleCard, RolePlay, SupportDialogue, Whole
+from core.records import Dialogue, Identifier, Language, Message, Record, RoleCard, RolePlay, SupportDialogue, Whole
 from core.seeker_prompts import character_system, greeting, opening, seeker_system
 
 Kind = Literal["support", "role_play"]
@@ -63,13 +63,17 @@ class Draft:
         return "support" if isinstance(self.item, SupportDialogue) else "role_play"
 
     @property
+    def origin(self) -> Dialogue | RolePlay:
+        """What names the corpus and the dialogue's place in it."""
+        return self.item.dialogue if isinstance(self.item, SupportDialogue) else self.item
+
+    @property
     def source(self) -> str:
-        return self.item.dialogue.source if isinstance(self.item, SupportDialogue) else self.item.source
+        return self.origin.source
 
     @property
     def source_id(self) -> str:
-        source_id = self.item.dialogue.source_id if isinstance(self.item, SupportDialogue) else self.item.source_id
-        return source_id or self.item.id
+        return self.origin.source_id or self.item.id
 
     @property
     def turns(self) -> int:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from core.errors import UserError, near
@@ -108,6 +107,11 @@ class RoleSet:
     left: list[Match] = field(default_factory=list)
     excerpts: dict[str, str] = field(default_factory=dict)
     held: HeldOut | None = None
+
+    @property
+    def taken(self) -> int:
+        """How many dialogues the quotas gave: a held-out corpus is beside them."""
+        return len(self.train) + (0 if self.held else len(self.valid))
 
 
 def build_set(
@@ -364,12 +368,3 @@ def _shortfall(
             }
         )
     return rows
-
-
-def quantiles(values: Sequence[float]) -> dict[str, float]:
-    """n, minimum, quartiles, 95th percentile and maximum (empty without values)."""
-    if not values:
-        return {"n": 0}
-    low, first, median, third, high, top = np.quantile(np.asarray(values, dtype=float), [0, 0.25, 0.5, 0.75, 0.95, 1])
-    named = {"min": low, "q25": first, "median": median, "q75": third, "p95": high, "max": top}
-    return {"n": len(values)} | {name: round(float(value), 4) for name, value in named.items()}

@@ -26,6 +26,7 @@ from core.records import Dialogue, HumanScore, Language
 from core.rubrics import Rubric, Scale
 from core.statistics.means import exact_mean
 from data_prep.cards.sheets import Choice, Layout, SheetRow, read_filled, write_both
+from data_prep.scores.human import human_score
 
 Mode = Literal["native", "paper"]
 Asked = dict[str, tuple[str, ...]]  # dialogue id → dimensions that wait for a reviewer, in the rubric's order
@@ -202,7 +203,7 @@ def read_scores(path: Path, dialogues: Sequence[Dialogue], rubric: Rubric, step:
         for key, value in values.items():
             if value is None:
                 raise row.fault(key, "empty, while other dimensions have a score; a row is filled in whole or not at all")
-            scores.append(_human(known[item], path.stem, rubric, key, value))
+            scores.append(human_score(known[item], path.stem, rubric.name, key, value))
     return scores
 
 
@@ -228,7 +229,7 @@ def read_review(
             step.taken += 1
             if key in wanted:
                 step.kept += 1
-                scores.append(_human(dialogue, path.stem, rubric, key, value))
+                scores.append(human_score(dialogue, path.stem, rubric.name, key, value))
             else:
                 step.drop("not asked for, not used", f"{row.where}, column {key}")
     return scores
@@ -248,17 +249,6 @@ def _score(row: SheetRow, column: str, rubric: Rubric, halves: bool = False) -> 
         kind = "a whole or half number" if halves else "a whole number"
         raise row.fault(column, f"{text[:40]!r} is not {kind} from {scale.min} to {scale.max}")
     return float(text)
-
-
-def _human(dialogue: Dialogue, annotator: str, rubric: Rubric, dimension: str, value: float) -> HumanScore:
-    return HumanScore(
-        dialogue_id=dialogue.id,
-        language=dialogue.language,
-        annotator=annotator,
-        rubric=rubric.name,
-        dimension=dimension,
-        value=value,
-    )
 
 
 # --- the second review ------------------------------------------------------------------------------------------------------

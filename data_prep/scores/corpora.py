@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +22,7 @@ from core.errors import UserError, near
 from core.ledger import Build, Step
 from core.records import Dialogue, HumanScore, Judgement, Number, Part, Role, SupportDialogue, Turn, Whole
 from core.rows import CorpusReader, CorpusRow, Dropped, RowModel, Source
-from data_prep.scores.human import Imported
+from data_prep.scores.human import Imported, human_score
 from data_prep.sources import corpus_files, esconv, read_counted, read_source, source_named
 from data_prep.sources.support import ROLES, merged
 
@@ -72,7 +71,9 @@ def _esconv(name: str, place: str, build: Build, console: Console, strict: bool)
     for item in read_source(name, place, build, console, strict):
         assert isinstance(item, SupportDialogue)
         imported.dialogues.append(item.dialogue)
-        imported.scores += [_score(item.dialogue, "seeker", "esconv_survey", key, value) for key, value in item.survey.items()]
+        imported.scores += [
+            human_score(item.dialogue, "seeker", "esconv_survey", key, value) for key, value in item.survey.items()
+        ]
     step = build.step(f"{name}: ratings of turns")
     dialogues = {dialogue.source_id: dialogue for dialogue in imported.dialogues}
     for file in corpus_files(source_named(name), place):
@@ -116,8 +117,7 @@ def turn_ratings(dialogue: Dialogue, utterances: Sequence[_Rated], step: Step, w
         latest[rated] = utterance.answer
     assert turn == len(dialogue.turns) - 1, f"{dialogue.id}: turns are not merged as its source does"
     step.kept += len(latest)
-    score = partial(_score, dialogue, "seeker", "esconv_turns", "helpfulness")
-    return [score(value).model_copy(update={"turn": index}) for index, value in latest.items()]
+    return [human_score(dialogue, "seeker", "esconv_turns", "helpfulness", value, turn) for turn, value in latest.items()]
 
 
 # --- EPITOME --------------------------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ def _epitome(files: list[Path], reader: CorpusReader) -> Imported:
                 if (first := levels.get((dialogue.id, mechanism))) is not None:
                     raise Dropped(f"the pair again, with {'the same' if first.value == raw.level else 'another'} level")
                 dialogues.setdefault(dialogue.id, dialogue)
-                levels[dialogue.id, mechanism] = _score(dialogue, "epitome", "epitome", mechanism, raw.level)
+                levels[dialogue.id, mechanism] = human_score(dialogue, "epitome", "epitome", mechanism, raw.level)
                 reader.step.kept += 1
     return Imported(list(dialogues.values()), list(levels.values()))
 
@@ -274,21 +274,10 @@ def _rater(
                     imported.judgements.append(_judgement(dialogue, _JUDGES[rater], rubric, dimension, value))
                 else:  # the same people's levels under the same name, so that both imports together do not count them twice
                     annotator = "epitome" if pairs and rater == "crowd" else rater
-                    imported.scores.append(_score(dialogue, annotator, rubric, dimension, value))
+                    imported.scores.append(human_score(dialogue, annotator, rubric, dimension, value))
 
 
 # --- all of them ----------------------------------------------------------------------------------------------------------
-
-
-def _score(dialogue: Dialogue, annotator: str, rubric: str, dimension: str, value: float) -> HumanScore:
-    return HumanScore(
-        dialogue_id=dialogue.id,
-        language=dialogue.language,
-        annotator=annotator,
-        rubric=rubric,
-        dimension=dimension,
-        value=value,
-    )
 
 
 def _judgement(dialogue: Dialogue, judge: str, rubric: str, dimension: str, value: float) -> Judgement:

@@ -23,22 +23,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import BeforeValidator, StringConstraints
+from pydantic import StringConstraints, ValidationError
 
 from core.errors import UserError, near
-from core.ledger import Step
+from core.files import explain
 from core.records import Count, Dialogue, HumanScore, Identifier, Language, Record, Role, Turn, dialogue_id
-from core.rows import CorpusReader, CorpusRow
+from core.rows import read_table
 from data_prep.scores.human import checked, read_dialogues
 from data_prep.sources.support import merged
 
 SOURCE = "held"
+KIND = "held dialogues and their ratings"
 
 _Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 _Name = Annotated[Identifier, StringConstraints(strip_whitespace=True)]
-R = TypeVar("R", bound=Record)
 
 
 class Talk(NamedTuple):
@@ -55,7 +55,7 @@ class Talk(NamedTuple):
 class _OfTalk(Record):
     situation: _Name
     supporter: _Name
-    trial: Annotated[Count, BeforeValidator(lambda value: 0 if value == "" else value)] = 0
+    trial: Count = 0
 
     @property
     def talk(self) -> Talk:
@@ -91,7 +91,7 @@ def read_held(paths: Sequence[Path]) -> dict[Talk, Dialogue]:
     """
     dialogues: dict[Talk, Dialogue] = {}
     for path in paths:
-        for where, held in _by_utterance(path) if _is_csv(path) else _by_dialogue(path):
+        for where, held in _by_utterance(path) if path.suffix.lower() == ".csv" else read_table(path, _HeldDialogue, KIND):
             if held.talk in dialogues:
                 raise UserError(f"{where}: situation: the dialogue on {held.talk} stands twice (number them in trial)")
             turns = merged(Turn(role=said.role, text=said.text) for said in held.turns)
@@ -110,35 +110,13 @@ def read_held(paths: Sequence[Path]) -> dict[Talk, Dialogue]:
     return dialogues
 
 
-def _is_csv(path: Path) -> bool:
-    if path.suffix.lower() not in (".jsonl", ".csv"):
-        raise UserError(f"{path}: held dialogues and their ratings are read from .jsonl or .csv")
-    return path.suffix.lower() == ".csv"
-
-
-def _parsed(path: Path, model: type[R]) -> Iterator[tuple[CorpusRow, R]]:
-    """Every row as a record. Raises `UserError` with file, line and column for a malformed one, and for a file without any."""
-    reader = CorpusReader(Step(path.name), strict=True)
-    needed = [name for name, column in model.model_fields.items() if column.is_required()]
-    for row in reader.csv(path, needed) if _is_csv(path) else reader.jsonl(path):
-        with reader.accounting(row):
-            yield row, model.model_validate(row.value)
-    if not reader.step.taken:
-        raise UserError(f"{path} is empty (columns: {', '.join(model.model_fields)})")
-
-
-def _by_dialogue(path: Path) -> Iterator[tuple[str, _HeldDialogue]]:
-    for row, held in _parsed(path, _HeldDialogue):
-        yield row.where, held
-
-
 def _by_utterance(path: Path) -> Iterator[tuple[str, _HeldDialogue]]:
     first: dict[Talk, tuple[str, _Utterance]] = {}
     said: dict[Talk, list[_Said]] = {}
-    for row, utterance in _parsed(path, _Utterance):
-        where, begun = first.setdefault(utterance.talk, (row.where, utterance))
+    for where, utterance in read_table(path, _Utterance, KIND):
+        _, begun = first.setdefault(utterance.talk, (where, utterance))
         if utterance.language != begun.language:
-            raise UserError(f"{row.where}: language: {utterance.language}, but {utterance.talk} began in {begun.language}")
+            raise UserError(f"{where}: language: {utterance.language}, but {utterance.talk} began in {begun.language}")
         said.setdefault(utterance.talk, []).append(_Said(role=utterance.role, text=utterance.text))
     for talk, (where, begun) in first.items():
         yield where, _HeldDialogue(**talk._asdict(), language=begun.language, turns=tuple(said[talk]))
@@ -154,18 +132,19 @@ def read_ratings(
     """
     scores: dict[tuple[str, ...], HumanScore] = {}
     for path in paths:
-        reader = CorpusReader(Step(path.name), strict=True)  # counts nothing here: for its errors
-        for row, rating in _parsed(path, _Rating):
+        for where, rating in read_table(path, _Rating, KIND):
             if rating.talk not in held:
-                raise UserError(f"{row.where}: {_unknown(rating.talk, held)}")
+                raise UserError(f"{where}: {_unknown(rating.talk, held)}")
             dialogue = held[rating.talk]
             fields = rating.model_dump(exclude={"situation", "supporter", "trial"})
-            with reader.accounting(row):
+            try:
                 score = HumanScore.model_validate({"dialogue_id": dialogue.id, "language": dialogue.language} | fields)
-            checked(score, check, row.where)
+            except ValidationError as error:
+                raise UserError(f"{where}: {explain(error)}") from None
+            checked(score, check, where)
             key = (score.dialogue_id, score.annotator, score.rubric, score.dimension)
             if key in scores:
-                raise UserError(f"{row.where}: {score.annotator} rated {rating.talk} / {score.dimension} twice")
+                raise UserError(f"{where}: {score.annotator} rated {rating.talk} / {score.dimension} twice")
             scores[key] = score
     return list(scores.values())
 

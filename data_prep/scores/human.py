@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from core.errors import UserError, near
-from core.files import check_unique, read_jsonl
+from core.files import check_unique, read_jsonl, read_placed
 from core.ledger import Build, Step
 from core.records import Comparison, Dialogue, HumanScore, Judgement, Preference
-from core.rows import CorpusReader
+from core.rows import read_table
 from core.rubrics import Rubric, load_rubric
 
 COLUMNS = ("dialogue_id", "language", "annotator", "rubric", "dimension", "value", "turn")
@@ -66,6 +66,21 @@ class Imported:
             build.write("judgements.jsonl", self.judgements)
 
 
+def human_score(
+    dialogue: Dialogue, annotator: str, rubric: str, dimension: str, value: float, turn: int | None = None
+) -> HumanScore:
+    """A score of a dialogue, or of one of its turns."""
+    return HumanScore(
+        dialogue_id=dialogue.id,
+        language=dialogue.language,
+        annotator=annotator,
+        rubric=rubric,
+        dimension=dimension,
+        value=value,
+        turn=turn,
+    )
+
+
 def _key(score: HumanScore) -> tuple[object, ...]:
     return score.dialogue_id, score.rubric, score.dimension, score.annotator, score.turn
 
@@ -96,22 +111,12 @@ def read_scores(path: Path, check: Callable[[HumanScore], None] | None = None) -
     Raises `UserError` with file, line and column for whatever is malformed, refused by `check` (a `UserError`), or given twice
     by one annotator.
     """
-    suffix = path.suffix.lower()
-    if suffix not in (".jsonl", ".csv"):
-        raise UserError(f"{path}: scores are read from .jsonl or .csv")
-    reader = CorpusReader(Step("scores"), strict=True)
     scores: dict[tuple[object, ...], HumanScore] = {}
-    for row in reader.jsonl(path) if suffix == ".jsonl" else reader.csv(path, COLUMNS[:-1]):
-        if isinstance(row.value, dict) and row.value.get("turn") == "":
-            row.value["turn"] = None
-        with reader.accounting(row):
-            score = HumanScore.model_validate(row.value)
-        checked(score, check, row.where)
+    for where, score in read_table(path, HumanScore, "scores"):
+        checked(score, check, where)
         if _key(score) in scores:
-            raise UserError(f"{row.where}: {score.annotator} gave {score.dialogue_id} / {score.dimension} twice")
+            raise UserError(f"{where}: {score.annotator} gave {score.dialogue_id} / {score.dimension} twice")
         scores[_key(score)] = score
-    if not scores:
-        raise UserError(f"scores file is empty: {path} (columns: {', '.join(COLUMNS)})")
     return list(scores.values())
 
 
@@ -130,24 +135,17 @@ def read_preferences(paths: Sequence[Path]) -> list[Preference]:
     Raises `UserError` with file and line for what is malformed, and for an answer that is given twice, be it in two files: of
     one annotator on one question, on one pair in one order.
     """
-    reader = CorpusReader(Step("preferences"), strict=True)
     preferences: list[Preference] = []
     seen: dict[tuple[str, ...], str] = {}
-    for path in paths:
-        before = len(preferences)
-        for row in reader.jsonl(path):
-            with reader.accounting(row):
-                choice = Preference.model_validate(row.value)
-            first, second = sorted((choice.dialogue_a, choice.dialogue_b))
-            shown = choice.dialogue_a if choice.order == "ab" else choice.dialogue_b
-            key = (choice.annotator, choice.question, first, second, shown)
-            if key in seen:
-                answer = f"{choice.annotator} answered on {first} and {second} twice in the same order"
-                raise UserError(f"{row.where}: {answer}; the first is {seen[key]}")
-            seen[key] = row.where
-            preferences.append(choice)
-        if len(preferences) == before:
-            raise UserError(f"preferences file is empty: {path}")
+    for where, choice in (placed for path in paths for placed in read_placed(path, Preference, "preferences file")):
+        first, second = sorted((choice.dialogue_a, choice.dialogue_b))
+        shown = choice.dialogue_a if choice.order == "ab" else choice.dialogue_b
+        key = (choice.annotator, choice.question, first, second, shown)
+        if key in seen:
+            answer = f"{choice.annotator} answered on {first} and {second} twice in the same order"
+            raise UserError(f"{where}: {answer}; the first is {seen[key]}")
+        seen[key] = where
+        preferences.append(choice)
     return preferences
 
 
@@ -157,32 +155,22 @@ def read_comparisons(paths: Sequence[Path]) -> list[Comparison]:
     Raises `UserError` with file, line and field for what is malformed or answered twice (by one annotator on one question, item
     and pair in one order), and for a question of which some rows have a degree and others none.
     """
-    reader = CorpusReader(Step("comparisons"), strict=True)
     choices: list[Comparison] = []
     seen: dict[tuple[str | None, ...], str] = {}
     graded: dict[str, bool] = {}
-    for path in paths:
-        suffix = path.suffix.lower()
-        if suffix not in (".jsonl", ".csv"):
-            raise UserError(f"{path}: choices between two systems are read from .jsonl or .csv")
-        before = len(choices)
-        for row in reader.jsonl(path) if suffix == ".jsonl" else reader.csv(path, ("item", "a", "b", "annotator")):
-            filled = {k: v for k, v in row.value.items() if v != ""} if suffix == ".csv" else row.value
-            with reader.accounting(row):
-                choice = Comparison.model_validate(filled)
-            first = None if choice.order is None else choice.a if choice.order == "ab" else choice.b
-            key = (choice.annotator, choice.question, choice.item, *sorted((choice.a, choice.b)), first)
-            if key in seen:
-                answer = f"{choice.annotator} chose between {choice.a} and {choice.b} on item {choice.item} twice"
-                remedy = "" if first else "; if both orders were shown, say which is which in column order"
-                raise UserError(f"{row.where}: {answer} (first at {seen[key]}){remedy}")
-            seen[key] = row.where
-            if graded.setdefault(choice.question, choice.degree is not None) != (choice.degree is not None):
-                what = "missing" if choice.degree is None else "given, but missing before"
-                raise UserError(f"{row.where}: degree: {what}: on question {choice.question!r} all rows have one or none has")
-            choices.append(choice)
-        if len(choices) == before:
-            raise UserError(f"{path}: no choice in it (columns: {', '.join(Comparison.model_fields)})")
+    kind = "choices between two systems"
+    for where, choice in (placed for path in paths for placed in read_table(path, Comparison, kind)):
+        first = None if choice.order is None else choice.a if choice.order == "ab" else choice.b
+        key = (choice.annotator, choice.question, choice.item, *sorted((choice.a, choice.b)), first)
+        if key in seen:
+            answer = f"{choice.annotator} chose between {choice.a} and {choice.b} on item {choice.item} twice"
+            remedy = "" if first else "; if both orders were shown, say which is which in column order"
+            raise UserError(f"{where}: {answer} (first at {seen[key]}){remedy}")
+        seen[key] = where
+        if graded.setdefault(choice.question, choice.degree is not None) != (choice.degree is not None):
+            what = "missing" if choice.degree is None else "given, but missing before"
+            raise UserError(f"{where}: degree: {what}: on question {choice.question!r} all rows have one or none has")
+        choices.append(choice)
     return choices
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -404,25 +404,3 @@ def build(
                 for dimension, value in score(replies, [e.question for e in base.exchanges]).items():
                     scores.append(HumanScore.model_validate(by | {"dimension": dimension, "value": value}))
     return dialogues, scores
-
-
-@dataclass(frozen=True)
-class LabelShare:
-    """How often each score 0–4 occurs in a dimension of a language, and the share (0–1) of the most frequent one."""
-
-    language: str
-    dimension: str
-    counts: tuple[int, int, int, int, int]
-    majority: float
-
-
-def describe(scores: Iterable[HumanScore]) -> list[LabelShare]:
-    """The label distribution of whole scores 0–4, one row for each language and dimension, in the order of first occurrence."""
-    tallies: dict[tuple[str, str], Counter[int]] = {}
-    for s in scores:
-        tallies.setdefault((s.language, s.dimension), Counter())[int(s.value)] += 1
-    rows = []
-    for (language, dimension), tally in tallies.items():
-        counts = (tally[0], tally[1], tally[2], tally[3], tally[4])
-        rows.append(LabelShare(language, dimension, counts, max(counts) / sum(counts)))
-    return rows

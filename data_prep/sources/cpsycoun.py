@@ -8,7 +8,6 @@ CPsyCounD is one text file a dialogue (`CPsyCounD/Data/case_*.txt`), CPsyCounE o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -16,7 +15,7 @@ import orjson
 
 from core.files import load_json, read_bytes
 from core.records import Role, SupportDialogue
-from core.rows import CorpusItem, CorpusReader, CorpusRow, Dropped, Malformed, RowModel
+from core.rows import Dropped, Malformed, RowModel, by_row
 from data_prep.sources.support import by_role, support_dialogue
 
 OTHERS = "someone besides one seeker and one counsellor speaks"
@@ -33,18 +32,12 @@ class _Row(RowModel):
     text: str
 
 
-def _rows(file: Path, reader: CorpusReader) -> Iterator[CorpusRow]:
-    """The rows of a JSON-lines file, or the one dialogue of a published file in the form of such a row."""
-    if file.suffix == ".jsonl":
-        yield from reader.jsonl(file)
-        return
-    row = reader.row(str(file), None)
-    with reader.accounting(row):
-        try:
-            text = read_bytes(file, "corpus file").decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise Malformed(f"not UTF-8: {error}") from None
-        yield CorpusRow(row.where, {"file": file.as_posix(), "text": text})
+def _content(file: Path) -> dict[str, str]:
+    """A published file, which holds one dialogue, in the form of a row."""
+    try:
+        return {"file": file.as_posix(), "text": read_bytes(file, "corpus file").decode("utf-8-sig")}
+    except UnicodeDecodeError as error:
+        raise Malformed(f"not UTF-8: {error}") from None
 
 
 def _lines(raw: _Row) -> list[str]:
@@ -74,7 +67,11 @@ def _spoken(lines: list[str]) -> list[tuple[str, str]]:
     return spoken
 
 
-def _item(value: Any) -> SupportDialogue:
+def _item(value: Any, _: str) -> SupportDialogue:
+    """A dialogue between one seeker and one counsellor; `source_id` is `D/case_n` or `E/topic/n`, the same in both forms.
+
+    `problem` is the topic of CPsyCounE; CPsyCounD's files state none.
+    """
     raw = _Row.model_validate(value)
     spoken = by_role(_spoken(_lines(raw)), _ROLES)
     path = PurePosixPath(raw.file)
@@ -83,14 +80,4 @@ def _item(value: Any) -> SupportDialogue:
     return support_dialogue("cpsycoun", source_id, "zh", spoken, problem=topic)
 
 
-def read(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
-    """Every dialogue between one seeker and one counsellor; `source_id` is `D/case_n` or `E/topic/n`, the same in both forms.
-
-    `problem` is the topic of CPsyCounE; CPsyCounD's files state none.
-    """
-    for row in (row for file in files for row in _rows(file, reader)):
-        with reader.accounting(row):
-            yield _item(row.value)
-
-
-READERS = {"cpsycoun": read}
+READERS = {"cpsycoun": by_row(_item, lambda reader, file: reader.documents(file, _content))}

@@ -17,7 +17,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from core.errors import UserError
-from core.files import explain, load_json
+from core.files import explain, load_json, read_bytes
 from core.records import Language, Role
 from core.rows import CorpusItem, CorpusReader, CorpusRow
 from data_prep.sources.play import play
@@ -110,13 +110,7 @@ def is_generic(path: Path) -> bool:
 
 
 def _first_line(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.readline()
-    except FileNotFoundError:
-        raise UserError(f"corpus file not found: {path}") from None
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise UserError(f"corpus file cannot be read: {path}: {getattr(error, 'strerror', None) or error}") from None
+    return read_bytes(path, "corpus file").partition(b"\n")[0]
 
 
 def dialogues(path: Path, reader: CorpusReader) -> Iterator[tuple[CorpusRow, Support | Play]]:

@@ -45,8 +45,8 @@ from evalsuite.statistics import ensemble
 from evalsuite.statistics.agreement import gold_scores_of, judgements_of, of_annotators
 from evalsuite.statistics.band_methods import agreement_table, people_table
 from evalsuite.statistics.correlation import Pairing, SampleBy
-from evalsuite.statistics.ensemble import MODES, Weights
-from evalsuite.statistics.ensemble_tables import fit_tables, report
+from evalsuite.statistics.ensemble import MODES
+from evalsuite.statistics.ensemble_tables import fit_modes, fit_tables
 from evalsuite.statistics.model_ranking import Combine, compare_ranks, human_ranks, metric_ranks, ranking_table
 from evalsuite.statistics.tally import Tally
 
@@ -139,26 +139,10 @@ def fit(
     """
     chosen = choice("--mode", mode, MODES)
     panel, people, name = both_sides(judgements, human, rubric, human_rubric, maps, annotator, method)
-    shared = {i for own in panel.values() for aspect, given in own.items() for i in set(given) & set(people.get(aspect, {}))}
-    groups = {i: f"dialogue {i}" for i in shared}
-    if dialogues:
-        known = {each.id: group_of(each) for each in read_dialogues(dialogues)}
-        if lost := sorted(shared - set(known)):
-            raise UserError(f"--dialogues: no dialogue {lost[0]!r}, which judges and people scored ({len(lost)} are not there)")
-        groups = {i: known[i] for i in shared}
-    fitted: list[Weights] = []
-    rows = []
-    for each in MODES:
-        try:
-            chosen_ids = ensemble.part(groups, share, seed) if each == "native" else set(shared)
-        except UserError as error:
-            if chosen == "native":
-                raise
-            print(f"native mode is left out: {error}", file=sys.stderr)
-            continue
-        own = ensemble.fit(panel, people, chosen_ids, name, each, seed if each == "native" else None)
-        fitted.append(own)
-        rows += report(panel, people, own, shared - chosen_ids if each == "native" else shared)
+    known = {dialogue.id: group_of(dialogue) for dialogue in read_dialogues(dialogues)} if dialogues else None
+    fitted, rows, left_out = fit_modes(panel, people, name, known, share, seed, chosen)
+    if left_out:
+        print(f"native mode is left out: {left_out}", file=sys.stderr)
     saved = next(own for own in fitted if own.mode == chosen)
     write_json(weights, saved.model_dump(mode="json"))
     figures = {

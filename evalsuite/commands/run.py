@@ -28,7 +28,7 @@ from evalsuite.commands.options import (
 )
 from evalsuite.report.content import report_run
 from evalsuite.runner import pipeline
-from evalsuite.runner.engine import Runner, call_limits
+from evalsuite.runner.engine import Runner
 from evalsuite.runner.pipeline import Outcome
 from evalsuite.runs import shards
 from evalsuite.runs.folder import open_run
@@ -108,7 +108,7 @@ def _opened(resolved: Resolved, retry: str | None) -> Iterator[Runner]:
         shards.claim(opened, resolved.shard)
         opened.retry = wanted
         opened.budget = Budget(resolved.config.max_time, resolved.config.max_calls, resolved.config.max_cost)
-        with Runner(opened, resolved, console, call_limits(resolved.config)) as runner:
+        with Runner(opened, resolved, console, bounded=True) as runner:
             yield runner
 
 

@@ -6,12 +6,11 @@ same everywhere.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from core.records import Dialogue, Language, Message, Role, Stopped, Termination, Turn, Usage
+from core.records import Dialogue, Message, Role, Stopped, Termination, Turn, Usage
 from core.specs import ModelSpec
 from serve.answers import Reply
 from serve.client import ChatClient, Question
@@ -43,26 +42,21 @@ class Supporter(Protocol):
 
 @dataclass(frozen=True)
 class Plan:
-    """One dialogue to hold: its identity (a Dialogue's fields), an opening and how it goes on.
+    """One dialogue to hold: as it begins, with fixed turns that cost no call, and how it goes on.
 
-    `opening` turns are fixed and cost no call; `first` speaks after them; `exchanges` is how many times both sides speak.
+    `first` speaks after the fixed turns; `exchanges` is how many times both sides speak, at most.
     """
 
-    id: str
-    language: Language
-    framework: str
-    source: str
-    supporter: str
-    simulator: str
+    dialogue: Dialogue
     seeker_side: Seeker
     supporter_side: Supporter
     exchanges: int
-    card_id: str | None = None
-    profile_id: str | None = None
-    source_id: str | None = None
-    trial: int = 0
-    opening: tuple[Turn, ...] = ()
     first: Role = "seeker"
+
+    @property
+    def id(self) -> str:
+        """The dialogue's id."""
+        return self.dialogue.id
 
 
 def utterance(reply: Reply) -> Utterance:
@@ -106,33 +100,16 @@ class ModelSide:
         return utterance(await client.ask(self.spec, question))
 
 
-@dataclass
-class _Account:
-    prompt: int = 0
-    completion: int = 0
-    reasoning: int = 0
-    characters: int = 0
-    calls: int = 0
-    cut_off: Counter[str] = field(default_factory=Counter)
-
-    def add(self, role: Role, replies: Iterable[Reply]) -> None:
-        for reply in replies:
-            self.cut_off[role] += reply.finish_reason == "length"
-            self.prompt += reply.prompt_tokens
-            self.completion += reply.completion_tokens
-            self.reasoning += reply.reasoning_tokens
-            self.characters += reply.reasoning_characters
-            self.calls += 1
-
-    def usage(self) -> Usage:
-        return Usage(
-            prompt_tokens=self.prompt,
-            completion_tokens=self.completion,
-            reasoning_tokens=self.reasoning,
-            reasoning_characters=self.characters,
-            calls=self.calls,
-            cut_off={role: count for role, count in sorted(self.cut_off.items()) if count},
-        )
+def usage_of(reply: Reply, role: Role) -> Usage:
+    """What one reply cost."""
+    return Usage(
+        prompt_tokens=reply.prompt_tokens,
+        completion_tokens=reply.completion_tokens,
+        reasoning_tokens=reply.reasoning_tokens,
+        reasoning_characters=reply.reasoning_characters,
+        calls=1,
+        cut_off={role: 1} if reply.finish_reason == "length" else {},
+    )
 
 
 def _unthinking(turn: Turn) -> Turn:
@@ -145,8 +122,7 @@ async def hold(plan: Plan, client: ChatClient) -> Dialogue:
     A refused, empty or overflowing reply is not a turn: the dialogue ends before it, and `Dialogue.ended_by` says whose
     it was. A server that is lost, or rejects a call, ends only this dialogue; the client lists why.
     """
-    turns = list(plan.opening)
-    account = _Account()
+    turns, usage = list(plan.dialogue.turns), Usage()
     termination: Termination = "max_turns"
     order: tuple[Role, Role] = ("seeker", "supporter") if plan.first == "seeker" else ("supporter", "seeker")
     try:
@@ -155,7 +131,7 @@ async def hold(plan: Plan, client: ChatClient) -> Dialogue:
                 said = await plan.seeker_side.speak(client, turns)
             else:  # a seeker's inner state never reaches the supporter
                 said = await plan.supporter_side.speak(client, [_unthinking(turn) for turn in turns])
-            account.add(role, said.replies)
+            usage = sum((usage_of(reply, role) for reply in said.replies), usage)
             if said.stopped:
                 termination = said.stopped
                 break
@@ -165,18 +141,4 @@ async def hold(plan: Plan, client: ChatClient) -> Dialogue:
                 break
     except Unanswered as error:
         termination = error.outcome
-    return Dialogue(
-        id=plan.id,
-        language=plan.language,
-        framework=plan.framework,
-        source=plan.source,
-        source_id=plan.source_id,
-        card_id=plan.card_id,
-        profile_id=plan.profile_id,
-        supporter=plan.supporter,
-        simulator=plan.simulator,
-        trial=plan.trial,
-        turns=tuple(turns),
-        termination=termination,
-        usage=account.usage(),
-    )
+    return Dialogue(**dict(plan.dialogue) | {"turns": tuple(turns), "termination": termination, "usage": usage})

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from core.records import Dialogue, Message, Role, Stopped, Usage
+from core.records import Dialogue, Message, Role, Stopped
 from core.specs import ModelSpec
-from evalsuite.dialogues.hold import utterance
+from evalsuite.dialogues.hold import usage_of, utterance
 from evalsuite.statistics.responses import Answered, Response, answered
 from serve.answers import Reply
 from serve.batch import Batch
@@ -49,7 +49,7 @@ def _response(spec: ModelSpec, dialogue: Dialogue, place: Answered, reply: Reply
         text, termination, usage = "", reply.outcome, None
     else:
         said = utterance(reply)
-        text, termination, usage = said.text, said.stopped, _usage(reply)
+        text, termination, usage = said.text, said.stopped, usage_of(reply, "supporter")
     return Response(
         dialogue_id=dialogue.id,
         language=dialogue.language,
@@ -59,15 +59,4 @@ def _response(spec: ModelSpec, dialogue: Dialogue, place: Answered, reply: Reply
         reference=place.text,
         termination=termination,
         usage=usage,
-    )
-
-
-def _usage(reply: Reply) -> Usage:
-    return Usage(
-        prompt_tokens=reply.prompt_tokens,
-        completion_tokens=reply.completion_tokens,
-        reasoning_tokens=reply.reasoning_tokens,
-        reasoning_characters=reply.reasoning_characters,
-        calls=1,
-        cut_off={"supporter": 1} if reply.finish_reason == "length" else {},
     )

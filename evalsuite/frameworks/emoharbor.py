@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from core.errors import UserError
 from core.paths import IN_NAME
-from core.records import Dialogue, dialogue_id
+from core.records import Dialogue
 from core.specs import ModelSpec, Sampling, load_spec
 from core.tables import Table
 from data_prep.profiles import Profile, bundled_profiles, load_profiles, profile_text
@@ -136,7 +136,6 @@ class EmoHarbor(Resolved):
 
     @property
     def section(self) -> EmoHarborSection:
-        """EmoHarbor's own settings."""
         return self.config.emoharbor
 
     def sampled(self, spec: ModelSpec, agent: Agent) -> ModelSpec:
@@ -159,12 +158,10 @@ class EmoHarbor(Resolved):
 
     @property
     def seekers(self) -> list[ModelSpec]:
-        """Talker and Thinker."""
         return [self.seeker, *([self.thinker] if self.thinker else [])]
 
     @property
     def names(self) -> list[str]:
-        """How the config names its models, besides the supporters."""
         return [*super().names, *([self.section.thinker] if self.section.thinker else [])]
 
     @property
@@ -175,7 +172,6 @@ class EmoHarbor(Resolved):
 
     @cached_property
     def profiles(self) -> list[Profile]:
-        """The profiles of the wanted languages, at most `limit` a language, in file order."""
         return self._profiles(self.config.limit)
 
     @cached_property
@@ -187,17 +183,13 @@ class EmoHarbor(Resolved):
         return self.load_people(self.config.profiles or ["bundled"], bundled_profiles, load_profiles, "profile", limit)
 
     def people(self) -> dict[str, list[Profile]]:
-        """The profiles."""
         return {"profiles.jsonl": self.profiles}
 
     def people_of(self, dialogues: Sequence[Dialogue]) -> dict[str, list[Profile]]:
-        """The profiles of given dialogues, where the judge is shown them."""
         ids = {dialogue.profile_id for dialogue in dialogues}
-        profiles = [profile for profile in self.known_profiles if profile.id in ids] if self.shown.profiles else []
-        return {"profiles.jsonl": profiles} if self.shown.profiles else {}
+        return {"profiles.jsonl": [p for p in self.known_profiles if p.id in ids]} if self.shown.profiles else {}
 
     def identity(self) -> dict[str, Any]:
-        """Who is played, and how."""
         return {
             "profiles": hashed(self.profiles),
             "simulator": self.section.simulator,
@@ -206,7 +198,6 @@ class EmoHarbor(Resolved):
         }
 
     def judging_identity(self) -> dict[str, Any]:
-        """What the judge is shown beyond the dialogue."""
         if self.method != "json":
             return {}
         judging = self.section.judging
@@ -228,39 +219,24 @@ class EmoHarbor(Resolved):
         return Shown(self.section.judging, texts, self.section.per_turn, self.config.mode)
 
     def judging_whole(self) -> EmoHarbor:
-        """The same, with the judge asked about whole dialogues alone."""
         section = self.section.model_copy(update={"per_turn": False})
         return replace(self, config=self.config.model_copy(update={"emoharbor": section}))
 
     def plans(self) -> Iterator[Plan]:
-        """Profiles × supporters × trials, without profiles that the supporter's languages leave out."""
         prompts, paper = self.prompts, self.config.mode == "paper"
-        for supporter in self.supporters:
-            for profile in self.profiles:
-                language = profile.language
-                if language not in supporter.languages:
-                    continue
-                known = profile_text(profile, language, simple=True) if paper else ""
-                system = prompts.render(language, "supporter_system.j2", user_info=known, limit=paper)
-                # Odd in the paper: a supporter that is to begin is told nothing at all; some chat templates refuse that.
-                lead = None if paper else prompts.render(language, "opening.txt")
-                for trial in range(self.config.trials):
-                    id = dialogue_id(self.name, profile.id, supporter.name, self.simulator, trial)
-                    yield Plan(
-                        id=id,
-                        language=language,
-                        framework=self.name,
-                        source=profile.source or self.name,
-                        source_id=profile.source_id,
-                        profile_id=profile.id,
-                        supporter=supporter.name,
-                        simulator=self.simulator,
-                        trial=trial,
-                        seeker_side=self._person(profile, id),
-                        supporter_side=ModelSide(supporter, "supporter", id, system=system, lead=lead),
-                        exchanges=self.config.exchanges,
-                        first="supporter",
-                    )
+        for dialogue, profile, supporter in self.beginnings(self.profiles):
+            language = profile.language
+            known = profile_text(profile, language, simple=True) if paper else ""
+            system = prompts.render(language, "supporter_system.j2", user_info=known, limit=paper)
+            # Odd in the paper: a supporter that is to begin is told nothing at all; some chat templates refuse that.
+            lead = None if paper else prompts.render(language, "opening.txt")
+            yield Plan(
+                dialogue,
+                seeker_side=self._person(profile, dialogue.id),
+                supporter_side=ModelSide(supporter, "supporter", dialogue.id, system=system, lead=lead),
+                exchanges=self.config.exchanges,
+                first="supporter",
+            )
 
     def _person(self, profile: Profile, dialogue: str) -> Person:
         """The seeker of one dialogue, as the config has it played."""
@@ -281,7 +257,6 @@ class EmoHarbor(Resolved):
 
     @property
     def completing(self) -> list[ModelSpec]:
-        """The Thinker."""
         return [self.thinker] if self.thinker else []
 
     async def completed(self, client: ChatClient, dialogue: Dialogue) -> Dialogue:

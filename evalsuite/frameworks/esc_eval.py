@@ -13,7 +13,7 @@ from pydantic import Field
 
 from core.judge_prompts import JudgeMethod
 from core.paths import IN_NAME
-from core.records import RoleCard, Turn, dialogue_id
+from core.records import RoleCard, Turn
 from core.seeker_prompts import greeting, seeker_system
 from core.specs import ModelSpec, Sampling
 from data_prep.cards import bundled_cards, load_cards
@@ -44,7 +44,6 @@ class EscEval(Resolved):
 
     @property
     def method(self) -> JudgeMethod:
-        """The published one in paper mode."""
         return "paper" if self.config.mode == "paper" else self.config.method
 
     def sampled(self, spec: ModelSpec, agent: Agent) -> ModelSpec:
@@ -54,39 +53,21 @@ class EscEval(Resolved):
 
     @cached_property
     def cards(self) -> list[RoleCard]:
-        """The cards of the wanted languages, at most `limit` a language, in file order."""
         return self.load_people(self.config.cards, bundled_cards, load_cards, "card", self.config.limit)
 
     def people(self) -> dict[str, list[RoleCard]]:
-        """The role cards."""
         return {"cards.jsonl": self.cards}
 
     def identity(self) -> dict[str, Any]:
-        """The role cards by their hash."""
         return {"cards": hashed(self.cards)}
 
     def plans(self) -> Iterator[Plan]:
-        """Cards × supporters × trials, without cards in a language that the supporter does not speak."""
-        for supporter in self.supporters:
-            for card in self.cards:
-                if card.language not in supporter.languages:
-                    continue
-                system = seeker_system(self.prompts, card)
-                opening = Turn(role="supporter", text=greeting(self.prompts, card.language))
-                for trial in range(self.config.trials):
-                    id = dialogue_id(self.name, card.id, supporter.name, self.seeker.name, trial)
-                    yield Plan(
-                        id=id,
-                        language=card.language,
-                        framework=self.name,
-                        source=card.source,
-                        source_id=card.source_id,
-                        card_id=card.id,
-                        supporter=supporter.name,
-                        simulator=self.seeker.name,
-                        trial=trial,
-                        seeker_side=ModelSide(self.seeker, "seeker", id, system=system),
-                        supporter_side=ModelSide(supporter, "supporter", id, hidden_opening=1),
-                        exchanges=self.config.exchanges,
-                        opening=(opening,),
-                    )
+        for dialogue, card, supporter in self.beginnings(self.cards):
+            opening = Turn(role="supporter", text=greeting(self.prompts, card.language))
+            system = seeker_system(self.prompts, card)
+            yield Plan(
+                dialogue.model_copy(update={"turns": (opening,)}),
+                seeker_side=ModelSide(self.seeker, "seeker", dialogue.id, system=system),
+                supporter_side=ModelSide(supporter, "supporter", dialogue.id, hidden_opening=1),
+                exchanges=self.config.exchanges,
+            )

@@ -103,7 +103,7 @@ def content_of(run: Run) -> ReportContent:
     dialogues, rubric = tally.dialogues, tally.rubric
     cards = _records(run.folder / "cards.jsonl", RoleCard)
     cards += map(_as_card, _records(run.folder / "profiles.jsonl", Profile))
-    timing, usage = run.timing(), _json(run.folder / "usage.json", {})
+    timing, usage = run.timing(), run.usage()
     seconds = {stage: float(figures["seconds"]) for stage, figures in timing.items()}
     records = ScoredRun(run.folder, config, tally, usage, timing)
     framework = framework_of_run(records)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from rich.console import Console
 
 from core.errors import UserError, near
 from core.specs import ModelSpec, load_spec
-from evalsuite.runs.config import EvalConfig
 from evalsuite.runs.folder import Run
 from evalsuite.runs.resolved import Resolved
-from serve.batch import Answers, answered
+from serve.batch import Answers, Desk, ServerVersions, answered
 from serve.checkpoints.places import commits
 from serve.client import ChatClient
 from serve.failures import Threshold
@@ -23,7 +22,6 @@ from serve.plan import plan_servers
 
 J = TypeVar("J")
 R = TypeVar("R")
-ServerVersions = dict[str, str | None]
 
 
 @dataclass
@@ -37,8 +35,8 @@ class Runner:
     run: Run
     resolved: Resolved
     console: Console
-    limits: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of the client that bound what calls may take (`call_limits`)."""
+    bounded: bool = False
+    """Whether the config's limits on the tries of a call hold."""
 
     def __post_init__(self) -> None:
         self._endpoints = dict(self.resolved.config.endpoints)
@@ -85,17 +83,24 @@ class Runner:
         jobs: Sequence[J],
         work: Callable[[ChatClient, J], Awaitable[R]],
         unit: str,
-        tries: Callable[[J], int] = lambda job: 0,
         title: str | None = None,
+        tries: Callable[[J], int] = lambda job: 0,
         checked: Callable[[ServerVersions], None] | None = None,
     ) -> Answers[R]:
         """What `work` makes of every job (`serve.batch.answered`), asking the models of `specs`.
 
-        Writes the stage's failed calls and, where something was asked, its seconds. `checked` is told the versions of the
-        servers before anything is asked.
+        Writes the stage's failed calls and, where something was asked, its seconds.
         """
-        desk = _Stage(self, stage, specs, checked)
-        answers = answered(desk, jobs, work, title or stage, unit, lambda _, job: tries(job))
+
+        @contextmanager
+        def servers() -> Iterator[Mapping[str, str]]:
+            self.run.budget.begin(specs, self.run.store.tokens())
+            endpoints = self.up(specs)
+            with self.run.timed(stage):
+                yield endpoints
+
+        desk = Desk(specs, self.console, self._client, servers, self._served_names)
+        answers = answered(desk, jobs, work, title or stage, unit, lambda _, job: tries(job), checked)
         self.run.keep_failures(stage, answers.client.failures)
         return answers
 
@@ -107,66 +112,29 @@ class Runner:
             self.say(f"ended early: {cause}")
         return answers
 
-    def client(self, endpoints: Mapping[str, str], offline: bool) -> ChatClient:
-        """A client on the run's store."""
+    def _client(self, endpoints: Mapping[str, str], offline: bool) -> ChatClient:
+        config = self.resolved.config
+        limits: dict[str, Any] = {"timeout_s": config.call_timeout, "attempts": config.attempts, "patience_s": config.patience}
         return ChatClient(
             self.run.store,
             endpoints,
-            self.resolved.config.concurrency,
+            config.concurrency,
             offline=offline,
-            threshold=Threshold(self.resolved.config.fail_on_error),
+            threshold=Threshold(config.fail_on_error),
             retry=self.run.retry,
             budget=self.run.budget,
-            keep_messages=1024 * self.resolved.config.keep_messages_kb,
+            keep_messages=1024 * config.keep_messages_kb,
             launched=self._launched,
             say=self.say,
-            **self.limits,
+            **{name: value for name, value in limits.items() if self.bounded and value is not None},
         )
+
+    def _served_names(self, spec: ModelSpec) -> list[str]:
+        if spec.adapters is None:
+            return [spec.served_name()]
+        languages, dimensions = self.resolved.config.languages, self.resolved.rubric.dimensions
+        return sorted({spec.served_name(language, dimension) for language in languages for dimension in dimensions})
 
     def say(self, text: str) -> None:
         """A line on the console, as it is."""
         self.console.print(text, soft_wrap=True, highlight=False, markup=False)
-
-
-def call_limits(config: EvalConfig) -> dict[str, Any]:
-    """What a config says on the tries of a call, for `Runner.limits`."""
-    limits = {"timeout_s": config.call_timeout, "attempts": config.attempts, "patience_s": config.patience}
-    return {name: value for name, value in limits.items() if value is not None}
-
-
-@dataclass
-class _Stage:
-    """A stage of a run as `serve.batch.answered` needs it (`serve.batch.Desk`)."""
-
-    runner: Runner
-    name: str
-    specs: Sequence[ModelSpec]
-    checked: Callable[[ServerVersions], None] | None
-
-    @property
-    def console(self) -> Console:
-        return self.runner.console
-
-    def client(self, endpoints: Mapping[str, str], offline: bool) -> ChatClient:
-        return self.runner.client(endpoints, offline)
-
-    @contextmanager
-    def servers(self) -> Iterator[Mapping[str, str]]:
-        run = self.runner.run
-        run.budget.begin(self.specs, run.store.tokens())
-        endpoints = self.runner.up(self.specs)
-        with run.timed(self.name):
-            yield endpoints
-
-    async def check(self, client: ChatClient) -> None:
-        versions: ServerVersions = {}
-        for spec in self.specs:
-            names = {spec.served_name()}
-            if spec.adapters is not None:
-                languages, dimensions = self.runner.resolved.config.languages, self.runner.resolved.rubric.dimensions
-                names = {spec.served_name(language, dimension) for language in languages for dimension in dimensions}
-            await client.check(spec, sorted(names))
-            if self.checked:
-                versions[spec.name] = await client.server_version(spec, min(names))
-        if self.checked:
-            self.checked(versions)

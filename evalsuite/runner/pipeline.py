@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from core.errors import UserError
-from core.files import read_object, write_json, write_jsonl
+from core.files import write_json, write_jsonl
 from core.records import Dialogue, Judgement, Usage
 from core.specs import ModelSpec
 from data_prep.scores.human import read_dialogues
@@ -42,7 +42,7 @@ class Outcome:
     ended_early: str | None = None
     """Why the stage ended before its end."""
     usage: dict[str, dict[str, Usage]] = field(default_factory=dict)
-    """Role → model → what it used; the same for an interrupted run and an undisturbed one."""
+    """Role → model → what it used."""
 
 
 def simulate(runner: Runner, score: bool) -> Outcome:
@@ -56,7 +56,7 @@ def simulate(runner: Runner, score: bool) -> Outcome:
     if score:
         run.claim("score", resolved.score_identity())
     plans = resolved.part(list(resolved.plans()))
-    names = {plan.supporter for plan in plans}  # a shard needs only some
+    names = {plan.dialogue.supporter for plan in plans}  # a shard needs only some
     speaking = [spec for spec in resolved.supporters if spec.name in names]
     specs = [*resolved.seekers, *([resolved.judge] if score else []), *speaking]
     outcome = _execute(runner, resolved, "simulate", specs, plans, score)
@@ -129,7 +129,7 @@ def _execute(
 ) -> Outcome:
     """Hold or take every dialogue and, with `judged`, judge it as soon as it is there."""
     run = runner.run
-    judge = _judge(resolved, runner.client({}, offline=True)) if judged else None  # refused before anything is asked
+    judge = _judge(resolved, ChatClient(run.store)) if judged else None  # refused before anything is asked
 
     async def work(client: ChatClient, job: Job) -> tuple[Dialogue, list[Judgement]]:
         dialogue = await hold(job, client) if isinstance(job, Plan) else job
@@ -151,10 +151,9 @@ def _execute(
     answers = runner.answered(
         stage, specs, jobs, work, "dialogues", tries=lambda job: failed.get(job.id, 0), checked=keep_versions
     )
-    usage = _usage(answers.client.tallies)
-    _write_usage(run, stage, usage)
+    client = answers.client
+    usage = run.keep_usage(stage, {(model, role): _usage(tally, role) for (model, role), tally in client.tallies.items()})
     if answers.rate is not None:
-        client = answers.client
         calls = {"/".join(who): asdict(tally) for who, tally in client.tallies.items()}
         run.keep_timing(stage, calls=calls, latency_s=run.store.latency(), in_flight=client.limits)
         runner.console.print(f"{stage}: {len(jobs)} dialogues, {answers.rate}")
@@ -163,8 +162,8 @@ def _execute(
         dialogues=[dialogue for dialogue, _ in answers.results],
         judgements=[judgement for judgement in judgements if judgement.turn is None],
         turn_judgements=[judgement for judgement in judgements if judgement.turn is not None],
-        failures=answers.client.failures,
-        ended_early=answers.client.threshold.cause,
+        failures=client.failures,
+        ended_early=client.threshold.cause,
         usage=usage,
     )
 
@@ -173,22 +172,12 @@ def _judge(resolved: Resolved, client: ChatClient) -> Judge:
     return Judge(client, resolved.judge, resolved.rubric, resolved.judge_prompts, resolved.method, shown=resolved.shown)
 
 
-def _usage(tallies: Mapping[tuple[str, str], Tally]) -> dict[str, dict[str, Usage]]:
-    usage: dict[str, dict[str, Usage]] = {}
-    for (model, role), tally in sorted(tallies.items()):
-        usage.setdefault(role, {})[model] = Usage(
-            calls=tally.calls,
-            prompt_tokens=tally.prompt_tokens,
-            completion_tokens=tally.completion_tokens,
-            reasoning_tokens=tally.reasoning_tokens,
-            cut_off={role: tally.cut_off} if tally.cut_off else {},
-        )
-    return usage
-
-
-def _write_usage(run: Run, stage: str, used: Mapping[str, Mapping[str, Usage]]) -> None:
-    """usage.json: stage → role → model → Usage."""
-    path = run.folder / "usage.json"
-    usage = read_object(path, "a run's usage") if path.exists() else {}
-    usage[stage] = {role: {model: one.model_dump() for model, one in models.items()} for role, models in used.items()}
-    write_json(path, usage)
+def _usage(tally: Tally, role: str) -> Usage:
+    """The part of a tally that is the same for an interrupted run and an undisturbed one."""
+    return Usage(
+        calls=tally.calls,
+        prompt_tokens=tally.prompt_tokens,
+        completion_tokens=tally.completion_tokens,
+        reasoning_tokens=tally.reasoning_tokens,
+        cut_off={role: tally.cut_off} if tally.cut_off else {},
+    )

@@ -12,6 +12,7 @@ from typing import Any
 
 from core.errors import UserError
 from core.files import locked, read_object, write_json
+from core.records import Usage
 from evalsuite.runs.run_config import RunConfig
 from evalsuite.runs.versions import Versions, joined
 from serve.answers import Retry
@@ -65,6 +66,19 @@ class Run:
     def failures(self) -> dict[str, list[dict[str, Any]]]:
         """The unanswered calls by stage, as `FailedCall` has them."""
         return self._object("failures.json", "a run's failures")
+
+    def usage(self) -> dict[str, Any]:
+        """usage.json: stage → role → model → `Usage`."""
+        return self._object("usage.json", "a run's usage")
+
+    def keep_usage(self, stage: str, used: Mapping[tuple[str, str], Usage]) -> dict[str, dict[str, Usage]]:
+        """Write what a stage used, by (model, role), and return it by role and model."""
+        by_role: dict[str, dict[str, Usage]] = {}
+        for model, role in sorted(used):
+            by_role.setdefault(role, {})[model] = used[model, role]
+        plain = {role: {model: usage.model_dump() for model, usage in models.items()} for role, models in by_role.items()}
+        write_json(self.folder / "usage.json", self.usage() | {stage: plain})
+        return by_role
 
     def keep_versions(self, found: Versions) -> None:
         """Add the versions in use to versions.json."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +17,7 @@ from core.errors import UserError
 from core.files import check_unique
 from core.judge_prompts import JudgeMethod, check_pack
 from core.prompts import PromptPack, load_pack
-from core.records import Dialogue, HumanScore, Language, RoleCard
+from core.records import Dialogue, HumanScore, Language, RoleCard, dialogue_id
 from core.rubrics import Rubric, load_rubric
 from core.specs import Endpoint, ModelSpec, load_spec, model_names
 from data_prep.profiles import Profile
@@ -70,6 +71,11 @@ class Resolved(Framework):
     def seekers(self) -> list[ModelSpec]:
         """The models that play the seeker."""
         return [self.seeker]
+
+    @property
+    def simulator(self) -> str:
+        """The seeker's name in the records."""
+        return self.seeker.name
 
     @property
     def names(self) -> list[str]:
@@ -222,6 +228,27 @@ class Resolved(Framework):
             have = ", ".join(sorted({person.language for person in people}))
             raise UserError(f"{where}: no {noun} in {', '.join(languages)} (the file has {have})")
         return chosen
+
+    def beginnings(self, people: Sequence[P]) -> Iterator[tuple[Dialogue, P, ModelSpec]]:
+        """The dialogues to hold, with who is played and the supporter: supporters × people × trials, without people in a
+        language that the supporter does not speak."""
+        for supporter, person, trial in itertools.product(self.supporters, people, range(self.config.trials)):
+            if person.language in supporter.languages:
+                played = {"card_id" if isinstance(person, RoleCard) else "profile_id": person.id}
+                dialogue = Dialogue(
+                    id=dialogue_id(self.name, person.id, supporter.name, self.simulator, trial),
+                    language=person.language,
+                    framework=self.name,
+                    source=person.source or self.name,
+                    source_id=person.source_id,
+                    supporter=supporter.name,
+                    simulator=self.simulator,
+                    trial=trial,
+                    turns=(),
+                    termination="infrastructure",  # until it is held
+                    **played,
+                )
+                yield dialogue, person, supporter
 
     @cached_property
     def gold(self) -> tuple[list[Dialogue], list[HumanScore]]:

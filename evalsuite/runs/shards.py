@@ -8,7 +8,8 @@ shard had lost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 from core.differences import differing_leaves
 from core.errors import UserError
-from core.files import check_unique, read_bytes, read_jsonl, read_object, write_bytes, write_json, write_jsonl
+from core.files import check_unique, read_bytes, read_jsonl, write_bytes, write_json, write_jsonl
 from core.records import Dialogue, HumanScore, Judgement, Usage
 from evalsuite.runs.folder import Run, open_run
 from evalsuite.runs.run_config import RunConfig
@@ -68,14 +69,10 @@ class _Part:
     def records(self, name: str) -> dict[str, list[Judgement]]:
         """Judgements of one file by dialogue; none where there is no file."""
         path = self.run.folder / name
-        found: dict[str, list[Judgement]] = {}
+        by_dialogue: dict[str, list[Judgement]] = defaultdict(list)
         for judgement in read_jsonl(path, Judgement, "judgements", allow_empty=True) if path.exists() else []:
-            found.setdefault(judgement.dialogue_id, []).append(judgement)
-        return found
-
-    def object(self, name: str) -> dict[str, Any]:
-        path = self.run.folder / name
-        return read_object(path, f"a run's {path.stem}") if path.exists() else {}
+            by_dialogue[judgement.dialogue_id].append(judgement)
+        return by_dialogue
 
 
 def merge(folders: Sequence[Path], out: Path) -> list[Dialogue]:
@@ -117,8 +114,14 @@ def merge(folders: Sequence[Path], out: Path) -> list[Dialogue]:
             write_jsonl(out / "gold_judgements.jsonl", gold)
             scores = read_jsonl(out / "gold_scores.jsonl", HumanScore, "gold scores")
             write_json(out / "agreement.json", {"agreement": agreement(gold, scores)})
-        write_json(out / "usage.json", _usage([part.object("usage.json") for part in parts]))
         for stage in parts[0].config.stages:
+            used: dict[tuple[str, str], Usage] = defaultdict(Usage)
+            roles = [part.run.usage()[stage] for part in parts if stage in part.run.usage()]
+            for role, models in (item for one in roles for item in one.items()):
+                for model, usage in models.items():
+                    used[model, role] += Usage.model_validate(usage)
+            if roles:
+                merged.keep_usage(stage, used)
             calls = [FailedCall(**call) for part in parts for call in part.run.failures().get(stage, [])]
             merged.keep_failures(stage, calls)
         merged.keep_versions(joined([part.run.versions() for part in parts]))
@@ -131,10 +134,9 @@ def _parts(runs: Sequence[Run]) -> list[_Part]:
     parts = []
     for run in runs:
         config = run.config()
-        shard = config.shard
-        if shard is None:
+        if config.shard is None:
             raise UserError(f"{run.folder} holds a whole run, not a shard of one")
-        parts.append(_Part(run, shard, config))
+        parts.append(_Part(run, config.shard, config))
     parts.sort(key=lambda part: part.shard)
     first = parts[0]
     held: dict[Shard, Path] = {}
@@ -213,24 +215,6 @@ def _gold(parts: Sequence[_Part]) -> list[Judgement] | None:
             raise UserError(f"{part.run.folder}/gold_judgements.jsonl: not shard {part.shard} of the gold set's {len(ids)}")
         found |= own
     return [judgement for id in ids for judgement in found[id]]
-
-
-def _usage(shards: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """usage.json of one run: calls and tokens added up by stage, role and model."""
-    sums: dict[str, dict[tuple[str, str], Usage]] = {}
-    for shard in shards:
-        for stage, roles in shard.items():
-            stage_sums = sums.setdefault(stage, {})
-            for role, models in roles.items():
-                for model, usage in models.items():
-                    before = stage_sums.get((model, role), Usage())
-                    stage_sums[model, role] = before + Usage.model_validate(usage)
-    merged: dict[str, Any] = {}
-    for stage, stage_sums in sums.items():
-        merged[stage] = {}
-        for (model, role), used in sorted(stage_sums.items(), key=lambda item: item[0]):
-            merged[stage].setdefault(role, {})[model] = used.model_dump()
-    return merged
 
 
 def _timing(shards: Sequence[dict[str, Any]]) -> dict[str, Any]:

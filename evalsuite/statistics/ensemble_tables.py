@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from core.errors import UserError
 from core.records import Language
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics.coefficients import Coefficient, figures
-from evalsuite.statistics.ensemble import ENSEMBLE, Mode, Panel, Scores, Weights, ensemble_scores, lacking, without
+from evalsuite.statistics.ensemble import ENSEMBLE, Mode, Panel, Scores, Weights, ensemble_scores, fit, lacking, part, without
 
 FEEL = "FEEL"  # heading of the tables
 EVEN = "mean of the judges"
@@ -55,6 +56,30 @@ def report(panel: Panel, people: Scores, weights: Weights, dialogues: Iterable[s
             both = correlated(scores, people[aspect], sorted(shared & set(scores)))
             rows.append(Row(weights.mode, *aspect, name, both["spearman"], both["kendall"]))
     return rows
+
+
+def fit_modes(
+    panel: Panel, people: Scores, rubric: str, known: Mapping[str, str] | None, share: float, seed: int, needed: Mode
+) -> tuple[list[Weights], list[Row], str | None]:
+    """Weights of both modes with their rows, and why native mode is left out where it cannot be had and is not `needed`.
+
+    `known` maps dialogue → its group, which stays in one part; without it, each is on its own. Raises `UserError` for a
+    dialogue that it lacks.
+    """
+    shared = {i for own in panel.values() for aspect, scores in own.items() for i in set(scores) & set(people.get(aspect, {}))}
+    groups = {i: f"dialogue {i}" for i in shared} if known is None else known
+    if lost := sorted(shared - set(groups)):
+        raise UserError(f"--dialogues: no dialogue {lost[0]!r}, which judges and people scored ({len(lost)} are not there)")
+    paper = fit(panel, people, shared, rubric, "paper")
+    weights, rows = [paper], report(panel, people, paper, shared)
+    try:
+        chosen = part({i: groups[i] for i in shared}, share, seed)
+    except UserError as error:
+        if needed == "native":
+            raise
+        return weights, rows, str(error)
+    native = fit(panel, people, chosen, rubric, "native", seed)
+    return [paper, native], rows + report(panel, people, native, shared - chosen), None
 
 
 def correlated(one: Mapping[str, float], other: Mapping[str, float], dialogues: Sequence[str]) -> dict[Coefficient, Estimate]:

@@ -74,7 +74,7 @@ def one_at_a_time(resolved: Resolved, cards: list[RoleCard], bench: Bench) -> tu
     lengths: Lengths = {}
     wanted = {card.id for card in cards}
     with reference() as model:
-        plans = [plan for plan in resolved.plans() if plan.card_id in wanted]
+        plans = [plan for plan in resolved.plans() if plan.dialogue.card_id in wanted]
         for number, plan in enumerate([plans[0], *plans]):  # the first, once more, warms up
             started = time.perf_counter()
             dialogue = asyncio.run(hold(plan, cast(ChatClient, model)))

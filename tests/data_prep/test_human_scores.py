@@ -339,7 +339,7 @@ def test_errors_name_line_and_column(line: str, message: str, own: Path) -> None
             HEAD.replace("annotator", "rater") + GOOD,
             r"s\.csv:1: no column 'annotator'; found, parted by commas: dialogue_id",
         ),
-        ("s.csv", HEAD, r"s\.csv \(columns: dialogue_id, language"),
+        ("s.csv", HEAD, r"s\.csv is empty \(columns: dialogue_id, language"),
         ("s.csv", HEAD + '"d1,en', r"s\.csv:2: malformed CSV"),
         ("s.jsonl", "{]", r"s\.jsonl:1: malformed JSON"),
         ("s.jsonl", "[1]", r"s\.jsonl:1: "),

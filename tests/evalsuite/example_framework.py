@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from core.records import RoleCard, dialogue_id
+from core.records import RoleCard
 from core.tables import Table
 from evalsuite.dialogues.hold import ModelSide, Plan
 from evalsuite.runs.config import EvalConfig
@@ -65,22 +65,14 @@ class WarmLine(Resolved):
 
     def plans(self) -> Iterator[Plan]:
         """Every caller calls every supporter."""
-        for supporter in self.supporters:
-            for caller in self.callers:
-                id = dialogue_id(self.name, caller.id, supporter.name, self.seeker.name, 0)
-                system = f"You call a warm line. You are worried: {caller.problem}"
-                yield Plan(
-                    id=id,
-                    language="en",
-                    framework=self.name,
-                    source=caller.source,
-                    card_id=caller.id,
-                    supporter=supporter.name,
-                    simulator=self.seeker.name,
-                    seeker_side=ModelSide(self.seeker, "seeker", id, system=system, lead="Warm line, good evening."),
-                    supporter_side=ModelSide(supporter, "supporter", id),
-                    exchanges=self.config.exchanges,
-                )
+        for dialogue, caller, supporter in self.beginnings(self.callers):
+            system = f"You call a warm line. You are worried: {caller.problem}"
+            yield Plan(
+                dialogue,
+                seeker_side=ModelSide(self.seeker, "seeker", dialogue.id, system=system, lead="Warm line, good evening."),
+                supporter_side=ModelSide(supporter, "supporter", dialogue.id),
+                exchanges=self.config.exchanges,
+            )
 
     @classmethod
     def tables(cls, run: ScoredRun) -> list[Table]:

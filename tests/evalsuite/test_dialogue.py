@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from core.errors import UserError
-from core.records import Turn
+from core.records import Dialogue, Turn
 from evalsuite.dialogues.hold import Plan, Utterance, hold, utterance
 from serve.answers import Reply
 from serve.batch import in_flight, together
@@ -36,19 +36,10 @@ NOBODY = cast(ChatClient, None)  # scripted sides ask no model
 GREETING = Turn(role="supporter", text="Hello.")
 
 
-def plan(seeker: Scripted, supporter: Scripted, **changes: object) -> Plan:
-    given: dict[str, object] = {"exchanges": 2, "opening": (GREETING,)} | changes
-    return Plan(
-        id="d1",
-        language="en",
-        framework="esc_eval",
-        source="test",
-        supporter="s",
-        simulator="c",
-        seeker_side=seeker,
-        supporter_side=supporter,
-        **given,  # type: ignore[arg-type]
-    )
+def plan(seeker: Scripted, supporter: Scripted, opening: tuple[Turn, ...] = (GREETING,), **changes: object) -> Plan:
+    begun = {"id": "d1", "language": "en", "framework": "esc_eval", "source": "test", "supporter": "s", "simulator": "c"}
+    dialogue = Dialogue.model_validate(begun | {"turns": opening, "termination": "infrastructure"})
+    return Plan(dialogue, seeker, supporter, **{"exchanges": 2} | changes)  # type: ignore[arg-type]
 
 
 async def test_a_dialogue_runs_its_exchanges_after_the_opening() -> None:

@@ -233,7 +233,7 @@ def test_preferences_are_read_as_before() -> None:
         ("1,x,y,anna,q,,high,", r"c\.csv:2: degree: .*\(got 'high'\)"),
         ("1,x,y,anna,q,,nan,", r"c\.csv:2: degree: a number is expected"),
         ("1,x,y,anna,q,a,,a", r"c\.csv:2: order: Input should be 'ab' or 'ba'"),
-        ("1,x,y,,q,a,,", r"c\.csv:2: annotator: Field required"),
+        ("1,x,y,,q,a,,", r"c\.csv:2: annotator: String should have at least 1 character"),
         ("1,x,x,anna,q,a,,", r"c\.csv:2: .*a and b: both are 'x'"),
         ("1,x,y,anna,q,,,", r"c\.csv:2: .*verdict and degree: neither is given"),
         ("1,x,y,anna,q,a,-2,", r"c\.csv:2: .*verdict is a, degree -2 \(above 0: a is better\)"),
@@ -245,7 +245,7 @@ def test_preferences_are_read_as_before() -> None:
         ("1,x,y,anna,q,,1,\n2,x,y,anna,q,a,,", r"c\.csv:3: degree: missing: on question 'q' all rows have one or none has"),
         ("1,x,y,anna,q,a,,\n2,x,y,anna,q,a,0.5,", r"c\.csv:3: degree: given, but missing before: on question 'q'"),
         ("1,x,y", r"c\.csv:2: expected 8 columns"),
-        ("", r"c\.csv: no choice in it \(columns: item, a, b, annotator"),
+        ("", r"c\.csv is empty \(columns: item, a, b, annotator"),
     ],
 )
 def test_bad_rows_are_named_by_file_line_and_field(line: str, problem: str, tmp_path: Path) -> None:
