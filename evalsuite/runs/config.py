@@ -116,8 +116,8 @@ class EvalConfig(BaseModel):
         for field in sorted(map(str, set(values) - set(cls.model_fields))) if isinstance(values, dict) else ():
             for name in entries():
                 if field in framework_of(name).config_model.model_fields:
-                    own = values.get("framework", cls.model_fields["framework"].default)
-                    raise ValueError(f"{field}: belongs to framework {name}, this config's is {own}")
+                    framework = values.get("framework", cls.model_fields["framework"].default)
+                    raise ValueError(f"{field}: belongs to framework {name}, this config's is {framework}")
         return values
 
 

@@ -138,7 +138,7 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
         return self.stage("simulate", Simulated)
 
     @property
-    def given(self) -> Hashed | None:
+    def dialogues(self) -> Hashed | None:
         """The dialogues that were given to be scored."""
         return self.stage("dialogues", Hashed)
 
