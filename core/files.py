@@ -93,8 +93,7 @@ def locked(path: Path, what: str) -> Iterator[None]:
 
 def write_text(path: Path, text: str) -> None:
     """Write UTF-8 text so that a reader sees the old file or the whole new one."""
-    with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_bytes(path, text.encode("utf-8"))
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -131,26 +131,16 @@ def read_reply(spec: ModelSpec, raw: bytes, key: str | None = None) -> Reply:
 
 
 def parse(raw: bytes) -> Any:
-    """A body as JSON. What Python's writer lets through and JSON forbids is mended: NaN becomes null, half a surrogate pair
-    U+FFFD. Raises `ValueError` for anything else that is not JSON."""
+    """A body as JSON, or what Python's writer makes of it: NaN, infinities, and half surrogate pairs, which become U+FFFD.
+    Raises `ValueError` for anything else."""
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError:
         try:
-            value = json.loads(raw.decode("utf-8"), parse_constant=_constant, parse_float=_finite, parse_int=_short)
-            text = json.dumps(value, ensure_ascii=False)
+            text = json.dumps(json.loads(raw.decode("utf-8"), parse_int=_short), ensure_ascii=False)
         except RecursionError:
             raise ValueError("nested too deeply") from None
-        return orjson.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
-
-
-def _constant(name: str) -> float | None:
-    return _NO_MASS if name == "-Infinity" else None
-
-
-def _finite(text: str) -> float | None:
-    number = float(text)
-    return number if math.isfinite(number) else None
+        return json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
 
 
 def _short(text: str) -> int | None:
@@ -228,6 +218,8 @@ def _alternatives(token: Mapping[str, Any]) -> dict[str, float]:
     logprobs = {}
     for entry in [*(others if isinstance(others, list) else [None]), token]:
         value = entry.get("logprob") if _is_token(entry) else None
+        if value == -math.inf:
+            value = _NO_MASS
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             return {}
         logprobs[entry["token"]] = float(value)

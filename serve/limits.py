@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 
 import psutil
 
@@ -160,13 +161,14 @@ _LOOK_S = 1.0  # how often a waiting call looks whether answers took fewer token
 _BYTES_A_TOKEN = 3  # a guess, until the server has counted: Chinese has about three, English four
 
 
+@dataclass
 class Rate:
     """Requests and tokens a minute at one base URL: the lowest that any spec states. Calls are evenly spaced."""
 
-    def __init__(
-        self, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
-    ) -> None:
-        self._clock, self._sleep = clock, sleep
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+
+    def __post_init__(self) -> None:
         self._request_s = self._token_s = 0.0  # seconds that a request, and a token, take up
         self._requests = self._tokens = float("-inf")  # until when what was begun takes up its share
         self._turn = asyncio.Lock()
@@ -183,9 +185,9 @@ class Rate:
             return 0
         tokens = payload // _BYTES_A_TOKEN + max_tokens
         async with self._turn:  # first come, first served
-            while (left := max(self._requests, self._tokens) - self._clock()) > 0:
-                await self._sleep(min(left, _LOOK_S))
-            now = self._clock()
+            while (left := max(self._requests, self._tokens) - self.clock()) > 0:
+                await self.sleep(min(left, _LOOK_S))
+            now = self.clock()
             self._requests, self._tokens = now + self._request_s, now + tokens * self._token_s
         return tokens
 
@@ -200,6 +202,7 @@ HOUR = 3600.0
 _SAY_EVERY_S = 60.0
 
 
+@dataclass
 class Patience:
     """How long one server has been away (it refuses connections, or answers only 429, 503, 529), and whether to go on waiting.
 
@@ -207,11 +210,12 @@ class Patience:
     that answers other calls meanwhile is there, only busy; then the attempts count. `say` is called once a minute.
     """
 
-    def __init__(self, most_s: float, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
-        self._most, self._say, self._clock = most_s, say, clock
-        self._since: float | None = None
-        self._said = 0.0
-        self.answers = 0
+    most_s: float
+    say: Callable[[str], None]
+    clock: Callable[[], float] = time.monotonic
+    answers: int = 0
+    _since: float | None = None
+    _said: float = 0.0
 
     def answered(self) -> None:
         """The server answered, whatever it said."""
@@ -220,17 +224,17 @@ class Patience:
 
     def lasts(self, where: str, problem: str) -> bool:
         """Whether to go on waiting, after another try that found the server away."""
-        now = self._clock()
+        now = self.clock()
         if self._since is None:
             self._since = self._said = now
         waited = now - self._since
-        if waited >= self._most:
+        if waited >= self.most_s:
             return False
         if now - self._said >= _SAY_EVERY_S:
             self._said = now
-            self._say(
+            self.say(
                 f"{where} has not been available for {waited / 60:.0f} min ({problem}); waiting up to "
-                f"{self._most / 60:.0f} min (--patience)"
+                f"{self.most_s / 60:.0f} min (--patience)"
             )
         return True
 
@@ -240,6 +244,7 @@ class Patience:
 _MILLION = 10**6
 
 
+@dataclass
 class Budget:
     """The time, calls and money that a run may take. When one is used up nothing more is asked, and what is there is written.
 
@@ -247,15 +252,15 @@ class Budget:
     A call is one answer. Calls in flight when a limit is reached are finished: the cost may go over it by theirs.
     """
 
-    def __init__(
-        self,
-        max_time: float | None = None,
-        max_calls: int | None = None,
-        max_cost: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._max_time, self._max_calls, self._max_cost = max_time, max_calls, max_cost
-        self._clock, self._started = clock, clock()
+    max_time: float | None = None
+    """Seconds."""
+    max_calls: int | None = None
+    max_cost: float | None = None
+    """In the currency of the specs' prices."""
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._started = self.clock()
         self._calls, self._cost, self._in_flight = 0, 0.0, 0
 
     def begin(self, specs: Iterable[ModelSpec], stored: Mapping[str | None, tuple[int, int, int]]) -> None:
@@ -266,7 +271,7 @@ class Budget:
         """
         by_name = {spec.name: spec for spec in specs}
         self._calls = sum(answers for answers, _, _ in stored.values())
-        for spec in by_name.values() if self._max_cost is not None else ():
+        for spec in by_name.values() if self.max_cost is not None else ():
             if spec.endpoint.price is None and spec.checkpoint is None:
                 raise UserError(
                     f"--max-cost: model {spec.name} has no prices: put endpoint.price: {{input: …, output: …}} (of a million "
@@ -277,17 +282,17 @@ class Budget:
     def begin_call(self) -> str | None:
         """Count a call that begins; returns why it may not be made, None where it may."""
         cause = self.over()
-        if self._max_calls is not None and self._calls + self._in_flight >= self._max_calls:
-            cause = cause or f"--max-calls {self._max_calls} is reached: raise it to go on"
+        if self.max_calls is not None and self._calls + self._in_flight >= self.max_calls:
+            cause = cause or f"--max-calls {self.max_calls} is reached: raise it to go on"
         self._in_flight += 1
         return cause
 
     def over(self) -> str | None:
         """Why a call that has begun is not tried (again): time or money is used up."""
-        if self._max_time is not None and self._clock() - self._started >= self._max_time:
-            return f"--max-time {self._max_time:g} s is over"
-        if self._max_cost is not None and self._cost >= self._max_cost:
-            return f"--max-cost {self._max_cost:g} is reached ({self._cost:.2f} spent): raise it to go on"
+        if self.max_time is not None and self.clock() - self._started >= self.max_time:
+            return f"--max-time {self.max_time:g} s is over"
+        if self.max_cost is not None and self._cost >= self.max_cost:
+            return f"--max-cost {self.max_cost:g} is reached ({self._cost:.2f} spent): raise it to go on"
         return None
 
     def end_call(self, spec: ModelSpec, reply: Reply | None) -> None:

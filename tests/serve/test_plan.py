@@ -155,12 +155,12 @@ def test_code_of_strangers_is_not_trusted_unasked(gpus: list[str], tmp_path: Pat
 
 
 def test_cpu_flags(cpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan.os, "sched_getaffinity", lambda pid: {0, 1, 2, 5, 7, 8})
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: {0, 1, 2, 5, 7, 8})
     base = checkpoint(tmp_path / "base")
     (server,) = plan_servers([spec(checkpoint=base)], tmp_path)
     assert value(server.argv, "--model") == base
     assert float(value(server.argv, "--gpu-memory-utilization")) <= 0.3
-    assert server.env["VLLM_CPU_OMP_THREADS_BIND"] == "0,1,2,5,7,8"
+    assert server.env["VLLM_CPU_OMP_THREADS_BIND"] == "0-2,5,7-8"
     assert value(server.argv, "--block-size") == "32"
     assert server.env["VLLM_USE_AOT_COMPILE"] == "0"
     assert server.env["THP_MEM_ALLOC_ENABLE"] == "1"
