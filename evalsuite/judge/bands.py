@@ -8,7 +8,7 @@ averages them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from core.errors import UserError
 from core.judge_prompts import judge_messages
@@ -77,18 +77,16 @@ def answer_regex(rubric: Rubric, language: Language) -> str:
     """What a server that constrains may answer: the asked lines with numbers of two decimals. No regular expression makes them
     sum to 1: that stays with the model, and with the rule for those that do not."""
     number = r"(0\.[0-9][0-9]|1\.00)"
-    labels = ((key, dimension.label[language]) for key, dimension in rubric.dimensions.items())
-    escaped = ((key, re.sub(r"([\\.^$*+?()\[\]{}|])", r"\\\1", label)) for key, label in labels)
-    return r"\n".join(_lines(rubric, escaped, number))
+    return r"\n".join(_lines(rubric, language, number, lambda label: re.sub(r"([\\.^$*+?()\[\]{}|])", r"\\\1", label)))
 
 
 def _answer(rubric: Rubric, language: Language) -> str:
     """An answer of the asked form; with numbers of two decimals all are as long."""
-    labels = ((key, dimension.label[language]) for key, dimension in rubric.dimensions.items())
-    return "\n".join(_lines(rubric, labels, "0.00"))
+    return "\n".join(_lines(rubric, language, "0.00"))
 
 
-def _lines(rubric: Rubric, labels: Iterable[tuple[str, str]], number: str) -> Iterator[str]:
-    """A line for each dimension and its label: `number` for every score of its scale."""
-    for key, label in labels:
-        yield f"{label}: " + " ".join(f"{score}={number}" for score in rubric.scale_of(key).scores)
+def _lines(rubric: Rubric, language: Language, number: str, written: Callable[[str], str] = str) -> Iterator[str]:
+    """A line for each dimension under its label: `number` for every score of its scale."""
+    for key, dimension in rubric.dimensions.items():
+        scores = " ".join(f"{score}={number}" for score in rubric.scale_of(key).scores)
+        yield f"{written(dimension.label[language])}: {scores}"

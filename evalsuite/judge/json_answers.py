@@ -155,14 +155,14 @@ def read_answer(text: str, rubric: Rubric) -> Answer:
             values = value if isinstance(value, _Twice) else [value]
             key = names[_plain(name)]
             read.setdefault(key, set()).update(_score(one, rubric.scale_of(key)) for one in values)
-    scores = {key: values.copy().pop() for key, values in read.items() if len(values) == 1}
-    kept = {key: scores[key] for key in rubric.dimensions if scores.get(key) is not None}
+    single = {key: next(iter(values)) for key, values in read.items() if len(values) == 1}
+    scores = {key: score for key in rubric.dimensions if (score := single.get(key)) is not None}
     missing: dict[Scale, list[str]] = {}
     for key, scale in rubric.scales.items():
-        if key not in kept:
+        if key not in scores:
             missing.setdefault(scale, []).append(key)
     problems = (f"no whole number from {scale.min} to {scale.max} for {', '.join(keys)}" for scale, keys in missing.items())
-    return Answer({key: value for key, value in kept.items() if value is not None}, "; ".join(problems), text)
+    return Answer(scores, "; ".join(problems), text)
 
 
 class _Twice(list[Any]):
@@ -170,15 +170,10 @@ class _Twice(list[Any]):
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values_of: dict[str, Any] = {}
+    values: dict[str, list[Any]] = {}
     for key, value in pairs:
-        if key not in values_of:
-            values_of[key] = value
-        elif isinstance(values_of[key], _Twice):
-            values_of[key].append(value)
-        else:
-            values_of[key] = _Twice([values_of[key], value])
-    return values_of
+        values.setdefault(key, []).append(value)
+    return {key: _Twice(listed) if len(listed) > 1 else listed[0] for key, listed in values.items()}
 
 
 def _object(text: str) -> dict[str, Any] | None:

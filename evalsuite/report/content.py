@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 from rich.console import Console
 from rich.text import Text
 
@@ -22,15 +22,7 @@ from core.tables import Table, to_console, too_wide
 from data_prep.profiles import Profile
 from evalsuite.checks import risk
 from evalsuite.checks.shared_bases import alike, bases
-from evalsuite.report.charts import (
-    Chart,
-    agreement_charts,
-    calibration_charts,
-    confusion_charts,
-    distribution_charts,
-    score_charts,
-    termination_charts,
-)
+from evalsuite.report import charts
 from evalsuite.report.log_wandb import log_report
 from evalsuite.report.report import PLUMBING, ReportContent, write_report
 from evalsuite.report.trajectories import survival_charts, trend_charts
@@ -45,18 +37,11 @@ from evalsuite.statistics.agreement import agreement_tables
 from evalsuite.statistics.judges import calibration, calibration_table, confusion, confusion_tables
 from evalsuite.statistics.leaderboard import leaderboard, pairwise_differences
 from evalsuite.statistics.order import judgements_in_order
-from evalsuite.statistics.summary import (
-    COSTS,
-    costs,
-    cut_off,
-    distributions,
-    failed_calls,
-    supporter_of,
-    terminations,
-)
+from evalsuite.statistics.summary import COSTS, costs, cut_off, distributions, failed_calls, supporter_of, terminations
 from evalsuite.statistics.tally import Tally
 
 M = TypeVar("M", bound=BaseModel)
+_USAGE = TypeAdapter(dict[str, dict[str, dict[str, Usage]]])  # stage → role → model
 
 CONSOLE_ROWS = 30  # longer tables, and those too wide for it, are only named on the console
 
@@ -107,13 +92,12 @@ def content_of(run: Run) -> ReportContent:
     seconds = {stage: float(figures["seconds"]) for stage, figures in timing.items()}
     records = ScoredRun(run.folder, config, tally, usage, timing)
     framework = framework_of_run(records)
-    own = list(framework.tables(records)) if framework else []
+    of_framework = list(framework.tables(records)) if framework else []
     risky = risk.find(dialogues)
     failed = failed_calls(run.failures())
-    judged = {
-        f"{model} ({stage})": Usage.model_validate(u) for stage in usage for model, u in usage[stage].get("judge", {}).items()
-    }
-    agreement = _json(run.folder / "agreement.json", {}).get("agreement")
+    used = _USAGE.validate_python(usage)
+    judged = {f"{model} ({stage})": sums for stage, roles in used.items() for model, sums in roles.get("judge", {}).items()}
+    agreement = _json(run.folder / "agreement.json").get("agreement")
     synthetic = config.gold is not None and config.gold.dialogues in ("synthetic", "synthetic_test")
     gold = _gold(run, scored, agreement or {}, synthetic)
     along = _along(run, tally, framework is not None and framework.may_leave and framework.name == records.framework)
@@ -129,28 +113,28 @@ def content_of(run: Run) -> ReportContent:
         tables=[
             *leaderboard(tally.boards, rubric, groups=config.groups()),
             *pairwise_differences(tally.boards),
-            *(table for table in own if table.section != COSTS),
+            *(table for table in of_framework if table.section != COSTS),
             *gold.tables,
             scores_given,
             endings,
             *([failed] if failed else []),
             *risk.tables(risk.count(dialogues, risky), risky, examples=0),  # examples are behind warnings, in transcripts
             costs(dialogues, judged, seconds),
-            *(table for table in own if table.section == COSTS),
+            *(table for table in of_framework if table.section == COSTS),
             *along.tables,
         ],
         charts=[
-            *score_charts(tally),
-            *distribution_charts(scores_given, rubric),
+            *charts.score_charts(tally),
+            *charts.distribution_charts(scores_given, rubric),
             *gold.charts,
-            *termination_charts(endings),
+            *charts.termination_charts(endings),
             *along.charts,
         ],
         further_facts=[*(framework.facts(records) if framework else ()), *made_with(run.versions()), *_asked_again(run)],
         agreement=agreement,
         config=config.root | {"fingerprints": _fingerprints(config, scored)},
         timing=seconds,
-        warnings=[*([told] if (told := _cut_off(usage)) else []), *_warnings(tally, config.specs())],
+        warnings=[*([sentence] if (sentence := cut_off(used.values())) else []), *_warnings(tally, config.specs())],
         risks=_risks(dialogues, risky),
         generated=time.strftime("%Y-%m-%d %H:%M"),
     )
@@ -160,7 +144,7 @@ class _Part(NamedTuple):
     """A part of the report: tables, and the charts that stand below them."""
 
     tables: list[Table]
-    charts: list[Chart]
+    charts: list[charts.Chart]
 
 
 def _gold(run: Run, scored: Judged, agreement: dict[str, Any], synthetic: bool) -> _Part:
@@ -173,8 +157,8 @@ def _gold(run: Run, scored: Judged, agreement: dict[str, Any], synthetic: bool) 
     matrices, bins = confusion(judgements, scores, rubric.scales), calibration(judgements, scores)
     tables = [*agreement_tables(agreement, mode, labels, note), *confusion_tables(matrices, labels, note)]
     tables += [calibration_table(bins, labels, note)] if bins else []
-    charts = agreement_charts(agreement, rubric, mode, synthetic), confusion_charts(matrices, rubric, synthetic)
-    return _Part(tables, [*chain(*charts), *calibration_charts(bins, synthetic)])
+    drawn = charts.agreement_charts(agreement, rubric, mode, synthetic), charts.confusion_charts(matrices, rubric, synthetic)
+    return _Part(tables, [*chain(*drawn), *charts.calibration_charts(bins, synthetic)])
 
 
 def _along(run: Run, tally: Tally, may_leave: bool) -> _Part:
@@ -230,8 +214,8 @@ def _records(path: Path, model: type[M]) -> list[M]:
     return read_jsonl(path, model, path.stem, allow_empty=True) if path.exists() else []
 
 
-def _json(path: Path, default: dict[str, Any]) -> dict[str, Any]:
-    return read_object(path, path.name) if path.exists() else default
+def _json(path: Path) -> dict[str, Any]:
+    return read_object(path, path.name) if path.exists() else {}
 
 
 def _warnings(tally: Tally, specs: dict[str, dict[str, Any]]) -> Iterator[str]:
@@ -243,18 +227,10 @@ def _warnings(tally: Tally, specs: dict[str, dict[str, Any]]) -> Iterator[str]:
     for role, names, harm in (("judge", judges, "its scores may favour"), ("seeker", seekers, "it may draw out the best in")):
         for name in names:
             likes = {supporter: alike(name, supporter, known) for supporter in supporters}
-            told = [f"{supporter} ({how})" for supporter, how in likes.items() if how]
-            if told:
-                whom = "it" if len(told) == 1 else "them"
-                yield f"The {role} {name} shares its base with {', '.join(told)}: {harm} {whom}."
-
-
-def _cut_off(usage: dict[str, Any]) -> str:
-    """The sentence on cut-off replies, from usage.json."""
-    return cut_off(
-        {role: {model: Usage.model_validate(used) for model, used in models.items()} for role, models in stage.items()}
-        for stage in usage.values()
-    )
+            sharing = [f"{supporter} ({how})" for supporter, how in likes.items() if how]
+            if sharing:
+                whom = "it" if len(sharing) == 1 else "them"
+                yield f"The {role} {name} shares its base with {', '.join(sharing)}: {harm} {whom}."
 
 
 def _players(simulator: str) -> list[str]:

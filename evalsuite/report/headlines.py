@@ -58,19 +58,19 @@ def held(dialogues: Sequence[Dialogue]) -> str:
     ends = Counter(dialogue.termination for dialogue in dialogues)
     if not dialogues or set(ends) == {None}:
         return f"{count}."
-    told = [f"{ends[reason]:,} ended {words}" for reason, words in ENDINGS.items() if ends[reason]]
-    return f"{count}: {', '.join(told)}."
+    endings = [f"{ends[reason]:,} ended {words}" for reason, words in ENDINGS.items() if ends[reason]]
+    return f"{count}: {', '.join(endings)}."
 
 
 def unread(judgements: Sequence[Judgement]) -> str:
     """How many verdicts have no value and why, and how many came with broken probabilities; empty where all is well."""
     counts, unsound = missing(judgements), broken(judgements)
-    told = [f"{count:,} {MISSING.get(reason, f'failed ({reason})')}" for reason, count in counts.items()]
-    if told:
+    reasons = [f"{count:,} {MISSING.get(reason, f'failed ({reason})')}" for reason, count in counts.items()]
+    if reasons:
         share = 100 * next(iter(counts.values())) / len(judgements)
-        first, _, words = told[0].partition(" ")
-        told = [f"{first} of {len(judgements):,} verdicts ({fmt(share, 1)} %) {words}", *told[1:]]
-    sentences = [f"{', '.join(told)}: they are in no mean."] if told else []
+        first, _, words = reasons[0].partition(" ")
+        reasons = [f"{first} of {len(judgements):,} verdicts ({fmt(share, 1)} %) {words}", *reasons[1:]]
+    sentences = [f"{', '.join(reasons)}: they are in no mean."] if reasons else []
     if unsound:
         sentences.append(f"{unsound:,} verdicts came with broken probabilities: the score in their text stands.")
     return " ".join(sentences)

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from core import page
 from core.files import write_json, write_text
 from core.records import RoleCard
-from core.tables import Estimate, Table, clean, escape_markdown, to_markdown, write_csv
+from core.tables import Table, clean, escape_markdown, to_markdown, write_csv
 from evalsuite.report.charts import LANGUAGES, SYNTHETIC_GOLD, Agreement, Chart
 from evalsuite.report.figures import TEMPLATES
 from evalsuite.report.headlines import held, standings, unread
@@ -78,6 +78,11 @@ class ReportContent:
             )
             for name in sorted(dict.fromkeys(table.section for table in self.tables), key=lambda name: not name)
         ]
+
+    @property
+    def fingerprints(self) -> Mapping[str, str]:
+        fingerprints: Mapping[str, str] = self.config.get("fingerprints", {})
+        return fingerprints
 
     @cached_property
     def findings(self) -> list[str]:
@@ -169,11 +174,6 @@ def _config_text(content: ReportContent) -> str:
     return clean(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=100)) if plain else ""
 
 
-def _fingerprints(content: ReportContent) -> list[tuple[str, str]]:
-    fingerprints = content.config.get("fingerprints", {})
-    return [(str(key), str(value)) for key, value in fingerprints.items()] if isinstance(fingerprints, Mapping) else []
-
-
 def _markdown(content: ReportContent) -> str:
     parts = [f"# {escape_markdown(content.title)}", ""]
     parts += ["## Summary", "", *(f"- {escape_markdown(line)}" for line in content.findings)]
@@ -188,7 +188,7 @@ def _markdown(content: ReportContent) -> str:
             parts += ["\n".join(to_markdown(table) for table in section.tables).rstrip()]
     if content.config:
         parts += ["", "## Configuration", ""]
-        parts += [f"- {escape_markdown(name)}: {escape_markdown(value)}" for name, value in _fingerprints(content)]
+        parts += [f"- {escape_markdown(name)}: {escape_markdown(value)}" for name, value in content.fingerprints.items()]
         # Indented rather than fenced: no line of the configuration can end the block.
         parts += ["", *("    " + line for line in _config_text(content).splitlines())]
     return "\n".join(parts) + "\n"
@@ -199,18 +199,11 @@ def _markdown(content: ReportContent) -> str:
 
 def _html(content: ReportContent) -> str:
     environment = page.environment(TEMPLATES)
-    environment.filters["is_bold"] = _is_bold
-    environment.filters["is_estimate"] = lambda cell: isinstance(cell, Estimate)
     return environment.get_template("report.html.j2").render(
         content=content,
         figures={chart.key: chart.figure for chart in content.charts},
         transcripts=transcripts(content.tally, content.cards, content.risks),
         config=_config_text(content),
-        fingerprints=_fingerprints(content),
         scripts=page.scripts(TEMPLATES / "browse.js", TEMPLATES / "charts.js"),
         style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
     )
-
-
-def _is_bold(table: Table, row: int, column: int) -> bool:
-    return (row, column) in table.bold

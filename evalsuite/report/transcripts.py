@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from core.records import Dialogue, RoleCard
+from core.records import RoleCard
 from core.rubrics import Rubric
 from core.tables import clean
 from evalsuite.checks.risk import load_lexicon
@@ -51,15 +51,16 @@ def transcripts(tally: Tally, cards: Mapping[str, RoleCard], risks: Risks) -> di
     for dialogue in dialogues:
         marks = sorted(verdicts.get(dialogue.id, []), key=lambda mark: (mark[0], mark[1], mark[6] or 0, mark[7]))
         risky = risks.get(dialogue.id, {})
-        opening = "" if risky else next((t.text for t in (*_seeker(dialogue), *dialogue.turns)), "")
+        first = min(dialogue.turns, key=lambda turn: turn.role != "seeker", default=None)  # the seeker's, if there is one
+        opening = first.text if first and not risky else ""
         names = [dialogue.id, dialogue.language, supporter_of(dialogue), dialogue.card_id or dialogue.profile_id or ""]
         ends = [dialogue.termination or "", dialogue.ended_by or "", dialogue.exchanges, dialogue.simulator or ""]
-        told = [
+        more = [
             clean(opening[:OPENING]),
             sum(mark[2] is None for mark in marks),
             sorted({name for about in risky.values() for name in about}),
         ]
-        rows.append([clean(n) for n in names] + ends + told + [_scores(marks, len(scorers), rubric)])
+        rows.append([clean(n) for n in names] + ends + more + [_scores(marks, len(scorers), rubric)])
         turns = [
             [int(turn.role == "supporter"), clean(turn.text), *_beside(list(risky.get(place, ())), turn.state)]
             for place, turn in enumerate(dialogue.turns)
@@ -89,10 +90,6 @@ def transcripts(tally: Tally, cards: Mapping[str, RoleCard], risks: Risks) -> di
             for key, d in rubric.dimensions.items()
         ],
     }
-
-
-def _seeker(dialogue: Dialogue) -> list[Any]:
-    return [turn for turn in dialogue.turns if turn.role == "seeker"]
 
 
 def _beside(risk: list[str], state: Mapping[str, Any] | None) -> list[Any]:

@@ -48,10 +48,10 @@ def method_table(judgements: Sequence[Judgement], rubric: Rubric, costs: Sequenc
         of_scorer[scorer_of(judgement).name, judgement.language].append(judgement)
     paid = {cost.judge: cost.each() for cost in costs}
     rows: list[tuple[Cell, ...]] = []
-    for (scorer, language), own in of_scorer.items():
-        read = sum(judgement.value is not None for judgement in own)
-        row: tuple[Cell, ...] = (scorer, language, len(own), 100 * read / len(own), _off_sum(own, rubric, language))
-        rows.append((*row, _spread(own), *paid.get(scorer, (None, None, None))))
+    for (scorer, language), verdicts in of_scorer.items():
+        read = 100 * sum(judgement.value is not None for judgement in verdicts) / len(verdicts)
+        figures = (len(verdicts), read, _off_sum(verdicts, rubric, language), _spread(verdicts))
+        rows.append((scorer, language, *figures, *paid.get(scorer, (None, None, None))))
     columns = ("scorer", "language", "verdicts", "read %", "sum off %", "spread of the rounds")
     paid_for = ("calls a dialogue", "prompt tokens a dialogue", "completion tokens a dialogue")
     return Table(
@@ -71,8 +71,8 @@ def method_table(judgements: Sequence[Judgement], rubric: Rubric, costs: Sequenc
 def _off_sum(judgements: Sequence[Judgement], rubric: Rubric, language: Language) -> float | None:
     """In per cent of the verdicts that have numbers; None where no verdict has any."""
     lines = [read_bands(j.raw, rubric, language)[j.dimension] for j in judgements if j.method == "bands"]
-    given = [line for line in lines if line is not None]
-    return 100 * sum(not line.sums_to_one for line in given) / len(given) if given else None
+    read = [line for line in lines if line is not None]
+    return 100 * sum(not line.sums_to_one for line in read) / len(read) if read else None
 
 
 def _spread(judgements: Sequence[Judgement]) -> Estimate:
@@ -91,8 +91,8 @@ def _mean(values: Mapping[str, Sequence[float]]) -> Estimate:
     """The mean of all numbers, with an interval over dialogues, which are drawn whole; n counts dialogues."""
     if not values:
         return Estimate(None, None, None, 0)
-    sums = np.array([[sum(own)] for own in values.values()], dtype=np.float64)
-    counts = np.array([[len(own)] for own in values.values()], dtype=np.float64)
+    sums = np.array([[sum(listed)] for listed in values.values()], dtype=np.float64)
+    counts = np.array([[len(listed)] for listed in values.values()], dtype=np.float64)
     low, high = interval(resampled_means(sums, counts)[:, 0]) if len(values) > 1 else (None, None)
     return Estimate(float(sums.sum() / counts.sum()), low, high, len(values))
 
@@ -101,18 +101,18 @@ def people_table(panel: Panel, people: Scores) -> Table:
     """Spearman's correlation of every scorer with people, scorers and languages × aspects. What a scorer has no score on at all
     is a dash and takes no dialogue from the others."""
     cells: dict[tuple[str, Language], dict[str, Estimate]] = defaultdict(dict)
-    aspects: dict[Aspect, None] = dict.fromkeys(aspect for own in panel.values() for aspect in own if aspect in people)
+    aspects: dict[Aspect, None] = dict.fromkeys(aspect for scores in panel.values() for aspect in scores if aspect in people)
     for aspect in aspects:
-        able = {scorer: own[aspect] for scorer, own in panel.items() if own.get(aspect)}
-        ids = sorted(set(people[aspect]).intersection(*able.values()))
-        for scorer, own in able.items():
-            cells[scorer, aspect.language][aspect.dimension] = correlated(own, people[aspect], ids)["spearman"]
+        scored = {scorer: scores[aspect] for scorer, scores in panel.items() if scores.get(aspect)}
+        ids = sorted(set(people[aspect]).intersection(*scored.values()))
+        for scorer, scores in scored.items():
+            cells[scorer, aspect.language][aspect.dimension] = correlated(scores, people[aspect], ids)["spearman"]
     names = list(dict.fromkeys(aspect.dimension for aspect in aspects))
     return Table(
         key="feel_methods_people",
         title="Methods against people (spearman)",
         columns=("scorer", "language", *names),
-        rows=tuple((*who, *(own.get(name) for name in names)) for who, own in cells.items()),
+        rows=tuple((*who, *(scores.get(name) for name in names)) for who, scores in cells.items()),
         notes=("From -1 to 1, [95 % bootstrap over dialogues], n = dialogues that people and all these scorers scored.",),
         section=FEEL,
     )

@@ -49,19 +49,19 @@ def human_ranks(preferences: Iterable[Preference], dialogues: Sequence[Dialogue]
 
     Raises `UserError` for an unknown dialogue, and for a pair on two topics or of one supporter.
     """
-    known = {dialogue.id: dialogue for dialogue in dialogues}
+    by_id = {dialogue.id: dialogue for dialogue in dialogues}
     tallies: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for each in preferences:
-        where = f"preference by {each.annotator} on {each.dialogue_a} and {each.dialogue_b}"
-        a, b = (pairing.unit(_known(known, id, where)) for id in (each.dialogue_a, each.dialogue_b))
+    for preference in preferences:
+        where = f"preference by {preference.annotator} on {preference.dialogue_a} and {preference.dialogue_b}"
+        a, b = (pairing.unit(_known(by_id, id, where)) for id in (preference.dialogue_a, preference.dialogue_b))
         if a.sample != b.sample:
             raise UserError(f"{where}: topics {a.sample!r} and {b.sample!r}; a pair is on one topic")
         if a.system == b.system:
             raise UserError(f"{where}: both are of supporter {a.system}")
-        won = {"a": 1, "b": -1, "tie": 0}[each.verdict]
+        won = {"a": 1, "b": -1, "tie": 0}[preference.verdict]
         tallies[a.sample][a.system] += won
         tallies[a.sample][b.system] -= won
-    return {topic: ranks_of(own) for topic, own in tallies.items()}
+    return {topic: ranks_of(tally) for topic, tally in tallies.items()}
 
 
 def metric_ranks(
@@ -72,7 +72,7 @@ def metric_ranks(
 
     Raises `UserError` for an unknown dialogue, and for a scorer with verdicts on several rubrics: their scales may differ.
     """
-    known = {dialogue.id: dialogue for dialogue in dialogues}
+    by_id = {dialogue.id: dialogue for dialogue in dialogues}
     values: dict[tuple[str, str], dict[str, dict[str, list[float]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list))
     )
@@ -83,21 +83,21 @@ def metric_ranks(
         if rubrics.setdefault(name, judgement.rubric) != judgement.rubric:
             raise UserError(f"{name}: verdicts on rubrics {rubrics[name]} and {judgement.rubric}: choose one with --rubric")
         if judgement.value is not None:
-            dialogue = _known(known, judgement.dialogue_id, f"judgement by {judgement.judge}")
+            dialogue = _known(by_id, judgement.dialogue_id, f"judgement by {judgement.judge}")
             unit = pairing.unit(dialogue, judgement.condition.get("supporter"))
             values[name, unit.sample][judgement.dimension][unit.system].append(judgement.value)
-    found: dict[str, Ranks] = {name: {} for name in rubrics}
+    ranks: dict[str, Ranks] = {name: {} for name in rubrics}
     for (name, topic), aspects in values.items():
-        means = {aspect: {system: exact_mean(own) for system, own in given.items()} for aspect, given in aspects.items()}
-        complete = sorted(set.intersection(*(set(given) for given in means.values())))
+        means = {aspect: {s: exact_mean(marks) for s, marks in by_system.items()} for aspect, by_system in aspects.items()}
+        complete = sorted(set.intersection(*(set(by_system) for by_system in means.values())))
         if combine == "ranks":  # a low rank is good, a high score is
             means = {
-                aspect: {s: -r for s, r in ranks_of({s: comparable(given[s]) for s in complete}).items()}
-                for aspect, given in means.items()
+                aspect: {s: -r for s, r in ranks_of({s: comparable(by_system[s]) for s in complete}).items()}
+                for aspect, by_system in means.items()
             }
-        totals = {s: comparable(exact_mean(given[s] for given in means.values())) for s in complete}
-        found[name][topic] = ranks_of(totals)
-    return found
+        totals = {s: comparable(exact_mean(by_system[s] for by_system in means.values())) for s in complete}
+        ranks[name][topic] = ranks_of(totals)
+    return ranks
 
 
 def _known(known: Mapping[str, Dialogue], id: str, where: str) -> Dialogue:
@@ -124,24 +124,24 @@ class Ranking:
 def compare_ranks(people: Ranks, metrics: Mapping[str, Ranks]) -> list[Ranking]:
     """Every scorer against people; what ranks nothing that they did has no figures. Raises `UserError` where none ranks
     anything."""
-    found = []
-    for scorer, own in metrics.items():
+    rankings = []
+    for scorer, ranks in metrics.items():
         rows, sizes = [], []
-        for topic in sorted(set(people) & set(own)):
-            shared = sorted(set(people[topic]) & set(own[topic]))
+        for topic in sorted(set(people) & set(ranks)):
+            shared = sorted(set(people[topic]) & set(ranks[topic]))
             if len(shared) > 1:
                 # Ranked anew among the supporters that both have.
-                sides = [ranks_of({name: -side[topic][name] for name in shared}) for side in (people, own)]
+                sides = [ranks_of({name: -side[topic][name] for name in shared}) for side in (people, ranks)]
                 rows.append(topic_figures(*([side[name] for name in shared] for side in sides)))
                 sizes.append(len(shared))
         if rows:
-            given = [[np.nan if row[name] is None else row[name] for name in FIGURES] for row in rows]
-            found.append(Ranking(scorer, _averaged(np.array(given, dtype=np.float64)), len(rows), (min(sizes), max(sizes))))
+            figures = np.array([[row[name] for name in FIGURES] for row in rows], dtype=np.float64)  # None becomes NaN
+            rankings.append(Ranking(scorer, _averaged(figures), len(rows), (min(sizes), max(sizes))))
         else:
-            found.append(Ranking(scorer, dict.fromkeys(FIGURES, Estimate(None, None, None, 0)), 0, (0, 0)))
-    if not any(each.topics for each in found):
+            rankings.append(Ranking(scorer, dict.fromkeys(FIGURES, Estimate(None, None, None, 0)), 0, (0, 0)))
+    if not any(ranking.topics for ranking in rankings):
         raise UserError("no topic has two supporters that both a scorer and people ranked")
-    return found
+    return rankings
 
 
 def topic_figures(people: Sequence[float], metric: Sequence[float]) -> dict[str, float | None]:
@@ -159,16 +159,16 @@ def topic_figures(people: Sequence[float], metric: Sequence[float]) -> dict[str,
 def _averaged(values: np.ndarray[Any, np.dtype[np.float64]]) -> dict[str, Estimate]:
     defined = ~np.isnan(values)
     draws = resampled_means(np.where(defined, values, 0.0), defined.astype(np.float64))
-    found = {}
+    figures = {}
     for column, name in enumerate(FIGURES):
         n = int(defined[:, column].sum())
         mean = float(values[defined[:, column], column].mean()) if n else None
         low, high = interval(draws[:, column]) if n > 1 else (None, None)
-        found[name] = Estimate(mean, low, high, n)
-    return found
+        figures[name] = Estimate(mean, low, high, n)
+    return figures
 
 
-def ranking_table(found: Sequence[Ranking], combine: Combine) -> Table:
+def ranking_table(rankings: Sequence[Ranking], combine: Combine) -> Table:
     """Table 3 (and, with the ensembles that lack a judge, table 4) of FEEL."""
     rule = "the mean of its aspects" if combine == "mean" else "the mean of its ranks on the aspects"
     return Table(
@@ -177,7 +177,7 @@ def ranking_table(found: Sequence[Ranking], combine: Combine) -> Table:
         columns=("scorer", "Spear.", "Kend.", "RMSE", "MAE", "topics", "supporters"),
         rows=tuple(
             (e.scorer, *(e.figures[name] for name in FIGURES), e.topics, "–".join(map(str, dict.fromkeys(e.supporters))))
-            for e in found
+            for e in rankings
         ),
         notes=(
             "Within each topic, then averaged; [95 % percentile bootstrap over topics], n = topics in which it is defined. "

@@ -94,22 +94,22 @@ def span_of(dialogue: Dialogue) -> Span | None:
 
 def curves(dialogues: Sequence[Dialogue]) -> list[Curve]:
     """A curve for every language and supporter (English first) that has a dialogue with a known outcome."""
-    found = []
+    result = []
     for language, supporters in _spans(dialogues).items():
         for supporter, spans in supporters.items():
             watched = [span for span in spans if span is not None]
             if watched:
                 steps = _steps(watched)
                 median = next((step.round for step in steps if step.survival <= 0.5), None)
-                found.append(Curve(language, supporter, len(watched), len(spans) - len(watched), median, steps))
-    return found
+                result.append(Curve(language, supporter, len(watched), len(spans) - len(watched), median, steps))
+    return result
 
 
 def _spans(dialogues: Iterable[Dialogue]) -> dict[Language, dict[str, list[Span | None]]]:
-    found: dict[Language, dict[str, list[Span | None]]] = {}
+    spans: dict[Language, dict[str, list[Span | None]]] = {}
     for dialogue in dialogues:
-        found.setdefault(dialogue.language, defaultdict(list))[supporter_of(dialogue)].append(span_of(dialogue))
-    return {language: dict(sorted(found[language].items())) for language in languages_of(dialogues)}
+        spans.setdefault(dialogue.language, defaultdict(list))[supporter_of(dialogue)].append(span_of(dialogue))
+    return {language: dict(sorted(spans[language].items())) for language in languages_of(dialogues)}
 
 
 def _steps(spans: Sequence[Span]) -> list[Step]:
@@ -147,61 +147,60 @@ def _band(survival: float, error: float) -> tuple[float | None, float | None]:
 
 def log_ranks(dialogues: Sequence[Dialogue]) -> list[LogRank]:
     """For every language with several supporters: all of them at once, then (where they are more than two) every pair."""
-    found = []
+    tests = []
     for language, supporters in _spans(dialogues).items():
         watched = {name: [span for span in spans if span is not None] for name, spans in supporters.items()}
         names = [name for name, spans in watched.items() if spans]
         if len(names) < 2:
             continue
-        found.append(_log_rank(language, {name: watched[name] for name in names}))
+        tests.append(_log_rank(language, {name: watched[name] for name in names}))
         pairs = [_log_rank(language, {name: watched[name] for name in two}) for two in combinations(names, 2)]
         if len(names) > 2:
             corrected = paired.holm(np.array([np.nan if pair.p is None else pair.p for pair in pairs]))
-            found += [
+            tests += [
                 LogRank(**asdict(pair) | {"holm": None if np.isnan(p) else float(p)})
                 for pair, p in zip(pairs, corrected, strict=True)
             ]
-    return found
+    return tests
 
 
 def _log_rank(language: Language, groups: dict[str, list[Span]]) -> LogRank:
     names, df = tuple(groups), len(groups) - 1
     if not _comparable(list(groups.values())):
-        anyone = any(span.left for own in groups.values() for span in own)
+        anyone = any(span.left for spans in groups.values() for span in spans)
         reason = "no round in which some seekers left and others stayed has them all" if anyone else "no seeker left"
         return LogRank(language, names, None, df, None, None, reason)
     from scipy import stats
     from statsmodels.duration.survfunc import survdiff
 
-    rows = [(span.rounds, int(span.left), place) for place, own in enumerate(groups.values()) for span in own]
+    rows = [(span.rounds, int(span.left), place) for place, spans in enumerate(groups.values()) for span in spans]
     statistic = float(survdiff(*(np.array(column) for column in zip(*rows, strict=True)))[0])
     return LogRank(language, names, statistic, df, float(stats.chi2.sf(statistic, df)), None, None)
 
 
 def _comparable(groups: Sequence[Sequence[Span]]) -> bool:
     """Whether the test's variances have an inverse: rounds in which some seekers left and others stayed link all groups."""
-    linked = [{place} for place in range(len(groups))]
-    for at in {span.rounds for own in groups for span in own if span.left}:
-        risk = [sum(span.rounds >= at for span in own) for own in groups]
-        leavers = sum(span == Span(at, True) for own in groups for span in own)
-        if leavers < sum(risk):
-            together = {place for place, count in enumerate(risk) if count}
-            touched = [own for own in linked if own & together]
-            linked = [own for own in linked if not own & together] + [set().union(*touched)]
-    return len(linked) == 1
+    from scipy.sparse.csgraph import connected_components
+
+    linked = np.zeros((len(groups), len(groups)))
+    for at in {span.rounds for spans in groups for span in spans if span.left}:
+        risk = np.array([sum(span.rounds >= at for span in spans) for spans in groups])
+        if sum(span == Span(at, True) for spans in groups for span in spans) < risk.sum():
+            linked += np.outer(risk, risk)
+    return bool(connected_components(linked)[0] == 1)
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------------
 
 
-def tables(found: Sequence[Curve], tests: Sequence[LogRank]) -> list[Table]:
+def tables(curves: Sequence[Curve], tests: Sequence[LogRank]) -> list[Table]:
     """One table of curves a language (rounds as columns), and the tests of all languages. Shares are in per cent."""
     result = []
-    for language in dict.fromkeys(curve.language for curve in found):
-        own = [curve for curve in found if curve.language == language]
-        horizon = max(curve.steps[-1].round for curve in own)
+    for language in dict.fromkeys(curve.language for curve in curves):
+        of_language = [curve for curve in curves if curve.language == language]
+        horizon = max(curve.steps[-1].round for curve in of_language)
         rows: list[tuple[Cell, ...]] = []
-        for curve in own:
+        for curve in of_language:
             cells: list[Cell] = [estimate_of(step) for step in curve.steps]
             cells += [None] * (horizon - len(cells))
             rows.append((curve.supporter, curve.dialogues, curve.median, *cells))
@@ -217,7 +216,7 @@ def tables(found: Sequence[Curve], tests: Sequence[LogRank]) -> list[Table]:
                     "Median: the first round after which at most half go on.",
                     *(
                         f"{curve.supporter}: left out {curve.left_out} that stopped before any round was over."
-                        for curve in own
+                        for curve in of_language
                         if curve.left_out
                     ),
                 ),
@@ -247,6 +246,6 @@ def _test_table(tests: Sequence[LogRank]) -> list[Table]:
     return [Table("log-rank", "Do seekers leave at the same rate?", columns, tuple(rows), notes, SURVIVAL)] if rows else []
 
 
-def as_json(found: Sequence[Curve], tests: Sequence[LogRank]) -> dict[str, Any]:
+def as_json(curves: Sequence[Curve], tests: Sequence[LogRank]) -> dict[str, Any]:
     """Curves and tests as plain figures; survival from 0 to 1."""
-    return {"curves": [asdict(curve) for curve in found], "log_rank": {"test": TEST, "tests": [asdict(test) for test in tests]}}
+    return {"curves": list(map(asdict, curves)), "log_rank": {"test": TEST, "tests": list(map(asdict, tests))}}

@@ -18,11 +18,10 @@ from core.errors import UserError
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
 from core.statistics.bootstrap import Floats
-from core.statistics.means import exact_mean
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics import paired
-from evalsuite.statistics.leaderboard import card_of
-from evalsuite.statistics.summary import AVERAGE, Scorer, Value, checked, dimension_label, languages_of, scorer_of, supporter_of
+from evalsuite.statistics.leaderboard import card_of, contestants_of
+from evalsuite.statistics.summary import AVERAGE, Scorer, Value, checked, dimension_label, languages_of, supporter_of
 
 TRENDS = "Scores by round"  # heading of the report
 
@@ -74,40 +73,34 @@ def trends(
     Repeats, and several turns of a round, are averaged first. Raises `UserError` as `round_of` and `summary.checked` do, and
     for a judgement of a dialogue that is not among `dialogues`.
     """
-    known = {dialogue.id: dialogue for dialogue in dialogues}
-    columns = {name: place for place, name in enumerate(rubric.dimensions)}
-    scales = list(rubric.scales.values())
-    given: dict[tuple[Language, Scorer, str], dict[str, dict[tuple[int, int], list[float]]]] = {}
+    by_id = {dialogue.id: dialogue for dialogue in dialogues}
+    rounds: dict[int, list[Judgement]] = defaultdict(list)
     for judgement in checked([each for each in judgements if each.turn is not None], rubric):
-        where = f"judgement by {judgement.judge}"
-        dialogue = known.get(judgement.dialogue_id)
-        if dialogue is None:
-            raise UserError(f"{where}: dialogue_id: no dialogue {judgement.dialogue_id!r} in this run")
-        assert judgement.turn is not None
+        dialogue = by_id.get(judgement.dialogue_id)
         try:
-            number = round_of(dialogue, judgement.turn)
+            number = round_of(dialogue, judgement.turn or 0) if dialogue else 1  # an unknown dialogue is refused below
         except UserError as error:
-            raise UserError(f"{where}: {error}") from None
-        own = given.setdefault((dialogue.language, scorer_of(judgement), supporter_of(dialogue)), {})
-        places = own.setdefault(dialogue.id, defaultdict(list))
-        figure = judgement.value if value == "value" else judgement.expected
-        if judgement.value is not None and figure is not None:
-            places[number - 1, columns[judgement.dimension]].append(figure)
-    found = []
-    languages = languages_of(dialogues)
-    for language, scorer, supporter in sorted(given, key=lambda who: (languages.index(who[0]), *who[1:])):
-        rivals = [d for d in dialogues if (d.language, supporter_of(d)) == (language, supporter)]
+            raise UserError(f"judgement by {judgement.judge}: {error}") from None
+        rounds[number].append(judgement)
+    # Every dialogue stands for itself: slopes are within dialogues.
+    cards: dict[tuple[Language, Scorer, str], dict[int, dict[str, Floats]]] = defaultdict(dict)
+    for number, verdicts in rounds.items():
+        for one in contestants_of(dialogues, verdicts, rubric, value, card_of=lambda dialogue: dialogue.id):
+            cards[one.language, one.scorer, one.supporter][number] = one.cards
+    result, languages, names = [], languages_of(dialogues), [*rubric.dimensions, AVERAGE]
+    for language, scorer, supporter in sorted(cards, key=lambda who: (languages.index(who[0]), *who[1:])):
+        by_round = cards[language, scorer, supporter]
+        rivals = [dialogue for dialogue in dialogues if (dialogue.language, supporter_of(dialogue)) == (language, supporter)]
         reached = [sum(turn.role == "supporter" for turn in dialogue.turns) for dialogue in rivals]
-        verdicts = given[language, scorer, supporter]
-        scores = np.full((len(verdicts), max(reached), len(columns)), np.nan)
-        for row, (_, places) in enumerate(sorted(verdicts.items())):
-            for (number, column), figures in places.items():
-                scores[row, number, column] = (exact_mean(figures) - scales[column].min) * 100 / scales[column].span
-        cards = [card_of(known[id]) for id in sorted(verdicts)]
-        names = [*columns, AVERAGE]
-        points = _points(scores, cards, names, reached)
-        found.append(Trend(language, scorer, supporter, points, _slopes(scores, cards, names)))
-    return found
+        rows = {id: row for row, id in enumerate(sorted({id for of_round in by_round.values() for id in of_round}))}
+        scores = np.full((len(rows), max(reached), len(rubric.dimensions)), np.nan)
+        for number, of_round in by_round.items():
+            for id, (sums, counts) in of_round.items():
+                scores[rows[id], number - 1] = np.where(counts > 0, sums, np.nan)
+        on_cards = [card_of(by_id[id]) for id in rows]
+        points = _points(scores, on_cards, names, reached)
+        result.append(Trend(language, scorer, supporter, points, _slopes(scores, on_cards, names)))
+    return result
 
 
 def _by_card(values: Floats, cards: Sequence[str]) -> tuple[Floats, Floats]:
@@ -132,32 +125,32 @@ def _points(scores: Floats, cards: Sequence[str], names: Sequence[str], reached:
 
 def _slopes(scores: Floats, cards: Sequence[str], names: Sequence[str]) -> dict[str, paired.Difference]:
     """Slopes are contestants that compete with no slope at all."""
-    given = ~np.isnan(scores)
-    counts = given.sum(axis=1)
-    at = np.where(given, np.arange(scores.shape[1])[None, :, None], 0.0)
-    centred = np.where(given, at - (at.sum(axis=1) / np.maximum(counts, 1))[:, None], 0.0)
+    scored = ~np.isnan(scores)
+    counts = scored.sum(axis=1)
+    at = np.where(scored, np.arange(scores.shape[1])[None, :, None], 0.0)
+    centred = np.where(scored, at - (at.sum(axis=1) / np.maximum(counts, 1))[:, None], 0.0)
     squares = (centred**2).sum(axis=1)
-    own = np.full(squares.shape, np.nan)
-    np.divide((centred * np.where(given, scores, 0.0)).sum(axis=1), squares, out=own, where=squares > 0)
-    sums, counts = _by_card(np.stack([own, np.where(np.isnan(own), np.nan, 0.0)], axis=1), cards)
-    found = paired.differences(sums, counts, [(0, 1)])
-    return dict(zip(names, found, strict=True))
+    slopes = np.full(squares.shape, np.nan)
+    np.divide((centred * np.where(scored, scores, 0.0)).sum(axis=1), squares, out=slopes, where=squares > 0)
+    sums, counts = _by_card(np.stack([slopes, np.where(np.isnan(slopes), np.nan, 0.0)], axis=1), cards)
+    differences = paired.differences(sums, counts, [(0, 1)])
+    return dict(zip(names, differences, strict=True))
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------------
 
 
-def tables(found: Sequence[Trend], rubric: Rubric) -> list[Table]:
+def tables(trends: Sequence[Trend], rubric: Rubric) -> list[Table]:
     """One table of means a language (a row a supporter and dimension, rounds as columns), and one of slopes."""
     result = []
-    for language in dict.fromkeys(each.language for each in found):
-        own = [each for each in found if each.language == language]
-        several = len({each.scorer for each in own}) > 1
+    for language in dict.fromkeys(each.language for each in trends):
+        of_language = [each for each in trends if each.language == language]
+        several = len({each.scorer for each in of_language}) > 1
         heads = ("supporter", *["judged by"] * several, "dimension")
-        horizon = max(point.round for each in own for point in each.points)
+        horizon = max(point.round for each in of_language for point in each.points)
         means: list[tuple[Cell, ...]] = []
         slopes: list[tuple[Cell, ...]] = []
-        for each in own:
+        for each in of_language:
             for name, slope in each.slopes.items():
                 names = (each.supporter, *[each.scorer.name] * several, dimension_label(rubric, name))
                 cells: list[Cell] = [point.estimate for point in each.points if point.dimension == name]
@@ -191,10 +184,10 @@ def tables(found: Sequence[Trend], rubric: Rubric) -> list[Table]:
     return result
 
 
-def as_json(found: Sequence[Trend]) -> list[dict[str, Any]]:
+def as_json(trends: Sequence[Trend]) -> list[dict[str, Any]]:
     """Trends as plain figures."""
     rows = []
-    for each in found:
+    for each in trends:
         slopes = {
             name: asdict(slope.estimate) | {"p": slope.p, "p_corrected": slope.holm, "holds": slope.holds}
             for name, slope in each.slopes.items()
