@@ -40,7 +40,7 @@ def imports(name: str) -> set[str]:
             imported |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             members = {f"{node.module}.{alias.name}" for alias in node.names}
-            imported |= members & FILES.keys() or {node.module}
+            imported |= {member if member in FILES else node.module for member in members}
     return (imported & FILES.keys()) - {name}
 
 
