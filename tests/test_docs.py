@@ -247,7 +247,9 @@ def test_the_framework_shown_is_the_one_that_a_test_runs() -> None:
     architecture = (ROOT / "docs/architecture.md").read_text()
     (shown,) = blocks(architecture, "python")
     module = (ROOT / "tests/evalsuite/example_framework.py").read_text()
-    assert module.endswith(shown) and not module.removesuffix(shown).strip().strip('"').count('"""'), "all but its docstring"
+    assert module.endswith(shown) and not module.removesuffix(shown).strip().strip('"').count('"""'), (
+        "docs/architecture.md shows the module without its docstring"
+    )
 
 
 def test_score_files_shown_are_read(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def probe(runner: Runner, dialogues: Sequence[Dialogue], injections: Sequence[In
     run, resolved = runner.run, runner.resolved.judging_whole()
     for dialogue in dialogues:
         resolved.shown.profile(dialogue)
-        if resolved.lacking(dialogue):
+        if resolved.completing([dialogue]):
             raise UserError(
                 f"dialogue {dialogue.id}: its seeker has no thoughts to judge by: `esc-eval score` simulates them and writes "
                 "them into its dialogues.jsonl, or judge by the profile (`emoharbor: {judging: profile}`)"

@@ -77,10 +77,10 @@ def score(
     resolved = options.resolved()
     _check_wandb(wandb, resolved.shard)
     _check_all(resolved, simulate=False, score=True)
-    given = dialogues or Path(resolved.config.out) / "dialogues.jsonl"
-    read_dialogues([given])  # a bad file is refused before the run folder is touched
+    path = dialogues or Path(resolved.config.out) / "dialogues.jsonl"
+    read_dialogues([path])  # a bad file is refused before the run folder is touched
     with _opened(resolved, options.retry) as runner:
-        outcomes = [pipeline.score(runner, given)]
+        outcomes = [pipeline.score(runner, path)]
         if resolved.config.gold is not None and not outcomes[0].ended_early:
             outcomes.append(pipeline.score_gold(runner))
         if wandb:
@@ -145,13 +145,13 @@ def _finish(*outcomes: Outcome) -> None:
     """Say how many verdicts have no value, and why, and how many replies were cut off. Exit code 1 when something is missing
     because a server failed; running again asks only for what is missing."""
     for outcome, file in zip(outcomes, ("judgements.jsonl", "gold_judgements.jsonl"), strict=False):
-        own = outcome.judgements
-        unread = Counter(str(j.condition.get("failure", "unreadable")) for j in own if j.value is None and not j.lost)
+        judgements = outcome.judgements
+        unread = Counter(str(j.condition.get("failure", "unreadable")) for j in judgements if j.value is None and not j.lost)
         if unread:
             reasons = ", ".join(f"{count} {reason}" for reason, count in unread.most_common())
-            _say(f"{unread.total()} of {len(own)} verdicts have no value (null in {file}): {reasons}")
-    if told := cut_off([outcome.usage for outcome in outcomes]):
-        _say(told)
+            _say(f"{unread.total()} of {len(judgements)} verdicts have no value (null in {file}): {reasons}")
+    if sentence := cut_off([outcome.usage for outcome in outcomes]):
+        _say(sentence)
     lost = {dialogue.id for outcome in outcomes for dialogue in outcome.dialogues if dialogue.lost}
     unscored = {judgement.dialogue_id for outcome in outcomes for judgement in outcome.judgements if judgement.lost} - lost
     if lost or unscored:

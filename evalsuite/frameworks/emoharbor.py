@@ -13,7 +13,7 @@ without a Thinker is the ablation "One Agent" (section 4.1.1).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -34,7 +34,7 @@ from evalsuite.runs.framework import ScoredRun
 from evalsuite.runs.identity import hashed, identity
 from evalsuite.runs.resolved import Agent, Resolved
 from evalsuite.runs.run_config import Judged, Simulated
-from evalsuite.statistics import dialogue_costs, discrimination, discrimination_tables
+from evalsuite.statistics import dialogue_costs, discrimination
 from evalsuite.statistics.summary import supporter_of
 from serve.client import ChatClient
 from serve.failures import Unanswered
@@ -98,7 +98,9 @@ class EmoHarborConfig(EvalConfig):
     def _fits(self) -> EmoHarborConfig:
         """Refuse what does not go together."""
         section = self.emoharbor
-        fixed = [agent for agent, own in section.sampling.items() if own.temperature not in (None, TEMPERATURES[agent])]
+        fixed = [
+            agent for agent, sampling in section.sampling.items() if sampling.temperature not in (None, TEMPERATURES[agent])
+        ]
         if self.gold is not None and self.gold.scores is None:
             raise ValueError("gold: the bundled sets have ESC-Eval's dimensions; name gold.dialogues and gold.scores")
         if self.method != "json" and (unused := sorted(section.model_fields_set & {"judging", "per_turn"})):
@@ -251,13 +253,9 @@ class EmoHarbor(Resolved):
             triples=self.section.triples,
         )
 
-    def lacking(self, dialogue: Dialogue) -> bool:
-        """Whether the judge is to be shown states that the dialogue has not got."""
-        return self.shown.strategy == "states" and bool(unthought(dialogue))
-
-    @property
-    def completing(self) -> list[ModelSpec]:
-        return [self.thinker] if self.thinker else []
+    def completing(self, dialogues: Iterable[Dialogue]) -> list[ModelSpec]:
+        """The Thinker, where the judge is to be shown states that a dialogue has not got."""
+        return [self.thinker] if self.thinker and self.shown.strategy == "states" and any(map(unthought, dialogues)) else []
 
     async def completed(self, client: ChatClient, dialogue: Dialogue) -> Dialogue:
         """A given dialogue with the states that its seeker has not got: the Thinker reads it turn by turn (section 4.1.2).
@@ -266,7 +264,7 @@ class EmoHarbor(Resolved):
         dialogue) leaves its turn without one; where the Thinker does not answer, the dialogue cannot be judged now. Raises
         `UserError` when the dialogue's profile is not among the run's.
         """
-        if not self.lacking(dialogue):
+        if not self.completing([dialogue]):
             return dialogue
         self.shown.profile(dialogue)
         profile = next(profile for profile in self.known_profiles if profile.id == dialogue.profile_id)
@@ -292,7 +290,7 @@ class EmoHarbor(Resolved):
         """How far supporters are told apart (table 2), and what a dialogue costs (table 4)."""
         tally = run.tally
         if tally.contestants and len({supporter_of(dialogue) for dialogue in tally.dialogues}) > 1:
-            yield from discrimination_tables.run_tables(discrimination.of_run(tally.contestants, tally.rubric), tally.rubric)
+            yield from discrimination.run_tables(discrimination.of_run(tally.contestants, tally.rubric), tally.rubric)
         if costs := dialogue_costs.dialogue_costs(tally.dialogues, run.usage, run.timing):
             yield dialogue_costs.table(costs)
 
@@ -301,8 +299,8 @@ class EmoHarbor(Resolved):
         """What supporters were told, who played the seeker and what the judge was shown."""
         simulated, scored = run.config.stage("simulate", _Simulated), run.config.stage("score", _Judged)
         if simulated and simulated.seeker and super().wrote(run):
-            told = "who the seeker is, and to keep to 28 words on average and 97 at most (paper)"
-            yield "Supporters told", told if simulated.mode == "paper" else "neither who the seeker is nor a length (native)"
+            paper = "who the seeker is, and to keep to 28 words on average and 97 at most (paper)"
+            yield "Supporters told", paper if simulated.mode == "paper" else "neither who the seeker is nor a length (native)"
             thinker = simulated.thinker.name if simulated.thinker else "nobody"
             yield "Seeker", f"{simulated.simulator.replace('_', ' ')}: {thinker} thinks, {simulated.seeker.name} talks"
         if scored and scored.judging:

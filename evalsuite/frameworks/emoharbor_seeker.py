@@ -59,12 +59,12 @@ def _bare(text: str) -> str:
 def triple(text: str, language: Language) -> dict[str, str | None]:
     """Appraisal, emotion and goal (equation 2) from three labelled lines; null for a part that has no line of its own, has two
     of them, or is said to be absent."""
-    found: dict[str, str | None] = {}
+    parts: dict[str, str | None] = {}
     for part, label in _LABELS[language].items():
         lines = re.findall(rf"^[ \t*\-]*{label}[ \t*]*[:：](.*)$", text, re.M | re.I)
         said = lines[0].strip(" \t*").strip() if len(lines) == 1 else ""
-        found[part] = None if said.rstrip(".。").casefold() in _NOTHING else said
-    return found
+        parts[part] = None if said.rstrip(".。").casefold() in _NOTHING else said
+    return parts
 
 
 @dataclass(frozen=True)

@@ -82,8 +82,8 @@ class FeelConfig(BaseModel):
 
     @model_validator(mode="after")
     def _once(self) -> FeelConfig:
-        for name, given in (("judges", self.judges), ("methods", self.methods), ("languages", self.languages)):
-            if len(set(given)) < len(given):
+        for name, values in (("judges", self.judges), ("methods", self.methods), ("languages", self.languages)):
+            if len(set(values)) < len(values):
                 raise ValueError(f"{name}: one is given twice{'; rounds ask a judge again' if name == 'judges' else ''}")
         return self
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from core.grouping import group_by
 from core.judge_prompts import transcript
 from core.prompts import PromptPack
-from core.records import Dialogue, Language, Message, RoleCard
+from core.records import Dialogue, Message, RoleCard
 from core.statistics.accuracy import share
 from core.tables import Cell, Estimate, Table
 from evalsuite.role_play.rules import CHECKS, EARLY, EVERYTHING, REPEATED, Finding, lines_of, told_at_once
@@ -95,19 +96,17 @@ def _yes(reply: Reply | Unanswered) -> bool | None:
 def audit_tables(audited: Sequence[Audited], examples: int = 3) -> list[Table]:
     """Per seeker, supporter and language the share of dialogues with a finding, by check, and up to `examples` of each check
     and seeker (the first ones, in the order of the ids)."""
-    groups: dict[tuple[str, str, Language], list[Audited]] = defaultdict(list)
-    for one in audited:
-        groups[seeker_of(one.dialogue), supporter_of(one.dialogue), one.dialogue.language].append(one)
+    groups = group_by(audited, lambda one: (seeker_of(one.dialogue), supporter_of(one.dialogue), one.dialogue.language))
     labels = {name: label for name, (label, _) in CHECKS.items()}
     if any(JUDGED in one.findings for one in audited):
         labels[JUDGED] = _JUDGED_LABEL
     rows: list[tuple[Cell, ...]] = []
-    for (seeker, supporter, language), own in sorted(groups.items()):
+    for (seeker, supporter, language), members in sorted(groups.items()):
         cells = []
         for name in labels:
-            applied = [one.findings[name] for one in own if one.findings.get(name) is not None]
-            cells.append(share(sum(bool(found) for found in applied), len(applied)))
-        rows.append((seeker, supporter, language, *cells, _told(own)))
+            applied = [one.findings[name] for one in members if one.findings.get(name) is not None]
+            cells.append(share(sum(bool(findings) for findings in applied), len(applied)))
+        rows.append((seeker, supporter, language, *cells, _told(members)))
     return [
         Table(
             key="simulator_audit",
@@ -121,12 +120,12 @@ def audit_tables(audited: Sequence[Audited], examples: int = 3) -> list[Table]:
     ]
 
 
-def _told(own: Sequence[Audited]) -> Estimate:
-    told = [one for one in own if one.told is not None]
-    if not told:
+def _told(members: Sequence[Audited]) -> Estimate:
+    measured = [one for one in members if one.told is not None]
+    if not measured:
         return Estimate(None, None, None, 0)
-    shares = np.array([[one.told] for one in told], dtype=np.float64)
-    return over_cards(100 * shares, [one.dialogue for one in told])[0]
+    shares = np.array([[one.told] for one in measured], dtype=np.float64)
+    return over_cards(100 * shares, [one.dialogue for one in measured])[0]
 
 
 def _examples(audited: Sequence[Audited], labels: Mapping[str, str], count: int) -> Table:

@@ -76,8 +76,8 @@ def pairs_of(seekers: Field) -> tuple[list[Pair], Counter[str]]:
             by_card[seekers.cards[dialogue.id].id].append(dialogue)
     pairs = [
         Pair(a, b)
-        for own in by_card.values()
-        for a, b in combinations(own, 2)
+        for dialogues in by_card.values()
+        for a, b in combinations(dialogues, 2)
         if seeker_of(a) != seeker_of(b) and a.language == b.language and _alike(a, b)
     ]
     if not pairs:
@@ -101,8 +101,8 @@ def shown(pair: Pair, mode: Mode) -> tuple[str, str]:
         turns.append(dialogue.turns[first:])
     length = min(map(len, turns)) if mode == "native" else None
     a, b = (
-        transcript(dialogue.model_copy(update={"turns": own[:length]}))
-        for dialogue, own in zip((pair.a, pair.b), turns, strict=True)
+        transcript(dialogue.model_copy(update={"turns": spoken[:length]}))
+        for dialogue, spoken in zip((pair.a, pair.b), turns, strict=True)
     )
     return a, b
 

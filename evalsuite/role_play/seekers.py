@@ -71,15 +71,15 @@ def read_field(
     seekers have first. Raises `UserError` for a name given twice, a simulated dialogue whose card is not there, two cards made
     from one dialogue, a seeker without any dialogue, and a folder that holds only a part of a run.
     """
-    given = [card for path in card_files for card in load_cards(path)]
-    found, names = Field(), []
+    shared_cards = [card for path in card_files for card in load_cards(path)]
+    compared, names = Field(), []
     for place in places:
         name, parted, where = place.partition("=")
         if not parted or not where or not _NAME.fullmatch(name):
             raise UserError(f"--seeker {place!r}: expected NAME=RUN_FOLDER or NAME=FILE.jsonl; no colon or slash in NAME")
         names.append(name)
         folder = Path(where)
-        cards = Cards(given)
+        cards = Cards(shared_cards)
         if folder.is_dir():
             shards.whole(folder, needed=False)
             if (folder / "cards.jsonl").exists():
@@ -87,11 +87,11 @@ def read_field(
             dialogues = read_dialogues([folder / "dialogues.jsonl"])
         else:
             dialogues = given_dialogues(folder)
-        _place(found, name, where, [d for d in dialogues if d.language in languages], cards)
+        _place(compared, name, where, [d for d in dialogues if d.language in languages], cards)
     check_unique("--seeker", names, "seeker names")
     if limit is not None:
-        _limit(found, limit)
-    return found
+        _limit(compared, limit)
+    return compared
 
 
 class Cards:
@@ -138,31 +138,31 @@ def given_dialogues(path: Path) -> list[Dialogue]:
     return dialogues
 
 
-def _place(found: Field, name: str, where: str, dialogues: Sequence[Dialogue], cards: Cards) -> None:
-    before = len(found.dialogues)
+def _place(compared: Field, name: str, where: str, dialogues: Sequence[Dialogue], cards: Cards) -> None:
+    before = len(compared.dialogues)
     for dialogue in dialogues:
         card = cards.of(dialogue, where)
         if card is None:
-            found.unplaced[name] += 1
+            compared.unplaced[name] += 1
             continue
         ours = dialogue.model_copy(update={"id": f"{name}:{dialogue.id}", "simulator": name, "card_id": card.id})
-        found.dialogues.append(ours)
-        found.cards[ours.id] = card
-    if len(found.dialogues) == before:
+        compared.dialogues.append(ours)
+        compared.cards[ours.id] = card
+    if len(compared.dialogues) == before:
         what = "none of its dialogues belongs to a role card given" if dialogues else "no dialogue in the languages asked for"
         raise UserError(f"seeker {name} ({where}): {what}")
 
 
-def _limit(found: Field, limit: int) -> None:
+def _limit(compared: Field, limit: int) -> None:
     seekers: dict[tuple[Language, str], set[str]] = defaultdict(set)  # in order of first appearance
-    for dialogue in found.dialogues:
-        seekers[dialogue.language, found.cards[dialogue.id].id].add(seeker_of(dialogue))
+    for dialogue in compared.dialogues:
+        seekers[dialogue.language, compared.cards[dialogue.id].id].add(seeker_of(dialogue))
     kept: set[tuple[Language, str]] = set()
     for language in {language for language, _ in seekers}:
-        own = sorted((key for key in seekers if key[0] == language), key=lambda key: -len(seekers[key]))  # stable
-        kept |= set(own[:limit])
-    found.dialogues = [d for d in found.dialogues if (d.language, found.cards[d.id].id) in kept]
-    found.cards = {dialogue.id: found.cards[dialogue.id] for dialogue in found.dialogues}
+        keys = sorted((key for key in seekers if key[0] == language), key=lambda key: -len(seekers[key]))  # stable
+        kept |= set(keys[:limit])
+    compared.dialogues = [d for d in compared.dialogues if (d.language, compared.cards[d.id].id) in kept]
+    compared.cards = {dialogue.id: compared.cards[dialogue.id] for dialogue in compared.dialogues}
 
 
 def claim(run: Run, stage: str, settings: Mapping[str, Any], seekers: Field) -> None:
@@ -208,10 +208,10 @@ def _ratings(judgements: Sequence[Judgement], scores: Sequence[HumanScore], rubr
     for judgement in checked(judgements, rubric):
         scorer = scorer_of(judgement).name
         yield _Rating(scorer, judgement.dialogue_id, judgement.dimension, judgement.value, judgement.lost)
-    own = [score for score in scores if score.rubric == rubric.name]
-    count = len({score.annotator for score in own})
+    human = [score for score in scores if score.rubric == rubric.name]
+    count = len({score.annotator for score in human})
     people = f"people ({count} {'annotator' if count == 1 else 'annotators'})"
-    for score in own:
+    for score in human:
         where = f"score of dialogue {score.dialogue_id} by {score.annotator}"
         if score.dimension not in rubric.dimensions:
             raise UserError(f"{where}: dimension: {score.dimension!r} is not in rubric {rubric.name}")
@@ -285,12 +285,12 @@ def _row(
 ) -> tuple[Cell, ...]:
     places = {name: place for place, name in enumerate(sorted({rating.dialogue for rating in ratings}))}
     columns = {name: place for place, name in enumerate(rubric.dimensions)}
-    given: dict[tuple[int, int], list[float]] = defaultdict(list)
+    scores: dict[tuple[int, int], list[float]] = defaultdict(list)
     for rating in ratings:
         if rating.value is not None:
-            given[places[rating.dialogue], columns[rating.dimension]].append(rating.value)
+            scores[places[rating.dialogue], columns[rating.dimension]].append(rating.value)
     means = np.full((len(places), len(columns)), np.nan)
-    for place, values in given.items():
+    for place, values in scores.items():
         means[place] = exact_mean(values)
     low, span = (np.array([getattr(scale, end) for scale in rubric.scales.values()]) for end in ("min", "span"))
     cells = over_cards((means - low) * PRINTED / span, [known[name] for name in places])

@@ -70,23 +70,23 @@ def simulate(runner: Runner, score: bool) -> Outcome:
 def score(runner: Runner, dialogues: Path) -> Outcome:
     """Judge given dialogues. Writes them beside the judgements, so that the folder can be reported on its own."""
     run, resolved = runner.run, runner.resolved
-    given = [d for d in read_dialogues([dialogues]) if d.language in resolved.config.languages]
-    if not given:
+    chosen = [d for d in read_dialogues([dialogues]) if d.language in resolved.config.languages]
+    if not chosen:
         raise UserError(f"{dialogues}: no dialogue in {', '.join(resolved.config.languages)}")
-    people = resolved.people_of(given)
-    own = run.folder / "dialogues.jsonl"
-    from_elsewhere = dialogues.resolve() != own.resolve()
+    people = resolved.people_of(chosen)
+    path = run.folder / "dialogues.jsonl"
+    from_elsewhere = dialogues.resolve() != path.resolve()
     if from_elsewhere:
         if "simulate" in run.config():
             raise UserError(f"--dialogues {dialogues}: {run.folder} holds a run's own dialogues; use another --out")
-        run.claim("dialogues", hashed(given))
-        given = resolved.part(given)  # a run's own dialogues are this shard's already
-    for dialogue in given:
+        run.claim("dialogues", hashed(chosen))
+        chosen = resolved.part(chosen)  # a run's own dialogues are this shard's already
+    for dialogue in chosen:
         resolved.shown.profile(dialogue)  # an unknown one is refused before anything is started
     run.claim("score", resolved.score_identity())
-    outcome = _execute(runner, resolved, "score", _judges(resolved, given), given, judged=True)
+    outcome = _execute(runner, resolved, "score", [resolved.judge, *resolved.completing(chosen)], chosen, judged=True)
     if from_elsewhere:
-        write_jsonl(own, outcome.dialogues)
+        write_jsonl(path, outcome.dialogues)
         _write_people(run, people)
     _write_judgements(run, outcome)
     return outcome
@@ -98,18 +98,13 @@ def score_gold(runner: Runner) -> Outcome:
     dialogues, scores = resolved.gold
     run.claim("gold", resolved.gold_identity())
     part = resolved.part(dialogues)
-    outcome = _execute(runner, resolved, "gold", _judges(resolved, part), part, judged=True)
+    outcome = _execute(runner, resolved, "gold", [resolved.judge, *resolved.completing(part)], part, judged=True)
     write_jsonl(run.folder / "gold_dialogues.jsonl", dialogues)
     write_jsonl(run.folder / "gold_scores.jsonl", scores)
     write_jsonl(run.folder / "gold_judgements.jsonl", outcome.judgements)
     if resolved.shard is None:  # a part's would pass for the whole's; `esc-eval merge` makes it
         write_json(run.folder / "agreement.json", {"agreement": agreement(outcome.judgements, scores)})
     return outcome
-
-
-def _judges(resolved: Resolved, dialogues: Sequence[Dialogue]) -> list[ModelSpec]:
-    """Who is asked about given dialogues: the judge, and the seeker's models where a dialogue lacks what the judge is shown."""
-    return [resolved.judge, *(resolved.completing if any(map(resolved.lacking, dialogues)) else [])]
 
 
 def _write_people(run: Run, people: Mapping[str, Sequence[BaseModel]]) -> None:
@@ -129,7 +124,8 @@ def _execute(
 ) -> Outcome:
     """Hold or take every dialogue and, with `judged`, judge it as soon as it is there."""
     run = runner.run
-    judge = _judge(resolved, ChatClient(run.store)) if judged else None  # refused before anything is asked
+    asked = resolved.judge, resolved.rubric, resolved.judge_prompts, resolved.method
+    judge = Judge(ChatClient(run.store), *asked, shown=resolved.shown) if judged else None  # refused before anything is asked
 
     async def work(client: ChatClient, job: Job) -> tuple[Dialogue, list[Judgement]]:
         dialogue = await hold(job, client) if isinstance(job, Plan) else job
@@ -166,10 +162,6 @@ def _execute(
         ended_early=client.threshold.cause,
         usage=usage,
     )
-
-
-def _judge(resolved: Resolved, client: ChatClient) -> Judge:
-    return Judge(client, resolved.judge, resolved.rubric, resolved.judge_prompts, resolved.method, shown=resolved.shown)
 
 
 def _usage(tally: Tally, role: str) -> Usage:

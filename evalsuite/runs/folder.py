@@ -56,8 +56,8 @@ class Run:
         record holds it."""
         path = self.folder / "failures.json"
         kept = {name: calls for name, calls in self.failures().items() if name != stage}
-        if own := sorted(failures, key=lambda call: (call.role, call.model, call.dialogue, call.reason)):
-            kept[stage] = [asdict(call) for call in own]
+        if unanswered := sorted(failures, key=lambda call: (call.role, call.model, call.dialogue, call.reason)):
+            kept[stage] = [asdict(call) for call in unanswered]
         if kept:
             write_json(path, kept)
         else:
@@ -80,9 +80,9 @@ class Run:
         write_json(self.folder / "usage.json", self.usage() | {stage: plain})
         return by_role
 
-    def keep_versions(self, found: Versions) -> None:
+    def keep_versions(self, in_use: Versions) -> None:
         """Add the versions in use to versions.json."""
-        write_json(self.folder / "versions.json", joined([self.versions(), found]))
+        write_json(self.folder / "versions.json", joined([self.versions(), in_use]))
 
     def versions(self) -> Versions:
         """All versions that were in use so far (`evalsuite.runs.versions`)."""
@@ -121,16 +121,16 @@ class Run:
         timing = self.timing()
         write_json(self.folder / "timing.json", timing | {stage: {**figures, **timing[stage], **figures}})
 
-    def same_commits(self, found: Mapping[str, str]) -> dict[str, str]:
+    def same_commits(self, commits: Mapping[str, str]) -> dict[str, str]:
         """The commits of hub checkpoints of this and earlier tries, by model. Raises `UserError` where one has changed."""
         known = self.timing().get("servers", {}).get("commits", {})
-        for model, commit in found.items():
+        for model, commit in commits.items():
             if known.get(model, commit) != commit:
                 raise UserError(
                     f"model {model}: the hub's weights are commit {commit[:12]} now and were {known[model][:12]} when "
                     f"{self.folder} began: set revision: {known[model]} in its spec, or use another --out"
                 )
-        return {**known, **found}
+        return {**known, **commits}
 
     def timing(self) -> dict[str, Any]:
         """Seconds, tries and dates of every stage so far."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -91,17 +91,12 @@ class Resolved(Framework):
         """A model's spec as an agent (talker, supporter or judge) samples."""
         return spec
 
-    def lacking(self, dialogue: Dialogue) -> bool:
-        """Whether a given dialogue lacks what the judge is to be shown."""
-        return False
-
-    @property
-    def completing(self) -> list[ModelSpec]:
-        """The models that `completed` asks."""
+    def completing(self, dialogues: Iterable[Dialogue]) -> list[ModelSpec]:
+        """The models that add what given dialogues lack of what the judge is to be shown; none where they lack nothing."""
         return []
 
     async def completed(self, client: ChatClient, dialogue: Dialogue) -> Dialogue:
-        """A given dialogue with what it is lacking."""
+        """A given dialogue with what it lacks."""
         return dialogue
 
     def judging_whole(self) -> Resolved:

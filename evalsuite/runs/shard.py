@@ -20,10 +20,10 @@ class Shard:
     @classmethod
     def parse(cls, text: str) -> Shard:
         """From `I/N`; `ValueError` for anything else."""
-        found = re.fullmatch(r"([1-9]\d{0,5})/([1-9]\d{0,5})", text, re.ASCII)
-        if found is None or int(found[1]) > int(found[2]):
+        match = re.fullmatch(r"([1-9]\d{0,5})/([1-9]\d{0,5})", text, re.ASCII)
+        if match is None or int(match[1]) > int(match[2]):
             raise ValueError("expected I/N with I from 1 to N, as in 2/4")
-        return cls(int(found[1]), int(found[2]))
+        return cls(int(match[1]), int(match[2]))
 
     def __str__(self) -> str:
         return f"{self.index}/{self.of}"

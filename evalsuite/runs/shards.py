@@ -179,9 +179,9 @@ def _dialogues(parts: Sequence[_Part]) -> list[Dialogue]:
     if any(len(part.dialogues) != len(part.shard.take(range(total))) for part in parts):
         held = ", ".join(f"{part.shard}: {len(part.dialogues)}" for part in parts)
         raise UserError(f"dialogues are missing or doubled: no run is divided like this ({held})")
-    given = parts[0].config.given
-    if given and given.count != total:
-        raise UserError(f"{given.count} dialogues were given to be scored, the shards hold {total}")
+    claimed = parts[0].config.dialogues
+    if claimed and claimed.count != total:
+        raise UserError(f"{claimed.count} dialogues were given to be scored, the shards hold {total}")
     dialogues = [dialogue for part in parts for dialogue in part.dialogues]
     check_unique("the shards", (dialogue.id for dialogue in dialogues), "dialogue ids")
     return dialogues
@@ -189,18 +189,18 @@ def _dialogues(parts: Sequence[_Part]) -> list[Dialogue]:
 
 def _judgements(parts: Sequence[_Part], dialogues: Sequence[Dialogue], name: str) -> list[Judgement]:
     """One file's judgements, in the order of the dialogues. A language that is judged in one shard is judged in all."""
-    found: dict[str, list[Judgement]] = {}
+    by_dialogue: dict[str, list[Judgement]] = {}
     for part in parts:
-        own = part.records(name)
-        if strange := own.keys() - {dialogue.id for dialogue in part.dialogues}:
+        judged = part.records(name)
+        if strange := judged.keys() - {dialogue.id for dialogue in part.dialogues}:
             raise UserError(f"{part.run.folder / name}: judges {min(strange)}, which is not among this shard's dialogues")
-        found |= own
+        by_dialogue |= judged
     if name == "judgements.jsonl":
-        languages = {judgement.language for judgements in found.values() for judgement in judgements}
-        unjudged = [dialogue.id for dialogue in dialogues if dialogue.language in languages and dialogue.id not in found]
+        languages = {judgement.language for judgements in by_dialogue.values() for judgement in judgements}
+        unjudged = [dialogue.id for dialogue in dialogues if dialogue.language in languages and dialogue.id not in by_dialogue]
         if unjudged:
             raise UserError(f"{len(unjudged)} dialogues have no judgement while others have ({unjudged[0]}): score every shard")
-    return [judgement for dialogue in dialogues for judgement in found.get(dialogue.id, [])]
+    return [judgement for dialogue in dialogues for judgement in by_dialogue.get(dialogue.id, [])]
 
 
 def _gold(parts: Sequence[_Part]) -> list[Judgement] | None:
@@ -208,24 +208,24 @@ def _gold(parts: Sequence[_Part]) -> list[Judgement] | None:
     if "gold" not in parts[0].config:
         return None
     ids = [d.id for d in read_jsonl(parts[0].run.folder / "gold_dialogues.jsonl", Dialogue, "gold dialogues")]
-    found: dict[str, list[Judgement]] = {}
+    by_dialogue: dict[str, list[Judgement]] = {}
     for part in parts:
-        own = part.records("gold_judgements.jsonl")
-        if set(own) != set(part.shard.take(ids)):
+        judged = part.records("gold_judgements.jsonl")
+        if set(judged) != set(part.shard.take(ids)):
             raise UserError(f"{part.run.folder}/gold_judgements.jsonl: not shard {part.shard} of the gold set's {len(ids)}")
-        found |= own
-    return [judgement for id in ids for judgement in found[id]]
+        by_dialogue |= judged
+    return [judgement for id in ids for judgement in by_dialogue[id]]
 
 
 def _timing(shards: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """timing.json: seconds and tries added up over the shards, which is what the run cost and not how long it took."""
     merged: dict[str, Any] = {}
     for stage in dict.fromkeys(stage for shard in shards for stage in shard):
-        own = [shard[stage] for shard in shards if stage in shard]
+        timings = [shard[stage] for shard in shards if stage in shard]
         merged[stage] = {
-            "seconds": round(sum(each["seconds"] for each in own), 3),
-            "tries": sum(each["tries"] for each in own),
-            "finished": max(each["finished"] for each in own),
+            "seconds": round(sum(timing["seconds"] for timing in timings), 3),
+            "tries": sum(timing["tries"] for timing in timings),
+            "finished": max(timing["finished"] for timing in timings),
             "shards": len(shards),
         }
     return merged

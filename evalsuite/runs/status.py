@@ -70,12 +70,12 @@ def _reasons(path: Path) -> list[tuple[str, int]]:
     """How the records of one file ended, most first."""
     if not path.exists():
         return [("not written yet: the run has not come to its end", 0)]
-    found: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
     if path.name == "dialogues.jsonl":
         for dialogue in read_jsonl(path, Dialogue, "dialogues", allow_empty=True):
-            found[dialogue.termination or _OLDER] += 1
+            reasons[dialogue.termination or _OLDER] += 1
     else:
         for judgement in read_jsonl(path, Judgement, "judgements", allow_empty=True):
             read = judgement.value is not None
-            found["read" if read else str(judgement.condition.get("failure", "unreadable"))] += 1
-    return found.most_common()
+            reasons["read" if read else str(judgement.condition.get("failure", "unreadable"))] += 1
+    return reasons.most_common()

@@ -75,13 +75,13 @@ def _installed(package: str) -> str | None:
 
 def joined(parts: Sequence[Versions]) -> Versions:
     """The versions of all parts, each once, in order."""
-    found: Versions = {}
+    together: Versions = {}
     for part in parts:
-        for group, own in part.items():
-            for name, listed in own.items():
-                known = found.setdefault(group, {}).setdefault(name, [])
+        for group, names in part.items():
+            for name, listed in names.items():
+                known = together.setdefault(group, {}).setdefault(name, [])
                 known += [version for version in listed if version not in known]
-    return {group: dict(sorted(own.items())) for group, own in sorted(found.items())}
+    return {group: dict(sorted(names.items())) for group, names in sorted(together.items())}
 
 
 def made_with(kept: Versions) -> Iterator[tuple[str, str]]:
@@ -89,7 +89,7 @@ def made_with(kept: Versions) -> Iterator[tuple[str, str]]:
     harness = kept.get("harness", {})
     names = {"esc-eval": "esc-eval", "git revision": "git", "python": "Python"}
     if harness:
-        told = [f"{label} {' and '.join(harness[name])}" for name, label in names.items() if name in harness]
-        yield "Made with", ", ".join(told)
+        parts = [f"{label} {' and '.join(harness[name])}" for name, label in names.items() if name in harness]
+        yield "Made with", ", ".join(parts)
     if servers := kept.get("servers"):
         yield "Servers", ", ".join(f"{model}: vLLM {' and '.join(listed)}" for model, listed in servers.items())

@@ -16,6 +16,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from core.grouping import group_by
 from core.records import Count, Judgement, Language, Record
 from core.rubrics import Rubric
 from core.statistics.bootstrap import interval, resampled_means
@@ -43,9 +44,7 @@ class Cost(Record):
 def method_table(judgements: Sequence[Judgement], rubric: Rubric, costs: Sequence[Cost]) -> Table:
     """One row a scorer and language: verdicts, how many could be read, how many did not sum to 1, spread, cost (a dash for a
     scorer without any in `costs`)."""
-    of_scorer: dict[tuple[str, Language], list[Judgement]] = defaultdict(list)
-    for judgement in judgements:
-        of_scorer[scorer_of(judgement).name, judgement.language].append(judgement)
+    of_scorer = group_by(judgements, lambda judgement: (scorer_of(judgement).name, judgement.language))
     paid = {cost.judge: cost.each() for cost in costs}
     rows: list[tuple[Cell, ...]] = []
     for (scorer, language), verdicts in of_scorer.items():
