@@ -8,10 +8,15 @@ the error: it adds what the floats hold, and 0.6, 2.3 and 4.6 come to 2.49999999
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from fractions import Fraction
+from operator import itemgetter
+from typing import TypeVar
+
+from core.grouping import group_by
 
 _DIGITS = 12
+K = TypeVar("K", bound=Hashable)
 
 
 def exact_mean(scores: Iterable[float]) -> float:
@@ -20,6 +25,11 @@ def exact_mean(scores: Iterable[float]) -> float:
     if len(numbers) == 1:
         return numbers[0]
     return float(sum(Fraction(str(float(score))) for score in numbers) / len(numbers))
+
+
+def means_by(pairs: Iterable[tuple[K, float]]) -> dict[K, float]:
+    """The mean of each key's numbers; keys come as they first occur."""
+    return {key: exact_mean(number for _, number in group) for key, group in group_by(pairs, itemgetter(0)).items()}
 
 
 def comparable(number: float) -> float:

@@ -9,7 +9,7 @@ import typer
 
 from core.files import write_text
 from core.tables import to_markdown
-from evalsuite.commands.options import IN_RUN, ValueOption, out_tables, value_of
+from evalsuite.commands.options import IN_RUN, JsonOption, ValueOption, out_tables, value_of
 from evalsuite.commands.output import deliver
 from evalsuite.runs.records import read_runs
 from evalsuite.statistics import comparison as comparisons
@@ -20,7 +20,7 @@ def compare(
         list[Path], typer.Argument(metavar="RUN RUN…", help="Scored run folders, the one to compare with first."), IN_RUN
     ],
     value: ValueOption = "value",
-    as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON, and nothing else.")] = False,
+    as_json: JsonOption = False,
     out: Annotated[
         Path | None,
         typer.Option(help="Also write compare.json, compare.md and a CSV file of every table into this folder."),

@@ -13,7 +13,7 @@ from core.options import choice
 from core.paths import IN_FILE
 from core.rubrics import known_rubric, load_rubric
 from data_prep.scores.human import read_dialogues
-from evalsuite.commands.options import AgainstOption, ValueOption, out_tables, value_of
+from evalsuite.commands.options import AgainstOption, JsonOption, TablesOption, ValueOption, out_tables, value_of
 from evalsuite.commands.output import deliver
 from evalsuite.reported.against import against
 from evalsuite.statistics.agreement import gold_scores_of, judgements_of, of_annotators
@@ -72,10 +72,8 @@ def correlate(
         IN_FILE,
     ] = None,
     versus: AgainstOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON, from -1 to 1.")] = False,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for correlation.json and every table as CSV."), out_tables("correlation")
-    ] = None,
+    as_json: JsonOption = False,
+    out: Annotated[TablesOption, out_tables("correlation")] = None,
 ) -> None:
     """Spearman, Pearson and Kendall (tau-b) of judges' scores with human ones, each dimension with each, with intervals.
 

@@ -9,11 +9,11 @@ import typer
 
 from core.errors import UserError
 from core.paths import IN_FILE
-from evalsuite.commands.options import IN_RUN, HarbourOption, ValueOption, out_tables, value_of
+from evalsuite.commands.options import IN_RUN, HarbourOption, JsonOption, TablesOption, ValueOption, out_tables, value_of
 from evalsuite.commands.output import deliver
 from evalsuite.reported.against import against
 from evalsuite.runs.records import read_run
-from evalsuite.statistics import discrimination, discrimination_tables
+from evalsuite.statistics import discrimination
 from evalsuite.statistics.leaderboard import contestants_of
 
 
@@ -30,10 +30,8 @@ def discriminate(
     ] = None,
     value: ValueOption = "value",
     versus: HarbourOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON, and nothing else.")] = False,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for discriminate.json and every table as CSV."), out_tables("discriminate")
-    ] = None,
+    as_json: JsonOption = False,
+    out: Annotated[TablesOption, out_tables("discriminate")] = None,
 ) -> None:
     """How well scores tell models apart: MSR, MAC, analysis of variance, and which pairs of models differ.
 
@@ -57,9 +55,7 @@ def discriminate(
         if value != "value":
             raise UserError("--value: belongs to --run; a sheet of scores has one score a row")
         discriminated = discrimination.discriminate(*discrimination.read_ratings(scores))
-        deliver(
-            "discriminate", discriminated.figures(), against(discrimination_tables.tables(discriminated), versus), out, as_json
-        )
+        deliver("discriminate", discriminated.figures(), against(discrimination.tables(discriminated), versus), out, as_json)
         return
     assert run is not None
     records = read_run(run.name, run)
@@ -70,5 +66,5 @@ def discriminate(
             f"no verdict on a whole dialogue on rubric {records.rubric.name}: there is nothing to tell supporters apart by"
         )
     rows = discrimination.of_run(contestants, records.rubric)
-    tables = against(discrimination_tables.run_tables(rows, records.rubric), versus)
+    tables = against(discrimination.run_tables(rows, records.rubric), versus)
     deliver("discriminate", {"discrimination": [row.row() for row in rows]}, tables, out, as_json)

@@ -14,7 +14,7 @@ from core.files import write_jsonl
 from core.options import choice
 from core.paths import IN_FILE, IN_NAME, OUT_FILE, Verbs
 from evalsuite.commands import ecdbench_run
-from evalsuite.commands.options import out_tables
+from evalsuite.commands.options import JsonOption, TablesOption, out_tables
 from evalsuite.commands.output import deliver, plain
 from evalsuite.fdaef.aggregate import Missing, Node, aggregate
 from evalsuite.fdaef.figures import charts, write_page
@@ -69,10 +69,7 @@ MissingOption = Annotated[
     ),
 ]
 ModelOption = Annotated[str | None, typer.Option("--model", help="Only this model.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the figures as JSON, and nothing else.")]
-OutOption = Annotated[
-    Path | None, typer.Option("--out", help="Folder for the figures as JSON and every table as CSV."), out_tables("*")
-]
+OutOption = Annotated[TablesOption, out_tables("*")]
 
 
 app.command("run")(ecdbench_run.run)

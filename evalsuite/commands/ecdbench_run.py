@@ -14,7 +14,7 @@ from core.files import write_jsonl
 from core.paths import IN_FILE, IN_FOLDER, IN_NAME
 from core.specs import load_spec
 from core.tables import Table
-from evalsuite.commands.options import EndpointOption, endpoints_of, out_tables
+from evalsuite.commands.options import EndpointOption, JsonOption, endpoints_of, out_tables
 from evalsuite.commands.output import deliver, exit_if_lost, plain
 from evalsuite.fdaef.aggregate import aggregate
 from evalsuite.fdaef.asking import Examination, address, plan_tasks
@@ -64,7 +64,7 @@ def run(
     layout: Annotated[
         Path | None, typer.Option("--layout", help="Your own layout of --data; see configs/ecdbench/local.yaml."), IN_FILE
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON, and nothing else.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Ask a model the benchmark's tasks (on lm-eval, zero-shot) and add the answers up to capabilities: OUT/scores.jsonl.
 

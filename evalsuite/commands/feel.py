@@ -18,20 +18,19 @@ from data_prep.scores.human import read_dialogues, read_preferences
 from data_prep.scores.splits import group_of
 from evalsuite.commands.feel_inputs import (
     AnnotatorOption,
+    FeelTablesOption,
     HumanOption,
     HumanRubricOption,
-    JsonOption,
     JudgementsOption,
     MapOption,
     MethodsOption,
     RubricOption,
-    TablesOption,
     both_sides,
     on_rubric,
     people_on,
     read_weights,
 )
-from evalsuite.commands.options import IN_RUN, EndpointOption, endpoints_of, out_tables
+from evalsuite.commands.options import IN_RUN, EndpointOption, JsonOption, endpoints_of, out_tables
 from evalsuite.commands.output import deliver, exit_if_lost, plain, print_json
 from evalsuite.frameworks.feel import Feel, load_feel_config
 from evalsuite.frameworks.feel import score as score_all
@@ -130,7 +129,7 @@ def fit(
         IN_FILE,
     ] = None,
     as_json: JsonOption = False,
-    out: TablesOption = None,
+    out: FeelTablesOption = None,
 ) -> None:
     """Weights of the judges by Spearman's correlation with people, aspect by aspect (equation 2), saved with their data's hash.
 
@@ -233,7 +232,7 @@ def rank(
     ] = "card",
     versus: Annotated[str | None, typer.Option("--against", metavar="feel", help="The paper's tables 3 and 4 below.")] = None,
     as_json: JsonOption = False,
-    out: TablesOption = None,
+    out: FeelTablesOption = None,
 ) -> None:
     """Do metrics rank supporters as people do? Spearman, Kendall, RMSE and MAE of ranks, topic by topic (tables 3 and 4).
 
@@ -268,7 +267,7 @@ def compare_methods(
     maps: MapOption = None,
     annotator: AnnotatorOption = None,
     as_json: JsonOption = False,
-    out: TablesOption = None,
+    out: FeelTablesOption = None,
 ) -> None:
     """Rounds of band probabilities against one call for token probabilities, on the same dialogues: spread, cost, agreement.
 

@@ -13,7 +13,7 @@ from core.errors import UserError, near
 from core.files import read_yaml
 from core.paths import IN_FILE
 from core.records import HumanScore, Judgement
-from evalsuite.commands.options import out_tables
+from evalsuite.commands.options import TablesOption, out_tables
 from evalsuite.statistics import ensemble
 from evalsuite.statistics.agreement import gold_scores_of, judgements_of, of_annotators
 from evalsuite.statistics.ensemble import Panel, Scores, Weights
@@ -51,10 +51,7 @@ MethodsOption = Annotated[
 AnnotatorOption = Annotated[
     list[str] | None, typer.Option("--annotator", help="Only the human scores that this annotator gave. Repeat for more.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
-TablesOption = Annotated[
-    Path | None, typer.Option("--out", help="Folder for the figures as JSON and every table as CSV."), out_tables("feel_*")
-]
+FeelTablesOption = Annotated[TablesOption, out_tables("feel_*")]
 
 
 def read_weights(path: Path) -> Weights:

@@ -23,11 +23,14 @@ from evalsuite.checks.probe import probe as ask
 from evalsuite.checks.shared_bases import sharing_table, sharings
 from evalsuite.commands.options import (
     IN_RUN,
+    DialoguesOption,
     EndpointOption,
+    JsonOption,
     JudgeOption,
     JudgePromptsOption,
     LanguageOption,
     ModeOption,
+    TablesOption,
     ValueOption,
     out_tables,
     resolve,
@@ -101,15 +104,13 @@ def report(
         typer.Option(help="Judgement records (JSONL): several ways of asking, several judges. Repeat."),
         IN_FILE,
     ] = None,
-    dialogues: Annotated[list[Path] | None, typer.Option(help="The dialogues they are about (JSONL). Repeat."), IN_FILE] = None,
+    dialogues: DialoguesOption = None,
     rubric: Annotated[
         str | None, typer.Option(help="Rubric by name or file; default: the run's, else esc_eval."), IN_NAME
     ] = None,
     value: ValueOption = "value",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON.")] = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for health.json and every table as CSV."), out_tables("health")
-    ] = None,
+    as_json: JsonOption = False,
+    out: Annotated[TablesOption, out_tables("health")] = None,
 ) -> None:
     """Tables from judgements that are there: score against length, shared bases, ways of asking, injections.
 

@@ -12,7 +12,7 @@ from core.errors import UserError
 from core.files import write_jsonl
 from core.paths import IN_FILE, OUT_FILE
 from data_prep.scores.human import read_dialogues
-from evalsuite.commands.options import out_tables
+from evalsuite.commands.options import JsonOption, TablesOption, out_tables
 from evalsuite.commands.output import deliver
 from evalsuite.statistics.responses import Response, paired, read_responses
 from evalsuite.statistics.text_figures import figures, figures_json, metric_tables
@@ -41,10 +41,8 @@ def metrics(
         ),
         IN_FILE,
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures and their signatures as JSON.")] = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for metrics.json and a CSV file of each table."), out_tables("metrics")
-    ] = None,
+    as_json: JsonOption = False,
+    out: Annotated[TablesOption, out_tables("metrics")] = None,
     judgements_out: Annotated[
         Path | None,
         typer.Option(

@@ -64,6 +64,13 @@ AgainstOption = Annotated[
     str | None, typer.Option("--against", metavar="paper|emoharbor|feel", help="A paper's figures beside ours.")
 ]
 HarbourOption = Annotated[str | None, typer.Option("--against", metavar="emoharbor", help="The paper's figures below ours.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the figures as JSON, and nothing else.")]
+TablesOption = Annotated[  # with `out_tables(…)`
+    Path | None, typer.Option("--out", help="Folder for the figures as JSON and every table as CSV.")
+]
+DialoguesOption = Annotated[
+    list[Path] | None, typer.Option("--dialogues", help="Dialogue records (JSONL). Repeat for more."), IN_FILE
+]
 ValueOption = Annotated[
     str, typer.Option(help="value: the verdicts. expected: their means by the judge's token probabilities.")
 ]

@@ -10,7 +10,7 @@ import typer
 from core.options import choice
 from core.paths import IN_FILE
 from data_prep.scores.human import read_comparisons
-from evalsuite.commands.options import out_tables
+from evalsuite.commands.options import JsonOption, TablesOption, out_tables
 from evalsuite.commands.output import deliver, plain
 from evalsuite.role_play.win_rates import TITLES
 from evalsuite.statistics.win_rates import Mode, Words, choices_of, win_rate_tables
@@ -30,10 +30,8 @@ def pairwise(
     mode: Annotated[
         str, typer.Option(help="Who saw both orders. native: answers that differ are a tie. paper: every answer is a vote.")
     ] = "native",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON.")] = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for pairwise.json and the tables as CSV."), out_tables("pairwise")
-    ] = None,
+    as_json: JsonOption = False,
+    out: Annotated[TablesOption, out_tables("pairwise")] = None,
 ) -> None:
     """Which of two systems people prefer, supporters or simulators, from a table alone: no cards, no dialogues.
 

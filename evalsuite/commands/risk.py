@@ -11,11 +11,10 @@ from rich.console import Console
 
 from core.errors import UserError
 from core.files import write_jsonl
-from core.paths import IN_FILE
 from core.tables import Table, fmt
 from data_prep.scores.human import read_dialogues
 from evalsuite.checks.risk import CONTENT_WARNING, count, excerpt, find, tables
-from evalsuite.commands.options import IN_RUN, out_tables
+from evalsuite.commands.options import IN_RUN, DialoguesOption, JsonOption, out_tables
 from evalsuite.commands.output import deliver
 from evalsuite.runs import shards
 
@@ -23,10 +22,10 @@ console = Console()
 
 
 def risk(
-    dialogues: Annotated[list[Path] | None, typer.Option(help="Dialogue records (JSONL). Repeat for more."), IN_FILE] = None,
+    dialogues: DialoguesOption = None,
     run: Annotated[Path | None, typer.Option("--run", help="A run folder: its dialogues.jsonl is read."), IN_RUN] = None,
     examples: Annotated[int, typer.Option(min=0, help="Turns shown of each supporter and outcome; 0 shows none.")] = 3,
-    as_json: Annotated[bool, typer.Option("--json", help="Print counts and turns as JSON.")] = False,
+    as_json: JsonOption = False,
     out: Annotated[
         Path | None,
         typer.Option("--out", help="Folder for risk.json, the tables as CSV, and excerpts.jsonl."),

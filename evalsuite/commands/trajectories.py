@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from core.files import read_object
-from evalsuite.commands.options import IN_RUN, HarbourOption, ValueOption, out_tables, value_of
+from evalsuite.commands.options import IN_RUN, HarbourOption, JsonOption, TablesOption, ValueOption, out_tables, value_of
 from evalsuite.commands.output import deliver
 from evalsuite.reported.against import against
 from evalsuite.runs.records import read_run, read_turn_judgements
@@ -19,10 +19,8 @@ def trajectories(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Scored run folder."), IN_RUN],
     value: ValueOption = "value",
     versus: HarbourOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON, and nothing else.")] = False,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for trajectories.json and every table as CSV."), out_tables("trajectories")
-    ] = None,
+    as_json: JsonOption = False,
+    out: Annotated[TablesOption, out_tables("trajectories")] = None,
 ) -> None:
     """When seekers leave, how scores change from round to round, and what a dialogue costs.
 

@@ -34,7 +34,7 @@ from evalsuite.runs.framework import ScoredRun
 from evalsuite.runs.identity import hashed, identity
 from evalsuite.runs.resolved import Agent, Resolved
 from evalsuite.runs.run_config import Judged, Simulated
-from evalsuite.statistics import dialogue_costs, discrimination, discrimination_tables
+from evalsuite.statistics import dialogue_costs, discrimination
 from evalsuite.statistics.summary import supporter_of
 from serve.client import ChatClient
 from serve.failures import Unanswered
@@ -290,7 +290,7 @@ class EmoHarbor(Resolved):
         """How far supporters are told apart (table 2), and what a dialogue costs (table 4)."""
         tally = run.tally
         if tally.contestants and len({supporter_of(dialogue) for dialogue in tally.dialogues}) > 1:
-            yield from discrimination_tables.run_tables(discrimination.of_run(tally.contestants, tally.rubric), tally.rubric)
+            yield from discrimination.run_tables(discrimination.of_run(tally.contestants, tally.rubric), tally.rubric)
         if costs := dialogue_costs.dialogue_costs(tally.dialogues, run.usage, run.timing):
             yield dialogue_costs.table(costs)
 

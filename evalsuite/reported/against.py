@@ -8,8 +8,8 @@ from fnmatch import fnmatchcase
 from functools import cache
 
 from core.errors import UserError, near
-from core.statistics.accuracy import wilson
-from core.tables import Cell, Estimate, Table, fmt
+from core.statistics.accuracy import share
+from core.tables import Cell, Table, fmt
 from evalsuite.reported.recomputation import Checked, Disagreement, check
 from evalsuite.reported.tables import At, Counterpart, Printed, Reported, ReportedTable, load_reported
 
@@ -46,14 +46,13 @@ def beside(table: Table, paper: Reported) -> Table:
     printed: dict[tuple[int, int], float] = {}
     used: dict[Source, None] = {}
     for (name, index), row, column, at in _places(entries, table):
-        value = _counterpart(paper, name, at, f"{paper.files[name]}: beside.{index}")
-        if value is not None and (row, column) not in printed:
-            printed[row, column] = paper.tables[name].beside[index].ours(value)
+        cell = _printed(paper, name, at, f"{paper.files[name]}: beside.{index}")
+        if cell is not None and cell.value is not None and (row, column) not in printed:
+            printed[row, column] = paper.tables[name].beside[index].ours(cell.value)
             used[name, index] = None
-    title = TITLES.get(paper.paper, paper.paper)
     if not printed and not further:
         what = "No row of this table is in" if entries else "There is no counterpart of this table in"
-        return replace(table, notes=(*table.notes, f"{what} {title}."))
+        return replace(table, notes=(*table.notes, f"{what} {_title(paper)}."))
     matched = {column for _, column in printed}
     columns: list[str] = []
     rows: list[list[Cell]] = [[] for _ in table.rows]
@@ -70,7 +69,7 @@ def beside(table: Table, paper: Reported) -> Table:
         columns=tuple(columns),
         rows=tuple(shown),
         bold=tuple(sorted(bold)),
-        notes=(*table.notes, *_sources(paper, title, used), *_absent(table, entries, {row for row, _ in printed})),
+        notes=(*table.notes, *_sources(paper, used), *_absent(table, entries, {row for row, _ in printed})),
     )
 
 
@@ -117,12 +116,6 @@ def _match(name: str, patterns: Mapping[str, At]) -> At | None:
     return next((at for pattern, at in patterns.items() if fnmatchcase(name, pattern)), None)
 
 
-def _counterpart(paper: Reported, name: str, at: At, where: str) -> float | None:
-    """The number at a place, None where the table has no such row or lost the number."""
-    cell = _printed(paper, name, at, where)
-    return None if cell is None else cell.value
-
-
 def _printed(paper: Reported, name: str, at: At, where: str) -> Printed | None:
     cells = paper.select(name, at, where)
     if len(cells) > 1:
@@ -130,15 +123,19 @@ def _printed(paper: Reported, name: str, at: At, where: str) -> Printed | None:
     return cells[0] if cells else None
 
 
-def _sources(paper: Reported, title: str, used: Mapping[Source, None]) -> Iterator[str]:
+def _sources(paper: Reported, used: Mapping[Source, None]) -> Iterator[str]:
     for name, index in used:
         note = paper.tables[name].beside[index].note
-        yield f"paper: {_name(title, paper.tables[name])}" + (f": {note}." if note else ".")
+        yield f"paper: {_place(paper, paper.tables[name])}" + (f": {note}." if note else ".")
 
 
-def _name(title: str, table: ReportedTable) -> str:
+def _title(paper: Reported) -> str:
+    return TITLES.get(paper.paper, paper.paper)
+
+
+def _place(paper: Reported, table: ReportedTable) -> str:
     kind = f"table {table.table}" if table.table.isdigit() else table.table
-    return f"{title}, {kind} ({'section ' * table.section[:1].isdigit()}{table.section})"
+    return f"{_title(paper)}, {kind} ({'section ' * table.section[:1].isdigit()}{table.section})"
 
 
 def _absent(table: Table, entries: list[tuple[Source, Counterpart]], matched: set[int]) -> Iterator[str]:
@@ -160,13 +157,12 @@ def as_printed(paper: Reported, name: str) -> Table:
     width = len(table.columns) * (len(table.parts) or 1)
     rows = [(*map(str, row[: len(table.heads)]), *cells[i * width : (i + 1) * width]) for i, row in enumerate(table.rows)]
     heads = dict.fromkeys(cell.column for cell in paper.cells[name])
-    wrong = [disagreement for disagreement in check(paper).disagreements if disagreement.table == name]
-    notes = [f"{_name(TITLES.get(paper.paper, paper.paper), table)}.", *table.notes]
-    notes += ["Intervals: 95 %, Wilson."] if shares else []
+    notes = [f"{_place(paper, table)}.", *table.notes, *(["Intervals: 95 %, Wilson."] if shares else [])]
     notes += [
         f"{one.row}, {one.column}: {_figure(table, one.printed)}, recomputed {_recomputed(table, one)} "
         f"({'; '.join(one.notes)})."
-        for one in wrong
+        for one in check(paper).disagreements
+        if one.table == name
     ]
     return Table(f"reported-{name}", table.title, (*table.heads, *heads), tuple(rows), tuple(notes))
 
@@ -185,8 +181,7 @@ def _shown(table: ReportedTable, cell: Printed, n: int | None) -> Cell:
     if cell.value is None or (table.exact and isinstance(cell.value, int)):
         return cell.value
     if n is not None:
-        low, high = wilson(round(cell.value * n / 100), n)
-        return Estimate(cell.value, None if low is None else 100 * low, None if high is None else 100 * high, n)
+        return replace(share(round(cell.value * n / 100), n), mean=cell.value)
     return float(cell.value) if table.decimals == 2 else _figure(table, cell.value)  # `fmt` prints two decimals
 
 
@@ -207,10 +202,9 @@ def disagreement_table(paper: Reported, checked: Checked) -> Table:
         figures = (_figure(table, one.printed), _recomputed(table, one))
         return one.table, one.row, one.column, *figures, "; ".join(one.notes)
 
-    title = TITLES.get(paper.paper, paper.paper)
     return Table(
         key="reported-check",
-        title=f"{title}: printed figures that do not follow from the others",
+        title=f"{_title(paper)}: printed figures that do not follow from the others",
         columns=("table", "row", "column", "printed", "recomputed", "recomputed as; remarks"),
         rows=tuple(row(one) for one in checked.disagreements),
         notes=(

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from core.grouping import group_by
 from core.judge_prompts import transcript
 from core.prompts import PromptPack
-from core.records import Dialogue, Language, Message, RoleCard
+from core.records import Dialogue, Message, RoleCard
 from core.statistics.accuracy import share
 from core.tables import Cell, Estimate, Table
 from evalsuite.role_play.rules import CHECKS, EARLY, EVERYTHING, REPEATED, Finding, lines_of, told_at_once
@@ -95,9 +96,7 @@ def _yes(reply: Reply | Unanswered) -> bool | None:
 def audit_tables(audited: Sequence[Audited], examples: int = 3) -> list[Table]:
     """Per seeker, supporter and language the share of dialogues with a finding, by check, and up to `examples` of each check
     and seeker (the first ones, in the order of the ids)."""
-    groups: dict[tuple[str, str, Language], list[Audited]] = defaultdict(list)
-    for one in audited:
-        groups[seeker_of(one.dialogue), supporter_of(one.dialogue), one.dialogue.language].append(one)
+    groups = group_by(audited, lambda one: (seeker_of(one.dialogue), supporter_of(one.dialogue), one.dialogue.language))
     labels = {name: label for name, (label, _) in CHECKS.items()}
     if any(JUDGED in one.findings for one in audited):
         labels[JUDGED] = _JUDGED_LABEL

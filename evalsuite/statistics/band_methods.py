@@ -16,9 +16,10 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from core.grouping import group_by
 from core.records import Count, Judgement, Language, Record
 from core.rubrics import Rubric
-from core.statistics.bootstrap import interval, resampled_means
+from core.statistics.bootstrap import estimate, resampled_means
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics.band_lines import read_bands
 from evalsuite.statistics.ensemble import Aspect, Panel, Scores, panel_of
@@ -43,9 +44,7 @@ class Cost(Record):
 def method_table(judgements: Sequence[Judgement], rubric: Rubric, costs: Sequence[Cost]) -> Table:
     """One row a scorer and language: verdicts, how many could be read, how many did not sum to 1, spread, cost (a dash for a
     scorer without any in `costs`)."""
-    of_scorer: dict[tuple[str, Language], list[Judgement]] = defaultdict(list)
-    for judgement in judgements:
-        of_scorer[scorer_of(judgement).name, judgement.language].append(judgement)
+    of_scorer = group_by(judgements, lambda judgement: (scorer_of(judgement).name, judgement.language))
     paid = {cost.judge: cost.each() for cost in costs}
     rows: list[tuple[Cell, ...]] = []
     for (scorer, language), verdicts in of_scorer.items():
@@ -93,8 +92,7 @@ def _mean(values: Mapping[str, Sequence[float]]) -> Estimate:
         return Estimate(None, None, None, 0)
     sums = np.array([[sum(listed)] for listed in values.values()], dtype=np.float64)
     counts = np.array([[len(listed)] for listed in values.values()], dtype=np.float64)
-    low, high = interval(resampled_means(sums, counts)[:, 0]) if len(values) > 1 else (None, None)
-    return Estimate(float(sums.sum() / counts.sum()), low, high, len(values))
+    return estimate(float(sums.sum() / counts.sum()), resampled_means(sums, counts)[:, 0], len(values), len(values))
 
 
 def people_table(panel: Panel, people: Scores) -> Table:

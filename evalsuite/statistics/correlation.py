@@ -15,29 +15,25 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from operator import itemgetter
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from core.errors import UserError
-from core.grouping import group_by
 from core.records import Dialogue, HumanScore, Judgement, Language
 from core.rubrics import Rubric
 from core.statistics.bootstrap import Floats
-from core.statistics.means import comparable, exact_mean
+from core.statistics.means import comparable, means_by
 from core.tables import Estimate
 from evalsuite.statistics.coefficients import LEVELS, Coefficient, Level, figures
 from evalsuite.statistics.summary import AVERAGE, Scorer, Value, scorer_of, supporter_of
 
 PairBy = Literal["dialogue", "system"]
 SampleBy = Literal["card", "source"]
-
-K = TypeVar("K", bound=Hashable)
 
 
 class Unit(NamedTuple):
@@ -202,25 +198,20 @@ def _judged(
             unread[*side, AVERAGE] += 1
         else:
             numbers.append(((side, judgement.dimension, judgement.dialogue_id, unit), figure))
-    for (side, dimension, unit), mean in _means(((s, d, u), v) for (s, d, _, u), v in _means(numbers).items()).items():
+    for (side, dimension, unit), mean in means_by(((s, d, u), v) for (s, d, _, u), v in means_by(numbers).items()).items():
         sides[side][dimension][unit] = mean
     return sides
 
 
 def _golden(gold: Sequence[HumanScore], places: _Places) -> dict[tuple[Language, str], Values]:
     of = {s.dialogue_id: places.of(s) for s in gold}
-    by_annotator = _means(((s.dialogue_id, s.rubric, s.dimension, s.annotator), s.value) for s in gold)
-    by_dialogue = _means((key[:3], mean) for key, mean in by_annotator.items())
+    by_annotator = means_by(((s.dialogue_id, s.rubric, s.dimension, s.annotator), s.value) for s in gold)
+    by_dialogue = means_by((key[:3], mean) for key, mean in by_annotator.items())
     sides: dict[tuple[Language, str], Values] = defaultdict(dict)
-    by_unit = _means(((*of[d], r, dim), mean) for (d, r, dim), mean in by_dialogue.items())
+    by_unit = means_by(((*of[d], r, dim), mean) for (d, r, dim), mean in by_dialogue.items())
     for (language, unit, rubric, dimension), mean in by_unit.items():
         sides[language, rubric].setdefault(dimension, {})[unit] = mean
     return sides
-
-
-def _means(pairs: Iterable[tuple[K, float]]) -> dict[K, float]:
-    """The mean of each key's numbers."""
-    return {key: exact_mean(number for _, number in group) for key, group in group_by(pairs, itemgetter(0)).items()}
 
 
 def _with_average(side: Values, rubric: Rubric | None) -> Values:
@@ -231,11 +222,11 @@ def _with_average(side: Values, rubric: Rubric | None) -> Values:
     units = set.intersection(*(set(scores) for scores in side.values()))
     scales = rubric.scales if rubric and not rubric.shared_scale else None
     if scales is None:
-        return side | {AVERAGE: _means((unit, scores[unit]) for scores in side.values() for unit in units)}
+        return side | {AVERAGE: means_by((unit, scores[unit]) for scores in side.values() for unit in units)}
     if not scales.keys() >= side.keys():
         return side
     points = ((unit, 100 * (scores[unit] - scales[d].min) / scales[d].span) for d, scores in side.items() for unit in units)
-    return side | {AVERAGE: _means(points)}
+    return side | {AVERAGE: means_by(points)}
 
 
 def _units(side: Values) -> set[Unit]:

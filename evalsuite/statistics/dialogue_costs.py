@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from core.records import Dialogue, Usage
@@ -32,11 +32,11 @@ def dialogue_costs(dialogues: Sequence[Dialogue], usage: Mapping[str, Any], timi
     another. A simulator's and a judge's part is taken as the same for every supporter.
     """
     held = Counter(supporter_of(dialogue) for dialogue in dialogues)
-    parts = list(_parts(usage, timing, held, len(dialogues)))
-    used_parts = [part for _, _, part in parts]
+    parts = _parts(usage, timing, held, len(dialogues))
+    costs = list(parts.values())
+    judged = [part for (role, _), part in parts.items() if role == "judge"]
     for supporter, count in sorted(held.items()):
-        of_model = [part for role, model, part in parts if role != "supporter" or model == supporter]
-        judged = [part for role, _, part in parts if role == "judge"]
+        of_model = [part for (role, model), part in parts.items() if role != "supporter" or model == supporter]
         used = [dialogue.usage for dialogue in dialogues if supporter_of(dialogue) == supporter and dialogue.usage]
         if not of_model or len(used) < count:  # given dialogues do not say what they cost
             continue
@@ -44,22 +44,22 @@ def dialogue_costs(dialogues: Sequence[Dialogue], usage: Mapping[str, Any], timi
             sum(getattr(one, name) for one in used) / count + sum(getattr(part, name) for part in judged)
             for name in ("prompt_tokens", "completion_tokens", "calls")
         ]
-        seconds = [part.seconds for part in of_model]
-        total = None if None in seconds else sum(one for one in seconds if one is not None)
-        used_parts.append(Cost(f"dialogue with {supporter}", count, total, *tokens))
-    return used_parts
+        timed = [part.seconds for part in of_model if part.seconds is not None]
+        costs.append(Cost(f"dialogue with {supporter}", count, sum(timed) if len(timed) == len(of_model) else None, *tokens))
+    return costs
 
 
 def _parts(
     usage: Mapping[str, Any], timing: Mapping[str, Any], held: Mapping[str, int], total: int
-) -> Iterator[tuple[str, str, Cost]]:
-    """(role, model, cost) of the dialogues and their judgements; a judge's last stage counts, gold sets do not."""
+) -> dict[tuple[str, str], Cost]:
+    """(role, model) → cost of the dialogues and their judgements; a judge's last stage counts, gold sets do not."""
     latest = {
         (role, model): (stage, Usage.model_validate(used))
         for stage in ("simulate", "score")
         for role, models in usage.get(stage, {}).items()
         for model, used in models.items()
     }
+    parts = {}
     for (role, model), (stage, used) in latest.items():
         n = held.get(model, 0) if role == "supporter" else total
         if not n:
@@ -67,11 +67,9 @@ def _parts(
         timed = timing.get(stage, {}).get("calls", {}).get(f"{model}/{role}", {})
         per_call = timed["seconds"] / timed["asked"] if timed.get("asked") else None
         seconds = None if per_call is None else per_call * used.calls / n
-        yield (
-            role,
-            model,
-            Cost(f"{role} {model}", n, seconds, used.prompt_tokens / n, used.completion_tokens / n, used.calls / n),
-        )
+        tokens = (used.prompt_tokens / n, used.completion_tokens / n)
+        parts[role, model] = Cost(f"{role} {model}", n, seconds, *tokens, used.calls / n)
+    return parts
 
 
 def table(costs: Sequence[Cost]) -> Table:

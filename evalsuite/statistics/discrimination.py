@@ -28,15 +28,25 @@ from core.errors import UserError
 from core.records import Language, number, plain_name
 from core.rubrics import Rubric
 from core.statistics.bootstrap import LEVEL, Floats
-from core.tables import Estimate
+from core.tables import Cell, Estimate, Table
 from data_prep.cards.sheets import read_sheet
 from evalsuite.statistics import paired
 from evalsuite.statistics.leaderboard import Contestant, stack
-from evalsuite.statistics.summary import AVERAGE, Scorer
+from evalsuite.statistics.summary import AVERAGE, Scorer, dimension_label
 
 TEST = "paired sign-flip permutation test over users, two-sided"
 CORRECTION = "Holm"
 _LARGEST = 1e6  # F times its degrees of freedom, above which the noncentral distribution is not inverted
+DISCRIMINATION = "Discrimination"  # heading of the report
+_COLUMNS = ("users", "models", "MSR", "MAC", "F (paper)", "F", "p", "pairs", "told apart")
+_NOTES = (
+    "MSR: variance of the models' means by the mean variance among a model's users; MAC: MSR / (1 + MSR); both with [95 % "
+    "interval by the noncentral F distribution] and n = ratings. F (paper): the paper's formula 13; F and p: one-way analysis "
+    "of variance, which does not know that the same users rated all models. Chance alone lifts MSR: where models hardly "
+    "differ, the interval lies below the figure.",
+    f"Told apart: share of the pairs of models whose difference holds ({TEST}; {CORRECTION}'s correction over the pairs, "
+    f"{paired.ALPHA:g}).",
+)
 
 
 @dataclass(frozen=True)
@@ -124,14 +134,17 @@ class RunDiscrimination:
 
     def row(self) -> dict[str, Any]:
         """For JSON: who and what, then `Discrimination.figures`."""
-        scorer = {"judge": self.scorer.judge, "method": self.scorer.method, "condition": dict(self.scorer.condition)}
-        return {"language": self.language, "dimension": self.dimension} | scorer | self.discrimination.figures()
+        who = {"language": self.language, "dimension": self.dimension} | self.scorer.record()
+        return who | self.discrimination.figures()
 
 
 def discriminate(ratings: Floats, models: Sequence[str]) -> Discrimination:
     """MSR, MAC, both F and the pairwise tests of ratings [users, models]; rows without any rating are passed over."""
+    from scipy import stats
+
     ratings = ratings[~np.isnan(ratings).all(axis=1)]
-    counts = (~np.isnan(ratings)).sum(axis=0)
+    present = ~np.isnan(ratings)
+    counts = present.sum(axis=0)
     users, total = len(ratings), int(counts.sum())
     df = max(len(models) - 1, 0), max(total - len(models), 0)
     reason, between, within, f = _defined(models, users, counts), None, None, None
@@ -151,7 +164,10 @@ def discriminate(ratings: Floats, models: Sequence[str]) -> Discrimination:
     undefined = {} if reason is None else dict.fromkeys(("msr", "mac", "anova"), reason)
     msr = between / within if between is not None and within else None
     low, high = (None, None) if f is None else _separation_bounds(f, df, total)
-    pairs = _pairs(ratings, len(models)) if users > 1 else []
+    couples = list(combinations(range(len(models)), 2)) if users > 1 else []
+    pairs = paired.differences(
+        np.nan_to_num(ratings)[:, :, None], present[:, :, None].astype(float), couples, average_only=True
+    )
     if not any(pair.p is not None for pair in pairs):
         undefined["pairwise"] = reason or "no two models have a user in common"
     return Discrimination(
@@ -165,16 +181,10 @@ def discriminate(ratings: Floats, models: Sequence[str]) -> Discrimination:
         f_paper=None if msr is None else msr * df[1] / df[0],
         f=f,
         df=df,
-        p=_tail(f, df),
+        p=None if f is None else float(stats.f.sf(f, *df)),
         pairs=pairs,
         undefined=undefined,
     )
-
-
-def _tail(f: float | None, df: tuple[int, int]) -> float | None:
-    from scipy import stats
-
-    return None if f is None else float(stats.f.sf(f, *df))
 
 
 def _share(msr: float | None) -> float | None:
@@ -189,12 +199,6 @@ def _defined(models: Sequence[str], users: int, counts: Floats) -> str | None:
         return f"{users or 'no'} user{'s' * (not users)}: how much users differ cannot be told"
     thin = [f"{name} ({count})" for name, count in zip(models, counts, strict=True) if count < 2]
     return f"too few scores to have a variance: {', '.join(thin)}" if thin else None
-
-
-def _pairs(ratings: Floats, models: int) -> list[paired.Difference]:
-    present = ~np.isnan(ratings)
-    sums, counts = np.where(present, ratings, 0.0)[:, :, None], present.astype(np.float64)[:, :, None]
-    return paired.differences(sums, counts, list(combinations(range(models), 2)), average_only=True)
 
 
 def _separation_bounds(f: float, df: tuple[int, int], total: int) -> tuple[float | None, float | None]:
@@ -276,3 +280,51 @@ def of_run(contestants: Sequence[Contestant], rubric: Rubric) -> list[RunDiscrim
         names = [one.supporter for one in rivals]
         rows += [RunDiscrimination(language, scorer, name, discriminate(matrix, names)) for name, matrix in columns.items()]
     return rows
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------------
+
+
+def tables(discrimination: Discrimination) -> list[Table]:
+    """Of one set of ratings: its figures, and every pair."""
+    result = [_figures_table("discrimination", "Discrimination", ("scores",), [(("given",), discrimination)])]
+    names = discrimination.models
+    if rows := tuple((names[pair.first], names[pair.second], *paired.cells(pair)) for pair in discrimination.pairs):
+        note = f"Difference in the scores' own unit, [95 % bootstrap interval over users], n = users who rated both. {TEST}."
+        columns = ("model", "against", *paired.COLUMNS)
+        result.append(Table("discrimination-pairs", "Pairs of models", columns, rows, (note,), DISCRIMINATION))
+    return result
+
+
+def run_tables(rows_of_run: Sequence[RunDiscrimination], rubric: Rubric) -> list[Table]:
+    """Of a run: one table a language. (Its pairs are in the leaderboard's table of differences and in the JSON.)"""
+    result = []
+    for language, group in groupby(rows_of_run, key=lambda row: row.language):
+        lines = list(group)
+        several = len({row.scorer for row in lines}) > 1
+        heads = (*["judged by"] * several, "dimension")
+        names = [(*[row.scorer.name] * several, dimension_label(rubric, row.dimension)) for row in lines]
+        parts = list(zip(names, (row.discrimination for row in lines), strict=True))
+        result.append(_figures_table(f"discrimination-{language}", f"Discrimination, {language}", heads, parts))
+    return result
+
+
+def _figures_table(
+    key: str, title: str, heads: tuple[str, ...], lines: Sequence[tuple[tuple[str, ...], Discrimination]]
+) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    reasons: dict[str, list[str]] = {}
+    for names, part in lines:
+        p = None if part.p is None else "< 0.0001" if part.p < 1e-4 else f"{part.p:.4f}"
+        tests = (part.f_paper, part.f, p, len(part.pairs), part.proportion)
+        rows.append((*names, part.users, len(part.models), part.msr, part.mac, *tests))
+        for reason in dict.fromkeys(part.undefined.values()):
+            what = ", ".join(name for name, why in part.undefined.items() if why == reason)
+            reasons.setdefault(f"{what} undefined: {reason}", []).append(" ".join(names))
+    missing = sum(part.missing for _, part in lines)
+    notes = (
+        *_NOTES,
+        *([f"Missing ratings: {missing}; a model's mean and variance are over its own users."] if missing else []),
+        *(f"{reason} ({', '.join(who)})." for reason, who in reasons.items()),
+    )
+    return Table(key, title, (*heads, *_COLUMNS), tuple(rows), notes, DISCRIMINATION)

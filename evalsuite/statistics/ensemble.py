@@ -20,13 +20,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from core.errors import UserError, near
 from core.files import check_unique, digest
+from core.grouping import group_by
 from core.records import HumanScore, Judgement, Language
+from core.settings import Settings
 from core.statistics.accuracy import spearman
-from core.statistics.means import comparable, exact_mean
+from core.statistics.means import comparable, means_by
 from evalsuite.statistics.summary import scorer_of
 
 ENSEMBLE = "feel"  # the ensemble's name as a judge
@@ -60,14 +62,9 @@ def shares(correlations: Mapping[str, float | None]) -> dict[str, float]:
 
 def combined(weights: Mapping[str, float], scores: Mapping[str, float | None]) -> float | None:
     """Equation 3: the weighted mean of one dialogue's scores on one aspect; None where a judge with weight gave none."""
-    parts = []
-    for judge, weight in weights.items():
-        score = scores.get(judge)
-        if weight and score is None:
-            return None
-        if weight and score is not None:
-            parts.append(weight * score)
-    return comparable(math.fsum(parts))
+    parts = [(weight, scores.get(judge)) for judge, weight in weights.items() if weight]
+    products = [weight * score for weight, score in parts if score is not None]
+    return comparable(math.fsum(products)) if len(products) == len(parts) else None
 
 
 def panel_of(judgements: Iterable[Judgement]) -> Panel:
@@ -75,16 +72,14 @@ def panel_of(judgements: Iterable[Judgement]) -> Panel:
 
     A judge without any readable verdict stays, with no scores. Raises `UserError` for judgements on several rubrics.
     """
-    rounds: dict[str, dict[Aspect, dict[str, list[float]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
-    rubrics = set()
-    for judgement in judgements:
-        rubrics.add(judgement.rubric)
-        aspects = rounds[scorer_of(judgement).name]
-        if judgement.value is not None:
-            aspects[Aspect(judgement.language, judgement.dimension)][judgement.dialogue_id].append(judgement.value)
+    by_judge = group_by(judgements, lambda judgement: scorer_of(judgement).name)
+    rubrics = {judgement.rubric for rounds in by_judge.values() for judgement in rounds}
     if len(rubrics) > 1:
         raise UserError(f"judgements on several rubrics ({', '.join(sorted(rubrics))}): choose one with --rubric")
-    return {judge: {aspect: _means(verdicts) for aspect, verdicts in aspects.items()} for judge, aspects in rounds.items()}
+    return {
+        judge: _scores(((Aspect(j.language, j.dimension), j.dialogue_id), j.value) for j in rounds if j.value is not None)
+        for judge, rounds in by_judge.items()
+    }
 
 
 def people_of(scores: Iterable[HumanScore], aspects: Mapping[str, str]) -> Scores:
@@ -99,7 +94,7 @@ def people_of(scores: Iterable[HumanScore], aspects: Mapping[str, str]) -> Score
     for name in aspects:
         if name not in known:
             raise UserError(f"--map {name}={aspects[name]}: people did not score {name!r}: {near(name, known)}")
-    by_annotator: dict[tuple[Aspect, str, str], list[float]] = defaultdict(list)
+    turns: list[tuple[tuple[Aspect, str, str], float]] = []
     sources: dict[Aspect, tuple[str, str]] = {}
     for score in ratings:
         stands_for = aspects.get(score.dimension) if aspects else score.dimension
@@ -110,25 +105,21 @@ def people_of(scores: Iterable[HumanScore], aspects: Mapping[str, str]) -> Score
         if sources.setdefault(aspect, source) != source:
             listed = " and ".join(sorted(f"{rubric}/{dimension}" for rubric, dimension in {sources[aspect], source}))
             raise UserError(f"human scores: {listed} would both stand for {stands_for}; choose with --human-rubric or --map")
-        by_annotator[aspect, score.dialogue_id, score.annotator].append(score.value)
-    annotators: dict[Aspect, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for (aspect, dialogue, _), values in by_annotator.items():
-        annotators[aspect][dialogue].append(exact_mean(values))
-    return {aspect: _means(by_dialogue) for aspect, by_dialogue in annotators.items()}
+        turns.append(((aspect, score.dialogue_id, score.annotator), score.value))
+    return _scores(((aspect, dialogue), mean) for (aspect, dialogue, _), mean in means_by(turns).items())
 
 
-def _means(numbers: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    return {dialogue: comparable(exact_mean(values)) for dialogue, values in numbers.items()}
+def _scores(pairs: Iterable[tuple[tuple[Aspect, str], float]]) -> Scores:
+    scores: Scores = {}
+    for (aspect, dialogue), mean in means_by(pairs).items():
+        scores.setdefault(aspect, {})[dialogue] = comparable(mean)
+    return scores
 
 
 # --- weights ----------------------------------------------------------------------------------------------------------------
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Weight(_Part):
+class Weight(Settings):
     """One judge on one aspect: Spearman's correlation (None: not defined) over `n` dialogues, and the weight made of it."""
 
     language: Language
@@ -139,7 +130,7 @@ class Weight(_Part):
     weight: Annotated[float, Field(ge=0, le=1)]
 
 
-class Weights(_Part):
+class Weights(Settings):
     """What `feel fit` saves. `data` is the hash of the scores that were fitted on, `fitted_on` their dialogues."""
 
     rubric: str
@@ -278,13 +269,13 @@ def apply(weights: Weights, judgements: Sequence[Judgement], ablation: bool = Fa
     if ablation and len(judges) > 1:
         sets |= {lacking(judge): without(weights, judge) for judge in judges}
     spoken = dict.fromkeys((j.dialogue_id, j.language) for j in judgements)
+    condition = {"mode": weights.mode, "weights": weights.id}
     rows = []
-    for name, one in sets.items():
-        scores = ensemble_scores(panel, one)
+    for name, shares_of in sets.items():
+        scores = ensemble_scores(panel, shares_of)
         for dialogue, language in spoken:
-            for aspect in (a for a in one if a.language == language):
+            for aspect in (a for a in shares_of if a.language == language):
                 value = scores[aspect].get(dialogue)
-                condition = {"mode": weights.mode, "weights": weights.id}
                 rows.append(
                     Judgement(
                         dialogue_id=dialogue,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from core.errors import UserError
+from core.grouping import group_by
 from core.records import Language
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics.coefficients import Coefficient, figures
@@ -16,6 +17,11 @@ from evalsuite.statistics.ensemble import ENSEMBLE, Mode, Panel, Scores, Weights
 
 FEEL = "FEEL"  # heading of the tables
 EVEN = "mean of the judges"
+FITTED: dict[Mode, str] = {
+    "paper": "Weights are fitted on the very dialogues that are reported on, as in the paper: this flatters the ensemble.",
+    "native": "On dialogues that the weights were not fitted on.",
+}
+NOTE = "From -1 to 1, [95 % percentile bootstrap over dialogues], n = dialogues that people and all judges scored."
 
 
 @dataclass(frozen=True)
@@ -34,9 +40,7 @@ class Row:
 
     def record(self) -> dict[str, Any]:
         fields = {name: getattr(self, name) for name in ("mode", "language", "dimension", "scorer")}
-        for name, e in (("spearman", self.spearman), ("kendall", self.kendall)):
-            fields[name] = {"value": e.mean, "low": e.low, "high": e.high, "n": e.n}
-        return fields
+        return fields | {"spearman": self.spearman.record(), "kendall": self.kendall.record()}
 
 
 def report(panel: Panel, people: Scores, weights: Weights, dialogues: Iterable[str]) -> list[Row]:
@@ -85,37 +89,30 @@ def fit_modes(
 def correlated(one: Mapping[str, float], other: Mapping[str, float], dialogues: Sequence[str]) -> dict[Coefficient, Estimate]:
     """How two scores of the same dialogues go together: coefficients, −1 to 1, with 95 % bootstrap intervals over dialogues."""
     x, y = (np.array([side[i] for i in dialogues], dtype=np.float64) for side in (one, other))
-    figures_of = figures(x, y, np.arange(len(dialogues), dtype=np.intp), "dataset")
-    return {name: estimate for name, (estimate, _, _) in figures_of.items()}
+    by_coefficient = figures(x, y, np.arange(len(dialogues), dtype=np.intp), "dataset")
+    return {name: estimate for name, (estimate, _, _) in by_coefficient.items()}
 
 
 def fit_tables(fitted: Sequence[Weights], rows: Sequence[Row]) -> list[Table]:
     """Weights, and tables 1 and 2 of the paper (scorers × aspects), one a mode, language and coefficient."""
     tables = [_weight_table(fitted)]
-    for mode, language in dict.fromkeys((row.mode, row.language) for row in rows):
-        part = [row for row in rows if (row.mode, row.language) == (mode, language)]
-        aspects = list(dict.fromkeys(row.dimension for row in part))
+    for (mode, language), of_language in group_by(rows, lambda row: (row.mode, row.language)).items():
+        aspects = list(dict.fromkeys(row.dimension for row in of_language))
         for name in ("spearman", "kendall"):
-            cells = {(row.scorer, row.dimension): getattr(row, name) for row in part}
+            cells = {(row.scorer, row.dimension): getattr(row, name) for row in of_language}
             tables.append(
                 Table(
                     key=f"feel_{name}_{mode}_{language}",
                     title=f"Judges and ensemble against people ({name}), {language}, {mode} mode",
                     columns=("scorer", *aspects),
-                    rows=tuple((s, *(cells.get((s, a)) for a in aspects)) for s in dict.fromkeys(row.scorer for row in part)),
-                    notes=tuple(_notes(mode)),
+                    rows=tuple(
+                        (s, *(cells.get((s, a)) for a in aspects)) for s in group_by(of_language, lambda row: row.scorer)
+                    ),
+                    notes=(FITTED[mode], NOTE),
                     section=FEEL,
                 )
             )
     return tables
-
-
-def _notes(mode: Mode) -> Iterator[str]:
-    if mode == "paper":
-        yield "Weights are fitted on the very dialogues that are reported on, as in the paper: this flatters the ensemble."
-    else:
-        yield "On dialogues that the weights were not fitted on."
-    yield "From -1 to 1, [95 % percentile bootstrap over dialogues], n = dialogues that people and all judges scored."
 
 
 def _weight_table(fitted: Sequence[Weights]) -> Table:

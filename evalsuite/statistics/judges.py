@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from core.errors import UserError
+from core.grouping import group_by
 from core.records import HumanScore, Judgement
 from core.rubrics import Scale
 from core.statistics.accuracy import majority, round_half_up, wilson
@@ -57,9 +58,7 @@ def source_names(sources: Collection[tuple[str, ...]]) -> dict[tuple[str, ...], 
 
 def by_judge(judgements: Iterable[Judgement]) -> Judges:
     """Verdicts by judge (`source_names`), in order of appearance."""
-    groups: dict[tuple[str, ...], list[Judgement]] = defaultdict(list)
-    for j in judgements:
-        groups[source_of(j)].append(j)
+    groups = group_by(judgements, source_of)
     names = source_names(groups)
     return {names[source]: verdicts for source, verdicts in groups.items()}
 
@@ -278,9 +277,7 @@ def calibration(judgements: Sequence[Judgement], gold: Sequence[HumanScore], bin
             points[dimension] = [(max(row), row.index(max(row)) == label) for row, label in zip(rows, labels, strict=True)]
         points[POOLED] = [point for of_dimension in points.values() for point in of_dimension]
         for dimension, of_dimension in points.items():
-            inside: dict[int, list[tuple[float, bool]]] = defaultdict(list)
-            for point in of_dimension:
-                inside[int(np.searchsorted(edges[1:-1], point[0], side="left"))].append(point)
+            inside = group_by(of_dimension, lambda point: int(np.searchsorted(edges[1:-1], point[0], side="left")))
             for place, members in sorted(inside.items()):
                 n, hits = len(members), sum(hit for _, hit in members)
                 low, high = wilson(hits, n)

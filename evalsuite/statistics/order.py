@@ -20,33 +20,17 @@ def judgements_in_order(judgements: Iterable[Judgement], rubric: Rubric | None =
 
     Dimensions come as `rubric`, where it is given, or the bundled rubric of the judgement's name has them, others by name.
     """
-    return sorted(
-        judgements,
-        key=lambda j: (
-            scorer_of(j),
-            j.rubric,
-            j.language,
-            _place(j.rubric, j.dimension, rubric),
-            j.dialogue_id,
-            -1 if j.turn is None else j.turn,
-            j.repeat,
-        ),
-    )
+    return sorted(judgements, key=lambda j: (scorer_of(j), *_key(j, rubric), j.repeat))
 
 
 def scores_in_order(scores: Iterable[HumanScore]) -> list[HumanScore]:
     """By rubric, language, dimension (as for judgements), dialogue, turn and annotator."""
-    return sorted(
-        scores,
-        key=lambda s: (
-            s.rubric,
-            s.language,
-            _place(s.rubric, s.dimension),
-            s.dialogue_id,
-            -1 if s.turn is None else s.turn,
-            s.annotator,
-        ),
-    )
+    return sorted(scores, key=lambda score: (*_key(score), score.annotator))
+
+
+def _key(record: Judgement | HumanScore, rubric: Rubric | None = None) -> tuple[object, ...]:
+    place = _place(record.rubric, record.dimension, rubric)
+    return record.rubric, record.language, place, record.dialogue_id, -1 if record.turn is None else record.turn
 
 
 def _place(name: str, dimension: str, rubric: Rubric | None = None) -> tuple[int, str]:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from core.grouping import group_by
 from core.records import Language
 from core.statistics.bootstrap import LEVEL, Floats, estimate, resampled_means
 from core.tables import Cell, Estimate, Table
@@ -123,29 +124,19 @@ def figures_json(rows: Sequence[Figure]) -> dict[str, Any]:
     """`metrics`: one object a figure; `signatures`: unit → metric → how it was counted."""
     return {
         "metrics": [
-            {
-                "language": f.language,
-                "supporter": f.supporter,
-                "unit": f.unit,
-                "metric": f.metric,
-                "level": f.level,
-                "value": f.estimate.mean,
-                "low": f.estimate.low,
-                "high": f.estimate.high,
-                "n": f.estimate.n,
-                "dialogues": f.dialogues,
-            }
-            for f in rows
+            {name: getattr(row, name) for name in ("language", "supporter", "unit", "metric", "level")}
+            | row.estimate.record()
+            | {"dialogues": row.dialogues}
+            for row in rows
         ],
-        "signatures": {unit: signature(unit) for unit in dict.fromkeys(f.unit for f in rows)},
+        "signatures": {unit: signature(unit) for unit in dict.fromkeys(row.unit for row in rows)},
     }
 
 
 def metric_tables(figure_rows: Sequence[Figure], responses: Sequence[Response]) -> list[Table]:
     """Two tables a language, on 0–100: over all replies at once, and means over replies. `responses` are what was measured."""
     tables = []
-    for language in dict.fromkeys(f.language for f in figure_rows):
-        part = [f for f in figure_rows if f.language == language]
+    for language, part in group_by(figure_rows, lambda row: row.language).items():
         units = list(dict.fromkeys(f.unit for f in part))
         heads = ("supporter", "counted in") if len(units) > 1 else ("supporter",)
         left_out = _left_out([r for r in responses if r.language == language])

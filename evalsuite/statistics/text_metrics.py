@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from types import SimpleNamespace
 from typing import Any, Literal
 
 from core.errors import need_modules
@@ -170,11 +171,8 @@ class _RougeTokens:
         return [token.lower() for token in tokenize(text, self.unit) if any(sign.isalnum() for sign in token)]
 
 
-class _NoSynonyms:
-    """In the place of WordNet where its data are not there, or say nothing about the language."""
-
-    def synsets(self, word: str) -> list[Any]:
-        return []
+# In the place of WordNet where its data are not there, or say nothing about the language.
+_NO_SYNONYMS = SimpleNamespace(synsets=lambda word: [])
 
 
 @cache
@@ -189,24 +187,18 @@ def _synonyms() -> Any | None:
     return wordnet
 
 
-class _Stems:
-    """Porter's stemmer; each word is stemmed once."""
-
-    def __init__(self) -> None:
-        from nltk.stem.porter import PorterStemmer
-
-        self.stem: Callable[[str], str] = lru_cache(maxsize=1 << 16)(PorterStemmer().stem)
-
-
 @cache
-def _stems() -> _Stems:
-    return _Stems()
+def _stems() -> Any:
+    """Porter's stemmer; each word is stemmed once."""
+    from nltk.stem.porter import PorterStemmer
+
+    return SimpleNamespace(stem=lru_cache(maxsize=1 << 16)(PorterStemmer().stem))
 
 
 def _meteor(reference: Sequence[str], tokens: Sequence[str], unit: Unit) -> float:
     from nltk.translate.meteor_score import single_meteor_score
 
-    synonyms = (_synonyms() if unit == "word" else None) or _NoSynonyms()
+    synonyms = (_synonyms() if unit == "word" else None) or _NO_SYNONYMS
     return float(single_meteor_score(reference, tokens, stemmer=_stems(), wordnet=synonyms))
 
 

@@ -13,12 +13,13 @@ from typing import Literal
 
 import numpy as np
 
+from core.grouping import group_by
 from core.records import Comparison, Verdict
 from core.statistics.accuracy import share
 from core.statistics.bootstrap import estimate, resampled_means
 from core.statistics.means import exact_mean
 from core.tables import Cell, Estimate, Table
-from data_prep.scores.annotator_agreement import Item, agreement_on
+from data_prep.scores.annotator_agreement import ScoredItem, agreement_on
 from evalsuite.statistics.judges import file_keys
 
 Mode = Literal["paper", "native"]
@@ -46,6 +47,10 @@ class Choice:
     outputs: tuple[str, str] = ("", "")
     first: str | None = None
     lost: bool = False
+
+    @property
+    def systems(self) -> tuple[str, str]:
+        return self.a, self.b
 
     @property
     def pair(self) -> tuple[str, ...]:
@@ -91,11 +96,8 @@ def votes(choices: Iterable[Choice], mode: Mode) -> list[Choice]:
     ordered = sorted(choices, key=lambda c: (c.question, c.pair, c.annotator, c.first or "", str(c.verdict), c.degree or 0))
     if mode == "paper":
         return [choice for choice in ordered if not choice.lost]
-    grouped: dict[tuple[object, ...], list[Choice]] = defaultdict(list)
-    for choice in ordered:
-        grouped[choice.question, choice.pair, choice.annotator].append(choice)
     counted = []
-    for members in grouped.values():
+    for members in group_by(ordered, lambda choice: (choice.question, choice.pair, choice.annotator)).values():
         if any(member.lost for member in members):
             continue
         verdicts = {member.verdict for member in members}
@@ -151,18 +153,14 @@ def _counts(choices: Sequence[Choice], system: str) -> list[Cell]:
 def win_rate_tables(choices: Sequence[Choice], mode: Mode, words: Words, titles: Mapping[str, str] = {}) -> list[Table]:
     """For each question: win rates of every system, every pair of systems, and what annotators make of the order and of each
     other, where that can be told. `titles` gives questions other names than their own."""
-    questions = sorted({choice.question for choice in choices})
-    keys = file_keys(questions, "question")
+    questions = sorted(group_by(choices, lambda choice: choice.question).items())
+    keys = file_keys([question for question, _ in questions], "question")
     tables = []
-    for question in questions:
-        part = [choice for choice in choices if choice.question == question]
+    for question, part in questions:
         tail, title = f"-{keys[question]}" if len(questions) > 1 else "", titles.get(question, question)
-        question_tables = [*_rates(part, mode, words, title), _position(part, words, title), _agreement(part, words, title)]
-        tables += [
-            replace(table, key=f"{words.key}-{table.key}{tail}", section=words.section)
-            for table in question_tables
-            if table.rows
-        ]
+        for table in (*_rates(part, mode, words, title), _position(part, words, title), _agreement(part, words, title)):
+            if table.rows:
+                tables.append(replace(table, key=f"{words.key}-{table.key}{tail}", section=words.section))
     return tables
 
 
@@ -188,17 +186,14 @@ def _rates(choices: Sequence[Choice], mode: Mode, words: Words, title: str) -> l
     heads = (words.items, "won", "ties", "lost", "unread", "win rate %", "of decided %", "degree")[: None if graded else -1]
     overall: list[tuple[Cell, ...]] = []
     pairs: list[tuple[Cell, ...]] = []
-    for language in sorted({vote.language for vote in counted}):
-        part = [vote for vote in counted if vote.language == language]
+    for language, part in sorted(group_by(counted, lambda vote: vote.language).items()):
         named = [language] if spoken else []
-        ranked = []
-        for system in sorted({name for vote in part for name in (vote.a, vote.b)}):
-            ranked.append((system, _counts([vote for vote in part if system in (vote.a, vote.b)], system)))
+        systems = sorted({name for vote in part for name in vote.systems})
+        ranked = [(name, _counts([vote for vote in part if name in vote.systems], name)) for name in systems]
         ranked.sort(key=lambda row: -(row[1][5].mean or 0.0))  # type: ignore[union-attr]
-        overall += [(*named, system, *figures[: len(heads)]) for system, figures in ranked]
-        for a, b in sorted({(vote.a, vote.b) for vote in part}):
-            figures = _counts([vote for vote in part if (vote.a, vote.b) == (a, b)], a)
-            pairs.append((*named, a, b, *figures[: len(heads)]))
+        overall += [(*named, name, *figures[: len(heads)]) for name, figures in ranked]
+        for (a, b), of_pair in sorted(group_by(part, lambda vote: vote.systems).items()):
+            pairs.append((*named, a, b, *_counts(of_pair, a)[: len(heads)]))
     first = ("language",) if spoken else ()
     columns = (*first, words.system, *heads)
     against = (*first, words.system, "against", *heads)
@@ -211,16 +206,12 @@ def _rates(choices: Sequence[Choice], mode: Mode, words: Words, title: str) -> l
 def _position(choices: Sequence[Choice], words: Words, title: str) -> Table:
     rows: list[tuple[Cell, ...]] = []
     shown = [choice for choice in choices if choice.first is not None and not choice.lost]
-    for annotator in sorted({choice.annotator for choice in shown}):
-        part = [choice for choice in shown if choice.annotator == annotator]
+    for annotator, part in sorted(group_by(shown, lambda choice: choice.annotator).items()):
         read = [choice for choice in part if choice.verdict is not None]
         decided = [choice for choice in read if choice.verdict != "tie"]
         first = sum((choice.a if choice.verdict == "a" else choice.b) == choice.first for choice in decided)
-        both: dict[tuple[str, ...], list[Verdict | None]] = defaultdict(list)
-        for choice in read:
-            both[choice.pair].append(choice.verdict)
-        twice = [verdicts for verdicts in both.values() if len(verdicts) > 1]
-        stable = sum(len(set(verdicts)) == 1 for verdicts in twice)
+        twice = [answers for answers in group_by(read, lambda choice: choice.pair).values() if len(answers) > 1]
+        stable = sum(len({choice.verdict for choice in answers}) == 1 for answers in twice)
         shares = (share(first, len(decided)), share(stable, len(twice)))
         rows.append((annotator, len(part), 100 * len(read) / len(part), len(read) - len(decided), *shares))
     return Table(
@@ -240,13 +231,12 @@ def _agreement(choices: Sequence[Choice], words: Words, title: str) -> Table:
     decided = [vote for vote in votes(choices, "native") if vote.verdict is not None]
     graded = bool(decided) and all(vote.degree is not None for vote in decided)
     rows: list[tuple[Cell, ...]] = []
-    for a, b in sorted({(vote.a, vote.b) for vote in decided}):
-        part = [vote for vote in decided if (vote.a, vote.b) == (a, b)]
+    for (a, b), part in sorted(group_by(decided, lambda vote: vote.systems).items()):
         outputs = {pair: number for number, pair in enumerate(sorted({vote.pair for vote in part}))}
-        items: dict[Item, dict[str, float]] = defaultdict(dict)
+        items: dict[ScoredItem, dict[str, float]] = defaultdict(dict)
         for vote in part:
             value = vote.degree if graded and vote.degree is not None else _SIDE[vote.verdict or "tie"]
-            items[Item(vote.item, outputs[vote.pair])][vote.annotator] = value
+            items[ScoredItem(vote.item, outputs[vote.pair])][vote.annotator] = value
         if figures := agreement_on(items):
             rows.append((a, b, figures.people, figures.alpha, figures.kappa, figures.equal))
     return Table(
