@@ -23,7 +23,7 @@ Shares = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Unit:
+class PromptGroup:
     """The examples of one dialogue (their places in the file): `head` begins all their prompts, each of `tails` ends one.
 
     Neither is ever empty: prompts begin with the same role marker, and every tail keeps at least its last token.
@@ -39,7 +39,7 @@ class Unit:
         return len(self.tails) * (len(self.head) + max(map(len, self.tails)))
 
 
-def units(examples: Sequence[RankExample], prompts: Sequence[list[int]], fits: Sequence[bool]) -> list[Unit]:
+def prompt_groups(examples: Sequence[RankExample], prompts: Sequence[list[int]], fits: Sequence[bool]) -> list[PromptGroup]:
     """The examples that fit, by dialogue, with what their prompts have in common apart."""
     of_dialogue: dict[str, list[int]] = defaultdict(list)
     for place, example in enumerate(examples):
@@ -51,18 +51,18 @@ def units(examples: Sequence[RankExample], prompts: Sequence[list[int]], fits: S
         columns = enumerate(zip(*sequences, strict=False))
         shared = next((i for i, column in columns if len(set(column)) > 1), min(map(len, sequences)))
         head = min(shared, *(len(sequence) - 1 for sequence in sequences))
-        dialogues.append(Unit(tuple(places), sequences[0][:head], tuple(sequence[head:] for sequence in sequences)))
+        dialogues.append(PromptGroup(tuple(places), sequences[0][:head], tuple(sequence[head:] for sequence in sequences)))
     return dialogues
 
 
-def batched(dialogues: Sequence[Unit], batch_tokens: int) -> Iterator[list[Unit]]:
+def batched(dialogues: Sequence[PromptGroup], batch_tokens: int) -> Iterator[list[PromptGroup]]:
     """Units of like length together, the longest first: a batch that is too large for the memory is the first one."""
-    batch: list[Unit] = []
-    for unit in sorted(dialogues, key=lambda unit: -unit.cached):
+    batch: list[PromptGroup] = []
+    for group in sorted(dialogues, key=lambda group: -group.cached):
         if batch and (len(batch) + 1) * batch[0].cached > batch_tokens:
             yield batch
             batch = []
-        batch.append(unit)
+        batch.append(group)
     if batch:
         yield batch
 
@@ -70,18 +70,18 @@ def batched(dialogues: Sequence[Unit], batch_tokens: int) -> Iterator[list[Unit]
 class Decoder:
     """Probabilities [R, digits, S] over `tokens` of a batch's answers; the model has to be in evaluation mode."""
 
-    def __call__(self, model: Any, batch: Sequence[Unit], tokens: Sequence[int], digits: int) -> Shares:
+    def __call__(self, model: Any, batch: Sequence[PromptGroup], tokens: Sequence[int], digits: int) -> Shares:
         import torch
 
         from train.batches import left_padded
 
         with torch.inference_mode():
             # What stands in for the padding is masked, so any token will do.
-            ids, mask = (tensor.to(model.device) for tensor in left_padded([unit.head for unit in batch], 0))
+            ids, mask = (tensor.to(model.device) for tensor in left_padded([group.head for group in batch], 0))
             cache = _forward(model, ids, mask, None).past_key_values
-            owner = torch.tensor([number for number, unit in enumerate(batch) for _ in unit.tails], device=model.device)
+            owner = torch.tensor([number for number, group in enumerate(batch) for _ in group.tails], device=model.device)
             cache.batch_select_indices(owner)
-            ids, fresh = (tensor.to(model.device) for tensor in left_padded([t for unit in batch for t in unit.tails], 0))
+            ids, fresh = (tensor.to(model.device) for tensor in left_padded([t for group in batch for t in group.tails], 0))
             mask = torch.cat([mask[owner], fresh], 1)
             scale = torch.tensor(list(tokens), device=model.device)
             logits = _forward(model, ids, mask, cache).logits[:, -1, scale]

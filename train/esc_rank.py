@@ -17,9 +17,8 @@ from typing import Any
 from core.errors import run_cli
 from train.examples import check_disjoint, prepare_rank, read_rank, rubric_beside, score_tokens
 from train.models import load_base, load_tokenizer
-from train.output import export_adapter, finished, open_output, trained_steps
 from train.recipes import RankArguments, Recipe, lora_config, may_read_trees, parse_recipe
-from train.session import check_machine, say, set_up_wandb, settings_log
+from train.run import check_machine, export_adapter, finished, open_output, say, set_up_wandb, settings_log, trained_steps
 
 
 def main(recipe: Recipe[RankArguments]) -> None:

@@ -13,9 +13,8 @@ from pathlib import Path
 from core.errors import run_cli
 from train.examples import check_disjoint, prepare_role, read_role
 from train.models import load_base, load_tokenizer
-from train.output import export_adapter, finished, open_output, trained_steps
 from train.recipes import Recipe, RoleArguments, lora_config, parse_recipe
-from train.session import check_machine, say, set_up_wandb, settings_log
+from train.run import check_machine, export_adapter, finished, open_output, say, set_up_wandb, settings_log, trained_steps
 
 
 def main(recipe: Recipe[RoleArguments]) -> None:

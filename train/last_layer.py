@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from transformers import DynamicCache
 
 from core.files import atomic_path
-from train.decoding import Decoder, Shares, Unit
+from train.decoding import Decoder, PromptGroup, Shares
 from train.examples import IGNORED
 from train.prefix_tree import alike, tree, visible
 from train.rank_trainer import RankTrainer
@@ -206,16 +206,16 @@ class LastLayerDecoder(Decoder):
     def __init__(self, last_layer: LastLayer) -> None:
         self._last_layer = last_layer
 
-    def __call__(self, model: Any, batch: Sequence[Unit], tokens: Sequence[int], digits: int) -> Shares:
+    def __call__(self, model: Any, batch: Sequence[PromptGroup], tokens: Sequence[int], digits: int) -> Shares:
         scale = torch.tensor(list(tokens), device=model.device)
-        return np.concatenate([self._unit(model, unit, scale) for unit in batch])
+        return np.concatenate([self._group(model, group, scale) for group in batch])
 
-    def _unit(self, model: Any, unit: Unit, scale: torch.Tensor) -> Shares:
+    def _group(self, model: Any, group: PromptGroup, scale: torch.Tensor) -> Shares:
         """Probabilities [R, 1, S] of one dialogue's answers."""
-        prompts = [unit.head + tail for tail in unit.tails]
+        prompts = [group.head + tail for tail in group.tails]
         shares = torch.empty(len(prompts), 1, len(scale), dtype=torch.float64)
-        for group in alike(prompts, [""] * len(prompts)):  # as in training: in the paper's order each is a row
-            prefixes = tree([prompts[n] for n in group])
+        for members in alike(prompts, [""] * len(prompts)):  # as in training: in the paper's order each is a row
+            prefixes = tree([prompts[n] for n in members])
             row = {
                 "input_ids": prefixes.ids,
                 "position_ids": prefixes.positions,
@@ -226,7 +226,7 @@ class LastLayerDecoder(Decoder):
             inputs = {name: torch.tensor([values], device=model.device) for name, values in row.items()}
             with torch.inference_mode():
                 logits = self._last_layer.logits(model, inputs | {"lengths": torch.tensor([len(prefixes.ids)])}, scale)
-            shares[group, 0] = logits[0].double().softmax(-1).cpu()
+            shares[members, 0] = logits[0].double().softmax(-1).cpu()
         return shares.numpy()
 
     def take_spared(self) -> float:

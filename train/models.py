@@ -18,7 +18,7 @@ from serve.checkpoints.places import resolve_checkpoint
 from serve.checkpoints.tensors import stored_tensors
 from train.examples import check_tokenizer, serves_alike
 from train.recipes import Recipe
-from train.session import say
+from train.run import say
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -113,6 +113,7 @@ def load_adapters(base: PreTrainedModel, recipe: Recipe[Any], folders: Mapping[s
                 else:
                     model.load_adapter(str(folder), adapter_name=f"a{number}")
         except (ValueError, RuntimeError, TypeError, KeyError) as error:
+            # The first line of PEFT's errors says only that loading failed.
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             raise UserError(f"{misfit}: {lines[min(1, len(lines) - 1)] if lines else type(error).__name__}") from None
         wanted = set(get_peft_model_state_dict(model, adapter_name=f"a{number}", save_embedding_layers=False))

@@ -19,16 +19,16 @@ from rich.progress import track
 
 from core.errors import UserError, need_modules
 from core.files import read_object, write_json, write_jsonl
-from core.judge_prompts import Method
+from core.judge_prompts import PromptMethod
 from core.paths import IN_FILE, IN_MODEL, Reads, Writes
 from core.records import Judgement
 from core.rubrics import Rubric
 from data_prep.scores.rank_sft import RankExample
-from train.decoding import Decoder, Shares, batched, units
+from train.decoding import Decoder, Shares, batched, prompt_groups
 from train.examples import chatml, encode_prompt, read_rank, rubric_beside, score_tokens
 from train.models import adapter_switched_on, check_adapters, load_adapters, load_base, load_tokenizer, precision
 from train.recipes import Recipe, may_read_trees, read_recipe
-from train.session import say
+from train.run import say
 
 UNTRAINED = "untrained"
 BATCH_TOKENS = 4096
@@ -127,14 +127,14 @@ def run(
         say(f"{name}: {len(records)} judgements of {dialogues} dialogues, {seconds / dialogues:.2f} s a dialogue{tail}")
 
 
-def method_beside(path: Path) -> Method:
+def method_beside(path: Path) -> PromptMethod:
     """How the examples were asked, from manifest.json beside them; `UserError` when it does not say."""
     manifest = path.parent / "manifest.json"
     settings = read_object(manifest, "the manifest of rank-sft").get("settings")
     method = settings.get("method") if isinstance(settings, dict) else None
-    if method not in get_args(Method):
-        raise UserError(f"{manifest}: settings.method: {method!r} is not one of {', '.join(get_args(Method))}")
-    return cast(Method, method)
+    if method not in get_args(PromptMethod):
+        raise UserError(f"{manifest}: settings.method: {method!r} is not one of {', '.join(get_args(PromptMethod))}")
+    return cast(PromptMethod, method)
 
 
 def answers(
@@ -151,18 +151,18 @@ def answers(
     decoder = decoder or Decoder()
     digits = [len(example.labels) for example in examples]
     fits = [limit is None or len(prompt) + d <= limit for prompt, d in zip(prompts, digits, strict=True)]
-    batches = list(batched(units(examples, prompts, fits), batch_tokens))
+    batches = list(batched(prompt_groups(examples, prompts, fits), batch_tokens))
     shares: list[Shares | None] = [None] * len(examples)
     console = Console(stderr=True)
     for batch in track(batches, what, console=console, disable=not console.is_terminal):
-        places = [place for unit in batch for place in unit.places]
+        places = [place for group in batch for place in group.places]
         rows = decoder(model, batch, tokens, max(digits[place] for place in places))
         for place, row in zip(places, rows, strict=True):
             shares[place] = row[: digits[place]]
     return shares
 
 
-def judgements(example: RankExample, shares: Shares | None, name: str, rubric: Rubric, method: Method) -> list[Judgement]:
+def judgements(example: RankExample, shares: Shares | None, name: str, rubric: Rubric, method: PromptMethod) -> list[Judgement]:
     """One record a dimension of the example, with the fields that a served judge fills."""
     scores = rubric.scores
     condition = {"mode": "paper" if method == "paper" else "native", "where": "in-process"}

@@ -27,20 +27,20 @@ from train.decoding import greedy
 from train.examples import IGNORED
 from train.prefix_tree import alike, tree, visible
 
-Key = tuple[str, str]  # language, dimension
+LanguageDimension = tuple[str, str]  # language, dimension
 Figures = dict[str, float | None]
 SHOWN = ("acc", "acc_soft", "majority_acc", "majority_acc_soft", "kappa", "spearman", "ece")
 
 
-def keys_of(examples: Sequence[RankExample]) -> list[Key]:
+def keys_of(examples: Sequence[RankExample]) -> list[LanguageDimension]:
     """Every (language, dimension) that is scored, in the order of first use."""
     return list(dict.fromkeys((e.language, dimension) for e in examples for dimension in e.labels))
 
 
-def balanced_weights(examples: Sequence[RankExample]) -> dict[tuple[Key, int], float]:
+def balanced_weights(examples: Sequence[RankExample]) -> dict[tuple[LanguageDimension, int], float]:
     """A weight for each label of each (language, dimension): inverse to its frequency, with mean 1 over the examples."""
-    counts: Counter[tuple[Key, int]] = Counter()
-    totals: Counter[Key] = Counter()
+    counts: Counter[tuple[LanguageDimension, int]] = Counter()
+    totals: Counter[LanguageDimension] = Counter()
     for e in examples:
         for dimension, label in e.labels.items():
             counts[(e.language, dimension), label] += 1
@@ -52,8 +52,8 @@ def balanced_weights(examples: Sequence[RankExample]) -> dict[tuple[Key, int], f
 def add_scores(
     rows: list[dict[str, Any]],
     examples: Sequence[RankExample],
-    keys: Sequence[Key],
-    weights: dict[tuple[Key, int], float] | None = None,
+    keys: Sequence[LanguageDimension],
+    weights: dict[tuple[LanguageDimension, int], float] | None = None,
 ) -> None:
     """Give every row `keys` [D] (index of language and dimension), `targets` [D] (mean of the annotators), `weights` [D]."""
     index = {key: number for number, key in enumerate(keys)}
@@ -217,7 +217,7 @@ class RankTrainer(SeededOrder, SFTTrainer):
         return (total / (labels != IGNORED).sum()).float(), shares, targets
 
 
-def score_metrics(keys: Sequence[Key], scores: Sequence[int]) -> Callable[[EvalPrediction], dict[str, float | None]]:
+def score_metrics(keys: Sequence[LanguageDimension], scores: Sequence[int]) -> Callable[[EvalPrediction], Figures]:
     """A `compute_metrics` that gives, for every language and dimension and their average, `en_empathy_acc` and so on.
 
     They mean what `esc-eval agree` means by them: each score of a joint answer follows the model's own scores before it.
@@ -232,7 +232,7 @@ def score_metrics(keys: Sequence[Key], scores: Sequence[int]) -> Callable[[EvalP
         figures = dimension_figures(values, targets.tolist(), distributions)
         return {name: figures[name] for name in (*SHOWN, "n")}
 
-    def compute(prediction: EvalPrediction) -> dict[str, float | None]:
+    def compute(prediction: EvalPrediction) -> Figures:
         shares, targets = np.asarray(prediction.predictions), np.asarray(prediction.label_ids)
         languages: dict[str, dict[str, Figures]] = {}
         for number, (language, dimension) in enumerate(keys):

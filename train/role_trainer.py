@@ -18,7 +18,7 @@ from data_prep.role_play.examples import RoleExample
 from train.batches import SeededOrder
 from train.examples import encode_prompt
 from train.models import greedy_lines
-from train.session import is_main_process, wandb_run
+from train.run import is_main_process, wandb_run
 
 SAMPLE_TOKENS = 48
 

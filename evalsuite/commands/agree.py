@@ -28,7 +28,7 @@ from evalsuite.statistics.agreement import gold_scores_of, item_of, judgements_o
 from evalsuite.statistics.judge_figures import Settings, judge_figures
 from evalsuite.statistics.judges import by_judge, gold_of
 from evalsuite.statistics.summary import checked
-from evalsuite.statistics.surface import judged_items, majority_judgements, read_split, surface_judgements
+from evalsuite.statistics.surface import baseline_judgements, read_split
 
 console = Console()
 IN_SPLIT = Reads("folder", ("train.jsonl", "valid.jsonl", "test.jsonl", "rubric.yaml"))
@@ -65,7 +65,7 @@ def agree(
         IN_NAME,
     ] = None,
     gold_rubric: Annotated[
-        str | None, typer.Option("--gold-rubric", help="The rubric that gold is on, where it is not that of the verdicts.")
+        str | None, typer.Option(help="The rubric that gold is on, where it is not that of the verdicts.")
     ] = None,
     annotator: Annotated[
         list[str] | None, typer.Option(help="Only the scores that this annotator gave. Repeat for more.")
@@ -78,7 +78,6 @@ def agree(
     split: Annotated[
         Path | None,
         typer.Option(
-            "--split",
             help="Folder of `python -m data_prep rank-sft` on whose test split the verdicts are. Adds the majority class of "
             "its training split, means over languages, and seconds a dialogue; what a split keeps together is drawn together.",
         ),
@@ -86,7 +85,7 @@ def agree(
     ] = None,
     dialogues: Annotated[
         list[Path] | None,
-        typer.Option("--dialogues", help="With --split: its dialogues (JSONL), for a classifier on surface features. Repeat."),
+        typer.Option(help="With --split: its dialogues (JSONL), for a classifier on surface features. Repeat."),
         IN_FILE,
     ] = None,
     seeds: Annotated[
@@ -94,7 +93,7 @@ def agree(
     ] = False,
     reference: Annotated[
         list[str] | None,
-        typer.Option("--reference", metavar="JUDGE", help="Test only against this judge, or baseline. Repeat for more."),
+        typer.Option(metavar="JUDGE", help="Test only against this judge, or baseline. Repeat for more."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -154,12 +153,9 @@ def agree(
     chosen: list[dict[str, Any]] = []
     if split is not None:
         made = read_split(split)
-        items = judged_items(verdicts, made)
         settings = replace(settings, groups=made.groups, averages=True, seconds=_seconds(judgements))
-        verdicts += majority_judgements(items, made)
-        if dialogues:
-            baseline, chosen = surface_judgements(items, made, {talk.id: talk for talk in read_dialogues(dialogues)})
-            verdicts += baseline
+        baselines, chosen = baseline_judgements(verdicts, made, read_dialogues(dialogues) if dialogues else None)
+        verdicts += baselines
     elif dialogues:
         raise UserError("--dialogues: they are read for the classifier of --split")
     judges = by_judge(verdicts)

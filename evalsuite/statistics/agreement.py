@@ -239,9 +239,9 @@ def agreement_tables(
         body: list[tuple[Cell, ...]] = []
         for name, row in rows.items():
             acc, soft, counted = shown(row, mode)
-            shares = (soft, *(_per_cent(row[figure]) for figure in ("majority_acc", "majority_acc_soft", "parse_rate")))
+            shares = (soft, *(per_cent(row[figure]) for figure in ("majority_acc", "majority_acc_soft", "parse_rate")))
             # An agreement.json of earlier versions has none of the three.
-            further = (row.get("kappa"), row.get("spearman"), _per_cent(row.get("ece")))
+            further = (row.get("kappa"), row.get("spearman"), per_cent(row.get("ece")))
             body.append((labels.get(name, name), Estimate(*acc, counted), *shares, *further))
         notes = [
             f"In per cent, kappa (quadratic weights) and Spearman from −1 to 1. {unreadable(mode)} kappa, Spearman and ECE are "
@@ -268,9 +268,9 @@ def agreement_tables(
 def shown(row: dict[str, Any], mode: str) -> tuple[tuple[float | None, float | None, float | None], float | None, int]:
     """ACC with its bounds and ACC_soft of a mode, in per cent, and the number of verdicts that they are over."""
     read = "" if mode == "paper" else "_read"
-    low, high = (_per_cent(row[f"acc{read}_{end}"]) for end in ("low", "high"))
+    low, high = (per_cent(row[f"acc{read}_{end}"]) for end in ("low", "high"))
     counted = row["n"] if mode == "paper" else row["read"]
-    return (_per_cent(row[f"acc{read}"]), low, high), _per_cent(row[f"acc_soft{read}"]), counted
+    return (per_cent(row[f"acc{read}"]), low, high), per_cent(row[f"acc_soft{read}"]), counted
 
 
 def unreadable(mode: str) -> str:
@@ -278,5 +278,5 @@ def unreadable(mode: str) -> str:
     return f"Unreadable verdicts {'count as wrong' if mode == 'paper' else 'are left out'} ({mode} mode)."
 
 
-def _per_cent(share: float | None) -> float | None:
+def per_cent(share: float | None) -> float | None:
     return None if share is None else 100 * share

@@ -92,7 +92,7 @@ def _mean(values: Mapping[str, Sequence[float]]) -> Estimate:
         return Estimate(None, None, None, 0)
     sums = np.array([[sum(listed)] for listed in values.values()], dtype=np.float64)
     counts = np.array([[len(listed)] for listed in values.values()], dtype=np.float64)
-    return estimate(sums.sum() / counts.sum(), resampled_means(sums, counts)[:, 0], len(values), len(values))
+    return estimate(float(sums.sum() / counts.sum()), resampled_means(sums, counts)[:, 0], len(values), len(values))
 
 
 def people_table(panel: Panel, people: Scores) -> Table:

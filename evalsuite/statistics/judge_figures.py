@@ -16,7 +16,7 @@ from core.statistics.accuracy import FIGURES
 from core.statistics.bootstrap import SEED, interval
 from core.statistics.means import mean_of_all
 from core.tables import Cell, Estimate, Table
-from evalsuite.statistics.agreement import agreement_tables, average_draws, item_of, paired, unreadable
+from evalsuite.statistics.agreement import agreement_tables, average_draws, item_of, paired, per_cent, unreadable
 from evalsuite.statistics.judge_tests import ALL, compare, comparison_tables
 from evalsuite.statistics.judges import (
     Judges,
@@ -101,7 +101,7 @@ def judge_figures(judges: Judges, scores: Sequence[HumanScore], settings: Settin
         counts=[],
     )
     if settings.averages or families:
-        tables.first.extend(average_tables(judges, families, scores, figures, settings))
+        tables.first.extend(average_tables(judges, families, scores, means | figures, settings))
     described: dict[str, Any] = {}
     keys = file_keys(judges)
     for name, verdicts in judges.items():
@@ -183,8 +183,8 @@ def average_tables(
         for name, members in _rows(judges, families):
             if any(set(pairs[members[0]].get(part, {})) != dimensions[part] for part in parts):
                 continue
-            averages = [figures[member][part][AVERAGE] for member in members for part in parts]
-            n = sum(average[counted] for average in averages) // len(members)
+            averages = [figures[name][part][AVERAGE] for part in parts]
+            n = sum(average[counted] for average in averages)
             cells: list[Cell] = [name]
             for figure in (f"acc{ending}", f"acc_soft{ending}"):
                 draws = [
@@ -194,10 +194,10 @@ def average_tables(
                 ]
                 known = [draw for draw in draws if draw is not None]
                 bounds = interval(np.mean(known, axis=0)) if len(known) == len(draws) else (None, None)
-                mean, low, high = map(_per_cent, (mean_of_all(average[figure] for average in averages), *bounds))
+                mean, low, high = map(per_cent, (mean_of_all(average[figure] for average in averages), *bounds))
                 cells.append(Estimate(mean, low, high, n))
             kappa, spearman, ece = (mean_of_all(average[f] for average in averages) for f in ("kappa", "spearman", "ece"))
-            cells += [kappa, spearman, _per_cent(ece)]
+            cells += [kappa, spearman, per_cent(ece)]
             if settings.seconds:
                 sources = [(judges[member][0].judge, judges[member][0].method) for member in members]
                 cells.append(mean_of_all(settings.seconds.get(source) for source in sources))
@@ -233,7 +233,3 @@ def _rows(judges: Judges, families: Families) -> Iterator[tuple[str, list[str]]]
         if name in means:
             yield means[name]
         yield name, [name]
-
-
-def _per_cent(share: float | None) -> float | None:
-    return None if share is None else 100 * share

@@ -23,7 +23,7 @@ import numpy as np
 
 from core.errors import UserError
 from core.records import Dialogue, Judgement, Preference
-from core.statistics.bootstrap import estimate, resampled_means
+from core.statistics.bootstrap import Floats, estimate, resampled_means
 from core.statistics.means import comparable, exact_mean
 from core.tables import Estimate, Table
 from evalsuite.statistics.coefficients import coefficients
@@ -117,7 +117,7 @@ class Ranking:
     supporters: tuple[int, int]
 
     def record(self) -> dict[str, Any]:
-        own = {name: figure.record() for name, figure in self.figures.items()}
+        own = {name: {"value": e.mean, "low": e.low, "high": e.high, "n": e.n} for name, e in self.figures.items()}
         return {"scorer": self.scorer, "topics": self.topics, "supporters": list(self.supporters), **own}
 
 
@@ -156,14 +156,14 @@ def topic_figures(people: Sequence[float], metric: Sequence[float]) -> dict[str,
     }
 
 
-def _averaged(values: np.ndarray[Any, np.dtype[np.float64]]) -> dict[str, Estimate]:
+def _averaged(values: Floats) -> dict[str, Estimate]:
+    """The mean of every column of [topics, figures] over the topics in which it is defined."""
     defined = ~np.isnan(values)
     draws = resampled_means(np.where(defined, values, 0.0), defined.astype(np.float64))
     figures = {}
     for column, name in enumerate(FIGURES):
-        n = int(defined[:, column].sum())
-        mean = values[defined[:, column], column].mean() if n else np.nan
-        figures[name] = estimate(mean, draws[:, column], n, n)
+        topics = values[defined[:, column], column]
+        figures[name] = estimate(topics.mean() if len(topics) else np.nan, draws[:, column], len(topics), len(topics))
     return figures
 
 

@@ -45,7 +45,7 @@ _WORD = re.compile(r"\w+(?:['’]\w+)*")
 _SIGN = re.compile(r"\S")
 _QUESTION = re.compile(r"[?？]")
 
-Aspect = tuple[Language, str]  # language, dimension
+LanguageDimension = tuple[Language, str]  # language, dimension
 
 
 class Rating(NamedTuple):
@@ -56,7 +56,7 @@ class Rating(NamedTuple):
     target: float
 
 
-Ratings = dict[Aspect, list[Rating]]
+Ratings = dict[LanguageDimension, list[Rating]]
 
 
 class Split(NamedTuple):
@@ -80,21 +80,21 @@ def read_split(folder: Path) -> Split:
 
 def ratings(examples: Iterable[RankExample]) -> Ratings:
     """By language and dimension, whether asked one by one or jointly; `UserError` for one given twice."""
-    by_aspect: dict[Aspect, dict[str, Rating]] = defaultdict(dict)
+    by_pair: dict[LanguageDimension, dict[str, Rating]] = defaultdict(dict)
     for e in examples:
         for dimension, label in e.labels.items():
-            if e.dialogue_id in by_aspect[e.language, dimension]:
+            if e.dialogue_id in by_pair[e.language, dimension]:
                 raise UserError(f"example {e.id}: dialogue {e.dialogue_id} has {dimension} twice")
-            by_aspect[e.language, dimension][e.dialogue_id] = Rating(e.dialogue_id, label, e.target[dimension])
-    return {aspect: list(of.values()) for aspect, of in by_aspect.items()}
+            by_pair[e.language, dimension][e.dialogue_id] = Rating(e.dialogue_id, label, e.target[dimension])
+    return {pair: list(of.values()) for pair, of in by_pair.items()}
 
 
-def judged_items(verdicts: Iterable[Judgement], split: Split) -> dict[Aspect, list[str]]:
+def judged_items(verdicts: Iterable[Judgement], split: Split) -> dict[LanguageDimension, list[str]]:
     """The dialogues of the test split that were judged, sorted, by language and dimension.
 
     Raises `UserError` for a verdict on another rubric or dialogue, and for a judge with the name of a baseline.
     """
-    items: dict[Aspect, set[str]] = defaultdict(set)
+    items: dict[LanguageDimension, set[str]] = defaultdict(set)
     for j in verdicts:
         where = f"{j.judge}, dialogue {j.dialogue_id}, {j.dimension}"
         if j.rubric != split.rubric.name:
@@ -104,7 +104,7 @@ def judged_items(verdicts: Iterable[Judgement], split: Split) -> dict[Aspect, li
         if j.judge in (MAJORITY, SURFACE):
             raise UserError(f"{where}: judge: the name {j.judge} is that of a baseline: give it another")
         items[j.language, j.dimension].add(j.dialogue_id)
-    return {aspect: sorted(dialogues) for aspect, dialogues in sorted(items.items())}
+    return {pair: sorted(dialogues) for pair, dialogues in sorted(items.items())}
 
 
 def features(dialogue: Dialogue) -> list[float]:
@@ -122,17 +122,30 @@ def features(dialogue: Dialogue) -> list[float]:
     return row
 
 
-def majority_judgements(items: Mapping[Aspect, Sequence[str]], split: Split) -> list[Judgement]:
+def baseline_judgements(
+    verdicts: Iterable[Judgement], split: Split, dialogues: Iterable[Dialogue] | None
+) -> tuple[list[Judgement], list[dict[str, Any]]]:
+    """What the majority class and, with the split's `dialogues`, the surface classifier say of every item that was judged, and
+    which classifier was chosen where. Errors are those of `judged_items` and `surface_judgements`."""
+    items = judged_items(verdicts, split)
+    judgements = majority_judgements(items, split)
+    if dialogues is None:
+        return judgements, []
+    surface, chosen = surface_judgements(items, split, {dialogue.id: dialogue for dialogue in dialogues})
+    return judgements + surface, chosen
+
+
+def majority_judgements(items: Mapping[LanguageDimension, Sequence[str]], split: Split) -> list[Judgement]:
     """Every item gets the most frequent label that its language and dimension have in the training split."""
     judgements = []
-    for aspect, dialogues in items.items():
-        label = majority([rating.target for rating in _known(split.train, aspect, "train.jsonl")])["majority"]
-        judgements += [_judgement(id, aspect, MAJORITY, split.rubric, float(label)) for id in dialogues]
+    for pair, dialogues in items.items():
+        label = majority([rating.target for rating in _known(split.train, pair, "train.jsonl")])["majority"]
+        judgements += [_judgement(id, pair, MAJORITY, split.rubric, float(label)) for id in dialogues]
     return judgements
 
 
 def surface_judgements(
-    items: Mapping[Aspect, Sequence[str]], split: Split, dialogues: Mapping[str, Dialogue], seed: int = 0
+    items: Mapping[LanguageDimension, Sequence[str]], split: Split, dialogues: Mapping[str, Dialogue], seed: int = 0
 ) -> tuple[list[Judgement], list[dict[str, Any]]]:
     """The surface classifier's judgements of the items, and which classifier was chosen where, with what both reached.
 
@@ -148,22 +161,20 @@ def surface_judgements(
 
     judgements: list[Judgement] = []
     chosen: list[dict[str, Any]] = []
-    for aspect, asked in items.items():
-        train, valid = _known(split.train, aspect, "train.jsonl"), _known(split.valid, aspect, "valid.jsonl")
+    for pair, asked in items.items():
+        train, valid = _known(split.train, pair, "train.jsonl"), _known(split.valid, pair, "valid.jsonl")
         labels, right = np.array([rating.label for rating in train]), np.array([rating.label for rating in valid])
         known, held = (matrix([rating.dialogue_id for rating in part]) for part in (train, valid))
         fitted = {name: model.fit(known, labels) for name, model in _classifiers(len(set(labels)), seed).items()}
         reached = {name: float(np.mean(model.predict(held) == right)) for name, model in fitted.items()}
         best = max(reached, key=lambda name: reached[name])  # of equals, the first
-        chosen.append(
-            {"language": aspect[0], "dimension": aspect[1], "chosen": best, "valid_acc": reached, "valid_n": len(valid)}
-        )
+        chosen.append({"language": pair[0], "dimension": pair[1], "chosen": best, "valid_acc": reached, "valid_n": len(valid)})
         classes = [int(label) for label in fitted[best].classes_]
         for id, shares in zip(asked, fitted[best].predict_proba(matrix(asked)), strict=True):
             probabilities = dict(zip(classes, shares.tolist(), strict=True))
             distribution = {str(score): probabilities.get(score, 0.0) for score in split.rubric.scores}
             value = float(max(split.rubric.scores, key=lambda score: distribution[str(score)]))  # of equals, the lowest
-            judgements.append(_judgement(id, aspect, SURFACE, split.rubric, value, distribution))
+            judgements.append(_judgement(id, pair, SURFACE, split.rubric, value, distribution))
     return judgements, chosen
 
 
@@ -182,21 +193,21 @@ def _classifiers(classes: int, seed: int) -> dict[str, Any]:
     }
 
 
-def _known(ratings: Ratings, aspect: Aspect, file: str) -> list[Rating]:
-    if not ratings.get(aspect):
-        raise UserError(f"{file}: no label for {aspect[1]} ({aspect[0]}), which was judged in the test split")
-    return ratings[aspect]
+def _known(ratings: Ratings, pair: LanguageDimension, file: str) -> list[Rating]:
+    if not ratings.get(pair):
+        raise UserError(f"{file}: no label for {pair[1]} ({pair[0]}), which was judged in the test split")
+    return ratings[pair]
 
 
 def _judgement(
-    id: str, aspect: Aspect, judge: str, rubric: Rubric, value: float, distribution: dict[str, float] | None = None
+    id: str, pair: LanguageDimension, judge: str, rubric: Rubric, value: float, distribution: dict[str, float] | None = None
 ) -> Judgement:
     return Judgement(
         dialogue_id=id,
-        language=aspect[0],
+        language=pair[0],
         judge=judge,
         rubric=rubric.name,
-        dimension=aspect[1],
+        dimension=pair[1],
         value=value,
         distribution=distribution,
     )

@@ -13,8 +13,8 @@ import pytest
 from core.errors import UserError
 from tests.train.conftest import write_data, write_recipe
 from train import esc_rank, esc_role
-from train.output import check_training_checkpoint
 from train.recipes import parse_recipe
+from train.run import check_training_checkpoint
 
 pytestmark = pytest.mark.slow
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,19 @@ def trainer(folder: Path, base: Path, form: str, **settings: object) -> Any:
         if "lora_B" in name:
             torch.nn.init.normal_(weight, std=0.3)
     return made
+
+
+def test_it_is_imported_where_a_cpu_trains_and_nowhere_else() -> None:
+    """A recipe for GPUs never passes through it."""
+    doors = []
+    for path in Path(rank_test.__file__).parent.glob("*.py"):
+        inside: dict[ast.AST, str] = {}
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for child in ast.iter_child_nodes(node):
+                inside[child] = ast.unparse(node.test) if isinstance(node, ast.If) else inside.get(node, "")
+            if isinstance(node, ast.ImportFrom) and node.module == "train.last_layer":
+                doors.append((path.stem, "device.type == 'cpu'" in inside[node]))
+    assert sorted(doors) == [("esc_rank", True), ("rank_test", True)]
 
 
 @pytest.mark.parametrize("form", ["joint", "per_dimension"])

@@ -17,7 +17,7 @@ from core.rubrics import load_rubric
 from data_prep.scores.rank_sft import RankExample
 from tests.train.conftest import write_data, write_recipe
 from train import rank_test
-from train.decoding import Unit, batched, units
+from train.decoding import PromptGroup, batched, prompt_groups
 from train.rank_test import answers, judgements, method_beside, named_adapters
 from train.recipes import read_recipe
 
@@ -45,15 +45,15 @@ def joint(dialogue: str, digits: int = 3) -> RankExample:
 
 def test_examples_of_a_dialogue_share_what_their_prompts_have_in_common() -> None:
     rows = [example("a", {"fluency": 0}, "fluency"), joint("b"), example("a", {"skill": 1}, "skill")]
-    found = units(rows, [[1, 2, 3, 4], [1, 9], [1, 2, 3]], [True, True, True])
-    assert found == [Unit((0, 2), [1, 2], ([3, 4], [3])), Unit((1,), [1], ([9],))]
-    assert [unit.cached for unit in found] == [8, 2]
-    assert units(rows, [[1, 2, 3, 4], [1, 9], [1, 2, 3]], [False, False, True]) == [Unit((2,), [1, 2], ([3],))]
+    found = prompt_groups(rows, [[1, 2, 3, 4], [1, 9], [1, 2, 3]], [True, True, True])
+    assert found == [PromptGroup((0, 2), [1, 2], ([3, 4], [3])), PromptGroup((1,), [1], ([9],))]
+    assert [group.cached for group in found] == [8, 2]
+    assert prompt_groups(rows, [[1, 2, 3, 4], [1, 9], [1, 2, 3]], [False, False, True]) == [PromptGroup((2,), [1, 2], ([3],))]
 
 
 def test_batches_hold_at_most_the_tokens_given_and_begin_with_the_longest() -> None:
-    rows = [Unit((place,), [1] * (length - 1), ([1],)) for place, length in enumerate([4, 10, 5, 3, 30])]
-    assert [[unit.cached for unit in batch] for batch in batched(rows, 15)] == [[30], [10], [5, 4, 3]]
+    rows = [PromptGroup((place,), [1] * (length - 1), ([1],)) for place, length in enumerate([4, 10, 5, 3, 30])]
+    assert [[group.cached for group in batch] for batch in batched(rows, 15)] == [[30], [10], [5, 4, 3]]
 
 
 def test_names_come_from_the_folder_or_the_option(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_slow_bf16_is_noted(
 ) -> None:
     import torch
 
-    from train.session import check_machine
+    from train.run import check_machine
 
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: instructions)
     for bf16, noted in ((True, not instructions), (False, False)):
