@@ -153,12 +153,10 @@ def _mcnemar(
         return Mcnemar(language, dimension, a, b, 0, None, None, 0, 0, None)
     from statsmodels.stats.contingency_tables import mcnemar
 
-    table = np.zeros((2, 2), dtype=int)
-    for (one, _), (other, _) in zip(first, second, strict=True):
-        table[int(not _right(one, golden)), int(not _right(other, golden))] += 1
-    (both, only_a), (only_b, _) = table.tolist()
-    p = float(mcnemar(table, exact=True).pvalue)
-    return Mcnemar(language, dimension, a, b, n, (both + only_a) / n, (both + only_b) / n, only_a, only_b, p)
+    one, other = (np.array([_right(judgement, golden) for judgement, _ in pairs]) for pairs in (first, second))
+    only_a, only_b = int((one & ~other).sum()), int((other & ~one).sum())
+    p = float(mcnemar(np.array([[0, only_a], [only_b, 0]]), exact=True).pvalue)  # agreement does not enter
+    return Mcnemar(language, dimension, a, b, n, float(one.mean()), float(other.mean()), only_a, only_b, p)
 
 
 def _average(
