@@ -43,14 +43,10 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
-def canonical_json(value: Any) -> bytes:
-    """JSON with sorted keys and no white space: equal values give equal bytes, so it can be hashed."""
-    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
-
-
 def digest(value: Any, length: int = 64) -> str:
-    """The first `length` hex digits of the sha256 of a value's canonical JSON."""
-    return hashlib.sha256(canonical_json(value)).hexdigest()[:length]
+    """The first `length` hex digits of the sha256 of a value as JSON with sorted keys and no white space: equal values, equal
+    digests."""
+    return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()[:length]
 
 
 @contextmanager
@@ -204,6 +200,14 @@ def explain(error: ValidationError) -> str:
     return f"{field}: {message}" + (f" (and {len(more)} more)" if more else "")
 
 
+def validated(model: type[M], value: Any, where: object) -> M:
+    """A value as a model, or a `UserError` that names the place and the field."""
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise UserError(f"{where}: {explain(error)}") from None
+
+
 def read_jsonl(path: Path, model: type[M], what: str, allow_empty: bool = False) -> list[M]:
     """Every line of a JSONL file as a record.
 
@@ -220,11 +224,10 @@ def read_placed(path: Path, model: type[M], what: str, allow_empty: bool = False
             continue
         where = f"{path}:{number}"
         try:
-            records.append((where, model.model_validate(load_json(line))))
+            value = load_json(line)
         except orjson.JSONDecodeError as error:
             raise UserError(f"{where}: malformed JSON: {error.msg} (column {error.colno})") from None
-        except ValidationError as error:
-            raise UserError(f"{where}: {explain(error)}") from None
+        records.append((where, validated(model, value, where)))
     if not records and not allow_empty:
         raise UserError(f"{what} is empty: {path}")
     return records

@@ -19,8 +19,8 @@ from core.prompts import PromptPack
 from core.records import Dialogue, Language, Message, Turn
 from core.rubrics import Rubric
 
-Method = Literal["joint", "per_dimension", "paper"]
-JudgeMethod = Literal[Method, "bands", "json"]
+PromptMethod = Literal["joint", "per_dimension", "paper"]
+JudgeMethod = Literal[PromptMethod, "bands", "json"]
 _NAMES = {"en": {"seeker": "Seeker", "supporter": "Supporter"}, "zh": {"seeker": "求助者", "supporter": "支持者"}}
 _INWARDLY = {"en": ", inwardly", "zh": "（心里）"}
 _TEMPLATES: dict[JudgeMethod, str] = {

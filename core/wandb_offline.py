@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -16,7 +17,10 @@ def offline_without_key(say: Callable[[str], None]) -> None:
     A key is WANDB_API_KEY, or an entry for the server (WANDB_BASE_URL or wandb's own) in ~/.netrc.
     """
     host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
-    if "WANDB_MODE" not in os.environ and not os.environ.get("WANDB_API_KEY") and host not in _netrc():
+    netrc = ""
+    with suppress(OSError, RuntimeError):  # RuntimeError: nobody knows a home
+        netrc = (Path.home() / ".netrc").read_text(encoding="utf-8")
+    if "WANDB_MODE" not in os.environ and not os.environ.get("WANDB_API_KEY") and host not in netrc:
         os.environ["WANDB_MODE"] = "offline"
         say("wandb: no key, writing offline (WANDB_MODE=offline)")
 
@@ -24,10 +28,3 @@ def offline_without_key(say: Callable[[str], None]) -> None:
 def need_wandb() -> None:
     """Raise `UserError` when wandb, which is optional, is not installed."""
     need_modules("wandb", purpose="logging to wandb")
-
-
-def _netrc() -> str:
-    try:
-        return (Path.home() / ".netrc").read_text(encoding="utf-8")
-    except (OSError, RuntimeError):  # RuntimeError: nobody knows a home
-        return ""

@@ -75,7 +75,8 @@ def up(
         with Servers(plan_servers(chosen, log_dir, port)) as servers:
             _show(servers)
             if command:
-                raise typer.Exit(_call(command, {**os.environ, **url_variables(servers.endpoints)}))
+                urls = {"SERVE_URL_" + re.sub(r"\W", "_", name).upper(): url for name, url in servers.endpoints.items()}
+                raise typer.Exit(_call(command, os.environ | urls))
             lost = set[str]()
             while servers.alive():
                 for name, what in servers.poll().items():
@@ -104,11 +105,6 @@ def _call(command: list[str], environment: Mapping[str, str]) -> int:
         return subprocess.call(command, env=environment)
     except OSError as error:  # a file without #!, for example
         raise UserError(f"--run {shlex.join(command)}: {error.strerror or error}") from None
-
-
-def url_variables(endpoints: Mapping[str, str]) -> dict[str, str]:
-    """SERVE_URL_NAME for each model: what a command that runs beside the servers reads."""
-    return {"SERVE_URL_" + re.sub(r"\W", "_", name).upper(): url for name, url in endpoints.items()}
 
 
 def _print_commands(plans: list[ServerPlan]) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, get_args
 
 import orjson
@@ -273,12 +273,13 @@ def kinds_of(reply: Reply) -> Iterator[Kind]:
         yield "length"
 
 
+@dataclass
 class Retry:
     """The kinds of stored answers that are asked again, each answer once a command. Nothing is ever drawn again in silence."""
 
-    def __init__(self, kinds: Collection[Kind] = ()) -> None:
-        self._kinds = kinds
-        self._done: set[str] = set()
+    kinds: Collection[Kind] = ()
+    done: set[str] = field(default_factory=set)
+    """Keys of the calls that were asked again: their new answers stand."""
 
     @classmethod
     def parse(cls, text: str | None) -> Retry:
@@ -289,19 +290,12 @@ class Retry:
                 raise UserError(f"--retry {name}: no such kind of answer: {near(name, KINDS)}")
         return cls([kind for kind in KINDS if kind in names])
 
-    def reason(self, key: str, reply: Reply, readable: bool | None) -> Kind | None:
-        """Why the stored answer of a call is asked again; None where it stands. `readable`: whether a verdict can be read in
-        it, None where none is asked for."""
-        if not self._kinds or key in self._done:
+    def reason(self, key: str, reply: Reply, readable: Callable[[str], bool] | None) -> Kind | None:
+        """Why the stored answer of a call is asked again; None where it stands. `readable` tells whether a verdict can be read
+        in it (None: none is asked for)."""
+        if not self.kinds or key in self.done:
             return None
-        kinds = {*kinds_of(reply), *(["unreadable"] if readable is False else [])}
-        return next((kind for kind in self._kinds if kind in kinds), None)
-
-    @property
-    def reads(self) -> bool:
-        """Whether it matters if a verdict can be read."""
-        return "unreadable" in self._kinds
-
-    def done(self, key: str) -> None:
-        """The call was asked again: its new answer stands."""
-        self._done.add(key)
+        kinds = set(kinds_of(reply))
+        if "unreadable" in self.kinds and readable and not readable(reply.text):
+            kinds.add("unreadable")
+        return next((kind for kind in self.kinds if kind in kinds), None)

@@ -217,8 +217,7 @@ class ChatClient:
         tally = self.tallies[spec.name, question.purpose]
         reply, again = self.store.get(key), None
         if reply is not None:
-            readable = question.readable(reply.text) if question.readable and self.retry.reads else None
-            again = self.retry.reason(key, reply, readable)
+            again = self.retry.reason(key, reply, question.readable)
         if reply is None or again:
             if self.offline:
                 raise NotStored(key)
@@ -231,7 +230,7 @@ class ChatClient:
                 raise
             origin = Origin.of(spec, question.purpose, body, reply.model, call.attempts, self.keep_messages)
             await self.store.put(key, reply.model_dump(), seconds, origin, again)
-            self.retry.done(key)
+            self.retry.done.add(key)
             tally.asked += 1
             tally.generated += reply.completion_tokens
             tally.seconds += seconds

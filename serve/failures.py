@@ -6,7 +6,7 @@ A call without an answer is never stored: the same command asks it again.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 Lost = Literal["infrastructure", "rejected"]
@@ -57,20 +57,17 @@ class FailedCall:
     reason: str
 
 
+@dataclass
 class Threshold:
-    """When a run ends early: from then on nothing more is asked, and `cause` says why.
+    """When a run ends early: from then on nothing more is asked, and `cause` says why."""
 
-    `fail_on_error` is how many of a run's dialogues may fail before it ends, as Inspect AI has it: a share below 1, a number
-    from 1 on. Without it a run ends at the first 401, 403 or 404, and when the first `FIRST_CALLS` calls to a model were all
-    rejected.
-    """
-
-    def __init__(self, fail_on_error: float | None = None) -> None:
-        self.cause: str | None = None
-        self._limit = fail_on_error
-        self._failed = 0
-        self._answered: set[tuple[str, str]] = set()
-        self._rejected: Counter[tuple[str, str]] = Counter()
+    fail_on_error: float | None = None
+    """How many of a run's dialogues may fail before it ends, as Inspect AI has it: a share below 1, a number from 1 on. None:
+    it ends at the first 401, 403 or 404, and when the first `FIRST_CALLS` calls to a model were all rejected."""
+    cause: str | None = None
+    _failed: int = 0
+    _answered: set[tuple[str, str]] = field(default_factory=set)
+    _rejected: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def end(self, cause: str) -> None:
         """End the run early, whatever `fail_on_error` allows; the first cause stands."""
@@ -83,7 +80,7 @@ class Threshold:
     def rejected(self, place: tuple[str, str], error: Rejected) -> None:
         """A call was rejected."""
         self._rejected[place] += 1
-        if self._limit is not None or self.cause:
+        if self.fail_on_error is not None or self.cause:
             return
         if error.status in FATAL:
             self.cause = f"{error} (--fail-on-error N goes on in spite of it)"
@@ -93,7 +90,7 @@ class Threshold:
     def dialogue_failed(self, total: int) -> None:
         """One of the run's `total` dialogues, or its judgement, is missing."""
         self._failed += 1
-        if self._limit is not None and not self.cause:
-            allowed = self._limit * total if self._limit < 1 else self._limit
+        if self.fail_on_error is not None and not self.cause:
+            allowed = self.fail_on_error * total if self.fail_on_error < 1 else self.fail_on_error
             if self._failed >= allowed:
-                self.cause = f"{self._failed} of {total} dialogues failed (--fail-on-error {self._limit:g})"
+                self.cause = f"{self._failed} of {total} dialogues failed (--fail-on-error {self.fail_on_error:g})"

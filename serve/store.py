@@ -76,18 +76,18 @@ class Origin:
         return cls(role, spec.name, body["model"], model, reference, attempt, prompt, messages)
 
 
+@dataclass
 class SameModel:
     """Whether one model answers from a run's start to its end: the name that a server gave with the first answer holds for the
     spec and the name that it is asked for, also when the run goes on later. `known` is what the store has of them."""
 
-    def __init__(self, known: dict[tuple[str, str], str]) -> None:
-        self._known = known
+    known: dict[tuple[str, str], str]
 
     def problem(self, spec: ModelSpec, served: str, named: str | None) -> str | None:
         """What is wrong with an answer that names this model; None where nothing is, or the server names none."""
         if named is None or spec.endpoint.any_model:
             return None
-        first = self._known.setdefault((spec.name, served), named)
+        first = self.known.setdefault((spec.name, served), named)
         if named == first:
             return None
         return (

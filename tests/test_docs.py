@@ -28,7 +28,7 @@ from core.rubrics import Scale
 from core.specs import ModelSpec, model_names
 from data_prep.profiles.record import BigFive, Demographics, Preferences
 from docs.reference import MODELS
-from evalsuite.fdaef.scores import Score
+from evalsuite.fdaef.scores import TaskScore
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
 
@@ -261,7 +261,7 @@ def test_score_files_shown_are_read(tmp_path: Path) -> None:
         result = CliRunner().invoke(evalsuite.cli.app, words)
         assert result.exit_code == 0, result.output
     (items,) = blocks((ROOT / "docs/frameworks/ecdbench.md").read_text(), "jsonl")
-    assert len([Score.model_validate_json(line) for line in items.splitlines()]) == 3
+    assert len([TaskScore.model_validate_json(line) for line in items.splitlines()]) == 3
 
 
 def test_every_field_of_specs_configs_and_records_is_described() -> None:

@@ -19,7 +19,7 @@ from rich.progress import track
 
 from core.errors import UserError, need_modules
 from core.files import read_object, write_json, write_jsonl
-from core.judge_prompts import Method
+from core.judge_prompts import PromptMethod
 from core.paths import IN_FILE, IN_MODEL, Reads, Writes
 from core.records import Judgement
 from core.rubrics import Rubric
@@ -127,14 +127,14 @@ def run(
         say(f"{name}: {len(records)} judgements of {dialogues} dialogues, {seconds / dialogues:.2f} s a dialogue{tail}")
 
 
-def method_beside(path: Path) -> Method:
+def method_beside(path: Path) -> PromptMethod:
     """How the examples were asked, from manifest.json beside them; `UserError` when it does not say."""
     manifest = path.parent / "manifest.json"
     settings = read_object(manifest, "the manifest of rank-sft").get("settings")
     method = settings.get("method") if isinstance(settings, dict) else None
-    if method not in get_args(Method):
-        raise UserError(f"{manifest}: settings.method: {method!r} is not one of {', '.join(get_args(Method))}")
-    return cast(Method, method)
+    if method not in get_args(PromptMethod):
+        raise UserError(f"{manifest}: settings.method: {method!r} is not one of {', '.join(get_args(PromptMethod))}")
+    return cast(PromptMethod, method)
 
 
 def answers(
@@ -164,7 +164,7 @@ def answers(
     return shares
 
 
-def judgements(example: RankExample, shares: Shares | None, name: str, rubric: Rubric, method: Method) -> list[Judgement]:
+def judgements(example: RankExample, shares: Shares | None, name: str, rubric: Rubric, method: PromptMethod) -> list[Judgement]:
     """One record a dimension of the example, with the fields that a served judge fills."""
     scores = rubric.scores
     condition = {"mode": "paper" if method == "paper" else "native", "where": "in-process"}

@@ -45,7 +45,7 @@ CardsOption = Annotated[
 CARDS, DROPPED, UNREADABLE, CALLS = "cards.jsonl", "dropped.jsonl", "unreadable.jsonl", "calls.sqlite"
 
 
-class Method(StrEnum):
+class CardMethod(StrEnum):
     """How cards are made: by a model, or from the corpus's own fields."""
 
     llm = "llm"
@@ -62,7 +62,9 @@ def extract(
         IN_NAME,
     ] = None,
     base_url: BaseUrlOption = None,
-    method: Annotated[Method, typer.Option(help="llm asks a model; heuristic takes the corpus's own fields.")] = Method.llm,
+    method: Annotated[
+        CardMethod, typer.Option(help="llm asks a model; heuristic takes the corpus's own fields.")
+    ] = CardMethod.llm,
     quotas: Annotated[
         Path | None, typer.Option("--quotas", help="Items to draw a corpus: configs/data/table5.yaml, or your own."), IN_FILE
     ] = None,
@@ -80,7 +82,7 @@ def extract(
     """
     if quotas and limit:
         raise UserError("--quotas and --limit exclude each other")
-    if method is Method.llm and model is None:
+    if method is CardMethod.llm and model is None:
         raise UserError("--method llm needs --model (or use --method heuristic, which needs none)")
     places = parse_places(source)
     wanted = wanted_items(list(places), quotas, limit)
@@ -100,7 +102,7 @@ def extract(
     _print_quotas(wanted, drawn)
     steps = _steps(build, "extract", (item.language for item in items))
     unread: list[card_llm.Unread] = []
-    if method is Method.heuristic:
+    if method is CardMethod.heuristic:
         build.write(CARDS, heuristic_cards(items, steps))
     else:
         assert model is not None

@@ -12,7 +12,7 @@ from rich.progress import track
 
 from core.errors import UserError
 from core.files import write_json, write_text
-from core.judge_prompts import Method
+from core.judge_prompts import PromptMethod
 from core.ledger import Build
 from core.options import OutOption, SeedOption, console, writes
 from core.paths import IN_FILE, IN_NAME
@@ -21,8 +21,7 @@ from core.records import HumanScore
 from core.rubrics import Rubric, load_rubric
 from data_prep.scores.human import read_dialogues, read_scores
 from data_prep.scores.rank_sft import Case, RankExample, cases, describe, mean_targets, narrowed, split_cases
-from data_prep.scores.splits import SHARES, Split
-from data_prep.scores.splits import Method as SplitMethod
+from data_prep.scores.splits import SHARES, Split, SplitMethod
 
 _FILES = (
     *("train.jsonl", "valid.jsonl", "test.jsonl", "dialogues_test.jsonl", "scores_test.jsonl"),
@@ -44,7 +43,8 @@ def rank_sft(
         str, typer.Option("--rubric", help="Rubric that the ranker is asked, by name (configs/rubrics) or YAML file."), IN_NAME
     ] = "esc_eval",
     method: Annotated[
-        Method, typer.Option("--method", help="One example with all dimensions, or one a dimension (native or paper's prompt).")
+        PromptMethod,
+        typer.Option("--method", help="One example with all dimensions, or one a dimension (native or paper's prompt)."),
     ] = "per_dimension",
     split: Annotated[
         SplitMethod,

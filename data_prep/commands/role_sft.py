@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import ValidationError
 from rich.progress import Progress
 
 from core.errors import UserError, need_modules
-from core.files import CONFIGS, explain, read_yaml
+from core.files import CONFIGS, read_yaml, validated
 from core.ledger import Build
 from core.options import OutOption, SeedOption, SourceOption, StrictOption, console, writes
 from core.paths import IN_FILE, IN_NAME, IN_PLACES
@@ -110,10 +109,7 @@ def role_sft(
 
 def _config(path: Path, tokenizer: str | None) -> RoleSftConfig:
     mix = read_yaml(path, RoleSftConfig, "role-play mix")
-    try:
-        return RoleSftConfig.model_validate(mix.model_dump() | ({"tokenizer": tokenizer} if tokenizer else {}))
-    except ValidationError as error:
-        raise UserError(f"command line: {explain(error)}") from None
+    return validated(RoleSftConfig, mix.model_dump() | ({"tokenizer": tokenizer} if tokenizer else {}), "command line")
 
 
 def _print_held(held: HeldOut) -> None:

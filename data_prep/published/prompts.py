@@ -39,7 +39,7 @@ _CARD = {
     "en": (("Age: ", "Gender: ", "Occupation: ", "Problem: "), "Not mentioned"),
     "zh": (("年龄：", "性别：", "职业：", "问题："), "未提及"),
 }
-Part = str | ast.expr
+TextPart = str | ast.expr
 
 
 @dataclass
@@ -130,7 +130,7 @@ def language_of(text: str) -> Language:
 # --- python to texts --------------------------------------------------------------------------------------------------------
 
 
-def _parts(node: ast.expr) -> list[Part]:
+def _parts(node: ast.expr) -> list[TextPart]:
     """A text expression (constants, +, f-strings, str.format) as constants and the expressions between them, in order."""
     match node:
         case ast.Constant(value=str(text)):
@@ -146,9 +146,9 @@ def _parts(node: ast.expr) -> list[Part]:
     return [node]
 
 
-def _formatted(text: str, args: Sequence[ast.expr], named: dict[str, ast.expr]) -> list[Part]:
+def _formatted(text: str, args: Sequence[ast.expr], named: dict[str, ast.expr]) -> list[TextPart]:
     """`text.format(…)`; nothing when its fields and arguments do not match."""
-    parts: list[Part] = []
+    parts: list[TextPart] = []
     auto = iter(args)
     try:
         for literal, name, _, _ in string.Formatter().parse(text):
@@ -160,8 +160,8 @@ def _formatted(text: str, args: Sequence[ast.expr], named: dict[str, ast.expr]) 
     return _joined(parts)
 
 
-def _joined(parts: Sequence[Part]) -> list[Part]:
-    result: list[Part] = []
+def _joined(parts: Sequence[TextPart]) -> list[TextPart]:
+    result: list[TextPart] = []
     for part in parts:
         if isinstance(part, str) and result and isinstance(result[-1], str):
             result[-1] += part
@@ -208,7 +208,7 @@ def _find_seeker(tree: ast.AST, path: Path, prompts: PublishedPrompts) -> None:
             prompts.greeting.setdefault(language_of(text), escaped(text))
 
 
-def _is_card(part: Part) -> bool:
+def _is_card(part: TextPart) -> bool:
     return isinstance(part, ast.Subscript) and isinstance(part.slice, ast.Constant) and part.slice.value == "base"
 
 
@@ -267,7 +267,7 @@ def _texts(node: ast.expr) -> list[str]:
     return [item[0] for item in items if len(item) == 1 and isinstance(item[0], str)] if all(items) else []
 
 
-def _sums(tree: ast.AST) -> Iterator[list[Part]]:
+def _sums(tree: ast.AST) -> Iterator[list[TextPart]]:
     """Every text that is assigned, with what `+=` adds to it later in the same block."""
     for block in _blocks(tree):
         for position, statement in enumerate(block):
@@ -289,7 +289,7 @@ def _base(node: ast.expr) -> str:
 
 
 def _judge(
-    parts: Sequence[Part],
+    parts: Sequence[TextPart],
     pieces: Sequence[list[str] | None],
     rules: list[str],
     texts: dict[str, str],

@@ -26,7 +26,7 @@ _CELLS = 2**22  # of tables at a time: 32 MB an array
 
 
 @dataclass(frozen=True)
-class Pair:
+class AnnotatorPair:
     """Two people on the `n` items that both scored; see `Figures`."""
 
     a: str
@@ -56,7 +56,7 @@ class Figures:
     kappa: Estimate
     equal: Estimate
     near: Estimate
-    by_pair: tuple[Pair, ...]
+    by_pair: tuple[AnnotatorPair, ...]
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Agreed(Figures):
     scored: Literal["dialogue", "turn"]
 
 
-class Item(NamedTuple):
+class ScoredItem(NamedTuple):
     """What people scored. The parts of one `cluster` are drawn together: the turns of a dialogue."""
 
     cluster: str
@@ -83,10 +83,10 @@ def agreement(
 
     Any numbers will do: whole ones, halves, thirds. Dimensions of the `rubrics` come in their order, others by name.
     """
-    groups: dict[tuple[Language, str, str, bool], dict[Item, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    groups: dict[tuple[Language, str, str, bool], dict[ScoredItem, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     for score in scores:
         key = (score.language, score.rubric, score.dimension, score.turn is not None)
-        groups[key][Item(score.dialogue_id, score.turn)][score.annotator] = score.value
+        groups[key][ScoredItem(score.dialogue_id, score.turn)][score.annotator] = score.value
     order = {(rubric.name, key): place for rubric in rubrics for place, key in enumerate(rubric.dimensions)}
     rows = []
     for key in sorted(groups, key=lambda key: (key[0], key[1], order.get(key[1:3], len(order)), key)):
@@ -97,7 +97,7 @@ def agreement(
     return rows
 
 
-def agreement_on(items: Mapping[Item, Mapping[str, float]], seed: int = 0, resamples: int = RESAMPLES) -> Figures | None:
+def agreement_on(items: Mapping[ScoredItem, Mapping[str, float]], seed: int = 0, resamples: int = RESAMPLES) -> Figures | None:
     """The figures of `items`, each with the values that people gave it by name; None where no item has two values. Neither the
     order of the items nor that of the people changes anything."""
     shared = [(item, sorted(items[item].items())) for item in sorted(items, key=_order) if len(items[item]) > 1]
@@ -126,7 +126,7 @@ def agreement_on(items: Mapping[Item, Mapping[str, float]], seed: int = 0, resam
         )
         kappas.append(_kappa(x, y, rows, weights))
         figures = (both(ratios, rows) for ratios in (kappas[-1], ratio(equal, every), ratio(near, every)))
-        pairs.append(Pair(a, b, len(rows), *figures))
+        pairs.append(AnnotatorPair(a, b, len(rows), *figures))
     weighed, everything = np.where(np.isnan(kappas), 0.0, counts[:, 0]), range(len(shared))
     every, equal, near = counts.sum(0)
     return Figures(
@@ -142,7 +142,7 @@ def agreement_on(items: Mapping[Item, Mapping[str, float]], seed: int = 0, resam
     )
 
 
-def _order(item: Item) -> tuple[str, int]:
+def _order(item: ScoredItem) -> tuple[str, int]:
     return item.cluster, -1 if item.part is None else item.part
 
 

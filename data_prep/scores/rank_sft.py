@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from core.errors import UserError, near
-from core.judge_prompts import Method, judge_messages
+from core.judge_prompts import PromptMethod, judge_messages
 from core.ledger import Step
 from core.prompts import PromptPack
 from core.records import Dialogue, HumanScore, Identifier, Language, Message, Number, Record, Whole
@@ -23,8 +23,7 @@ from core.statistics.accuracy import majority, round_half_up
 from core.statistics.means import exact_mean
 from data_prep.scores import synthetic
 from data_prep.scores.human import check_scale
-from data_prep.scores.splits import SHARES, Split, group_of, grouped_split, random_split, shares
-from data_prep.scores.splits import Method as SplitMethod
+from data_prep.scores.splits import SHARES, Split, SplitMethod, group_of, grouped_split, random_split, shares
 
 Targets = dict[str, dict[str, float]]  # dialogue id → dimension → mean score
 
@@ -54,7 +53,7 @@ class Case:
 
     dialogue: Dialogue
     target: dict[str, float]
-    method: Method
+    method: PromptMethod
 
     @property
     def id(self) -> str:
@@ -152,7 +151,7 @@ def _unused(
     return None
 
 
-def cases(dialogues: Iterable[Dialogue], targets: Targets, rubric: Rubric, method: Method, step: Step) -> list[Case]:
+def cases(dialogues: Iterable[Dialogue], targets: Targets, rubric: Rubric, method: PromptMethod, step: Step) -> list[Case]:
     """One case a dialogue (joint) or a dialogue and dimension, in the order of dialogues and of the rubric.
 
     The step counts mean scores; joint drops those of a dialogue that lacks another dimension. Raises `UserError` when the

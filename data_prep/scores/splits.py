@@ -14,7 +14,7 @@ from core.files import digest
 from core.records import Dialogue
 
 Split = Literal["train", "valid", "test"]
-Method = Literal["grouped", "random"]
+SplitMethod = Literal["grouped", "random"]
 SHARES: dict[Split, float] = {"train": 0.7, "valid": 0.1, "test": 0.2}
 _FOLDS: tuple[Split, ...] = ("train",) * 7 + ("valid",) + ("test",) * 2
 _SIGNS = re.compile(r"\W+")

@@ -24,7 +24,7 @@ from core.errors import UserError
 from core.files import check_unique, read_jsonl, read_yaml
 from core.records import Dialogue, HumanScore, Language, Record, Turn, dialogue_id
 from data_prep.bundled import BUNDLED
-from data_prep.scores.synthetic_rules import ASPECTS, Aspect, Part, Reply, score
+from data_prep.scores.synthetic_rules import ASPECTS, Aspect, LabelledPart, Reply, score
 
 LEAST = {
     "callback": 5,
@@ -101,7 +101,7 @@ class Pools(Record):
 
 
 @dataclass(frozen=True)
-class Plan:
+class DialoguePlan:
     """What a recipe drew for one dialogue. Counts are wishes: a dialogue with astray replies may hold less material."""
 
     coherent: bool  # every reply opens with its callback
@@ -183,9 +183,9 @@ class _Draft:
     """A dialogue under construction: parts per reply, and the material of its own replies that is still unused."""
 
     base: Base
-    plan: Plan
+    plan: DialoguePlan
     rng: random.Random
-    parts: list[list[Part]] = field(default_factory=lambda: [[] for _ in range(5)])
+    parts: list[list[LabelledPart]] = field(default_factory=lambda: [[] for _ in range(5)])
     home: list[int] = field(default_factory=list)
     unused: dict[str, list[tuple[int, Segment]]] = field(default_factory=dict)
 
@@ -194,21 +194,21 @@ class _Draft:
         material = self.unused[aspect]
         self.rng.shuffle(material)
         for index, segment in material[:count]:
-            self.parts[index].append(Part(aspect, segment.text))
+            self.parts[index].append(LabelledPart(aspect, segment.text))
         del material[:count]
 
     def sprinkle(self, kind: str, lines: Sequence[str], count: int, where: Sequence[int]) -> None:
         """Put `count` different lines of a pool into replies, in as many different ones as possible."""
         places = self.rng.sample(where, len(where))
         for k, line in enumerate(self.rng.sample(lines, count)):
-            self.parts[places[k % len(places)]].append(Part(kind, line))
+            self.parts[places[k % len(places)]].append(LabelledPart(kind, line))
 
     @property
     def length(self) -> int:
         return sum(len(p.text) for parts in self.parts for p in parts)
 
 
-def _assemble(base: Base, others: Sequence[Base], pools: Pools, plan: Plan, rng: random.Random) -> list[Reply]:
+def _assemble(base: Base, others: Sequence[Base], pools: Pools, plan: DialoguePlan, rng: random.Random) -> list[Reply]:
     """Replies that follow a plan as far as the base's material allows."""
     draft = _Draft(base, plan, rng)
     astray = rng.sample(range(5), plan.astray)
@@ -222,7 +222,7 @@ def _assemble(base: Base, others: Sequence[Base], pools: Pools, plan: Plan, rng:
         other = rng.choice(others)
         first, *rest = sorted(rng.choice(other.exchanges).reply, key=lambda s: s.aspect != "callback")
         drawn = [first, *rng.sample(rest, min(len(rest), rng.randint(2, 3)))]
-        draft.parts[index] = [Part(s.aspect, s.text, own=False) for s in drawn]
+        draft.parts[index] = [LabelledPart(s.aspect, s.text, own=False) for s in drawn]
     for aspect in plan.feeling:
         draft.take(aspect, rng.randint(1, 2))
     draft.take("suggestion", plan.tips[0])
@@ -274,7 +274,7 @@ def _pad(draft: _Draft, target: float) -> None:
     for index, segment in spare:
         if draft.length >= target and len(draft.parts[index]) >= 2:
             continue
-        draft.parts[index].append(Part(segment.aspect, segment.text))
+        draft.parts[index].append(LabelledPart(segment.aspect, segment.text))
 
 
 def _order(draft: _Draft, pools: Pools) -> list[Reply]:
@@ -298,11 +298,11 @@ def _order(draft: _Draft, pools: Pools) -> list[Reply]:
         parts.sort(key=lambda p, keys=keys: keys[p.kind])  # type: ignore[misc]
         lead = 1 if parts[0].kind == "callback" else 0
         if index in opened:
-            parts.insert(0, Part("opener", openers[index]))
+            parts.insert(0, LabelledPart("opener", openers[index]))
             lead += 1
         is_list = index in listed and len(parts) - lead >= 2
         if is_list:
-            parts.insert(lead, Part("list_intro", rng.choice(pools.list_intro)))
+            parts.insert(lead, LabelledPart("list_intro", rng.choice(pools.list_intro)))
         if index in cut:
             parts[-1] = replace(
                 parts[-1], text=_cut(parts[-1].text, rng.uniform(0.35, 0.65), _GLUE[draft.base.language]), cut=True
@@ -331,7 +331,7 @@ def _render(replies: Sequence[Reply], language: Language, rng: random.Random) ->
     glue = _GLUE[language]
     salads: dict[str, str] = {}
 
-    def text(part: Part, salad: bool) -> str:
+    def text(part: LabelledPart, salad: bool) -> str:
         if not salad:
             return part.text
         if part.text not in salads:
@@ -369,7 +369,7 @@ def load_pools(language: Language, folder: Path = BUNDLED) -> Pools:
 def construct(base: Base, others: Sequence[Base], pools: Pools, variant: str, seed: int = 0) -> tuple[list[Reply], list[str]]:
     """One variant of a base: its labelled replies and their texts. The same arguments give the same bytes."""
     rng = random.Random(f"{seed}/{base.id}/{variant}")
-    plan = Plan(**{knob: rng.choice(values) for knob, values in (COMMON | RECIPES[variant]).items()})
+    plan = DialoguePlan(**{knob: rng.choice(values) for knob, values in (COMMON | RECIPES[variant]).items()})
     replies = _assemble(base, others, pools, plan, rng)
     return replies, _render(replies, base.language, rng)
 

@@ -54,7 +54,7 @@ ASPECTS: tuple[str, ...] = get_args(Aspect)
 
 
 @dataclass(frozen=True)
-class Part:
+class LabelledPart:
     """A placed segment: `kind` is an aspect or machine, dismissive, harmful, useless, opener, list_intro.
 
     `own` is false for a segment of another base's dialogue, `cut` true when it breaks off mid-sentence.
@@ -70,7 +70,7 @@ class Part:
 class Reply:
     """A supporter turn as labelled parts; `listed` puts what follows the list intro into numbered lines."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[LabelledPart, ...]
     listed: bool = False
     salad: bool = False
 
@@ -123,7 +123,7 @@ def _same_form(replies: Sequence[Reply]) -> bool:
     return len(replies) > 1 and len(openers) == 1 and None not in openers and not any((b, a) in pairs for a, b in pairs)
 
 
-def _refrain(parts: Iterable[Part]) -> bool:
+def _refrain(parts: Iterable[LabelledPart]) -> bool:
     """Whether a segment is said again and again; openers, list intros and cut parts aside (they belong to form)."""
     texts = Counter(p.text for p in parts if p.kind not in ("opener", "list_intro") and not p.cut)
     return max(texts.values(), default=0) >= REFRAIN

@@ -67,14 +67,14 @@ _MODULES = (  # the seven of ESC-Eval's table 5, other support corpora, general 
 )
 
 
-class _Corpora(BaseModel):
+class CorpusList(BaseModel):
     corpora: dict[str, CorpusFacts]
 
 
 _READERS = {name: read for module in _MODULES for name, read in module.READERS.items()}
 SOURCES = {
     name: Source(name=name, read=_READERS[name], **facts.model_dump())
-    for name, facts in read_yaml(CONFIGS / "data" / "corpora.yaml", _Corpora, "list of corpora").corpora.items()
+    for name, facts in read_yaml(CONFIGS / "data" / "corpora.yaml", CorpusList, "list of corpora").corpora.items()
 }
 _SHOWN = 5  # malformed rows printed one by one; the rest is counted
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from core.rows import CorpusReader, RowModel
-from data_prep.sources.posts import Pair, first_replies
+from data_prep.sources.posts import PostReply, first_replies
 
 
 class _Row(RowModel):
@@ -21,9 +21,9 @@ class _Row(RowModel):
     response_post: str
 
 
-def _pair(value: Any) -> Pair:
+def _pair(value: Any) -> PostReply:
     raw = _Row.model_validate(value)
-    return Pair(raw.sp_id, raw.rp_id, raw.seeker_post, raw.response_post)
+    return PostReply(raw.sp_id, raw.rp_id, raw.seeker_post, raw.response_post)
 
 
 READERS = {"epitome": first_replies("epitome", "en", _pair, CorpusReader.csv)}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from core.rows import RowModel
-from data_prep.sources.posts import Pair, first_replies
+from data_prep.sources.posts import PostReply, first_replies
 
 
 class _Row(RowModel):
@@ -21,11 +21,11 @@ class _Row(RowModel):
     answer: str | None = None
 
 
-def _pair(value: Any) -> Pair:
+def _pair(value: Any) -> PostReply:
     """A post's title and text with a reply. `mhp_full.json` repeats the three split files."""
     raw = _Row.model_validate(value)
     text = "\n".join(part for part in (raw.question.strip(), (raw.description or "").strip()) if part)
-    return Pair(raw.post_id, raw.comment_id, text, raw.answer)
+    return PostReply(raw.post_id, raw.comment_id, text, raw.answer)
 
 
 READERS = {"mhp_reddit": first_replies("mhp_reddit", "en", _pair)}

@@ -16,7 +16,7 @@ EMPTY = "post without text"
 
 
 @dataclass(frozen=True)
-class Pair:
+class PostReply:
     """A post and one reply to it (None where nobody replied), with the corpus's ids of both."""
 
     post_id: str
@@ -28,7 +28,7 @@ class Pair:
 def first_replies(
     source: str,
     language: Language,
-    pair_of: Callable[[Any], Pair],
+    pair_of: Callable[[Any], PostReply],
     rows: Callable[[CorpusReader, Path], Iterable[CorpusRow]] = CorpusReader.json_list,
 ) -> ReadCorpus:
     """A `read` that makes one `Post` of every post id, with the reply of its first row; its other rows are drops.

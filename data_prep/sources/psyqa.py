@@ -9,7 +9,7 @@ from typing import Any
 
 from core.records import Whole
 from core.rows import RowModel
-from data_prep.sources.posts import Pair, first_replies
+from data_prep.sources.posts import PostReply, first_replies
 
 
 class _Answer(RowModel):
@@ -23,12 +23,12 @@ class _Row(RowModel):
     answers: tuple[_Answer, ...] = ()
 
 
-def _pair(value: Any) -> Pair:
+def _pair(value: Any) -> PostReply:
     """A question's title and description (a title that the description repeats is not doubled) with its first answer."""
     raw = _Row.model_validate(value)
     title, description = raw.question.strip(), raw.description.strip()
     text = description if description.startswith(title) else f"{title}\n{description}"
-    return Pair(str(raw.questionID), "", text, raw.answers[0].answer_text if raw.answers else None)
+    return PostReply(str(raw.questionID), "", text, raw.answers[0].answer_text if raw.answers else None)
 
 
 READERS = {"psyqa": first_replies("psyqa", "zh", _pair)}

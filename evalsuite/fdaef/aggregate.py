@@ -22,7 +22,7 @@ from evalsuite.fdaef.scores import Measured, ModelScores
 
 Layer = Literal["total", "capability", "sub_capability", "level", "task", "dataset", "method"]
 Missing = Literal["null", "zero"]
-Weights = Mapping[str, Floats]  # path → factors of that node's weight, one a draw
+WeightFactors = Mapping[str, Floats]  # path → factors of that node's weight, one a draw
 NOTHING = np.zeros(0)
 
 
@@ -80,7 +80,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Result:
+class ModelResult:
     """A model's total. `root` is the weighted mean of the capabilities (the gate's weighs 0), as the leaderboard lists it."""
 
     model: str
@@ -134,7 +134,9 @@ class Result:
         return frozenset(node.path for node in self.root.walk() if not node.children and len(node.values))
 
 
-def aggregate(benchmark: Benchmark, scores: ModelScores, missing: Missing = "null", weights: Weights | None = None) -> Result:
+def aggregate(
+    benchmark: Benchmark, scores: ModelScores, missing: Missing = "null", weights: WeightFactors | None = None
+) -> ModelResult:
     """Add up one model's scores (algorithm 1). `weights` varies the weights of nodes; see `uncertainty`.
 
     Raises `UserError` for a node that is given and measured as well.
@@ -143,7 +145,7 @@ def aggregate(benchmark: Benchmark, scores: ModelScores, missing: Missing = "nul
     root = adder.total()
     gate = benchmark.gate
     gate_node = next((node for node in root.children if gate and node.path == gate.capability), None)
-    return Result(scores.model, root, gate_node, gate.threshold if gate else None)
+    return ModelResult(scores.model, root, gate_node, gate.threshold if gate else None)
 
 
 def weighted_mean(values: Sequence[Floats], weights: Sequence[Floats | float]) -> Floats:
@@ -155,7 +157,7 @@ def weighted_mean(values: Sequence[Floats], weights: Sequence[Floats | float]) -
 
 
 class _Adder:
-    def __init__(self, benchmark: Benchmark, scores: ModelScores, missing: Missing, weights: Weights) -> None:
+    def __init__(self, benchmark: Benchmark, scores: ModelScores, missing: Missing, weights: WeightFactors) -> None:
         self.benchmark, self.scores, self.missing, self.factors = benchmark, scores, missing, weights
 
     def total(self) -> Node:

@@ -21,7 +21,7 @@ from evalsuite.fdaef import tasks
 from evalsuite.fdaef.forms import Doc
 from evalsuite.fdaef.local_data import SUMMARY, Layout, Part, find_files, read_part
 from evalsuite.fdaef.registry import Benchmark
-from evalsuite.fdaef.scores import Score
+from evalsuite.fdaef.scores import TaskScore
 from evalsuite.fdaef.summaries import sampled, summarise
 from evalsuite.runs.folder import Run
 from evalsuite.runs.identity import identity
@@ -119,7 +119,7 @@ class Examination:
     url: str | None
     console: Console
 
-    def ask(self, run: Run, plan: TaskPlan) -> tuple[list[Score], list[Dialogue]]:
+    def ask(self, run: Run, plan: TaskPlan) -> tuple[list[TaskScore], list[Dialogue]]:
         """Scores of lm-eval's tasks, and summaries, which are also in summaries.jsonl.
 
         Datasets that the run folder has with the same files are not asked again. Those that lm-eval cannot download are added
@@ -127,12 +127,12 @@ class Examination:
         """
         self._claim(run, plan)
         with run.timed("ecdbench"), ExitStack() as servers:
-            scores: list[Score] = []
+            scores: list[TaskScore] = []
             unfinished: list[tuple[str, Path]] = []
             for key in (*plan.local, *plan.hub):
                 path = _scores_file(run, key, plan.local.get(key, []))
                 if path.is_file():
-                    scores += read_jsonl(path, Score, "scores", allow_empty=True)
+                    scores += read_jsonl(path, TaskScore, "scores", allow_empty=True)
                 else:
                     unfinished.append((key, path))
             datasets = [(key, path, self._read(plan.local.get(key, []))) for key, path in unfinished]
@@ -176,9 +176,9 @@ class Examination:
 
     def _ask_tasks(
         self, url: str, datasets: list[tuple[str, Path, list[tuple[Part, list[Doc]]]]], missing: dict[str, str]
-    ) -> list[Score]:
+    ) -> list[TaskScore]:
         """Ask dataset by dataset; the scores of each are written when it is finished."""
-        scores: list[Score] = []
+        scores: list[TaskScore] = []
         spec = self.spec
         source = self.tokenizer
         if source is None and spec.checkpoint is not None:

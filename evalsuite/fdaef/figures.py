@@ -15,7 +15,7 @@ from core import page
 from core.files import write_text
 from core.statistics.bootstrap import Floats
 from core.tables import Estimate, Table, clean, fmt
-from evalsuite.fdaef.aggregate import Node, Result
+from evalsuite.fdaef.aggregate import ModelResult, Node
 from evalsuite.fdaef.registry import Benchmark, ModelFacts
 from evalsuite.report.charts import Chart
 from evalsuite.report.figures import TEMPLATES as REPORT
@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 TYPES = {"closed": "closed-source", "open": "open-source"}
 
 
-def charts(benchmark: Benchmark, results: Sequence[Result], facts: Mapping[str, ModelFacts]) -> list[Chart]:
+def charts(benchmark: Benchmark, results: Sequence[ModelResult], facts: Mapping[str, ModelFacts]) -> list[Chart]:
     """The figures as plotly data (`traces`, `layout`); those that nothing is known for are left out.
 
     Scores are partial ones where something is missing, and captions say so. Colours are names of the page's own (`tone`).
@@ -35,7 +35,7 @@ def charts(benchmark: Benchmark, results: Sequence[Result], facts: Mapping[str, 
     return [replace(chart, caption=chart.caption + said) for chart in made if chart is not None]
 
 
-def _capabilities(results: Sequence[Result]) -> dict[str, list[float]]:
+def _capabilities(results: Sequence[ModelResult]) -> dict[str, list[float]]:
     scores: dict[str, list[float]] = {}
     for result in results:
         for node in result.root.children:
@@ -60,7 +60,7 @@ def _boxes(groups: Mapping[str, Sequence[float]], axis: str) -> list[dict[str, A
     ]
 
 
-def _distributions(results: Sequence[Result]) -> Chart | None:
+def _distributions(results: Sequence[ModelResult]) -> Chart | None:
     """Figure 4: the capabilities, and beside them the tasks of the one with the lowest mean (where tasks are known)."""
     groups = _capabilities(results)
     if not groups:
@@ -86,7 +86,7 @@ def _distributions(results: Sequence[Result]) -> Chart | None:
     )
 
 
-def _by_type(benchmark: Benchmark, results: Sequence[Result], facts: Mapping[str, ModelFacts]) -> Chart | None:
+def _by_type(benchmark: Benchmark, results: Sequence[ModelResult], facts: Mapping[str, ModelFacts]) -> Chart | None:
     """Figure 5: means of closed-source and open-source models, with the number of models."""
     traces = []
     labels = [part.label for part in benchmark.capabilities.values()]
@@ -126,7 +126,7 @@ def _of(mean: float, n: int, usual: int) -> str:
     return fmt(mean, 1) + (f" (n = {n})" if n != usual else "")
 
 
-def _by_size(results: Sequence[Result], facts: Mapping[str, ModelFacts]) -> Chart | None:
+def _by_size(results: Sequence[ModelResult], facts: Mapping[str, ModelFacts]) -> Chart | None:
     """Figure 6: totals by parameters within families of at least two sizes."""
     families: dict[str, list[tuple[float, float, str]]] = {}
     for result in results:
@@ -167,7 +167,7 @@ def _by_size(results: Sequence[Result], facts: Mapping[str, ModelFacts]) -> Char
     )
 
 
-def _core(benchmark: Benchmark, results: Sequence[Result]) -> Chart | None:
+def _core(benchmark: Benchmark, results: Sequence[ModelResult]) -> Chart | None:
     """Figure 7: core capabilities (their weighted mean) against foundational ones, with a straight line fitted to them.
 
     The paper does not say how its core score is made of the two core capabilities; the total's weights are used.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -148,18 +149,17 @@ def _parsed(model: type[RowModel], rows: Iterable[CorpusRow], reader: CorpusRead
 
 
 def _csv_of(model: type[RowModel]) -> ReadForm:
-    def read(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-        for file in files:
-            for _, raw in _parsed(model, reader.csv(file, list(model.model_fields)), reader):
-                yield raw.model_dump()
-
-    return read
+    return _rows_of(model, partial(CorpusReader.csv, needed=list(model.model_fields)))
 
 
 def _jsonl_of(model: type[RowModel]) -> ReadForm:
+    return _rows_of(model, CorpusReader.jsonl)
+
+
+def _rows_of(model: type[RowModel], rows: Callable[[CorpusReader, Path], Iterator[CorpusRow]]) -> ReadForm:
     def read(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
         for file in files:
-            for _, raw in _parsed(model, reader.jsonl(file), reader):
+            for _, raw in _parsed(model, rows(reader, file), reader):
                 yield raw.model_dump()
 
     return read

@@ -17,19 +17,19 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from core.errors import UserError, near
 from core.files import CONFIGS, read_named, read_yaml
+from core.records import Language
 from evalsuite.fdaef.normalise import Metric
 
-Language = Literal["en", "zh"]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Key = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")]
+NodeKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")]
 
 
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Method(_Part):
+class DatasetMethod(_Part):
     """One metric of a dataset, and the share that guessing gets right where that is known."""
 
     metric: str
@@ -59,7 +59,7 @@ class Dataset(_Part):
     """A dataset of table 6. `licence` and `get` are None where they are not stated; `language` where it is not known."""
 
     label: str
-    methods: Annotated[list[Method], Field(min_length=1)]
+    methods: Annotated[list[DatasetMethod], Field(min_length=1)]
     evaluation: Literal["benchmark", "model", "human"] = "benchmark"
     question: str | None = None
     language: list[Language] | None = None
@@ -71,7 +71,7 @@ class Dataset(_Part):
 
     @field_validator("methods")
     @classmethod
-    def _methods_once(cls, value: list[Method]) -> list[Method]:
+    def _methods_once(cls, value: list[DatasetMethod]) -> list[DatasetMethod]:
         doubled = [name for name, count in Counter(method.metric for method in value).items() if count > 1]
         if doubled:
             raise ValueError(f"metric {doubled[0]!r} is named twice")
@@ -84,7 +84,7 @@ class Task(_Part):
 
     label: str
     level: str
-    datasets: Annotated[dict[Key, Positive], Field(min_length=1)]
+    datasets: Annotated[dict[NodeKey, Positive], Field(min_length=1)]
     weight: Positive = 1
     doubt: str | None = None
 
@@ -102,7 +102,7 @@ class SubCapability(_Part):
     """`counted_as` is its name in the table of counts, where that differs."""
 
     label: str
-    tasks: Annotated[dict[Key, Task], Field(min_length=1)]
+    tasks: Annotated[dict[NodeKey, Task], Field(min_length=1)]
     weight: Positive = 1
     counted_as: str | None = None
     doubt: str | None = None
@@ -112,7 +112,7 @@ class Capability(_Part):
     """A main capability. The gate's has no weight: it is no part of the total (equation 6)."""
 
     label: str
-    sub_capabilities: Annotated[dict[Key, SubCapability], Field(min_length=1)]
+    sub_capabilities: Annotated[dict[NodeKey, SubCapability], Field(min_length=1)]
     weight: Positive | None = None
     role: str | None = None
 
@@ -124,7 +124,7 @@ class Gate(_Part):
     threshold: Annotated[float, Field(ge=0, le=100)]
 
 
-class Counts(_Part):
+class PaperCounts(_Part):
     """The reported table that the registry's own counts are held against; `languages` is what the paper says of them."""
 
     paper: str
@@ -136,17 +136,17 @@ class Benchmark(_Part):
     """A benchmark with all its weights. Raises `UserError` when it is read with names that do not fit each other, weights of
     levels that do not sum to 1, or a capability without a weight."""
 
-    name: Key
+    name: NodeKey
     title: str
     source: str = ""
     sample: Annotated[int, Field(ge=1)] | None = None
-    levels: Annotated[list[Key], Field(min_length=1)]
+    levels: Annotated[list[NodeKey], Field(min_length=1)]
     level_weights: list[dict[str, Positive]] = []
     gate: Gate | None = None
-    metrics: dict[Key, Metric]
-    capabilities: Annotated[dict[Key, Capability], Field(min_length=1)]
-    datasets: dict[Key, Dataset]
-    counts: Counts | None = None
+    metrics: dict[NodeKey, Metric]
+    capabilities: Annotated[dict[NodeKey, Capability], Field(min_length=1)]
+    datasets: dict[NodeKey, Dataset]
+    counts: PaperCounts | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> Benchmark:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from core.tables import Cell, Table
-from evalsuite.fdaef.registry import Benchmark, SubCapability
+from evalsuite.fdaef.registry import Benchmark, Runner, SubCapability
 from evalsuite.reported.tables import load_reported
 
 # What an answer that could not be read is for the metrics of outcomes (`normalise.features`).
@@ -14,55 +14,38 @@ UNREAD = {"f1": "missed", "macro_f1": "missed", "micro_f1": "missed", "stereoset
 
 def registry_table(benchmark: Benchmark) -> Table:
     """Every row of the benchmark: table 6 of ECDBench."""
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[dict[str, Cell]] = []
     for path, sub, task in benchmark.tasks():
-        capability = benchmark.capabilities[path.split("/")[0]]
         for name in task.datasets:
-            known = benchmark.datasets[name]
-            run = known.run
-            how = (
-                None
-                if run is None
-                else " ".join(filter(None, [run.by, run.task, run.metric and f"({run.metric})", run.reason]))
-            )
+            dataset = benchmark.datasets[name]
             rows.append(
-                (
-                    capability.label,
-                    sub.label,
-                    task.level,
-                    task.label,
-                    name,
-                    known.label,
-                    known.evaluation,
-                    ", ".join(benchmark.metrics[method.metric].label for method in known.methods),
-                    known.question,
-                    "+".join(known.language) if known.language else None,
-                    known.licence,
-                    known.get,
-                    how,
-                )
+                {
+                    "capability": benchmark.capabilities[path.split("/")[0]].label,
+                    "sub-capability": sub.label,
+                    "level": task.level,
+                    "task": task.label,
+                    "id": name,
+                    "dataset": dataset.label,
+                    "evaluation": dataset.evaluation,
+                    "metrics": ", ".join(benchmark.metrics[method.metric].label for method in dataset.methods),
+                    "question": dataset.question,
+                    "language": "+".join(dataset.language) if dataset.language else None,
+                    "licence": dataset.licence,
+                    "how to get it": dataset.get,
+                    "run by": _how(dataset.run) if dataset.run else None,
+                }
             )
     return Table(
         key="registry",
         title=f"{benchmark.title}: tasks, datasets and methods",
-        columns=(
-            "capability",
-            "sub-capability",
-            "level",
-            "task",
-            "id",
-            "dataset",
-            "evaluation",
-            "metrics",
-            "question",
-            "language",
-            "licence",
-            "how to get it",
-            "run by",
-        ),
-        rows=tuple(rows),
+        columns=tuple(rows[0]),
+        rows=tuple(tuple(row.values()) for row in rows),
         notes=("A dash: not stated, or not known for certain.", *doubts(benchmark)),
     )
+
+
+def _how(run: Runner) -> str:
+    return " ".join(filter(None, [run.by, run.task, run.metric and f"({run.metric})", run.reason]))
 
 
 def metrics_table(benchmark: Benchmark) -> Table:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from evalsuite.fdaef.aggregate import Node, Result
+from evalsuite.fdaef.aggregate import ModelResult, Node
 from evalsuite.fdaef.tables import lowest_items
 
 
-def model_figures(result: Result) -> dict[str, Any]:
+def model_figures(result: ModelResult) -> dict[str, Any]:
     """A model's total, gate and capabilities."""
     root, gate = result.root, result.gate
     return {

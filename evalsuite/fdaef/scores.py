@@ -1,4 +1,4 @@
-"""Score files: what a runner (or you) writes for a benchmark to be added up. JSON lines, one `Score` a line.
+"""Score files: what a runner (or you) writes for a benchmark to be added up. JSON lines, one `TaskScore` a line.
 
 - One item: `{"model": "m", "dataset": "wic", "metric": "accuracy", "item": "17", "value": 1}`. An answer that could not be
   read has `"value": null`.
@@ -26,12 +26,12 @@ from core.files import digest, read_placed
 from core.records import Identifier, Number, Whole
 from core.statistics.bootstrap import RESAMPLES, Floats, resampled_means
 from evalsuite.fdaef.normalise import check_item, features
-from evalsuite.fdaef.registry import Benchmark, Method
+from evalsuite.fdaef.registry import Benchmark, DatasetMethod
 
 T = TypeVar("T")
 
 
-class Score(BaseModel):
+class TaskScore(BaseModel):
     """One line of a score file (see the module)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -46,7 +46,7 @@ class Score(BaseModel):
     chance: Annotated[Number, Field(ge=0, le=1)] | None = None
 
     @model_validator(mode="after")
-    def _of_one_kind(self) -> Score:
+    def _of_one_kind(self) -> TaskScore:
         if (self.node is None) == (self.dataset is None and self.metric is None):
             raise ValueError("a score is of a dataset and a metric, or of a node")
         if self.node is not None:
@@ -97,11 +97,11 @@ def read_scores(paths: Sequence[Path], benchmark: Benchmark, draws: bool = True)
     Raises `UserError` with file and line for names that the benchmark does not have, values off a metric's range, an item
     given twice, and a dataset given both whole and by items.
     """
-    by_model: dict[str, dict[tuple[str, str], list[tuple[str, Score]]]] = {}
+    by_model: dict[str, dict[tuple[str, str], list[tuple[str, TaskScore]]]] = {}
     wholes: dict[str, dict[str, float]] = {}
     nodes = set(node_paths(benchmark))
     for path in paths:
-        records = read_placed(path, Score, "scores")
+        records = read_placed(path, TaskScore, "scores")
         for model in sorted({score.model for _, score in records}):
             by_model.setdefault(model, {})
         for where, score in records:
@@ -137,7 +137,7 @@ def node_paths(benchmark: Benchmark) -> Iterator[str]:
                 yield node
 
 
-def _method(benchmark: Benchmark, score: Score, where: str) -> Method:
+def _method(benchmark: Benchmark, score: TaskScore, where: str) -> DatasetMethod:
     if score.dataset not in benchmark.datasets:
         raise UserError(
             f"{where}: dataset: {benchmark.name} has no {score.dataset!r}: {near(str(score.dataset), benchmark.datasets)}"
@@ -149,7 +149,7 @@ def _method(benchmark: Benchmark, score: Score, where: str) -> Method:
 
 
 def measure(
-    benchmark: Benchmark, dataset: str, metric: str, records: Sequence[tuple[str, Score]], draws: bool = True
+    benchmark: Benchmark, dataset: str, metric: str, records: Sequence[tuple[str, TaskScore]], draws: bool = True
 ) -> Measured:
     """One method's score from its records, each with the place that errors name.
 

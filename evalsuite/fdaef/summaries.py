@@ -22,7 +22,7 @@ from evalsuite.dialogues.hold import utterance
 from evalsuite.fdaef.forms import Doc
 from evalsuite.fdaef.local_data import SUMMARY
 from evalsuite.fdaef.registry import Benchmark
-from evalsuite.fdaef.scores import Score
+from evalsuite.fdaef.scores import TaskScore
 from evalsuite.fdaef.tasks import draw
 from serve.answers import Reply
 from serve.batch import Batch
@@ -33,7 +33,7 @@ FRAMEWORK = "ecdbench"
 
 
 @dataclass(frozen=True)
-class Document:
+class SourceDocument:
     """What is to be summarised; `item` is its place in the dataset's files."""
 
     dataset: str
@@ -42,15 +42,15 @@ class Document:
     text: str
 
 
-def sampled(name: str, docs: Sequence[Doc], limit: int, seed: int) -> list[Document]:
+def sampled(name: str, docs: Sequence[Doc], limit: int, seed: int) -> list[SourceDocument]:
     """The documents of dataset `name` that are asked, in file order: `limit` of them, drawn as items of other tasks are."""
     return [
-        Document(name, f"{SUMMARY}:{index}", docs[index]["language"], docs[index]["text"])
+        SourceDocument(name, f"{SUMMARY}:{index}", docs[index]["language"], docs[index]["text"])
         for index in sorted(draw(range(len(docs)), name, limit, seed))
     ]
 
 
-def summarise(batch: Batch, documents: Iterable[Document], called: str) -> list[Dialogue]:
+def summarise(batch: Batch, documents: Iterable[SourceDocument], called: str) -> list[Dialogue]:
     """One dialogue a document: the request with the document, and the summary of the batch's model, recorded as `called`.
 
     A refused, empty or overflowing reply is no turn, as in `evalsuite.dialogues.hold`; neither is a call that a server lost or
@@ -72,7 +72,7 @@ def summarise(batch: Batch, documents: Iterable[Document], called: str) -> list[
     return [_dialogue(*pair, reply, called) for pair, reply in zip(asked, replies, strict=True)]
 
 
-def _dialogue(document: Document, request: str, reply: Reply | Unanswered, called: str) -> Dialogue:
+def _dialogue(document: SourceDocument, request: str, reply: Reply | Unanswered, called: str) -> Dialogue:
     turns = [Turn(role="seeker", text=request)]
     termination: Termination
     if isinstance(reply, Unanswered):
@@ -105,7 +105,7 @@ def summaries_table(benchmark: Benchmark, dialogues: Sequence[Dialogue]) -> Tabl
     return Table("summaries", "Summaries for a judge", ("dataset", "name", "items", "summaries", "none, because"), tuple(rows))
 
 
-def judged_scores(judgements: Path, summaries: Path, judge: str | None = None) -> list[Score]:
+def judged_scores(judgements: Path, summaries: Path, judge: str | None = None) -> list[TaskScore]:
     """A judge's verdicts on `summaries` as scores, one a summary and dimension, in the order of the summaries.
 
     A verdict that could not be read has no value; where the model wrote no summary, every dimension has the scale's lowest.
@@ -144,7 +144,7 @@ def judged_scores(judgements: Path, summaries: Path, judge: str | None = None) -
                 )
             value = judgement.value if dialogue.exchanges else float(rubric.scale_of(dimension).min)
             place = {"dataset": dialogue.source, "metric": dimension, "item": dialogue.source_id}
-            scores.append(Score.model_validate({"model": dialogue.supporter, **place, "value": value}))
+            scores.append(TaskScore.model_validate({"model": dialogue.supporter, **place, "value": value}))
     return scores
 
 

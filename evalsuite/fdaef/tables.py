@@ -7,7 +7,7 @@ from typing import Any
 
 from core.statistics.bootstrap import RESAMPLES
 from core.tables import Cell, Table
-from evalsuite.fdaef.aggregate import Missing, Node, Result
+from evalsuite.fdaef.aggregate import Missing, ModelResult, Node
 from evalsuite.fdaef.registry import Benchmark
 from evalsuite.fdaef.scores import ModelScores
 from evalsuite.fdaef.uncertainty import SCOPES, RankRange, Separation, comparable, ranges, under_weights
@@ -24,7 +24,7 @@ GAPS = 6  # reasons that a note names
 LEFT_OUT = "not_run"
 
 
-def leaderboard(benchmark: Benchmark, results: Sequence[Result]) -> Table:
+def leaderboard(benchmark: Benchmark, results: Sequence[ModelResult]) -> Table:
     """Models by their totals, as the paper lists them and by algorithm 5, with every capability."""
     ranked = comparable(results)
     complete = any(result.gated is not None for result in ranked)
@@ -62,7 +62,9 @@ def leaderboard(benchmark: Benchmark, results: Sequence[Result]) -> Table:
     )
 
 
-def ranks_table(benchmark: Benchmark, results: Sequence[Result], scores: Sequence[ModelScores], spread: float = 0.25) -> Table:
+def ranks_table(
+    benchmark: Benchmark, results: Sequence[ModelResult], scores: Sequence[ModelScores], spread: float = 0.25
+) -> Table:
     """How far ranks depend on the items and on the weights; `scores` are those that `results` were added up from."""
     ranked = sorted(comparable(results), key=lambda result: -(result.root.partial or 0))
     scores_of = {one.model: one for one in scores}
@@ -89,7 +91,7 @@ def ranks_table(benchmark: Benchmark, results: Sequence[Result], scores: Sequenc
 
 
 def _board_notes(
-    benchmark: Benchmark, results: Sequence[Result], ranked: Sequence[Result], complete: bool, whole: bool
+    benchmark: Benchmark, results: Sequence[ModelResult], ranked: Sequence[ModelResult], complete: bool, whole: bool
 ) -> list[str]:
     notes = [] if whole else [f"{PARTIAL}: over what there is, {SHARE} of the total's weights."]
     notes += [INTERVALS] if any(result.root.n for result in results) else []
@@ -111,7 +113,7 @@ def _board_notes(
     return notes
 
 
-def _unranked(results: Sequence[Result]) -> str:
+def _unranked(results: Sequence[ModelResult]) -> str:
     if any(result.gated is not None for result in results):
         return "every complete total is that of a model below the gate"
     if len({result.covered for result in results}) > 1:
@@ -119,7 +121,7 @@ def _unranked(results: Sequence[Result]) -> str:
     return "no model has a total, or a partial one, and is not below the gate"
 
 
-def _rounded(result: Result) -> float:
+def _rounded(result: ModelResult) -> float:
     """A total to compare: sums in another order differ in the last bits."""
     return round(result.root.partial or 0, 9)
 
@@ -129,7 +131,7 @@ def cell_of(node: Node) -> Cell:
     return node.estimate if node.n else node.partial
 
 
-def gate_of(result: Result) -> str | None:
+def gate_of(result: ModelResult) -> str | None:
     """Whether a model passes the gate, in a word."""
     return None if result.gate is None else {True: "passed", False: "below", None: "unknown"}[result.passed]
 
@@ -139,7 +141,7 @@ def _range(ranks: RankRange) -> str:
     return f"{span} ({ranks.kept:.0%})"
 
 
-def places(result: Result, missing: Missing = "null", root: Node | None = None) -> Table:
+def places(result: ModelResult, missing: Missing = "null", root: Node | None = None) -> Table:
     """A model's scores place by place, from the total to single methods: what `explain` prints."""
     rows: list[tuple[Cell, ...]] = []
     gate = result.gate.path if result.gate else None
@@ -176,7 +178,7 @@ def places(result: Result, missing: Missing = "null", root: Node | None = None) 
     )
 
 
-def datasets_table(results: Sequence[Result]) -> Table:
+def datasets_table(results: Sequence[ModelResult]) -> Table:
     """Every method's raw score beside chance, one column a model: what the figures on the page rest on."""
     columns: dict[str, dict[str, Node]] = {}
     for result in results:
@@ -232,7 +234,7 @@ def separation_table(separations: Sequence[Separation]) -> Table:
     )
 
 
-def totals_table(benchmark: Benchmark, results: Sequence[Result], missing: str) -> Table:
+def totals_table(benchmark: Benchmark, results: Sequence[ModelResult], missing: str) -> Table:
     """Every model's total and capabilities: what `aggregate` prints."""
     labels = [part.label for part in benchmark.capabilities.values()]
     partial = PARTIAL if missing == "null" else "total, missing as 0"
@@ -248,7 +250,7 @@ def totals_table(benchmark: Benchmark, results: Sequence[Result], missing: str) 
     )
 
 
-def parts_table(benchmark: Benchmark, result: Result) -> Table:
+def parts_table(benchmark: Benchmark, result: ModelResult) -> Table:
     """One model's total, and every capability as far as there is something to add up: what `run` prints."""
     rows = [(node.label, node.score, cell_of(node), 100 * node.share, node.n) for node in (result.root, *result.root.children)]
     tail = f" and {len(result.reasons) - GAPS} more" if len(result.reasons) > GAPS else ""

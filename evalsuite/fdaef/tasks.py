@@ -1,4 +1,4 @@
-"""Running a benchmark's tasks on lm-eval: documents → questions → one `Score` an item and metric.
+"""Running a benchmark's tasks on lm-eval: documents → questions → one `TaskScore` an item and metric.
 
 A choice is answered by the likeliest option (log-probability of its text after the prompt, not normalised by length), so a
 server has to tell the log-probabilities of a prompt (POST /completions with `echo`: vLLM does, chat-only APIs do not). Tasks of
@@ -20,10 +20,10 @@ from core.files import CONFIGS
 from evalsuite.fdaef.forms import Doc
 from evalsuite.fdaef.local_data import Part
 from evalsuite.fdaef.registry import Benchmark, Dataset
-from evalsuite.fdaef.scores import Score
+from evalsuite.fdaef.scores import TaskScore
 
 TASKS = CONFIGS / "ecdbench" / "tasks"
-Sample = Mapping[str, Any]
+LmSample = Mapping[str, Any]
 T = TypeVar("T")
 
 
@@ -44,7 +44,7 @@ class Asked:
     """A dataset's scores, how many items there were to draw from, the majority class's share where labels are fixed, and how
     many questions lost their beginning because they were longer than the model's context."""
 
-    scores: list[Score]
+    scores: list[TaskScore]
     items: int
     available: int
     majority: float | None
@@ -172,20 +172,20 @@ def ask(
     return Asked(scores, len(samples), len(every), majority, cuts.count)
 
 
-def scores_of(benchmark: Benchmark, name: str, model: str, task: str, sample: Sample) -> list[Score]:
+def scores_of(benchmark: Benchmark, name: str, model: str, task: str, sample: LmSample) -> list[TaskScore]:
     """One item's scores, for every metric of the dataset that the task gives."""
     dataset = benchmark.datasets[name]
-    scores: list[Score] = []
+    scores: list[TaskScore] = []
     for method in dataset.methods:
         kind = benchmark.metrics[method.metric].items
         fields = _value(name, dataset, method.metric, kind, sample)
         if fields is not None:
             item = f"{task}:{sample['doc_id']}"
-            scores.append(Score(model=model, dataset=name, metric=method.metric, item=item, **fields))
+            scores.append(TaskScore(model=model, dataset=name, metric=method.metric, item=item, **fields))
     return scores
 
 
-def _value(name: str, dataset: Dataset, metric: str, kind: str, sample: Sample) -> dict[str, Any] | None:
+def _value(name: str, dataset: Dataset, metric: str, kind: str, sample: LmSample) -> dict[str, Any] | None:
     """The fields of a score that this metric needs; None where the task does not give it."""
     metric = "accuracy" if metric == "preferred" else metric  # right is the reply that people preferred
     if kind.startswith("bbq_"):
@@ -211,13 +211,13 @@ def _value(name: str, dataset: Dataset, metric: str, kind: str, sample: Sample) 
     return {"value": int(right), "chance": chance}
 
 
-def _gold(sample: Sample) -> list[int] | None:
+def _gold(sample: LmSample) -> list[int] | None:
     """What our documents name as right; None for those of lm-eval's tasks (where HellaSwag's `gold` is a number)."""
     gold = sample["doc"].get("gold")
     return list(gold) if isinstance(gold, list) else None
 
 
-def _right(sample: Sample) -> list[int]:
+def _right(sample: LmSample) -> list[int]:
     """The options that are right, from 0. BBQ's task adds further ways to say that nobody knows, all of them right at once."""
     doc = sample["doc"]
     if (gold := _gold(sample)) is not None:
@@ -227,21 +227,21 @@ def _right(sample: Sample) -> list[int]:
     return [0]
 
 
-def _likeliest(sample: Sample) -> int:
+def _likeliest(sample: LmSample) -> int:
     likelihoods = [reply[0] for reply in sample["filtered_resps"]]
     if any(math.isnan(one) for one in likelihoods):
         raise UserError("the server answered with log-probabilities that are no numbers")
     return max(range(len(likelihoods)), key=likelihoods.__getitem__)
 
 
-def _bbq(sample: Sample) -> dict[str, str]:
+def _bbq(sample: LmSample) -> dict[str, str]:
     """What lm-eval found: whether the answer names anybody, and whether that follows the stereotype."""
     _, biased, known, _ = sample["amb_bias_score"]
     context = {"ambig": "ambiguous", "disambig": "disambiguated"}[sample["doc"]["context_condition"]]
     return {"context": context, "answer": "unknown" if not known else "biased" if biased else "other"}
 
 
-def _rouge_l(sample: Sample) -> float | None:
+def _rouge_l(sample: LmSample) -> float | None:
     """ROUGE-L F1 over characters, 0 to 1, against the nearest reference; null for an empty reply."""
     from evalsuite.statistics.text_metrics import rouge_l
 

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from core.statistics.bootstrap import RESAMPLES, SEED, Floats
-from evalsuite.fdaef.aggregate import Layer, Missing, Node, Result, Weights, aggregate
+from evalsuite.fdaef.aggregate import Layer, Missing, ModelResult, Node, WeightFactors, aggregate
 from evalsuite.fdaef.registry import Benchmark
 from evalsuite.fdaef.scores import ModelScores, node_paths
 from evalsuite.statistics.paired import holm
@@ -56,7 +56,7 @@ class Separation:
     apart: int | None
 
 
-def comparable(results: Sequence[Result]) -> list[Result]:
+def comparable(results: Sequence[ModelResult]) -> list[ModelResult]:
     """Those that can be ranked together: the complete ones that pass the gate (as the leaderboard has it), or, where no total
     is complete and all rest on the same parts, all that are not below the gate."""
     complete = [result for result in results if result.gated is not None]
@@ -89,7 +89,7 @@ def ranges(draws: Sequence[Floats]) -> list[RankRange] | None:
 
 def weight_factors(
     benchmark: Benchmark, scope: Scope, spread: float = 0.25, draws: int = RESAMPLES, seed: int = SEED
-) -> Weights:
+) -> WeightFactors:
     """Factors for the weights of nodes, [1 + draws], the first 1: uniform from 1 − spread to 1 + spread for capabilities, or
     for every node; or, for `any`, such that the capabilities' shares are uniform over all that sum to 1."""
     rng = np.random.default_rng(seed)
@@ -125,7 +125,7 @@ def under_weights(
     return by_scope
 
 
-def separations(results: Sequence[Result]) -> list[Separation]:
+def separations(results: Sequence[ModelResult]) -> list[Separation]:
     """Every place for which at least two models have a score, those that tell most apart first within their layer."""
     places: dict[str, list[Node]] = {}
     for result in results:

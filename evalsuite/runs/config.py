@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from core.errors import UserError
-from core.files import explain, read_yaml
+from core.files import read_yaml, validated
 from core.masking import PlainUrl
 from core.paths import IN_FILE, IN_NAME, check_config
 from core.records import Language
@@ -142,9 +142,6 @@ def overridden(path: Path, model: type[C], what: str, overrides: dict[str, Any])
     names as an input may not be replaced by the verb that asks."""
     config = read_yaml(path, model, what)
     options = {key: value for key, value in overrides.items() if value is not None}
-    try:
-        chosen = model.model_validate(config.model_dump(exclude_unset=True) | options)
-    except ValidationError as error:
-        raise UserError(f"command line: {explain(error)}") from None
+    chosen = validated(model, config.model_dump(exclude_unset=True) | options, "command line")
     check_config(chosen)
     return chosen

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr, RootModel, ValidationEr
 
 from core.differences import differing_leaves
 from core.errors import UserError
-from core.files import explain, read_object, write_json
+from core.files import explain, read_object, validated, write_json
 from core.rubrics import Rubric
 from evalsuite.runs.shard import Shard
 
@@ -84,10 +84,7 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
     def read(cls, folder: Path) -> RunConfig:
         """The config of a run folder, without stages where there is no file. Raises `UserError` for a damaged one."""
         path = folder / NAME
-        try:
-            config = cls.model_validate(read_object(path, "a run's config") if path.exists() else {})
-        except ValidationError as error:
-            raise UserError(f"{path}: {explain(error)}") from None
+        config = validated(cls, read_object(path, "a run's config") if path.exists() else {}, path)
         config._path = path
         return config
 

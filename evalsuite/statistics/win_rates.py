@@ -19,7 +19,7 @@ from core.statistics.accuracy import share
 from core.statistics.bootstrap import estimate, resampled_means
 from core.statistics.means import exact_mean
 from core.tables import Cell, Estimate, Table
-from data_prep.scores.annotator_agreement import Item, agreement_on
+from data_prep.scores.annotator_agreement import ScoredItem, agreement_on
 from evalsuite.statistics.judges import file_keys
 
 Mode = Literal["paper", "native"]
@@ -233,10 +233,10 @@ def _agreement(choices: Sequence[Choice], words: Words, title: str) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for (a, b), part in sorted(group_by(decided, lambda vote: vote.systems).items()):
         outputs = {pair: number for number, pair in enumerate(sorted({vote.pair for vote in part}))}
-        items: dict[Item, dict[str, float]] = defaultdict(dict)
+        items: dict[ScoredItem, dict[str, float]] = defaultdict(dict)
         for vote in part:
             value = vote.degree if graded and vote.degree is not None else _SIDE[vote.verdict or "tie"]
-            items[Item(vote.item, outputs[vote.pair])][vote.annotator] = value
+            items[ScoredItem(vote.item, outputs[vote.pair])][vote.annotator] = value
         if figures := agreement_on(items):
             rows.append((a, b, figures.people, figures.alpha, figures.kappa, figures.equal))
     return Table(

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from core.errors import UserError
-from core.files import explain, read_object, write_json
+from core.files import read_object, validated, write_json
 from serve.checkpoints.folders import build_folder, folder_content
 from serve.checkpoints.internlm2_tokenizer import convert_tokenizer
 from serve.checkpoints.tensors import (
@@ -126,10 +126,7 @@ def read_architecture(path: Path, model_types: tuple[str, ...] = ("internlm2",))
     if isinstance(rope := config.get("rope_parameters"), dict):  # how transformers 5 writes what used to be two fields
         scaling = {key: value for key, value in rope.items() if key != "rope_theta"}
         config |= {"rope_theta": rope.get("rope_theta", 10000), "rope_scaling": scaling}
-    try:
-        facts = Architecture.model_validate(config)
-    except ValidationError as error:
-        raise UserError(f"{path}: {explain(error)}") from None
+    facts = validated(Architecture, config, path)
     if facts.hidden_size % facts.num_attention_heads or facts.num_attention_heads % facts.kv_heads:
         raise UserError(
             f"{path}: num_attention_heads: {facts.num_attention_heads} heads fit neither or only one of hidden_size "

@@ -43,7 +43,9 @@ def convert_adapter(src: Path, dst: Path, base: Path | None = None) -> bool:
     check_plain(src / CONFIG, config)
     modules = _modules(src / WEIGHTS)
     _check_targets(src / CONFIG, config, modules)
-    facts = read_architecture(_config_file(base), ("internlm2", "llama")) if base is not None else None
+    if base is not None and base.is_dir():
+        base /= "config.json"
+    facts = read_architecture(base, ("internlm2", "llama")) if base is not None else None
     heads = _heads(src / WEIGHTS, modules, facts)
     scales = module_scales(src / CONFIG, config, modules)
 
@@ -60,10 +62,6 @@ def convert_adapter(src: Path, dst: Path, base: Path | None = None) -> bool:
         "base": facts.model_dump(mode="json") if facts else None,
     }
     return build_folder(dst, src, made_from, build)
-
-
-def _config_file(base: Path) -> Path:
-    return base / "config.json" if base.is_dir() else base
 
 
 def _modules(path: Path) -> dict[str, dict[str, Stored]]:

@@ -10,10 +10,9 @@ from typing import Any, Literal
 
 import jinja2
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from core.errors import UserError
-from core.files import explain, read_object, write_json, write_text
+from core.files import read_object, validated, write_json, write_text
 
 TRAINING, CARD = "training.json", "README.md"
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -60,12 +59,7 @@ class Training(_Part):
 def read_training(folder: Path) -> Training | None:
     """The record in a model's folder, None where there is none; `UserError` for one that cannot be read."""
     path = folder / TRAINING
-    if not path.is_file():
-        return None
-    try:
-        return Training.model_validate(read_object(path, "a training record"))
-    except ValidationError as error:
-        raise UserError(f"{path}: {explain(error)}") from None
+    return validated(Training, read_object(path, "a training record"), path) if path.is_file() else None
 
 
 def write_card(folder: Path, training: Training | None, merged: bool = False, base: str = "") -> None:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from core.errors import UserError
 from core.files import read_jsonl, write_jsonl
-from core.judge_prompts import Method
+from core.judge_prompts import PromptMethod
 from core.ledger import Step
 from core.paths import Verbs
 from core.prompts import load_pack
@@ -27,7 +27,7 @@ from evalsuite.statistics.agreement import agreement, read_gold
 from serve.answers import Reply
 from serve.client import ChatClient, Question
 
-METHODS: tuple[Method, ...] = ("joint", "per_dimension", "paper")
+METHODS: tuple[PromptMethod, ...] = ("joint", "per_dimension", "paper")
 FILES = ("train.jsonl", "valid.jsonl", "test.jsonl")
 app = Verbs(pretty_exceptions_enable=False)
 app.command()(rank_sft)
@@ -61,7 +61,7 @@ class Listener:
 @pytest.mark.parametrize("prompts", ["esc_eval", "esc_rank"])
 @pytest.mark.parametrize("language", ["en", "zh"])
 @pytest.mark.parametrize("method", METHODS)
-async def test_messages_are_those_that_scoring_sends(method: Method, language: str, prompts: str) -> None:
+async def test_messages_are_those_that_scoring_sends(method: PromptMethod, language: str, prompts: str) -> None:
     rubric, pack, dialogue = load_rubric("esc_eval"), load_pack(prompts), talk(language=language)
     listener = Listener()
     await Judge(cast(ChatClient, listener), load_spec("esc-rank"), rubric, pack, method).score(dialogue)
@@ -153,7 +153,7 @@ def test_the_majority_baseline_is_that_of_agreement(targets: list[float]) -> Non
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_grouped_split_has_no_card_on_two_sides(method: Method) -> None:
+def test_a_grouped_split_has_no_card_on_two_sides(method: PromptMethod) -> None:
     rubric = load_rubric("esc_eval")
     dialogues = [talk(f"{card}-{supporter}", card_id=f"c{card}") for card in range(40) for supporter in range(3)]
     targets = {d.id: {key: float((i + j) % 5) for j, key in enumerate(rubric.dimensions)} for i, d in enumerate(dialogues)}
@@ -227,7 +227,7 @@ def test_the_written_rubric_asks_what_the_examples_ask(score_set: Path, tmp_path
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_ranker_can_learn_from_the_short_pack(method: Method, tmp_path: Path) -> None:
+def test_a_ranker_can_learn_from_the_short_pack(method: PromptMethod, tmp_path: Path) -> None:
     dialogues = [talk(f"{number}") for number in range(30)]
     write_jsonl(tmp_path / "dialogues.jsonl", dialogues)
     write_jsonl(tmp_path / "scores.jsonl", [given(d.id, key, 2) for d in dialogues for key in ("empathy", "skill")])

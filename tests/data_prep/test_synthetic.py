@@ -24,13 +24,13 @@ from data_prep.scores.synthetic import (
     COMMON,
     RECIPES,
     UNFIT_FOR_CRISIS,
-    Plan,
+    DialoguePlan,
     build,
     construct,
     load_bases,
     load_pools,
 )
-from data_prep.scores.synthetic_rules import ASPECTS, DIMENSIONS, Part, Reply, score
+from data_prep.scores.synthetic_rules import ASPECTS, DIMENSIONS, LabelledPart, Reply, score
 
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
 QUESTIONS = [False, True, False, True, False]
@@ -41,7 +41,7 @@ def reply(kinds: str, index: int = 0, **flags: Any) -> Reply:
     parts = []
     for word in kinds.split():
         kind, _, text = word.rstrip("~!").partition(":")
-        parts.append(Part(kind, text or f"{kind} {index}", own=not word.endswith("!"), cut=word.endswith("~")))
+        parts.append(LabelledPart(kind, text or f"{kind} {index}", own=not word.endswith("!"), cut=word.endswith("~")))
     return Reply(tuple(parts), **flags)
 
 
@@ -266,7 +266,7 @@ def test_recipes_do_what_their_names_say(built: Built, language: str) -> None:
 
 def test_recipes_name_real_knobs() -> None:
     assert all(set(recipe) <= set(COMMON) for recipe in RECIPES.values())
-    Plan(**{knob: random.Random(0).choice(values) for knob, values in COMMON.items()})
+    DialoguePlan(**{knob: random.Random(0).choice(values) for knob, values in COMMON.items()})
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

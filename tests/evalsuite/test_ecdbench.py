@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from core.errors import UserError
 from evalsuite.commands.ecdbench import app
-from evalsuite.fdaef.aggregate import Result, aggregate
+from evalsuite.fdaef.aggregate import ModelResult, aggregate
 from evalsuite.fdaef.figures import charts
 from evalsuite.fdaef.published import published_scores
 from evalsuite.fdaef.registry import Benchmark, load_benchmark, load_models
@@ -32,7 +32,7 @@ def ecdbench() -> Benchmark:
 
 
 @pytest.fixture(scope="module")
-def published(ecdbench: Benchmark) -> list[Result]:
+def published(ecdbench: Benchmark) -> list[ModelResult]:
     return [aggregate(ecdbench, one) for one in published_scores(ecdbench)]
 
 
@@ -45,7 +45,7 @@ def call(*arguments: object) -> Any:
 # --- the paper --------------------------------------------------------------------------------------------------------------
 
 
-def test_every_overall_score_of_table_5_follows_from_its_parts(published: list[Result]) -> None:
+def test_every_overall_score_of_table_5_follows_from_its_parts(published: list[ModelResult]) -> None:
     paper = load_reported("ecdbench")
     printed = {cell.at["Model"]: cell for cell in paper.cells["5"] if cell.at["column"] == "Overall"}
     assert len(printed) == 30
@@ -112,7 +112,7 @@ def test_every_dataset_says_how_it_is_run(ecdbench: Benchmark) -> None:
     assert set(load_models("models")) == {one.model for one in published_scores(ecdbench)}
 
 
-def test_published_ranks_hold_only_as_far_as_the_weights(ecdbench: Benchmark, published: list[Result]) -> None:
+def test_published_ranks_hold_only_as_far_as_the_weights(ecdbench: Benchmark, published: list[ModelResult]) -> None:
     board, ranks = leaderboard(ecdbench, published), ranks_table(ecdbench, published, published_scores(ecdbench))
     below = {row[0]: row for row in board.rows}["qwen3-0.6b"]
     assert below[1:5] == (None, pytest.approx(47.4, abs=0.01), 0, "below") and board.columns[4] == "gate"
@@ -120,7 +120,7 @@ def test_published_ranks_hold_only_as_far_as_the_weights(ecdbench: Benchmark, pu
     assert len(ranks.rows) == 28 and ranks.rows[0][2:4] == (None, "1 (100%)"), "nothing is known of the items"
 
 
-def test_figures_4_to_7(ecdbench: Benchmark, published: list[Result]) -> None:
+def test_figures_4_to_7(ecdbench: Benchmark, published: list[ModelResult]) -> None:
     found = {chart.key: chart.figure["traces"] for chart in charts(ecdbench, published, load_models("models"))}
     assert [len(trace["y"]) for trace in found["figure4"]] == [30] * 4
     assert [trace["name"] for trace in found["figure5"]] == ["closed-source, n = 22", "open-source, n = 8"]

@@ -18,7 +18,7 @@ from evalsuite.fdaef import tasks as running
 from evalsuite.fdaef.forms import FORMS
 from evalsuite.fdaef.local_data import SUMMARY, Layout, Part, load_layout, read_part
 from evalsuite.fdaef.registry import Benchmark, load_benchmark
-from evalsuite.fdaef.scores import Score, measure
+from evalsuite.fdaef.scores import TaskScore, measure
 from tests.conftest import Embedded, EscEval
 
 HARNESS = Path(lm_eval.__file__).parent / "tasks"
@@ -235,7 +235,7 @@ def ask(
     return running.ask(ecdbench, name, tasks, lm, "m", limit, 0, False)
 
 
-def raw(benchmark: Benchmark, name: str, metric: str, scores: Iterable[Score]) -> float:
+def raw(benchmark: Benchmark, name: str, metric: str, scores: Iterable[TaskScore]) -> float:
     return measure(benchmark, name, metric, [("x", score) for score in scores if score.metric == metric]).raw
 
 

@@ -19,7 +19,7 @@ from evalsuite.fdaef.asking import plan_tasks
 from evalsuite.fdaef.forms import Doc
 from evalsuite.fdaef.local_data import Layout, load_layout
 from evalsuite.fdaef.registry import load_benchmark
-from evalsuite.fdaef.scores import Score
+from evalsuite.fdaef.scores import TaskScore
 from evalsuite.fdaef.summaries import judged_scores, sampled
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
@@ -84,14 +84,14 @@ def test_from_documents_to_one_table(esc_eval: EscEval, corpora: Path, monkeypat
 
     files = ["--judgements", "run/judged/judgements.jsonl", "--summaries", "run/summaries.jsonl"]
     assert esc_eval("ecdbench", "judged", *files, "--to", "run/judged_scores.jsonl")[0] == 0
-    found = {(s.dataset, s.item, s.metric): s.value for s in read_jsonl(Path("run/judged_scores.jsonl"), Score, "scores")}
+    found = {(s.dataset, s.item, s.metric): s.value for s in read_jsonl(Path("run/judged_scores.jsonl"), TaskScore, "scores")}
     usual: dict[str, float | None] = {"completeness": 4, "conciseness": 2}
     expected = {(d, f"summary:{i}", m): v for d, n in (("lcsts", 5), ("vcsum", 2)) for i in range(n) for m, v in usual.items()}
     expected |= {("lcsts", "summary:1", metric): None for metric in usual}
     expected |= {("lcsts", "summary:3", metric): 1 for metric in usual}
     assert found == expected
 
-    write_jsonl(Path("s.jsonl"), [Score(model="mine", dataset="piqa", metric="accuracy", value=0.5, n=8)])
+    write_jsonl(Path("s.jsonl"), [TaskScore(model="mine", dataset="piqa", metric="accuracy", value=0.5, n=8)])
     both = ["--scores", "s.jsonl", "--scores", "run/judged_scores.jsonl"]
     assert esc_eval("ecdbench", "aggregate", *both, "--out", "all")[0] == 0
     methods = Path("all/methods.csv").read_text()
@@ -109,7 +109,7 @@ def test_summaries_are_written_before_lm_eval_is_asked(
 
     (corpora / "LCQMC").mkdir()
     (corpora / "LCQMC" / "dev.tsv").write_text("去哪儿？\t到哪里？\t1\n")
-    score = Score(model="mine", dataset="lcqmc", metric="accuracy", item="esc_lcqmc:0", value=1, chance=0.5)
+    score = TaskScore(model="mine", dataset="lcqmc", metric="accuracy", item="esc_lcqmc:0", value=1, chance=0.5)
     for name in ("load_manager", "language_model", "local_tasks"):
         monkeypatch.setattr(running, name, lambda *_: {})
     monkeypatch.setattr(running, "ask", refuse)
@@ -125,7 +125,7 @@ def test_summaries_are_written_before_lm_eval_is_asked(
         assert len(endpoint.requests) == 7
     tables = [table["key"] for table in json.loads(capsys.readouterr().out)["tables"]]
     assert tables[0] == "capabilities" and tables[-1] == "summaries"
-    assert read_jsonl(Path("run/scores.jsonl"), Score, "scores") == [score]
+    assert read_jsonl(Path("run/scores.jsonl"), TaskScore, "scores") == [score]
 
 
 def test_a_lost_server_is_told_and_asked_again(

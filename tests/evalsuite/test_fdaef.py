@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import f1_score
 
 from core.errors import UserError
-from evalsuite.fdaef.aggregate import Node, Result, aggregate
+from evalsuite.fdaef.aggregate import ModelResult, Node, aggregate
 from evalsuite.fdaef.normalise import Metric, features
 from evalsuite.fdaef.registry import Benchmark, load_benchmark
 from evalsuite.fdaef.scores import ModelScores, node_paths, read_scores
@@ -177,7 +177,7 @@ def without(*datasets: str) -> list[dict[str, Any]]:
     return [record for record in RECORDS if record["dataset"] not in datasets]
 
 
-def node(result: Result, path: str) -> Node:
+def node(result: ModelResult, path: str) -> Node:
     return next(each for each in result.root.walk() if each.path == path)
 
 
@@ -399,7 +399,7 @@ def test_a_share_of_binary_items_has_the_binomials_interval(benchmark: Benchmark
     gate = aggregate(benchmark, scores_of(benchmark, tmp_path, whole("d13", "acc", 0.6, n=400), draws=True))
     assert gate.passing == pytest.approx(0.5, abs=0.05), "at the threshold every second draw passes"
     undefined = Node("capability", "safe", "Safe", 0, np.array([70, 65, np.nan, 55]), 1, True, 3, True)
-    assert Result("m", undefined, undefined, 60).passing == 0.5, "a draw without a score neither passes nor fails"
+    assert ModelResult("m", undefined, undefined, 60).passing == 0.5, "a draw without a score neither passes nor fails"
 
 
 def test_shares_of_two_models_are_drawn_apart(benchmark: Benchmark, tmp_path: Path) -> None:

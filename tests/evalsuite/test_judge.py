@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import UserError
-from core.judge_prompts import Method, paper_transcript, transcript
+from core.judge_prompts import PromptMethod, paper_transcript, transcript
 from core.prompts import load_pack
 from core.records import Dialogue, Judgement, Turn
 from core.rubrics import Scale, load_rubric
@@ -42,7 +42,7 @@ def dialogue(*texts: str, language: str = "en", termination: str = "max_turns", 
 async def judged(
     tmp_path: Path,
     behave: Callable[[dict[str, Any], int], Answer],
-    method: Method,
+    method: PromptMethod,
     subject: Dialogue | None = None,
     **spec_changes: Any,
 ) -> tuple[list[Judgement], list[dict[str, Any]]]:
@@ -177,7 +177,7 @@ async def test_one_broken_token_is_one_dimensions_loss(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["per_dimension", "paper"])
-async def test_one_digit_stands_against_broken_probabilities_too(tmp_path: Path, method: Method) -> None:
+async def test_one_digit_stands_against_broken_probabilities_too(tmp_path: Path, method: PromptMethod) -> None:
     judgements, _ = await judged(tmp_path, lambda b, c: Answer("3", logprobs=[reported("3", 0.0, **SPREAD)]), method)
     assert {(j.value, j.distribution, j.condition["probabilities"]) for j in judgements} == {(3, None, "broken")}
 
@@ -196,7 +196,7 @@ REFUSED = "I cannot rate this under our 2023 policy. 3333333"
     [Answer(REFUSED, finish_reason="content_filter"), Answer(REFUSED, message={"refusal": "no"})],
     ids=["filter", "field"],
 )
-async def test_a_refusal_is_no_verdict_and_is_kept(tmp_path: Path, method: Method, refusal: Answer) -> None:
+async def test_a_refusal_is_no_verdict_and_is_kept(tmp_path: Path, method: PromptMethod, refusal: Answer) -> None:
     judgements, _ = await judged(tmp_path, lambda b, c: refusal, method)
     assert {(j.value, j.raw, j.condition["failure"]) for j in judgements} == {(None, REFUSED, "refusal")}
 

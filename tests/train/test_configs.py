@@ -28,6 +28,7 @@ from data_prep.__main__ import app as data_prep_app
 from data_prep.cards.taxonomy import load_taxonomy
 from data_prep.profiles.vocabulary import load_vocabulary
 from data_prep.role_play.mix import RoleSftConfig
+from data_prep.sources import CorpusList
 from data_prep.sources.quotas import Quotas
 from evalsuite.checks.probe import load_injections
 from evalsuite.checks.risk import load_lexicon
@@ -81,7 +82,9 @@ def launch(path: Path, *words: str) -> tuple[Any, Any]:
 
 PARSERS: dict[str, Callable[[Path], object]] = {
     "accelerate/*.yaml": launch,
+    "card_quality.yaml": lambda path: load_yaml(path, "rules of card quality"),
     "constraints-cpu.txt": parse_constraints,
+    "data/corpora.yaml": lambda path: read_yaml(path, CorpusList, "list of corpora"),
     "data/role_*.yaml": lambda path: read_yaml(path, RoleSftConfig, "role-play mix"),
     "data/table5.yaml": lambda path: read_yaml(path, Quotas, "quotas"),
     "ecdbench/local.yaml": load_layout,
@@ -92,6 +95,8 @@ PARSERS: dict[str, Callable[[Path], object]] = {
     "launch/*.sh": lambda path: subprocess.run(["bash", "-n", str(path)], check=True),  # more in tests/test_launch_files.py
     "launch/*.yaml": lambda path: load_yaml(path, "SkyPilot task"),
     "models/*.yaml": lambda path: load_spec(str(path)),
+    "profiles/labels.yaml": lambda path: load_yaml(path, "labels of profiles"),
+    "profiles/sage.yaml": lambda path: load_yaml(path, "words of SAGE's profiles"),
     "profiles/scenarios.yaml": load_vocabulary,
     "prompts/*/*/*": compile_template,
     "rubrics/*.yaml": lambda path: load_rubric(str(path)),
