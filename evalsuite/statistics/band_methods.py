@@ -19,7 +19,7 @@ from pydantic import Field
 from core.grouping import group_by
 from core.records import Count, Judgement, Language, Record
 from core.rubrics import Rubric
-from core.statistics.bootstrap import interval, resampled_means
+from core.statistics.bootstrap import estimate, resampled_means
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics.band_lines import read_bands
 from evalsuite.statistics.ensemble import Aspect, Panel, Scores, panel_of
@@ -92,8 +92,7 @@ def _mean(values: Mapping[str, Sequence[float]]) -> Estimate:
         return Estimate(None, None, None, 0)
     sums = np.array([[sum(listed)] for listed in values.values()], dtype=np.float64)
     counts = np.array([[len(listed)] for listed in values.values()], dtype=np.float64)
-    low, high = interval(resampled_means(sums, counts)[:, 0]) if len(values) > 1 else (None, None)
-    return Estimate(float(sums.sum() / counts.sum()), low, high, len(values))
+    return estimate(float(sums.sum() / counts.sum()), resampled_means(sums, counts)[:, 0], len(values), len(values))
 
 
 def people_table(panel: Panel, people: Scores) -> Table:

@@ -130,12 +130,10 @@ def _mcnemar(language: str, dimension: str, a: str, b: str, first: Sequence[Pair
         return Mcnemar(language, dimension, a, b, 0, None, None, 0, 0, None)
     from statsmodels.stats.contingency_tables import mcnemar
 
-    table = np.zeros((2, 2), dtype=int)
-    for (one, gold), (other, _) in zip(first, second, strict=True):
-        table[int(one.value != round_half_up(gold)), int(other.value != round_half_up(gold))] += 1
-    (both, only_a), (only_b, _) = table.tolist()
-    p = float(mcnemar(table, exact=True).pvalue)
-    return Mcnemar(language, dimension, a, b, n, (both + only_a) / n, (both + only_b) / n, only_a, only_b, p)
+    one, other = (np.array([j.value == round_half_up(gold) for j, gold in pairs]) for pairs in (first, second))
+    only_a, only_b = int((one & ~other).sum()), int((other & ~one).sum())
+    p = float(mcnemar(np.array([[0, only_a], [only_b, 0]]), exact=True).pvalue)  # agreement does not enter
+    return Mcnemar(language, dimension, a, b, n, float(one.mean()), float(other.mean()), only_a, only_b, p)
 
 
 def _average(

@@ -23,7 +23,7 @@ import numpy as np
 
 from core.errors import UserError
 from core.records import Dialogue, Judgement, Preference
-from core.statistics.bootstrap import interval, resampled_means
+from core.statistics.bootstrap import Floats, estimate, resampled_means
 from core.statistics.means import comparable, exact_mean
 from core.tables import Estimate, Table
 from evalsuite.statistics.coefficients import coefficients
@@ -156,15 +156,14 @@ def topic_figures(people: Sequence[float], metric: Sequence[float]) -> dict[str,
     }
 
 
-def _averaged(values: np.ndarray[Any, np.dtype[np.float64]]) -> dict[str, Estimate]:
+def _averaged(values: Floats) -> dict[str, Estimate]:
+    """The mean of every column of [topics, figures] over the topics in which it is defined."""
     defined = ~np.isnan(values)
     draws = resampled_means(np.where(defined, values, 0.0), defined.astype(np.float64))
     figures = {}
     for column, name in enumerate(FIGURES):
-        n = int(defined[:, column].sum())
-        mean = float(values[defined[:, column], column].mean()) if n else None
-        low, high = interval(draws[:, column]) if n > 1 else (None, None)
-        figures[name] = Estimate(mean, low, high, n)
+        topics = values[defined[:, column], column]
+        figures[name] = estimate(topics.mean() if len(topics) else np.nan, draws[:, column], len(topics), len(topics))
     return figures
 
 

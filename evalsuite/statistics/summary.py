@@ -104,15 +104,11 @@ def checked(judgements: Sequence[Judgement], rubric: Rubric) -> Iterator[Judgeme
         if judgement.dimension not in rubric.dimensions:
             raise UserError(f"{where}: dimension: {judgement.dimension!r} is not in rubric {rubric.name}")
         scale = rubric.scale_of(judgement.dimension)
-        for field, figure in (("value", judgement.value), ("expected", judgement.expected)):
+        probable = (("distribution", int(score)) for score in judgement.distribution or ())
+        for field, figure in (("value", judgement.value), ("expected", judgement.expected), *probable):
             if figure is not None and not scale.min <= figure <= scale.max:
                 raise UserError(
                     f"{where}: {field}: {figure:g} is off the scale {scale.min} to {scale.max} of rubric {rubric.name}"
-                )
-        for score in judgement.distribution or ():
-            if not scale.min <= int(score) <= scale.max:
-                raise UserError(
-                    f"{where}: distribution: {score} is off the scale {scale.min} to {scale.max} of rubric {rubric.name}"
                 )
         yield judgement
 
