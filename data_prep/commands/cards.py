@@ -110,7 +110,7 @@ def extract(
         with _batch(model, out, base_url, concurrency) as batch:
             cards, unread = card_llm.extract(items, card_llm.Asker(batch), steps)
         build.write(CARDS, cards)
-        _write_unread(build, unread)
+        build.write(UNREADABLE, unread)
     build.finish(console)
     _fail_on_silence(unread)
 
@@ -137,7 +137,7 @@ def filter_(
     build.write(CARDS, kept)
     build.write(DROPPED, dropped)
     build.write("verdicts.jsonl", verdicts)
-    _write_unread(build, unread)
+    build.write(UNREADABLE, unread)
     build.finish(console)
     _fail_on_silence(unread)
 
@@ -162,7 +162,7 @@ def categorise(
     with _batch(model, out, base_url, concurrency) as batch:
         placed, unread = card_llm.categorise(loaded, load_taxonomy(), card_llm.Asker(batch), steps)
     build.write(CARDS, placed)
-    _write_unread(build, unread)
+    build.write(UNREADABLE, unread)
     build.finish(console)
     _fail_on_silence(unread)
 
@@ -269,10 +269,6 @@ def _open(cards: Path, out: Path, command: str, settings: dict[str, Any]) -> tup
     build = Build(out, command, settings=settings)
     build.input(cards)
     return loaded, build
-
-
-def _write_unread(build: Build, unread: list[card_llm.Unread]) -> None:
-    build.write(UNREADABLE, unread)
 
 
 def _fail_on_silence(unread: list[card_llm.Unread]) -> None:

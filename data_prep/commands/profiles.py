@@ -11,7 +11,7 @@ from rich.text import Text
 from core.errors import UserError, near
 from core.files import check_unique
 from core.ledger import Build
-from core.options import BaseUrlOption, ConcurrencyOption, ModelOption, OutOption, SeedOption, console, writes
+from core.options import BaseUrlOption, ConcurrencyOption, ModelOption, OutOption, SeedOption, console, name_and_value, writes
 from core.paths import IN_FILE, IN_PLACES, OUT_FILE, SHEET, Verbs
 from core.prompts import load_pack
 from core.records import Dialogue
@@ -120,9 +120,7 @@ def import_(
 
     python -m data_prep profiles import --source sage=SAGE --out runs/sage
     """
-    name, separator, place = source.partition("=")
-    if not separator or not place:
-        raise UserError(f"--source {source}: write NAME=PLACE with NAME one of {', '.join(_IMPORTS)}")
+    name, place = name_and_value("--source", source, f"NAME=PLACE with NAME one of {', '.join(_IMPORTS)}")
     if name not in _IMPORTS:
         raise UserError(f"--source: unknown source of profiles {name!r}: {near(name, _IMPORTS)}")
     file, results = sage.find(Path(place))

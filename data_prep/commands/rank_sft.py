@@ -139,14 +139,13 @@ def _show(summary: dict[str, Any]) -> None:
         counts = "  ".join(f"{label}: {count}" for label, count in row["counts"].items())
         acc, soft = 100 * row["majority_acc"], 100 * row["majority_acc_soft"]
         baseline = f"majority {row['majority']}: ACC {acc:.1f} %, ACC_soft {soft:.1f} %"
-        _print(f"{row['split']:<5} {row['language']} {row['dimension']:<{width}} n {row['n']}  {counts}  {baseline}")
+        console.print(
+            f"{row['split']:<5} {row['language']} {row['dimension']:<{width}} n {row['n']}  {counts}  {baseline}",
+            soft_wrap=True,
+        )
     for what, part in summary["shares"].items():
         off = max(abs(part[name] - wanted) for name, wanted in SHARES.items())
         parts = " : ".join(f"{100 * part[name]:.2f}" for name in SHARES)
         both = summary["on_several_sides"].get(what, 0)
         tail = f"; {both} on several sides" if both else ""
-        _print(f"{what}: {parts} % (at most {100 * off:.2f} points off 70 : 10 : 20{tail})")
-
-
-def _print(line: str) -> None:
-    console.print(line, soft_wrap=True)
+        console.print(f"{what}: {parts} % (at most {100 * off:.2f} points off 70 : 10 : 20{tail})", soft_wrap=True)
