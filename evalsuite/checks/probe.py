@@ -24,6 +24,7 @@ from core.settings import Settings
 from evalsuite.checks.health import AS_IS, INJECTED, NEUTRAL, REVERSED
 from evalsuite.judge.judge import Judge
 from evalsuite.runner.engine import Runner
+from evalsuite.runs.framework import opened_freely
 from evalsuite.runs.identity import hashed
 from serve.client import ChatClient
 
@@ -141,7 +142,9 @@ def probe(runner: Runner, dialogues: Sequence[Dialogue], injections: Sequence[In
 
     async def judged(client: ChatClient, variant: Probe) -> list[Judgement]:
         prompts, method = resolved.judge_prompts, resolved.method
-        judge = Judge(client, resolved.judge, variant.rubric, prompts, method, shown=resolved.shown)
+        judge = Judge(
+            client, resolved.judge, variant.rubric, prompts, method, shown=resolved.shown, opened_freely=opened_freely()
+        )
         verdicts = await judge.score(variant.dialogue)
         return [judgement.model_copy(update={"condition": judgement.condition | variant.condition}) for judgement in verdicts]
 

@@ -135,6 +135,7 @@ class EmoHarbor(Resolved):
         *("talker_system.j2", "talker.j2", "triple_system.j2", "triple.j2"),
     )
     may_leave = True
+    opens_freely = True
 
     @property
     def section(self) -> EmoHarborSection:

@@ -29,7 +29,7 @@ from evalsuite.judge.base import Bands, OffSum
 from evalsuite.judge.judge import Judge
 from evalsuite.runs.config import EvalConfig, overridden
 from evalsuite.runs.folder import Run
-from evalsuite.runs.framework import Framework, ScoredRun
+from evalsuite.runs.framework import Framework, ScoredRun, opened_freely
 from evalsuite.runs.identity import hashed, identity
 from evalsuite.runs.resolved import Resolved
 from evalsuite.statistics.band_methods import Cost, method_table
@@ -238,7 +238,7 @@ def _work(config: FeelConfig, member: Member, method: Method) -> Callable[[ChatC
     spec, bands = member.sampled(method, config.temperature), Bands(config.rounds, config.off_sum)
 
     async def judged(client: ChatClient, dialogue: Dialogue) -> list[Judgement]:
-        judge = Judge(client, spec, member.rubric, member.prompts, _ASKED[method], bands)
+        judge = Judge(client, spec, member.rubric, member.prompts, _ASKED[method], bands, opened_freely=opened_freely())
         return [_named(judgement, method, member.entry.persona) for judgement in await judge.score(dialogue)]
 
     return judged

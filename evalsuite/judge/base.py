@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -82,6 +82,8 @@ class BaseJudge:
     method: JudgeMethod
     bands: Bands = field(default_factory=Bands)
     shown: Shown = field(default_factory=Shown)
+    opened_freely: Collection[str] = ()
+    """Frameworks whose supporters open dialogues in words of their own."""
 
     async def reply(self, question: Question) -> Reply | NoVerdict:
         """The judge's reply, cut to `LONGEST`, or the reason why there is none. A refusal is none, whatever it says."""

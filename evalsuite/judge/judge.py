@@ -29,7 +29,7 @@ class Judge(BaseJudge):
     async def score(self, dialogue: Dialogue) -> list[Judgement]:
         """One judgement a dimension, in the rubric's order; by method `bands` so many for every round, and by method `json` so
         many more for every turn of the supporter where these are wanted."""
-        if dialogue.lost or not _supported(dialogue):
+        if dialogue.lost or not self._supported(dialogue):
             reason = str(dialogue.termination) if dialogue.lost else "no_supporter_turn"
             return [self.judgement(dialogue, name, "", failure=reason) for name in self.rubric.dimensions]
         if self.method == "bands":
@@ -38,9 +38,8 @@ class Judge(BaseJudge):
             return await json_answers.score(self, dialogue)
         return await digits.score(self, dialogue)
 
-
-def _supported(dialogue: Dialogue) -> bool:
-    """Whether there is anything of the supporter's to score. A fixed greeting answers nobody; EmoHarbor's supporters open in
-    words of their own, and a seeker who leaves at once has judged them."""
-    opened = dialogue.framework == "emoharbor" and any(turn.role == "supporter" for turn in dialogue.turns)
-    return opened or dialogue.exchanges > 0
+    def _supported(self, dialogue: Dialogue) -> bool:
+        """Whether there is anything of the supporter's to score. A fixed greeting answers nobody; but where supporters open in
+        words of their own, a seeker who leaves at once has judged them."""
+        opened = dialogue.framework in self.opened_freely and any(turn.role == "supporter" for turn in dialogue.turns)
+        return opened or dialogue.exchanges > 0

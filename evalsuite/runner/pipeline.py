@@ -17,6 +17,7 @@ from evalsuite.dialogues.hold import Plan, hold
 from evalsuite.judge.judge import Judge
 from evalsuite.runner.engine import Runner
 from evalsuite.runs.folder import Run
+from evalsuite.runs.framework import opened_freely
 from evalsuite.runs.identity import hashed
 from evalsuite.runs.resolved import Resolved, unspoken
 from evalsuite.runs.versions import versions
@@ -124,8 +125,10 @@ def _execute(
 ) -> Outcome:
     """Hold or take every dialogue and, with `judged`, judge it as soon as it is there."""
     run = runner.run
-    asked = resolved.judge, resolved.rubric, resolved.judge_prompts, resolved.method
-    judge = Judge(ChatClient(run.store), *asked, shown=resolved.shown) if judged else None  # refused before anything is asked
+    judge = None
+    if judged:  # refused before anything is asked
+        asked = resolved.judge, resolved.rubric, resolved.judge_prompts, resolved.method
+        judge = Judge(ChatClient(run.store), *asked, shown=resolved.shown, opened_freely=opened_freely())
 
     async def work(client: ChatClient, job: Job) -> tuple[Dialogue, list[Judgement]]:
         dialogue = await hold(job, client) if isinstance(job, Plan) else job

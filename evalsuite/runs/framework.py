@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -66,6 +67,8 @@ class Framework(Protocol):
     """A run's config, with the framework's own section."""
     may_leave: ClassVar[bool] = False
     """Whether the seeker may end a dialogue."""
+    opens_freely: ClassVar[bool] = False
+    """Whether supporters open dialogues in words of their own."""
 
     def plans(self) -> Iterable[Plan]:
         """The dialogues to hold, in order. None where dialogues are given."""
@@ -113,3 +116,9 @@ def framework_of(name: str) -> type[Framework]:
 def framework_of_run(run: ScoredRun) -> type[Framework] | None:
     """The framework that wrote a run folder, None where none did."""
     return next((framework for framework in map(framework_of, entries()) if framework.wrote(run)), None)
+
+
+@lru_cache
+def opened_freely() -> frozenset[str]:
+    """The frameworks whose supporters open dialogues in words of their own."""
+    return frozenset(name for name in entries() if framework_of(name).opens_freely)
