@@ -204,14 +204,7 @@ def _check_gpus(unit: _Unit, visible: int, resolve: bool, notes: list[str]) -> N
         notes.append(problem)
 
 
-def _plan(
-    unit: _Unit,
-    gpu: bool,
-    place: tuple[list[str], int],
-    log_dir: Path,
-    resolve: bool,
-    notes: list[str],
-) -> ServerPlan:
+def _plan(unit: _Unit, gpu: bool, place: tuple[list[str], int], log_dir: Path, resolve: bool, notes: list[str]) -> ServerPlan:
     spec = unit.specs[0]
     gpus, sharing = place
     checkpoint = _checkpoint(spec, resolve, notes)

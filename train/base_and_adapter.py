@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import track
 
 from core.errors import UserError
+from train.decoding import token_batches
 from train.examples import IGNORED, Prepared, encode_stock
 from train.models import adapter_switched_on, greedy_lines
 
@@ -26,16 +27,6 @@ Row = dict[str, list[int]]
 BATCH_TOKENS = 4096  # padding included
 HEAD_TOKENS = 512  # scored tokens whose logits are held at a time
 NEW_TOKENS = 64
-
-
-def token_batches(lengths: Sequence[int], budget: int = BATCH_TOKENS) -> list[list[int]]:
-    """Indices in batches of similar length, each of at most `budget` tokens with padding (a longer one alone)."""
-    batches: list[list[int]] = []
-    for index in sorted(range(len(lengths)), key=lambda i: lengths[i]):
-        if not batches or (len(batches[-1]) + 1) * lengths[index] > budget:
-            batches.append([])
-        batches[-1].append(index)
-    return batches
 
 
 def _progress(batches: list[list[int]], what: str) -> Iterable[list[int]]:

@@ -7,7 +7,7 @@ Shapes: R rows (examples) in a batch, T tokens, D digits of the longest answer, 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -55,16 +55,17 @@ def prompt_groups(examples: Sequence[RankExample], prompts: Sequence[list[int]],
     return dialogues
 
 
-def batched(dialogues: Sequence[PromptGroup], batch_tokens: int) -> Iterator[list[PromptGroup]]:
-    """Units of like length together, the longest first: a batch that is too large for the memory is the first one."""
-    batch: list[PromptGroup] = []
-    for group in sorted(dialogues, key=lambda group: -group.cached):
-        if batch and (len(batch) + 1) * batch[0].cached > batch_tokens:
-            yield batch
-            batch = []
-        batch.append(group)
-    if batch:
-        yield batch
+def token_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
+    """Places in batches of like length, each of at most `budget` tokens with padding (a longer one alone).
+
+    The longest come first: a batch that is too large for the memory is the first one.
+    """
+    batches: list[list[int]] = []
+    for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
+        if not batches or (len(batches[-1]) + 1) * lengths[batches[-1][0]] > budget:
+            batches.append([])
+        batches[-1].append(place)
+    return batches
 
 
 class Decoder:

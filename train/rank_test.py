@@ -24,7 +24,7 @@ from core.paths import IN_FILE, IN_MODEL, Reads, Writes
 from core.records import Judgement
 from core.rubrics import Rubric
 from data_prep.scores.rank_sft import RankExample
-from train.decoding import Decoder, Shares, batched, prompt_groups
+from train.decoding import Decoder, Shares, prompt_groups, token_batches
 from train.examples import chatml, encode_prompt, read_rank, rubric_beside, score_tokens
 from train.models import adapter_switched_on, check_adapters, load_adapters, load_base, load_tokenizer, precision
 from train.recipes import Recipe, may_read_trees, read_recipe
@@ -151,10 +151,12 @@ def answers(
     decoder = decoder or Decoder()
     digits = [len(example.labels) for example in examples]
     fits = [limit is None or len(prompt) + d <= limit for prompt, d in zip(prompts, digits, strict=True)]
-    batches = list(batched(prompt_groups(examples, prompts, fits), batch_tokens))
+    groups = prompt_groups(examples, prompts, fits)
+    batches = token_batches([group.cached for group in groups], batch_tokens)
     shares: list[Shares | None] = [None] * len(examples)
     console = Console(stderr=True)
-    for batch in track(batches, what, console=console, disable=not console.is_terminal):
+    for members in track(batches, what, console=console, disable=not console.is_terminal):
+        batch = [groups[member] for member in members]
         places = [place for group in batch for place in group.places]
         rows = decoder(model, batch, tokens, max(digits[place] for place in places))
         for place, row in zip(places, rows, strict=True):

@@ -39,13 +39,9 @@ def keys_of(examples: Sequence[RankExample]) -> list[LanguageDimension]:
 
 def balanced_weights(examples: Sequence[RankExample]) -> dict[tuple[LanguageDimension, int], float]:
     """A weight for each label of each (language, dimension): inverse to its frequency, with mean 1 over the examples."""
-    counts: Counter[tuple[LanguageDimension, int]] = Counter()
-    totals: Counter[LanguageDimension] = Counter()
-    for e in examples:
-        for dimension, label in e.labels.items():
-            counts[(e.language, dimension), label] += 1
-            totals[e.language, dimension] += 1
+    counts = Counter(((e.language, dimension), label) for e in examples for dimension, label in e.labels.items())
     present = Counter(key for key, _ in counts)
+    totals = Counter((e.language, dimension) for e in examples for dimension in e.labels)
     return {(key, label): totals[key] / (present[key] * count) for (key, label), count in counts.items()}
 
 

@@ -137,12 +137,11 @@ def agree(
         raise UserError("give --judgements and --gold (judges against people), or --annotators (people among themselves)")
     verdicts, scores = judgements_of(judgements, _rubric(rubric, ())), gold_scores_of(gold)
     known = _rubric(rubric, verdicts)
-    if rubric is not None:
-        name = known.name if known else rubric
+    name = known.name if known and rubric is not None else rubric
+    if name is not None:
         verdicts = _only(verdicts, name, "--rubric", "verdict")
-        scores = _only(scores, gold_rubric or name, "--gold-rubric", "gold score")
-    elif gold_rubric is not None:
-        scores = _only(scores, gold_rubric, "--gold-rubric", "gold score")
+    if golden := gold_rubric or name:
+        scores = _only(scores, golden, "--gold-rubric", "gold score")
     scores = of_annotators(scores, annotator or [])
     if known is not None:
         verdicts = list(checked(verdicts, known))

@@ -188,12 +188,16 @@ def endpoints_of(pairs: Sequence[str] | None) -> dict[str, str]:
     endpoints = {}
     for pair in pairs or []:
         name, _, url = pair.partition("=")
-        if problem := problem_of(url):
-            raise UserError(f"--endpoint {name}: {problem}")
-        if not url.startswith(("http://", "https://")):
-            raise UserError(f"--endpoint {pair!r}: expected NAME=http://HOST:PORT/v1")
+        _check_url(url, f"--endpoint {name}", f"--endpoint {pair!r}: expected NAME=")
         endpoints[name] = url
     return endpoints
+
+
+def _check_url(url: str, option: str, expected: str) -> None:
+    if problem := problem_of(url):
+        raise UserError(f"{option}: {problem}")
+    if not url.startswith(("http://", "https://")):
+        raise UserError(f"{expected}http://HOST:PORT/v1")
 
 
 def resolve(
@@ -217,10 +221,8 @@ def resolve(
     if loaded.shard and "shard" not in overrides:
         raise UserError(f"{config}: shard: only run, simulate and score do a part of the work (--shard I/N): leave it out here")
     loaded.endpoints.update(endpoints_of(endpoints))
-    if base_url is not None and (problem := problem_of(base_url)):
-        raise UserError(f"--base-url: {problem}")
-    if base_url is not None and not base_url.startswith(("http://", "https://")):
-        raise UserError(f"--base-url {base_url!r}: expected http://HOST:PORT/v1")
-    if base_url is not None and len(loaded.supporters) != 1:
-        raise UserError("--base-url is the address of one supporter: name it with one --supporter")
+    if base_url is not None:
+        _check_url(base_url, "--base-url", f"--base-url {base_url!r}: expected ")
+        if len(loaded.supporters) != 1:
+            raise UserError("--base-url is the address of one supporter: name it with one --supporter")
     return resolve_config(loaded, base_url, api_key_env)

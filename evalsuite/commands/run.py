@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +18,7 @@ from evalsuite.commands.options import (
     IN_RUN,
     OUT_RUN,
     AgainstOption,
+    RunOptions,
     ScoreOptions,
     SimulateOptions,
     WandbOption,
@@ -32,8 +31,6 @@ from evalsuite.runner.engine import Runner
 from evalsuite.runner.pipeline import Outcome
 from evalsuite.runs import shards
 from evalsuite.runs.folder import open_run
-from evalsuite.runs.resolved import Resolved
-from evalsuite.runs.shard import Shard
 from evalsuite.statistics.summary import cut_off
 from serve.answers import Retry
 from serve.limits import Budget
@@ -44,25 +41,13 @@ console = Console()
 @grouped
 def run(options: WholeRunOptions, wandb: WandbOption = False) -> None:
     """Simulate, score, measure agreement on the gold set (if the config has one) and write the report."""
-    resolved = options.resolved()
-    _check_wandb(wandb, resolved.shard)
-    _check_all(resolved, simulate=True, score=True)
-    with _opened(resolved, options.retry) as runner:
-        outcomes = [pipeline.simulate(runner, score=True)]
-        if resolved.config.gold is not None and not outcomes[0].ended_early:
-            outcomes.append(pipeline.score_gold(runner))
-        _report(runner, wandb)
-    _finish(*outcomes)
+    _work(options, simulate=True, score=True, report=True, wandb=wandb)
 
 
 @grouped
 def simulate(options: SimulateOptions) -> None:
     """Only hold the dialogues: writes OUT/dialogues.jsonl."""
-    resolved = options.resolved()
-    _check_all(resolved, simulate=True, score=False)
-    with _opened(resolved, options.retry) as runner:
-        outcome = pipeline.simulate(runner, score=False)
-    _finish(outcome)
+    _work(options, simulate=True)
 
 
 @grouped
@@ -74,18 +59,7 @@ def score(
     wandb: Annotated[bool, typer.Option("--wandb", help="Also write the report and log its tables and plots there.")] = False,
 ) -> None:
     """Only score dialogues: writes OUT/judgements.jsonl, and the gold set's agreement if the config has one."""
-    resolved = options.resolved()
-    _check_wandb(wandb, resolved.shard)
-    _check_all(resolved, simulate=False, score=True)
-    path = dialogues or Path(resolved.config.out) / "dialogues.jsonl"
-    read_dialogues([path])  # a bad file is refused before the run folder is touched
-    with _opened(resolved, options.retry) as runner:
-        outcomes = [pipeline.score(runner, path)]
-        if resolved.config.gold is not None and not outcomes[0].ended_early:
-            outcomes.append(pipeline.score_gold(runner))
-        if wandb:
-            _report(runner, wandb)
-    _finish(*outcomes)
+    _work(options, score=True, report=wandb, wandb=wandb, dialogues=dialogues)
 
 
 def report(
@@ -100,45 +74,49 @@ def report(
         report_run(opened, console, wandb, versus)
 
 
-@contextmanager
-def _opened(resolved: Resolved, retry: str | None) -> Iterator[Runner]:
-    """What works in the run folder, if it is a whole run's or this shard's."""
-    wanted = Retry.parse(retry)
-    with open_run(Path(resolved.config.out)) as opened:
-        shards.claim(opened, resolved.shard)
-        opened.retry = wanted
-        opened.budget = Budget(resolved.config.max_time, resolved.config.max_calls, resolved.config.max_cost)
+def _work(
+    options: RunOptions,
+    simulate: bool = False,
+    score: bool = False,
+    report: bool = False,
+    wandb: bool = False,
+    dialogues: Path | None = None,
+) -> None:
+    """The stages of a run that are asked for, in its folder. Everything that they use is loaded and checked before anything is
+    written or started."""
+    resolved = options.resolved()
+    config, shard = resolved.config, resolved.shard
+    _check_wandb(wandb, config.shard)
+    path = dialogues or Path(config.out) / "dialogues.jsonl"
+    if simulate:
+        resolved.simulate_identity()
+    if score:
+        resolved.score_identity()
+        if config.gold is not None:
+            resolved.gold_identity()
+    if not simulate:
+        read_dialogues([path])
+    retry = Retry.parse(options.retry)
+    with open_run(Path(config.out)) as opened:
+        shards.claim(opened, shard)
+        opened.retry, opened.budget = retry, Budget(config.max_time, config.max_calls, config.max_cost)
         with Runner(opened, resolved, console, bounded=True) as runner:
-            yield runner
+            outcomes = [pipeline.simulate(runner, score) if simulate else pipeline.score(runner, path)]
+            if score and config.gold is not None and not outcomes[0].ended_early:
+                outcomes.append(pipeline.score_gold(runner))
+        if report and shard is None:
+            report_run(opened, console, wandb)
+        elif report and shard:
+            _say(f"shard {shard} is done: `esc-eval merge` puts all {shard.of} together and writes the report")
+    _finish(*outcomes)
 
 
-def _report(runner: Runner, wandb: bool) -> None:
-    """Write the report, after the servers have been stopped; of a shard there is none."""
-    runner.close()
-    shard = runner.resolved.shard
-    if shard is None:
-        report_run(runner.run, console, wandb)
-    else:
-        text = f"shard {shard} is done: `esc-eval merge` puts all {shard.of} together and writes the report"
-        console.print(text, highlight=False, markup=False)
-
-
-def _check_wandb(wanted: bool, shard: Shard | None = None) -> None:
+def _check_wandb(wanted: bool, shard: str | None = None) -> None:
     """Say that wandb is not there, or has nothing to show, before the long work, not after it."""
     if wanted and shard:
         raise UserError("--wandb: a shard has no report; use `esc-eval report --wandb` on the merged run")
     if wanted:
         need_wandb()
-
-
-def _check_all(resolved: Resolved, simulate: bool, score: bool) -> None:
-    """Load and check everything that the stages will use, before anything is written or started."""
-    if simulate:
-        resolved.simulate_identity()
-    if score:
-        resolved.score_identity()
-        if resolved.config.gold is not None:
-            resolved.gold_identity()
 
 
 def _finish(*outcomes: Outcome) -> None:

@@ -1,6 +1,6 @@
 """Dialogues: one loop for every framework, and any number of them in flight.
 
-A framework supplies a `Seeker`, a `Supporter` and a `Plan`; what ends a dialogue, what is counted and what is recorded is the
+A framework supplies both sides (`Side`) in a `Plan`; what ends a dialogue, what is counted and what is recorded is the
 same everywhere.
 """
 
@@ -28,14 +28,8 @@ class Utterance:
     stopped: Stopped | None = None
 
 
-class Seeker(Protocol):
-    """The person in distress; sees every turn so far, its own states included."""
-
-    async def speak(self, client: ChatClient, turns: Sequence[Turn]) -> Utterance: ...
-
-
-class Supporter(Protocol):
-    """The system under test; sees what was said, never a state."""
+class Side(Protocol):
+    """One side of a dialogue. The seeker sees every turn so far, its own states included; the supporter sees no state."""
 
     async def speak(self, client: ChatClient, turns: Sequence[Turn]) -> Utterance: ...
 
@@ -48,8 +42,8 @@ class Plan:
     """
 
     dialogue: Dialogue
-    seeker_side: Seeker
-    supporter_side: Supporter
+    seeker_side: Side
+    supporter_side: Side
     exchanges: int
     first: Role = "seeker"
 

@@ -47,10 +47,6 @@ class Runner:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Stop the servers that were launched."""
         self._servers.close()
 
     def up(self, specs: Sequence[ModelSpec]) -> Mapping[str, str]:

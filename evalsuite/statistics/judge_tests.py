@@ -14,17 +14,7 @@ from core.records import HumanScore, Judgement
 from core.statistics.accuracy import round_half_up
 from core.statistics.bootstrap import SEED, interval, resampled_means
 from core.tables import Cell, Estimate, Table
-from evalsuite.statistics.agreement import (
-    Dimensions,
-    Item,
-    Paired,
-    drawn_units,
-    hit_counts,
-    item_of,
-    mean_gold,
-    paired,
-    unreadable,
-)
+from evalsuite.statistics.agreement import Dimensions, Item, Pair, Paired, drawn_units, hit_counts, item_of, paired, unreadable
 from evalsuite.statistics.judges import Judges, gold_of
 from evalsuite.statistics.paired import ALPHA, holm, sign_flip_p
 from evalsuite.statistics.summary import AGREEMENT
@@ -95,7 +85,6 @@ def compare(
     runs |= {name: [verdicts] for name, verdicts in judges.items() if name not in seen}
     tests: list[Mcnemar] = []
     average: list[AverageDifference] = []
-    golden = mean_gold(gold)
     for a, b in combinations(runs, 2):
         if references and not {a, b} & set(references):
             continue
@@ -112,7 +101,7 @@ def compare(
         for language, runs_of in parts.items():
             if len(both) == 2:
                 first, second = runs_of
-                tests += (_mcnemar(language, name, a, b, first[name], second[name], golden) for name in first)
+                tests += (_mcnemar(language, name, a, b, first[name], second[name]) for name in first)
             average.append(_average(language, a, b, [runs_of], len(runs[a]), groups or {}))
         if over_languages and len(languages) > 1:
             average.append(_average(ALL, a, b, list(parts.values()), len(runs[a]), groups or {}))
@@ -135,25 +124,13 @@ def _on_shared(runs: Sequence[Sequence[Judgement]], gold: Sequence[HumanScore], 
     return sides
 
 
-def _right(judgement: Judgement, golden: Mapping[Item, float]) -> bool:
-    return judgement.value is not None and judgement.value == round_half_up(golden[item_of(judgement)])
-
-
-def _mcnemar(
-    language: str,
-    dimension: str,
-    a: str,
-    b: str,
-    first: Sequence[tuple[Judgement, float]],
-    second: Sequence[tuple[Judgement, float]],
-    golden: Mapping[Item, float],
-) -> Mcnemar:
+def _mcnemar(language: str, dimension: str, a: str, b: str, first: Sequence[Pair], second: Sequence[Pair]) -> Mcnemar:
     n = len(first)
     if not n:
         return Mcnemar(language, dimension, a, b, 0, None, None, 0, 0, None)
     from statsmodels.stats.contingency_tables import mcnemar
 
-    one, other = (np.array([_right(judgement, golden) for judgement, _ in pairs]) for pairs in (first, second))
+    one, other = (np.array([j.value == round_half_up(gold) for j, gold in pairs]) for pairs in (first, second))
     only_a, only_b = int((one & ~other).sum()), int((other & ~one).sum())
     p = float(mcnemar(np.array([[0, only_a], [only_b, 0]]), exact=True).pvalue)  # agreement does not enter
     return Mcnemar(language, dimension, a, b, n, float(one.mean()), float(other.mean()), only_a, only_b, p)

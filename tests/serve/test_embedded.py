@@ -145,7 +145,7 @@ def test_the_lower_layers_are_those_of_the_whole(tmp_path: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
-    name, wanted = next((name, model.layers) for name, model in embedded.EMBEDDED.items() if model.layers)
+    name, wanted = next((name, layers) for name, layers in embedded.EMBEDDED.items() if layers)
     shutil.copytree(materialise(), embedded_folder(cache=tmp_path))
     folder = materialise(tmp_path, name)
     assert {p.name for p in folder.iterdir()} == {p.name for p in embedded_folder(cache=tmp_path).iterdir()}

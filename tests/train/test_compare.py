@@ -19,8 +19,9 @@ from core.records import Message
 from core.tables import Estimate
 from data_prep.role_play.examples import RoleExample
 from tests.train.conftest import role_examples, write_data, write_recipe
-from train.base_and_adapter import BaseAndAdapter, stock_rows, token_batches
+from train.base_and_adapter import BaseAndAdapter, stock_rows
 from train.compare import Line, draw_turns, line_figures, perplexity_figures, ratio, read_held_out, weighted
+from train.decoding import token_batches
 from train.examples import CHATML, IGNORED, Prepared, prepare_role
 from train.models import load_adapters
 
@@ -35,7 +36,7 @@ def example(name: str, *lines: str, system: str | None = "Play a person.") -> Ro
 
 
 def test_batches_hold_every_row_once_within_the_budget() -> None:
-    assert token_batches([5, 1, 4, 20, 2], 10) == [[1, 4], [2, 0], [3]]  # 2×2; then 3×4 is too much, 2×5 just fits
+    assert token_batches([5, 1, 4, 20, 2], 10) == [[3], [0, 2], [4, 1]]  # 2×5 just fits, then 3×5 is too much
     assert token_batches([3, 3, 3], 9) == [[0, 1, 2]]
     assert token_batches([], 9) == []
 

@@ -100,6 +100,7 @@ PARSERS: dict[str, Callable[[Path], object]] = {
     "profiles/scenarios.yaml": load_vocabulary,
     "prompts/*/*/*": compile_template,
     "rubrics/*.yaml": lambda path: load_rubric(str(path)),
+    "serve/*.yaml": lambda path: load_yaml(path, "words of servers"),
     "taxonomy.yaml": load_taxonomy,
     "health/families.yaml": lambda path: read_yaml(path, Families, "model families"),
     "health/injections.yaml": load_injections,

@@ -17,7 +17,7 @@ from core.rubrics import load_rubric
 from data_prep.scores.rank_sft import RankExample
 from tests.train.conftest import write_data, write_recipe
 from train import rank_test
-from train.decoding import PromptGroup, batched, prompt_groups
+from train.decoding import PromptGroup, prompt_groups, token_batches
 from train.rank_test import answers, judgements, method_beside, named_adapters
 from train.recipes import read_recipe
 
@@ -52,8 +52,7 @@ def test_examples_of_a_dialogue_share_what_their_prompts_have_in_common() -> Non
 
 
 def test_batches_hold_at_most_the_tokens_given_and_begin_with_the_longest() -> None:
-    rows = [PromptGroup((place,), [1] * (length - 1), ([1],)) for place, length in enumerate([4, 10, 5, 3, 30])]
-    assert [[group.cached for group in batch] for batch in batched(rows, 15)] == [[30], [10], [5, 4, 3]]
+    assert token_batches([4, 10, 5, 3, 30], 15) == [[4], [1], [2, 0, 3]]
 
 
 def test_names_come_from_the_folder_or_the_option(tmp_path: Path) -> None:
