@@ -23,6 +23,14 @@ def choice(option: str, text: str, known: tuple[T, ...]) -> T:
     raise UserError(f"{option}: unknown {option.removeprefix('--')} {text!r}: {near(text, known)}")
 
 
+def name_and_value(option: str, text: str, form: str) -> tuple[str, str]:
+    """The parts of an option NAME=VALUE; a `UserError` that shows its `form` for what is none."""
+    name, _, value = text.partition("=")
+    if not name or not value:
+        raise UserError(f"{option} {text}: write {form}")
+    return name, value
+
+
 def writes(*files: str) -> Writes:
     """What a step writes into --out: files of these patterns, and its manifest."""
     return Writes((*files, "manifest.json"))

@@ -101,7 +101,7 @@ def import_(
     agreed = agreement(pairs, seed)
     figures = _figures(pairs, outcomes)
     build = Build(out, "cards annotate import", seed, {"mode": chosen})
-    build.figures = {**figures, "agreement": _rows(agreed)}
+    build.figures = {**figures, "agreement": [asdict(row) for row in agreed]}
     for path in (cards, *sheets):
         build.input(path)
     _write(build, list(loaded.values()), outcomes)
@@ -155,10 +155,6 @@ def _figures(pairs: list[tuple[Mark, Mark]], outcomes: dict[str, Outcome]) -> di
         "both_say_high": sum(readings_differ(a, b) for a, b in pairs),
         "third_answers_not_asked_for": sorted(card_id for card_id, outcome in outcomes.items() if outcome.unused),
     }
-
-
-def _rows(agreed: list[Agreement]) -> list[dict[str, Any]]:
-    return [asdict(row) for row in agreed]
 
 
 def _print(agreed: list[Agreement], figures: dict[str, Any], mode: Mode) -> None:

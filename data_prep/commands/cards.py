@@ -110,9 +110,9 @@ def extract(
         with _batch(model, out, base_url, concurrency) as batch:
             cards, unread = card_llm.extract(items, card_llm.Asker(batch), steps)
         build.write(CARDS, cards)
-        _write_unread(build, unread)
+        build.write(UNREADABLE, unread)
     build.finish(console)
-    _fail_on_silence(unread)
+    exit_if_silent(unread)
 
 
 @app.command("filter")
@@ -137,9 +137,9 @@ def filter_(
     build.write(CARDS, kept)
     build.write(DROPPED, dropped)
     build.write("verdicts.jsonl", verdicts)
-    _write_unread(build, unread)
+    build.write(UNREADABLE, unread)
     build.finish(console)
-    _fail_on_silence(unread)
+    exit_if_silent(unread)
 
 
 @app.command()
@@ -162,9 +162,9 @@ def categorise(
     with _batch(model, out, base_url, concurrency) as batch:
         placed, unread = card_llm.categorise(loaded, load_taxonomy(), card_llm.Asker(batch), steps)
     build.write(CARDS, placed)
-    _write_unread(build, unread)
+    build.write(UNREADABLE, unread)
     build.finish(console)
-    _fail_on_silence(unread)
+    exit_if_silent(unread)
 
 
 @app.command("human-filter")
@@ -271,11 +271,7 @@ def _open(cards: Path, out: Path, command: str, settings: dict[str, Any]) -> tup
     return loaded, build
 
 
-def _write_unread(build: Build, unread: list[card_llm.Unread]) -> None:
-    build.write(UNREADABLE, unread)
-
-
-def _fail_on_silence(unread: list[card_llm.Unread]) -> None:
+def exit_if_silent(unread: list[card_llm.Unread]) -> None:
     """Exit code 1 when a server did not answer: what was written is not the whole, and `&&` should not go on with it."""
     silent = sum(one.reason in card_llm.UNANSWERED.values() for one in unread)
     if silent:

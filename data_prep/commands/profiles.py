@@ -11,15 +11,15 @@ from rich.text import Text
 from core.errors import UserError, near
 from core.files import check_unique
 from core.ledger import Build
-from core.options import BaseUrlOption, ConcurrencyOption, ModelOption, OutOption, SeedOption, console, writes
+from core.options import BaseUrlOption, ConcurrencyOption, ModelOption, OutOption, SeedOption, console, name_and_value, writes
 from core.paths import IN_FILE, IN_PLACES, OUT_FILE, SHEET, Verbs
 from core.prompts import load_pack
 from core.records import Dialogue
 from core.specs import EMBEDDED_PREFIX, load_spec
 from core.tables import to_console
 from data_prep.cards import load_cards
-from data_prep.cards.llm import UNANSWERED
 from data_prep.cards.sheets import refuse_to_overwrite
+from data_prep.commands.cards import exit_if_silent
 from data_prep.profiles import Profile, inspection, load_profiles, sage
 from data_prep.profiles import build as profile_build
 from data_prep.profiles import stats as profile_stats
@@ -97,10 +97,7 @@ def build(
     made.write(UNBUILT, unbuilt)
     made.finish(console)
     to_console(table(check_profiles(kept, load_vocabulary()), len(kept)), console)
-    silent = sum(one.reason in UNANSWERED.values() for one in unbuilt)
-    if silent:
-        console.print(f"{silent} without an answer: run the same command again to ask them")
-        raise typer.Exit(1)
+    exit_if_silent(unbuilt)
 
 
 @app.command("import")
@@ -120,9 +117,7 @@ def import_(
 
     python -m data_prep profiles import --source sage=SAGE --out runs/sage
     """
-    name, separator, place = source.partition("=")
-    if not separator or not place:
-        raise UserError(f"--source {source}: write NAME=PLACE with NAME one of {', '.join(_IMPORTS)}")
+    name, place = name_and_value("--source", source, f"NAME=PLACE with NAME one of {', '.join(_IMPORTS)}")
     if name not in _IMPORTS:
         raise UserError(f"--source: unknown source of profiles {name!r}: {near(name, _IMPORTS)}")
     file, results = sage.find(Path(place))

@@ -9,7 +9,7 @@ import typer
 
 from core.errors import UserError
 from core.ledger import Build
-from core.options import OutOption, StrictOption, console, writes
+from core.options import OutOption, StrictOption, console, name_and_value, writes
 from core.paths import IN_FILE, IN_PLACES
 from data_prep.scores.corpora import import_corpus
 from data_prep.scores.human import Check, Imported, read_dialogues, read_scores
@@ -55,7 +55,8 @@ def import_scores(
     Where there are any: turn_scores.jsonl (scores of single turns) and judgements.jsonl (models' verdicts that a corpus has).
     Scores files of your own must be right in every row; malformed rows of corpora are left out, or fatal with --strict.
     """
-    places = _places(source or [])
+    form = "NAME=PATH, or NAME=hf:OWNER/DATASET for the hub"
+    places = [name_and_value("--source", text, form) for text in source or []]
     if not places and not scores:
         raise UserError("nothing to import: give --source NAME=PLACE or --scores FILE")
     build = Build(out, "import-scores", settings={"strict": strict})
@@ -75,11 +76,3 @@ def import_scores(
         imported.add(Imported(scores=[s for s in read if s.turn is None], turn_scores=[s for s in read if s.turn is not None]))
     imported.write(build)
     build.finish(console)
-
-
-def _places(options: list[str]) -> list[tuple[str, str]]:
-    places = [tuple(text.split("=", 1)) for text in options]
-    for text, parts in zip(options, places, strict=True):
-        if len(parts) < 2 or not all(parts):
-            raise UserError(f"--source {text}: write NAME=PATH, or NAME=hf:OWNER/DATASET for the hub")
-    return [(name, place) for name, place in places]

@@ -309,11 +309,8 @@ class _DataLine(BaseModel):
             assert isinstance(self.turns, list)
             return self.id, self.language, document_text(self.turns)
         said = [(message["role"], message["content"]) for message in self.messages if message["role"] != "system"]
-        return (
-            self.id,
-            self.language,
-            document_text(said[-self.turns :] if isinstance(self.turns, int) and self.turns else said),
-        )
+        said = said[-self.turns :] if isinstance(self.turns, int) and self.turns else said
+        return self.id, self.language, document_text(said)
 
 
 def read_documents(path: Path) -> list[Document]:

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -21,9 +20,9 @@ from rich.console import Console
 from core.errors import UserError, near
 from core.ledger import Build, Step
 from core.records import Dialogue, HumanScore, Judgement, Number, Part, Role, SupportDialogue, Turn, Whole
-from core.rows import CorpusReader, CorpusRow, Dropped, RowModel, Source
+from core.rows import CorpusReader, CorpusRow, Dropped, RowModel
 from data_prep.scores.human import Imported, human_score
-from data_prep.sources import corpus_files, esconv, read_counted, read_source, source_named
+from data_prep.sources import SCORED, SOURCES, corpus_files, esconv, read_counted, read_source, source_named
 from data_prep.sources.support import ROLES, merged
 
 MECHANISMS = ("emotional_reactions", "interpretations", "explorations")
@@ -271,7 +270,9 @@ def _rater(
             values = {name: value for name, value in raw.model_dump(exclude={"text"}).items() if value is not None}
             for dimension, value in values.items():
                 if rater in _JUDGES:
-                    imported.judgements.append(_judgement(dialogue, _JUDGES[rater], rubric, dimension, value))
+                    fields = {"judge": _JUDGES[rater], "rubric": rubric, "dimension": dimension, "value": value}
+                    about = {"dialogue_id": dialogue.id, "language": dialogue.language}
+                    imported.judgements.append(Judgement.model_validate(about | fields))
                 else:  # the same people's levels under the same name, so that both imports together do not count them twice
                     annotator = "epitome" if pairs and rater == "crowd" else rater
                     imported.scores.append(human_score(dialogue, annotator, rubric, dimension, value))
@@ -280,63 +281,18 @@ def _rater(
 # --- all of them ----------------------------------------------------------------------------------------------------------
 
 
-def _judgement(dialogue: Dialogue, judge: str, rubric: str, dimension: str, value: float) -> Judgement:
-    return Judgement(
-        dialogue_id=dialogue.id,
-        language=dialogue.language,
-        judge=judge,
-        rubric=rubric,
-        dimension=dimension,
-        value=value,
-    )
-
-
-@dataclass(frozen=True)
-class Scored:
-    """A corpus that is read for its scores. `read` counts rows (levels, utterances, ratings) and not items."""
-
-    source: Source
-    read: Callable[[list[Path], CorpusReader], Imported]
-
-    def __call__(self, name: str, place: str, build: Build, console: Console, strict: bool) -> Imported:
-        return read_counted(self.source, place, build, console, strict, self.read)
-
-
-def _no_items(files: list[Path], reader: CorpusReader) -> Iterator[SupportDialogue]:
-    return iter(())
-
-
-_EMPATHIC_COMM = Source(
-    name="empathic_comm",
-    about="EmpathicComm: 100 short dialogues (of its 200) rated by three experts, the crowd and three models, English",
-    kind="support",
-    languages=("en",),
-    files=(
-        "original_data/sample_e*.csv",
-        "original_data/*_ratings.csv",
-        "annotations/*/*_ratings.csv",
-        "original_data__sample_e*.csv",
-        "*__*_ratings.csv",
-    ),
-    where="GitHub aakriti1kumar/replication-data-and-code-when-LLMs-reliable-empathic-communication",
-    licence="MIT",
-    paper="When LLMs are Reliable for Judging Empathic Communication",
-    read=_no_items,
-)
-_READERS: dict[str, Callable[[str, str, Build, Console, bool], Imported]] = {
-    "esconv": _esconv,
-    "esconv_failed": _esconv,
-    "esconv_multi": _esconv,
-    "epitome": Scored(source_named("epitome"), _epitome),
-    "empathic_comm": Scored(_EMPATHIC_COMM, _empathic_comm),
-}
+_COUNTED: dict[str, Callable[[list[Path], CorpusReader], Imported]] = {"epitome": _epitome, "empathic_comm": _empathic_comm}
+_SURVEYED = ("esconv", "esconv_failed", "esconv_multi")
 
 
 def import_corpus(name: str, place: str, build: Build, console: Console, strict: bool = False) -> Imported:
-    """Dialogues and scores of one corpus from a local path or the hub; its rows are steps of the build.
+    """Dialogues and scores of one corpus from a local path or the hub; its rows (levels, utterances, ratings) are steps of the
+    build.
 
     Raises `UserError` for a corpus without scores, for files that are not there, and with `strict` at the first malformed row.
     """
-    if name not in _READERS:
-        raise UserError(f"no scores come with a corpus {name!r}: {near(name, _READERS)}")
-    return _READERS[name](name, place, build, console, strict)
+    if name in _SURVEYED:
+        return _esconv(name, place, build, console, strict)
+    if name not in _COUNTED:
+        raise UserError(f"no scores come with a corpus {name!r}: {near(name, (*_SURVEYED, *_COUNTED))}")
+    return read_counted((SOURCES | SCORED)[name], place, build, console, strict, _COUNTED[name])

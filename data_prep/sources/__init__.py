@@ -10,9 +10,10 @@ from typing import TypeVar
 from pydantic import BaseModel
 from rich.console import Console
 
-from core.errors import UserError, near
+from core.errors import UserError, near, need_modules
 from core.files import CONFIGS, check_unique, read_yaml
 from core.ledger import Build
+from core.options import name_and_value
 from core.rows import MALFORMED, CorpusFacts, CorpusItem, CorpusReader, Source
 from data_prep.sources import (
     bundled,
@@ -68,14 +69,16 @@ _MODULES = (  # the seven of ESC-Eval's table 5, other support corpora, general 
 
 
 class CorpusList(BaseModel):
+    """The file configs/data/corpora.yaml: the corpora that are read, and those of which only the scores are."""
+
     corpora: dict[str, CorpusFacts]
+    scored: dict[str, CorpusFacts]
 
 
+_LIST = read_yaml(CONFIGS / "data" / "corpora.yaml", CorpusList, "list of corpora")
 _READERS = {name: read for module in _MODULES for name, read in module.READERS.items()}
-SOURCES = {
-    name: Source(name=name, read=_READERS[name], **facts.model_dump())
-    for name, facts in read_yaml(CONFIGS / "data" / "corpora.yaml", CorpusList, "list of corpora").corpora.items()
-}
+SOURCES = {name: Source(name=name, read=_READERS[name], **facts.model_dump()) for name, facts in _LIST.corpora.items()}
+SCORED = {name: Source(name=name, read=lambda *_: iter(()), **facts.model_dump()) for name, facts in _LIST.scored.items()}
 _SHOWN = 5  # malformed rows printed one by one; the rest is counted
 
 
@@ -106,11 +109,8 @@ def parse_places(options: Sequence[str], option: str = "--source") -> dict[str, 
     """
     places: dict[str, str] = {}
     for text in options:
-        name, separator, place = text.partition("=")
-        if not separator or not place:
-            raise UserError(
-                f"{option} {text}: write NAME=PATH, NAME=hf:OWNER/DATASET for the hub, or generic=FILE for your own"
-            )
+        form = "NAME=PATH, NAME=hf:OWNER/DATASET for the hub, or generic=FILE for your own"
+        name, place = name_and_value(option, text, form)
         name = _own_name(place) if name == generic.NAME else source_named(name).name
         if name in places:
             raise UserError(f"{option}: {name} is given twice")
@@ -145,10 +145,9 @@ def corpus_files(source: Source, place: str) -> list[Path]:
 
 
 def _from_hub(source: Source, dataset: str) -> Path:
-    try:
-        from huggingface_hub import snapshot_download  # only users of the hub need it
-    except ModuleNotFoundError:
-        raise UserError(f"corpus {source.name}: hf:{dataset} needs huggingface_hub; install the cpu or gpu extra") from None
+    need_modules("huggingface_hub", purpose=f"corpus {source.name} from hf:{dataset}")
+    from huggingface_hub import snapshot_download
+
     try:
         return Path(snapshot_download(dataset, repo_type="dataset", allow_patterns=[*source.files, *source.beside]))
     except Exception as error:  # the hub's errors have no common base

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import combinations, groupby
+from itertools import combinations
 
 import numpy as np
 
+from core.grouping import group_by
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
 from core.statistics.bootstrap import RESAMPLES, Floats, estimate
@@ -76,7 +77,7 @@ def length_effects(
     rows = []
     # Each dialogue is its own "card": what `tally` then holds is one mean score a dialogue and dimension.
     contestants = contestants_of(dialogues, as_they_are(judgements), rubric, value, card_of=lambda dialogue: dialogue.id)
-    for (language, scorer), group in groupby(contestants, key=lambda one: (one.language, one.scorer)):
+    for (language, scorer), group in group_by(contestants, lambda one: (one.language, one.scorer)).items():
         parts: dict[str, list[tuple[Estimate, Floats]]] = defaultdict(list)
         for contestant in group:
             cells = {}
@@ -158,8 +159,7 @@ def asking_shifts(
     asked = [*as_they_are(judgements), *(j for j in judgements if j.condition.get("variant") == REVERSED)]
     shifts: list[Shift] = []
     contestants = ways_of_asking(dialogues, asked, rubric, value)
-    for language, group in groupby(contestants, key=lambda one: one.language):
-        field = list(group)
+    for language, field in group_by(contestants, lambda one: one.language).items():
         pairs = [(b, a) for a, b in combinations(range(len(field)), 2) if field[a].scorer.judge == field[b].scorer.judge]
         shifts += [
             Shift(language, field[one.second].scorer, field[one.first].scorer, dimension_at(rubric, one.dimension), one)

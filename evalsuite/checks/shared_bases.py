@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby
 from typing import Any, Literal
 
 from core.files import CONFIGS, read_yaml
+from core.grouping import group_by
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
 from core.settings import Pattern, Settings
@@ -126,7 +126,7 @@ def sharings(
         sides = {supporter: _side(name, supporter, known) for supporter in sorted({supporter_of(d) for d in held})}
         sided = [dialogue.model_copy(update={"supporter": sides[supporter_of(dialogue)]}) for dialogue in held]
         contestants = contestants_of(sided, verdicts, rubric, value)
-        for (language, scorer), group in groupby(contestants, key=lambda one: (one.language, one.scorer)):
+        for (language, scorer), group in group_by(contestants, lambda one: (one.language, one.scorer)).items():
             by_side = {one.supporter: one for one in group}
             difference = None
             if "alike" in by_side and "others" in by_side:

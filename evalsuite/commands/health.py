@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +17,7 @@ from core.tables import Table
 from data_prep.scores.human import read_dialogues
 from evalsuite.checks import health as checks
 from evalsuite.checks import injections as injected
-from evalsuite.checks.probe import load_injections
+from evalsuite.checks.probe import drawn, load_injections
 from evalsuite.checks.probe import probe as ask
 from evalsuite.checks.shared_bases import sharing_table, sharings
 from evalsuite.commands.options import (
@@ -40,7 +39,6 @@ from evalsuite.commands.output import deliver, exit_if_lost, plain
 from evalsuite.runner.engine import Runner
 from evalsuite.runs import shards
 from evalsuite.runs.folder import open_run
-from evalsuite.runs.resolved import Resolved
 from evalsuite.runs.run_config import RunConfig
 from evalsuite.statistics.agreement import read_judgements
 from evalsuite.statistics.summary import Value
@@ -84,7 +82,11 @@ def probe(
     resolved = resolve(config, endpoint, judge=judge, judge_prompts=judge_prompts, language=language, mode=mode, out=out)
     texts = load_injections(injections)
     resolved.score_identity()  # whatever is wrong is told before anything is written or started
-    chosen = _chosen(dialogues, resolved, limit)
+    chosen = drawn(read_dialogues(dialogues), resolved.config.languages, limit)
+    if not chosen:
+        raise UserError(
+            f"{', '.join(map(str, dialogues))}: no dialogue with an answer in {', '.join(resolved.config.languages)}"
+        )
     with open_run(Path(out)) as run, Runner(run, resolved, console) as runner:
         judgements = ask(runner, chosen, texts)
         tables = _tables(chosen, judgements, resolved.rubric, run.config().specs(), "value")
@@ -129,23 +131,6 @@ def report(
     unique = list({dialogue.id: dialogue for dialogue in held}.values())
     tables = _tables(unique, verdicts, rules, config.specs(), figure)
     deliver("health", plain(tables), tables, out, as_json)
-
-
-def _chosen(paths: list[Path], resolved: Resolved, limit: int | None) -> list[Dialogue]:
-    """The dialogues of the wanted languages in which a supporter answers, at most `limit` a language, in the files' order.
-
-    A limit draws: files are sorted by supporter, so the first ones would be those of one supporter. Dialogues that a lost
-    server cut off are left out, since no judge is asked about them.
-    """
-    answered = [d for d in read_dialogues(paths) if d.exchanges and not d.lost]
-    chosen = []
-    for language in resolved.config.languages:
-        of_language = [dialogue for dialogue in answered if dialogue.language == language]
-        count = len(of_language) if limit is None else min(limit, len(of_language))
-        chosen += [of_language[place] for place in sorted(random.Random(0).sample(range(len(of_language)), count))]
-    if not chosen:
-        raise UserError(f"{', '.join(map(str, paths))}: no dialogue with an answer in {', '.join(resolved.config.languages)}")
-    return chosen
 
 
 def _of_run(folder: Path) -> tuple[list[Dialogue], list[Judgement], RunConfig]:

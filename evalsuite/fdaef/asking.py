@@ -151,17 +151,18 @@ class Examination:
         return scores, summaries
 
     def _claim(self, run: Run, plan: TaskPlan) -> None:
-        benchmark = {"name": self.benchmark.name, "sha256": digest(self.benchmark.model_dump(mode="json"))}
-        claimed = {
-            "benchmark": benchmark,
-            "model": identity(self.spec),
-            "as": self.model,
-            "limit": self.limit,
-            "seed": self.seed,
-            "chat_template": self.chat,
-            "lm_eval": version("lm_eval"),
-        }
-        run.claim("ecdbench", claimed)
+        run.claim(
+            "ecdbench",
+            {
+                "benchmark": {"name": self.benchmark.name, "sha256": digest(self.benchmark.model_dump(mode="json"))},
+                "model": identity(self.spec),
+                "as": self.model,
+                "limit": self.limit,
+                "seed": self.seed,
+                "chat_template": self.chat,
+                "lm_eval": version("lm_eval"),
+            },
+        )
         if plan.summaries:
             run.claim("summaries", {"prompts": load_pack(SUMMARY).fingerprint()})
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from core.errors import UserError, near
 from core.files import check_unique, read_jsonl
+from core.grouping import group_by
 from core.prompts import load_pack
 from core.records import Dialogue, Judgement, Language, Termination, Turn, dialogue_id
 from core.rubrics import load_rubric
@@ -97,8 +98,7 @@ def _dialogue(document: SourceDocument, request: str, reply: Reply | Unanswered,
 def summaries_table(benchmark: Benchmark, dialogues: Sequence[Dialogue]) -> Table:
     """How many summaries every dataset has, and why others are missing."""
     rows = []
-    for name in dict.fromkeys(dialogue.source for dialogue in dialogues):
-        written = [dialogue for dialogue in dialogues if dialogue.source == name]
+    for name, written in group_by(dialogues, lambda dialogue: dialogue.source).items():
         without = Counter(str(dialogue.termination) for dialogue in written if not dialogue.exchanges)
         why = ", ".join(f"{count} {reason}" for reason, count in sorted(without.items()))
         rows.append((name, benchmark.datasets[name].label, len(written), len(written) - without.total(), why))

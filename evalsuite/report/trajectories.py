@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from core.grouping import group_by
 from core.rubrics import Rubric
 from core.tables import Estimate, clean, fmt
 from evalsuite.report.charts import LANGUAGES, Chart
@@ -21,8 +22,7 @@ _BANDS = 4  # lines in a panel up to which their bands can be told apart
 
 def survival_charts(curves: Sequence[Curve]) -> Iterator[Chart]:
     """One panel a language: the share of dialogues that go on after each round, a step line a supporter."""
-    for language in dict.fromkeys(each.language for each in curves):
-        of_language = [each for each in curves if each.language == language]
+    for language, of_language in group_by(curves, lambda curve: curve.language).items():
         bands, traces = len(of_language) <= _BANDS, []
         for place, each in enumerate(of_language):
             points = [(0, Estimate(100.0, None, None, each.dialogues), f"{each.dialogues} dialogues")]
@@ -44,8 +44,7 @@ def trend_charts(trends: Sequence[Trend], rubric: Rubric) -> Iterator[Chart]:
     """One chart a language and scorer: a panel a dimension, a line a supporter, grey bars for the dialogues that came so
     far."""
     numbers = Counter[str]()
-    for language, scorer in dict.fromkeys((each.language, each.scorer) for each in trends):
-        rivals = [each for each in trends if (each.language, each.scorer) == (language, scorer)]
+    for (language, scorer), rivals in group_by(trends, lambda trend: (trend.language, trend.scorer)).items():
         several = len({each.scorer for each in trends if each.language == language}) > 1
         reached = Counter[int]()
         for each in rivals:

@@ -15,6 +15,7 @@ from fractions import Fraction
 from typing import Any
 
 from core.errors import UserError, near
+from core.grouping import group_by
 from evalsuite.reported.tables import Printed, Reported, ReportedTable, Rule
 
 OPERATIONS = ("sum", "mean", "minus", "times", "ratio", "count")
@@ -88,25 +89,26 @@ def check(reported: Reported) -> Checked:
     disagreements = []
     for name, table in reported.tables.items():
         where = str(reported.files[name])
-        places = [f"{where}: derived.{index}" for index in range(len(table.derived))]
-        covered = [_places(reported, name, rule.cells, at) for rule, at in zip(table.derived, places, strict=True)]
-        remarked = [_places(reported, name, r.cells, f"{where}: remarks.{index}") for index, r in enumerate(table.remarks)]
+        rules = [(rule, f"{where}: derived.{index}") for index, rule in enumerate(table.derived)]
+        covered = [(rule, at, _places(reported, name, rule.cells, at)) for rule, at in rules]
+        remarked = [(r.note, _places(reported, name, r.cells, f"{where}: remarks.{i}")) for i, r in enumerate(table.remarks)]
         for cell in reported.cells[name]:
-            place = cell.row, cell.column
-            rules = [i for i, cells in enumerate(covered) if place in cells and cell.value is not None]
+            place, printed = (cell.row, cell.column), cell.value
+            if printed is None:
+                continue
             results = [
-                _recomputed(reported, known, table, table.derived[i], cell, f"{places[i]}.{table.derived[i].relation}")
-                for i in rules
+                _recomputed(reported, known, table, rule, cell, f"{at}.{rule.relation}")
+                for rule, at, cells in covered
+                if place in cells
             ]
-            figures += bool(rules)
+            figures += bool(results)
             exact += any(result.slack == 0 for result in results)
-            remarks = [r.note for r, cells in zip(table.remarks, remarked, strict=True) if place in cells]
-            for value in dict.fromkeys(result.value for result in results if result.value is not None):
-                same = [result for result in results if result.value == value]
-                slack = min((result.slack for result in same if result.slack is not None), default=None)
-                notes = (*(result.why for result in same), *remarks)
-                assert cell.value is not None
-                disagreements.append(Disagreement(reported.paper, name, *place, cell.value, value, slack, notes))
+            remarks = [note for note, cells in remarked if place in cells]
+            for value, same in group_by(results, lambda result: result.value).items():
+                if value is not None:
+                    slack = min((result.slack for result in same if result.slack is not None), default=None)
+                    notes = (*(result.why for result in same), *remarks)
+                    disagreements.append(Disagreement(reported.paper, name, *place, printed, value, slack, notes))
     return Checked(figures, exact, counted, disagreements)
 
 

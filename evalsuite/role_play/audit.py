@@ -18,7 +18,9 @@ from core.records import Dialogue, Message, RoleCard
 from core.statistics.accuracy import share
 from core.tables import Cell, Estimate, Table
 from evalsuite.role_play.rules import CHECKS, EARLY, EVERYTHING, REPEATED, Finding, lines_of, told_at_once
-from evalsuite.role_play.seekers import over_cards, seeker_of
+from evalsuite.role_play.seekers import seeker_of
+from evalsuite.statistics.leaderboard import card_of
+from evalsuite.statistics.paired import over_cards
 from evalsuite.statistics.summary import supporter_of
 from serve.answers import Reply
 from serve.batch import Batch
@@ -125,7 +127,7 @@ def _told(members: Sequence[Audited]) -> Estimate:
     if not measured:
         return Estimate(None, None, None, 0)
     shares = np.array([[one.told] for one in measured], dtype=np.float64)
-    return over_cards(100 * shares, [one.dialogue for one in measured])[0]
+    return over_cards(100 * shares, [card_of(one.dialogue) for one in measured])[0]
 
 
 def _examples(audited: Sequence[Audited], labels: Mapping[str, str], count: int) -> Table:

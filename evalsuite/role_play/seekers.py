@@ -20,7 +20,6 @@ from core.errors import UserError
 from core.files import check_unique, read_bytes, read_jsonl
 from core.records import Dialogue, HumanScore, Judgement, Language, RoleCard, SupportDialogue
 from core.rubrics import Rubric
-from core.statistics.bootstrap import Floats
 from core.statistics.means import exact_mean
 from core.tables import Cell, Estimate, Table
 from data_prep.cards import load_cards
@@ -31,7 +30,7 @@ from evalsuite.runs import shards
 from evalsuite.runs.folder import Run
 from evalsuite.runs.identity import hashed
 from evalsuite.statistics.leaderboard import card_of, ends
-from evalsuite.statistics.paired import card_estimates
+from evalsuite.statistics.paired import over_cards
 from evalsuite.statistics.summary import AVERAGE, checked, dimension_label, languages_of, scorer_of
 from serve.client import ChatClient
 
@@ -265,21 +264,6 @@ def _falling(cell: Cell) -> tuple[bool, float]:
     return mean is None, -(mean or 0.0)
 
 
-def over_cards(values: Floats, dialogues: Sequence[Dialogue]) -> list[Estimate]:
-    """Mean and 95 % bootstrap percentile interval of each column of dialogues × columns (NaN: no value), and of their average.
-
-    One card may be played with several supporters or in several trials: cards are drawn whole. n counts dialogues. There is no
-    interval where all dialogues are on one card.
-    """
-    places = {card: place for place, card in enumerate(sorted({card_of(dialogue) for dialogue in dialogues}))}
-    rows = [places[card_of(dialogue)] for dialogue in dialogues]
-    present = ~np.isnan(values)
-    sums, counts = np.zeros((2, len(places), 1, values.shape[1]))
-    np.add.at(sums[:, 0], rows, np.where(present, values, 0.0))
-    np.add.at(counts[:, 0], rows, present.astype(np.float64))
-    return card_estimates(sums, counts, [int(present.any(axis=1).sum())])[0]
-
-
 def _row(
     seeker: str, scorer: str, ratings: Sequence[_Rating], rubric: Rubric, known: Mapping[str, Dialogue]
 ) -> tuple[Cell, ...]:
@@ -293,7 +277,7 @@ def _row(
     for place, values in scores.items():
         means[place] = exact_mean(values)
     low, span = (np.array([getattr(scale, end) for scale in rubric.scales.values()]) for end in ("min", "span"))
-    cells = over_cards((means - low) * PRINTED / span, [known[name] for name in places])
+    cells = over_cards((means - low) * PRINTED / span, [card_of(known[name]) for name in places])
     answered = sum(not rating.lost for rating in ratings)
     read = 100 * sum(rating.value is not None for rating in ratings) / answered if answered else None
     average, shared = cells[-1], rubric.shared_scale

@@ -18,13 +18,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, groupby
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from core.errors import UserError
+from core.grouping import group_by
 from core.records import Language, number, plain_name
 from core.rubrics import Rubric
 from core.statistics.bootstrap import LEVEL, Floats
@@ -271,8 +272,7 @@ def of_run(contestants: Sequence[Contestant], rubric: Rubric) -> list[RunDiscrim
     dialogues.
     """
     rows = []
-    for (language, scorer), group in groupby(contestants, key=lambda one: (one.language, one.scorer)):
-        rivals = list(group)
+    for (language, scorer), rivals in group_by(contestants, lambda one: (one.language, one.scorer)).items():
         sums, counts = stack(rivals)
         ratings = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
         columns = {name: ratings[:, :, place] for place, name in enumerate(rubric.dimensions)}
@@ -299,8 +299,7 @@ def tables(discrimination: Discrimination) -> list[Table]:
 def run_tables(rows_of_run: Sequence[RunDiscrimination], rubric: Rubric) -> list[Table]:
     """Of a run: one table a language. (Its pairs are in the leaderboard's table of differences and in the JSON.)"""
     result = []
-    for language, group in groupby(rows_of_run, key=lambda row: row.language):
-        lines = list(group)
+    for language, lines in group_by(rows_of_run, lambda row: row.language).items():
         several = len({row.scorer for row in lines}) > 1
         heads = (*["judged by"] * several, "dimension")
         names = [(*[row.scorer.name] * several, dimension_label(rubric, row.dimension)) for row in lines]

@@ -165,7 +165,8 @@ def fit(panel: Panel, people: Scores, dialogues: Iterable[str], rubric: str, mod
     chosen = set(dialogues)
     weights: list[Weight] = []
     used: list[list[Any]] = []
-    for aspect in _shared(panel, people):
+    judged = dict.fromkeys(aspect for aspects in panel.values() for aspect in aspects)
+    for aspect in (aspect for aspect in judged if aspect in people):
         golden = {dialogue: value for dialogue, value in people[aspect].items() if dialogue in chosen}
         correlations: dict[str, tuple[float | None, int]] = {}
         for judge in sorted(panel):
@@ -188,19 +189,12 @@ def fit(panel: Panel, people: Scores, dialogues: Iterable[str], rubric: str, mod
     )
 
 
-def _shared(panel: Panel, people: Scores) -> list[Aspect]:
-    judged = dict.fromkeys(aspect for aspects in panel.values() for aspect in aspects)
-    return [aspect for aspect in judged if aspect in people]
-
-
 def part(groups: Mapping[str, str], share: float, seed: int) -> set[str]:
     """The dialogues to fit on: about `share` (0–1) of them, drawn by whole groups (dialogue → what must not be parted).
 
     Raises `UserError` where one side would be empty.
     """
-    members: dict[str, list[str]] = defaultdict(list)
-    for dialogue in sorted(groups):
-        members[groups[dialogue]].append(dialogue)
+    members = group_by(sorted(groups), groups.__getitem__)
     names = sorted(members)
     random.Random(f"{seed}/feel fit").shuffle(names)
     chosen: set[str] = set()

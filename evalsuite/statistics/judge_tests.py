@@ -10,6 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from core.errors import UserError
+from core.grouping import group_by
 from core.records import HumanScore, Judgement
 from core.statistics.accuracy import round_half_up
 from core.statistics.bootstrap import SEED, interval, resampled_means
@@ -162,8 +163,7 @@ def _average(
 
 def _holm(tests: Sequence[Tested]) -> Iterator[Tested]:
     """The tests by language, corrected within each."""
-    for language in sorted({test.language for test in tests}):
-        family = [test for test in tests if test.language == language]
+    for _, family in sorted(group_by(tests, lambda test: test.language).items()):
         corrected = holm(np.array([np.nan if test.p is None else test.p for test in family]))
         yield from (replace(test, p_holm=None if np.isnan(p) else float(p)) for test, p in zip(family, corrected, strict=True))
 

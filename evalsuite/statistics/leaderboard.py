@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, groupby
+from itertools import combinations
 from typing import Any, get_args
 
 import numpy as np
 
 from core.errors import UserError
+from core.grouping import group_by
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
 from core.specs import Group
@@ -188,8 +189,7 @@ def boards_of(
     """A board for every language and scorer. See `contestants_of` for how scores are counted and what is refused."""
     boards = []
     contestants = contestants_of(dialogues, judgements, rubric, value)
-    for (language, scorer), group in groupby(contestants, key=lambda one: (one.language, one.scorer)):
-        rivals = list(group)
+    for (language, scorer), rivals in group_by(contestants, lambda one: (one.language, one.scorer)).items():
         scores = cells_of(rivals, rubric)
         order = sorted(range(len(rivals)), key=lambda place: -_average(scores[place]))
         pairs = list(combinations(order, 2))
@@ -208,8 +208,7 @@ def leaderboard(
     by group, in the paper's order, those without one last as `other`.
     """
     tables = []
-    for language, group_of_boards in groupby(boards, key=lambda board: board.language):
-        of_language = list(group_of_boards)
+    for language, of_language in group_by(boards, lambda board: board.language).items():
         lines: list[tuple[tuple[Any, ...], list[Score], str, int | None]] = []
         for place, board in enumerate(of_language):
             for block, rank in zip(board.scores, board.ranks, strict=True):
@@ -244,8 +243,7 @@ def pairwise_differences(boards: Sequence[Board]) -> list[Table]:
     the correction over all pairs of one scorer.
     """
     tables = []
-    for language, group in groupby(boards, key=lambda board: board.language):
-        of_language = list(group)
+    for language, of_language in group_by(boards, lambda board: board.language).items():
         several = len(of_language) > 1
         rows: list[tuple[Cell, ...]] = []
         for board in of_language:

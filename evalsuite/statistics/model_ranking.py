@@ -117,8 +117,8 @@ class Ranking:
     supporters: tuple[int, int]
 
     def record(self) -> dict[str, Any]:
-        own = {name: {"value": e.mean, "low": e.low, "high": e.high, "n": e.n} for name, e in self.figures.items()}
-        return {"scorer": self.scorer, "topics": self.topics, "supporters": list(self.supporters), **own}
+        figures = {name: figure.record() for name, figure in self.figures.items()}
+        return {"scorer": self.scorer, "topics": self.topics, "supporters": list(self.supporters), **figures}
 
 
 def compare_ranks(people: Ranks, metrics: Mapping[str, Ranks]) -> list[Ranking]:

@@ -72,6 +72,22 @@ def card_estimates(sums: Floats, counts: Floats, readable: Sequence[int]) -> lis
     ]
 
 
+def by_card(values: Floats, cards: Sequence[str]) -> tuple[Floats, Floats]:
+    """Sums and counts [cards, …] of values [dialogues, …], NaN where there is none: cards are drawn whole."""
+    names = {name: place for place, name in enumerate(sorted(set(cards)))}
+    sums, counts = np.zeros((2, len(names), *values.shape[1:]))
+    for card, row in zip(cards, values, strict=True):
+        sums[names[card]] += np.where(np.isnan(row), 0.0, row)
+        counts[names[card]] += ~np.isnan(row)
+    return sums, counts
+
+
+def over_cards(values: Floats, cards: Sequence[str]) -> list[Estimate]:
+    """`card_estimates` of dialogues × columns (NaN: no value) on these cards; n counts dialogues."""
+    readable = int((~np.isnan(values)).any(axis=1).sum())
+    return card_estimates(*by_card(values[:, None], cards), [readable])[0]
+
+
 def differences(sums: Floats, counts: Floats, pairs: Sequence[tuple[int, int]], average_only: bool = False) -> list[Difference]:
     """Every pair's difference on every dimension and on the average (with `average_only`, on that alone), in order of pairs.
 

@@ -11,9 +11,7 @@ import numpy as np
 from core.errors import UserError
 from core.records import Dialogue, Judgement, Language, Termination, Usage
 from core.rubrics import Rubric
-from core.statistics.bootstrap import Floats
-from core.tables import PARTED, Cell, Estimate, Table
-from evalsuite.statistics.paired import card_estimates
+from core.tables import PARTED, Cell, Table
 
 # Headings of the report; its charts go under the heading of the tables they draw.
 SCORES = "Scores"
@@ -111,17 +109,6 @@ def checked(judgements: Sequence[Judgement], rubric: Rubric) -> Iterator[Judgeme
                     f"{where}: {field}: {figure:g} is off the scale {scale.min} to {scale.max} of rubric {rubric.name}"
                 )
         yield judgement
-
-
-def estimates(values: Floats) -> list[Estimate]:
-    """Mean and 95 % bootstrap percentile interval of each column and of the average of all columns.
-
-    `values` is dialogues × dimensions, NaN where there is no readable verdict; see `paired.card_estimates`, of which
-    this is the case of one contestant and one dialogue a card.
-    """
-    present = ~np.isnan(values)
-    sums, counts = np.where(present, values, 0.0), present.astype(np.float64)
-    return card_estimates(sums[:, None], counts[:, None], [int(present.any(axis=1).sum())])[0]
 
 
 def dimension_label(rubric: Rubric, dimension: str) -> str:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from core.grouping import group_by
 from core.records import Dialogue, Language
 from core.statistics.bootstrap import LEVEL
 from core.tables import Cell, Estimate, Table
@@ -196,8 +197,7 @@ def _comparable(groups: Sequence[Sequence[Span]]) -> bool:
 def tables(curves: Sequence[Curve], tests: Sequence[LogRank]) -> list[Table]:
     """One table of curves a language (rounds as columns), and the tests of all languages. Shares are in per cent."""
     result = []
-    for language in dict.fromkeys(curve.language for curve in curves):
-        of_language = [curve for curve in curves if curve.language == language]
+    for language, of_language in group_by(curves, lambda curve: curve.language).items():
         horizon = max(curve.steps[-1].round for curve in of_language)
         rows: list[tuple[Cell, ...]] = []
         for curve in of_language:

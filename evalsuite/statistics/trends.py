@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from core.errors import UserError
+from core.grouping import group_by
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
 from core.statistics.bootstrap import Floats
@@ -59,7 +60,7 @@ def round_of(dialogue: Dialogue, turn: int) -> int:
     """
     if turn >= len(dialogue.turns):
         raise UserError(f"turn: {turn}, but dialogue {dialogue.id} has turns 0 to {len(dialogue.turns) - 1}")
-    number = sum(each.role == "supporter" for each in dialogue.turns[: turn + 1])
+    number = sum(one.role == "supporter" for one in dialogue.turns[: turn + 1])
     if not number:
         raise UserError(f"turn: {turn} of dialogue {dialogue.id} is before the supporter's first")
     return number
@@ -75,7 +76,7 @@ def trends(
     """
     by_id = {dialogue.id: dialogue for dialogue in dialogues}
     rounds: dict[int, list[Judgement]] = defaultdict(list)
-    for judgement in checked([each for each in judgements if each.turn is not None], rubric):
+    for judgement in checked([one for one in judgements if one.turn is not None], rubric):
         dialogue = by_id.get(judgement.dialogue_id)
         try:
             number = round_of(dialogue, judgement.turn or 0) if dialogue else 1  # an unknown dialogue is refused below
@@ -103,19 +104,9 @@ def trends(
     return result
 
 
-def _by_card(values: Floats, cards: Sequence[str]) -> tuple[Floats, Floats]:
-    """Sums and counts [cards, …] of values [dialogues, …], NaN where there is none: cards are drawn whole."""
-    names = {name: place for place, name in enumerate(sorted(set(cards)))}
-    sums, counts = np.zeros((2, len(names), *values.shape[1:]))
-    for card, row in zip(cards, values, strict=True):
-        sums[names[card]] += np.where(np.isnan(row), 0.0, row)
-        counts[names[card]] += ~np.isnan(row)
-    return sums, counts
-
-
 def _points(scores: Floats, cards: Sequence[str], names: Sequence[str], reached: Sequence[int]) -> list[Point]:
     readable = (~np.isnan(scores)).any(axis=2).sum(axis=0)
-    rows = paired.card_estimates(*_by_card(scores, cards), readable.tolist())
+    rows = paired.card_estimates(*paired.by_card(scores, cards), readable.tolist())
     return [
         Point(at, name, estimate, sum(length >= at for length in reached))
         for at, row in enumerate(rows, start=1)
@@ -132,7 +123,7 @@ def _slopes(scores: Floats, cards: Sequence[str], names: Sequence[str]) -> dict[
     squares = (centred**2).sum(axis=1)
     slopes = np.full(squares.shape, np.nan)
     np.divide((centred * np.where(scored, scores, 0.0)).sum(axis=1), squares, out=slopes, where=squares > 0)
-    sums, counts = _by_card(np.stack([slopes, np.where(np.isnan(slopes), np.nan, 0.0)], axis=1), cards)
+    sums, counts = paired.by_card(np.stack([slopes, np.where(np.isnan(slopes), np.nan, 0.0)], axis=1), cards)
     differences = paired.differences(sums, counts, [(0, 1)])
     return dict(zip(names, differences, strict=True))
 
@@ -143,17 +134,16 @@ def _slopes(scores: Floats, cards: Sequence[str], names: Sequence[str]) -> dict[
 def tables(trends: Sequence[Trend], rubric: Rubric) -> list[Table]:
     """One table of means a language (a row a supporter and dimension, rounds as columns), and one of slopes."""
     result = []
-    for language in dict.fromkeys(each.language for each in trends):
-        of_language = [each for each in trends if each.language == language]
-        several = len({each.scorer for each in of_language}) > 1
+    for language, of_language in group_by(trends, lambda trend: trend.language).items():
+        several = len({trend.scorer for trend in of_language}) > 1
         heads = ("supporter", *["judged by"] * several, "dimension")
-        horizon = max(point.round for each in of_language for point in each.points)
+        horizon = max(point.round for trend in of_language for point in trend.points)
         means: list[tuple[Cell, ...]] = []
         slopes: list[tuple[Cell, ...]] = []
-        for each in of_language:
-            for name, slope in each.slopes.items():
-                names = (each.supporter, *[each.scorer.name] * several, dimension_label(rubric, name))
-                cells: list[Cell] = [point.estimate for point in each.points if point.dimension == name]
+        for trend in of_language:
+            for name, slope in trend.slopes.items():
+                names = (trend.supporter, *[trend.scorer.name] * several, dimension_label(rubric, name))
+                cells: list[Cell] = [point.estimate for point in trend.points if point.dimension == name]
                 means.append((*names, *cells, *[None] * (horizon - len(cells))))
                 slopes.append((*names, *paired.cells(slope)))
         result += [
@@ -187,12 +177,12 @@ def tables(trends: Sequence[Trend], rubric: Rubric) -> list[Table]:
 def as_json(trends: Sequence[Trend]) -> list[dict[str, Any]]:
     """Trends as plain figures."""
     rows = []
-    for each in trends:
+    for trend in trends:
         slopes = {
             name: asdict(slope.estimate) | {"p": slope.p, "p_corrected": slope.holm, "holds": slope.holds}
-            for name, slope in each.slopes.items()
+            for name, slope in trend.slopes.items()
         }
-        points = [asdict(point) for point in each.points]
-        who = {"language": each.language, "supporter": each.supporter} | each.scorer.record()
+        points = [asdict(point) for point in trend.points]
+        who = {"language": trend.language, "supporter": trend.supporter} | trend.scorer.record()
         rows.append(who | {"points": points, "slopes": slopes})
     return rows

@@ -16,10 +16,16 @@ from core.tables import Estimate
 from evalsuite.report.charts import distribution_charts
 from evalsuite.report.headlines import unread
 from evalsuite.statistics.leaderboard import boards_of, leaderboard
-from evalsuite.statistics.summary import costs, cut_off, distributions, estimates, failed_calls, terminations
+from evalsuite.statistics.paired import over_cards
+from evalsuite.statistics.summary import costs, cut_off, distributions, failed_calls, terminations
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 
 RUBRIC = make_rubric("fluency", "empathy")
+
+
+def estimates(values: np.ndarray) -> list[Estimate]:
+    """Each dialogue on a card of its own."""
+    return over_cards(values, [f"{place:06}" for place in range(len(values))])
 
 
 @pytest.mark.parametrize("size", [5, 40, 331])
