@@ -41,7 +41,7 @@ def reply(kinds: str, index: int = 0, **flags: Any) -> Reply:
     parts = []
     for word in kinds.split():
         kind, _, text = word.rstrip("~!").partition(":")
-        parts.append(LabelledPart(kind, text or f"{kind} {index}", own=not word.endswith("!"), cut=word.endswith("~")))
+        parts.append(LabelledPart(kind, text or f"{kind} {index}", at_home=not word.endswith("!"), cut=word.endswith("~")))
     return Reply(tuple(parts), **flags)
 
 
