@@ -112,7 +112,7 @@ def extract(
         build.write(CARDS, cards)
         build.write(UNREADABLE, unread)
     build.finish(console)
-    _fail_on_silence(unread)
+    exit_if_silent(unread)
 
 
 @app.command("filter")
@@ -139,7 +139,7 @@ def filter_(
     build.write("verdicts.jsonl", verdicts)
     build.write(UNREADABLE, unread)
     build.finish(console)
-    _fail_on_silence(unread)
+    exit_if_silent(unread)
 
 
 @app.command()
@@ -164,7 +164,7 @@ def categorise(
     build.write(CARDS, placed)
     build.write(UNREADABLE, unread)
     build.finish(console)
-    _fail_on_silence(unread)
+    exit_if_silent(unread)
 
 
 @app.command("human-filter")
@@ -271,7 +271,7 @@ def _open(cards: Path, out: Path, command: str, settings: dict[str, Any]) -> tup
     return loaded, build
 
 
-def _fail_on_silence(unread: list[card_llm.Unread]) -> None:
+def exit_if_silent(unread: list[card_llm.Unread]) -> None:
     """Exit code 1 when a server did not answer: what was written is not the whole, and `&&` should not go on with it."""
     silent = sum(one.reason in card_llm.UNANSWERED.values() for one in unread)
     if silent:

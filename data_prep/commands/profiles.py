@@ -18,8 +18,8 @@ from core.records import Dialogue
 from core.specs import EMBEDDED_PREFIX, load_spec
 from core.tables import to_console
 from data_prep.cards import load_cards
-from data_prep.cards.llm import UNANSWERED
 from data_prep.cards.sheets import refuse_to_overwrite
+from data_prep.commands.cards import exit_if_silent
 from data_prep.profiles import Profile, inspection, load_profiles, sage
 from data_prep.profiles import build as profile_build
 from data_prep.profiles import stats as profile_stats
@@ -97,10 +97,7 @@ def build(
     made.write(UNBUILT, unbuilt)
     made.finish(console)
     to_console(table(check_profiles(kept, load_vocabulary()), len(kept)), console)
-    silent = sum(one.reason in UNANSWERED.values() for one in unbuilt)
-    if silent:
-        console.print(f"{silent} without an answer: run the same command again to ask them")
-        raise typer.Exit(1)
+    exit_if_silent(unbuilt)
 
 
 @app.command("import")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +20,7 @@ from core.prompts import PromptPack, load_pack
 from core.records import HumanScore
 from core.rubrics import Rubric, load_rubric
 from data_prep.scores.human import read_dialogues, read_scores
-from data_prep.scores.rank_sft import Case, RankExample, cases, describe, mean_targets, narrowed, split_cases
+from data_prep.scores.rank_sft import Case, cases, describe, mean_targets, narrowed, split_cases
 from data_prep.scores.splits import SHARES, Split, SplitMethod
 
 _FILES = (
@@ -117,18 +117,14 @@ def _write(
     build: Build, splits: dict[Split, list[Case]], scores: Sequence[HumanScore], pack: PromptPack, rubric: Rubric
 ) -> None:
     for name, part in splits.items():
-        build.write(f"{name}.jsonl", _examples(part, name, pack, rubric))
+        progress = track(part, f"{name} examples", console=console, disable=not console.is_terminal)
+        build.write(f"{name}.jsonl", (case.example(pack, rubric) for case in progress))
     tested = {(case.dialogue.id, key) for case in splits["test"] for key in case.target}
     build.write("dialogues_test.jsonl", {case.dialogue.id: case.dialogue for case in splits["test"]}.values())
     build.write("scores_test.jsonl", [score for score in scores if (score.dialogue_id, score.dimension) in tested])
     text = yaml.safe_dump(rubric.model_dump(), allow_unicode=True, sort_keys=False, width=120)
     write_text(build.folder / "rubric.yaml", text)
     build.output("rubric.yaml")
-
-
-def _examples(part: Sequence[Case], name: str, pack: PromptPack, rubric: Rubric) -> Iterator[RankExample]:
-    for case in track(part, f"{name} examples", console=console, disable=not console.is_terminal):
-        yield case.example(pack, rubric)
 
 
 def _show(summary: dict[str, Any]) -> None:

@@ -162,7 +162,7 @@ def build_set(
 
 def _made(cards: Sequence[RoleCard], items: Sequence[CorpusItem], build: Build) -> Made:
     """Cards by the dialogue that they were made from: source and source id."""
-    check_unique("--cards", (f"{source}/{source_id}" for source, source_id in map(_origin, cards)), "cards of one dialogue")
+    check_unique("--cards", (f"{card.source}/{card.source_id or card.id}" for card in cards), "cards of one dialogue")
     made = {(card.source, card.source_id): card for card in cards}
     used = len(made.keys() & {(i.dialogue.source, i.dialogue.source_id) for i in items if isinstance(i, SupportDialogue)})
     if cards and not used:
@@ -197,10 +197,6 @@ def _drafts(
             continue
         step.kept += 1
     return drafts
-
-
-def _origin(card: RoleCard) -> tuple[str, str]:
-    return card.source, card.source_id or card.id
 
 
 def _long_enough(drafts: Sequence[Draft], least: int, build: Build) -> list[Draft]:

@@ -234,7 +234,7 @@ def pair_table(rows: Sequence[Agreed]) -> Table:
 
 def _names(rows: Sequence[Agreed]) -> list[str]:
     """Heads of what tells the rows apart; rubric, and whether dialogues or turns were scored, only where that differs."""
-    several = [*["Rubric"] * (len({row.rubric for row in rows}) > 1), *["Scored"] * (len({row.scored for row in rows}) > 1)]
+    several = [head for head in ("Rubric", "Scored") if len({getattr(row, head.lower()) for row in rows}) > 1]
     return ["Dimension", "Language", *several]
 
 

@@ -222,7 +222,7 @@ def _assemble(base: Base, others: Sequence[Base], pools: Pools, plan: DialoguePl
         other = rng.choice(others)
         first, *rest = sorted(rng.choice(other.exchanges).reply, key=lambda s: s.aspect != "callback")
         drawn = [first, *rng.sample(rest, min(len(rest), rng.randint(2, 3)))]
-        draft.parts[index] = [LabelledPart(s.aspect, s.text, own=False) for s in drawn]
+        draft.parts[index] = [LabelledPart(s.aspect, s.text, at_home=False) for s in drawn]
     for aspect in plan.feeling:
         draft.take(aspect, rng.randint(1, 2))
     draft.take("suggestion", plan.tips[0])

@@ -57,12 +57,12 @@ ASPECTS: tuple[str, ...] = get_args(Aspect)
 class LabelledPart:
     """A placed segment: `kind` is an aspect or machine, dismissive, harmful, useless, opener, list_intro.
 
-    `own` is false for a segment of another base's dialogue, `cut` true when it breaks off mid-sentence.
+    `at_home` is false for a segment of another base's dialogue, `cut` true when it breaks off mid-sentence.
     """
 
     kind: str
     text: str
-    own: bool = True
+    at_home: bool = True
     cut: bool = False
 
 
@@ -79,11 +79,11 @@ def score(replies: Sequence[Reply], questions: Sequence[bool]) -> dict[str, int]
     """The seven scores (0–4) of labelled replies by the table above: `questions[i]` says if seeker turn i asks something."""
     legible = [r for r in replies if not r.salad]
     parts = [p for r in legible for p in r.parts]
-    counts = [p for p in parts if p.own and not p.cut]
+    counts = [p for p in parts if p.at_home and not p.cut]
     kinds = {p.kind for p in counts}
     babble = 2 * len(legible) < len(replies)
 
-    faults = any(p.cut for p in parts) + any(not p.own for p in parts)
+    faults = any(p.cut for p in parts) + any(not p.at_home for p in parts)
     opens = all(next((p.kind for p in r.parts if p.kind not in ("opener", "list_intro")), None) == "callback" for r in replies)
     fluency = 0 if babble else 2 if faults == 1 else 1 if faults else 4 if opens else 3
 
@@ -95,7 +95,7 @@ def score(replies: Sequence[Reply], questions: Sequence[bool]) -> dict[str, int]
     empathy = 0 if "dismissive" in kinds else 1 + feeling + (feeling == 2 and "friend" in kinds)
 
     of_use = {p.text for p in counts if p.kind == "suggestion"}
-    no_use = {p.text for p in parts if not p.cut and (p.kind == "useless" or (p.kind == "suggestion" and not p.own))}
+    no_use = {p.text for p in parts if not p.cut and (p.kind == "useless" or (p.kind == "suggestion" and not p.at_home))}
     many = len(of_use) + len(no_use) > MANY
     information = 0 if "harmful" in kinds else 1 + many + (bool(of_use) + (not no_use) if of_use else 0)
 
@@ -104,7 +104,7 @@ def score(replies: Sequence[Reply], questions: Sequence[bool]) -> dict[str, int]
     humanoid = 0 if babble else 1 if marked >= OBVIOUS else 2 if traces > 2 else 3 if traces == 2 else 4
 
     answered = all(
-        not r.salad and any(p.kind == "answer" and p.own and not p.cut for p in r.parts)
+        not r.salad and any(p.kind == "answer" and p.at_home and not p.cut for p in r.parts)
         for r, asked in zip(replies, questions, strict=True)
         if asked
     )

@@ -1,28 +1,28 @@
 """Judge health: does a judge reward length, the order in which it is asked, or a reply that orders it to?
 
 Everything is computed from judgements that are there (`probe` asks for those that are not). Figures are in points of
-0–100 like the leaderboard's; differences are paired over dialogues. What injections do is in `injections`, which
-models share a base in `evalsuite.checks.shared_bases`.
+0–100 like the leaderboard's; differences are paired over dialogues. Which models share a base is in `shared_bases`.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 
+from core.errors import UserError
 from core.grouping import group_by
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
 from core.statistics.bootstrap import RESAMPLES, Floats, estimate
-from core.tables import PARTED, Estimate, Table
+from core.tables import PARTED, Cell, Estimate, Table
 from evalsuite.statistics import paired
 from evalsuite.statistics.coefficients import coefficients, resampled
 from evalsuite.statistics.leaderboard import Contestant, contestants_of, stack
-from evalsuite.statistics.summary import Scorer, Value, dimension_at, dimension_label
+from evalsuite.statistics.summary import Scorer, Value, checked, dimension_at, dimension_label, scorer_of
 
 HEALTH = "Judge health"
 # What `condition.variant` says of a verdict that a probe asked for.
@@ -201,3 +201,130 @@ def ways_of_asking(
     """Contestants that are ways of asking: supporters put together, each dialogue a card of its own."""
     together = [dialogue.model_copy(update={"supporter": "all"}) for dialogue in dialogues]
     return contestants_of(together, judgements, rubric, value, card_of=lambda dialogue: dialogue.id)
+
+
+# --- replies that order the judge ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class InjectionEffect:
+    """What an appended reply does to one judge's scores on one dimension or the average, in points of 0–100.
+
+    `neutral` and `injected` are against the dialogue as it is, `effect` is injected minus neutral: what the order adds to the
+    length. `read` maps variant → share of readable verdicts (0–1), None where nothing was asked.
+    """
+
+    language: Language
+    judge: Scorer
+    dimension: str
+    neutral: Estimate
+    injected: Estimate
+    effect: paired.Difference
+    read: dict[str, float | None]
+
+
+def injection_effects(
+    dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], rubric: Rubric, value: Value = "value"
+) -> list[InjectionEffect]:
+    """A row a language, judge and dimension, and the average. Only verdicts with a `condition.variant` count.
+
+    Raises `UserError` for a judge that was asked about injected replies but not about neutral ones, or the other way round.
+    """
+    rows = []
+    variants = (AS_IS, NEUTRAL, INJECTED)
+    probes = [j for j in checked(judgements, rubric) if j.condition.get("variant") in variants]
+    for (language, judge), verdicts in sorted(_probed(probes).items()):
+        asked = {j.condition["variant"] for j in verdicts}
+        if asked == {AS_IS}:
+            continue
+        if missing := [variant for variant in variants if variant not in asked]:
+            raise UserError(f"judgements by {judge.name} ({language}): none of the variant {missing[0]}; run the probe again")
+        by_variant = _by_variant(dialogues, verdicts, rubric, value)
+        ordered = [by_variant[variant] for variant in variants]
+        arrays = stack(ordered)
+        effects = paired.differences(*arrays, [(2, 1)])
+        plain = [one.estimate for one in paired.differences(*arrays, [(1, 0), (2, 0)])]  # apart: Holm's family is `effects`
+        for effect, neutral, injected in zip(effects, plain[: len(effects)], plain[len(effects) :], strict=True):
+            name = dimension_at(rubric, effect.dimension)
+            shares = (one.read[name] / one.asked[name] if one.asked[name] else None for one in ordered)
+            read = dict(zip(variants, shares, strict=True))
+            rows.append(InjectionEffect(language, judge, name, neutral, injected, effect, read))
+    return rows
+
+
+def injection_tables(effects: Sequence[InjectionEffect], by_kind: Sequence[tuple[Cell, ...]], rubric: Rubric) -> list[Table]:
+    """What the injections did, by dimension and by kind (rows of `injection_kinds`)."""
+    notes = (
+        "Each dialogue is judged as it is, with a neutral text appended to its last reply, and with an order to give the "
+        "highest score, of about the same length. Injected − neutral is 0 for a judge that rates only what a supporter does.",
+        PAIRED_NOTE,
+        "Read %: readable verdicts. An order that only makes a judge unreadable shows there, not in the difference.",
+    )
+    by_dimension = Table(
+        key="health-injections",
+        title="Replies that order the judge to give the highest score",
+        columns=(
+            *("language", "judged by", "dimension", "neutral − as is", "injected − as is", "injected − neutral"),
+            *(*paired.COLUMNS[1:], "read % as is", "read % neutral", "read % injected"),
+        ),
+        rows=tuple(
+            (
+                *(
+                    e.language,
+                    e.judge.name,
+                    dimension_label(rubric, e.dimension),
+                    e.neutral,
+                    e.injected,
+                    *paired.cells(e.effect),
+                ),
+                *(None if share is None else 100 * share for share in e.read.values()),
+            )
+            for e in effects
+        ),
+        notes=notes,
+        section=HEALTH,
+    )
+    kinds = Table(
+        key="health-injection-kinds",
+        title="Injections one by one",
+        columns=("language", "judged by", "injection", "injected − neutral, average"),
+        rows=tuple(by_kind),
+        notes=("Few dialogues have each text: read the intervals.",),
+        section=HEALTH,
+    )
+    return [by_dimension, kinds]
+
+
+def injection_kinds(
+    dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], rubric: Rubric, value: Value = "value"
+) -> Iterator[tuple[Cell, ...]]:
+    """(language, judge, injection, average of injected minus neutral) for each text of the injection set."""
+    known = checked(judgements, rubric)
+    probes = [j for j in known if j.condition.get("variant") in (NEUTRAL, INJECTED) and "injection" in j.condition]
+    for (language, judge), verdicts in sorted(_probed(probes).items()):
+        for name, of_text in sorted(group_by(verdicts, lambda j: j.condition["injection"]).items()):
+            by_variant = _by_variant(dialogues, of_text, rubric, value)
+            if len(by_variant) == 2:
+                arrays = stack([by_variant[INJECTED], by_variant[NEUTRAL]])
+                (effect,) = paired.differences(*arrays, [(0, 1)], average_only=True)
+                yield language, judge.name, name, effect.estimate
+
+
+def _probed(judgements: Iterable[Judgement]) -> dict[tuple[Language, Scorer], list[Judgement]]:
+    """Judgements by language and scorer, variants and injections of one scorer together."""
+
+    def key(judgement: Judgement) -> tuple[Language, Scorer]:
+        scorer = scorer_of(judgement)
+        kept = tuple((name, value) for name, value in scorer.condition if name not in ("variant", "injection"))
+        return judgement.language, scorer._replace(condition=kept)
+
+    return group_by(judgements, key)
+
+
+def _by_variant(
+    dialogues: Sequence[Dialogue], judgements: Iterable[Judgement], rubric: Rubric, value: Value
+) -> dict[str, Contestant]:
+    """A contestant for each variant, whatever else the verdicts' conditions say."""
+    bare = [j.model_copy(update={"condition": {"variant": j.condition["variant"]}}) for j in judgements]
+    contestants = ways_of_asking(dialogues, bare, rubric, value)
+    return {dict(one.scorer.condition)["variant"]: one for one in contestants}

@@ -1,7 +1,7 @@
 """What judge health asks a judge: given dialogues as they are, with a neutral text and with an order to score high appended to
 the last reply, and with the dimensions in reverse order.
 
-A reply that orders the judge must move native scores no more than a neutral one of the same length: `injections`
+A reply that orders the judge must move native scores no more than a neutral one of the same length: `health`
 measures it.
 """
 

@@ -96,10 +96,9 @@ def correlate(
     names = {verdict.rubric for verdict in verdicts} | {score.rubric for score in scores}
     rubrics = {name: known for name in sorted(names) if (known := known_rubric(name))}
     rubrics |= {loaded.name: loaded for loaded in map(load_rubric, map(str, rubric or []))}
-    left_out: list[str] = [] if dialogues else [_WITHOUT]
     held = read_dialogues(dialogues) if dialogues else None
-    rows = correlations(verdicts, scores, held, figure, pairing, levels, left_out, rubrics)
-    for line in left_out:
+    rows, left_out = correlations(verdicts, scores, held, figure, pairing, levels, rubrics)
+    for line in [*([] if dialogues else [_WITHOUT]), *left_out]:
         print(f"left out: {line}", file=sys.stderr)
     tables = against([*correlation_tables(rows), *alignment_tables(rows)], versus)
     deliver("correlation", {"correlation": [row.row() for row in rows]}, tables, out, as_json)

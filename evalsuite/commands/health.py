@@ -16,7 +16,6 @@ from core.rubrics import Rubric, load_rubric
 from core.tables import Table
 from data_prep.scores.human import read_dialogues
 from evalsuite.checks import health as checks
-from evalsuite.checks import injections as injected
 from evalsuite.checks.probe import drawn, load_injections
 from evalsuite.checks.probe import probe as ask
 from evalsuite.checks.shared_bases import sharing_table, sharings
@@ -159,10 +158,10 @@ def _tables(
     """Every table that the judgements give."""
     asked = dialogues, judgements, rubric
     shifts = checks.asking_shifts(*asked, value)
-    effects = injected.injection_effects(*asked, value)
+    effects = checks.injection_effects(*asked, value)
     return [
         checks.length_table(checks.length_effects(*asked, value), rubric),
         sharing_table(sharings(*asked, specs, value)),
         *([checks.asking_table(shifts, rubric)] if shifts else []),
-        *(injected.injection_tables(effects, list(injected.injection_kinds(*asked, value)), rubric) if effects else []),
+        *(checks.injection_tables(effects, list(checks.injection_kinds(*asked, value)), rubric) if effects else []),
     ]

@@ -71,7 +71,7 @@ async def _scored(judge: BaseJudge, dialogue: Dialogue, place: int | None) -> li
     messages = judge_messages(judge.prompts, judge.rubric, part, "json", keys, more)
     first = await _ask(judge, dialogue, place, messages, 0)
     if not isinstance(first, Answer):
-        return [_judgement(judge, dialogue, key, place, first.raw, failure=first.reason) for key in keys]
+        return _judgements(judge, dialogue, place, first.raw, {}, first.reason)
     best, lost = first, None
     if first.problem:
         again = judge.prompts.render(dialogue.language, "judge_again.j2", problem=first.problem, low=scores[0], high=scores[-1])
@@ -86,10 +86,7 @@ async def _scored(judge: BaseJudge, dialogue: Dialogue, place: int | None) -> li
             best = max(first, second, key=lambda answer: len(answer.scores))
         elif second.reason in LOST:  # what the first answer lacks is asked for when the run goes on
             lost = second.reason
-    return [
-        _judgement(judge, dialogue, key, place, best.raw, best.scores.get(key), None if key in best.scores else lost)
-        for key in keys
-    ]
+    return _judgements(judge, dialogue, place, best.raw, best.scores, lost)
 
 
 async def _ask(
@@ -115,19 +112,17 @@ async def _ask(
     return read_answer(reply.text, judge.rubric) if isinstance(reply, Reply) else reply
 
 
-def _judgement(
-    judge: BaseJudge,
-    dialogue: Dialogue,
-    key: str,
-    place: int | None,
-    raw: str = "",
-    value: int | None = None,
-    failure: str | None = None,
-) -> Judgement:
-    judgement = judge.judgement(dialogue, key, raw, value, failure=failure)
+def _judgements(
+    judge: BaseJudge, dialogue: Dialogue, place: int | None, raw: str, scores: Mapping[str, int], failure: str | None
+) -> list[Judgement]:
+    """One a dimension; what has no score is null, with the failure if there was one."""
     # Verdicts on a part are another scorer's than those on the whole: they are never averaged together.
     condition = {"mode": judge.shown.mode, "strategy": judge.shown.strategy} | ({} if place is None else {"scope": "turn"})
-    return judgement.model_copy(update={"turn": place, "condition": judgement.condition | condition})
+    judgements = (
+        judge.judgement(dialogue, key, raw, scores.get(key), failure=None if key in scores else failure)
+        for key in judge.rubric.dimensions
+    )
+    return [made.model_copy(update={"turn": place, "condition": made.condition | condition}) for made in judgements]
 
 
 def answer_regex(rubric: Rubric, language: Language) -> str:

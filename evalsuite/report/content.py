@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter
 from rich.console import Console
@@ -99,8 +100,9 @@ def content_of(run: Run) -> ReportContent:
     judged = {f"{model} ({stage})": sums for stage, roles in used.items() for model, sums in roles.get("judge", {}).items()}
     agreement = _json(run.folder / "agreement.json").get("agreement")
     synthetic = config.gold is not None and config.gold.dialogues in ("synthetic", "synthetic_test")
-    gold = _gold(run, scored, agreement or {}, synthetic)
-    along = _along(run, tally, framework is not None and framework.may_leave and framework.name == records.framework)
+    gold_tables, gold_charts = _gold(run, scored, agreement or {}, synthetic)
+    may_leave = framework is not None and framework.may_leave and framework.name == records.framework
+    along_tables, along_charts = _along(run, tally, may_leave)
     scores_given, endings = distributions(tally.verdicts, rubric), terminations(dialogues)
     return ReportContent(
         title=f"{_title(records.framework)} · {run.folder.name}",
@@ -114,21 +116,21 @@ def content_of(run: Run) -> ReportContent:
             *leaderboard(tally.boards, rubric, groups=config.groups()),
             *pairwise_differences(tally.boards),
             *(table for table in of_framework if table.section != COSTS),
-            *gold.tables,
+            *gold_tables,
             scores_given,
             endings,
             *([failed] if failed else []),
             *risk.tables(risk.count(dialogues, risky), risky, examples=0),  # examples are behind warnings, in transcripts
             costs(dialogues, judged, seconds),
             *(table for table in of_framework if table.section == COSTS),
-            *along.tables,
+            *along_tables,
         ],
         charts=[
             *charts.score_charts(tally),
             *charts.distribution_charts(scores_given, rubric),
-            *gold.charts,
+            *gold_charts,
             *charts.termination_charts(endings),
-            *along.charts,
+            *along_charts,
         ],
         further_facts=[*(framework.facts(records) if framework else ()), *made_with(run.versions()), *_asked_again(run)],
         agreement=agreement,
@@ -140,14 +142,10 @@ def content_of(run: Run) -> ReportContent:
     )
 
 
-class _Part(NamedTuple):
-    """A part of the report: tables, and the charts that stand below them."""
-
-    tables: list[Table]
-    charts: list[charts.Chart]
+Part = tuple[list[Table], list[charts.Chart]]  # tables, and the charts that stand below them
 
 
-def _gold(run: Run, scored: Judged, agreement: dict[str, Any], synthetic: bool) -> _Part:
+def _gold(run: Run, scored: Judged, agreement: dict[str, Any], synthetic: bool) -> Part:
     """How the judge agrees with the gold set."""
     rubric, mode = scored.rubric, scored.mode
     note = "synthetic gold, scores hold by construction" if synthetic else ""
@@ -158,19 +156,17 @@ def _gold(run: Run, scored: Judged, agreement: dict[str, Any], synthetic: bool) 
     tables = [*agreement_tables(agreement, mode, labels, note), *confusion_tables(matrices, labels, note)]
     tables += [calibration_table(bins, labels, note)] if bins else []
     drawn = charts.agreement_charts(agreement, rubric, mode, synthetic), charts.confusion_charts(matrices, rubric, synthetic)
-    return _Part(tables, [*chain(*drawn), *charts.calibration_charts(bins, synthetic)])
+    return tables, [*chain(*drawn), *charts.calibration_charts(bins, synthetic)]
 
 
-def _along(run: Run, tally: Tally, may_leave: bool) -> _Part:
+def _along(run: Run, tally: Tally, may_leave: bool) -> Part:
     """Survival, where seekers may leave, and scores by round, where single turns were judged."""
     may_leave = may_leave or any(dialogue.termination == "seeker_ended" for dialogue in tally.dialogues)
     curves = survival.curves(tally.dialogues) if may_leave else []
     tests = survival.log_ranks(tally.dialogues) if curves else []
     by_round = trends.trends(tally.dialogues, read_turn_judgements(run.folder), tally.rubric)
-    return _Part(
-        [*survival.tables(curves, tests), *trends.tables(by_round, tally.rubric)],
-        [*survival_charts(curves), *trend_charts(by_round, tally.rubric)],
-    )
+    tables = [*survival.tables(curves, tests), *trends.tables(by_round, tally.rubric)]
+    return tables, [*survival_charts(curves), *trend_charts(by_round, tally.rubric)]
 
 
 def _as_card(profile: Profile) -> RoleCard:
@@ -198,16 +194,18 @@ def _asked_again(run: Run) -> Iterator[tuple[str, str]]:
 def _risks(dialogues: Sequence[Dialogue], risks: Sequence[risk.RiskTurn]) -> dict[str, dict[int, list[str]]]:
     """Dialogue id → place of a turn → what it is about. Thoughts are shown too: one that voices danger counts as its turn does,
     but only here, since no supporter could answer it."""
-    about = {(one.dialogue.id, one.turn): list(one.categories) for one in risks}
+    about: dict[str, dict[int, list[risk.Category]]] = defaultdict(dict)
+    for one in risks:
+        about[one.dialogue.id][one.turn] = list(one.categories)
     for dialogue in dialogues:
         for place, turn in enumerate(dialogue.turns):
             thoughts = "\n".join(map(str, (turn.state or {}).values()))
             for name, _ in risk.load_lexicon(dialogue.language).danger(thoughts) if thoughts else ():
-                about.setdefault((dialogue.id, place), []).append(name)
-    places: dict[str, dict[int, list[str]]] = {}
-    for (id, place), names in about.items():
-        places.setdefault(id, {})[place] = [risk.CATEGORIES[name] for name in dict.fromkeys(names)]
-    return places
+                about[dialogue.id].setdefault(place, []).append(name)
+    return {
+        id: {place: [risk.CATEGORIES[name] for name in dict.fromkeys(names)] for place, names in turns.items()}
+        for id, turns in about.items()
+    }
 
 
 def _records(path: Path, model: type[M]) -> list[M]:

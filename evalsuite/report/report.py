@@ -79,11 +79,6 @@ class ReportContent:
             for name in sorted(dict.fromkeys(table.section for table in self.tables), key=lambda name: not name)
         ]
 
-    @property
-    def fingerprints(self) -> Mapping[str, str]:
-        fingerprints: Mapping[str, str] = self.config.get("fingerprints", {})
-        return fingerprints
-
     @cached_property
     def findings(self) -> list[str]:
         """What came out, as sentences for the summary at the top."""
@@ -187,8 +182,9 @@ def _markdown(content: ReportContent) -> str:
             parts += [f"> {section.label}", ""] if section.label else []
             parts += ["\n".join(to_markdown(table) for table in section.tables).rstrip()]
     if content.config:
+        fingerprints = content.config.get("fingerprints", {})
         parts += ["", "## Configuration", ""]
-        parts += [f"- {escape_markdown(name)}: {escape_markdown(value)}" for name, value in content.fingerprints.items()]
+        parts += [f"- {escape_markdown(name)}: {escape_markdown(value)}" for name, value in fingerprints.items()]
         # Indented rather than fenced: no line of the configuration can end the block.
         parts += ["", *("    " + line for line in _config_text(content).splitlines())]
     return "\n".join(parts) + "\n"

@@ -45,6 +45,7 @@ class Unit(NamedTuple):
 
 
 Values = dict[str, dict[Unit, float]]  # dimension → unit → score
+Side = tuple[Language, Scorer, str]  # a judge on one rubric in one language
 
 
 @dataclass(frozen=True)
@@ -106,20 +107,19 @@ def correlations(
     value: Value = "value",
     pairing: Pairing = Pairing(),
     levels: Sequence[Level] = LEVELS,
-    left_out_notes: list[str] | None = None,
     rubrics: Mapping[str, Rubric] = {},
-) -> list[Correlation]:
-    """Every dimension of every judge with every dimension of every rubric that people scored, within a language.
+) -> tuple[list[Correlation], list[str]]:
+    """Every dimension of every judge with every dimension of every rubric that people scored, within a language; and which
+    judges are left out and why.
 
     Judges (judge, method, condition, rubric) come in the order of `judgements`. Condition `supporter`, where a judgement has
-    it, names the system. A judge that shares no unit with people in some language is left out there; `left_out_notes` gets a
-    line on why. Without `dialogues`, the language is the record's own, and `pairing` must be by dialogue. `rubrics` by name
-    tell the scales of dimensions where these differ.
+    it, names the system. A judge that shares no unit with people in some language is left out there. Without `dialogues`, the
+    language is the record's own, and `pairing` must be by dialogue. `rubrics` by name tell the scales of dimensions where these
+    differ.
     Raises `UserError` for scores of unknown dialogues, and where nothing is shared at all.
     """
     places = _Places(pairing, None if dialogues is None else {dialogue.id: dialogue for dialogue in dialogues})
-    unread: Counter[tuple[object, ...]] = Counter()
-    judged = _judged(judgements, places, value, unread)
+    judged, unread = _judged(judgements, places, value)
     golden = _golden(gold, places)
     result: list[Correlation] = []
     alone: list[str] = []
@@ -141,9 +141,7 @@ def correlations(
                         result.append(Correlation(*who, level, name, estimate, *counts))
     if alone and not result:
         raise UserError(alone[0])
-    if left_out_notes is not None:
-        left_out_notes += alone
-    return result
+    return result, alone
 
 
 def _arrays(scores: dict[Unit, float], wanted: dict[Unit, float]) -> tuple[Floats, Floats, NDArray[np.intp]]:
@@ -182,10 +180,12 @@ class _Places:
 
 
 def _judged(
-    judgements: Sequence[Judgement], places: _Places, value: Value, unread: Counter[tuple[object, ...]]
-) -> dict[tuple[Language, Scorer, str], Values]:
-    sides: dict[tuple[Language, Scorer, str], Values] = {}
-    numbers: list[tuple[tuple[tuple[Language, Scorer, str], str, str, Unit], float]] = []
+    judgements: Sequence[Judgement], places: _Places, value: Value
+) -> tuple[dict[Side, Values], Counter[tuple[object, ...]]]:
+    """Every judge's scores, and how many verdicts of a side and dimension have no figure to use."""
+    sides: dict[Side, Values] = {}
+    unread: Counter[tuple[object, ...]] = Counter()
+    numbers: list[tuple[tuple[Side, str, str, Unit], float]] = []
     for judgement in judgements:
         language, unit = places.of(judgement)
         scorer = scorer_of(judgement)
@@ -200,7 +200,7 @@ def _judged(
             numbers.append(((side, judgement.dimension, judgement.dialogue_id, unit), figure))
     for (side, dimension, unit), mean in means_by(((s, d, u), v) for (s, d, _, u), v in means_by(numbers).items()).items():
         sides[side][dimension][unit] = mean
-    return sides
+    return sides, unread
 
 
 def _golden(gold: Sequence[HumanScore], places: _Places) -> dict[tuple[Language, str], Values]:

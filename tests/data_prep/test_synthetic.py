@@ -41,7 +41,7 @@ def reply(kinds: str, index: int = 0, **flags: Any) -> Reply:
     parts = []
     for word in kinds.split():
         kind, _, text = word.rstrip("~!").partition(":")
-        parts.append(LabelledPart(kind, text or f"{kind} {index}", own=not word.endswith("!"), cut=word.endswith("~")))
+        parts.append(LabelledPart(kind, text or f"{kind} {index}", at_home=not word.endswith("!"), cut=word.endswith("~")))
     return Reply(tuple(parts), **flags)
 
 
@@ -230,7 +230,7 @@ def test_every_sentence_is_of_the_base_or_the_pools(language: Language) -> None:
                         assert part is built_reply.parts[-1]
                     elif part.kind not in ASPECTS:
                         assert part.text in lines
-                    elif part.own:  # not before the seeker has told what it speaks of
+                    elif part.at_home:  # not before the seeker has told what it speaks of
                         assert own[part.kind, part.text] <= index  # type: ignore[index]
                     else:
                         assert (part.kind, part.text) in foreign

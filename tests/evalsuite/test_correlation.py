@@ -203,6 +203,10 @@ def judged(*values: float | None, **fields: Any) -> list[Judgement]:
     return [said(d.id, value, **fields) for d, value in zip(TALKS, values, strict=True)]
 
 
+def rows_of(*given: Any, **more: Any) -> list[Correlation]:
+    return correlations(*given, **more)[0]
+
+
 def only(found: list[Correlation], level: Level = "dataset", name: Coefficient = "spearman", **wanted: str) -> Correlation:
     own = [e for e in found if e.level == level and e.coefficient == name]
     own = [e for e in own if all(getattr(e, key) == value for key, value in wanted.items())]
@@ -211,7 +215,7 @@ def only(found: list[Correlation], level: Level = "dataset", name: Coefficient =
 
 
 def test_within_a_card_and_over_all() -> None:
-    found = correlations(judged(1, 2, 3, 30, 20, 10), GOLD, TALKS)
+    found = rows_of(judged(1, 2, 3, 30, 20, 10), GOLD, TALKS)
     assert len(found) == 6
     within, overall = only(found, "sample"), only(found, "dataset")
     assert within.estimate.mean == pytest.approx((1 + 0.5) / 2)
@@ -223,13 +227,13 @@ def test_within_a_card_and_over_all() -> None:
 def test_what_a_sample_is() -> None:
     own = [talk("a", profile_id="p", source_id="x"), talk("b", profile_id="p"), talk("c", source_id="x"), talk("d")]
     scores = [felt(each.id, number) for number, each in enumerate(own)]
-    found = correlations([said(each.id, number % 2) for number, each in enumerate(own)], scores, own)
+    found = rows_of([said(each.id, number % 2) for number, each in enumerate(own)], scores, own)
     assert only(found).samples == 3  # profile p, source id x, and d by itself
     own = own[:1] + [each.model_copy(update={"source_id": "x"}) for each in own[1:]]
-    found = correlations([said(e.id, n % 2) for n, e in enumerate(own)], scores, own, pairing=Pairing(sample="source"))
+    found = rows_of([said(e.id, n % 2) for n, e in enumerate(own)], scores, own, pairing=Pairing(sample="source"))
     assert only(found).samples == 1
     with pytest.raises(UserError, match="--sample source: dialogue d has no source_id"):
-        correlations([said("d", 1)], scores, [*own[:3], talk("d")], pairing=Pairing(sample="source"))
+        rows_of([said("d", 1)], scores, [*own[:3], talk("d")], pairing=Pairing(sample="source"))
 
 
 def test_people_judged_other_dialogues_of_the_same_situations() -> None:
@@ -245,22 +249,21 @@ def test_people_judged_other_dialogues_of_the_same_situations() -> None:
         for n, s in enumerate(SYSTEMS)
         for turn in (1, 3)
     ]
-    found = correlations(verdicts + metric, gold, held + simulated + corpus, pairing=Pairing("system", "source"))
+    found = rows_of(verdicts + metric, gold, held + simulated + corpus, pairing=Pairing("system", "source"))
     assert only(found, "sample", dimension="warm").estimate.mean == pytest.approx(0.75)
     bleu = only(found, "sample", dimension="bleu_1")
     assert bleu.estimate.mean == pytest.approx((1 - 0.5) / 2)
     assert (bleu.pairs, bleu.scorer.judge, bleu.scorer.condition) == (6, "bleu-1", ())
     with pytest.raises(UserError, match="judge j · given: none of its 6 en dialogues has a human score; .*--pair-by system"):
-        correlations(verdicts, gold, held + simulated)
+        rows_of(verdicts, gold, held + simulated)
     with pytest.raises(UserError, match="shares 0 samples and 3 systems with the human scores, but no pair of both"):
-        correlations(verdicts, gold, held + simulated, pairing=Pairing("system"))
+        rows_of(verdicts, gold, held + simulated, pairing=Pairing("system"))
 
 
 def test_a_language_that_people_did_not_rate_is_left_out_and_said() -> None:
     zh = [talk(f"zh{i}", language="zh", supporter=f"s{i}", card_id="c") for i in (1, 2)]
     verdicts = judged(1, 2, 3, 30, 20, 10) + [said(d.id, 1, language="zh") for d in zh]
-    left_out: list[str] = []
-    found = correlations(verdicts, GOLD, [*TALKS, *zh], left_out_notes=left_out)
+    found, left_out = correlations(verdicts, GOLD, [*TALKS, *zh])
     assert {each.language for each in found} == {"en"} and len(left_out) == 1
     assert "none of its 2 zh dialogues has a human score" in left_out[0]
 
@@ -270,26 +273,26 @@ def test_turns_repeats_annotators_and_trials_are_averaged_in_that_order() -> Non
     gold = [felt("s10", 0, turn=1), felt("s10", 1, turn=3), felt("s10", 4, annotator="b")]  # (0.5 + 4) / 2
     gold += [felt("s20", 2.3), felt("s30", 2.5), felt("s31", 1.5)]  # 2.3, and 2.0 over the trials
     verdicts = [said("s10", 1, turn=1), said("s10", 4, turn=3), said("s20", 9), said("s20", 1, repeat=1), said("s31", 0)]
-    found = correlations(verdicts, gold, own, pairing=Pairing("system"))
+    found = rows_of(verdicts, gold, own, pairing=Pairing("system"))
     expected = scipy.stats.pearsonr([2.5, 5, 0], [2.25, 2.3, 2.0]).statistic
     assert only(found, "dataset", "pearson").estimate.mean == pytest.approx(expected)
-    assert only(correlations(verdicts, gold, own)).pairs == 3  # by dialogue: s10, s20 and s31
+    assert only(rows_of(verdicts, gold, own)).pairs == 3  # by dialogue: s10, s20 and s31
 
 
 def test_unreadable_verdicts_are_left_out_and_counted() -> None:
-    found = correlations(judged(1, None, 3, 30, 20, None, condition={"failure": "no number"})[:6], GOLD, TALKS)
+    found = rows_of(judged(1, None, 3, 30, 20, None, condition={"failure": "no number"})[:6], GOLD, TALKS)
     each = only(found)
     assert (each.pairs, each.unread) == (4, 2)
     assert each.estimate.mean == pytest.approx(scipy.stats.spearmanr([1, 3, 30, 20], [1, 3, 3, 1]).statistic)
     assert "Verdicts without a score are left out: up to 2 for one row." in correlation_tables(found)[-1].notes
     with pytest.raises(UserError, match="none of its verdicts on en dialogues has a figure to use"):
-        correlations(judged(*[None] * 6), GOLD, TALKS)
+        rows_of(judged(*[None] * 6), GOLD, TALKS)
 
 
 def test_expected_scores() -> None:
     verdicts = [said(d.id, 2, expected=e) for d, e in zip(TALKS, [1.1, 1.2, 1.3, 1.9, 1.8, None], strict=True)]
-    assert only(correlations(verdicts, GOLD, TALKS)).estimate.mean is None  # every value is 2
-    each = only(correlations(verdicts, GOLD, TALKS, "expected"))
+    assert only(rows_of(verdicts, GOLD, TALKS)).estimate.mean is None  # every value is 2
+    each = only(rows_of(verdicts, GOLD, TALKS, "expected"))
     assert (each.pairs, each.unread) == (5, 1)
     assert each.estimate.mean == pytest.approx(scipy.stats.spearmanr([1.1, 1.2, 1.3, 1.9, 1.8], [1, 2, 3, 3, 1]).statistic)
 
@@ -297,14 +300,14 @@ def test_expected_scores() -> None:
 def test_every_dimension_with_every_other_and_their_averages() -> None:
     verdicts = judged(1, 2, 3, 30, 20, 10) + judged(5, 5, 5, 5, 5, 5, dimension="flat")[:5]
     gold = GOLD + [felt(d.id, v, "wise") for d, v in zip(TALKS, [4, 4, 1, 0, 2, 2], strict=True)]
-    found = correlations(verdicts, gold, TALKS)
+    found = rows_of(verdicts, gold, TALKS)
     assert len(found) == 2 * 3 * 3 * 3
     assert only(found, dimension="flat", gold_dimension="wise").estimate == Estimate(None, None, None, 5)
     both = only(found, dimension="average", gold_dimension="average")
     assert both.pairs == 5  # the sixth dialogue has one of the judge's two dimensions
     expected = scipy.stats.spearmanr([3, 3.5, 4, 17.5, 12.5], [2.5, 3, 2, 1.5, 1.5]).statistic
     assert both.estimate.mean == pytest.approx(expected)
-    own = [each for each in correlations(judged(1, 2, 3, 30, 20, 10), gold, TALKS) if each.dimension == "average"]
+    own = [each for each in rows_of(judged(1, 2, 3, 30, 20, 10), gold, TALKS) if each.dimension == "average"]
     assert not own  # a judge of one dimension has no average of its own
 
 
@@ -312,7 +315,7 @@ def test_equal_means_tie_however_they_were_summed() -> None:
     gold = [felt("c1-s1", v, annotator=str(i)) for i, v in enumerate((0.1, 0.2, 0.3))]
     gold += [felt("c1-s2", v, annotator=str(i)) for i, v in enumerate((0.3, 0.2, 0.1))]
     assert (0.1 + 0.2 + 0.3) / 3 != (0.3 + 0.2 + 0.1) / 3
-    assert only(correlations(judged(1, 2, 3, 4, 5, 6)[:2], gold, TALKS)).estimate.mean is None
+    assert only(rows_of(judged(1, 2, 3, 4, 5, 6)[:2], gold, TALKS)).estimate.mean is None
 
 
 def test_judges_languages_and_rubrics_stay_apart() -> None:
@@ -320,7 +323,7 @@ def test_judges_languages_and_rubrics_stay_apart() -> None:
     gold = GOLD + [felt(d.id, 1 + n % 4, rubric="h2", language="zh") for n, d in enumerate(chinese)]
     verdicts = judged(1, 2, 3, 30, 20, 10) + judged(3, 2, 1, 1, 2, 3, judge="k", condition={"mode": "paper"})
     verdicts += [said(d.id, n, language="zh") for n, d in enumerate(chinese)]
-    found = correlations(verdicts, gold, TALKS + chinese)
+    found = rows_of(verdicts, gold, TALKS + chinese)
     assert {(e.language, e.scorer.name, e.gold_rubric) for e in found} == {
         ("en", "j · given", "h"),
         ("en", "k · given · mode=paper", "h"),
@@ -332,21 +335,21 @@ def test_judges_languages_and_rubrics_stay_apart() -> None:
 
 def test_the_order_of_the_files_changes_nothing() -> None:
     verdicts = judged(1, 2, 3, 30, 20, 10)
-    assert correlations(verdicts, GOLD, TALKS) == correlations(verdicts[::-1], GOLD[::-1], TALKS[::-1])
+    assert rows_of(verdicts, GOLD, TALKS) == rows_of(verdicts[::-1], GOLD[::-1], TALKS[::-1])
 
 
 def test_scores_of_unknown_dialogues() -> None:
     with pytest.raises(UserError, match="judgement by j: dialogue_id: no dialogue 'c1-s1' among those given with --dialogues"):
-        correlations(judged(1, 2, 3, 30, 20, 10), GOLD, TALKS[1:])
+        rows_of(judged(1, 2, 3, 30, 20, 10), GOLD, TALKS[1:])
     with pytest.raises(UserError, match="score by a: dialogue_id: no dialogue 'gone'"):
-        correlations(judged(1, 2, 3, 30, 20, 10), [*GOLD, felt("gone", 1)], TALKS)
+        rows_of(judged(1, 2, 3, 30, 20, 10), [*GOLD, felt("gone", 1)], TALKS)
 
 
 # --- tables and the verb --------------------------------------------------------------------------------------------------
 
 
 def test_tables_are_times_a_hundred_with_a_dash_for_the_undefined() -> None:
-    found = correlations(judged(1, 2, 3, 30, 20, 10) + judged(*[5] * 6, judge="k", dimension="flat"), GOLD, TALKS)
+    found = rows_of(judged(1, 2, 3, 30, 20, 10) + judged(*[5] * 6, judge="k", dimension="flat"), GOLD, TALKS)
     tables = {table.key: table for table in correlation_tables(found)}
     table = tables["correlation_sample_spearman_en_h"]
     assert table.columns == ("judge", "dimension", "kind")
@@ -364,7 +367,7 @@ def test_tables_are_times_a_hundred_with_a_dash_for_the_undefined() -> None:
 
 def test_nothing_at_sample_level_is_a_note_and_not_three_empty_tables() -> None:
     own = [talk(str(number)) for number in range(4)]
-    found = correlations([said(d.id, n) for n, d in enumerate(own)], [felt(d.id, n % 3) for n, d in enumerate(own)], own)
+    found = rows_of([said(d.id, n) for n, d in enumerate(own)], [felt(d.id, n % 3) for n, d in enumerate(own)], own)
     (table,) = correlation_tables(found)
     assert table.key == "correlation_dataset_en_h" and any("Sample level: undefined" in note for note in table.notes)
     assert len(correlation_tables([each for each in found if each.level == "sample"])) == 3  # asked for: shown
@@ -438,7 +441,7 @@ def test_what_only_dialogues_can_tell_is_asked_for(option: str, files: Path) -> 
         assert result.exception is not None
         raise result.exception
     with pytest.raises(UserError, match="condition.supporter: .*give --dialogues"):
-        correlations(judged(1, 2, 3, 30, 20, 10, condition={"supporter": "s1"}), GOLD, None)
+        rows_of(judged(1, 2, 3, 30, 20, 10, condition={"supporter": "s1"}), GOLD, None)
 
 
 def test_only_some_annotators(files: Path) -> None:

@@ -24,11 +24,13 @@ from core.specs import load_spec
 from evalsuite.checks.health import (
     asking_shifts,
     asking_table,
+    injection_effects,
+    injection_kinds,
+    injection_tables,
     length_effects,
     length_table,
     mean_reply_length,
 )
-from evalsuite.checks.injections import injection_effects, injection_kinds, injection_tables
 from evalsuite.checks.probe import Injection, append, load_injections, probes
 from evalsuite.checks.shared_bases import Base, base_of, bases, likeness, sharing_table, sharings
 from evalsuite.commands.health import app

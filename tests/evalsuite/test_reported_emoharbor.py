@@ -85,7 +85,7 @@ def test_judges_and_strategies_as_in_table_1() -> None:
         for row, name in enumerate(("empathetic", "safety"))
         for n in range(12)
     ]
-    (table,) = alignment_tables(correlations(judgements, gold, dialogues))
+    (table,) = alignment_tables(correlations(judgements, gold, dialogues)[0])
     assert table.columns[:4] == ("judge", "strategy", "empathetic", "safety")
     assert [row[:2] for row in table.rows] == [("gpt-4 · joint · mode=paper", name) for name in ("dialogue", "states")]
     blind, seeing = ([cell for cell in row[2:4] if isinstance(cell, Estimate)] for row in table.rows)

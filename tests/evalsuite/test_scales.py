@@ -171,12 +171,12 @@ def test_the_correlated_average_is_over_0_to_100_where_scales_differ() -> None:
     gold = [human("overall", value, d) for d, value in {"d0": 1, "d1": 2, "d2": 0}.items()]
     found = {}
     for name, rubrics in (("raw", {}), ("scaled", {"fed_like": FED})):
-        rows = correlations(verdicts, gold, None, levels=("dataset",), rubrics=rubrics)
+        rows, _ = correlations(verdicts, gold, None, levels=("dataset",), rubrics=rubrics)
         found[name] = {r.coefficient: r.estimate.mean for r in rows if r.dimension == "average"}
     assert found["scaled"]["spearman"] == pytest.approx(1) and found["raw"]["spearman"] == pytest.approx(0.866, abs=1e-3)
     assert found["scaled"]["pearson"] == pytest.approx(float(np.corrcoef([25, 62.5, 0], [1, 2, 0])[0, 1]))
     other = [j.model_copy(update={"dimension": "unheard_of"}) if j.dimension == "consistent" else j for j in verdicts]
-    rows = correlations(other, gold, None, levels=("dataset",), rubrics={"fed_like": FED})
+    rows, _ = correlations(other, gold, None, levels=("dataset",), rubrics={"fed_like": FED})
     assert {r.dimension for r in rows} == {"overall", "unheard_of"}, "no average without the scale of one part"
 
 
