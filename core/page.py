@@ -44,13 +44,13 @@ class Scripts(NamedTuple):
     hashes: list[str]
 
 
-def scripts(*own: Path) -> Scripts:
+def scripts(*files: Path) -> Scripts:
     """A page's own scripts after `page.js`, which unpacks plotly.
 
     The package on PyPI holds plotly's whole bundle only, and no partial bundle has all that the pages draw (boxes, heat maps, a
     sunburst). As gzip in base64 it takes 2.0 MB of a page instead of 4.8 MB.
     """
-    texts = [path.read_text(encoding="utf-8") for path in (Path(__file__).parent / "page.js", *own)]
+    texts = [path.read_text(encoding="utf-8") for path in (Path(__file__).parent / "page.js", *files)]
     plotly = str(get_plotlyjs())
     packed = base64.b64encode(gzip.compress(plotly.encode(), mtime=0)).decode()
     return Scripts([Markup(text) for text in texts], Markup(packed), [_hash(text) for text in (*texts, plotly)])

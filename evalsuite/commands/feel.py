@@ -86,16 +86,16 @@ def score(
     loaded = load_feel_config(config, overrides)
     loaded.endpoints.update(endpoints_of(endpoint))
     panel = Feel(loaded)
-    given = [each for each in read_dialogues(dialogues) if each.language in loaded.languages][:limit]
-    if not given:
+    scored_dialogues = [dialogue for dialogue in read_dialogues(dialogues) if dialogue.language in loaded.languages][:limit]
+    if not scored_dialogues:
         raise UserError(f"{', '.join(map(str, dialogues))}: no dialogue in {', '.join(loaded.languages)}")
     with open_run(Path(loaded.out)) as run:
         talk = Console(stderr=True) if as_json else console
-        judgements = score_all(run, panel, given, lambda resolved: Runner(run, resolved, talk))
-        scored = ScoredRun(run.folder, run.config(), Tally(given, judgements, panel.members[0].rubric))
+        judgements = score_all(run, panel, scored_dialogues, lambda resolved: Runner(run, resolved, talk))
+        scored = ScoredRun(run.folder, run.config(), Tally(scored_dialogues, judgements, panel.members[0].rubric))
         tables = list(Feel.tables(scored))
         deliver("feel_score", plain(tables), tables, run.folder, as_json)
-    exit_if_lost(sum(each.lost for each in judgements), len(judgements), "verdicts", run.failures())
+    exit_if_lost(sum(verdict.lost for verdict in judgements), len(judgements), "verdicts", run.failures())
 
 
 @app.command("fit")
@@ -142,10 +142,12 @@ def fit(
     fitted, rows, left_out = fit_modes(panel, people, name, known, share, seed, chosen)
     if left_out:
         print(f"native mode is left out: {left_out}", file=sys.stderr)
-    saved = next(own for own in fitted if own.mode == chosen)
+    saved = next(fitted_weights for fitted_weights in fitted if fitted_weights.mode == chosen)
     write_json(weights, saved.model_dump(mode="json"))
     figures = {
-        "weights": {own.mode: [w.model_dump(mode="json") for w in own.weights] for own in fitted},
+        "weights": {
+            fitted_weights.mode: [w.model_dump(mode="json") for w in fitted_weights.weights] for fitted_weights in fitted
+        },
         "correlation": [row.record() for row in rows],
         "data": saved.data,
         "saved": saved.mode,
@@ -171,14 +173,14 @@ def apply(
     """
     saved = read_weights(weights)
     verdicts = on_rubric(judgements_of(judgements), rubric or saved.rubric)
-    found = ensemble.apply(saved, verdicts, ablation)
-    write_jsonl(to, found)
-    own = [each for each in found if each.judge == ensemble.ENSEMBLE]
-    seen = set(saved.fitted_on) & {each.dialogue_id for each in own}
+    ensemble_verdicts = ensemble.apply(saved, verdicts, ablation)
+    write_jsonl(to, ensemble_verdicts)
+    whole = [verdict for verdict in ensemble_verdicts if verdict.judge == ensemble.ENSEMBLE]
+    seen = set(saved.fitted_on) & {verdict.dialogue_id for verdict in whole}
     counts: dict[str, Any] = {
-        "dialogues": len({each.dialogue_id for each in own}),
-        "scores": len(own),
-        "null": sum(each.value is None for each in own),
+        "dialogues": len({verdict.dialogue_id for verdict in whole}),
+        "scores": len(whole),
+        "null": sum(verdict.value is None for verdict in whole),
         "without_weights": ensemble.unweighted(saved, verdicts),
         "fitted_on": len(seen),
         "weights": saved.id,
@@ -242,17 +244,17 @@ def rank(
     rule: Combine = choice("--combine", combine, get_args(Combine))
     kind: SampleBy = choice("--sample", sample, get_args(SampleBy))
     spoken, pairing = read_dialogues(dialogues), Pairing("system", kind)
-    given = read_preferences(preferences)
+    choices = read_preferences(preferences)
     verdicts = judgements_of(judgements)
     if rubric is not None:
         asked = known_rubric(rubric)
         verdicts = on_rubric(verdicts, asked.name if asked else rubric)
         if asked and rule == "mean":
             asked.one_scale("--combine mean (unlike --combine ranks)")
-    found = compare_ranks(human_ranks(given, spoken, pairing), metric_ranks(verdicts, spoken, pairing, rule))
-    table = ranking_table(found, rule)
+    rankings = compare_ranks(human_ranks(choices, spoken, pairing), metric_ranks(verdicts, spoken, pairing, rule))
+    table = ranking_table(rankings, rule)
     table = against([table], versus)[0]
-    deliver("feel_rank", {"combine": rule, "ranking": [each.record() for each in found]}, [table], out, as_json)
+    deliver("feel_rank", {"combine": rule, "ranking": [ranking.record() for ranking in rankings]}, [table], out, as_json)
 
 
 @app.command("compare-methods")

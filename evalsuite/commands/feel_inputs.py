@@ -79,24 +79,26 @@ def both_sides(
         verdicts = on_rubric(verdicts, rubric)
     verdicts = by_methods(verdicts, methods or [])
     scores = of_annotators(gold_scores_of(human), annotators or [])
-    people = people_on(scores, human_rubric, maps, (each.dimension for each in verdicts))
+    people = people_on(scores, human_rubric, maps, (verdict.dimension for verdict in verdicts))
     return ensemble.panel_of(verdicts), people, verdicts[0].rubric
 
 
 def by_methods(judgements: Sequence[Judgement], methods: Sequence[str]) -> list[Judgement]:
     """The verdicts by these methods; without any, all, and a `UserError` where some judge has verdicts by several."""
     asked: dict[tuple[str, object], set[str]] = defaultdict(set)
-    for each in judgements:
-        scorer = scorer_of(each)
+    for judgement in judgements:
+        scorer = scorer_of(judgement)
         asked[scorer.judge, scorer.condition].add(scorer.method)
-    known = {method for own in asked.values() for method in own}
+    known = {method for methods_used in asked.values() for method in methods_used}
     for method in methods:
         if method not in known:
             raise UserError(f"--method: no judgement by method {method!r}: {near(method, known)}")
-    for (judge, _), own in asked.items():
-        if not methods and len(own) > 1:
-            raise UserError(f"judge {judge} has verdicts by methods {' and '.join(sorted(own))}: choose one with --method")
-    return [each for each in judgements if not methods or each.method in methods]
+    for (judge, _), methods_used in asked.items():
+        if not methods and len(methods_used) > 1:
+            raise UserError(
+                f"judge {judge} has verdicts by methods {' and '.join(sorted(methods_used))}: choose one with --method"
+            )
+    return [judgement for judgement in judgements if not methods or judgement.method in methods]
 
 
 def people_on(
@@ -121,7 +123,7 @@ def people_on(
 
 
 def on_rubric(judgements: Sequence[Judgement], rubric: str) -> list[Judgement]:
-    own = [each for each in judgements if each.rubric == rubric]
-    if not own:
-        raise UserError(f"--rubric: no judgement on {rubric!r}: {near(rubric, {each.rubric for each in judgements})}")
-    return own
+    on_it = [judgement for judgement in judgements if judgement.rubric == rubric]
+    if not on_it:
+        raise UserError(f"--rubric: no judgement on {rubric!r}: {near(rubric, {judgement.rubric for judgement in judgements})}")
+    return on_it

@@ -83,15 +83,15 @@ def respond(
     for name in (pair.partition("=")[0] for pair in endpoint or []):
         if name not in names:
             raise UserError(f"endpoint for {name!r}: no such supporter in this run: {near(name, names)}")
-    given = _wanted(resolved, dialogues)
+    wanted = _wanted(resolved, dialogues)
     if metrics:
-        need_metrics({dialogue.language for dialogue in given})  # before anything is asked
+        need_metrics({dialogue.language for dialogue in wanted})  # before anything is asked
     with open_run(Path(resolved.config.out)) as run:
-        responses = _ask_all(run, resolved, urls, given)
+        responses = _ask_all(run, resolved, urls, wanted)
         if metrics and not all(response.lost for response in responses):
-            found = figures(measure(responses))
-            tables = metric_tables(found, responses)
-            deliver("metrics", figures_json(found), tables, run.folder, as_json=False)
+            text_figures = figures(measure(responses))
+            tables = metric_tables(text_figures, responses)
+            deliver("metrics", figures_json(text_figures), tables, run.folder, as_json=False)
     exit_if_lost(sum(response.lost for response in responses), len(responses), "replies")
 
 

@@ -171,11 +171,11 @@ def pairwise(
     if preferences is not None:
         if seeker or config or judge:
             raise UserError("--preferences: people's choices are read, nothing is asked: leave out --seeker, --config, --judge")
-        given = read_dialogues([dialogues or Path(out) / "pairwise_dialogues.jsonl"])
+        compared = read_dialogues([dialogues or Path(out) / "pairwise_dialogues.jsonl"])
         answers = given_answers(read_preferences([preferences]))
         _show(
             "pairwise",
-            pairwise_tables(answers, given, choice("--mode", mode or "native", get_args(Mode))),
+            pairwise_tables(answers, compared, choice("--mode", mode or "native", get_args(Mode))),
             Path(out) / "tables",
             as_json,
         )
@@ -219,17 +219,17 @@ def audit_simulator(
     repeats itself, plays the supporter. Rates per seeker and supporter, with examples."""
     if judge and out is None:
         raise UserError("--judge needs --out: its answers are kept there, so that nothing is asked twice")
-    given, held = _audit_input(run or [], dialogues or [], cards or [])
+    audited_dialogues, cards_held = _audit_input(run or [], dialogues or [], cards or [])
     judged = None
     if judge and out is not None:
         out.mkdir(parents=True, exist_ok=True)
         with Batch(load_spec(judge), out / "calls.sqlite", _talk(as_json), base_url) as batch:
-            judged = judge_cards(batch, load_pack(PACK), given, held)
-    audited = audit(given, held, judged)
+            judged = judge_cards(batch, load_pack(PACK), audited_dialogues, cards_held)
+    audited = audit(audited_dialogues, cards_held, judged)
     if not audited:
         raise UserError("no dialogue has a seeker line: nothing to audit")
     if out is not None:
-        findings = [finding for one in audited for found in one.findings.values() for finding in found or []]
+        findings = [finding for one in audited for of_check in one.findings.values() for finding in of_check or []]
         write_jsonl(out / "findings.jsonl", findings)
     _show("simulator_audit", audit_tables(audited, examples), out, as_json)
 
@@ -245,23 +245,23 @@ def _audit_input(
     cards = Cards()
     for path in (*(run / "cards.jsonl" for run in runs if (run / "cards.jsonl").exists()), *card_files):
         cards.add(load_cards(path))
-    given: list[Dialogue] = []
+    dialogues: list[Dialogue] = []
     held: dict[str, RoleCard] = {}
     for path in (*(run / "dialogues.jsonl" for run in runs), *files):
         for dialogue in given_dialogues(path):
-            given.append(dialogue)
+            dialogues.append(dialogue)
             if dialogue.card_id is None or dialogue.card_id in cards.by_id:  # without its card, some checks do not apply
                 card = cards.of(dialogue, str(path))
                 held |= {dialogue.id: card} if card else {}
-    check_unique(", ".join(map(str, (*runs, *files))), (dialogue.id for dialogue in given), "dialogue ids")
-    return given, held
+    check_unique(", ".join(map(str, (*runs, *files))), (dialogue.id for dialogue in dialogues), "dialogue ids")
+    return dialogues, held
 
 
 def _field(seekers: list[str], cards: list[Path] | None, resolved: Resolved, limit: int | None, talk: Console) -> Field:
-    found = read_field(seekers, cards or [], resolved.config.languages, limit or resolved.config.limit)
-    for name, count in sorted(found.unplaced.items()):
+    field = read_field(seekers, cards or [], resolved.config.languages, limit or resolved.config.limit)
+    for name, count in sorted(field.unplaced.items()):
         talk.print(f"{name}: {count} dialogues belong to none of the cards given and are left out", **_PLAIN)
-    return found
+    return field
 
 
 def _write_field(folder: Path, stage: str, seekers: Field) -> None:

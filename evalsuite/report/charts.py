@@ -157,7 +157,7 @@ def confusion_charts(matrices: Mapping[str, Mapping[str, Confusion]], rubric: Ru
 def calibration_charts(bins: Sequence[Bin], synthetic: bool) -> Iterator[Chart]:
     """Whether one judge's probabilities can be believed."""
     titles, traces = [], []
-    for language, group in groupby((each for each in bins if each.dimension == POOLED), key=lambda each: each.language):
+    for language, group in groupby((bin_ for bin_ in bins if bin_.dimension == POOLED), key=lambda bin_: bin_.language):
         pooled = list(group)
         rates = [Estimate(100 * b.hit_rate, 100 * b.hit_low, 100 * b.hit_high, b.n) for b in pooled]
         x, y = [100 * b.confidence for b in pooled], [rate.mean for rate in rates]

@@ -187,8 +187,8 @@ def _as_card(profile: Profile) -> RoleCard:
 def _asked_again(run: Run) -> Iterator[tuple[str, str]]:
     """How many answers were drawn again by name, and why."""
     if again := run.store.asked_again():
-        told = ", ".join(f"{count:,} {reason} of the {role} {spec}" for role, spec, reason, count in again)
-        yield "Asked again", f"{sum(count for *_, count in again):,} answers by name (--retry): {told}"
+        kinds = ", ".join(f"{count:,} {reason} of the {role} {spec}" for role, spec, reason, count in again)
+        yield "Asked again", f"{sum(count for *_, count in again):,} answers by name (--retry): {kinds}"
 
 
 def _risks(dialogues: Sequence[Dialogue], risks: Sequence[risk.RiskTurn]) -> dict[str, dict[int, list[str]]]:

@@ -24,12 +24,12 @@ def survival_charts(curves: Sequence[Curve]) -> Iterator[Chart]:
     """One panel a language: the share of dialogues that go on after each round, a step line a supporter."""
     for language, of_language in group_by(curves, lambda curve: curve.language).items():
         bands, traces = len(of_language) <= _BANDS, []
-        for place, each in enumerate(of_language):
-            points = [(0, Estimate(100.0, None, None, each.dialogues), f"{each.dialogues} dialogues")]
-            for step in each.steps:
+        for place, line in enumerate(of_language):
+            points = [(0, Estimate(100.0, None, None, line.dialogues), f"{line.dialogues} dialogues")]
+            for step in line.steps:
                 text = f"{fmt(100 * step.survival)} % go on; {step.left} of {step.at_risk} left in it"
                 points.append((step.round, estimate_of(step), text))
-            traces += curve(clean(f"{each.supporter}, n = {each.dialogues}"), place, points, step=True, band=bands)
+            traces += curve(clean(f"{line.supporter}, n = {line.dialogues}"), place, points, step=True, band=bands)
         yield Chart(
             f"survival-{language}",
             f"Dialogues that go on, {LANGUAGES[language]}",
@@ -45,20 +45,20 @@ def trend_charts(trends: Sequence[Trend], rubric: Rubric) -> Iterator[Chart]:
     far."""
     numbers = Counter[str]()
     for (language, scorer), rivals in group_by(trends, lambda trend: (trend.language, trend.scorer)).items():
-        several = len({each.scorer for each in trends if each.language == language}) > 1
+        several = len({trend.scorer for trend in trends if trend.language == language}) > 1
         reached = Counter[int]()
-        for each in rivals:
-            reached.update({point.round: point.reached for point in each.points})
+        for trend in rivals:
+            reached.update({point.round: point.reached for point in trend.points})
         rounds, most = sorted(reached), max(reached.values())
         texts = [f"{reached[at]} dialogues" for at in rounds]
         bars = trace("count", x=rounds, y=[100 * reached[at] / most for at in rounds], text=texts)
         names, traces = [*rubric.dimensions, AVERAGE], []
         for name in names:
             lines = [bars]
-            for place, each in enumerate(rivals):
-                estimates = [(p.round, p.estimate) for p in each.points if p.dimension == name and p.estimate.mean is not None]
+            for place, trend in enumerate(rivals):
+                estimates = [(p.round, p.estimate) for p in trend.points if p.dimension == name and p.estimate.mean is not None]
                 points = [(at, estimate, fmt(estimate)) for at, estimate in estimates]
-                lines += curve(clean(each.supporter), place, points, step=False, band=len(rivals) <= _BANDS)
+                lines += curve(clean(trend.supporter), place, points, step=False, band=len(rivals) <= _BANDS)
             traces.append(lines)
         titles = [AVERAGE.capitalize() if name == AVERAGE else dimension_label(rubric, name) for name in names]
         yield Chart(

@@ -180,8 +180,8 @@ def age_range(text: str) -> tuple[int, int] | None:
 
 
 def _gender(text: str) -> str | None:
-    found = {name for name, pattern in _GENDERS.items() if re.search(pattern, text, re.I)}
-    return found.pop() if len(found) == 1 else None
+    genders = {name for name, pattern in _GENDERS.items() if re.search(pattern, text, re.I)}
+    return genders.pop() if len(genders) == 1 else None
 
 
 def reveals_model(dialogue: Dialogue, card: RoleCard | None) -> list[Finding]:
@@ -213,11 +213,13 @@ def told_at_once(dialogue: Dialogue, card: RoleCard | None) -> float | None:
 
 def says_everything(dialogue: Dialogue, card: RoleCard | None) -> list[Finding] | None:
     """A first line with `EVERYTHING` or more of the card's words. None without a card."""
-    told = told_at_once(dialogue, card)
-    if told is None:
+    share = told_at_once(dialogue, card)
+    if share is None:
         return None
     place = lines_of(dialogue)[0][0]
-    return [_found("says_everything", dialogue, place, f"{100 * told:.0f} % of the card's words")] if told >= EVERYTHING else []
+    return (
+        [_found("says_everything", dialogue, place, f"{100 * share:.0f} % of the card's words")] if share >= EVERYTHING else []
+    )
 
 
 def repeats_itself(dialogue: Dialogue, card: RoleCard | None) -> list[Finding]:

@@ -128,10 +128,12 @@ def agreement_table(judgements: Sequence[Judgement]) -> Table:
         if {"bands", "tokens"} <= set(methods):
             bands, tokens = panel[methods["bands"]], panel[methods["tokens"]]
             who = " · ".join([judge, *(f"{key}={value}" for key, value in condition)])
-            for aspect in (each for each in bands if each in tokens):
+            for aspect in (aspect for aspect in bands if aspect in tokens):
                 ids = sorted(set(bands[aspect]) & set(tokens[aspect]))
                 gaps = {i: bands[aspect][i] - tokens[aspect][i] for i in ids}
-                both = [_mean({i: [gap] for i, gap in given.items()}) for given in (gaps, {i: abs(g) for i, g in gaps.items()})]
+                both = [
+                    _mean({i: [gap] for i, gap in signed.items()}) for signed in (gaps, {i: abs(g) for i, g in gaps.items()})
+                ]
                 rows.append((who, *aspect, correlated(bands[aspect], tokens[aspect], ids)["spearman"], *both))
     return Table(
         key="feel_method_agreement",

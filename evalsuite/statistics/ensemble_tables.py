@@ -70,7 +70,12 @@ def fit_modes(
     `known` maps dialogue → its group, which stays in one part; without it, each is on its own. Raises `UserError` for a
     dialogue that it lacks.
     """
-    shared = {i for own in panel.values() for aspect, scores in own.items() for i in set(scores) & set(people.get(aspect, {}))}
+    shared = {
+        i
+        for by_aspect in panel.values()
+        for aspect, scores in by_aspect.items()
+        for i in set(scores) & set(people.get(aspect, {}))
+    }
     groups = {i: f"dialogue {i}" for i in shared} if known is None else known
     if lost := sorted(shared - set(groups)):
         raise UserError(f"--dialogues: no dialogue {lost[0]!r}, which judges and people scored ({len(lost)} are not there)")

@@ -85,8 +85,8 @@ def supporter_of(dialogue: Dialogue) -> str:
 
 def languages_of(records: Iterable[Dialogue | Judgement]) -> list[Language]:
     """The languages that occur, English first."""
-    found = {record.language for record in records}
-    return [language for language in get_args(Language) if language in found]
+    present = {record.language for record in records}
+    return [language for language in get_args(Language) if language in present]
 
 
 def checked(judgements: Sequence[Judgement], rubric: Rubric) -> Iterator[Judgement]:
@@ -206,12 +206,12 @@ def costs(dialogues: Sequence[Dialogue], judgement_usage: Mapping[str, Usage], t
         usages[f"dialogues with {supporter_of(dialogue)}"] += [dialogue.usage] if dialogue.usage else []
     parts = {name: usages[name] for name in sorted(usages)}
     parts |= {f"judge {name}": [usage] for name, usage in sorted(judgement_usage.items())}
-    parts["total"] = [usage for own in parts.values() for usage in own]
+    parts["total"] = [usage for uses in parts.values() for usage in uses]
     fields = ("calls", "prompt_tokens", "completion_tokens", "reasoning_tokens")
     rows: list[tuple[Cell, ...]] = []
-    for name, own in parts.items():
-        sums = [sum(getattr(usage, field) for usage in own) if own else None for field in fields]
-        cut = sum(sum(usage.cut_off.values()) for usage in own) if own else None
+    for name, uses in parts.items():
+        sums = [sum(getattr(usage, field) for usage in uses) if uses else None for field in fields]
+        cut = sum(sum(usage.cut_off.values()) for usage in uses) if uses else None
         rows.append((name, *sums, cut, timing.get("total") if name == "total" else None))
     rows += [(f"stage: {name}", None, None, None, None, None, seconds) for name, seconds in timing.items() if name != "total"]
     return Table(
@@ -238,21 +238,29 @@ def distributions(judgements: Sequence[Judgement], rubric: Rubric) -> Table:
     for judgement in checked(judgements, rubric):
         group = groups.setdefault((judgement.language, scorer_of(judgement)), {name: [] for name in rubric.dimensions})
         group[judgement.dimension].append(judgement)
-    given = [judgement for group in groups.values() for own in group.values() for judgement in own]
-    reasons = list(dict.fromkeys([UNREADABLE, *missing(given)]))
-    unsound = [BROKEN] if broken(given) else []
+    verdicts = [judgement for group in groups.values() for of_dimension in group.values() for judgement in of_dimension]
+    reasons = list(dict.fromkeys([UNREADABLE, *missing(verdicts)]))
+    unsound = [BROKEN] if broken(verdicts) else []
     several = len({scorer for _, scorer in groups}) > 1
     rows: list[tuple[Cell, ...]] = []
     for language, scorer in sorted(groups):
-        for dimension, own in groups[language, scorer].items():
+        for dimension, of_dimension in groups[language, scorer].items():
             names = (language, scorer.name) if several else (language,)
-            scores = Counter(int(np.floor(judgement.value + 0.5)) for judgement in own if judgement.value is not None)
-            scale, without = rubric.scale_of(dimension).scores, missing(own)
+            scores = Counter(int(np.floor(judgement.value + 0.5)) for judgement in of_dimension if judgement.value is not None)
+            scale, without = rubric.scale_of(dimension).scores, missing(of_dimension)
             figures = (
                 *(scores[score] if score in scale else None for score in rubric.scores),
                 *(without.get(reason, 0) for reason in reasons),
             )
-            rows.append((*names, dimension_label(rubric, dimension), *figures, len(own), *[broken(own)] * len(unsound)))
+            rows.append(
+                (
+                    *names,
+                    dimension_label(rubric, dimension),
+                    *figures,
+                    len(of_dimension),
+                    *[broken(of_dimension)] * len(unsound),
+                )
+            )
     return Table(
         key="distributions",
         title="Scores given",
