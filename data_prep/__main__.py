@@ -16,7 +16,6 @@ from data_prep.commands import (
     rank_sft,
     rescore,
     role_sft,
-    score_set,
     scores,
 )
 
@@ -33,7 +32,7 @@ app.command("import-scores")(scores.import_scores)
 app.add_typer(annotate_dialogues.app, name="annotate-dialogues")
 app.add_typer(rescore.app, name="rescore")
 app.command("import-held")(import_held.import_held)
-app.command("score-set")(score_set.score_set)
+app.command("score-set")(scores.score_set)
 app.command("rank-sft")(rank_sft.rank_sft)
 
 if __name__ == "__main__":

@@ -9,14 +9,12 @@ from evalsuite.commands.agree import agree
 from evalsuite.commands.compare import compare
 from evalsuite.commands.correlate import correlate
 from evalsuite.commands.discriminate import discriminate
-from evalsuite.commands.merge import merge
 from evalsuite.commands.metrics import metrics
 from evalsuite.commands.pairwise import pairwise
 from evalsuite.commands.reported import reported
 from evalsuite.commands.respond import respond
 from evalsuite.commands.risk import risk
-from evalsuite.commands.run import report, run, score, simulate
-from evalsuite.commands.status import status
+from evalsuite.commands.run import merge, report, run, score, simulate, status
 from evalsuite.commands.trajectories import trajectories
 
 app = Verbs(

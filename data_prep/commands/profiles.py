@@ -24,7 +24,6 @@ from data_prep.profiles import Profile, inspection, load_profiles, sage
 from data_prep.profiles import build as profile_build
 from data_prep.profiles import stats as profile_stats
 from data_prep.profiles.check import check_profiles, table
-from data_prep.profiles.page import write_page
 from data_prep.profiles.seeds import Seed, load_seeds, seed_of_card
 from data_prep.profiles.vocabulary import load_vocabulary
 from serve.batch import Batch
@@ -199,7 +198,7 @@ def stats(
     loaded, vocabulary = _load(profiles), load_vocabulary()
     tables, gaps = profile_stats.tables(loaded, vocabulary), profile_stats.gaps(loaded, vocabulary)
     if html:
-        write_page(html, tables, gaps, [path.name for path in profiles], len(loaded))
+        profile_stats.write_page(html, tables, gaps, [path.name for path in profiles], len(loaded))
         console.print(f"written: {html}")
     for one in tables:
         to_console(one, console)

@@ -1,7 +1,8 @@
-"""`import-scores` turns human scores, of corpora or of one's own files, into a score set."""
+"""Score sets: `import-scores` makes one of human scores, a corpus's or one's own; `score-set` writes the synthetic one."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 from typing import Annotated
 
@@ -9,8 +10,10 @@ import typer
 
 from core.errors import UserError
 from core.ledger import Build
-from core.options import OutOption, StrictOption, console, name_and_value, writes
+from core.options import OutOption, SeedOption, StrictOption, console, name_and_value, writes
 from core.paths import IN_FILE, IN_PLACES
+from core.statistics.accuracy import majority
+from data_prep.scores import synthetic
 from data_prep.scores.corpora import import_corpus
 from data_prep.scores.human import Check, Imported, read_dialogues, read_scores
 
@@ -75,4 +78,24 @@ def import_scores(
         step.taken = step.kept = len(read)
         imported.add(Imported(scores=[s for s in read if s.turn is None], turn_scores=[s for s in read if s.turn is not None]))
     imported.write(build)
+    build.finish(console)
+
+
+def score_set(out: Annotated[OutOption, writes("dialogues.jsonl", "scores.jsonl")], seed: SeedOption = 0) -> None:
+    """Write the synthetic score set: dialogues whose seven scores hold by construction, en and zh.
+
+    Good hand-written dialogues and their controlled degradations; the rules are in data_prep/scores/synthetic_rules.py.
+    """
+    dialogues, scores = synthetic.build(seed)
+    build = Build(out, "score-set", seed, {"synthetic": True})
+    build.write("dialogues.jsonl", dialogues)
+    build.write("scores.jsonl", scores)
+    console.print(f"{len(dialogues)} dialogues, {len(scores)} scores (synthetic: scores hold by construction)")
+    values: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for score in scores:
+        values[score.language, score.dimension].append(score.value)
+    for (language, dimension), numbers in values.items():
+        labels = majority(numbers)
+        counts = "  ".join(f"{label}: {count}" for label, count in labels["counts"].items())
+        console.print(f"{language} {dimension:<12} {counts}  majority {100 * labels['majority_acc']:.1f} %")
     build.finish(console)

@@ -1,18 +1,29 @@
-"""Profiles: who the seeker is in EmoHarbor (section 2.1), read from JSONL and told to models as text."""
+"""Profiles: who the seeker is in EmoHarbor (section 2.1), read from our JSONL or SAGE's file and told to models as text."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from core.files import check_unique, read_jsonl
+from core.records import Language
+from data_prep.bundled import BUNDLED
+from data_prep.profiles import sage
 from data_prep.profiles.record import BigFive, Counselling, Demographics, Preferences, Profile
-from data_prep.profiles.store import bundled_profiles, load_profiles
 from data_prep.profiles.text import profile_text
 
-__all__ = [
-    "BigFive",
-    "Counselling",
-    "Demographics",
-    "Preferences",
-    "Profile",
-    "bundled_profiles",
-    "load_profiles",
-    "profile_text",
-]
+__all__ = ["BigFive", "Counselling", "Demographics", "Preferences", "Profile", "profile_text"]
+
+
+def load_profiles(path: Path) -> list[Profile]:
+    """Profiles from a JSONL file of `Profile`s, or of SAGE's rows (told apart by their first line; see `profiles.sage`).
+
+    Raises `UserError` with file, line and field; for an empty file; and for doubled ids.
+    """
+    profiles = sage.load_profiles(path) if sage.is_sage(path) else read_jsonl(path, Profile, "profile file")
+    check_unique(path, (profile.id for profile in profiles), "profile ids")
+    return profiles
+
+
+def bundled_profiles(language: Language) -> Path:
+    """The file of profiles written for this project, as `load_profiles` reads it."""
+    return BUNDLED / f"profiles_{language}.jsonl"

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import get_args
 
+from core import page
+from core.files import write_text
 from core.records import Language
 from core.tables import Cell, Table
 from data_prep.profiles.record import BigFive, Mbti, Profile
@@ -133,3 +136,9 @@ def _summary(profiles: Sequence[Profile], vocabulary: Vocabulary) -> Table:
         "Figure 8 also counts emotional states; here they are free text, which is not counted.",
     )
     return Table("profile-summary", "Profiles", ("", *_COLUMNS, "Paper"), tuple(rows), notes)
+
+
+def write_page(path: Path, tables: Sequence[Table], gaps: Sequence[str], files: Sequence[str], total: int) -> None:
+    """The tables as one HTML file that needs no network and runs no script. All text in it is escaped."""
+    template = page.environment(Path(__file__).parent).get_template("profile_stats.html.j2")
+    write_text(path, template.render(tables=tables, gaps=gaps, files=files, total=total))

@@ -1,4 +1,4 @@
-"""The main job: run | simulate | score | report."""
+"""The main job: run | simulate | score | status | merge | report."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rich.console import Console
 
 from core.errors import UserError
 from core.paths import Reads
+from core.tables import to_console
 from core.wandb_offline import need_wandb
 from data_prep.scores.human import read_dialogues
 from evalsuite.commands.options import (
@@ -30,7 +31,8 @@ from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Runner
 from evalsuite.runner.pipeline import Outcome
 from evalsuite.runs import shards
-from evalsuite.runs.folder import open_run
+from evalsuite.runs.folder import Run, open_run
+from evalsuite.runs.status import status as tables_of_status
 from evalsuite.statistics.summary import cut_off
 from serve.answers import Retry
 from serve.limits import Budget
@@ -60,6 +62,46 @@ def score(
 ) -> None:
     """Only score dialogues: writes OUT/judgements.jsonl, and the gold set's agreement if the config has one."""
     _work(options, score=True, report=wandb, wandb=wandb, dialogues=dialogues)
+
+
+def status(
+    folder: Annotated[Path, typer.Option("--run", help="A run folder; a run may be at work in it."), IN_RUN],
+) -> None:
+    """How far a run is: calls answered and failed by role and model, how many answers are empty, refused, cut off or
+    unreadable (what --retry of run, simulate and score asks again), and what is missing."""
+    if not (folder / "calls.sqlite").exists():
+        raise UserError(f"not a run folder (no calls.sqlite): {folder}")
+    run = Run(folder)
+    try:
+        for table in tables_of_status(run):
+            to_console(table, console)
+    finally:
+        run.store.close()
+
+
+def merge(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN…", help="The run folders of all shards, in any order."), IN_RUN],
+    out: Annotated[Path, typer.Option("--out", help="Run folder to make: what one unsharded run would have left."), OUT_RUN],
+) -> None:
+    """Put the shards of one run (run, simulate or score with --shard I/N) together, and write its report.
+
+    Records, config, usage and finished calls are those of one run, byte for byte; seconds are added up. A shard that is
+    missing, doubled, unfinished or of another config is refused, before anything is written. Example:
+
+    esc-eval merge runs/full-1 runs/full-2 runs/full-3 runs/full-4 --out runs/full
+    """
+    dialogues = shards.merge(folders, out)
+    console.print(f"{out}: {len(dialogues)} dialogues of {len(folders)} shards", highlight=False, markup=False, soft_wrap=True)
+    with open_run(out) as run:
+        if "score" in run.config():
+            report_run(run, console)
+    if lost := sum(dialogue.lost for dialogue in dialogues):
+        print(
+            f"error: {lost} dialogues are missing because a server failed. Run the shards' command without --shard and with "
+            f"--out {out} to ask only for those",
+            file=sys.stderr,
+        )
+        raise typer.Exit(1)
 
 
 def report(

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from core.errors import UserError
 from core.files import CONFIGS, write_json, write_jsonl
 from core.records import Dialogue, Turn
-from evalsuite.commands.merge import merge
+from evalsuite.commands.run import merge
 from evalsuite.runner import engine
 from evalsuite.runs import shards
 from evalsuite.runs.shards import Shard
