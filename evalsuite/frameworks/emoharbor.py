@@ -173,6 +173,11 @@ class EmoHarbor(Resolved):
         ablation = "" if self.section.simulator == "full" else f" ({self.section.simulator.replace('_', ' ')})"
         return "+".join(dict.fromkeys(spec.name for spec in self.seekers)) + ablation
 
+    @classmethod
+    def players(cls, simulator: str) -> Sequence[str]:
+        """The models in a `simulator`, without the ablation."""
+        return simulator.partition(" (")[0].split("+")
+
     @cached_property
     def profiles(self) -> list[Profile]:
         return self._profiles(self.config.limit)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -219,7 +218,7 @@ def _json(path: Path) -> dict[str, Any]:
 def _warnings(tally: Tally, specs: dict[str, dict[str, Any]]) -> Iterator[str]:
     """Which supporters share their base with a judge or the seeker, who may favour their like (ESC-Eval appendix B.3)."""
     supporters = sorted({supporter_of(dialogue) for dialogue in tally.dialogues})
-    seekers = sorted({name for dialogue in tally.dialogues for name in _players(dialogue.simulator or "")})
+    seekers = sorted({name for dialogue in tally.dialogues for name in _players(dialogue)})
     judges = sorted({judgement.judge for judgement in tally.judgements})
     known = bases([*supporters, *seekers, *judges], specs)
     for role, names, harm in (("judge", judges, "its scores may favour"), ("seeker", seekers, "it may draw out the best in")):
@@ -231,9 +230,13 @@ def _warnings(tally: Tally, specs: dict[str, dict[str, Any]]) -> Iterator[str]:
                 yield f"The {role} {name} shares its base with {', '.join(sharing)}: {harm} {whom}."
 
 
-def _players(simulator: str) -> list[str]:
-    """The models that play a seeker: EmoHarbor's may have two, and names the ablation (`Resolved.simulator`)."""
-    return [name for name in re.sub(r" \((one agent|simple profile)\)$", "", simulator).split("+") if name]
+def _players(dialogue: Dialogue) -> Sequence[str]:
+    """The models that played a dialogue's seeker; none where a person did."""
+    if dialogue.simulator is None:
+        return []
+    if dialogue.framework not in entries():
+        return [dialogue.simulator]
+    return framework_of(dialogue.framework).players(dialogue.simulator)
 
 
 def _title(framework: str) -> str:

@@ -83,6 +83,11 @@ class Framework(Protocol):
         return {}
 
     @classmethod
+    def players(cls, simulator: str) -> Sequence[str]:
+        """The models behind the name that records give the seeker's side."""
+        return [simulator]
+
+    @classmethod
     def wrote(cls, run: ScoredRun) -> bool:
         """Whether a run folder is of this framework."""
         return run.framework == cls.name

@@ -82,6 +82,7 @@ def test_algorithm_1_and_two_memories(esc_eval: EscEval, tmp_path: Path) -> None
     assert [turn.role for turn in dialogue.turns] == ["supporter", "seeker"] * 3
     assert dialogue.termination == "max_turns" and dialogue.framework == "emoharbor"
     assert dialogue.profile_id == PROFILES["en"].id and dialogue.simulator == "talker+thinker"
+    assert EmoHarbor.players(dialogue.simulator) == ["talker", "thinker"]
     assert dialogue.usage is not None and dialogue.usage.calls == 9
     thoughts = [turn.state["text"] for turn in dialogue.turns if turn.state]
     assert thoughts == ["THOUGHT 1", "THOUGHT 3", "THOUGHT 5"] and all(t.state is None for t in dialogue.turns[::2])
@@ -162,6 +163,7 @@ def test_a_seeker_who_leaves_at_once_has_judged_the_supporter(esc_eval: EscEval,
         assert "inwardly" not in text(endpoint.requests[1])
     (dialogue,) = dialogues(tmp_path / "run")
     assert dialogue.exchanges == 0 and dialogue.simulator == "talker (one agent)" and dialogue.turns[1].state is None
+    assert EmoHarbor.players(dialogue.simulator) == ["talker"], "an ablation is no model"
     assert {j.value for j in read_jsonl(tmp_path / "run" / "judgements.jsonl", Judgement, "judgements")} == {4}
 
 
