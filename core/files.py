@@ -77,6 +77,10 @@ def locked(path: Path, what: str) -> Iterator[None]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
+        while not path.exists():  # removed by the process that held it before
+            lock.release()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
     except Timeout:
         raise UserError(f"{what} is in use by another process") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path

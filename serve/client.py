@@ -11,6 +11,7 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -169,6 +170,13 @@ class ChatClient:
 
     async def __aexit__(self, *exc: object) -> None:
         await self._session.close()
+
+    def from_store(self) -> ChatClient:
+        """The same client for what is not to be asked now: it takes stored answers as they are, and raises `NotStored` for the
+        others."""
+        other = copy(self)
+        other.offline, other.retry = True, Retry()
+        return other
 
     @property
     def width(self) -> int:

@@ -7,7 +7,7 @@ import asyncio
 import hashlib
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,6 +121,7 @@ class Store:
                     self._db.execute(f"ALTER TABLE calls ADD COLUMN {column}")
         except (OSError, sqlite3.Error) as error:
             raise UserError(f"call store cannot be used: {path}: {_problem(error)}") from None
+        self.before_next: Callable[[], None] | None = None  # is called once, before the next answer is kept
         self._waiting: list[tuple[str, tuple[Any, ...]]] = []
         self._commit: asyncio.Task[None] | None = None
         self._next: asyncio.Future[None] | None = None
@@ -194,6 +195,8 @@ class Store:
         """Keep a finished call; returns once it is committed. `instead` is the reason why the answer that is there is replaced:
         that is put aside."""
         origin = origin or Origin()
+        if self.before_next is not None:
+            self.before_next()
         if instead:
             self._waiting.append((_SET_ASIDE, (key, instead)))
         if origin.messages is not None:

@@ -122,6 +122,7 @@ def _ask_all(run: Run, resolved: Resolved, urls: dict[str, str], dialogues: Sequ
             "supporters": [identity(spec) for spec in resolved.supporters],
         },
     )
+    run.settle()
     responses: list[Response] = []
     with run.timed("respond"):
         for spec in resolved.supporters:

@@ -172,8 +172,12 @@ def _finish(*outcomes: Outcome) -> None:
             _say(f"{unread.total()} of {len(judgements)} verdicts have no value (null in {file}): {reasons}")
     if sentence := cut_off([outcome.usage for outcome in outcomes]):
         _say(sentence)
+    kept = {dialogue for outcome in outcomes for dialogue in outcome.kept}
     lost = {dialogue.id for outcome in outcomes for dialogue in outcome.dialogues if dialogue.lost}
     unscored = {judgement.dialogue_id for outcome in outcomes for judgement in outcome.judgements if judgement.lost} - lost
+    if earlier := (lost | unscored) & kept:
+        _say(f"{len(earlier)} dialogues of earlier commands are missing or not judged to the end: those commands ask for them")
+    lost, unscored = lost - kept, unscored - kept
     if lost or unscored:
         failures = [failure for outcome in outcomes for failure in outcome.failures]
         early = next((outcome.ended_early for outcome in outcomes if outcome.ended_early), None)

@@ -165,6 +165,7 @@ class Examination:
         )
         if plan.summaries:
             run.claim("summaries", {"prompts": load_pack(SUMMARY).fingerprint()})
+        run.settle()
 
     def _read(self, files: Files) -> list[tuple[Part, list[Doc]]]:
         parts = []

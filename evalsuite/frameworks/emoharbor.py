@@ -185,10 +185,10 @@ class EmoHarbor(Resolved):
     @cached_property
     def known_profiles(self) -> list[Profile]:
         """All profiles of the wanted languages: given dialogues may be with any of them, whatever `limit` says."""
-        return self._profiles(None)
+        return self._profiles(None, every=True)
 
-    def _profiles(self, limit: int | None) -> list[Profile]:
-        return self.load_people(self.config.profiles or ["bundled"], bundled_profiles, load_profiles, "profile", limit)
+    def _profiles(self, limit: int | None, every: bool = False) -> list[Profile]:
+        return self.load_people(self.config.profiles or ["bundled"], bundled_profiles, load_profiles, "profile", limit, every)
 
     def people(self) -> dict[str, list[Profile]]:
         return {"profiles.jsonl": self.profiles}

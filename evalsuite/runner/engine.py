@@ -85,7 +85,8 @@ class Runner:
     ) -> Answers[R]:
         """What `work` makes of every job (`serve.batch.answered`), asking the models of `specs`.
 
-        Writes the stage's failed calls and, where something was asked, its seconds.
+        Writes the stage's failed calls and, where something was asked, its seconds. Raises `UserError` where the folder is to
+        hold something new and no call was answered.
         """
 
         @contextmanager
@@ -97,6 +98,10 @@ class Runner:
 
         desk = Desk(specs, self.console, self._client, servers, self._served_names)
         answers = answered(desk, jobs, work, title or stage, unit, lambda _, job: tries(job), checked)
+        failures, cause = answers.client.failures, answers.client.threshold.cause
+        if self.run.pending and failures:
+            raise UserError(f"nothing was answered, {self.run.folder} is as it was: {cause or failures[0].reason}")
+        self.run.settle()
         self.run.keep_failures(stage, answers.client.failures)
         return answers
 

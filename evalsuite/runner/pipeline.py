@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from pydantic import BaseModel
 
 from core.errors import UserError
-from core.files import write_json, write_jsonl
-from core.records import Dialogue, Judgement, Usage
+from core.files import read_jsonl, write_json, write_jsonl
+from core.records import Dialogue, HumanScore, Judgement, Usage
 from core.specs import ModelSpec
 from data_prep.scores.human import read_dialogues
 from evalsuite.dialogues.hold import Plan, hold
@@ -18,15 +18,22 @@ from evalsuite.judge.judge import Judge
 from evalsuite.runner.engine import Runner
 from evalsuite.runs.folder import Run
 from evalsuite.runs.framework import opened_freely
+from evalsuite.runs.held import Held
 from evalsuite.runs.identity import hashed
 from evalsuite.runs.resolved import Resolved, unspoken
 from evalsuite.runs.versions import versions
 from evalsuite.statistics.agreement import agreement
 from serve.answers import Tally
 from serve.client import ChatClient
-from serve.failures import FailedCall
+from serve.failures import FailedCall, NotStored
 
 Job = Plan | Dialogue
+# What may be added in the same folder, by stage and field of its config.
+_GROWS = {
+    "simulate": ("supporters", "languages", "trials", "cards", "profiles"),
+    "score": ("profiles",),
+    "gold": ("count", "sha256"),
+}
 
 
 @dataclass
@@ -44,23 +51,26 @@ class Outcome:
     """Why the stage ended before its end."""
     usage: dict[str, dict[str, Usage]] = field(default_factory=dict)
     """Role → model → what it used."""
+    kept: Collection[str] = ()
+    """Dialogues that only earlier commands asked for."""
 
 
 def simulate(runner: Runner, score: bool) -> Outcome:
     """Hold every dialogue of a run and, with `score`, judge each as soon as it ends. Writes cards or profiles, dialogues and
     judgements."""
-    run, resolved = runner.run, runner.resolved
-    for spec in resolved.supporters:
-        if left_out := unspoken(spec, resolved.config.languages):
+    run, asked = runner.run, runner.resolved
+    for spec in asked.supporters:
+        if left_out := unspoken(spec, asked.config.languages):
             runner.console.print(f"{spec.name} does not speak {', '.join(left_out)}: what is played in it is left out")
-    run.claim("simulate", resolved.simulate_identity())
+    resolved = _with_held(run, asked)
+    run.claim("simulate", resolved.simulate_identity(), _grows(resolved, "simulate"), resolved.people())
     if score:
-        run.claim("score", resolved.score_identity())
-    plans = resolved.part(list(resolved.plans()))
+        run.claim("score", resolved.score_identity(), _grows(resolved, "score"))
+    plans = asked.part(list(asked.plans()))
     names = {plan.dialogue.supporter for plan in plans}  # a shard needs only some
-    speaking = [spec for spec in resolved.supporters if spec.name in names]
-    specs = [*resolved.seekers, *([resolved.judge] if score else []), *speaking]
-    outcome = _execute(runner, resolved, "simulate", specs, plans, score)
+    speaking = [spec for spec in asked.supporters if spec.name in names]
+    specs = [*asked.seekers, *([asked.judge] if score else []), *speaking]
+    outcome = _execute(runner, resolved, "simulate", specs, _beside_held(resolved, plans), score, {plan.id for plan in plans})
     _write_people(run, resolved.people())
     write_jsonl(run.folder / "dialogues.jsonl", outcome.dialogues)
     if score:
@@ -70,13 +80,14 @@ def simulate(runner: Runner, score: bool) -> Outcome:
 
 def score(runner: Runner, dialogues: Path) -> Outcome:
     """Judge given dialogues. Writes them beside the judgements, so that the folder can be reported on its own."""
-    run, resolved = runner.run, runner.resolved
-    chosen = [d for d in read_dialogues([dialogues]) if d.language in resolved.config.languages]
-    if not chosen:
-        raise UserError(f"{dialogues}: no dialogue in {', '.join(resolved.config.languages)}")
-    people = resolved.people_of(chosen)
+    run, resolved = runner.run, _with_held(runner.run, runner.resolved)
     path = run.folder / "dialogues.jsonl"
     from_elsewhere = dialogues.resolve() != path.resolve()
+    chosen = [d for d in read_dialogues([dialogues]) if d.language in resolved.languages]
+    asked = {dialogue.id for dialogue in chosen if dialogue.language in resolved.config.languages}
+    if not asked:
+        raise UserError(f"{dialogues}: no dialogue in {', '.join(resolved.config.languages)}")
+    people = resolved.people_of(chosen)
     if from_elsewhere:
         if "simulate" in run.config():
             raise UserError(f"--dialogues {dialogues}: {run.folder} holds a run's own dialogues; use another --out")
@@ -84,8 +95,9 @@ def score(runner: Runner, dialogues: Path) -> Outcome:
         chosen = resolved.part(chosen)  # a run's own dialogues are this shard's already
     for dialogue in chosen:
         resolved.shown.profile(dialogue)  # an unknown one is refused before anything is started
-    run.claim("score", resolved.score_identity())
-    outcome = _execute(runner, resolved, "score", [resolved.judge, *resolved.completing(chosen)], chosen, judged=True)
+    run.claim("score", resolved.score_identity(), _grows(resolved, "score"))
+    specs = [resolved.judge, *resolved.completing(chosen)]
+    outcome = _execute(runner, resolved, "score", specs, chosen, judged=True, asked=asked)
     if from_elsewhere:
         write_jsonl(path, outcome.dialogues)
         _write_people(run, people)
@@ -95,11 +107,13 @@ def score(runner: Runner, dialogues: Path) -> Outcome:
 
 def score_gold(runner: Runner) -> Outcome:
     """Judge the gold set and measure the agreement. Writes gold_*.jsonl and agreement.json (not for a shard)."""
-    run, resolved = runner.run, runner.resolved.judging_whole()  # people scored whole dialogues
+    run = runner.run
+    resolved = _with_held(run, runner.resolved.judging_whole())  # people scored whole dialogues
     dialogues, scores = resolved.gold
-    run.claim("gold", resolved.gold_identity())
+    run.claim("gold", resolved.gold_identity(), _grows(resolved, "gold") if _holds_gold(run, dialogues, scores) else ())
     part = resolved.part(dialogues)
-    outcome = _execute(runner, resolved, "gold", [resolved.judge, *resolved.completing(part)], part, judged=True)
+    specs = [resolved.judge, *resolved.completing(part)]
+    outcome = _execute(runner, resolved, "gold", specs, part, judged=True, asked={dialogue.id for dialogue in part})
     write_jsonl(run.folder / "gold_dialogues.jsonl", dialogues)
     write_jsonl(run.folder / "gold_scores.jsonl", scores)
     write_jsonl(run.folder / "gold_judgements.jsonl", outcome.judgements)
@@ -120,17 +134,83 @@ def _write_judgements(run: Run, outcome: Outcome) -> None:
         write_jsonl(run.folder / "turn_judgements.jsonl", outcome.turn_judgements)
 
 
+def _with_held(run: Run, resolved: Resolved) -> Resolved:
+    """A run with what its folder holds beside it. A shard stays as it is: which dialogues are its part would change."""
+    return resolved if resolved.shard else replace(resolved, held=Held.of(run))
+
+
+def _grows(resolved: Resolved, stage: str) -> Sequence[str]:
+    """What may be added to a stage's config."""
+    return () if resolved.shard else _GROWS[stage]
+
+
+def _beside_held(resolved: Resolved, plans: Sequence[Plan]) -> list[Plan]:
+    """The dialogues to hold and those that the folder holds already, in the order of one run. Raises `UserError` for one that
+    cannot be placed."""
+    if resolved.held is None:
+        return list(plans)
+    known = {plan.id for plan in plans} | resolved.held.dialogues.keys()
+    together = [plan for plan in resolved.plans() if plan.id in known]
+    if lost := known - {plan.id for plan in together}:
+        raise UserError(
+            f"{resolved.held.folder}: dialogue {min(lost)} is on a card or profile that is not in the folder any more: put the "
+            "old cards.jsonl or profiles.jsonl back, or use another --out"
+        )
+    return together
+
+
+def _holds_gold(run: Run, dialogues: Sequence[Dialogue], scores: Sequence[HumanScore]) -> bool:
+    """Whether the gold set that the folder holds is part of this one."""
+    pairs: tuple[tuple[str, type[BaseModel], Sequence[BaseModel]], ...]
+    pairs = ("gold_dialogues.jsonl", Dialogue, dialogues), ("gold_scores.jsonl", HumanScore, scores)
+    for name, model, records in pairs:
+        path = run.folder / name
+        held = read_jsonl(path, model, "gold") if path.exists() else []
+        if not {record.model_dump_json() for record in held} <= {record.model_dump_json() for record in records}:
+            return False
+    return True
+
+
+async def _from_store(
+    resolved: Resolved, client: ChatClient, job: Job, judge: Judge | None
+) -> tuple[Dialogue, list[Judgement]]:
+    """A dialogue that only earlier commands asked for, with its verdicts: made again of stored answers, or as it was recorded
+    where these do not reach."""
+    assert resolved.held is not None
+    stored, verdicts = client.from_store(), resolved.held.judgements.get(job.id, [])
+    try:
+        dialogue = await hold(job, stored) if isinstance(job, Plan) else job
+    except NotStored:
+        return resolved.held.dialogues[job.id], verdicts
+    try:
+        return dialogue, await replace(judge, client=stored).score(dialogue) if judge and verdicts else verdicts
+    except NotStored:
+        return dialogue, verdicts
+
+
 def _execute(
-    runner: Runner, resolved: Resolved, stage: str, specs: Sequence[ModelSpec], jobs: Sequence[Job], judged: bool
+    runner: Runner,
+    resolved: Resolved,
+    stage: str,
+    specs: Sequence[ModelSpec],
+    jobs: Sequence[Job],
+    judged: bool,
+    asked: Collection[str],
 ) -> Outcome:
-    """Hold or take every dialogue and, with `judged`, judge it as soon as it is there."""
+    """Hold or take every dialogue and, with `judged`, judge it as soon as it is there. Those that are not `asked` for are taken
+    from what the folder holds."""
     run = runner.run
+    kept = [job.id for job in jobs if job.id not in asked]
+    if kept:
+        runner.say(f"{run.folder} holds {len(kept)} dialogues beside those that are asked for: they are kept")
     judge = None
     if judged:  # refused before anything is asked
-        asked = resolved.judge, resolved.rubric, resolved.judge_prompts, resolved.method
-        judge = Judge(ChatClient(run.store), *asked, shown=resolved.shown, opened_freely=opened_freely())
+        how = resolved.judge, resolved.rubric, resolved.judge_prompts, resolved.method
+        judge = Judge(ChatClient(run.store), *how, shown=resolved.shown, opened_freely=opened_freely())
 
     async def work(client: ChatClient, job: Job) -> tuple[Dialogue, list[Judgement]]:
+        if job.id not in asked:
+            return await _from_store(resolved, client, job, judge)
         dialogue = await hold(job, client) if isinstance(job, Plan) else job
         judgements: list[Judgement] = []
         if judge is not None:
@@ -164,6 +244,7 @@ def _execute(
         failures=client.failures,
         ended_early=client.threshold.cause,
         usage=usage,
+        kept=kept,
     )
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from core.errors import UserError
-from core.files import locked, read_object, write_json
+from core.files import locked, read_object, write_json, write_jsonl
 from core.records import Usage
 from evalsuite.runs.run_config import RunConfig
 from evalsuite.runs.versions import Versions, joined
@@ -19,6 +21,9 @@ from serve.answers import Retry
 from serve.failures import FailedCall
 from serve.limits import Budget
 from serve.store import Store
+
+PEOPLE = ("cards.jsonl", "profiles.jsonl")
+_KEPT = (*PEOPLE, "config.json", "versions.json", "timing.json", "failures.json", "usage.json")
 
 
 class Run:
@@ -38,14 +43,61 @@ class Run:
         self.store = Store(folder / "calls.sqlite")
         self.retry = Retry()  # what this command asks again
         self.budget = Budget()  # what is left to it
+        self._pending: RunConfig | None = None  # claimed, but not written yet
+        self._people: dict[str, Sequence[BaseModel]] = {}
 
     @property
     def logs(self) -> Path:
         return self.folder / "logs"
 
-    def claim(self, stage: str, settings: dict[str, Any]) -> None:
-        """Remember what decides a stage's records; refuse a folder that holds another one, showing the difference."""
-        self.config().claim(stage, settings)
+    def claim(
+        self,
+        stage: str,
+        settings: dict[str, Any],
+        grows: Collection[str] = (),
+        people: Mapping[str, Sequence[BaseModel]] | None = None,
+    ) -> None:
+        """Say what decides a stage's records, and which `people` (by file) are played. It is written with the next answer that
+        is kept, or by `settle`.
+
+        Refuses a folder that holds another one, showing the difference. `grows` is as `RunConfig.claim` has it; a supporter
+        that never answered may be another, too.
+        """
+        config = self._pending or self.claimed_config()
+        if "supporters" in grows and (known := config.root.get(stage)):
+            held = [model for model in known.get("supporters", []) if self.answered_by(model["name"])]
+            config.root[stage] = known | {"supporters": held}
+        config.claim(stage, settings, grows)
+        if config.root != self.config().root:
+            self._pending, self._people = config, self._people | dict(people or {})
+            self.store.before_next = self.settle
+
+    @property
+    def pending(self) -> bool:
+        """Whether a claim is not written yet."""
+        return self._pending is not None
+
+    def settle(self) -> None:
+        """Write what was claimed."""
+        pending, self._pending, self.store.before_next = self._pending, None, None
+        if pending is not None:
+            pending.write()
+            for name, records in self._people.items():
+                write_jsonl(self.folder / name, records)
+
+    @property
+    def claimed(self) -> bool:
+        """Whether the folder holds an answer or a record: what was prepared for a run that was never answered is nobody's."""
+        return len(self.store) > 0 or any(path.name not in PEOPLE for path in self.folder.rglob("*.jsonl"))
+
+    def answered_by(self, model: str) -> bool:
+        """Whether an answer of a model is stored; True where the store is too old to know."""
+        known = self.store.tokens()
+        return model in known or None in known
+
+    def claimed_config(self) -> RunConfig:
+        """`config`, without stages where the folder is nobody's."""
+        return self.config() if self.claimed else RunConfig.empty(self.folder)
 
     def config(self) -> RunConfig:
         """The configs of all stages that ran in this folder."""
@@ -140,9 +192,11 @@ class Run:
 @contextmanager
 def open_run(folder: Path) -> Iterator[Run]:
     """Open a run folder for one process; a second one is refused while the first is at work. One that is made here is its
-    owner's alone (0700)."""
+    owner's alone (0700), and is gone again where no answer and no record came into it."""
+    made: list[Path] = []
     with suppress(OSError, ValueError):  # `locked` says what is wrong
-        if not folder.exists():
+        made += (place for place in (folder, *folder.parents) if not place.exists())
+        if made:
             folder.parent.mkdir(parents=True, exist_ok=True)
             folder.mkdir(mode=0o700)  # what models were told and said may be anybody's trouble
     with locked(folder / ".lock", f"run folder {folder}"):
@@ -152,7 +206,21 @@ def open_run(folder: Path) -> Iterator[Run]:
                     with suppress(OSError):
                         leftover.unlink()
         run = Run(folder)
+        unused = not (folder / "config.json").exists()
         try:
             yield run
         finally:
+            unused = unused and not run.claimed
             run.store.close()
+            if unused:
+                _clear(folder, made)
+
+
+def _clear(folder: Path, made: Sequence[Path]) -> None:
+    """Remove what a run prepared that was never answered: its files, and the folders that were made for it if nothing else (a
+    server's log) is in them."""
+    with suppress(OSError):
+        for path in (*(folder / name for name in _KEPT), *folder.glob("calls.sqlite*"), folder / ".lock"):
+            path.unlink(missing_ok=True)
+        for place in made:
+            place.rmdir()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, PrivateAttr
 
-from core.files import digest
-from core.specs import ModelSpec
+from core.files import digest, validated
+from core.specs import Endpoint, ModelSpec, ServeOptions
 
 # Fields of an endpoint that say how it is reached and what it may cost, not what is asked there: they may change in a run.
 _NOT_ASKED = {"base_url", "api_key_env", "max_response_mb", "any_model", "price", "requests_per_minute", "tokens_per_minute"}
@@ -21,6 +22,35 @@ def hashed(records: Sequence[BaseModel]) -> dict[str, Any]:
 
 def identity(spec: ModelSpec) -> dict[str, Any]:
     """What a model is, without where it answers: ports and addresses of servers may change between tries of one run."""
+    if isinstance(spec, HeldSpec):
+        return spec.claimed
     kept = spec.model_dump(mode="json", exclude={"about", "roles", "licence", "endpoint", "serve"})
     asked = spec.endpoint.model_dump(mode="json", exclude=_NOT_ASKED)
     return kept | {"endpoint": asked, "dtype": spec.serve.dtype, "fingerprint": spec.fingerprint()}
+
+
+class HeldSpec(ModelSpec):
+    """A model that a run folder holds answers of, as its config has it. Its weights and its server need not be there: stored
+    answers are found by what it was, and nothing more is asked of it."""
+
+    _claimed: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    @classmethod
+    def of(cls, claimed: dict[str, Any], where: Path) -> HeldSpec:
+        """From what `identity` wrote into the config at `where`. Raises `UserError` where that is damaged."""
+        known = {name: value for name, value in claimed.items() if name in cls.model_fields}
+        asked = {name: value for name, value in known.pop("endpoint", {}).items() if name in Endpoint.model_fields}
+        known |= {"endpoint": asked | {"base_url": "http://nowhere.invalid/v1"}, "about": "held", "roles": ("supporter",)}
+        known |= {"serve": {"dtype": claimed.get("dtype", ServeOptions().dtype)}}
+        spec = validated(cls, known, f"{where}: simulate.supporters")
+        spec._claimed = claimed
+        return spec
+
+    @property
+    def claimed(self) -> dict[str, Any]:
+        """What the config holds of it."""
+        return self._claimed
+
+    def fingerprint(self) -> str:
+        """That of the weights that answered."""
+        return str(self._claimed.get("fingerprint", ""))

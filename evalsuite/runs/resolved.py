@@ -27,6 +27,7 @@ from data_prep.scores.rank_sft import synthetic_test
 from evalsuite.judge.base import Shown
 from evalsuite.runs.config import EvalConfig, GoldConfig
 from evalsuite.runs.framework import Framework, framework_of
+from evalsuite.runs.held import Held, joined
 from evalsuite.runs.identity import hashed, identity
 from evalsuite.runs.shard import Shard
 from evalsuite.statistics.agreement import read_gold
@@ -50,6 +51,8 @@ class Resolved(Framework):
     """Where the one supporter answers."""
     api_key_env: str | None = None
     """The environment variable that holds the key for `base_url`."""
+    held: Held | None = None
+    """What the run folder holds already: it counts as named in the config, before what is."""
 
     name: ClassVar[str] = ""
     title: ClassVar[str] = ""
@@ -109,9 +112,9 @@ class Resolved(Framework):
             "framework": self.config.framework,
             "mode": self.config.mode,
             **self.identity(),
-            "languages": self.config.languages,
+            "languages": self.languages,
             "exchanges": self.config.exchanges,
-            "trials": self.config.trials,
+            "trials": self.trials,
             "seeker": identity(self.seeker),
             "supporters": [identity(spec) for spec in self.supporters],
             "prompts": {"pack": self.config.prompts, "fingerprint": self.prompts.fingerprint()},
@@ -147,6 +150,16 @@ class Resolved(Framework):
         return self.shard.take(jobs) if self.shard else list(jobs)
 
     @property
+    def languages(self) -> list[Language]:
+        """Which languages are played and judged."""
+        return joined(self.held.languages if self.held else (), self.config.languages)
+
+    @property
+    def trials(self) -> int:
+        """How many dialogues are held on each person with each supporter."""
+        return max(self.config.trials, self.held.trials if self.held else 0)
+
+    @property
     def method(self) -> JudgeMethod:
         """How the judge is asked."""
         return self.config.method
@@ -170,13 +183,14 @@ class Resolved(Framework):
         names = [spec.name for spec in specs]
         if len(set(names)) < len(names):
             raise UserError(f"supporters: the same name twice in {', '.join(names)}")
-        return specs
+        named = dict(zip(names, specs, strict=True))
+        return [*(named.pop(spec.name, spec) for spec in self.held.supporters), *named.values()] if self.held else specs
 
     @cached_property
     def rubric(self) -> Rubric:
         """The rubric, which has all the languages."""
         rubric = load_rubric(self.config.rubric)
-        missing = [language for language in self.config.languages if language not in rubric.languages]
+        missing = [language for language in self.languages if language not in rubric.languages]
         if missing:
             raise UserError(f"rubric {rubric.name} has no {missing[0]} text (it has {', '.join(rubric.languages)})")
         return rubric
@@ -185,14 +199,14 @@ class Resolved(Framework):
     def prompts(self) -> PromptPack:
         """The pack that seekers are told from."""
         pack = load_pack(self.config.prompts)
-        pack.require(self.config.languages, self.templates)
+        pack.require(self.languages, self.templates)
         return pack
 
     @cached_property
     def judge_prompts(self) -> PromptPack:
         """The pack that the judge is asked in."""
         pack = load_pack(self.judge_pack)
-        check_pack(pack, self.method, self.config.languages)
+        check_pack(pack, self.method, self.languages)
         return pack
 
     @property
@@ -207,9 +221,11 @@ class Resolved(Framework):
         load: Callable[[Path], list[P]],
         noun: str,
         limit: int | None,
+        every: bool = False,
     ) -> list[P]:
-        """Cards or profiles of the wanted languages, at most `limit` a language, in the order of their files."""
-        languages = self.config.languages
+        """Cards or profiles of the config's languages, at most `limit` a language, in the order of their files; after those
+        that the run folder holds. `every`: of the folder's languages as well."""
+        languages = self.languages if every else self.config.languages
         paths: list[Path] = []
         for name in names:
             paths += [bundled(language) for language in languages] if name == "bundled" else [Path(name)]
@@ -222,12 +238,12 @@ class Resolved(Framework):
         if not chosen:
             have = ", ".join(sorted({person.language for person in people}))
             raise UserError(f"{where}: no {noun} in {', '.join(languages)} (the file has {have})")
-        return chosen
+        return self.held.people_with(chosen, self.languages) if self.held else chosen
 
     def beginnings(self, people: Sequence[P]) -> Iterator[tuple[Dialogue, P, ModelSpec]]:
         """The dialogues to hold, with who is played and the supporter: supporters × people × trials, without people in a
         language that the supporter does not speak."""
-        for supporter, person, trial in itertools.product(self.supporters, people, range(self.config.trials)):
+        for supporter, person, trial in itertools.product(self.supporters, people, range(self.trials)):
             if person.language in supporter.languages:
                 played = {"card_id" if isinstance(person, RoleCard) else "profile_id": person.id}
                 dialogue = Dialogue(
@@ -252,7 +268,7 @@ class Resolved(Framework):
         if gold is None:
             return [], []
         if gold.dialogues == "synthetic":
-            dialogues, scores = synthetic.build(languages=tuple(self.config.languages))
+            dialogues, scores = synthetic.build(languages=tuple(self.languages))
         elif gold.dialogues == "synthetic_test":
             dialogues, scores = synthetic_test()
         elif gold.scores is None:
@@ -260,7 +276,7 @@ class Resolved(Framework):
         else:
             dialogues, scores = read_dialogues([Path(gold.dialogues)]), read_gold(Path(gold.scores))
         chosen: list[Dialogue] = []
-        for language in self.config.languages:
+        for language in self.languages:
             have = [dialogue for dialogue in dialogues if dialogue.language == language]
             if gold.limit is not None and gold.limit < len(have):
                 kept = set(random.Random(0).sample(range(len(have)), gold.limit))
@@ -290,7 +306,7 @@ class Resolved(Framework):
         """The spec, of a model that can take the role in all the languages; `UserError` otherwise."""
         if role not in spec.roles:
             raise UserError(f"model {spec.name} cannot be the {role}: its spec gives it the roles {', '.join(spec.roles)}")
-        for language in self.config.languages:
+        for language in self.languages:
             if language not in spec.languages:
                 raise UserError(f"model {spec.name} does not speak {language}; choose --language {spec.languages[0]}")
         return spec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -11,12 +12,14 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr, RootModel, ValidationEr
 from core.differences import differing_leaves
 from core.errors import UserError
 from core.files import explain, read_object, validated, write_json
+from core.records import Language
 from core.rubrics import Rubric
 from evalsuite.runs.shard import Shard
 
 NAME = "config.json"
 Mode = Literal["paper", "native"]
 S = TypeVar("S", bound=BaseModel)
+_MODELS = {"supporters"}  # fields that list models
 
 
 class _Part(BaseModel):
@@ -47,6 +50,8 @@ class Simulated(_Part):
     seeker: ModelIdentity | None = None
     thinker: ModelIdentity | None = None
     supporters: list[ModelIdentity] = []
+    languages: list[Language] = []
+    trials: int = 1
     cards: Hashed | None = None
     profiles: Hashed | None = None
 
@@ -72,6 +77,15 @@ class Gold(Hashed):
     dialogues: str = ""
 
 
+def _lasting(settings: dict[str, Any], others: dict[str, Any], grows: Collection[str]) -> dict[str, Any]:
+    """What of a stage's settings may not change: all but what `grows`, and of that the models that are in both, by name."""
+    lasting = {field: value for field, value in settings.items() if field not in grows}
+    for field in _MODELS.intersection(grows):
+        both = {model["name"] for model in others.get(field, [])}
+        lasting[field] = {model["name"]: model for model in settings.get(field, []) if model["name"] in both}
+    return lasting
+
+
 class RunConfig(RootModel[dict[str, dict[str, Any]]]):
     """config.json of a run folder: stage → what decided its records.
 
@@ -88,6 +102,13 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
         config._path = path
         return config
 
+    @classmethod
+    def empty(cls, folder: Path) -> RunConfig:
+        """The config of a folder that nobody has claimed."""
+        config = cls({})
+        config._path = folder / NAME
+        return config
+
     def __contains__(self, stage: str) -> bool:
         return stage in self.root
 
@@ -99,16 +120,27 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
         """What was claimed, by stage, without the shard."""
         return {stage: settings for stage, settings in self.root.items() if stage != "shard"}
 
-    def claim(self, stage: str, settings: dict[str, Any]) -> None:
-        """Add a stage and write the file. Raises `UserError`, with the difference, where the stage has other settings."""
+    def claim(self, stage: str, settings: dict[str, Any], grows: Collection[str] = ()) -> None:
+        """Set a stage; `write` writes it.
+
+        Raises `UserError`, with the difference, where the stage has other settings. The fields that `grows` names may be
+        others, but a model of a name stays the same.
+        """
         settings = orjson.loads(orjson.dumps(settings))
-        if stage not in self.root:
-            self.root[stage] = settings
-            write_json(self._path, self.root)
-        elif self.root[stage] != settings:
-            lines = "; ".join(differing_leaves(self.root[stage], settings))
+        known = self.root.get(stage)
+        if known is not None:
+            lines = "; ".join(differing_leaves(_lasting(known, settings, grows), _lasting(settings, known, grows)))
             folder = self._path.parent
-            raise UserError(f"{folder} was made with another {stage} config: {lines}. Use another --out, or the old options")
+            if lines:
+                whole = "" if self.shard is None else " (a shard does not grow: grow the merged run)"
+                raise UserError(
+                    f"{folder} was made with another {stage} config: {lines}{whole}. Use another --out, or the old options"
+                )
+        self.root[stage] = settings
+
+    def write(self) -> None:
+        """Write config.json."""
+        write_json(self._path, self.root)
 
     def stage(self, name: str, model: type[S]) -> S | None:
         """A stage as a record, None where it did not run. Raises `UserError` where it is damaged."""

@@ -101,6 +101,7 @@ def merge(folders: Sequence[Path], out: Path) -> list[Dialogue]:
         claim(merged, None)
         for stage, config in parts[0].config.stages.items():
             merged.claim(stage, config)
+        merged.settle()
         for part in parts:
             merged.store.add_from(part.run.store.path)
         for name in WHOLE:

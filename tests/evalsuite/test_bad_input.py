@@ -145,6 +145,6 @@ def test_a_run_folder_made_with_another_config_is_refused_and_kept(esc_eval: Esc
         assert esc_eval(*common)[0] == 0
         before = {p.name: p.read_bytes() for p in Path("run").glob("*.jsonl")}
         asked = len(endpoint.requests)
-        refused(esc_eval(*common, "--limit", "2"), "run was made with another simulate config", "cards.count: 1 → 2")
+        refused(esc_eval(*common, "--mode", "paper"), "run was made with another simulate config", 'mode: "native" → "paper"')
         assert {p.name: p.read_bytes() for p in Path("run").glob("*.jsonl")} == before
         assert len(endpoint.requests) == asked

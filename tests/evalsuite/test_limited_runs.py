@@ -39,7 +39,7 @@ def test_attempts_and_call_timeout_are_the_users(esc_eval: EscEval, tmp_path: Pa
     config(tmp_path, 1)
     with Endpoint(lambda body, count: Answer(delay=30), models=MODELS) as endpoint:
         code, err = esc_eval(*run_at(endpoint.url), "--attempts", "1", "--call-timeout", "0.05s")
-        assert code == 1 and "gave up after 1 attempts: TimeoutError" in err and len(endpoint.requests) == 1
+        assert code == 2 and "gave up after 1 attempts: TimeoutError" in err and len(endpoint.requests) == 1
         one_line(esc_eval(*run_at(endpoint.url), "--call-timeout", "soon"), 2, "call_timeout", "90s, 30m, 4h")
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from core.differences import differing_leaves
 from core.errors import UserError
+from core.files import write_jsonl
 from evalsuite.runs.folder import open_run
 from evalsuite.runs.run_config import RunConfig
 from serve.answers import Reply
@@ -21,6 +22,8 @@ def test_the_same_config_resumes_and_another_is_refused_with_the_difference(tmp_
         run.claim("simulate", {"exchanges": 5, "seeker": {"name": "a", "sampling": {"temperature": 0.0}}})
         run.claim("simulate", {"exchanges": 5, "seeker": {"name": "a", "sampling": {"temperature": 0.0}}})
         run.claim("score", {"judge": "j"})
+        run.settle()
+        write_jsonl(tmp_path / "r" / "dialogues.jsonl", [])
     with open_run(tmp_path / "r") as run:
         with pytest.raises(UserError, match=r"another simulate config: seeker\.sampling\.temperature: 0\.0 → 0\.7"):
             run.claim("simulate", {"exchanges": 5, "seeker": {"name": "a", "sampling": {"temperature": 0.7}}})
@@ -65,6 +68,7 @@ def test_timing_adds_up_over_tries(tmp_path: Path) -> None:
     for _ in range(2):
         with open_run(tmp_path / "r") as run, run.timed("score") as extra:
             extra["calls"] = 7
+            write_jsonl(tmp_path / "r" / "judgements.jsonl", [])
     timing = run.timing()["score"]
     assert timing["tries"] == 2 and timing["calls"] == 7 and timing["seconds"] >= 0
 
@@ -112,8 +116,10 @@ def test_groups_come_from_the_runs_config() -> None:
 
 def test_a_config_is_kept_as_it_was_claimed_and_read_as_a_record(tmp_path: Path) -> None:
     own = {"zeal": 1, "framework": "mine", "seeker": {"name": "s", "fingerprint": "f", "extra": [1]}}
-    RunConfig.read(tmp_path).claim("simulate", own)
-    RunConfig.read(tmp_path).claim("gold", {"sha256": "0", "dialogues": "synthetic"})
+    for stage, settings in {"simulate": own, "gold": {"sha256": "0", "dialogues": "synthetic"}}.items():
+        config = RunConfig.read(tmp_path)
+        config.claim(stage, settings)
+        config.write()
     kept = RunConfig.read(tmp_path)
     assert list(kept.root) == ["simulate", "gold"] and list(kept.root["simulate"]) == ["zeal", "framework", "seeker"]
     assert kept.simulated and kept.simulated.framework == "mine" and list(kept.models()) == ["seeker s"]

@@ -237,6 +237,7 @@ def test_a_shard_is_no_place_to_merge_into(tmp_path: Path) -> None:
     shards.merge(folders, tmp_path / "merged")  # again is the same
     (tmp_path / "else").mkdir()
     write_json(tmp_path / "else" / "config.json", {"simulate": {"mode": "paper"}})
+    write_jsonl(tmp_path / "else" / "dialogues.jsonl", [])
     with pytest.raises(UserError, match="another simulate config"):
         shards.merge(folders, tmp_path / "else")
 

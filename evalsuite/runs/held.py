@@ -1,0 +1,94 @@
+"""What a run folder holds already, where a run goes on or grows: it is kept beside what is asked for now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+from core.differences import differing_leaves
+from core.errors import UserError
+from core.files import read_jsonl
+from core.records import Dialogue, Judgement, Language, RoleCard
+from data_prep.profiles import Profile
+from evalsuite.runs.folder import Run
+from evalsuite.runs.identity import HeldSpec
+
+P = TypeVar("P", RoleCard, Profile)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Held:
+    """The dialogues of a run folder, and with whom they were held. Those of supporters that never answered do not count."""
+
+    folder: Path
+    supporters: Sequence[HeldSpec] = ()
+    """In the order of the folder's config."""
+    languages: Sequence[Language] = ()
+    trials: int = 1
+    cards: Sequence[RoleCard] = ()
+    profiles: Sequence[Profile] = ()
+    names: frozenset[str] = field(default_factory=frozenset)
+    """The supporters' names."""
+
+    @classmethod
+    def of(cls, run: Run) -> Held | None:
+        """What a folder holds; None where no dialogue was held there."""
+        config = run.claimed_config()
+        simulated = config.simulated
+        if simulated is None:
+            return None
+        claimed = config.root["simulate"].get("supporters", [])
+        supporters = [HeldSpec.of(model, run.folder / "config.json") for model in claimed if run.answered_by(model["name"])]
+        cards, profiles = run.folder / "cards.jsonl", run.folder / "profiles.jsonl"
+        return cls(
+            run.folder,
+            supporters,
+            simulated.languages,
+            simulated.trials,
+            read_jsonl(cards, RoleCard, "cards") if cards.exists() else (),
+            read_jsonl(profiles, Profile, "profiles") if profiles.exists() else (),
+            frozenset(spec.name for spec in supporters),
+        )
+
+    @cached_property
+    def dialogues(self) -> dict[str, Dialogue]:
+        """The records by id; none where no run has come to its end."""
+        path = self.folder / "dialogues.jsonl"
+        records = read_jsonl(path, Dialogue, "dialogues", allow_empty=True) if path.exists() else []
+        return {dialogue.id: dialogue for dialogue in records if dialogue.supporter in self.names}
+
+    @cached_property
+    def judgements(self) -> dict[str, list[Judgement]]:
+        """The verdicts by dialogue, those on turns last."""
+        by_dialogue: dict[str, list[Judgement]] = {}
+        for name in ("judgements.jsonl", "turn_judgements.jsonl"):
+            path = self.folder / name
+            for judgement in read_jsonl(path, Judgement, "judgements", allow_empty=True) if path.exists() else []:
+                by_dialogue.setdefault(judgement.dialogue_id, []).append(judgement)
+        return by_dialogue
+
+    def people_with(self, chosen: Sequence[P], languages: Iterable[Language]) -> list[P]:
+        """Who is played already and then who is new, language by language. Raises `UserError` where somebody of one id is
+        another person now."""
+        new = {person.id: person for person in chosen}
+        together: list[P] = []
+        for person in (*self.cards, *self.profiles):
+            if not isinstance(person, type(chosen[0])):
+                continue
+            other = new.pop(person.id, person)
+            if lines := differing_leaves(person.model_dump(mode="json"), other.model_dump(mode="json")):
+                raise UserError(
+                    f"{self.folder} was made with another {person.id}: {'; '.join(lines)}. Use another --out, or the old file"
+                )
+            together.append(person)
+        together += new.values()
+        return [person for language in languages for person in together if person.language == language]
+
+
+def joined(held: Iterable[T], new: Iterable[T]) -> list[T]:
+    """What is held, in its order, then what is new."""
+    return list(dict.fromkeys([*held, *new]))

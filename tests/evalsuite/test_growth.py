@@ -1,0 +1,263 @@
+"""Run folders that grow: only what is new is asked, and a grown run is a run made at once, byte for byte."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from core.files import write_jsonl
+from data_prep.cards import bundled_cards, load_cards
+from tests.conftest import EscEval
+from tests.demo import demo_config
+from tests.endpoint import Answer, Endpoint, echo
+from tests.evalsuite.test_faults import one_line
+
+MODELS = ("embedded", "a", "b", "d")
+DIALOGUE = 3 * 2 + 1  # calls of a dialogue of three exchanges and of its judgement
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path) -> Iterator[Endpoint]:
+    """An endpoint that serves seeker, judge and the supporters a, b and d, which have a spec file each."""
+    with Endpoint(models=MODELS) as started:
+        for name in ("a", "b", "d"):
+            write_spec(tmp_path / f"{name}.yaml", name, started.url)
+        write_config(tmp_path / "c.yaml", started.url)
+        yield started
+
+
+def write_spec(path: Path, name: str, url: str, **changes: Any) -> None:
+    spec = {"name": name, "about": "scripted", "roles": ["supporter"], "languages": ["en", "zh"], "endpoint": {"base_url": url}}
+    path.write_text(yaml.safe_dump(spec | changes))
+
+
+def write_config(path: Path, url: str, **changes: Any) -> None:
+    settings = {"gold": None, "languages": ["en"], "limit": 2, "exchanges": 3, "supporters": [], "endpoints": {"embedded": url}}
+    path.write_text(yaml.safe_dump(demo_config(**settings | changes)))
+
+
+def run(out: str, *options: object, verb: str = "run") -> tuple[str, ...]:
+    return verb, "--config", "c.yaml", *map(str, options), "--out", out
+
+
+def left(folder: Path) -> dict[str, Any]:
+    """What a run left, without clock times and what depends on its folder's history (store, versions, logs)."""
+    records = {path.name: path.read_bytes() for path in folder.glob("*.jsonl")}
+    records |= {
+        name: (folder / name).read_bytes()
+        for name in ("config.json", "usage.json", "agreement.json")
+        if (folder / name).exists()
+    }
+    tables = {path.name: path.read_bytes() for path in (folder / "tables").glob("*.csv") if path.name != "costs.csv"}
+    report = json.loads((folder / "report.json").read_text())
+    del report["generated"], report["timing"]
+    for table in report["tables"]:
+        if table["key"] == "costs":
+            table["rows"] = [row[:-1] for row in table["rows"] if not row[0].startswith("stage:")]
+    return records | tables | {"report.json": report}
+
+
+def supporters(folder: str) -> Counter[str]:
+    """How many dialogues of each supporter a folder holds."""
+    return Counter(json.loads(line)["supporter"] for line in Path(folder, "dialogues.jsonl").read_text().splitlines())
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "at_once", "new"),
+    [
+        pytest.param(["-s", "a", "--limit", 3], ["-s", "a", "--limit", 5], ["-s", "a", "--limit", 5], 2, id="cards"),
+        pytest.param(["-s", "a"], ["-s", "a", "-s", "b"], ["-s", "a", "-s", "b"], 2, id="a supporter"),
+        pytest.param(["-s", "a"], ["-s", "b"], ["-s", "a", "-s", "b"], 2, id="a supporter named alone"),
+        pytest.param(["-s", "a", "-s", "b"], ["-s", "d", "-s", "a"], ["-s", "a", "-s", "b", "-s", "d"], 2, id="one of three"),
+        pytest.param(["-s", "a", "--language", "en"], ["-s", "a", "-c", "two"], ["-s", "a", "-c", "two"], 2, id="a language"),
+        pytest.param(
+            ["-s", "a", "--language", "en"], ["-s", "a", "--language", "zh"], ["-s", "a", "-c", "two"], 2, id="a language alone"
+        ),
+        pytest.param(["-s", "a"], ["-s", "a", "-c", "trials"], ["-s", "a", "-c", "trials"], 4, id="trials"),
+    ],
+)
+def test_a_grown_run_asks_only_what_is_new_and_is_a_run_made_at_once(
+    esc_eval: EscEval,
+    tmp_path: Path,
+    endpoint: Endpoint,
+    monkeypatch: pytest.MonkeyPatch,
+    first: list[object],
+    then: list[object],
+    at_once: list[object],
+    new: int,
+) -> None:
+    gold = {"dialogues": "synthetic_test", "limit": 2}
+    write_config(tmp_path / "c.yaml", endpoint.url, gold=gold)
+    write_config(tmp_path / "two.yaml", endpoint.url, gold=gold, languages=["en", "zh"])
+    write_config(tmp_path / "trials.yaml", endpoint.url, gold=gold, trials=3)
+
+    def command(options: list[object], out: str) -> list[str]:
+        words = [str(word) for word in options]
+        names = [word for flag, word in zip(words[::2], words[1::2], strict=True) if flag == "-s"]
+        config = next((word for flag, word in zip(words[::2], words[1::2], strict=True) if flag == "-c"), "c")
+        rest = [part for pair in zip(words[::2], words[1::2], strict=True) if pair[0] not in ("-s", "-c") for part in pair]
+        return ["run", "--config", f"{config}.yaml", *(f"--supporter={name}.yaml" for name in names), *rest, "--out", out]
+
+    def unreported(*arguments: str) -> int:
+        """How many calls a command makes that leaves the report as it is."""
+        before = len(endpoint.requests)
+        with monkeypatch.context() as patch:
+            patch.setattr("evalsuite.commands.run.report_run", lambda *given: None)
+            assert esc_eval(*arguments) == (0, "")
+        return len(endpoint.requests) - before
+
+    unreported(*command(first, "grown/r"))
+    before = len(endpoint.requests)
+    assert esc_eval(*command(then, "grown/r")) == (0, "")
+    gold_calls = 2 * ("two" in at_once)
+    assert len(endpoint.requests) - before == new * DIALOGUE + gold_calls
+    assert esc_eval(*command(at_once, "once/r")) == (0, "")
+    assert left(Path("grown/r")) == left(Path("once/r"))
+    for again in (first, then):
+        assert unreported(*command(again, "grown/r")) == 0
+        assert left(Path("grown/r")) == left(Path("once/r")), "the folder is kept whole, whatever part of it is asked for"
+
+
+def test_a_folder_holds_what_each_command_asked_for(esc_eval: EscEval, endpoint: Endpoint) -> None:
+    """What was asked of one supporter is not asked of another: each has the cards that its commands named."""
+    assert esc_eval(*run("r", "--supporter", "a.yaml", "--limit", 3, verb="simulate")) == (0, "")
+    assert esc_eval(*run("r", "--supporter", "b.yaml", "--limit", 5, verb="simulate")) == (0, "")
+    assert supporters("r") == {"a": 3, "b": 5}
+    assert len(endpoint.requests) == 8 * (DIALOGUE - 1)
+    assert esc_eval(*run("r", "--supporter", "b.yaml", "--limit", 1, verb="simulate")) == (0, "")
+    assert supporters("r") == {"a": 3, "b": 5}
+
+
+def test_what_is_kept_is_said_in_one_line(endpoint: Endpoint, tmp_path: Path) -> None:
+    for options in (["--limit", 3], ["--limit", 1]):
+        command = [sys.executable, "-m", "evalsuite.cli", *run("r", "--supporter", "a.yaml", *options, verb="simulate")]
+        said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert said.splitlines() == ["r holds 2 dialogues beside those that are asked for: they are kept"]
+
+
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        (("--mode", "paper"), 'mode: "native" → "paper"'),
+        (("--config", "exchanges.yaml"), "exchanges: 3 → 2"),
+        (("--prompts", "role_play_cot"), "prompts.fingerprint"),
+        (("--seeker", "seeker.yaml"), 'seeker.name: "embedded" → "s"'),
+        (("--supporter", "hot.yaml"), "supporters.a.sampling.temperature: 0.0 → 0.7"),
+        (("--cards", "cards.jsonl"), '"Another problem."'),
+    ],
+)
+def test_what_changes_the_meaning_of_what_is_there_is_refused_with_the_difference(
+    esc_eval: EscEval, tmp_path: Path, endpoint: Endpoint, change: tuple[str, ...], difference: str
+) -> None:
+    write_config(tmp_path / "c.yaml", endpoint.url, supporters=["a.yaml"])
+    write_config(tmp_path / "exchanges.yaml", endpoint.url, supporters=["a.yaml"], exchanges=2)
+    write_spec(tmp_path / "hot.yaml", "a", endpoint.url, sampling={"temperature": 0.7})
+    write_spec(tmp_path / "seeker.yaml", "s", endpoint.url, roles=["seeker"])
+    cards = load_cards(bundled_cards("en"))
+    write_jsonl(tmp_path / "cards.jsonl", [*cards[5:], cards[0].model_copy(update={"problem": "Another problem."})])
+    assert esc_eval(*run("r", verb="simulate")) == (0, "")
+    before, asked = {path: path.read_bytes() for path in Path("r").glob("*.json*")}, len(endpoint.requests)
+    one_line(
+        esc_eval("simulate", "--config", "c.yaml", "--limit", 60, "--out", "r", *change),
+        2,
+        "r was made with another ",
+        difference,
+    )
+    assert {path: path.read_bytes() for path in Path("r").glob("*.json*")} == before and len(endpoint.requests) == asked
+
+
+def test_what_was_never_answered_leaves_no_folder(esc_eval: EscEval, tmp_path: Path, endpoint: Endpoint) -> None:
+    """A ranker that is not trained, a dead URL, a model that is not served, a key that is refused."""
+    write_spec(tmp_path / "dead.yaml", "dead", "http://127.0.0.1:9/v1")
+    write_spec(tmp_path / "unserved.yaml", "unserved", endpoint.url)
+    for options, told in (
+        (("--supporter", "a.yaml", "--judge", "esc-rank", "--judge-prompts", "esc_rank"), "adapter missing"),
+        (("--supporter", "dead.yaml"), "cannot be reached"),
+        (("--supporter", "unserved.yaml"), "does not serve 'unserved'"),
+    ):
+        one_line(esc_eval(*run("deep/r", *options)), 2, told)
+        assert not Path("deep").exists() and not endpoint.requests
+    endpoint.behave = lambda body, count: Answer(status=401)
+    one_line(esc_eval(*run("deep/r", "--supporter", "a.yaml")), 2, "nothing was answered", "deep/r", "401")
+    assert not Path("deep").exists()
+    Path("mine").mkdir()
+    one_line(esc_eval(*run("mine", "--supporter", "a.yaml")), 2, "401")
+    assert list(Path("mine").iterdir()) == [], "what somebody made stays"
+
+
+def test_a_supporter_that_never_answers_leaves_a_run_as_it_was(esc_eval: EscEval, tmp_path: Path, endpoint: Endpoint) -> None:
+    assert esc_eval(*run("r", "--supporter", "a.yaml", verb="simulate")) == (0, "")
+    before = {name: Path("r", name).read_bytes() for name in ("config.json", "dialogues.jsonl", "usage.json")}
+    endpoint.behave = lambda body, count: Answer(status=404) if body["model"] == "b" else echo(body, count)
+    one_line(esc_eval(*run("r", "--supporter", "b.yaml", verb="simulate")), 1, "404")
+    endpoint.behave = echo
+    write_spec(tmp_path / "b.yaml", "b", endpoint.url, sampling={"temperature": 0.5})
+    assert esc_eval(*run("r", "--supporter", "a.yaml", verb="simulate")) == (0, "")
+    assert {name: Path("r", name).read_bytes() for name in before} == before, "nothing is left of it"
+    assert esc_eval(*run("r", "--supporter", "b.yaml", verb="simulate")) == (0, ""), "its spec may be mended"
+    assert supporters("r") == {"a": 2, "b": 2}
+
+
+def test_a_folder_whose_first_run_was_killed_before_an_answer_is_anybodys(
+    esc_eval: EscEval, tmp_path: Path, endpoint: Endpoint
+) -> None:
+    """Such a folder is what older versions left behind, too."""
+    Path("r").mkdir()
+    Path("r/config.json").write_text('{"simulate": {"mode": "paper"}, "score": {"mode": "paper"}}')
+    assert esc_eval(*run("r", "--supporter", "a.yaml", verb="simulate")) == (0, "")
+    assert json.loads(Path("r/config.json").read_text())["simulate"]["mode"] == "native"
+
+
+def test_a_run_that_is_killed_while_it_grows_goes_on(esc_eval: EscEval, tmp_path: Path, endpoint: Endpoint) -> None:
+    config = run("grown", "--supporter", "a.yaml", verb="simulate")
+    assert esc_eval(*config) == (0, "")
+    start = len(endpoint.requests)
+    growing = run("grown", "--supporter", "a.yaml", "--supporter", "b.yaml", "--limit", 4, verb="simulate")
+    process: subprocess.Popen[bytes]
+
+    def kill(body: dict[str, Any], count: int) -> Answer:
+        if count == start + 17:
+            process.send_signal(signal.SIGKILL)
+        return echo(body, count)
+
+    endpoint.behave = kill
+    process = subprocess.Popen([sys.executable, "-m", "evalsuite.cli", *growing], cwd=tmp_path)
+    assert process.wait(60) == -signal.SIGKILL
+    endpoint.behave = echo
+    assert esc_eval(*config) == (0, ""), "the part that was there is as it was"
+    assert supporters("grown") == {"a": 2}
+    assert esc_eval(*growing) == (0, "")
+    assert esc_eval(*run("once", "--supporter", "a.yaml", "--supporter", "b.yaml", "--limit", 4, verb="simulate")) == (0, "")
+    for name in ("config.json", "cards.jsonl", "dialogues.jsonl", "usage.json"):
+        assert Path("grown", name).read_bytes() == Path("once", name).read_bytes(), name
+
+
+def test_records_stay_where_stored_answers_do_not_reach(esc_eval: EscEval, tmp_path: Path, endpoint: Endpoint) -> None:
+    """As in a folder of a version that asked in other words: its records are kept, and none of it is asked again."""
+    assert esc_eval(*run("r", "--supporter", "a.yaml", verb="simulate")) == (0, "")
+    before, asked = Path("r/dialogues.jsonl").read_bytes(), len(endpoint.requests)
+    with sqlite3.connect("r/calls.sqlite") as store:
+        store.execute("UPDATE calls SET key = 'old ' || key")
+    assert esc_eval(*run("r", "--supporter", "b.yaml", verb="simulate")) == (0, "")
+    assert Path("r/dialogues.jsonl").read_bytes().startswith(before) and supporters("r") == {"a": 2, "b": 2}
+    assert len(endpoint.requests) - asked == 2 * (DIALOGUE - 1)
+
+
+def test_a_shard_does_not_grow_and_the_merged_run_does(esc_eval: EscEval, tmp_path: Path, endpoint: Endpoint) -> None:
+    parts = [run(f"s{n}", "--supporter", "a.yaml", "--shard", f"{n}/2", verb="simulate") for n in (1, 2)]
+    for part in parts:
+        assert esc_eval(*part) == (0, "")
+    one_line(esc_eval(*parts[0], "--limit", 3), 2, "s1 was made with another simulate config", "a shard does not grow")
+    assert esc_eval("merge", "s1", "s2", "--out", "r") == (0, "")
+    assert esc_eval(*run("r", "--supporter", "a.yaml", "--limit", 3, verb="simulate")) == (0, "")
+    assert supporters("r") == {"a": 3} and len(endpoint.requests) == 3 * (DIALOGUE - 1)
