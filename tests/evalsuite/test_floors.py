@@ -45,8 +45,8 @@ def test_the_reference_says_what_the_source_dialogues_supporter_said(esc_eval: E
     card = {"language": "en", "age": "30", "gender": "female", "occupation": "cook", "problem": "Lost her job."}
     cards = [card | {"id": f"c{n}", "source": "mine", "source_id": f"s{n}", "card_method": "written"} for n in range(2)]
     turns = [("supporter", "Hi."), ("seeker", "a"), ("supporter", "First."), ("seeker", "b"), ("supporter", "Second.")]
-    source = {"id": "d", "language": "en", "source": "mine", "source_id": "s1"}
-    source |= {"turns": [{"role": role, "text": text} for role, text in turns]}
+    spoken = [{"role": role, "text": text} for role, text in turns]
+    source = {"id": "d", "language": "en", "source": "mine", "source_id": "s1", "turns": spoken}
     (tmp_path / "cards.jsonl").write_text("".join(json.dumps(one) + "\n" for one in cards))
     (tmp_path / "source.jsonl").write_text(json.dumps(source) + "\n")
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(demo_config(gold=None, languages=["en"], supporters=["reference"])))
