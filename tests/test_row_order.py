@@ -70,6 +70,11 @@ CASES = [
         "run other --json --out OUT",
         "run/dialogues.jsonl run/judgements.jsonl run/cards.jsonl other/dialogues.jsonl other/judgements.jsonl",
     ),
+    Case(
+        "esc-eval leaderboard",
+        "run other --out OUT",
+        "run/dialogues.jsonl run/judgements.jsonl run/cards.jsonl other/dialogues.jsonl other/judgements.jsonl",
+    ),
     Case("esc-eval trajectories", "run --json --out OUT", "run/dialogues.jsonl run/judgements.jsonl run/turn_judgements.jsonl"),
     Case(
         "esc-eval report",
@@ -237,8 +242,7 @@ def compared(path: Path) -> object:
         return orjson.dumps(
             {key: value for key, value in manifest.items() if key not in ("inputs", "outputs")} | {"steps": steps}
         )
-    if path.name == "report.json":
-        found = orjson.loads(path.read_bytes())
+    if path.suffix == ".json" and "dialogues" in (found := orjson.loads(path.read_bytes())):
         records: dict[str, Any] = {key: sorted(map(orjson.dumps, found.pop(key))) for key in ("dialogues", "judgements")}
         return orjson.dumps(found | {"cards": dict(sorted(found["cards"].items()))}), records
     return path.read_bytes()
@@ -256,7 +260,8 @@ def outcome(case: Case, folder: Path) -> dict[str, object]:
     before = {path: path.stat().st_mtime_ns for path in written.rglob("*")}
     said = run(case.verb, *case.options.split())
     made = [path for path in sorted(written.rglob("*")) if path.is_file() and before.get(path) != path.stat().st_mtime_ns]
-    shown = [path for path in made if path.suffix != ".xlsx" and path.name not in ("report.html", "calls.sqlite")]
+    unordered = ("report.html", "leaderboard.html", "calls.sqlite")
+    shown = [path for path in made if path.suffix != ".xlsx" and path.name not in unordered]
     return {"stdout": said} | {str(path.relative_to(written)): compared(path) for path in shown}
 
 
