@@ -139,6 +139,8 @@ class SimulateOptions(RunOptions):
         IN_FILE,
     ] = None
     limit: Annotated[int | None, _setting("limit", "--limit")] = None
+    floors: Annotated[bool | None, _setting("floors", "--floors/--no-floors")] = None
+    references: Annotated[list[Path] | None, _setting("references", "--references"), IN_FILE] = None
 
 
 @dataclass(kw_only=True)
@@ -208,6 +210,7 @@ def resolve(
     *,
     cards: Sequence[Path] | None = None,
     profiles: Sequence[Path] | None = None,
+    references: Sequence[Path] | None = None,
     language: str | None = None,
     **overrides: Any,
 ) -> Resolved:
@@ -215,6 +218,7 @@ def resolve(
     overrides |= {
         "cards": [str(path) for path in cards] if cards else None,
         "profiles": [str(path) for path in profiles] if profiles else None,
+        "references": [str(path) for path in references] if references else None,
         "languages": [language] if language else None,
     }
     loaded = load_config(config, overrides)

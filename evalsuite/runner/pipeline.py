@@ -13,6 +13,7 @@ from core.files import write_json, write_jsonl
 from core.records import Dialogue, Judgement, Usage
 from core.specs import ModelSpec
 from data_prep.scores.human import read_dialogues
+from evalsuite.dialogues.floors import with_floors
 from evalsuite.dialogues.hold import Plan, hold
 from evalsuite.judge.judge import Judge
 from evalsuite.runner.engine import Runner
@@ -56,9 +57,13 @@ def simulate(runner: Runner, score: bool) -> Outcome:
     run.claim("simulate", resolved.simulate_identity())
     if score:
         run.claim("score", resolved.score_identity())
-    plans = resolved.part(list(resolved.plans()))
+    planned = list(resolved.plans())
+    spoken = list(with_floors(planned, resolved.supporters, resolved.replies))
+    if silent := len(planned) - len(spoken):
+        runner.say(f"reference: {silent} dialogues are left out: --references has no source dialogue of their cards")
+    plans = resolved.part(spoken)
     names = {plan.dialogue.supporter for plan in plans}  # a shard needs only some
-    speaking = [spec for spec in resolved.supporters if spec.name in names]
+    speaking = [spec for spec in resolved.supporters if spec.name in names and spec.floor is None]
     specs = [*resolved.seekers, *([resolved.judge] if score else []), *speaking]
     outcome = _execute(runner, resolved, "simulate", specs, plans, score)
     _write_people(run, resolved.people())
