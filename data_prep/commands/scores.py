@@ -19,7 +19,7 @@ from data_prep.scores.human import Check, Imported, read_dialogues, read_scores
 
 Rubrics = Annotated[
     list[Path] | None,
-    typer.Option("--rubric", help="YAML file of a rubric of your own that --scores names. Repeat for more."),
+    typer.Option("--rubric", help="YAML file of a rubric of your own that --gold names. Repeat for more."),
     IN_FILE,
 ]
 
@@ -36,10 +36,10 @@ def import_scores(
         ),
         IN_PLACES,
     ] = None,
-    scores: Annotated[
+    gold: Annotated[
         list[Path] | None,
         typer.Option(
-            "--scores",
+            "--gold",
             help="A CSV (with header) or JSONL file of your own: dialogue_id, language, annotator, rubric, dimension, value "
             "and, for a score of one turn, turn (from 0). Repeat for more.",
         ),
@@ -47,7 +47,7 @@ def import_scores(
     ] = None,
     dialogues: Annotated[
         list[Path] | None,
-        typer.Option("--dialogues", help="JSONL file with the dialogues that --scores is about. Repeat for more."),
+        typer.Option("--dialogues", help="JSONL file with the dialogues that --gold is about. Repeat for more."),
         IN_FILE,
     ] = None,
     rubric: Rubrics = None,
@@ -56,12 +56,12 @@ def import_scores(
     """Human scores as records: OUT/dialogues.jsonl and OUT/scores.jsonl; a missing answer gives no score.
 
     Where there are any: turn_scores.jsonl (scores of single turns) and judgements.jsonl (models' verdicts that a corpus has).
-    Scores files of your own must be right in every row; malformed rows of corpora are left out, or fatal with --strict.
+    Files of --gold must be right in every row; malformed rows of corpora are left out, or fatal with --strict.
     """
     form = "NAME=PATH, or NAME=hf:OWNER/DATASET for the hub"
     places = [name_and_value("--source", text, form) for text in source or []]
-    if not places and not scores:
-        raise UserError("nothing to import: give --source NAME=PLACE or --scores FILE")
+    if not places and not gold:
+        raise UserError("nothing to import: give --source NAME=PLACE or --gold FILE")
     build = Build(out, "import-scores", settings={"strict": strict})
     imported = Imported()
     for name, place in places:
@@ -71,7 +71,7 @@ def import_scores(
         build.input(path)
     imported.add(Imported(dialogues=known))
     check = Check(rubric or [], imported.dialogues if imported.dialogues else None)
-    for path in scores or []:
+    for path in gold or []:
         read = read_scores(path, check)
         build.input(path)
         step = build.step(f"read {path.name}")

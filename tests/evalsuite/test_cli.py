@@ -38,7 +38,7 @@ def test_stages_alone_equal_one_run_and_a_finished_run_asks_nothing(esc_eval: Es
         assert len(endpoint.requests) == asked
         assert esc_eval("simulate", *given, *mine, "--out", "parts")[0] == 0
         assert esc_eval("score", *given, "--out", "parts")[0] == 0
-        assert esc_eval("report", "--run", "parts")[0] == 0
+        assert esc_eval("report", "parts")[0] == 0
     for name in ("cards.jsonl", "dialogues.jsonl", "judgements.jsonl"):
         assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     for kind in ("html", "json", "md"):
