@@ -1,4 +1,7 @@
-"""Corpora by name: `read_source` turns one, in its published file format, into records. One module a corpus."""
+"""Corpora by name: `read_source` turns one, in its published file format, into records.
+
+Corpora that need little stand together by kind (`posts`, `support`, `play`); the others have a module each.
+"""
 
 from __future__ import annotations
 
@@ -14,57 +17,20 @@ from core.errors import UserError, near, need_modules
 from core.files import CONFIGS, check_unique, read_yaml
 from core.ledger import Build
 from core.options import name_and_value
-from core.rows import MALFORMED, CorpusFacts, CorpusItem, CorpusReader, Source
+from core.records import RolePlay, SupportDialogue
+from core.rows import MALFORMED, CorpusFacts, CorpusItem, CorpusReader, Source, by_row
 from data_prep.sources import (
-    bundled,
     character_llm,
     charactereval,
     chat_haruhi,
     coser,
-    counselingbench,
     cpsycoun,
-    emollm,
-    epitome,
     esconv,
-    escot,
-    extes,
     generic,
-    mhp_reddit,
-    pippa,
-    psych8k,
-    psyqa,
-    rolebench,
-    rpbench,
-    simpsydial,
-    smile,
-    socialbench,
+    play,
+    posts,
+    support,
     synthetic_esc,
-)
-
-_MODULES = (  # the seven of ESC-Eval's table 5, other support corpora, general role play, our samples, the user's own
-    epitome,
-    mhp_reddit,
-    psych8k,
-    esconv,
-    extes,
-    psyqa,
-    smile,
-    escot,
-    cpsycoun,
-    emollm,
-    synthetic_esc,
-    simpsydial,
-    counselingbench,
-    rolebench,
-    charactereval,
-    character_llm,
-    chat_haruhi,
-    coser,
-    rpbench,
-    socialbench,
-    pippa,
-    bundled,
-    generic,
 )
 
 
@@ -76,7 +42,12 @@ class CorpusList(BaseModel):
 
 
 _LIST = read_yaml(CONFIGS / "data" / "corpora.yaml", CorpusList, "list of corpora")
-_READERS = {name: read for module in _MODULES for name, read in module.READERS.items()}
+_SUPPORT = (support, esconv, cpsycoun, synthetic_esc)
+_ROLE_PLAY = (play, charactereval, character_llm, chat_haruhi, coser)
+_READERS = {name: read for module in (posts, *_SUPPORT, *_ROLE_PLAY, generic) for name, read in module.READERS.items()}
+# The sample corpora that this repository brings are in the form of our own records.
+_READERS["bundled_support"] = by_row(lambda value, _: SupportDialogue.model_validate(value))
+_READERS["bundled_role_play"] = by_row(lambda value, _: RolePlay.model_validate(value))
 SOURCES = {name: Source(name=name, read=_READERS[name], **facts.model_dump()) for name, facts in _LIST.corpora.items()}
 SCORED = {name: Source(name=name, read=lambda *_: iter(()), **facts.model_dump()) for name, facts in _LIST.scored.items()}
 _SHOWN = 5  # malformed rows printed one by one; the rest is counted
