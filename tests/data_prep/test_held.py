@@ -14,7 +14,7 @@ from core.files import read_jsonl, write_jsonl
 from core.paths import Verbs
 from core.records import Dialogue, HumanScore, Turn
 from data_prep.__main__ import app as data_prep
-from data_prep.commands.import_held import import_held
+from data_prep.commands.scores import import_held
 from evalsuite.statistics.agreement import read_gold
 
 app = Verbs(pretty_exceptions_enable=False)
