@@ -97,7 +97,7 @@ def import_held(
     scores: Annotated[
         list[Path],
         typer.Option(
-            "--scores",
+            "--gold",
             help="CSV or JSONL with one rating a row: situation, supporter, annotator, rubric, dimension, value and, where the "
             "dialogues have it, trial. Repeat for more files.",
         ),
