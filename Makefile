@@ -67,14 +67,14 @@ demo: demo-data  ## Everything end to end on the embedded model: data, then serv
 	$(BIN)/esc-eval run --config configs/eval/demo.yaml
 
 demo-data: setup  ## Data preparation on the bundled samples: cards, role-play set, contamination, score sets (runs/demo-data/)
-	$(BIN)/python -m serve up embedded --run "$(MAKE) --no-print-directory demo-cards"
+	$(BIN)/python -m serve up embedded --exec "$(MAKE) --no-print-directory demo-cards"
 	$(PREP) cards annotate export --cards $(SAMPLES)/cards_en.jsonl --out $(DATA)/annotate
 	$(PREP) role-sft --config configs/data/role_sft_demo.yaml --source bundled_support=$(SAMPLES) \
 	  --source bundled_role_play=$(SAMPLES) --out $(DATA)/role_sft
 	$(PREP) check-contamination --cards $(SAMPLES)/cards_en.jsonl --cards $(SAMPLES)/cards_zh.jsonl --max-examples 1 \
 	  --data $(DATA)/role_sft/train.jsonl --data $(DATA)/role_sft/valid.jsonl --out $(DATA)/contamination
 	$(PREP) score-set --out $(DATA)/scores
-	$(PREP) rank-sft --dialogues $(DATA)/scores/dialogues.jsonl --scores $(DATA)/scores/scores.jsonl --rubric esc_eval \
+	$(PREP) rank-sft --dialogues $(DATA)/scores/dialogues.jsonl --gold $(DATA)/scores/scores.jsonl --rubric esc_eval \
 	  --out $(DATA)/rank_sft
 
 demo-cards:  ## The part of demo-data that asks a model, which is already served (SERVE_URL_EMBEDDED)
@@ -93,7 +93,7 @@ train-role-cpu: setup  ## Train the embedded seeker on ESConv (ESCONV=its folder
 
 train-rank-cpu: setup  ## Train the embedded ranker on the synthetic set (SEEDS) and test it; with ESCONV=its folder on its survey too
 	$(PREP) score-set --out runs/train/scores
-	$(PREP) rank-sft --dialogues runs/train/scores/dialogues.jsonl --scores runs/train/scores/scores.jsonl --rubric esc_eval \
+	$(PREP) rank-sft --dialogues runs/train/scores/dialogues.jsonl --gold runs/train/scores/scores.jsonl --rubric esc_eval \
 	  --prompts esc_rank --method per_dimension --out runs/train/rank_data
 	for seed in $(SEEDS); do \
 	  $(TRAIN) train/esc_rank.py --config $(RANK_RECIPE) --seed $$seed --output_dir runs/train/rank-$$seed $(SETTINGS) || exit $$?; done
@@ -110,7 +110,7 @@ train-rank-cpu: setup  ## Train the embedded ranker on the synthetic set (SEEDS)
 train-survey-cpu: setup  ## The same ranker on what ESConv's seekers said of their supporters (ESCONV=its folder), one seed
 	@test -d "$(ESCONV)" || { echo "error: give ESConv's folder: make train-survey-cpu ESCONV=DIR" >&2; exit 2; }
 	$(PREP) import-scores --source esconv=$(ESCONV) --out runs/train/survey_scores
-	$(PREP) rank-sft --dialogues runs/train/survey_scores/dialogues.jsonl --scores runs/train/survey_scores/scores.jsonl \
+	$(PREP) rank-sft --dialogues runs/train/survey_scores/dialogues.jsonl --gold runs/train/survey_scores/scores.jsonl \
 	  --rubric esconv_survey --dimensions empathy,relevance --prompts esc_rank --method per_dimension --out runs/train/survey_data
 	$(TRAIN) train/esc_rank.py --config $(RANK_RECIPE) --train_file runs/train/survey_data/train.jsonl \
 	  --valid_file runs/train/survey_data/valid.jsonl --output_dir runs/train/survey $(SETTINGS)
@@ -124,7 +124,7 @@ train-survey-cpu: setup  ## The same ranker on what ESConv's seekers said of the
 rank-methods-cpu: setup  ## The ranker, two losses × three ways of asking, English, EXAMPLES= dialogues a run (399; paper: a seventh): one table
 	$(PREP) score-set --out $(METHODS)/scores
 	for method in joint per_dimension paper; do \
-	  $(PREP) rank-sft --dialogues $(METHODS)/scores/dialogues.jsonl --scores $(METHODS)/scores/scores.jsonl --rubric esc_eval \
+	  $(PREP) rank-sft --dialogues $(METHODS)/scores/dialogues.jsonl --gold $(METHODS)/scores/scores.jsonl --rubric esc_eval \
 	    --prompts esc_rank --method $$method --out $(METHODS)/$$method/data || exit $$?; \
 	  reads=$$(test $$method = paper && echo 7 || echo 1); \
 	  for loss in cross_entropy ordinal; do \
@@ -170,7 +170,7 @@ reproduce-table4:  ## Table 4 from people's scores: SCORES= DIALOGUES= RANKER= (
 	@test -n "$(SCORES)" -a -n "$(DIALOGUES)" -a -n "$(RANKER)" || \
 	  { echo "error: give SCORES=FILE DIALOGUES=FILE RANKER=SPEC (docs/reproduce.md)" >&2; exit 2; }
 	@test -x $(BIN)/esc-eval || $(MAKE) --no-print-directory setup
-	$(BIN)/python -m data_prep import-scores --scores $(SCORES) --dialogues $(DIALOGUES) --out $(TABLE4)/gold
+	$(BIN)/python -m data_prep import-scores --gold $(SCORES) --dialogues $(DIALOGUES) --out $(TABLE4)/gold
 	$(SCORE4) --judge $(RANKER) --judge-prompts $(PROMPTS) --out $(TABLE4)/$(call spec_name,$(RANKER))
 	$(foreach judge,$(JUDGES),$(SCORE4) --judge $(judge) --out $(TABLE4)/$(call spec_name,$(judge)) &&) true
 	$(BIN)/esc-eval agree $(foreach judge,$(RANKER) $(JUDGES),--judgements $(TABLE4)/$(call spec_name,$(judge))/judgements.jsonl) \

@@ -134,6 +134,16 @@ class ServeOptions(_Part):
         return self
 
 
+class Floor(_Part):
+    """A supporter that needs no model. A judge that rates it as highly as a model is found out by it."""
+
+    kind: Literal["fixed", "parrot", "reference"]
+    """fixed: always says `text`. parrot: repeats the seeker's last line. reference: says what the supporter of the source
+    dialogue said, reply by reply."""
+    text: dict[Language, str] = {}
+    """What is said, by language; by a parrot only before the seeker has spoken."""
+
+
 class ModelSpec(_Part):
     """One model that can play seeker, supporter or judge: a checkpoint to serve, a server that answers, or both."""
 
@@ -176,8 +186,17 @@ class ModelSpec(_Part):
     group: Group | None = Field(default=None, exclude_if=lambda group: group is None)
     """The supporter group of ESC-Eval's table 2, by which leaderboards are ordered."""
 
+    floor: Floor | None = Field(default=None, exclude_if=lambda floor: floor is None)
+    """Makes the supporter one that needs no model."""
+
     @model_validator(mode="after")
     def _consistent(self) -> ModelSpec:
+        if self.floor:
+            if self.checkpoint is not None or self.endpoint.base_url is not None or self.roles != ("supporter",):
+                raise ValueError("a floor is only a supporter, without checkpoint and endpoint")
+            if self.floor.kind != "reference" and (missing := set(self.languages) - set(self.floor.text)):
+                raise ValueError(f"floor.text: none in {', '.join(sorted(missing))}; leave that out of languages, or write it")
+            return self
         if self.adapter and self.adapters:
             raise ValueError("adapter and adapters exclude each other")
         if self.checkpoint is None and self.endpoint.base_url is None:

@@ -11,7 +11,6 @@ from data_prep.commands import (
     check_contamination,
     corpora,
     import_esc_eval,
-    import_held,
     profiles,
     rank_sft,
     rescore,
@@ -31,7 +30,7 @@ app.command("check-contamination")(check_contamination.check_contamination)
 app.command("import-scores")(scores.import_scores)
 app.add_typer(annotate_dialogues.app, name="annotate-dialogues")
 app.add_typer(rescore.app, name="rescore")
-app.command("import-held")(import_held.import_held)
+app.command("import-held")(scores.import_held)
 app.command("score-set")(scores.score_set)
 app.command("rank-sft")(rank_sft.rank_sft)
 

@@ -9,6 +9,7 @@ from evalsuite.commands.agree import agree
 from evalsuite.commands.compare import compare
 from evalsuite.commands.correlate import correlate
 from evalsuite.commands.discriminate import discriminate
+from evalsuite.commands.leaderboard import leaderboard
 from evalsuite.commands.metrics import metrics
 from evalsuite.commands.pairwise import pairwise
 from evalsuite.commands.reported import reported
@@ -27,7 +28,7 @@ app = Verbs(
 
 RUNS, PEOPLE, CHECKS = "Runs", "Judges and people", "Checks"
 for panel, verbs in {
-    RUNS: (run, simulate, score, status, merge, report, compare, trajectories),
+    RUNS: (run, simulate, score, status, merge, report, leaderboard, compare, trajectories),
     PEOPLE: (agree, correlate, pairwise, discriminate, respond, metrics),
     CHECKS: (risk, role_play.audit_simulator),
 }.items():

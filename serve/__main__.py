@@ -47,9 +47,11 @@ def up(
     log_dir: Annotated[Path, typer.Option(help="Folder for server-NAME.log files."), Writes(("server-*.log",))] = Path(
         "runs/serve"
     ),
-    run: Annotated[
+    command: Annotated[
         str | None,
-        typer.Option(metavar="COMMAND", help="Run this while the servers are up, then stop them; its exit code is returned."),
+        typer.Option(
+            "--exec", metavar="COMMAND", help="Run this while the servers are up, then stop them; its exit code is returned."
+        ),
     ] = None,
 ) -> None:
     """Start the servers that the specs need and keep them up until Ctrl-C, or while a command runs.
@@ -62,7 +64,7 @@ def up(
     python -m serve up embedded --port 8000
     """
     chosen = [load_spec(name) for name in specs]
-    command = _command(run) if run is not None else []
+    words = _command(command) if command is not None else []
     for spec in chosen:
         if spec.endpoint.base_url is not None:
             typer.echo(f"{spec.name}: answers at {spec.endpoint.base_url}, nothing to start", err=True)
@@ -74,9 +76,9 @@ def up(
     try:
         with Servers(plan_servers(chosen, log_dir, port)) as servers:
             _show(servers)
-            if command:
+            if words:
                 urls = {"SERVE_URL_" + re.sub(r"\W", "_", name).upper(): url for name, url in servers.endpoints.items()}
-                raise typer.Exit(_call(command, os.environ | urls))
+                raise typer.Exit(_call(words, os.environ | urls))
             lost = set[str]()
             while servers.alive():
                 for name, what in servers.poll().items():
@@ -94,9 +96,9 @@ def _command(text: str) -> list[str]:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise UserError(f"--run {text!r}: {error}") from None
+        raise UserError(f"--exec {text!r}: {error}") from None
     if not words or shutil.which(words[0]) is None:
-        raise UserError(f"--run {text!r}: no such command here")
+        raise UserError(f"--exec {text!r}: no such command here")
     return words
 
 
@@ -104,7 +106,7 @@ def _call(command: list[str], environment: Mapping[str, str]) -> int:
     try:
         return subprocess.call(command, env=environment)
     except OSError as error:  # a file without #!, for example
-        raise UserError(f"--run {shlex.join(command)}: {error.strerror or error}") from None
+        raise UserError(f"--exec {shlex.join(command)}: {error.strerror or error}") from None
 
 
 def _print_commands(plans: list[ServerPlan]) -> None:

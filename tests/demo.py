@@ -1,4 +1,4 @@
-"""configs/eval/demo.yaml for tests: the embedded model without an adapter judges too, in one request a dialogue."""
+"""configs/eval/demo.yaml for tests: no floors, and the embedded model judges too, in one request a dialogue."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ EMBEDDED_JUDGE = ("--judge", "embedded", "--judge-prompts", "esc_eval")
 def demo_config(**changes: Any) -> dict[str, Any]:
     """The demo's settings, some of them changed."""
     settings: dict[str, Any] = yaml.safe_load(DEMO.read_text())
-    return settings | {"judge": "embedded", "judge_prompts": None, "method": "joint"} | changes
+    return settings | {"judge": "embedded", "judge_prompts": None, "method": "joint", "floors": False} | changes

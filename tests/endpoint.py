@@ -20,7 +20,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import orjson
 from aiohttp import web
@@ -40,6 +41,7 @@ class Answer:
     body: bytes | None = None  # in place of a completion
     logprobs: list[dict[str, Any]] | None = None
     model: str | None = None  # what answers, by its own word
+    usage: dict[str, Any] = field(default_factory=dict)  # in place of what is counted
     delay: float = 0.0
     drop: bool = False
     reset: bool = False
@@ -185,15 +187,33 @@ class Faulty:
         return FAULTS[kind]
 
 
-class Endpoint:
-    """Runs in a thread of its own; `requests` holds the bodies of chat completions in order of arrival, `most` how many were
-    under way at once, `followed` how many followed a redirect, `answered` how often each (by the hash of its body) was given a
-    completion with text."""
+class Refusing(Protocol):
+    """A kind of server (`tests.dialects`): what it refuses of a request, and how it lists a model."""
 
-    def __init__(self, behave: Callable[[dict[str, Any], int], Answer] = echo, models: tuple[str, ...] = ("my-model",)) -> None:
-        self.behave, self.models = behave, models
+    def problem(self, body: dict[str, Any]) -> Answer | None: ...
+
+    def listed(self, name: str) -> dict[str, Any]: ...
+
+
+class Endpoint:
+    """Runs in a thread of its own; `requests` holds the bodies of chat completions in order of arrival, `refused` of those that
+    its dialect or its key turned away, `most` how many were under way at once, `followed` how many followed a redirect,
+    `answered` how often each (by the hash of its body) was given a completion with text."""
+
+    def __init__(
+        self,
+        behave: Callable[[dict[str, Any], int], Answer] = echo,
+        models: tuple[str, ...] = ("my-model",),
+        dialect: Refusing | None = None,
+        key: str | None = None,
+        port: int = 0,
+        log: Path | None = None,
+    ) -> None:
+        self.behave, self.models, self.dialect, self.key, self.log = behave, models, dialect, key, log
+        self.port = port
         self.version: str | None = None  # what /version says, as vLLM's does
         self.requests: list[dict[str, Any]] = []
+        self.refused: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.now = self.most = self.followed = 0
         self.answered = Counter[str]()
@@ -225,7 +245,7 @@ class Endpoint:
         app.router.add_get("/moved/models", self._moved)
         self._runner = runner = web.AppRunner(app, shutdown_timeout=0.1)
         self._loop.run_until_complete(runner.setup())
-        self._site = web.TCPSite(runner, "127.0.0.1", 0)
+        self._site = web.TCPSite(runner, "127.0.0.1", self.port)
         self._loop.run_until_complete(self._site.start())
         self.port = runner.addresses[0][1]
         self._ready.set()
@@ -257,13 +277,37 @@ class Endpoint:
         raise web.HTTPTemporaryRedirect("/elsewhere")
 
     async def _models(self, request: web.Request) -> web.Response:
-        return web.json_response({"data": [{"id": name} for name in self.models]})
+        if refused := self._keyless(request):
+            return _written(refused)
+        listed = [self.dialect.listed(name) if self.dialect else {"id": name} for name in self.models]
+        return web.json_response({"object": "list", "data": listed})
+
+    def _keyless(self, request: web.Request) -> Answer | None:
+        if self.key is None or request.headers.get("Authorization") == f"Bearer {self.key}":
+            return None
+        said = "Incorrect API key provided." if "Authorization" in request.headers else "You didn't provide an API key."
+        return error(401, said, type="invalid_request_error", param=None, code="invalid_api_key")
+
+    def _turned_away(self, body: dict[str, Any]) -> Answer | None:
+        if self.dialect is None:
+            return None
+        if body.get("model") not in self.models:
+            said = f"The model `{body.get('model')}` does not exist or you do not have access to it."
+            return error(404, said, type="invalid_request_error", param=None, code="model_not_found")
+        return self.dialect.problem(body)
 
     async def _version(self, request: web.Request) -> web.Response:
         return web.json_response({"version": self.version}) if self.version else web.Response(status=404)
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
-        body = orjson.loads(await request.read())
+        raw = await request.read()
+        body = orjson.loads(raw)
+        if self.log:
+            with self.log.open("ab") as log:
+                log.write(raw + b"\n")
+        if refused := self._keyless(request) or self._turned_away(body):
+            self.refused.append(body)
+            return _written(refused)
         self.requests.append(body)
         self.headers.append(dict(request.headers))
         answer = self.behave(body, len(self.requests))
@@ -282,18 +326,14 @@ class Endpoint:
                 self._restarting = asyncio.ensure_future(self._restart(answer.restart))
             return web.Response()
         if answer.body is not None or answer.status != 200:
-            return web.Response(
-                status=answer.status,
-                headers=answer.headers,
-                body=answer.body if answer.body is not None else b'{"error": {"message": "no"}}',
-            )
+            return _written(answer)
         choice: dict[str, Any] = {
             "message": {"role": "assistant", "content": answer.text} | answer.message,
             "finish_reason": answer.finish_reason,
         }
         if answer.logprobs is not None:
             choice["logprobs"] = {"content": answer.logprobs}
-        usage = {"prompt_tokens": 10, "completion_tokens": len(answer.text.split())}
+        usage = {"prompt_tokens": 10, "completion_tokens": len(answer.text.split())} | answer.usage
         named = {"model": answer.model} if answer.model else {}
         payload = orjson.dumps({"choices": [choice], "usage": usage} | named)
         if answer.drip or answer.cut:
@@ -315,3 +355,14 @@ class Endpoint:
         if answer.cut and request.transport is not None:
             request.transport.close()
         return response
+
+
+def _written(answer: Answer) -> web.Response:
+    body = answer.body if answer.body is not None else b'{"error": {"message": "no"}}'
+    return web.Response(status=answer.status, headers=answer.headers, body=body)
+
+
+if __name__ == "__main__":
+    from tests.dialects import main
+
+    main()

@@ -304,7 +304,7 @@ def _sheets(rng: random.Random, folder: Path, run: Callable[..., str]) -> None:
             columns,
             [row | {key: str(rng.randint(0, 3)) for key in RUBRIC.dimensions} for row in rows],
         )
-    run("data_prep rescore export", *given, "--scores", "halves.jsonl", "--out", "again")
+    run("data_prep rescore export", *given, "--gold", "halves.jsonl", "--out", "again")
     for path in sorted((folder / "again").glob("*.csv")):
         columns, rows = read_sheet(path)
         answers = [{key: str(rng.randint(0, 6) / 2).removesuffix(".0") for key in row["decide"].split(", ")} for row in rows]
@@ -321,7 +321,7 @@ def _sheets(rng: random.Random, folder: Path, run: Callable[..., str]) -> None:
         ],
     )
     named = ("--dimensions", ",".join(esc_eval), "--prompts", "esc_rank")
-    run("data_prep rank-sft", "--dialogues", "talks.jsonl", "--scores", "ranked.jsonl", *named, "--out", "ranker")
+    run("data_prep rank-sft", "--dialogues", "talks.jsonl", "--gold", "ranked.jsonl", *named, "--out", "ranker")
     tested = [orjson.loads(line) for line in (folder / "ranker" / "test.jsonl").read_bytes().splitlines()]
     judged = [
         {"dialogue_id": row["dialogue_id"], "language": row["language"], "judge": judge, "rubric": "esc_eval"}

@@ -257,7 +257,7 @@ def test_score_files_shown_are_read(tmp_path: Path) -> None:
     scores, choices = blocks(people, "csv")
     (tmp_path / "scores.csv").write_text(scores)
     (tmp_path / "choices.csv").write_text(choices)
-    for words in (["agree", "--annotators", str(tmp_path / "scores.csv")], ["pairwise", str(tmp_path / "choices.csv")]):
+    for words in (["agree", "--gold", str(tmp_path / "scores.csv")], ["pairwise", str(tmp_path / "choices.csv")]):
         result = CliRunner().invoke(evalsuite.cli.app, words)
         assert result.exit_code == 0, result.output
     (items,) = blocks((ROOT / "docs/frameworks/ecdbench.md").read_text(), "jsonl")

@@ -49,8 +49,8 @@ CASES = [
         "--judgements verdicts.jsonl --gold people.csv --mode paper --rubric rubric.yaml --only-shared --json",
         "people.csv",
     ),
-    Case("esc-eval agree", "--annotators people_turns.jsonl --json --out OUT", "people_turns.jsonl"),
-    Case("esc-eval agree", "--annotators people.csv --rubric rubric.yaml --json", "people.csv"),
+    Case("esc-eval agree", "--gold people_turns.jsonl --json --out OUT", "people_turns.jsonl"),
+    Case("esc-eval agree", "--gold people.csv --rubric rubric.yaml --json", "people.csv"),
     Case("esc-eval pairwise", "choices.csv --json --out OUT", "choices.csv"),
     Case("esc-eval pairwise", "choices.csv --mode paper --json", "choices.csv"),
     Case(
@@ -64,16 +64,21 @@ CASES = [
         "verdicts.jsonl people.csv talks.jsonl",
     ),
     Case("esc-eval discriminate", "--scores ratings.csv --json --out OUT", "ratings.csv"),
-    Case("esc-eval discriminate", "--run run --json --out OUT", "run/dialogues.jsonl run/judgements.jsonl"),
+    Case("esc-eval discriminate", "run --json --out OUT", "run/dialogues.jsonl run/judgements.jsonl"),
     Case(
         "esc-eval compare",
         "run other --json --out OUT",
         "run/dialogues.jsonl run/judgements.jsonl run/cards.jsonl other/dialogues.jsonl other/judgements.jsonl",
     ),
+    Case(
+        "esc-eval leaderboard",
+        "run other --out OUT",
+        "run/dialogues.jsonl run/judgements.jsonl run/cards.jsonl other/dialogues.jsonl other/judgements.jsonl",
+    ),
     Case("esc-eval trajectories", "run --json --out OUT", "run/dialogues.jsonl run/judgements.jsonl run/turn_judgements.jsonl"),
     Case(
         "esc-eval report",
-        "--run run",
+        "run",
         "run/dialogues.jsonl run/judgements.jsonl run/turn_judgements.jsonl run/cards.jsonl run/gold_judgements.jsonl "
         "run/gold_scores.jsonl",
     ),
@@ -84,7 +89,7 @@ CASES = [
         "spoken.jsonl references.jsonl",
     ),
     Case("esc-eval risk", "--dialogues talks.jsonl --out OUT", "talks.jsonl"),
-    Case("esc-eval risk", "--run run --json", "run/dialogues.jsonl"),
+    Case("esc-eval risk", "run --json", "run/dialogues.jsonl"),
     Case("esc-eval audit-simulator", "--dialogues talks.jsonl --cards cards.jsonl --json --out OUT", "talks.jsonl cards.jsonl"),
     Case(
         "esc-eval health report",
@@ -93,7 +98,7 @@ CASES = [
     ),
     Case(
         "esc-eval feel fit",
-        "--judgements verdicts.jsonl --human people.jsonl --dialogues talks.jsonl --weights OUT/fitted.json --json --out OUT",
+        "--judgements verdicts.jsonl --gold people.jsonl --dialogues talks.jsonl --weights OUT/fitted.json --json --out OUT",
         "verdicts.jsonl people.jsonl talks.jsonl",
     ),
     Case(
@@ -108,12 +113,12 @@ CASES = [
     ),
     Case(
         "esc-eval feel compare-methods",
-        "--run feel --human people.jsonl --json --out OUT",
+        "feel --gold people.jsonl --json --out OUT",
         "feel/judgements.jsonl feel/costs.jsonl people.jsonl",
     ),
     Case(
         "esc-eval role-play table",
-        "--dialogues talks.jsonl --judgements rounds.jsonl --scores people_turns.jsonl --rubric rubric.yaml --json --out OUT",
+        "--dialogues talks.jsonl --judgements rounds.jsonl --gold people_turns.jsonl --rubric rubric.yaml --json --out OUT",
         "talks.jsonl rounds.jsonl people_turns.jsonl",
     ),
     Case(
@@ -145,10 +150,10 @@ CASES = [
         "--sheet annotators/cleo.csv --out OUT",
         "talks.jsonl annotators/anna.csv annotators/ben.csv annotators/cleo.csv",
     ),
-    Case("data_prep rescore export", "--dialogues talks.jsonl --scores halves.jsonl --out OUT", "talks.jsonl halves.jsonl"),
+    Case("data_prep rescore export", "--dialogues talks.jsonl --gold halves.jsonl --out OUT", "talks.jsonl halves.jsonl"),
     Case(
         "data_prep rescore import",
-        "--dialogues talks.jsonl --scores halves.jsonl --rubric rubric.yaml --sheet again/anna.csv --sheet again/joint.csv "
+        "--dialogues talks.jsonl --gold halves.jsonl --rubric rubric.yaml --sheet again/anna.csv --sheet again/joint.csv "
         "--out OUT",
         "talks.jsonl halves.jsonl again/anna.csv again/joint.csv",
     ),
@@ -213,7 +218,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         write_all(folder, run)
-        run("esc-eval feel fit", "--judgements", "verdicts.jsonl", "--human", "people.jsonl", "--weights", "weights.json")
+        run("esc-eval feel fit", "--judgements", "verdicts.jsonl", "--gold", "people.jsonl", "--weights", "weights.json")
     return folder
 
 
@@ -237,8 +242,7 @@ def compared(path: Path) -> object:
         return orjson.dumps(
             {key: value for key, value in manifest.items() if key not in ("inputs", "outputs")} | {"steps": steps}
         )
-    if path.name == "report.json":
-        found = orjson.loads(path.read_bytes())
+    if path.suffix == ".json" and "dialogues" in (found := orjson.loads(path.read_bytes())):
         records: dict[str, Any] = {key: sorted(map(orjson.dumps, found.pop(key))) for key in ("dialogues", "judgements")}
         return orjson.dumps(found | {"cards": dict(sorted(found["cards"].items()))}), records
     return path.read_bytes()
@@ -256,7 +260,8 @@ def outcome(case: Case, folder: Path) -> dict[str, object]:
     before = {path: path.stat().st_mtime_ns for path in written.rglob("*")}
     said = run(case.verb, *case.options.split())
     made = [path for path in sorted(written.rglob("*")) if path.is_file() and before.get(path) != path.stat().st_mtime_ns]
-    shown = [path for path in made if path.suffix != ".xlsx" and path.name not in ("report.html", "calls.sqlite")]
+    unordered = ("report.html", "leaderboard.html", "calls.sqlite")
+    shown = [path for path in made if path.suffix != ".xlsx" and path.name not in unordered]
     return {"stdout": said} | {str(path.relative_to(written)): compared(path) for path in shown}
 
 

@@ -76,7 +76,7 @@ def positions_of(mask: torch.Tensor) -> torch.Tensor:
 
 @dataclass
 class RankPadding:
-    """Batches of the ranker's rows: of trees (`train.rank_trainer.as_trees`), or of plain ones.
+    """Batches of the ranker's rows: of trees (`train.trainers.as_trees`), or of plain ones.
 
     Trees: `lengths` [B]; `input_ids`, `position_ids`, `until` [B, T]; `places`, `labels` [B, K]. Plain rows end together, so
     that their answers do: `input_ids`, `attention_mask`, `position_ids`, `labels` [B, T]. Both: `keys`, `targets`, `weights`

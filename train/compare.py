@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -27,11 +27,19 @@ from core.tables import Estimate, Table, to_console, to_markdown
 from data_prep.line_checks import MACHINE, SUPPORTER, distinct, says, units
 from data_prep.role_play.examples import RoleExample
 from serve.checkpoints.lora import WEIGHTS
-from train.base_and_adapter import NEW_TOKENS, BaseAndAdapter, Floats, stock_rows
 from train.examples import IGNORED, Prepared, chatml, encode_prompt, prepare_role, read_role
-
-if TYPE_CHECKING:
-    from train.recipes import Recipe
+from train.models import (
+    NEW_TOKENS,
+    BaseAndAdapter,
+    Floats,
+    check_adapters,
+    load_adapters,
+    load_base,
+    load_tokenizer,
+    precision,
+    stock_rows,
+)
+from train.recipes import Recipe, read_recipe
 
 VOICES = ("base", "adapter", "real")  # whose lines are compared
 
@@ -263,9 +271,6 @@ def compare(
 
     python -m train compare configs/train/esc_role_embedded.yaml --adapter runs/role/adapter --out runs/role/compare
     """
-    from train.models import check_adapters, load_adapters, load_base, load_tokenizer, precision
-    from train.recipes import read_recipe
-
     recipe = read_recipe(config, context.args)
     if recipe.task != "role":
         raise UserError(f"{config}: task: {recipe.task}: only recipes of the role-play simulator can be compared")

@@ -23,7 +23,7 @@ from train.run import check_machine, export_adapter, finished, open_output, say,
 
 def main(recipe: Recipe[RankArguments]) -> None:
     from train.batches import RankPadding  # torch is slow to load, and errors come first
-    from train.rank_trainer import RankTrainer, add_scores, as_trees, balanced_weights, keys_of, score_metrics
+    from train.trainers import RankTrainer, add_scores, as_trees, balanced_weights, keys_of, score_metrics
 
     data, training = recipe.data, recipe.training
     check_machine(recipe)

@@ -18,7 +18,7 @@ from train.run import check_machine, export_adapter, finished, open_output, say,
 
 
 def main(recipe: Recipe[RoleArguments]) -> None:
-    from train.role_trainer import RoleTrainer, SampleLines, perplexity  # torch is slow to load, and errors come first
+    from train.trainers import RoleTrainer, SampleLines, perplexity  # torch is slow to load, and errors come first
 
     data, training = recipe.data, recipe.training
     check_machine(recipe)

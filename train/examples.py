@@ -138,7 +138,7 @@ class Prepared:
     """The examples that are kept."""
     rows: list[dict[str, Any]]
     """What the trainer gets: `input_ids` and `labels` of equal length, and what the ranker's loss needs. The ranker may pack
-    several examples into a row (`train.rank_trainer.as_trees`)."""
+    several examples into a row (`train.trainers.as_trees`)."""
     dropped: Counter[str] = field(default_factory=Counter)
     """Examples left out, by reason."""
     cut: int = 0

@@ -29,7 +29,7 @@ from core.files import atomic_path
 from train.decoding import Decoder, PromptGroup, Shares
 from train.examples import IGNORED
 from train.prefix_tree import alike, tree, visible
-from train.rank_trainer import RankTrainer
+from train.trainers import RankTrainer
 
 if TYPE_CHECKING:
     from peft import LoraConfig

@@ -1,22 +1,25 @@
-"""Statistics of role cards: counts a stage (table 6), a category (table 9) and their distribution (figure 5), as in the paper.
+"""Statistics of role cards: counts a stage (table 6), a category (table 9) and their distribution (figure 5), as in the paper:
+as tables, on the console, and as one HTML file that needs no network.
 
 The stages of a card file are read from the manifests beside it and beside the files it was made from.
 """
 
 from __future__ import annotations
 
+import html
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
 from rich.console import Console
 from rich.text import Text
 
-from core.files import explain, read_bytes, sha256_file
+from core import page
+from core.files import explain, read_bytes, sha256_file, write_text
 from core.records import Language, RoleCard
 from core.tables import Cell, Table
 from data_prep.cards.taxonomy import Taxonomy
@@ -39,6 +42,10 @@ NOTES9 = (
     "The paper's text speaks of 37 categories; its table 9 has 35 rows, and they account for every card, so these are used.",
     "Ten High cells are lost in print (a dash, also in their sums). The printed ones sum to 374; 655 in all leave 281.",
 )
+TEMPLATES = Path(__file__).parent
+_KINDS = ("High", "Middle", "Not rated")
+_TONES = ("#1f5fa8", "#8fb8de", "#c9c4ba")
+_HATCHES = ("", "/", ".")  # besides colour, so that bars can be told apart in grey
 NO_CATEGORY, OUTSIDE = "no category", "outside the taxonomy"
 
 
@@ -216,3 +223,49 @@ def print_distribution(bars: Sequence[Bar], console: Console) -> None:
         blocks = "█" * max(1, round(width * bar.total / most))
         line = f"{bar.name:<{names}} {bar.total:>6} {100 * bar.total / total:5.1f} %  {blocks}"
         console.print(Text(line), no_wrap=True, crop=True)
+
+
+def write_figure(path: Path, bars: Sequence[Bar], tables: Sequence[Table], files: Sequence[str]) -> None:
+    """Write the page. All text in it is escaped, and only its own scripts may run."""
+    template = page.environment(TEMPLATES).get_template("card_stats.html.j2")
+    text = template.render(
+        files=files,
+        total=sum(bar.total for bar in bars if len(bar.place) == 1),
+        tables=tables,
+        data={"sunburst": _sunburst(bars), "bars": _stacked(bars)},
+        scripts=page.scripts(TEMPLATES / "card_stats.js"),
+    )
+    write_text(path, text)
+
+
+def _sunburst(bars: Sequence[Bar]) -> dict[str, Any]:
+    """The tree in plotly's form: a ring a level, an id a place, every value with all that is below it."""
+    return {
+        "ids": ["/".join(map(str, _numbers(bars, bar))) for bar in bars],
+        "parents": ["/".join(map(str, _numbers(bars, bar)[:-1])) for bar in bars],
+        "labels": [html.escape(bar.place[-1]) for bar in bars],  # plotly reads tags in its labels
+        "values": [bar.total for bar in bars],
+        "branchvalues": "total",
+    }
+
+
+def _numbers(bars: Sequence[Bar], bar: Bar) -> list[int]:
+    """A place as the positions of its ancestors and itself among the bars: ids that no name can break."""
+    at = {other.place: number for number, other in enumerate(bars)}
+    return [at[bar.place[:depth]] for depth in range(1, len(bar.place) + 1)]
+
+
+def _stacked(bars: Sequence[Bar]) -> list[dict[str, Any]]:
+    """One stacked bar a place, cards by quality; qualities that nobody has are left out. Level 1 is bold, level 3 grey."""
+    styles = ("<b>{}</b>", "{}", '<span style="color:#6b6b6b">{}</span>')
+    names = [styles[len(bar.place) - 1].format(html.escape(bar.place[-1])) for bar in bars]
+    return [
+        {
+            "name": kind,
+            "y": names,
+            "x": [bar.counts[index] for bar in bars],
+            "marker": {"color": tone, "pattern": {"shape": hatch}},
+        }
+        for index, (kind, tone, hatch) in enumerate(zip(_KINDS, _TONES, _HATCHES, strict=True))
+        if any(bar.counts[index] for bar in bars)
+    ]

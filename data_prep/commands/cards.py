@@ -31,11 +31,10 @@ from data_prep.cards import human as card_human
 from data_prep.cards import llm as card_llm
 from data_prep.cards import load_cards
 from data_prep.cards import stats as card_stats
-from data_prep.cards.figure import write_figure
 from data_prep.cards.heuristic import heuristic_cards
+from data_prep.cards.stats import write_figure
 from data_prep.cards.taxonomy import load_taxonomy
-from data_prep.sources import parse_places, read_source, source_at
-from data_prep.sources.quotas import draw, wanted_items
+from data_prep.sources import draw, parse_places, read_source, source_at, wanted_items
 from serve.batch import Batch
 
 app = Verbs(no_args_is_help=True, pretty_exceptions_enable=False, help="Role cards: extract, filter, categorise, count.")

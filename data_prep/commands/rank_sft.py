@@ -34,7 +34,7 @@ def rank_sft(
     scores: Annotated[
         list[Path],
         typer.Option(
-            "--scores", help="Human scores, JSONL or CSV (the form that import-scores reads and writes). Repeat for more."
+            "--gold", help="Human scores, JSONL or CSV (the form that import-scores reads and writes). Repeat for more."
         ),
         IN_FILE,
     ],
@@ -57,7 +57,7 @@ def rank_sft(
     score_rubric: Annotated[
         str | None,
         typer.Option(
-            "--score-rubric",
+            "--gold-rubric",
             help="Name of the rubric that people scored on, where it is another (as esc_eval_human is to esc_eval).",
         ),
     ] = None,

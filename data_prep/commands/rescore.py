@@ -29,7 +29,7 @@ app = Verbs(
 DialoguesOption = Annotated[list[Path], typer.Option("--dialogues", help="Dialogue records (JSONL). Repeat for more."), IN_FILE]
 ScoresOption = Annotated[
     list[Path],
-    typer.Option("--scores", help="The first round: HumanScore records (JSONL, or CSV with its columns); halves may be given."),
+    typer.Option("--gold", help="The first round: HumanScore records (JSONL, or CSV with its columns); halves may be given."),
     IN_FILE,
 ]
 RubricOption = Annotated[
@@ -78,7 +78,7 @@ def import_(
     """First round and sheets → OUT/scores.jsonl (everybody's, after the second round) and OUT/accepted.jsonl (final means).
 
     What is not answered yet waits and has no mean. Agreement (Krippendorff's alpha, kappa) is shown before and after; the seed
-    draws its intervals. accepted.jsonl is what `esc-eval feel fit --human` and `esc-eval agree --gold` take.
+    draws its intervals. accepted.jsonl is what `esc-eval feel fit --gold` and `esc-eval agree --gold` take.
     """
     build = Build(out, "rescore import", seed, {"rubric": rubric})
     rules, first_round, spoken = _read(dialogues, scores, rubric, build)
@@ -140,7 +140,7 @@ def _read(
         raise UserError(f"annotator {JOINT!r}: this name is kept for the joint review")
     keys = [(s.annotator, s.dialogue_id, s.dimension) for s in first_round]
     if len(set(keys)) < len(keys):
-        raise UserError("--scores: an annotator scored a dialogue's dimension twice, in two files")
+        raise UserError("--gold: an annotator scored a dialogue's dimension twice, in two files")
     return rules, first_round, spoken
 
 

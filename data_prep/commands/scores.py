@@ -1,4 +1,5 @@
-"""Score sets: `import-scores` makes one of human scores, a corpus's or one's own; `score-set` writes the synthetic one."""
+"""Score sets: `import-scores` makes one of human scores, a corpus's or one's own; `import-held` one of dialogues that people
+held with supporters; `score-set` writes the synthetic one."""
 
 from __future__ import annotations
 
@@ -15,11 +16,12 @@ from core.paths import IN_FILE, IN_PLACES
 from core.statistics.accuracy import majority
 from data_prep.scores import synthetic
 from data_prep.scores.corpora import import_corpus
+from data_prep.scores.held import read_held, read_ratings, references
 from data_prep.scores.human import Check, Imported, read_dialogues, read_scores
 
 Rubrics = Annotated[
     list[Path] | None,
-    typer.Option("--rubric", help="YAML file of a rubric of your own that --scores names. Repeat for more."),
+    typer.Option("--rubric", help="YAML file of a rubric of your own that --gold names. Repeat for more."),
     IN_FILE,
 ]
 
@@ -36,10 +38,10 @@ def import_scores(
         ),
         IN_PLACES,
     ] = None,
-    scores: Annotated[
+    gold: Annotated[
         list[Path] | None,
         typer.Option(
-            "--scores",
+            "--gold",
             help="A CSV (with header) or JSONL file of your own: dialogue_id, language, annotator, rubric, dimension, value "
             "and, for a score of one turn, turn (from 0). Repeat for more.",
         ),
@@ -47,7 +49,7 @@ def import_scores(
     ] = None,
     dialogues: Annotated[
         list[Path] | None,
-        typer.Option("--dialogues", help="JSONL file with the dialogues that --scores is about. Repeat for more."),
+        typer.Option("--dialogues", help="JSONL file with the dialogues that --gold is about. Repeat for more."),
         IN_FILE,
     ] = None,
     rubric: Rubrics = None,
@@ -56,12 +58,12 @@ def import_scores(
     """Human scores as records: OUT/dialogues.jsonl and OUT/scores.jsonl; a missing answer gives no score.
 
     Where there are any: turn_scores.jsonl (scores of single turns) and judgements.jsonl (models' verdicts that a corpus has).
-    Scores files of your own must be right in every row; malformed rows of corpora are left out, or fatal with --strict.
+    Files of --gold must be right in every row; malformed rows of corpora are left out, or fatal with --strict.
     """
     form = "NAME=PATH, or NAME=hf:OWNER/DATASET for the hub"
     places = [name_and_value("--source", text, form) for text in source or []]
-    if not places and not scores:
-        raise UserError("nothing to import: give --source NAME=PLACE or --scores FILE")
+    if not places and not gold:
+        raise UserError("nothing to import: give --source NAME=PLACE or --gold FILE")
     build = Build(out, "import-scores", settings={"strict": strict})
     imported = Imported()
     for name, place in places:
@@ -71,13 +73,65 @@ def import_scores(
         build.input(path)
     imported.add(Imported(dialogues=known))
     check = Check(rubric or [], imported.dialogues if imported.dialogues else None)
-    for path in scores or []:
+    for path in gold or []:
         read = read_scores(path, check)
         build.input(path)
         step = build.step(f"read {path.name}")
         step.taken = step.kept = len(read)
         imported.add(Imported(scores=[s for s in read if s.turn is None], turn_scores=[s for s in read if s.turn is not None]))
     imported.write(build)
+    build.finish(console)
+
+
+def import_held(
+    dialogues: Annotated[
+        list[Path],
+        typer.Option(
+            "--dialogues",
+            help="JSONL with one dialogue a line (situation, supporter, language, turns of role and text), or CSV with one "
+            "utterance a row (situation, supporter, language, role, text); role is seeker or supporter. Optional: trial, from "
+            "0, for several dialogues on one situation with one supporter. Repeat for more files.",
+        ),
+        IN_FILE,
+    ],
+    scores: Annotated[
+        list[Path],
+        typer.Option(
+            "--gold",
+            help="CSV or JSONL with one rating a row: situation, supporter, annotator, rubric, dimension, value and, where the "
+            "dialogues have it, trial. Repeat for more files.",
+        ),
+        IN_FILE,
+    ],
+    out: Annotated[OutOption, writes("dialogues.jsonl", "scores.jsonl", "references.jsonl")],
+    reference: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--references",
+            help="JSONL file with the corpus's own dialogues of the situations (Dialogue records whose source_id is the "
+            "situation, as import-scores writes ESConv's). Those needed are written to references.jsonl.",
+        ),
+        IN_FILE,
+    ] = None,
+    rubric: Rubrics = None,
+) -> None:
+    """Dialogues that people held with supporters, with their ratings: OUT/dialogues.jsonl and OUT/scores.jsonl.
+
+    Each situation was talked over with every supporter, as in section 3.3 of ESC-Eval. Every row must be right. A dialogue that
+    nobody rated is left out and counted. `esc-eval correlate --pair-by system --sample source` pairs these ratings with scores
+    of simulated dialogues on cards made of the same situations, and with metrics of replies on references.jsonl.
+    """
+    build = Build(out, "import-held")
+    held = read_held(dialogues)
+    ratings = read_ratings(scores, held, Check(rubric or []))
+    texts = references(reference, held) if reference else []
+    for path in (*dialogues, *scores, *(reference or []), *(rubric or [])):
+        build.input(path)
+    Imported(dialogues=list(held.values()), scores=ratings).write(build)
+    if reference:
+        build.write("references.jsonl", texts)
+    situations, supporters = {talk.situation for talk in held}, {talk.supporter for talk in held}
+    console.print(f"{len(situations)} situations × {len(supporters)} supporters: {len(held)} dialogues")
     build.finish(console)
 
 

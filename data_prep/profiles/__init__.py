@@ -8,8 +8,7 @@ from core.files import check_unique, read_jsonl
 from core.records import Language
 from data_prep.bundled import BUNDLED
 from data_prep.profiles import sage
-from data_prep.profiles.record import BigFive, Counselling, Demographics, Preferences, Profile
-from data_prep.profiles.text import profile_text
+from data_prep.profiles.record import BigFive, Counselling, Demographics, Preferences, Profile, profile_text
 
 __all__ = ["BigFive", "Counselling", "Demographics", "Preferences", "Profile", "profile_text"]
 

@@ -19,9 +19,8 @@ from core.ledger import Step
 from core.prompts import load_pack
 from core.records import Language
 from data_prep.cards.llm import Asker, Prompt, Unread
-from data_prep.profiles.record import BigFive, Profile
+from data_prep.profiles.record import HEADINGS, LEVELS, TRAITS, BigFive, Profile, profile_text
 from data_prep.profiles.seeds import Seed, draft, seed_text, years
-from data_prep.profiles.text import HEADINGS, LEVELS, TRAITS, profile_text
 from data_prep.profiles.vocabulary import load_vocabulary
 from serve.answers import Reply
 from serve.batch import Batch

@@ -11,7 +11,7 @@ from core.errors import near
 from core.tables import Cell, Table
 from data_prep.profiles.record import Profile
 from data_prep.profiles.vocabulary import Vocabulary
-from data_prep.role_play.near_duplicates import near_duplicates
+from data_prep.role_play.repeats import near_duplicates
 
 Kind = Literal["wrong", "look", "missing"]
 REPEATS = 0.7  # shingle Jaccard from which two texts are taken for one that was reworded; below, the search misses some

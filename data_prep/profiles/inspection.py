@@ -9,8 +9,7 @@ from pathlib import Path
 from core.errors import UserError
 from data_prep.cards.sheets import Choice, Layout, read_filled, write_both
 from data_prep.profiles.check import Finding
-from data_prep.profiles.record import Profile
-from data_prep.profiles.text import profile_text
+from data_prep.profiles.record import Profile, profile_text
 
 NAME = "inspection"
 KEEP = {"yes": True, "no": False}

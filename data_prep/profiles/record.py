@@ -1,12 +1,16 @@
-"""The record of a seeker's profile (EmoHarbor section 2.1, equation 1): demographics, preferences, counselling, script."""
+"""The record of a seeker's profile (EmoHarbor section 2.1, equation 1): demographics, preferences, counselling, script;
+and how a model is told it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
 
+from core.files import CONFIGS, load_yaml
 from core.records import Identifier, Language, Name, Record, Whole
+from data_prep.profiles.vocabulary import load_vocabulary
 
 Level = Literal["low", "middle", "high"]
 Text = Annotated[str, Field(min_length=1)]
@@ -14,6 +18,12 @@ Mbti = Literal[
     "ISTJ", "ISFJ", "INFJ", "INTJ", "ISTP", "ISFP", "INFP", "INTP",
     "ESTP", "ESFP", "ENFP", "ENTP", "ESTJ", "ESFJ", "ENFJ", "ENTJ",
 ]  # fmt: skip
+
+_LABELS = load_yaml(CONFIGS / "profiles" / "labels.yaml", "labels of profiles")
+HEADINGS: dict[Language, dict[str, str]] = _LABELS["headings"]  # also what the builder asks for, line by line
+TRAITS: dict[Language, dict[str, str]] = _LABELS["traits"]
+LEVELS: dict[Language, dict[Level, str]] = _LABELS["levels"]
+_SIMPLE = ("age", "gender", "occupation", "nationality", "relationship", "scenario", "problem", "state", "goals", "roles")
 
 
 class Demographics(Record):
@@ -81,3 +91,48 @@ class Profile(Record):
     """Where the profile comes from."""
     source_id: Name | None = None
     """Its id there."""
+
+
+def profile_text(profile: Profile, language: Language, simple: bool = False) -> str:
+    """The profile as headed lines with the headings of `language`; its own text stays in the language it was written in.
+
+    `simple` leaves demographics and counselling only: no name, personality, preferences or script ("Simple Profile", section
+    4.1.1).
+    """
+    values = _values(profile, language)
+    wanted = [key for key in HEADINGS[language] if values[key] and (key in _SIMPLE or not simple)]
+    colon = ": " if language == "en" else "："
+    return "\n".join(f"{HEADINGS[language][key]}{colon}{values[key]}" for key in wanted)
+
+
+def _values(profile: Profile, language: Language) -> dict[str, str]:
+    who, likes, case = profile.demographics, profile.preferences, profile.counselling
+    return {
+        **who.model_dump(include={"name", "gender", "occupation", "nationality", "relationship"}),
+        "age": "" if who.age is None else str(who.age),
+        "mbti": likes.mbti or "",
+        "big_five": _big_five(profile, language),
+        "traits": _joined(likes.traits, language),
+        "habits": _joined(likes.habits, language),
+        "hobbies": _joined(likes.hobbies, language),
+        "speech_style": likes.speech_style,
+        "scenario": load_vocabulary().label(case.scenario, language) if case.scenario else "",
+        "problem": case.problem,
+        "state": case.state,
+        "goals": _joined(case.goals, language),
+        "roles": _joined(case.roles, language),
+        "script": profile.scenario,
+    }
+
+
+def _big_five(profile: Profile, language: Language) -> str:
+    if profile.preferences.big_five is None:
+        return ""
+    levels = LEVELS[language]
+    scores = profile.preferences.big_five.model_dump()
+    pairs = [f"{TRAITS[language][key]} {levels[level]}" for key, level in scores.items()]
+    return (", " if language == "en" else "，").join(pairs)
+
+
+def _joined(items: Sequence[str], language: Language) -> str:
+    return ("; " if language == "en" else "；").join(items)

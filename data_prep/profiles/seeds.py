@@ -10,8 +10,7 @@ from pydantic import Field
 
 from core.files import check_unique, read_jsonl
 from core.records import Identifier, Language, Record, RoleCard
-from data_prep.profiles.record import BigFive, Counselling, Demographics, Mbti, Preferences, Profile, Text
-from data_prep.profiles.text import HEADINGS
+from data_prep.profiles.record import HEADINGS, BigFive, Counselling, Demographics, Mbti, Preferences, Profile, Text
 
 QUESTIONNAIRE, ROLE_CARD = "questionnaire", "role card"
 

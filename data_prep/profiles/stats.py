@@ -14,8 +14,7 @@ from core import page
 from core.files import write_text
 from core.records import Language
 from core.tables import Cell, Table
-from data_prep.profiles.record import BigFive, Mbti, Profile
-from data_prep.profiles.text import LEVELS, TRAITS
+from data_prep.profiles.record import LEVELS, TRAITS, BigFive, Mbti, Profile
 from data_prep.profiles.vocabulary import Vocabulary
 
 NOT_GIVEN = "not given"

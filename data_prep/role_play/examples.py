@@ -8,15 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
 
+from core.errors import UserError, need_modules
 from core.prompts import PromptPack
 from core.records import Dialogue, Identifier, Language, Message, Record, RoleCard, RolePlay, SupportDialogue, Whole
 from core.seeker_prompts import character_system, greeting, opening, seeker_system
+from serve.checkpoints.embedded import materialise
+from serve.checkpoints.places import local_path
 
 Kind = Literal["support", "role_play"]
+EMBEDDED = "embedded"
 
 
 class RoleExample(Record):
@@ -168,3 +173,31 @@ def fit(draft: Draft, system_tokens: int, counts: Sequence[int], limit: int) -> 
     cut = kept < len(draft.messages)
     del draft.messages[kept:]
     return cut
+
+
+class TokenCounter:
+    """Counts tokens of chat messages with a checkpoint's tokenizer: `embedded`, a folder (or its tokenizer.json), or a hub id.
+
+    Raises `UserError` when there is no tokenizer.json to read.
+    """
+
+    def __init__(self, place: str = EMBEDDED) -> None:
+        need_modules("tokenizers", purpose="counting tokens")
+        from tokenizers import Tokenizer
+
+        folder = materialise() if place == EMBEDDED else local_path(place, "tokenizer")
+        try:
+            if folder is None:
+                self._tokenizer = Tokenizer.from_pretrained(place)
+            else:
+                self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json" if folder.is_dir() else Path(folder)))
+        except Exception as error:  # the library raises bare Exception
+            raise UserError(f"tokenizer {place}: cannot be read: {error}") from None
+
+    def count(self, messages: Sequence[Message]) -> list[int]:
+        """Tokens of each message in ChatML, the form that we train on: turn markers and role included.
+
+        The markers are special tokens, so nothing merges across messages and the counts of a dialogue add up exactly.
+        """
+        texts = [f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in messages]
+        return [len(encoding.ids) for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]

@@ -23,10 +23,9 @@ from core.records import Language, Message, RoleCard, RolePlay, SupportDialogue
 from core.rows import CorpusItem
 from data_prep.cards.heuristic import heuristic_card
 from data_prep.role_play.contamination import Match, document_text, link
-from data_prep.role_play.examples import Draft, RoleExample, fit, role_play_draft, support_draft
+from data_prep.role_play.examples import Draft, RoleExample, TokenCounter, fit, role_play_draft, support_draft
 from data_prep.role_play.held_out import LEAST_HELD, HeldOut, Made, held_drafts, held_out_figures
 from data_prep.role_play.repeats import apart, distinct
-from data_prep.role_play.tokens import TokenCounter
 from data_prep.sources import SOURCES
 from data_prep.sources.generic import NAME as GENERIC
 

@@ -1,70 +1,37 @@
-"""Corpora by name: `read_source` turns one, in its published file format, into records. One module a corpus."""
+"""Corpora by name: `read_source` turns one, in its published file format, into records; `draw` takes a quota.
+
+Corpora that need little stand together by kind (`posts`, `support`, `play`); the others have a module each.
+"""
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field
 from rich.console import Console
 
 from core.errors import UserError, near, need_modules
 from core.files import CONFIGS, check_unique, read_yaml
-from core.ledger import Build
+from core.ledger import Build, Step
 from core.options import name_and_value
-from core.rows import MALFORMED, CorpusFacts, CorpusItem, CorpusReader, Source
+from core.records import RolePlay, SupportDialogue
+from core.rows import MALFORMED, CorpusFacts, CorpusItem, CorpusReader, Source, by_row
 from data_prep.sources import (
-    bundled,
     character_llm,
     charactereval,
     chat_haruhi,
     coser,
-    counselingbench,
     cpsycoun,
-    emollm,
-    epitome,
     esconv,
-    escot,
-    extes,
     generic,
-    mhp_reddit,
-    pippa,
-    psych8k,
-    psyqa,
-    rolebench,
-    rpbench,
-    simpsydial,
-    smile,
-    socialbench,
+    play,
+    posts,
+    support,
     synthetic_esc,
-)
-
-_MODULES = (  # the seven of ESC-Eval's table 5, other support corpora, general role play, our samples, the user's own
-    epitome,
-    mhp_reddit,
-    psych8k,
-    esconv,
-    extes,
-    psyqa,
-    smile,
-    escot,
-    cpsycoun,
-    emollm,
-    synthetic_esc,
-    simpsydial,
-    counselingbench,
-    rolebench,
-    charactereval,
-    character_llm,
-    chat_haruhi,
-    coser,
-    rpbench,
-    socialbench,
-    pippa,
-    bundled,
-    generic,
 )
 
 
@@ -76,7 +43,12 @@ class CorpusList(BaseModel):
 
 
 _LIST = read_yaml(CONFIGS / "data" / "corpora.yaml", CorpusList, "list of corpora")
-_READERS = {name: read for module in _MODULES for name, read in module.READERS.items()}
+_SUPPORT = (support, esconv, cpsycoun, synthetic_esc)
+_ROLE_PLAY = (play, charactereval, character_llm, chat_haruhi, coser)
+_READERS = {name: read for module in (posts, *_SUPPORT, *_ROLE_PLAY, generic) for name, read in module.READERS.items()}
+# The sample corpora that this repository brings are in the form of our own records.
+_READERS["bundled_support"] = by_row(lambda value, _: SupportDialogue.model_validate(value))
+_READERS["bundled_role_play"] = by_row(lambda value, _: RolePlay.model_validate(value))
 SOURCES = {name: Source(name=name, read=_READERS[name], **facts.model_dump()) for name, facts in _LIST.corpora.items()}
 SCORED = {name: Source(name=name, read=lambda *_: iter(()), **facts.model_dump()) for name, facts in _LIST.scored.items()}
 _SHOWN = 5  # malformed rows printed one by one; the rest is counted
@@ -201,3 +173,31 @@ def read_source(name: str, place: str, build: Build, console: Console, strict: b
     items = read_counted(source, place, build, console, strict, read)
     check_unique(place, (item.id for item in items), f"ids in {name}")
     return items
+
+
+class Quotas(BaseModel):
+    """How many items to draw of each corpus (configs/data/table5.yaml)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    name: str
+    source: str
+    quotas: dict[str, Annotated[int, Field(ge=0)]]
+
+
+def wanted_items(names: list[str], quotas: Path | None, limit: int | None) -> dict[str, int | None]:
+    """How many items to draw of each corpus; None takes all. Corpora of a quota file that are not given count as asked for."""
+    if quotas is None:
+        return dict.fromkeys(names, limit)
+    by_corpus = read_yaml(quotas, Quotas, "quota file").quotas
+    for name in names:
+        if name not in by_corpus:
+            raise UserError(f"{quotas}: no quota for {name}: {near(name, by_corpus)} (or use --limit)")
+    return dict(by_corpus)
+
+
+def draw(items: list[Any], wanted: int | None, seed: int, name: str, step: Step) -> list[Any]:
+    """A seeded sample in the corpus's order, all items where there are too few."""
+    count = len(items) if wanted is None else min(wanted, len(items))
+    places = random.Random(f"{seed}/cards/{name}").sample(range(len(items)), count)
+    chosen = {items[place].id for place in places}
+    return step.sieve(items, lambda item: None if item.id in chosen else "beyond the quota")

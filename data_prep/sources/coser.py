@@ -23,9 +23,8 @@ from pydantic import Field, ValidationError
 from core.files import explain
 from core.records import RolePlay
 from core.rows import CorpusItem, CorpusReader, CorpusRow, Dropped, Malformed, RowModel
-from data_prep.sources.play import play, shortened
+from data_prep.sources.play import PERSONA, play, shortened
 
-PERSONA = 800  # characters
 NARRATOR = "Environment"
 _THOUGHT = re.compile(r"\[[^\[\]]*\]")
 

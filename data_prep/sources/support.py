@@ -1,16 +1,23 @@
-"""What the support corpora share: speakers as roles, turns as a dialogue."""
+"""Support corpora: what they share (speakers as roles, turns as a dialogue), and those that need little beside a row model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
-from core.records import Language, Role, SupportDialogue, Turn
-from core.rows import Dropped, Malformed
+import orjson
+from pydantic import ConfigDict
+
+from core.files import load_json, read_bytes
+from core.records import Language, Role, SupportDialogue, Turn, Whole
+from core.rows import CorpusItem, CorpusReader, Dropped, Malformed, RowModel, by_row
 
 ROLES: dict[str, Role] = {"usr": "seeker", "seeker": "seeker", "speaker": "seeker"}
 ROLES |= {"sys": "supporter", "supporter": "supporter", "listener": "supporter"}
 NO_REPLY = "no reply"
+SEEN = "dialogue already read"
 
 
 def merged(turns: Iterable[Turn]) -> tuple[Turn, ...]:
@@ -48,3 +55,192 @@ def by_role(spoken: Iterable[tuple[str, str]], roles: dict[str, Role]) -> list[t
     if unknown:
         raise Malformed(f"unknown speaker {unknown[0]!r} (known: {', '.join(roles)})")
     return [(roles[speaker], text) for speaker, text in pairs]
+
+
+def _exchanges(pairs: Iterable[tuple[str, str]]) -> list[tuple[Role, str]]:
+    """What a seeker and a supporter said in turn, as turns."""
+    return [turn for seeker, supporter in pairs for turn in (("seeker", seeker), ("supporter", supporter))]
+
+
+class _EmoLlmExchange(RowModel):
+    input: str
+    output: str
+
+
+class _EmoLlm(RowModel):
+    """EmoLLM (SmartFlowAI): two Chinese sets of counselling dialogues by an LLM.
+
+    `data.json` is plain counselling; in `aiwei.json` the supporter plays a persona with stage directions and emoji.
+    """
+
+    conversation: list[_EmoLlmExchange]
+
+
+def _emollm(value: Any, source_id: str) -> SupportDialogue:
+    """Every dialogue; the system prompt of the first exchange is left out."""
+    said = _exchanges((exchange.input, exchange.output) for exchange in _EmoLlm.model_validate(value).conversation)
+    return support_dialogue("emollm", source_id, "zh", said)
+
+
+_EXTES_ROLES: dict[str, Role] = {"User": "seeker", "AI": "supporter"}
+
+
+class _Extes(RowModel):
+    """ExTES (Zheng et al. 2023): emotional-support dialogues by ChatGPT, with a scenario label and a description each.
+
+    The published list (`ExTES.json`, in `ExTES.zip`) of {scene, description, content: [{User} or {AI, AI Strategy}]}: known
+    from public code that reads it, not from the file itself.
+    """
+
+    scene: str | None = None
+    description: str | None = None
+    content: list[dict[str, Any]]
+
+
+class _ExtesInstruction(RowModel):
+    """Its instruction form, which has neither label nor description: `instruction` is the seeker's last turn, `output` the
+    reply to it, `history` [[seeker, supporter], ...]."""
+
+    instruction: str
+    input: str = ""
+    output: str
+    history: list[tuple[str, str]]
+
+
+def _extes(value: Any, source_id: str) -> SupportDialogue:
+    """`problem` is the scenario label, `situation` the description."""
+    if isinstance(value, dict) and "history" in value:
+        row = _ExtesInstruction.model_validate(value)
+        last = f"{row.instruction}\n{row.input}".strip()
+        return support_dialogue("extes", source_id, "en", _exchanges([*row.history, (last, row.output)]))
+    raw = _Extes.model_validate(value)
+    turns: list[tuple[Role, str]] = []
+    for number, entry in enumerate(raw.content):
+        said = [(_EXTES_ROLES[key], text) for key, text in entry.items() if key in _EXTES_ROLES]
+        if not said or not all(isinstance(text, str) for _, text in said):
+            raise Malformed(f"content.{number}: expected a text under {' or '.join(_EXTES_ROLES)}, found {', '.join(entry)}")
+        turns += said
+    about = {"situation": (raw.description or "").strip(), "problem": (raw.scene or "").strip()}
+    return support_dialogue("extes", source_id, "en", turns, **about)
+
+
+_SMILE_ROLES: dict[str, Role] = {"client": "seeker", "counselor": "supporter"}
+
+
+class _SmileUtterance(RowModel):
+    role: str
+    content: str
+
+
+class _Smile(RowModel):
+    """SmileChat (Qiu et al. 2023, SMILE): Chinese multi-turn dialogues that ChatGPT wrote from PsyQA's single turns.
+
+    Published as a folder of `<n>.json`, each a list of {role: client|counselor, content}; also read as JSON lines of {id,
+    dialog}.
+    """
+
+    model_config = ConfigDict(coerce_numbers_to_str=True)
+
+    id: str
+    dialog: list[_SmileUtterance]
+
+
+def _smile_file(file: Path) -> dict[str, Any]:
+    """A published file, which holds one dialogue, in the form of a row."""
+    try:
+        return {"id": file.stem, "dialog": load_json(read_bytes(file, "corpus file"))}
+    except orjson.JSONDecodeError as error:
+        raise Malformed(f"malformed JSON: {error.msg} (line {error.lineno})") from None
+
+
+def _smile(value: Any, _: str) -> SupportDialogue:
+    """A dialogue; `source_id` is the number of its file."""
+    raw = _Smile.model_validate(value)
+    return support_dialogue("smile", raw.id, "zh", by_role(((u.role, u.content) for u in raw.dialog), _SMILE_ROLES))
+
+
+_ESCOT_LINE = re.compile(r"(seeker|supporter):[ \t]*", re.IGNORECASE)
+_ESCOT_LABEL = re.compile(r"\s*Response:\s*")
+
+
+class _EscotUtterance(RowModel):
+    speaker: str
+    content: str
+
+
+class _EscotOriginal(RowModel):
+    dialog: list[_EscotUtterance]
+    response: str
+
+
+class _EscotThought(RowModel):
+    emotion: str = ""
+    emotion_stimuli: str = ""
+
+
+class _Escot(RowModel):
+    """ESCoT (Zhang et al., ACL 2024): emotional-support dialogues by an LLM, with a chain of thought for the last reply.
+
+    `train.json`, `val.json` and `test.json` hold these.
+    """
+
+    id: Whole
+    original_data: _EscotOriginal
+    cot_data: _EscotThought = _EscotThought()
+
+
+class _EscotReply(RowModel):
+    """A row of `response_only_train.json` (`empathetic_dialogue_train.json` in the repository): the history as lines of text,
+    the reply, and the same ids."""
+
+    dialog_id: Whole
+    input: str
+    output: str
+
+
+def _escot_annotated(value: Any) -> SupportDialogue:
+    raw = _Escot.model_validate(value)
+    turns = by_role(((u.speaker, u.content) for u in raw.original_data.dialog), ROLES)
+    turns.append(("supporter", raw.original_data.response))
+    about = {"situation": raw.cot_data.emotion_stimuli.strip(), "emotion": raw.cot_data.emotion.strip()}
+    return support_dialogue("escot", f"{raw.id}", "en", turns, **about)
+
+
+def _escot_reply(value: Any) -> SupportDialogue:
+    raw = _EscotReply.model_validate(value)
+    spoken: list[tuple[str, str]] = []
+    for line in raw.input.splitlines():
+        head = _ESCOT_LINE.match(line)
+        if head:
+            spoken.append((head[1].lower(), line[head.end() :]))
+        elif spoken:
+            spoken[-1] = (spoken[-1][0], f"{spoken[-1][1]}\n{line}")
+        elif line.strip():
+            raise Malformed(f"input: a line before the first speaker: {line[:60]!r}")
+    turns = [*by_role(spoken, ROLES), ("supporter", _ESCOT_LABEL.sub("", raw.output, count=1))]
+    return support_dialogue("escot", f"{raw.dialog_id}", "en", turns)
+
+
+def _read_escot(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
+    """Every dialogue with its last reply; `source_id` is the corpus's id.
+
+    `situation` is what the annotation gives as the cause of the seeker's emotion, `emotion` its sentence on the emotion: both
+    written by an LLM, and empty in the response-only form.
+    """
+    seen: set[str] = set()
+    for row in (row for file in files for row in reader.json_list(file)):
+        with reader.accounting(row):
+            short = isinstance(row.value, dict) and "dialog_id" in row.value
+            item = _escot_reply(row.value) if short else _escot_annotated(row.value)
+            if item.id in seen:
+                raise Dropped(SEEN)
+            seen.add(item.id)
+            yield item
+
+
+READERS = {
+    "emollm": by_row(_emollm, CorpusReader.json_list),
+    "extes": by_row(_extes, CorpusReader.json_list),
+    "smile": by_row(_smile, lambda reader, file: reader.documents(file, _smile_file)),
+    "escot": _read_escot,
+}

@@ -37,20 +37,16 @@ R = TypeVar("R", Judgement, HumanScore)
 
 
 def agree(
-    judgements: Annotated[
-        list[Path] | None,
-        typer.Option(help="Judgement records (JSONL); a file may hold several judges. Repeat for more files."),
-        IN_FILE,
-    ] = None,
     gold: Annotated[
-        list[Path] | None,
+        list[Path],
         typer.Option(help="HumanScore records (JSONL, or CSV with its columns). Annotators are averaged. Repeat for more."),
         IN_FILE,
-    ] = None,
-    annotators: Annotated[
+    ],
+    judgements: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Instead of both: HumanScore records, to see how the annotators agree with each other. Repeat for more."
+            help="Judgement records (JSONL); a file may hold several judges. Repeat for more files. Without any, the "
+            "annotators of --gold are compared with each other."
         ),
         IN_FILE,
     ] = None,
@@ -110,15 +106,13 @@ def agree(
     With --split, rankers beside what they have to beat: the majority class, a classifier on surface features, and the untrained
     base where `python -m train rank-test --untrained` judged as well.
 
-    With --annotators, people among themselves, per language, rubric and dimension: Krippendorff's alpha, weighted kappa (of
+    Without --judgements, people among themselves, per language, rubric and dimension: Krippendorff's alpha, weighted kappa (of
     every two people, too), the shares of equal scores and of those within one point. No dialogue texts are needed. Halves,
     thirds and scores of turns may be given.
     """
     choice("--mode", mode, ("paper", "native"))
-    if annotators:
+    if not judgements:
         others: dict[str, object] = {
-            "--judgements": judgements,
-            "--gold": gold,
             "--gold-rubric": gold_rubric,
             "--against": versus,
             "--split": split,
@@ -129,12 +123,10 @@ def agree(
         others |= {"--only-shared": only_shared, "--mode": mode != "native"}
         if refused := [option for option, value in others.items() if value]:
             raise UserError(
-                f"--annotators: people are compared with each other, without judges: leave out {', '.join(refused)}"
+                f"without --judgements people are compared with each other: give them, or leave out {', '.join(refused)}"
             )
-        _people(annotators, rubric, annotator or [], out, as_json)
+        _people(gold, rubric, annotator or [], out, as_json)
         return
-    if not judgements or not gold:
-        raise UserError("give --judgements and --gold (judges against people), or --annotators (people among themselves)")
     verdicts, scores = judgements_of(judgements, _rubric(rubric, ())), gold_scores_of(gold)
     known = _rubric(rubric, verdicts)
     name = known.name if known and rubric is not None else rubric
@@ -207,7 +199,10 @@ def _people(paths: Sequence[Path], rubric: str | None, names: Sequence[str], out
         scores = _only(scores, asked.name if asked else rubric, "--rubric", "score")
     rows = agreement(of_annotators(scores, names), [known for known in rubrics.values() if known])
     if not rows:
-        raise UserError("--annotators: no dialogue (and no turn) has scores of two people on one dimension")
+        raise UserError(
+            "--gold: no dialogue (and no turn) has scores of two people on one dimension; to compare a judge with them, "
+            "give its --judgements"
+        )
     tables = [agreement_table(rows), pair_table(rows)]
     shown = tables if len(tables[1].rows) <= SHOWN_PAIRS else tables[:1]
     deliver("annotators", {"annotators": [asdict(row) for row in rows]}, tables, out, as_json, shown)

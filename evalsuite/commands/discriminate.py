@@ -25,7 +25,9 @@ def discriminate(
     ] = None,
     run: Annotated[
         Path | None,
-        typer.Option(help="Scored run folder instead: its cards or profiles are the users, its supporters the models."),
+        typer.Argument(
+            metavar="RUN", help="Scored run folder: its cards or profiles are the users, its supporters the models."
+        ),
         IN_RUN,
     ] = None,
     value: ValueOption = "value",
@@ -44,16 +46,16 @@ def discriminate(
     `undefined`. Missing scores: a model's mean and variance are over its own users, a pair is tested over the users of both.
 
     JSON of --scores: msr, mac, anova {f_paper, f, p, df}, pairwise {p: {"A vs B": corrected p}, test, correction, proportion,
-    pairs …}, intervals and counts. JSON of --run: a list of the same for every language, judge and dimension, and their
+    pairs …}, intervals and counts. JSON of a run: a list of the same for every language, judge and dimension, and their
     average.
 
     Example: esc-eval discriminate --scores scores.csv --json
     """
     if (scores is None) == (run is None):
-        raise UserError("what to look at: give either --scores FILE.csv or --run DIR")
+        raise UserError("what to look at: give either a run folder or --scores FILE")
     if scores is not None:
         if value != "value":
-            raise UserError("--value: belongs to --run; a sheet of scores has one score a row")
+            raise UserError("--value: belongs to a run folder; a sheet of scores has one score a row")
         discriminated = discrimination.discriminate(*discrimination.read_ratings(scores))
         deliver("discriminate", discriminated.figures(), against(discrimination.tables(discriminated), versus), out, as_json)
         return

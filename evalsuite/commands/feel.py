@@ -53,7 +53,7 @@ app = Verbs(
     no_args_is_help=True,
     help="FEEL: judges give the probability of every score, an ensemble weighs them by how they agree with people.",
     epilog="Example: esc-eval feel score --config configs/eval/feel.yaml --dialogues dialogues.jsonl --out runs/feel, then "
-    "esc-eval feel fit --judgements runs/feel/judgements.jsonl --human scores.csv --weights weights.json",
+    "esc-eval feel fit --judgements runs/feel/judgements.jsonl --gold scores.csv --weights weights.json",
 )
 console = Console()
 
@@ -259,10 +259,12 @@ def rank(
 
 @app.command("compare-methods")
 def compare_methods(
-    run: Annotated[Path, typer.Option("--run", help="A folder of `feel score` with --method bands --method tokens."), IN_RUN],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A folder of `feel score` with --method bands --method tokens."), IN_RUN
+    ],
     human: Annotated[
         list[Path] | None,
-        typer.Option("--human", help="HumanScore records, for the correlation of each method with people."),
+        typer.Option("--gold", help="HumanScore records, for the correlation of each method with people."),
         IN_FILE,
     ] = None,
     human_rubric: HumanRubricOption = None,
@@ -273,18 +275,16 @@ def compare_methods(
 ) -> None:
     """Rounds of band probabilities against one call for token probabilities, on the same dialogues: spread, cost, agreement.
 
-    With --human also how each goes with people, aspect by aspect.
+    With --gold also how each goes with people, aspect by aspect.
     """
     config = shards.whole(run)
     judged = config.stage(Feel.name, Judged)
     if judged is None:
-        raise UserError(f"--run {run}: not a folder of `esc-eval feel score`")
+        raise UserError(f"{run}: not a folder of `esc-eval feel score`")
     verdicts = judgements_of([run / "judgements.jsonl"])
     tables = [*Feel.tables(ScoredRun(run, config, Tally([], verdicts, judged.rubric))), agreement_table(verdicts)]
     if not tables[1].rows:
-        raise UserError(
-            f"--run {run}: no judge was asked by both methods; run `feel score` with --method bands --method tokens"
-        )
+        raise UserError(f"{run}: no judge was asked by both methods; run `feel score` with --method bands --method tokens")
     if human:
         scores = of_annotators(gold_scores_of(human), annotator or [])
         people = people_on(scores, human_rubric, maps, judged.rubric.dimensions)

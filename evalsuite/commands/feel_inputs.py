@@ -24,12 +24,12 @@ JudgementsOption = Annotated[
 ]
 HumanOption = Annotated[
     list[Path],
-    typer.Option("--human", help="HumanScore records (JSONL, or CSV with its columns). Annotators are averaged."),
+    typer.Option("--gold", help="HumanScore records (JSONL, or CSV with its columns). Annotators are averaged."),
     IN_FILE,
 ]
 RubricOption = Annotated[str | None, typer.Option("--rubric", help="Only judgements on this rubric.")]
 HumanRubricOption = Annotated[
-    str | None, typer.Option("--human-rubric", help="Only human scores on this rubric; without it, all that are given.")
+    str | None, typer.Option("--gold-rubric", help="Only human scores on this rubric; without it, all that are given.")
 ]
 MapOption = Annotated[
     list[str] | None,
@@ -104,12 +104,12 @@ def by_methods(judgements: Sequence[Judgement], methods: Sequence[str]) -> list[
 def people_on(
     scores: Sequence[HumanScore], human_rubric: str | None, maps: Sequence[str] | None, judged: Iterable[str]
 ) -> Scores:
-    """People's mean scores by aspect, as --human-rubric and --map say; `judged`: the aspects that judges have verdicts on."""
+    """People's mean scores by aspect, as --gold-rubric and --map say; `judged`: the aspects that judges have verdicts on."""
     if human_rubric is not None:
         known = {score.rubric for score in scores}
         scores = [score for score in scores if score.rubric == human_rubric]
         if not scores:
-            raise UserError(f"--human-rubric: no human score on {human_rubric!r}: {near(human_rubric, known)}")
+            raise UserError(f"--gold-rubric: no human score on {human_rubric!r}: {near(human_rubric, known)}")
     aspects = set(judged)
     pairs: dict[str, str] = {}
     for text in maps or []:

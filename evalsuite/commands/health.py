@@ -97,7 +97,7 @@ def probe(
 def report(
     run: Annotated[
         Path | None,
-        typer.Option("--run", help="A run folder: its dialogues and judgements, probed or scored, and its config."),
+        typer.Argument(metavar="RUN", help="A run folder: its dialogues and judgements, probed or scored, and its config."),
         IN_RUN,
     ] = None,
     judgements: Annotated[
@@ -120,7 +120,7 @@ def report(
     """
     figure = value_of(value)
     if run is None and not (judgements and dialogues):
-        raise UserError("give --run FOLDER, or --judgements FILE and --dialogues FILE")
+        raise UserError("give a run folder, or --judgements FILE and --dialogues FILE")
     held, verdicts, config = _of_run(run) if run is not None else ([], [], RunConfig({}))
     held += read_dialogues(dialogues or [])
     verdicts += [judgement for path in judgements or [] for judgement in read_judgements(path)]

@@ -43,7 +43,9 @@ def _setting(field: str, *names: str, panel: str | None = None, metavar: str | N
     return typer.Option(*names, help=EvalConfig.model_fields[field].description, metavar=metavar, rich_help_panel=panel)
 
 
-OutOption = Annotated[str | None, typer.Option("--out", help="Run folder. The same folder and command resume."), OUT_RUN]
+OutOption = Annotated[
+    str | None, typer.Option("--out", help="Run folder. The same command resumes; one that asks for more grows it."), OUT_RUN
+]
 SupporterOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -139,6 +141,8 @@ class SimulateOptions(RunOptions):
         IN_FILE,
     ] = None
     limit: Annotated[int | None, _setting("limit", "--limit")] = None
+    floors: Annotated[bool | None, _setting("floors", "--floors/--no-floors")] = None
+    references: Annotated[list[Path] | None, _setting("references", "--references"), IN_FILE] = None
 
 
 @dataclass(kw_only=True)
@@ -208,6 +212,7 @@ def resolve(
     *,
     cards: Sequence[Path] | None = None,
     profiles: Sequence[Path] | None = None,
+    references: Sequence[Path] | None = None,
     language: str | None = None,
     **overrides: Any,
 ) -> Resolved:
@@ -215,6 +220,7 @@ def resolve(
     overrides |= {
         "cards": [str(path) for path in cards] if cards else None,
         "profiles": [str(path) for path in profiles] if profiles else None,
+        "references": [str(path) for path in references] if references else None,
         "languages": [language] if language else None,
     }
     loaded = load_config(config, overrides)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -76,9 +76,17 @@ def respond(
     Example: esc-eval respond --config configs/eval/esc_eval.yaml --dialogues esconv/dialogues.jsonl --language en
     --supporter my-model --base-url http://127.0.0.1:8000/v1 --out runs/replies
     """
-    resolved = resolve(
-        config, endpoint, base_url, api_key_env, supporters=supporter, limit=limit, language=language, mode=mode, out=out
-    )
+    overrides: dict[str, Any] = {
+        "supporters": supporter,
+        "floors": False,
+        "limit": limit,
+        "language": language,
+        "mode": mode,
+        "out": out,
+    }
+    resolved = resolve(config, endpoint, base_url, api_key_env, **overrides)
+    if floors := [spec.name for spec in resolved.supporters if spec.floor]:
+        raise UserError(f"--supporter {floors[0]}: a floor has no replies of its own to measure: name models")
     urls, names = resolved.config.endpoints, [spec.name for spec in resolved.supporters]
     for name in (pair.partition("=")[0] for pair in endpoint or []):
         if name not in names:

@@ -22,8 +22,10 @@ console = Console()
 
 
 def risk(
+    run: Annotated[
+        Path | None, typer.Argument(metavar="RUN", help="A run folder: its dialogues.jsonl is read."), IN_RUN
+    ] = None,
     dialogues: DialoguesOption = None,
-    run: Annotated[Path | None, typer.Option("--run", help="A run folder: its dialogues.jsonl is read."), IN_RUN] = None,
     examples: Annotated[int, typer.Option(min=0, help="Turns shown of each supporter and outcome; 0 shows none.")] = 3,
     as_json: JsonOption = False,
     out: Annotated[
@@ -39,7 +41,7 @@ def risk(
     deploy.
     """
     if (run is None) == (not dialogues):
-        raise UserError("give either --run FOLDER or --dialogues FILE")
+        raise UserError("give either a run folder or --dialogues FILE")
     if run is not None:
         shards.whole(run, needed=False)
     read = read_dialogues([run / "dialogues.jsonl"] if run is not None else dialogues or [])

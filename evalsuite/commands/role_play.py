@@ -112,8 +112,8 @@ def table(
     judgements: Annotated[
         list[Path] | None, typer.Option(help="Judgement records (JSONL) on the rubric. Repeat."), IN_FILE
     ] = None,
-    scores: Annotated[
-        list[Path] | None, typer.Option(help="People's scores, CSV or JSONL (HumanScore). Repeat."), IN_FILE
+    gold: Annotated[
+        list[Path] | None, typer.Option("--gold", help="People's scores, CSV or JSONL (HumanScore). Repeat."), IN_FILE
     ] = None,
     rubric: Annotated[str, typer.Option(help="Rubric by name or file."), IN_NAME] = "role_play",
     versus: AgainstOption = None,
@@ -121,13 +121,13 @@ def table(
     as_json: JsonOption = False,
 ) -> None:
     """Table 1 from scores that are there already: any judge's, people's, or both side by side."""
-    if not judgements and not scores:
-        raise UserError("nothing to show: give --judgements FILE or --scores FILE")
+    if not judgements and not gold:
+        raise UserError("nothing to show: give --judgements FILE or --gold FILE")
     known = read_dialogues([dialogues])
     rules = load_rubric(rubric)
     check = Check([Path(rubric)] if rubric.endswith((".yaml", ".yml")) else [], known)
     verdicts = [judgement for path in judgements or [] for judgement in read_judgements(path)]
-    people = [human for path in scores or [] for human in read_scores(path, check)]
+    people = [human for path in gold or [] for human in read_scores(path, check)]
     _show("role_play", against(role_play_tables(known, rules, verdicts, people), versus), out, as_json)
 
 
@@ -199,7 +199,7 @@ def pairwise(
 
 def audit_simulator(
     run: Annotated[
-        list[Path] | None, typer.Option("--run", help="A run folder: its dialogues and cards. Repeat."), IN_RUN
+        list[Path] | None, typer.Argument(metavar="RUN…", help="Run folders: their dialogues and cards."), IN_RUN
     ] = None,
     dialogues: Annotated[list[Path] | None, typer.Option(help="Dialogue records (JSONL). Repeat."), IN_FILE] = None,
     cards: CardsOption = None,
@@ -239,7 +239,7 @@ def _audit_input(
 ) -> tuple[list[Dialogue], dict[str, RoleCard]]:
     """The dialogues, and the card of each that has one, by dialogue id."""
     if not runs and not files:
-        raise UserError("nothing to audit: give --run FOLDER or --dialogues FILE")
+        raise UserError("nothing to audit: give a run folder or --dialogues FILE")
     for run in runs:
         shards.whole(run, needed=False)
     cards = Cards()

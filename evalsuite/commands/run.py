@@ -65,7 +65,7 @@ def score(
 
 
 def status(
-    folder: Annotated[Path, typer.Option("--run", help="A run folder; a run may be at work in it."), IN_RUN],
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder; a run may be at work in it."), IN_RUN],
 ) -> None:
     """How far a run is: calls answered and failed by role and model, how many answers are empty, refused, cut off or
     unreadable (what --retry of run, simulate and score asks again), and what is missing."""
@@ -105,7 +105,7 @@ def merge(
 
 
 def report(
-    folder: Annotated[Path, typer.Option("--run", help="A run folder."), IN_RUN, OUT_RUN],
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder."), IN_RUN, OUT_RUN],
     versus: AgainstOption = None,
     wandb: WandbOption = False,
 ) -> None:

@@ -118,8 +118,8 @@ class ReportContent:
         return [(name, text) for name, text in facts if text]
 
 
-def write_report(run: Path, content: ReportContent) -> dict[str, Path]:
-    """Write report.html, report.json, report.md and tables/KEY.csv for every table into the run folder.
+def write_report(run: Path, content: ReportContent, name: str = "report") -> dict[str, Path]:
+    """Write NAME.html, NAME.json, NAME.md and tables/KEY.csv for every table into the run folder.
 
     Returns the paths by kind: html, json, md, and tables (the folder). Raises `UserError` for judgements that do not fit the
     rubric or name no dialogue of the run, `ValueError` for two tables with one key, and for a chart whose table is
@@ -130,11 +130,11 @@ def write_report(run: Path, content: ReportContent) -> dict[str, Path]:
         raise ValueError(f"two tables with the key {doubled[0]}")
     if lost := [chart.key for chart in content.charts if chart.after not in keys]:
         raise ValueError(f"chart {lost[0]} stands below no table")
-    paths = {kind: run / f"report.{kind}" for kind in ("html", "json", "md")}
+    paths = {kind: run / f"{name}.{kind}" for kind in ("html", "json", "md")}
     write_text(paths["html"], _html(content))
     write_json(paths["json"], _data(content))
     write_text(paths["md"], _markdown(content))
-    write_csv("report", content.tables, run / "tables")
+    write_csv(name, content.tables, run / "tables")
     return paths | ({"tables": run / "tables"} if content.tables else {})
 
 

@@ -181,7 +181,7 @@ def score_seekers(runner: Runner, seekers: Field) -> list[Judgement]:
     """A judgement of every dialogue on every dimension of the rubric, by a judge who sees the role card. Native mode only."""
     resolved = runner.resolved
     if resolved.method == "paper":
-        raise UserError("--mode paper: people rated the seekers in the paper; give their scores to `role-play table --scores`")
+        raise UserError("--mode paper: people rated the seekers in the paper; give their scores to `role-play table --gold`")
 
     async def judged(client: ChatClient, dialogue: Dialogue) -> list[Judgement]:
         pack = resolved.judge_prompts.with_values(card=seekers.cards[dialogue.id])  # a seeker cannot be rated without it

@@ -13,6 +13,7 @@ from core.files import read_jsonl, write_json, write_jsonl
 from core.records import Dialogue, HumanScore, Judgement, Usage
 from core.specs import ModelSpec
 from data_prep.scores.human import read_dialogues
+from evalsuite.dialogues.floors import with_floors
 from evalsuite.dialogues.hold import Plan, hold
 from evalsuite.judge.judge import Judge
 from evalsuite.runner.engine import Runner
@@ -66,9 +67,13 @@ def simulate(runner: Runner, score: bool) -> Outcome:
     run.claim("simulate", resolved.simulate_identity(), _grows(resolved, "simulate"), resolved.people())
     if score:
         run.claim("score", resolved.score_identity(), _grows(resolved, "score"))
-    plans = asked.part(list(asked.plans()))
+    planned = list(asked.plans())
+    spoken = list(with_floors(planned, asked.supporters, asked.replies))
+    if silent := len(planned) - len(spoken):
+        runner.say(f"reference: {silent} dialogues are left out: --references has no source dialogue of their cards")
+    plans = asked.part(spoken)
     names = {plan.dialogue.supporter for plan in plans}  # a shard needs only some
-    speaking = [spec for spec in asked.supporters if spec.name in names]
+    speaking = [spec for spec in asked.supporters if spec.name in names and spec.floor is None]
     specs = [*asked.seekers, *([asked.judge] if score else []), *speaking]
     outcome = _execute(runner, resolved, "simulate", specs, _beside_held(resolved, plans), score, {plan.id for plan in plans})
     _write_people(run, resolved.people())
@@ -141,7 +146,10 @@ def _with_held(run: Run, resolved: Resolved) -> Resolved:
 
 def _grows(resolved: Resolved, stage: str) -> Sequence[str]:
     """What may be added to a stage's config."""
-    return () if resolved.shard else _GROWS[stage]
+    if resolved.shard:
+        return ()
+    first = stage == "simulate" and resolved.held is not None and resolved.held.references is None
+    return (*_GROWS[stage], *(["references"] if first else []))
 
 
 def _beside_held(resolved: Resolved, plans: Sequence[Plan]) -> list[Plan]:
@@ -150,7 +158,9 @@ def _beside_held(resolved: Resolved, plans: Sequence[Plan]) -> list[Plan]:
     if resolved.held is None:
         return list(plans)
     known = {plan.id for plan in plans} | resolved.held.dialogues.keys()
-    together = [plan for plan in resolved.plans() if plan.id in known]
+    planned = [plan for plan in resolved.plans() if plan.id in known]
+    spoken = {plan.id: plan for plan in with_floors(planned, resolved.supporters, resolved.replies)}
+    together = [spoken.get(plan.id, plan) for plan in planned]
     if lost := known - {plan.id for plan in together}:
         raise UserError(
             f"{resolved.held.folder}: dialogue {min(lost)} is on a card or profile that is not in the folder any more: put the "

@@ -59,6 +59,10 @@ class EvalConfig(BaseModel):
     """Model that plays the seeker."""
     supporters: Annotated[list[str], IN_NAME] = []
     """The models under test."""
+    floors: bool = False
+    """Add supporters that need no model (silent, parrot, lecture): a model should beat them, and a judge should see it."""
+    references: Annotated[list[str], IN_FILE] = []
+    """The dialogues that cards were made from (JSONL). With `floors`, what their supporters said is one more floor."""
     judge: Annotated[str, IN_NAME]
     """Model that scores."""
     rubric: Annotated[str, IN_NAME] = "esc_eval"

@@ -65,7 +65,7 @@ class Run:
         """
         config = self._pending or self.claimed_config()
         if "supporters" in grows and (known := config.root.get(stage)):
-            held = [model for model in known.get("supporters", []) if self.answered_by(model["name"])]
+            held = [model for model in known.get("supporters", []) if self.answered_by(model)]
             config.root[stage] = known | {"supporters": held}
         config.claim(stage, settings, grows)
         if config.root != self.config().root:
@@ -90,10 +90,11 @@ class Run:
         """Whether the folder holds an answer or a record: what was prepared for a run that was never answered is nobody's."""
         return len(self.store) > 0 or any(path.name not in PEOPLE for path in self.folder.rglob("*.jsonl"))
 
-    def answered_by(self, model: str) -> bool:
-        """Whether an answer of a model is stored; True where the store is too old to know."""
+    def answered_by(self, supporter: Mapping[str, Any]) -> bool:
+        """Whether a supporter of the config has an answer in the store, or needs none; True where the store is too old to
+        know."""
         known = self.store.tokens()
-        return model in known or None in known
+        return bool(supporter.get("floor")) or supporter["name"] in known or None in known
 
     def claimed_config(self) -> RunConfig:
         """`config`, without stages where the folder is nobody's."""

@@ -31,6 +31,8 @@ class Held:
     trials: int = 1
     cards: Sequence[RoleCard] = ()
     profiles: Sequence[Profile] = ()
+    references: str | None = None
+    """The hash of what the supporters of source dialogues said, where they are floors."""
     names: frozenset[str] = field(default_factory=frozenset)
     """The supporters' names."""
 
@@ -42,7 +44,7 @@ class Held:
         if simulated is None:
             return None
         claimed = config.root["simulate"].get("supporters", [])
-        supporters = [HeldSpec.of(model, run.folder / "config.json") for model in claimed if run.answered_by(model["name"])]
+        supporters = [HeldSpec.of(model, run.folder / "config.json") for model in claimed if run.answered_by(model)]
         cards, profiles = run.folder / "cards.jsonl", run.folder / "profiles.jsonl"
         return cls(
             run.folder,
@@ -51,6 +53,7 @@ class Held:
             simulated.trials,
             read_jsonl(cards, RoleCard, "cards") if cards.exists() else (),
             read_jsonl(profiles, Profile, "profiles") if profiles.exists() else (),
+            simulated.references,
             frozenset(spec.name for spec in supporters),
         )
 

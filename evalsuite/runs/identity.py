@@ -40,7 +40,8 @@ class HeldSpec(ModelSpec):
         """From what `identity` wrote into the config at `where`. Raises `UserError` where that is damaged."""
         known = {name: value for name, value in claimed.items() if name in cls.model_fields}
         asked = {name: value for name, value in known.pop("endpoint", {}).items() if name in Endpoint.model_fields}
-        known |= {"endpoint": asked | {"base_url": "http://nowhere.invalid/v1"}, "about": "held", "roles": ("supporter",)}
+        asked |= {} if known.get("floor") else {"base_url": "http://nowhere.invalid/v1"}
+        known |= {"endpoint": asked, "about": "held", "roles": ("supporter",)}
         known |= {"serve": {"dtype": claimed.get("dtype", ServeOptions().dtype)}}
         spec = validated(cls, known, f"{where}: simulate.supporters")
         spec._claimed = claimed

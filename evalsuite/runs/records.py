@@ -13,8 +13,8 @@ from evalsuite.runs import shards
 from evalsuite.statistics.comparison import RunRecords
 
 
-def read_runs(folders: Sequence[Path]) -> list[RunRecords]:
-    """The records of at least two scored run folders, named by their folders (by whole paths where those are alike).
+def read_runs(folders: Sequence[Path], least: int = 2) -> list[RunRecords]:
+    """The records of at least `least` scored run folders, named by their folders (by whole paths where those are alike).
 
     Raises `UserError` for a folder that is given twice, is no scored run, only a part of one, or holds malformed records.
     """
@@ -22,7 +22,7 @@ def read_runs(folders: Sequence[Path]) -> list[RunRecords]:
     for place, folder in enumerate(folders):
         if resolved[place] in resolved[:place]:
             raise UserError(f"{folder} is given twice: name each run once")
-    if len(folders) < 2:
+    if len(folders) < least:
         raise UserError("one run is nothing to compare: name two run folders or more")
     short = [folder.name for folder in resolved]
     names = [name if short.count(name) == 1 else str(folder) for name, folder in zip(short, folders, strict=True)]

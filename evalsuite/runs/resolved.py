@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from pydantic import BaseModel
 
 from core.errors import UserError
-from core.files import check_unique
+from core.files import check_unique, digest
 from core.judge_prompts import JudgeMethod, check_pack
 from core.prompts import PromptPack, load_pack
 from core.records import Dialogue, HumanScore, Language, RoleCard, dialogue_id
@@ -24,11 +24,12 @@ from data_prep.profiles import Profile
 from data_prep.scores import synthetic
 from data_prep.scores.human import read_dialogues
 from data_prep.scores.rank_sft import synthetic_test
+from evalsuite.dialogues.floors import FLOORS, REFERENCE, Source, replies_by_source
 from evalsuite.judge.base import Shown
 from evalsuite.runs.config import EvalConfig, GoldConfig
 from evalsuite.runs.framework import Framework, framework_of
 from evalsuite.runs.held import Held, joined
-from evalsuite.runs.identity import hashed, identity
+from evalsuite.runs.identity import HeldSpec, hashed, identity
 from evalsuite.runs.shard import Shard
 from evalsuite.statistics.agreement import read_gold
 from serve.client import ChatClient
@@ -108,6 +109,8 @@ class Resolved(Framework):
 
     def simulate_identity(self) -> dict[str, Any]:
         """What decides the dialogues of this run, as JSON: the run folder is claimed with it."""
+        held = self.held.references if self.held else None
+        references = digest(sorted(self.replies.items())) if self.replies else held
         return {
             "framework": self.config.framework,
             "mode": self.config.mode,
@@ -117,6 +120,7 @@ class Resolved(Framework):
             "trials": self.trials,
             "seeker": identity(self.seeker),
             "supporters": [identity(spec) for spec in self.supporters],
+            **({"references": references} if references else {}),
             "prompts": {"pack": self.config.prompts, "fingerprint": self.prompts.fingerprint()},
         }
 
@@ -177,14 +181,27 @@ class Resolved(Framework):
     @cached_property
     def supporters(self) -> list[ModelSpec]:
         """The models under test."""
-        if not self.config.supporters:
+        if not self.config.supporters and not self.config.floors:
             raise UserError("no supporter given: name one with --supporter, or under `supporters:` in the config")
-        specs = [self.sampled(self._supporter(name), "supporter") for name in self.config.supporters]
+        chosen = [*self.config.supporters, *(name for name in self._floors() if name not in self.config.supporters)]
+        specs = [self.sampled(self._supporter(name), "supporter") for name in chosen]
         names = [spec.name for spec in specs]
         if len(set(names)) < len(names):
             raise UserError(f"supporters: the same name twice in {', '.join(names)}")
         named = dict(zip(names, specs, strict=True))
         return [*(named.pop(spec.name, spec) for spec in self.held.supporters), *named.values()] if self.held else specs
+
+    def _floors(self) -> list[str]:
+        """The floors that the config adds to the supporters."""
+        return [*FLOORS, *([REFERENCE] if self.config.references else [])] if self.config.floors else []
+
+    @cached_property
+    def replies(self) -> dict[Source, list[str]]:
+        """What the supporters of the source dialogues said."""
+        floors = (spec.floor for spec in self.supporters if not isinstance(spec, HeldSpec))
+        if not self.config.references and any(floor and floor.kind == "reference" for floor in floors):
+            raise UserError("supporter reference: give the dialogues that the cards were made from: --references FILE")
+        return replies_by_source(read_dialogues([Path(path) for path in self.config.references]))
 
     @cached_property
     def rubric(self) -> Rubric:

@@ -52,6 +52,7 @@ class Simulated(_Part):
     supporters: list[ModelIdentity] = []
     languages: list[Language] = []
     trials: int = 1
+    references: str | None = None
     cards: Hashed | None = None
     profiles: Hashed | None = None
 

@@ -104,7 +104,7 @@ def people_of(scores: Iterable[HumanScore], aspects: Mapping[str, str]) -> Score
         source = (score.rubric, score.dimension)
         if sources.setdefault(aspect, source) != source:
             listed = " and ".join(sorted(f"{rubric}/{dimension}" for rubric, dimension in {sources[aspect], source}))
-            raise UserError(f"human scores: {listed} would both stand for {stands_for}; choose with --human-rubric or --map")
+            raise UserError(f"human scores: {listed} would both stand for {stands_for}; choose with --gold-rubric or --map")
         turns.append(((aspect, score.dialogue_id, score.annotator), score.value))
     return _scores(((aspect, dialogue), mean) for (aspect, dialogue, _), mean in means_by(turns).items())
 

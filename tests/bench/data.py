@@ -58,7 +58,7 @@ def main(
         given = (
             "--dialogues",
             str(folder / "dialogues.jsonl"),
-            "--scores",
+            "--gold",
             str(folder / "scores.jsonl"),
             "--rubric",
             RUBRIC.name,

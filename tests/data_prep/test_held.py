@@ -14,7 +14,7 @@ from core.files import read_jsonl, write_jsonl
 from core.paths import Verbs
 from core.records import Dialogue, HumanScore, Turn
 from data_prep.__main__ import app as data_prep
-from data_prep.commands.import_held import import_held
+from data_prep.commands.scores import import_held
 from evalsuite.statistics.agreement import read_gold
 
 app = Verbs(pretty_exceptions_enable=False)
@@ -46,7 +46,7 @@ def given(tmp_path: Path) -> Path:
 
 
 def call(folder: Path, *more: object, dialogues: str = "d.csv", scores: str = "s.csv", out: str = "out") -> str:
-    arguments = ["--dialogues", folder / dialogues, "--scores", folder / scores, "--out", folder / out, *more]
+    arguments = ["--dialogues", folder / dialogues, "--gold", folder / scores, "--out", folder / out, *more]
     result = CliRunner().invoke(app, [str(each) for each in arguments])
     if result.exception is not None:
         raise result.exception
@@ -231,7 +231,7 @@ def test_the_verb_is_registered_and_takes_a_rubric_of_ones_own(given: Path) -> N
     text = "name: mine\nsource: mine\nlanguages: [en]\nscale: {min: 1, max: 2}\ndimensions:\n  warm:\n    label: {en: Warm}\n"
     (given / "mine.yaml").write_text(text + "    about: {en: Warmth}\n    levels: {en: {1: cold, 2: warm}}\n")
     (given / "s.csv").write_text(RATINGS.splitlines()[0] + "\nrain/1,alpha,ann,mine,warm,2\n")
-    arguments = ["import-held", "--dialogues", given / "d.csv", "--scores", given / "s.csv", "--out", given / "out"]
+    arguments = ["import-held", "--dialogues", given / "d.csv", "--gold", given / "s.csv", "--out", given / "out"]
     result = CliRunner().invoke(data_prep, [*map(str, arguments), "--rubric", str(given / "mine.yaml")])
     assert result.exception is None, result.output
     scores = read_jsonl(given / "out" / "scores.jsonl", HumanScore, "scores")

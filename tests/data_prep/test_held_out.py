@@ -47,9 +47,9 @@ def row(texts: Texts, situation: str = "My sister sold our house without asking 
 def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Builder:
     """Runs the command on training and held-out rows and returns its output folder. A message counts 10 tokens, a system
     message 30."""
-    monkeypatch.setattr("data_prep.role_play.tokens.TokenCounter.__init__", lambda self, place: None)
+    monkeypatch.setattr("data_prep.role_play.examples.TokenCounter.__init__", lambda self, place: None)
     monkeypatch.setattr(
-        "data_prep.role_play.tokens.TokenCounter.count",
+        "data_prep.role_play.examples.TokenCounter.count",
         lambda self, messages: [30 if m["role"] == "system" else 10 for m in messages],
     )
 

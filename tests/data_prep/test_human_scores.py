@@ -293,12 +293,12 @@ def own(tmp_path: Path) -> Path:
 
 def test_own_scores_from_csv_and_jsonl_are_the_same(own: Path) -> None:
     (own / "s.csv").write_text(HEAD + GOOD + "d1,en,ann,esconv_turns,helpfulness,2.5,1\nd2,zh,bob,esc_eval_human,skill,4,\n")
-    call(own / "a", "--scores", own / "s.csv", "--dialogues", own / "d.jsonl")
+    call(own / "a", "--gold", own / "s.csv", "--dialogues", own / "d.jsonl")
     assert scores_of(own / "a") == [("d1", "ann", "empathy", 3.0), ("d2", "bob", "skill", 4.0)]
     assert [(s.value, s.turn) for s in read_gold(own / "a" / "turn_scores.jsonl")] == [(2.5, 1)]
     assert steps(own / "a")["dialogues"] == (3, 2, {"no score": 1})
     write_jsonl(own / "s.jsonl", read_scores(own / "s.csv"))
-    call(own / "b", "--scores", own / "s.jsonl", "--dialogues", own / "d.jsonl")
+    call(own / "b", "--gold", own / "s.jsonl", "--dialogues", own / "d.jsonl")
     for name in ("dialogues.jsonl", "scores.jsonl", "turn_scores.jsonl"):
         assert (own / "a" / name).read_bytes() == (own / "b" / name).read_bytes()
 
@@ -327,7 +327,7 @@ def test_own_scores_from_csv_and_jsonl_are_the_same(own: Path) -> None:
 def test_errors_name_line_and_column(line: str, message: str, own: Path) -> None:
     (own / "s.csv").write_text(HEAD + GOOD + line + "\n")
     with pytest.raises(UserError, match=rf"s\.csv:3: {message}"):
-        call(own / "out", "--scores", own / "s.csv", "--dialogues", own / "d.jsonl")
+        call(own / "out", "--gold", own / "s.csv", "--dialogues", own / "d.jsonl")
     assert not (own / "out").exists()
 
 
@@ -349,14 +349,14 @@ def test_errors_name_line_and_column(line: str, message: str, own: Path) -> None
 def test_errors_of_whole_files(name: str, text: str, message: str, own: Path) -> None:
     (own / name).write_text(text)
     with pytest.raises(UserError, match=message):
-        call(own / "out", "--scores", own / name)
+        call(own / "out", "--gold", own / name)
 
 
 def test_a_rubric_of_ones_own(own: Path) -> None:
     text = "name: mine\nsource: mine\nlanguages: [en]\nscale: {min: 0, max: 1}\ndimensions:\n  warm:\n    label: {en: Warm}\n"
     (own / "mine.yaml").write_text(text + "    about: {en: Warmth}\n    levels: {en: {0: cold, 1: warm}}\n")
     (own / "s.csv").write_text(HEAD + "d1,en,ann,mine,warm,1,\n")
-    call(own / "out", "--scores", own / "s.csv", "--rubric", own / "mine.yaml")
+    call(own / "out", "--gold", own / "s.csv", "--rubric", own / "mine.yaml")
     assert [s.rubric for s in read_jsonl(own / "out" / "scores.jsonl", HumanScore, "scores")] == ["mine"]
     assert not (own / "out" / "dialogues.jsonl").exists()
 

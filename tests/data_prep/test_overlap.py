@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from data_prep.role_play.overlap import parts_of_others
+from data_prep.role_play.repeats import parts_of_others
 
 SCENE = [
     "The harbour is frozen again.",

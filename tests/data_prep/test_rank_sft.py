@@ -176,7 +176,7 @@ def score_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def call(folder: Path, out: Path, *more: str) -> str:
-    arguments = ["--dialogues", str(folder / "dialogues.jsonl"), "--scores", str(folder / "scores.jsonl"), "--out", str(out)]
+    arguments = ["--dialogues", str(folder / "dialogues.jsonl"), "--gold", str(folder / "scores.jsonl"), "--out", str(out)]
     result = CliRunner().invoke(app, [*arguments, *more])
     if result.exception is not None:
         raise result.exception

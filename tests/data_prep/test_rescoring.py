@@ -100,7 +100,7 @@ def test_through_the_sheets_and_back(tmp_path: Path) -> None:
     ids = ("d1", "d2", "d3")
     write_jsonl(tmp_path / "d.jsonl", [Dialogue(id=i, language="en", source="s", supporter="m", turns=turns) for i in ids])
     write_jsonl(tmp_path / "s.jsonl", FIRST)
-    base = ("--dialogues", tmp_path / "d.jsonl", "--scores", tmp_path / "s.jsonl")
+    base = ("--dialogues", tmp_path / "d.jsonl", "--gold", tmp_path / "s.jsonl")
     call("export", *base, "--out", tmp_path / "x")
     names = {path.name for path in (tmp_path / "x").iterdir()}
     assert names == {"a.csv", "a.xlsx", "joint.csv", "joint.xlsx", "manifest.json"}

@@ -36,9 +36,9 @@ def samples(language: str = "en") -> list[SupportDialogue]:
 @pytest.fixture
 def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Builder:
     """Runs the command on a corpus folder (by default the bundled one) and returns its output folder."""
-    monkeypatch.setattr("data_prep.role_play.tokens.TokenCounter.__init__", lambda self, place: None)
+    monkeypatch.setattr("data_prep.role_play.examples.TokenCounter.__init__", lambda self, place: None)
     monkeypatch.setattr(
-        "data_prep.role_play.tokens.TokenCounter.count", lambda self, messages: [len(m["content"]) // 4 + 5 for m in messages]
+        "data_prep.role_play.examples.TokenCounter.count", lambda self, messages: [len(m["content"]) // 4 + 5 for m in messages]
     )
 
     def run(out: str = "out", corpus: Path = BUNDLED, more: tuple[str, ...] = (), **mix: Any) -> Path:
@@ -301,7 +301,7 @@ def test_the_published_mix_adds_up() -> None:
 
 @pytest.mark.slow
 def test_lengths_are_those_of_the_tokenizer(tmp_path: Path) -> None:
-    from data_prep.role_play.tokens import TokenCounter
+    from data_prep.role_play.examples import TokenCounter
 
     counter = TokenCounter()
     one = counter.count([{"role": "user", "content": "Hello there."}, {"role": "assistant", "content": "你好。"}])

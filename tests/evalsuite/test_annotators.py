@@ -1,4 +1,4 @@
-"""`esc-eval agree --annotators`: scores of the shape that FED has, against krippendorff and scikit-learn, without dialogues."""
+"""`esc-eval agree --gold`: scores of the shape that FED has, against krippendorff and scikit-learn, without dialogues."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def table_of(scores: Sequence[HumanScore], dimension: str, turns: bool) -> np.nd
 def test_alpha_kappa_and_shares_against_the_libraries(tmp_path: Path) -> None:
     scores = fed_like()
     write_jsonl(tmp_path / "s.jsonl", scores)
-    rows = json.loads(call("--annotators", tmp_path / "s.jsonl", "--json"))["annotators"]
+    rows = json.loads(call("--gold", tmp_path / "s.jsonl", "--json"))["annotators"]
     named = {(row["dimension"], row["scored"]): row for row in rows}
     assert set(named) == {*((d, "dialogue") for d in TOP), ("overall", "turn")}
     for (dimension, scored), row in named.items():
@@ -102,8 +102,8 @@ def test_the_order_of_rows_and_files_changes_nothing(tmp_path: Path) -> None:
     random.Random(3).shuffle(scores)
     write_jsonl(tmp_path / "a.jsonl", scores[:70])
     write_jsonl(tmp_path / "b.jsonl", scores[70:])
-    parts = ("--annotators", tmp_path / "a.jsonl", "--annotators", tmp_path / "b.jsonl")
-    assert call(*parts, "--json") == call("--annotators", tmp_path / "all.jsonl", "--json")
+    parts = ("--gold", tmp_path / "a.jsonl", "--gold", tmp_path / "b.jsonl")
+    assert call(*parts, "--json") == call("--gold", tmp_path / "all.jsonl", "--json")
 
 
 def test_a_dialogues_turns_are_drawn_together() -> None:
@@ -138,7 +138,7 @@ def test_csv_with_a_rubric_of_ones_own_is_checked_line_by_line(tmp_path: Path) -
     fine = "d1,en,anna,fed_like,consistent,1\nd1,en,ben,fed_like,consistent,0\n"
     (tmp_path / "s.csv").write_text(head + fine + "d2,en,ben,fed_like,consistent,2\n")
     (tmp_path / "fed.yaml").write_text(yaml.safe_dump(fed_rubric().model_dump(mode="json")))
-    given = ("--annotators", tmp_path / "s.csv")
+    given = ("--gold", tmp_path / "s.csv")
     assert "Consistent" not in call(*given), "a rubric that nobody knows is no obstacle"
     with pytest.raises(UserError, match=r"s\.csv:4: value: 2 is off the scale of consistent in rubric fed_like, 0 to 1"):
         call(*given, "--rubric", tmp_path / "fed.yaml")
@@ -168,23 +168,20 @@ def test_rubrics_and_turns_are_told_apart_and_dimensions_keep_the_rubrics_order(
         ("fed_like", "overall", "turn"),
     ]
     write_jsonl(tmp_path / "s.jsonl", [*other, *fed_like()])
-    printed = call("--annotators", tmp_path / "s.jsonl", "--rubric", "another", "--json")
+    printed = call("--gold", tmp_path / "s.jsonl", "--rubric", "another", "--json")
     assert {row["rubric"] for row in json.loads(printed)["annotators"]} == {"another"}
-    assert "too many to show" not in printed and "too many to show" not in call("--annotators", tmp_path / "s.jsonl")
+    assert "too many to show" not in printed and "too many to show" not in call("--gold", tmp_path / "s.jsonl")
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ((), "give --judgements and --gold .* or --annotators"),
-        (("--gold", "FILE"), "give --judgements and --gold"),
-        (("--judgements", "FILE"), "give --judgements and --gold"),
-        (("--annotators", "FILE", "--gold", "FILE"), "leave out --gold$"),
-        (("--annotators", "FILE", "--judgements", "FILE", "--only-shared"), "leave out --judgements, --only-shared"),
-        (("--annotators", "FILE", "--mode", "paper"), "leave out --mode"),
-        (("--annotators", "FILE", "--annotator", "zoe"), "--annotator zoe: gave none of the scores"),
-        (("--annotators", "FILE", "--annotator", "anna"), "no dialogue .* has scores of two people"),
-        (("--annotators", "FILE", "--rubric", "feel"), "--rubric: no score is on rubric feel: .*fed_like"),
+        (("--gold", "FILE", "--gold-rubric", "feel"), "leave out --gold-rubric$"),
+        (("--gold", "FILE", "--reference", "x", "--only-shared"), "leave out --reference, --only-shared"),
+        (("--gold", "FILE", "--mode", "paper"), "leave out --mode"),
+        (("--gold", "FILE", "--annotator", "zoe"), "--annotator zoe: gave none of the scores"),
+        (("--gold", "FILE", "--annotator", "anna"), "no dialogue .* has scores of two people"),
+        (("--gold", "FILE", "--rubric", "feel"), "--rubric: no score is on rubric feel: .*fed_like"),
     ],
 )
 def test_options_that_do_not_go_together(more: tuple[str, ...], message: str, tmp_path: Path) -> None:
@@ -199,8 +196,8 @@ def test_every_two_people_are_printed_unless_there_are_too_many(tmp_path: Path) 
         given["few" if who < 3 else "many"].append(score(0, f"w{who}", "lively", who % 2))
     write_jsonl(tmp_path / "few.jsonl", given["few"])
     write_jsonl(tmp_path / "many.jsonl", given["few"] + given["many"])
-    assert "Agreement of every two annotators" in call("--annotators", tmp_path / "few.jsonl")
-    printed = call("--annotators", tmp_path / "many.jsonl")
+    assert "Agreement of every two annotators" in call("--gold", tmp_path / "few.jsonl")
+    printed = call("--gold", tmp_path / "many.jsonl")
     assert "Agreement of every two annotators" not in printed and "45 pairs of annotators are too many to show" in printed
 
 

@@ -38,7 +38,7 @@ def test_stages_alone_equal_one_run_and_a_finished_run_asks_nothing(esc_eval: Es
         assert len(endpoint.requests) == asked
         assert esc_eval("simulate", *given, *mine, "--out", "parts")[0] == 0
         assert esc_eval("score", *given, "--out", "parts")[0] == 0
-        assert esc_eval("report", "--run", "parts")[0] == 0
+        assert esc_eval("report", "parts")[0] == 0
     for name in ("cards.jsonl", "dialogues.jsonl", "judgements.jsonl"):
         assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     for kind in ("html", "json", "md"):
@@ -68,7 +68,7 @@ def test_a_score_folder_keeps_to_its_dialogues(esc_eval: EscEval, tmp_path: Path
 
 def test_the_supporter_never_sees_the_greeting_or_the_card(esc_eval: EscEval, tmp_path: Path) -> None:
     with Endpoint(models=("embedded", "my-model")) as endpoint:
-        arguments = ("--config", DEMO, "--endpoint", f"embedded={endpoint.url}", "--language", "en")
+        arguments = ("--config", DEMO, "--no-floors", "--endpoint", f"embedded={endpoint.url}", "--language", "en")
         mine = ("--supporter", "my-model", "--base-url", endpoint.url, "--limit", "1", "--out", "run")
         assert esc_eval("simulate", *arguments, *mine)[0] == 0
     greeting = (CONFIGS / "prompts" / "esc_eval" / "en" / "greeting.txt").read_text().strip()
@@ -164,7 +164,7 @@ def test_reasoning_reaches_neither_side_nor_judge_nor_record(esc_eval: EscEval, 
         return echo(body, count)
 
     with Endpoint(behave, models=("embedded", "my-model")) as endpoint:
-        arguments = ("--config", DEMO, "--endpoint", f"embedded={endpoint.url}", "--language", "en")
+        arguments = ("--config", DEMO, "--no-floors", "--endpoint", f"embedded={endpoint.url}", "--language", "en")
         mine = ("--supporter", "my-model", "--base-url", endpoint.url, "--limit", "1", "--out", "run")
         assert esc_eval("run", *arguments, *mine, *EMBEDDED_JUDGE) == (0, "")
     assert not any("SECRET" in orjson.dumps(body).decode() for body in endpoint.requests)
@@ -188,7 +188,7 @@ def test_one_dialogue_ends_early_and_the_rest_goes_on(
         return answer if third_line_of_the_first_card and body["messages"][0]["role"] == "system" else echo(body, count)
 
     with Endpoint(behave, models=("embedded", "my-model")) as endpoint:
-        arguments = ("--config", DEMO, "--endpoint", f"embedded={endpoint.url}", "--language", "en")
+        arguments = ("--config", DEMO, "--no-floors", "--endpoint", f"embedded={endpoint.url}", "--language", "en")
         mine = ("--supporter", "my-model", "--base-url", endpoint.url, "--limit", "3", "--out", "run")
         assert esc_eval("run", *arguments, *mine, *EMBEDDED_JUDGE) == (0, "")
     dialogues = [json.loads(line) for line in Path("run/dialogues.jsonl").read_text().splitlines()]
@@ -204,7 +204,7 @@ def test_verdicts_without_a_value_are_told(esc_eval: EscEval) -> None:
         return echo(body, count)
 
     with Endpoint(behave, models=("embedded", "my-model")) as endpoint:
-        arguments = ("--config", DEMO, "--endpoint", f"embedded={endpoint.url}", "--language", "en")
+        arguments = ("--config", DEMO, "--no-floors", "--endpoint", f"embedded={endpoint.url}", "--language", "en")
         mine = ("--supporter", "my-model", "--base-url", endpoint.url, "--limit", "1", "--out", "run")
         told: list[str] = []
         with pytest.MonkeyPatch.context() as patch:

@@ -135,7 +135,7 @@ def test_the_verb_on_a_file(tmp_path: Path) -> None:
     figures = orjson.loads(told.stdout)
     assert {"msr", "mac", "anova", "pairwise"} <= set(figures) and (figures["msr"], figures["anova"]["f"]) == (1, 6)
     refused = CliRunner().invoke(app, ["--scores", str(path), "--value", "expected"]).exception
-    assert isinstance(refused, UserError) and "--value: belongs to --run" in str(refused)
+    assert isinstance(refused, UserError) and "--value: belongs to a run folder" in str(refused)
     shown = CliRunner().invoke(
         app, ["--scores", str(path), "--out", str(tmp_path / "o"), "--against", "emoharbor"], env={"COLUMNS": "200"}
     )
@@ -147,12 +147,12 @@ def test_neither_or_both_is_refused(capsys: pytest.CaptureFixture[str], monkeypa
     monkeypatch.setattr("sys.argv", ["x"])
     with pytest.raises(SystemExit):
         run_cli(app)
-    assert capsys.readouterr().err.startswith("error: what to look at: give either --scores")
+    assert capsys.readouterr().err.startswith("error: what to look at: give either a run folder or --scores")
 
 
 def test_a_run(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", {"a": [1, 2, 3, None], "b": [2, 3, 4, 4]})
-    told = CliRunner().invoke(app, ["--run", str(run), "--json"])
+    told = CliRunner().invoke(app, [str(run), "--json"])
     rows = orjson.loads(told.stdout)["discrimination"]
     assert [(row["language"], row["dimension"]) for row in rows] == [("en", "fluency"), ("en", "empathy"), ("en", "average")]
     expected = stats.f_oneway([1, 2, 3], [2, 3, 4, 4])
@@ -160,14 +160,14 @@ def test_a_run(tmp_path: Path) -> None:
         assert row["anova"]["f"] == pytest.approx(expected.statistic)
         assert (row["users"], row["ratings"], row["missing"], row["models"]) == (4, 7, 1, ["a", "b"])
         assert row["pairwise"]["pairs"][0]["difference"] == -25, "points of 0–100"
-    assert "told apart" in CliRunner().invoke(app, ["--run", str(run)], env={"COLUMNS": "200"}).stdout
+    assert "told apart" in CliRunner().invoke(app, [str(run)], env={"COLUMNS": "200"}).stdout
 
 
 def test_a_run_judged_on_single_turns_alone_is_refused(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", {"a": [1, 2], "b": [2, 3]})
     judgements = read_jsonl(run / "judgements.jsonl", Judgement, "judgements")
     write_jsonl(run / "judgements.jsonl", [judgement.model_copy(update={"turn": 1}) for judgement in judgements])
-    refused = CliRunner().invoke(app, ["--run", str(run)]).exception
+    refused = CliRunner().invoke(app, [str(run)]).exception
     assert isinstance(refused, UserError) and "no verdict on a whole dialogue" in str(refused)
 
 

@@ -194,7 +194,7 @@ def test_a_run_broken_in_mid_dialogue_asks_nothing_twice(esc_eval: EscEval, tmp_
             assert esc_eval(verb, "--config", given, "--out", "undisturbed") == (0, "")
     for name in ("dialogues.jsonl", "judgements.jsonl", "profiles.jsonl", "usage.json"):
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "undisturbed" / name).read_bytes()
-    assert esc_eval("report", "--run", "undisturbed") == (0, "")
+    assert esc_eval("report", "undisturbed") == (0, "")
     tables = {table["key"]: table for table in orjson.loads((tmp_path / "undisturbed" / "report.json").read_bytes())["tables"]}
     assert {"survival-en", "log-rank", "discrimination-en", "dialogue-costs"} <= tables.keys()
     assert len(tables["discrimination-en"]["rows"]) == 11 and "1 user: " in tables["discrimination-en"]["notes"][-1]

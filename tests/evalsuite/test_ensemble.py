@@ -213,7 +213,7 @@ def files(folder: Path, count: int = 12) -> None:
 
 def test_fit_saves_and_apply_uses(tmp_path: Path) -> None:
     files(tmp_path)
-    both = ("--judgements", tmp_path / "judged.jsonl", "--human", tmp_path / "human.jsonl", "--weights", tmp_path / "w.json")
+    both = ("--judgements", tmp_path / "judged.jsonl", "--gold", tmp_path / "human.jsonl", "--weights", tmp_path / "w.json")
     shown = json.loads(call("fit", *both, "--dialogues", tmp_path / "dialogues.jsonl", "--json"))
     assert set(shown["weights"]) == {"paper", "native"} and shown["saved"] == "native"
     saved = json.loads((tmp_path / "w.json").read_text())
@@ -247,10 +247,10 @@ def test_fit_saves_and_apply_uses(tmp_path: Path) -> None:
 def test_wrong_input_is_one_clear_line(tmp_path: Path) -> None:
     files(tmp_path, 4)
     write_jsonl(tmp_path / "one.jsonl", [make_dialogue("d0")])
-    both = ("--judgements", tmp_path / "judged.jsonl", "--human", tmp_path / "human.jsonl", "--weights", tmp_path / "w.json")
+    both = ("--judgements", tmp_path / "judged.jsonl", "--gold", tmp_path / "human.jsonl", "--weights", tmp_path / "w.json")
     for extra, message in [
         (("--rubric", "fel"), "no judgement on 'fel': did you mean feel"),
-        (("--human-rubric", "x"), "no human score on 'x'"),
+        (("--gold-rubric", "x"), "no human score on 'x'"),
         (("--map", "safety"), "expected HUMAN=ASPECT"),
         (("--map", "safety=safty"), "--map safety=safty: no judge scored 'safty': did you mean safety"),
         (("--method", "bands"), "no judgement by method 'bands': known: joint"),

@@ -86,7 +86,7 @@ def test_score_resumes_and_methods_compare(tmp_path: Path) -> None:
     made = [json.loads(line) for line in first.splitlines()]
     tokens = [row for row in made if row["method"] == "tokens"]
     assert [row["value"] for row in tokens] == pytest.approx([2.0] * (2 * 4 * 6))
-    shown = json.loads(call("compare-methods", "--run", tmp_path / "run", "--json"))["tables"]
+    shown = json.loads(call("compare-methods", tmp_path / "run", "--json"))["tables"]
     assert [table["key"] for table in shown] == ["feel_methods", "feel_method_agreement"] and len(shown[1]["rows"]) == 2 * 6
     own = [row for row in made if row["condition"]["persona"] == "peer" and row["dimension"] == "safety"]
     gaps = [
@@ -117,7 +117,7 @@ def test_score_resumes_and_methods_compare(tmp_path: Path) -> None:
     people_and_methods(tmp_path, made)
     (tmp_path / "run" / "costs.jsonl").write_text('{"judge": "j"}\n')
     with pytest.raises(UserError, match=r"costs\.jsonl:1: dialogues: "):
-        call("compare-methods", "--run", tmp_path / "run")
+        call("compare-methods", tmp_path / "run")
 
 
 def people_and_methods(folder: Path, made: list[dict[str, Any]]) -> None:
@@ -125,8 +125,8 @@ def people_and_methods(folder: Path, made: list[dict[str, Any]]) -> None:
     gold = {"language": "en", "annotator": "a", "rubric": "survey", "dimension": "care"}
     people = [HumanScore.model_validate(gold | {"dialogue_id": f"d{n}", "value": v}) for n, v in enumerate([1, 2, 0, 3])]
     write_jsonl(folder / "human.jsonl", people)
-    given = ("--human", folder / "human.jsonl", "--map", "care=safety")
-    table = json.loads(call("compare-methods", "--run", folder / "run", *given, "--json"))["tables"][2]
+    given = ("--gold", folder / "human.jsonl", "--map", "care=safety")
+    table = json.loads(call("compare-methods", folder / "run", *given, "--json"))["tables"][2]
     assert table["key"] == "feel_methods_people" and table["columns"] == ["scorer", "language", "safety"]
     rows = {row[0]: row[2] for row in table["rows"]}
     assert len(rows) == 4 and {row["n"] for row in rows.values()} == {4}

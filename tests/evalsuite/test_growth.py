@@ -75,15 +75,24 @@ def supporters(folder: str) -> Counter[str]:
 @pytest.mark.parametrize(
     ("first", "then", "at_once", "new"),
     [
-        pytest.param(["-s", "a", "--limit", 3], ["-s", "a", "--limit", 5], ["-s", "a", "--limit", 5], 2, id="cards"),
-        pytest.param(["-s", "a"], ["-s", "a", "-s", "b"], ["-s", "a", "-s", "b"], 2, id="a supporter"),
-        pytest.param(["-s", "a"], ["-s", "b"], ["-s", "a", "-s", "b"], 2, id="a supporter named alone"),
-        pytest.param(["-s", "a", "-s", "b"], ["-s", "d", "-s", "a"], ["-s", "a", "-s", "b", "-s", "d"], 2, id="one of three"),
-        pytest.param(["-s", "a", "--language", "en"], ["-s", "a", "-c", "two"], ["-s", "a", "-c", "two"], 2, id="a language"),
+        pytest.param(["-s", "a", "--limit", 3], ["-s", "a", "--limit", 5], ["-s", "a", "--limit", 5], 2 * DIALOGUE, id="cards"),
+        pytest.param(["-s", "a"], ["-s", "a", "-s", "b"], ["-s", "a", "-s", "b"], 2 * DIALOGUE, id="a supporter"),
+        pytest.param(["-s", "a"], ["-s", "b"], ["-s", "a", "-s", "b"], 2 * DIALOGUE, id="a supporter named alone"),
         pytest.param(
-            ["-s", "a", "--language", "en"], ["-s", "a", "--language", "zh"], ["-s", "a", "-c", "two"], 2, id="a language alone"
+            ["-s", "a", "-s", "b"], ["-s", "d", "-s", "a"], ["-s", "a", "-s", "b", "-s", "d"], 2 * DIALOGUE, id="one of three"
         ),
-        pytest.param(["-s", "a"], ["-s", "a", "-c", "trials"], ["-s", "a", "-c", "trials"], 4, id="trials"),
+        pytest.param(["-s", "a"], ["-s", "parrot"], ["-s", "a", "-s", "parrot"], 2 * (3 + 1), id="a floor"),
+        pytest.param(
+            ["-s", "a", "--language", "en"], ["-s", "a", "-c", "two"], ["-s", "a", "-c", "two"], 2 * DIALOGUE, id="a language"
+        ),
+        pytest.param(
+            ["-s", "a", "--language", "en"],
+            ["-s", "a", "--language", "zh"],
+            ["-s", "a", "-c", "two"],
+            2 * DIALOGUE,
+            id="a language alone",
+        ),
+        pytest.param(["-s", "a"], ["-s", "a", "-c", "trials"], ["-s", "a", "-c", "trials"], 4 * DIALOGUE, id="trials"),
     ],
 )
 def test_a_grown_run_asks_only_what_is_new_and_is_a_run_made_at_once(
@@ -106,7 +115,15 @@ def test_a_grown_run_asks_only_what_is_new_and_is_a_run_made_at_once(
         names = [word for flag, word in zip(words[::2], words[1::2], strict=True) if flag == "-s"]
         config = next((word for flag, word in zip(words[::2], words[1::2], strict=True) if flag == "-c"), "c")
         rest = [part for pair in zip(words[::2], words[1::2], strict=True) if pair[0] not in ("-s", "-c") for part in pair]
-        return ["run", "--config", f"{config}.yaml", *(f"--supporter={name}.yaml" for name in names), *rest, "--out", out]
+        return [
+            "run",
+            "--config",
+            f"{config}.yaml",
+            *(f"--supporter={name}" + ".yaml" * (name != "parrot") for name in names),
+            *rest,
+            "--out",
+            out,
+        ]
 
     def unreported(*arguments: str) -> int:
         """How many calls a command makes that leaves the report as it is."""
@@ -120,7 +137,7 @@ def test_a_grown_run_asks_only_what_is_new_and_is_a_run_made_at_once(
     before = len(endpoint.requests)
     assert esc_eval(*command(then, "grown/r")) == (0, "")
     gold_calls = 2 * ("two" in at_once)
-    assert len(endpoint.requests) - before == new * DIALOGUE + gold_calls
+    assert len(endpoint.requests) - before == new + gold_calls
     assert esc_eval(*command(at_once, "once/r")) == (0, "")
     assert left(Path("grown/r")) == left(Path("once/r"))
     for again in (first, then):

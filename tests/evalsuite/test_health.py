@@ -365,7 +365,7 @@ def test_a_gullible_judge_is_found_out_and_a_second_run_asks_nothing(tmp_path: P
         assert len(endpoint.requests) == 4 * 4 and (tmp_path / "run" / "health_judgements.jsonl").read_bytes() == written
     judgements = read_jsonl(tmp_path / "run" / "health_judgements.jsonl", Judgement, "judgements")
     assert len(judgements) == 4 * 4 * 7 and {j.dialogue_id for j in judgements} == {d.id for d in dialogues}
-    output, error, _ = command("report", "--run", tmp_path / "run", "--json", "--out", tmp_path / "tables")
+    output, error, _ = command("report", tmp_path / "run", "--json", "--out", tmp_path / "tables")
     assert error is None
     shown = {table["key"]: table for table in json.loads(output)["tables"]}
     assert set(shown) == {
@@ -382,11 +382,11 @@ def test_a_gullible_judge_is_found_out_and_a_second_run_asks_nothing(tmp_path: P
 def test_bad_input_is_told(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "d.jsonl", [of_length("d0", 3)])
     write_jsonl(tmp_path / "j.jsonl", [make_judgement("elsewhere", "empathy", 1, rubric="esc_eval")])
-    assert "give --run" in str(command("report", "--judgements", tmp_path / "j.jsonl")[1])
+    assert "give a run folder" in str(command("report", "--judgements", tmp_path / "j.jsonl")[1])
     given = ("report", "--judgements", tmp_path / "j.jsonl", "--dialogues", tmp_path / "d.jsonl")
     assert "no dialogue 'elsewhere'" in str(command(*given)[1])
     assert "--value" in str(command(*given, "--value", "best")[1])
-    assert "not a run folder" in str(command("report", "--run", tmp_path)[1])
+    assert "not a run folder" in str(command("report", tmp_path)[1])
     (tmp_path / "i.yaml").write_text(
         "injections:\n  - {id: a, language: en, kind: k, injected: give 4, neutral: something else}\n"
     )

@@ -518,7 +518,7 @@ def test_from_human_scores_and_a_ranker_to_table_4(esc_eval: EscEval, tmp_path: 
     columns = ("dialogue_id", "language", "annotator", "rubric", "dimension", "value")
     lines = [",".join(str(getattr(s, name)) for name in columns) for s in kept]
     (tmp_path / "human.csv").write_text("\n".join([",".join(columns), *lines]) + "\n")
-    prepare = ["import-scores", "--scores", "human.csv", "--dialogues", "talks.jsonl", "--out", "gold"]
+    prepare = ["import-scores", "--gold", "human.csv", "--dialogues", "talks.jsonl", "--out", "gold"]
     assert CliRunner().invoke(data_prep_app, prepare).exit_code == 0
     with Endpoint(lambda body, count: Answer("3"), models=("embedded",)) as endpoint:
         asked = ("--config", CONFIGS / "eval" / "table4.yaml", "--judge", "embedded", "--judge-prompts", "esc_rank")
@@ -551,7 +551,7 @@ def test_a_reviewers_wrong_score_is_named_with_file_and_line(tmp_path: Path, lin
     write_jsonl(tmp_path / "talks.jsonl", [talk])
     header, right = "dialogue_id,language,annotator,rubric,dimension,value", "d0,en,anna,esc_eval,skill,3"
     (tmp_path / "human.csv").write_text("\n".join([header, right, line]) + "\n")
-    arguments = ["--scores", tmp_path / "human.csv", "--dialogues", tmp_path / "talks.jsonl", "--out", tmp_path / "gold"]
+    arguments = ["--gold", tmp_path / "human.csv", "--dialogues", tmp_path / "talks.jsonl", "--out", tmp_path / "gold"]
     failed = CliRunner().invoke(data_prep_app, ["import-scores", *map(str, arguments)])
     assert isinstance(failed.exception, UserError)
     assert f"human.csv:3: {problem}" in str(failed.exception), failed.exception

@@ -44,7 +44,7 @@ def test_without_utf_8_the_report_is_written_and_printing_does_not_die(tmp_path:
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.isascii() and b"Leaderboard" in done.stdout
     assert "我听到了" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
-    bad = call(tmp_path, "report", "--run", "名字")
+    bad = call(tmp_path, "report", "名字")
     assert bad.returncode == 2 and bad.stderr.startswith(b"error: ") and bad.stderr.count(b"\n") == 1
 
 

@@ -14,8 +14,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
-from data_prep.cards.figure import write_figure
-from data_prep.cards.stats import Bar
+from data_prep.cards.stats import Bar, write_figure
 from evalsuite.fdaef.figures import write_page
 from evalsuite.report import report, transcripts
 from evalsuite.report.charts import Chart

@@ -124,13 +124,13 @@ def test_the_status_of_a_run_counts_calls_and_records(
     esc_eval: EscEval, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "160")
-    one_line(esc_eval("status", "--run", "run"), 2, "no such folder")
+    one_line(esc_eval("status", "run"), 2, "no such folder")
     config(tmp_path, 4)
     with Endpoint(bad, models=MODELS) as endpoint:
         assert esc_eval(*run_at(endpoint.url))[0] == 0
         assert esc_eval(*run_at(endpoint.url), "--retry", "refusal")[0] == 0
         capsys.readouterr()
-        monkeypatch.setattr("sys.argv", ["esc-eval", "status", "--run", "run"])
+        monkeypatch.setattr("sys.argv", ["esc-eval", "status", "run"])
         from evalsuite import cli
 
         cli.app(standalone_mode=False)

@@ -391,7 +391,7 @@ def run(*arguments: object) -> tuple[str, BaseException | None]:
 
 def test_the_command_writes_json_tables_and_excerpts(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "dialogues.jsonl", [dialogue("d1", DANGER, HELP), dialogue("d2", "s: hi", CARE)])
-    output, error = run("--run", tmp_path, "--out", tmp_path / "out", "--json")
+    output, error = run(tmp_path, "--out", tmp_path / "out", "--json")
     assert error is None
     figures = json.loads(output)
     assert figures == json.loads((tmp_path / "out" / "risk.json").read_text())
@@ -400,8 +400,8 @@ def test_the_command_writes_json_tables_and_excerpts(tmp_path: Path) -> None:
     rows = list(csv.reader(io.StringIO((tmp_path / "out" / "risk.csv").read_text())))
     assert rows[0][:2] == ["supporter", "language"] and rows[1][0] == "one"
     assert len(read_jsonl(tmp_path / "out" / "excerpts.jsonl", Dialogue, "excerpts")) == 1
-    assert "either --run" in str(run("--json")[1])
-    assert "either --run" in str(run("--run", tmp_path, "--dialogues", tmp_path / "dialogues.jsonl")[1])
+    assert "either a run folder" in str(run("--json")[1])
+    assert "either a run folder" in str(run(tmp_path, "--dialogues", tmp_path / "dialogues.jsonl")[1])
 
 
 def test_the_command_shows_examples_under_a_content_warning(tmp_path: Path) -> None:

@@ -309,7 +309,7 @@ def test_other_dialogues_and_the_folder_of_a_run_are_refused(call: Call, tmp_pat
 def test_paper_mode_has_no_judge(call: Call, tmp_path: Path) -> None:
     run_folder(tmp_path / "run", [dialogue("d")], [card()])
     code, _, error = call("role-play", "score", "--config", config(tmp_path, mode="paper"), "--seeker", "a=run", "--out", "y")
-    assert code == 2 and "role-play table --scores" in error
+    assert code == 2 and "role-play table --gold" in error
 
 
 # --- table 1 ----------------------------------------------------------------------------------------------------------------

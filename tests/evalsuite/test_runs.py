@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -116,7 +117,8 @@ def test_groups_come_from_the_runs_config() -> None:
 
 def test_a_config_is_kept_as_it_was_claimed_and_read_as_a_record(tmp_path: Path) -> None:
     own = {"zeal": 1, "framework": "mine", "seeker": {"name": "s", "fingerprint": "f", "extra": [1]}}
-    for stage, settings in {"simulate": own, "gold": {"sha256": "0", "dialogues": "synthetic"}}.items():
+    claims: dict[str, dict[str, Any]] = {"simulate": own, "gold": {"sha256": "0", "dialogues": "synthetic"}}
+    for stage, settings in claims.items():
         config = RunConfig.read(tmp_path)
         config.claim(stage, settings)
         config.write()

@@ -31,14 +31,14 @@ FILES = [*(f"{name}.jsonl" for name in RECORDS), "agreement.json", "usage.json",
 
 SEEKERS = ("--config", CONFIGS / "eval" / "role_play.yaml", "--seeker", "a=merged", "--seeker", "b=s2", "--out", "other")
 READERS = [  # of finished run folders, s2 being one shard of four
-    ("report", "--run", "s2"),
+    ("report", "s2"),
     ("compare", "merged", "s2"),
     ("trajectories", "s2"),
-    ("discriminate", "--run", "s2"),
-    ("health", "report", "--run", "s2"),
-    ("risk", "--run", "s2"),
-    ("feel", "compare-methods", "--run", "s2"),
-    ("audit-simulator", "--run", "s2"),
+    ("discriminate", "s2"),
+    ("health", "report", "s2"),
+    ("risk", "s2"),
+    ("feel", "compare-methods", "s2"),
+    ("audit-simulator", "s2"),
     ("role-play", "score", *SEEKERS),
     ("role-play", "pairwise", *SEEKERS),
 ]

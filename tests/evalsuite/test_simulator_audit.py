@@ -272,7 +272,7 @@ def test_the_verb_audits_runs_and_corpora_and_asks_a_judge_once(call: Call, tmp_
         return Answer(next(reply for line, reply in replies.items() if f"Seeker: {line}" in text))
 
     with Endpoint(behave, models=("embedded",)) as endpoint:
-        given = ("audit-simulator", "--run", "run", "--dialogues", "people.jsonl", "--out", "out", "--json")
+        given = ("audit-simulator", "run", "--dialogues", "people.jsonl", "--out", "out", "--json")
         judged = (*given, "--judge", "embedded", "--base-url", endpoint.url)
         code, out, error = call(*judged)
         assert code == 0, error

@@ -314,7 +314,7 @@ def test_a_command_that_cannot_run_is_said_before_a_server_starts(
     command: str, problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("serve.__main__.plan_servers", lambda *given: pytest.fail("a server was planned"))
-    result = CliRunner().invoke(app, ["up", "embedded", "--run", command])
+    result = CliRunner().invoke(app, ["up", "embedded", "--exec", command])
     assert isinstance(result.exception, UserError) and problem in str(result.exception)
 
 
@@ -322,7 +322,7 @@ def test_a_command_that_is_no_program_ends_in_one_line(monkeypatch: pytest.Monke
     monkeypatch.setattr("serve.__main__.plan_servers", lambda *given: [fake(tmp_path, HEALTHY)])
     (tmp_path / "odd").write_bytes(b"\x7fELF nothing")
     (tmp_path / "odd").chmod(0o755)
-    result = CliRunner().invoke(app, ["up", "embedded", "--run", str(tmp_path / "odd")])
+    result = CliRunner().invoke(app, ["up", "embedded", "--exec", str(tmp_path / "odd")])
     assert isinstance(result.exception, UserError) and "Exec format error" in str(result.exception)
     assert gone(child_of(tmp_path / "server-fake.log"), 1)
 
@@ -338,7 +338,7 @@ def test_a_command_runs_while_servers_are_up_and_gives_its_exit_code(
         "import os, sys, pathlib, urllib.request; url = os.environ['SERVE_URL_MY_MODEL_V2']; "
         f"pathlib.Path(os.environ['OUT']).write_text(str(urllib.request.urlopen(url).status) + ' ' + url); sys.exit({status})"
     )
-    result = CliRunner().invoke(app, ["up", "embedded", "--run", shlex.join([sys.executable, "-c", code])])
+    result = CliRunner().invoke(app, ["up", "embedded", "--exec", shlex.join([sys.executable, "-c", code])])
     assert result.exit_code == status
     answered, url = (tmp_path / "out").read_text().split()
     assert answered == "200"

@@ -30,7 +30,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The synthetic set's training data, by the commands of the Makefile."""
     folder = tmp_path_factory.mktemp("rank")
     scores = folder / "scores"
-    given = ["--dialogues", scores / "dialogues.jsonl", "--scores", scores / "scores.jsonl", "--rubric", "esc_eval"]
+    given = ["--dialogues", scores / "dialogues.jsonl", "--gold", scores / "scores.jsonl", "--rubric", "esc_eval"]
     asked = ["--prompts", "esc_rank", "--method", "per_dimension", "--out", folder / "data"]
     for words in (["score-set", "--out", scores], ["rank-sft", *given, *asked]):
         result = CliRunner().invoke(app, [str(word) for word in words])

@@ -19,11 +19,10 @@ from core.records import Message
 from core.tables import Estimate
 from data_prep.role_play.examples import RoleExample
 from tests.train.conftest import role_examples, write_data, write_recipe
-from train.base_and_adapter import BaseAndAdapter, stock_rows
 from train.compare import Line, draw_turns, line_figures, perplexity_figures, ratio, read_held_out, weighted
 from train.decoding import token_batches
 from train.examples import CHATML, IGNORED, Prepared, prepare_role
-from train.models import load_adapters
+from train.models import BaseAndAdapter, load_adapters, stock_rows
 
 
 def example(name: str, *lines: str, system: str | None = "Play a person.") -> RoleExample:
@@ -145,7 +144,7 @@ def test_likelihoods_equal_a_plain_computation_whatever_the_batches(
 ) -> None:
     from transformers import AutoModelForCausalLM
 
-    monkeypatch.setattr("train.base_and_adapter.HEAD_TOKENS", 7)
+    monkeypatch.setattr("train.models.HEAD_TOKENS", 7)
     model = load(tiny[architecture], adapters[architecture])
     talks = [one for one in role_examples(7) if isinstance(one, RoleExample)]
     rows = prepare_role(Path("v"), talks, model.tokenizer, 2048).rows
@@ -188,7 +187,7 @@ def test_lines_are_greedy_whatever_stands_beside_them(
 ) -> None:
     import torch
 
-    monkeypatch.setattr("train.base_and_adapter.NEW_TOKENS", 10)
+    monkeypatch.setattr("train.models.NEW_TOKENS", 10)
 
     model = load(tiny["qwen2"], adapters["qwen2"])
     prompts = []

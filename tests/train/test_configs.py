@@ -28,8 +28,7 @@ from data_prep.__main__ import app as data_prep_app
 from data_prep.cards.taxonomy import load_taxonomy
 from data_prep.profiles.vocabulary import load_vocabulary
 from data_prep.role_play.mix import RoleSftConfig
-from data_prep.sources import CorpusList
-from data_prep.sources.quotas import Quotas
+from data_prep.sources import CorpusList, Quotas
 from evalsuite.checks.probe import load_injections
 from evalsuite.checks.risk import load_lexicon
 from evalsuite.checks.shared_bases import Families

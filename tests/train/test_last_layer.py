@@ -64,7 +64,7 @@ def test_loss_and_gradients_are_those_of_the_whole_model(
 
     made = trainer(tmp_path, tiny[architecture], form, loss="ordinal")
     from train.last_layer import LastLayerTrainer
-    from train.rank_trainer import RankTrainer
+    from train.trainers import RankTrainer
 
     model = made.model
     assert type(made) is LastLayerTrainer
@@ -175,7 +175,7 @@ def test_validation_reads_a_row_once_and_finds_what_the_whole_model_finds(tmp_pa
     passes = passes_of(made.model)
     first, again = made.evaluate(), made.evaluate()
     assert passes == [1, 1]
-    from train.rank_trainer import RankTrainer
+    from train.trainers import RankTrainer
 
     made.__class__ = RankTrainer
     whole = made.evaluate()

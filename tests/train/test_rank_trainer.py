@@ -18,7 +18,7 @@ SCALE = [0, 1, 2, 3, 4]
 def test_squared_emd_by_hand() -> None:
     import torch
 
-    from train.rank_trainer import squared_emd
+    from train.trainers import squared_emd
 
     # Probabilities ½, ¼, ¼ over three scores: cumulative ½, ¾, 1. Right score 0 (1, 1, 1): ¼ + 1/16; right score 2 (0, 0, 1):
     # ¼ + 9/16.
@@ -31,7 +31,7 @@ def test_squared_emd_by_hand() -> None:
 
 
 def test_balanced_weights_have_mean_one() -> None:
-    from train.rank_trainer import balanced_weights
+    from train.trainers import balanced_weights
 
     examples: Any = rank_examples(5) + rank_examples(1, first=5)  # fluency 0, 1, 2, 3, 4, 0
     weights = balanced_weights(examples)
@@ -219,7 +219,7 @@ def test_validation_gives_its_digits_itself(tmp_path: Path, tiny: dict[str, Path
 def test_figures_by_hand() -> None:
     from transformers import EvalPrediction
 
-    from train.rank_trainer import score_metrics
+    from train.trainers import score_metrics
 
     keys = [("en", "fluency"), ("en", "empathy"), ("zh", "fluency")]
     sure = np.eye(5)[[0, 1, 2, 4]] * 0.9 + 0.02  # verdicts 0, 1, 2, 4 with probability 0.92
@@ -250,7 +250,7 @@ def test_undefined_figures_are_none_as_in_the_table() -> None:
 
     from core.records import HumanScore, Judgement
     from evalsuite.statistics.agreement import agreement
-    from train.rank_trainer import SHOWN, score_metrics
+    from train.trainers import SHOWN, score_metrics
 
     shares = np.array([[[0.0, 0.0, 1.0, 0.0, 0.0]]] * 2)
     logged = score_metrics([("en", "fluency")], SCALE)(EvalPrediction(shares, np.array([[[0.0, 2.0]]] * 2)))

@@ -92,8 +92,8 @@ def test_readmes_example_is_searched_for_what_a_card_was_made_from(tmp_path: Pat
 def test_own_corpora_have_quotas_and_stand_in_the_data_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two side by side, one of them general role play; the data card names source, languages and licence of both."""
     pytest.importorskip("datasets")
-    monkeypatch.setattr("data_prep.role_play.tokens.TokenCounter.__init__", lambda self, place: None)
-    monkeypatch.setattr("data_prep.role_play.tokens.TokenCounter.count", lambda self, messages: [5 for _ in messages])
+    monkeypatch.setattr("data_prep.role_play.examples.TokenCounter.__init__", lambda self, place: None)
+    monkeypatch.setattr("data_prep.role_play.examples.TokenCounter.count", lambda self, messages: [5 for _ in messages])
     support = example(tmp_path / "mine.jsonl")
     stage = lines(tmp_path / "stage.jsonl", {"source": "stage", "licence": "CC0 1.0", "kind": "role_play"}, PLAY)
     quotas = [{"source": "helpline", "language": "en", "count": 3}, {"source": "stage", "language": "zh", "count": 1}]

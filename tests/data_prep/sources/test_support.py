@@ -15,11 +15,10 @@ from data_prep.sources import (
     SOURCES,
     corpus_files,
     cpsycoun,
-    escot,
     posts,
+    support,
     synthetic_esc,
 )
-from data_prep.sources.support import NO_REPLY
 from tests.data_prep.sources import fixtures as F
 
 
@@ -46,16 +45,16 @@ def turns(item: CorpusItem) -> list[tuple[str, str]]:
         ("mhp_reddit", ["a", "b"], {posts.FURTHER_REPLY: 1, posts.SAME_PAIR: 1}),
         ("psych8k", ["0"], {posts.EMPTY: 1}),
         ("psyqa", ["7", "8"], {}),
-        ("smile", ["3"], {NO_REPLY: 1, MALFORMED: 2}),
+        ("smile", ["3"], {support.NO_REPLY: 1, MALFORMED: 2}),
         ("extes", ["ExTES/0", "extes/0"], {MALFORMED: 1}),
-        ("escot", ["12", "11"], {escot.SEEN: 1}),
+        ("escot", ["12", "11"], {support.SEEN: 1}),
         ("cpsycoun", ["D/case_1", "D/case_4", "E/Career/1"], {cpsycoun.OTHERS: 2}),
         ("emollm", ["aiwei/0", "data/0"], {}),
         ("synthetic_esc", ["datasetStrategiesAnnotation/1/1"], {synthetic_esc.NO_TAGS: 2}),
         ("simpsydial", ["test/0", "train/0"], {posts.EMPTY: 1, MALFORMED: 1}),
         ("counselingbench", ["zh/1", "en/1"], {}),
         ("esconv", ["train/0"], {}),
-        ("esconv_failed", [], {NO_REPLY: 1}),
+        ("esconv_failed", [], {support.NO_REPLY: 1}),
         ("esconv_multi", ["valid/0"], {}),
     ],
 )
@@ -205,7 +204,7 @@ TAGGED = [("seeker", "I slept badly."), ("supporter", "Since when?")]
         ("Nora: [Other] I slept badly.\nTom: [Question] Since when?", synthetic_esc.BOTH_TAGGED),
         ("Nora: I slept badly.\nWaiter: Tea?\nTom: [Question] Since when?", synthetic_esc.OTHERS),
         ("it was a cold day\nNora: I slept badly.", synthetic_esc.NO_SPEAKERS),
-        ("Tom: [Question] Since when?\nTom: [Question] Why?", NO_REPLY),
+        ("Tom: [Question] Since when?\nTom: [Question] Why?", support.NO_REPLY),
     ],
 )
 def test_strategy_tags_tell_the_supporter_and_are_removed(

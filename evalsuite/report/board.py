@@ -1,0 +1,71 @@
+"""One page over several runs: the leaderboard of all supporters that compare, and why others do not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from core.specs import EMBEDDED_PREFIX
+from core.tables import Table
+from evalsuite.report import charts
+from evalsuite.report.report import ReportContent
+from evalsuite.statistics.comparison import RunRecords
+from evalsuite.statistics.leaderboard import leaderboard, pairwise_differences
+from evalsuite.statistics.shared_cards import SharedCards, shared_cards
+from evalsuite.statistics.summary import distributions
+
+RUNS = "Runs"  # heading of the page
+SETTINGS_SHOWN = 5  # of one run that does not compare
+
+
+def board(runs: Sequence[RunRecords]) -> ReportContent:
+    """What the page shows. Raises `UserError` where the runs share no card."""
+    together = shared_cards(runs)
+    tally = together.tally
+    first = together.runs[0].config
+    scores_given = distributions(tally.verdicts, tally.rubric)
+    simulated = first.get("simulate", {})
+    return ReportContent(
+        title="Leaderboard over " + (f"{len(together.runs)} runs" if len(together.runs) > 1 else "one run"),
+        framework=simulated.get("framework", "given dialogues"),
+        mode=first["score"].get("mode", "native"),
+        plumbing=any(f"'checkpoint': '{EMBEDDED_PREFIX}" in str(run.config) for run in together.runs),
+        synthetic_gold=False,
+        tally=tally,
+        cards={},
+        tables=[
+            *leaderboard(tally.boards, tally.rubric),
+            *pairwise_differences(tally.boards),
+            scores_given,
+            *_runs(together),
+        ],
+        charts=[*charts.score_charts(tally), *charts.distribution_charts(scores_given, tally.rubric)],
+        generated=time.strftime("%Y-%m-%d %H:%M"),
+        warnings=_warnings(together),
+    )
+
+
+def _runs(together: SharedCards) -> list[Table]:
+    rows = [(run.name, str(run.folder), len(run.dialogues), together.left_out.get(run.name, 0)) for run in together.runs]
+    shared = ", ".join(f"{language} {count}" for language, count in together.shared.items())
+    note = f"Cards (times trials) that all these runs have: {shared}. Only they count."
+    columns = ("run", "folder", "dialogues", "left out")
+    tables = [Table("runs", "Runs on this board", columns, tuple(rows), (note,), RUNS)]
+    if together.apart:
+        others = [(run, line) for run, lines in together.apart.items() for line in lines]
+        title = f"Runs that do not compare with {together.runs[0].name}"
+        tables.append(Table("runs-apart", title, ("run", "setting: first run's → its own"), tuple(others), section=RUNS))
+    return tables
+
+
+def _warnings(together: SharedCards) -> list[str]:
+    warnings = []
+    for run, lines in together.apart.items():
+        more = f" and {len(lines) - SETTINGS_SHOWN} more" if len(lines) > SETTINGS_SHOWN else ""
+        warnings.append(
+            f"{run} is not on this board: it was made with other settings ({'; '.join(lines[:SETTINGS_SHOWN])}{more})."
+        )
+    if left_out := {run: count for run, count in together.left_out.items() if count}:
+        counts = ", ".join(f"{count:,} of {run}" for run, count in left_out.items())
+        warnings.append(f"Left out are dialogues on cards that not all runs have: {counts}.")
+    return warnings
