@@ -137,7 +137,7 @@ class Store:
             raise UserError(f"call store cannot be read: {self.path}: {_problem(error)}") from None
 
     def __len__(self) -> int:
-        return int(self._db.execute("SELECT count(*) FROM calls").fetchone()[0])
+        return int(self._rows("SELECT count(*) FROM calls")[0][0])
 
     def _rows(self, query: str) -> list[Any]:
         try:

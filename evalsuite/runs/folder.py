@@ -211,8 +211,10 @@ def open_run(folder: Path) -> Iterator[Run]:
         try:
             yield run
         finally:
-            unused = unused and not run.claimed
-            run.store.close()
+            try:
+                unused = unused and not run.claimed
+            finally:
+                run.store.close()
             if unused:
                 _clear(folder, made)
 
