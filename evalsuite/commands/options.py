@@ -13,7 +13,7 @@ import typer
 from core.errors import UserError
 from core.masking import problem_of
 from core.options import choice
-from core.paths import IN_FILE, IN_NAME, Reads, Writes
+from core.paths import IN_FILE, IN_NAME, Reads, Writes, check_config
 from evalsuite.runs.config import EvalConfig, load_config
 from evalsuite.runs.resolved import Resolved, resolve_config
 from evalsuite.statistics.summary import Value
@@ -231,4 +231,8 @@ def resolve(
         _check_url(base_url, "--base-url", f"--base-url {base_url!r}: expected ")
         if len(loaded.supporters) != 1:
             raise UserError("--base-url is the address of one supporter: name it with one --supporter")
-    return resolve_config(loaded, base_url, api_key_env)
+    resolved = resolve_config(loaded, base_url, api_key_env)
+    if loaded.out is None:
+        loaded.out = str(resolved.out)
+        check_config(loaded)
+    return resolved

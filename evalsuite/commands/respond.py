@@ -94,7 +94,7 @@ def respond(
     wanted = _wanted(resolved, dialogues)
     if metrics:
         need_metrics({dialogue.language for dialogue in wanted})  # before anything is asked
-    with open_run(Path(resolved.config.out)) as run:
+    with open_run(resolved.out) as run:
         responses = _ask_all(run, resolved, urls, wanted)
         if metrics and not all(response.lost for response in responses):
             text_figures = figures(measure(responses))

@@ -129,7 +129,7 @@ def _work(
     resolved = options.resolved()
     config, shard = resolved.config, resolved.shard
     _check_wandb(wandb, config.shard)
-    path = dialogues or Path(config.out) / "dialogues.jsonl"
+    path = dialogues or resolved.out / "dialogues.jsonl"
     if simulate:
         resolved.simulate_identity()
     if score:
@@ -139,7 +139,7 @@ def _work(
     if not simulate:
         read_dialogues([path])
     retry = Retry.parse(options.retry)
-    with open_run(Path(config.out)) as opened:
+    with open_run(resolved.out) as opened:
         shards.claim(opened, shard)
         opened.retry, opened.budget = retry, Budget(config.max_time, config.max_calls, config.max_cost)
         with Runner(opened, resolved, console, bounded=True) as runner:

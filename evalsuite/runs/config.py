@@ -110,8 +110,8 @@ class EvalConfig(BaseModel):
     """A gold set that the judge is measured on."""
     endpoints: dict[str, PlainUrl] = {}
     """Base URLs of servers that are already up, by model name. What is missing here is launched."""
-    out: str
-    """The run folder."""
+    out: str | None = None
+    """The run folder. Default: runs/FRAMEWORK/SUPPORTER, several supporters joined by +."""
 
     @model_validator(mode="before")
     @classmethod

@@ -34,6 +34,7 @@ from evalsuite.runs.shard import Shard
 from evalsuite.statistics.agreement import read_gold
 from serve.client import ChatClient
 
+_LONGEST = 80  # characters of a run folder's name that is made of supporters' names
 Agent = Literal["thinker", "talker", "supporter", "judge"]
 J = TypeVar("J")
 P = TypeVar("P", RoleCard, Profile)
@@ -143,6 +144,21 @@ class Resolved(Framework):
         return {"dialogues": gold.dialogues, "limit": gold.limit, **records}
 
     # --- what every run has ---------------------------------------------------------------------------------------------
+
+    @property
+    def out(self) -> Path:
+        """The run folder. Raises `UserError` where neither the config nor a supporter names one."""
+        if self.config.out is not None:
+            return Path(self.config.out)
+        if not self.config.supporters and not self.config.floors:
+            raise UserError(
+                "no supporter given, which the run folder would be named by: name one with --supporter, or use --out"
+            )
+        names = [spec.name for spec in self.supporters if not spec.floor] or [spec.name for spec in self.supporters]
+        joined_names = "+".join(names)
+        if len(joined_names) > _LONGEST:
+            joined_names = f"{names[0][:_LONGEST]}+{len(names) - 1}-{digest(names, 8)}"
+        return Path("runs", self.config.framework, joined_names)
 
     @property
     def shard(self) -> Shard | None:

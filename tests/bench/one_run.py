@@ -76,7 +76,8 @@ def spend(config: EvalConfig, score: bool = True) -> tuple[Outcome, Spent]:
     """Hold (and score) every dialogue of a run; nothing may be lost."""
     console = Console(file=io.StringIO(), force_terminal=True)
     started, cpu = time.perf_counter(), time.process_time()
-    with open_run(Path(config.out)) as run, Runner(run, resolve_config(config), console) as runner:
+    resolved = resolve_config(config)
+    with open_run(resolved.out) as run, Runner(run, resolved, console) as runner:
         outcome = pipeline.simulate(runner, score=score)
         spent = Spent(
             time.perf_counter() - started, time.process_time() - cpu, len(outcome.dialogues), len(run.store), peak_memory()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sqlite3
 import subprocess
@@ -17,12 +18,18 @@ import yaml
 
 from core.files import write_jsonl
 from data_prep.cards import bundled_cards, load_cards
+from evalsuite.runs.config import load_config
+from evalsuite.runs.resolved import resolve_config
 from tests.conftest import EscEval
 from tests.demo import demo_config
 from tests.endpoint import Answer, Endpoint, echo
 from tests.evalsuite.test_faults import one_line
 
 MODELS = ("embedded", "a", "b", "d")
+MANY = [  # the paper's, without chatgpt
+    *("gpt-4", "vicuna-7b-1.5", "wizardlm2-7b", "qwen1.5-7b-chat", "chatglm3-6b", "yi-6b-chat", "chatcounselor", "mindchat"),
+    *("soulchat", "emollm", "mechat", "llama3-8b-instruct", "extes-llama"),
+]
 DIALOGUE = 3 * 2 + 1  # calls of a dialogue of three exchanges and of its judgement
 
 
@@ -278,3 +285,27 @@ def test_a_shard_does_not_grow_and_the_merged_run_does(esc_eval: EscEval, tmp_pa
     assert esc_eval("merge", "s1", "s2", "--out", "r") == (0, "")
     assert esc_eval(*run("r", "--supporter", "a.yaml", "--limit", 3, verb="simulate")) == (0, "")
     assert supporters("r") == {"a": 3} and len(endpoint.requests) == 3 * (DIALOGUE - 1)
+
+
+def test_a_run_folder_is_named_by_framework_and_supporters(esc_eval: EscEval, endpoint: Endpoint) -> None:
+    settings = yaml.safe_load(Path("c.yaml").read_text())
+    del settings["out"]
+    Path("c.yaml").write_text(yaml.safe_dump(settings))
+    simulate = ("simulate", "--config", "c.yaml", "--limit", "1")
+    assert esc_eval(*simulate, "--supporter", "a.yaml", "--supporter", "silent") == (0, "")
+    assert esc_eval(*simulate, "--supporter", "a.yaml", "--supporter", "b.yaml") == (0, "")
+    assert esc_eval(*simulate, "--supporter", "a.yaml", "--out", "mine") == (0, "")
+    assert sorted(str(path.parent) for path in Path().rglob("config.json")) == ["mine", "runs/esc_eval/a", "runs/esc_eval/a+b"]
+    one_line(esc_eval("score", *simulate[1:3], "--dialogues", "mine/dialogues.jsonl"), 2, "no supporter given", "--out")
+    many = load_config(Path("c.yaml"), {"supporters": ["a.yaml", "b.yaml", *MANY]})
+    assert re.fullmatch(r"a\+14-[0-9a-f]{8}", resolve_config(many).out.name)
+
+
+def test_a_card_of_a_run_is_not_written_over_by_a_folder_of_its_own_name(esc_eval: EscEval, endpoint: Endpoint) -> None:
+    settings = yaml.safe_load(Path("c.yaml").read_text())
+    del settings["out"]
+    Path("c.yaml").write_text(yaml.safe_dump(settings))
+    Path("runs/esc_eval/a").mkdir(parents=True)
+    write_jsonl(Path("runs/esc_eval/a/cards.jsonl"), load_cards(bundled_cards("en")))
+    command = ("simulate", "--config", "c.yaml", "--supporter", "a.yaml", "--cards", "runs/esc_eval/a/cards.jsonl")
+    one_line(esc_eval(*command), 2, "runs/esc_eval/a/cards.jsonl is read from there and would be replaced")
