@@ -193,7 +193,7 @@ class Run:
 @contextmanager
 def open_run(folder: Path) -> Iterator[Run]:
     """Open a run folder for one process; a second one is refused while the first is at work. One that is made here is its
-    owner's alone (0700), and is gone again where no answer and no record came into it."""
+    owner's alone (0700), and is gone again where no answer, no record and no lost call came into it."""
     made: list[Path] = []
     with suppress(OSError, ValueError):  # `locked` says what is wrong
         made += (place for place in (folder, *folder.parents) if not place.exists())
@@ -212,7 +212,9 @@ def open_run(folder: Path) -> Iterator[Run]:
             yield run
         finally:
             try:
-                unused = unused and not run.claimed
+                # What was lost with a server is remembered, as it is asked last the next time.
+                lost = any(outcome == "infrastructure" for _, _, outcome, _ in run.store.failed())
+                unused = unused and not lost and not run.claimed
             finally:
                 run.store.close()
             if unused:

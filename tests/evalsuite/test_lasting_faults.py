@@ -152,10 +152,10 @@ def test_a_run_ends_early_by_its_threshold_and_writes_everything(
 def test_a_model_that_rejects_the_first_twenty_calls_ends_the_run(esc_eval: EscEval, tmp_path: Path) -> None:
     config(tmp_path, 40, exchanges=1, concurrency=4)
     with Endpoint(lambda body, count: error(400, "unknown field: seed"), models=MODELS) as endpoint:
-        told = "the run ended early: the first 20 calls were all rejected: model embedded at"
-        one_line(esc_eval(*run_at(endpoint.url)), 1, told, "40 dialogues", "unknown field: seed")
+        told = "nothing was answered, run is as it was: the first 20 calls were all rejected: model embedded at"
+        one_line(esc_eval(*run_at(endpoint.url)), 2, told, "unknown field: seed")
         assert 20 <= len(endpoint.requests) <= 23
-    assert {dialogue["termination"] for dialogue in read("run/dialogues.jsonl")} == {"rejected", "infrastructure"}
+    assert not (tmp_path / "run").exists()
 
 
 FEW_FILES = """

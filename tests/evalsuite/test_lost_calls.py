@@ -69,10 +69,11 @@ def test_what_failed_before_is_asked_last(esc_eval: EscEval, tmp_path: Path, mon
         return Answer(status=500) if any(f"({card})" in told for card in range(5)) else echo(body, count)
 
     with Endpoint(behave, models=MODELS) as endpoint:
-        for lost in (8, 5):
-            assert esc_eval(*run_at(endpoint.url))[0] == 1
-            dialogues = read_jsonl(tmp_path / "run" / "dialogues.jsonl", Dialogue, "dialogues")
-            assert sum(dialogue.lost for dialogue in dialogues) == lost
+        code, err = esc_eval(*run_at(endpoint.url))
+        assert code == 2 and "nothing was answered" in err and not (tmp_path / "run" / "config.json").exists()
+        assert esc_eval(*run_at(endpoint.url))[0] == 1
+        dialogues = read_jsonl(tmp_path / "run" / "dialogues.jsonl", Dialogue, "dialogues")
+        assert sum(dialogue.lost for dialogue in dialogues) == 5
 
 
 async def test_a_model_is_given_up_after_losses_in_three_dialogues_and_what_is_not_asked_is_no_failure(tmp_path: Path) -> None:

@@ -261,13 +261,13 @@ def test_a_judge_sees_the_card_and_a_finished_score_asks_nothing(call: Call, tmp
     assert [cell["mean"] for cell in found["rows"][0][2:8]] == pytest.approx([10, 10, 5, 0, 2.5, 7.5])
 
 
-def test_a_lost_judge_is_exit_code_1(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_judge_that_never_answers_is_an_error(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("evalsuite.role_play.seekers.ChatClient", partial(ChatClient, attempts=1))
     run_folder(tmp_path / "run", [dialogue("d")], [card()])
     with Endpoint(lambda body, count: Answer(status=500), models=("embedded",)) as endpoint:
         given = ("role-play", "score", "--config", config(tmp_path), "--seeker", "a=run")
         code, _, error = call(*given, "--endpoint", f"embedded={endpoint.url}", "--out", "x")
-    assert code == 1 and "6 answers are missing" in error and "Run the same command again" in error
+    assert code == 2 and "nothing was answered" in error and "HTTP 500" in error
 
 
 def test_a_dialogue_that_was_cut_off_is_no_lost_answer(call: Call, tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_the_key_is_nowhere_but_in_the_header(
         assert run("--api-key-env", "PLANTED") == 1 and "503" in said and "***" in said
         assert f"Bearer {KEY}" in {headers.get("Authorization") for headers in endpoint.headers}
         refusing = True
-        assert run("--api-key-env", "PLANTED", "--limit", "3") == 2  # another config
+        assert run("--api-key-env", "PLANTED", "--mode", "paper") == 2  # another config
         assert run("--api-key-env", "PLANTED") == 1 and "the run ended early" in said and "401" in said
         assert run("--api-key-env", KEY) == 2 and "never the key itself" in said
         monkeypatch.setenv("PLANTED", f"{KEY}\n")
