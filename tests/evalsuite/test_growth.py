@@ -23,6 +23,7 @@ from evalsuite.runs.resolved import resolve_config
 from tests.conftest import EscEval
 from tests.demo import demo_config
 from tests.endpoint import Answer, Endpoint, echo
+from tests.evalsuite import test_emoharbor
 from tests.evalsuite.test_faults import one_line
 
 MODELS = ("embedded", "a", "b", "d")
@@ -309,3 +310,28 @@ def test_a_card_of_a_run_is_not_written_over_by_a_folder_of_its_own_name(esc_eva
     write_jsonl(Path("runs/esc_eval/a/cards.jsonl"), load_cards(bundled_cards("en")))
     command = ("simulate", "--config", "c.yaml", "--supporter", "a.yaml", "--cards", "runs/esc_eval/a/cards.jsonl")
     one_line(esc_eval(*command), 2, "runs/esc_eval/a/cards.jsonl is read from there and would be replaced")
+
+
+def test_a_run_that_an_older_version_left_unfinished_grows(esc_eval: EscEval, endpoint: Endpoint) -> None:
+    """Such a run wrote cards and records at its end only; its answers are used."""
+    assert esc_eval(*run("r", "--supporter", "a.yaml", verb="simulate")) == (0, "")
+    for name in ("cards.jsonl", "dialogues.jsonl", "usage.json"):
+        Path("r", name).unlink()
+    asked = len(endpoint.requests)
+    assert esc_eval(*run("r", "--supporter", "a.yaml", "--limit", 3, verb="simulate")) == (0, "")
+    assert supporters("r") == {"a": 3} and len(endpoint.requests) - asked == DIALOGUE - 1
+
+
+def test_emoharbor_grows_by_profiles_and_by_a_language(esc_eval: EscEval, tmp_path: Path) -> None:
+    with Endpoint(test_emoharbor.speaks, models=test_emoharbor.MODELS) as endpoint:
+        config = test_emoharbor.config(tmp_path, endpoint, own={"judging": "profile"}, languages=["en", "zh"])
+        both = ("--config", config)
+        for verb in ("simulate", "score"):
+            assert esc_eval(verb, *both, "--language", "en", "--out", "grown") == (0, "")
+        asked = len(endpoint.requests)
+        for out in ("grown", "once"):
+            assert esc_eval("simulate", *both, "--limit", "2", "--out", out) == (0, "")
+            assert esc_eval("score", *both, "--out", out) == (0, "")
+        assert len(endpoint.requests) == (1 + 3 + 4) * asked, "of four dialogues three are new in the one, all in the other"
+    for name in ("config.json", "profiles.jsonl", "dialogues.jsonl", "judgements.jsonl", "usage.json"):
+        assert Path("grown", name).read_bytes() == Path("once", name).read_bytes(), name
