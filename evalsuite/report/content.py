@@ -16,10 +16,9 @@ from rich.text import Text
 
 from core.errors import UserError
 from core.files import read_jsonl, read_object
-from core.records import Dialogue, HumanScore, Judgement, RoleCard, Usage
+from core.records import Dialogue, HumanScore, Judgement, Usage
 from core.specs import EMBEDDED_PREFIX
 from core.tables import Table, to_console, too_wide
-from data_prep.profiles import Profile
 from evalsuite.checks import risk
 from evalsuite.checks.shared_bases import alike, bases
 from evalsuite.report import charts
@@ -29,6 +28,7 @@ from evalsuite.report.trajectories import survival_charts, trend_charts
 from evalsuite.reported.against import against
 from evalsuite.runs.folder import Run
 from evalsuite.runs.framework import ScoredRun, entries, framework_of, framework_of_run
+from evalsuite.runs.people import read_people
 from evalsuite.runs.records import read_turn_judgements
 from evalsuite.runs.run_config import Judged, RunConfig
 from evalsuite.runs.versions import made_with
@@ -86,8 +86,6 @@ def content_of(run: Run) -> ReportContent:
         scored.rubric,
     )
     dialogues, rubric = tally.dialogues, tally.rubric
-    cards = _records(run.folder / "cards.jsonl", RoleCard)
-    cards += map(_as_card, _records(run.folder / "profiles.jsonl", Profile))
     timing, usage = run.timing(), run.usage()
     seconds = {stage: float(figures["seconds"]) for stage, figures in timing.items()}
     records = ScoredRun(run.folder, config, tally, usage, timing)
@@ -110,7 +108,7 @@ def content_of(run: Run) -> ReportContent:
         plumbing=any(str(spec.checkpoint).startswith(EMBEDDED_PREFIX) for spec in config.models().values()),
         synthetic_gold=synthetic,
         tally=tally,
-        cards={card.id: card for card in cards},
+        cards={person.id: framework.card(person) for person in read_people(run.folder)} if framework else {},
         tables=[
             *leaderboard(tally.boards, rubric, groups=config.groups()),
             *pairwise_differences(tally.boards),
@@ -166,21 +164,6 @@ def _along(run: Run, tally: Tally, may_leave: bool) -> Part:
     by_round = trends.trends(tally.dialogues, read_turn_judgements(run.folder), tally.rubric)
     tables = [*survival.tables(curves, tests), *trends.tables(by_round, tally.rubric)]
     return tables, [*survival_charts(curves), *trend_charts(by_round, tally.rubric)]
-
-
-def _as_card(profile: Profile) -> RoleCard:
-    """A profile as the transcript browser shows who is played: the profile itself is in profiles.jsonl."""
-    who = profile.demographics
-    return RoleCard(
-        id=profile.id,
-        language=profile.language,
-        age="" if who.age is None else str(who.age),
-        gender=who.gender,
-        occupation=who.occupation,
-        problem=profile.counselling.problem,
-        source=profile.source,
-        card_method="written",
-    )
 
 
 def _asked_again(run: Run) -> Iterator[tuple[str, str]]:

@@ -21,6 +21,7 @@ from evalsuite.runs.folder import Run
 from evalsuite.runs.framework import opened_freely
 from evalsuite.runs.held import Held
 from evalsuite.runs.identity import hashed
+from evalsuite.runs.people import PEOPLE
 from evalsuite.runs.resolved import Resolved, unspoken
 from evalsuite.runs.versions import versions
 from evalsuite.statistics.agreement import agreement
@@ -29,10 +30,11 @@ from serve.client import ChatClient
 from serve.failures import FailedCall, NotStored
 
 Job = Plan | Dialogue
+_PLAYED = [name.removesuffix(".jsonl") for name in PEOPLE]
 # What may be added in the same folder, by stage and field of its config.
-_GROWS = {
-    "simulate": ("supporters", "languages", "trials", "cards", "profiles"),
-    "score": ("profiles",),
+_GROWS: dict[str, Sequence[str]] = {
+    "simulate": ("supporters", "languages", "trials", *_PLAYED),
+    "score": _PLAYED,
     "gold": ("count", "sha256"),
 }
 
@@ -133,7 +135,7 @@ def _write_people(run: Run, people: Mapping[str, Sequence[BaseModel]]) -> None:
 
 
 def _write_judgements(run: Run, outcome: Outcome) -> None:
-    """Verdicts on whole dialogues; those on parts of them (EmoHarbor's per turn) have a file of their own."""
+    """Verdicts on whole dialogues; those on parts of them have a file of their own."""
     write_jsonl(run.folder / "judgements.jsonl", outcome.judgements)
     if outcome.turn_judgements:
         write_jsonl(run.folder / "turn_judgements.jsonl", outcome.turn_judgements)

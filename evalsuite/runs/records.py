@@ -7,9 +7,9 @@ from pathlib import Path
 
 from core.errors import UserError
 from core.files import digest, read_jsonl
-from core.records import Dialogue, Judgement, RoleCard
-from data_prep.profiles import Profile
+from core.records import Dialogue, Judgement
 from evalsuite.runs import shards
+from evalsuite.runs.people import read_people
 from evalsuite.statistics.comparison import RunRecords
 
 
@@ -35,10 +35,6 @@ def read_run(name: str, folder: Path) -> RunRecords:
     scored = config.scored
     if scored is None:
         raise UserError(f"{folder} has no judgements yet: run `esc-eval score --out {folder} …` first")
-    people: list[RoleCard | Profile] = []
-    for file, model in (("cards.jsonl", RoleCard), ("profiles.jsonl", Profile)):
-        if (folder / file).exists():
-            people += read_jsonl(folder / file, model, file.removesuffix(".jsonl"))
     return RunRecords(
         name=name,
         folder=folder,
@@ -46,7 +42,7 @@ def read_run(name: str, folder: Path) -> RunRecords:
         rubric=scored.rubric,
         dialogues=read_jsonl(folder / "dialogues.jsonl", Dialogue, "dialogues"),
         judgements=read_jsonl(folder / "judgements.jsonl", Judgement, "judgements"),
-        cards={person.id: digest(person.model_dump(mode="json")) for person in people},
+        cards={person.id: digest(person.model_dump(mode="json")) for person in read_people(folder)},
     )
 
 

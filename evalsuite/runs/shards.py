@@ -20,13 +20,14 @@ from core.errors import UserError
 from core.files import check_unique, read_bytes, read_jsonl, write_bytes, write_json, write_jsonl
 from core.records import Dialogue, HumanScore, Judgement, Usage
 from evalsuite.runs.folder import Run, open_run
+from evalsuite.runs.people import PEOPLE
 from evalsuite.runs.run_config import RunConfig
 from evalsuite.runs.shard import Shard
 from evalsuite.runs.versions import joined
 from evalsuite.statistics.agreement import agreement
 from serve.failures import FailedCall
 
-WHOLE = ("cards.jsonl", "profiles.jsonl", "gold_dialogues.jsonl", "gold_scores.jsonl")  # the same in every shard
+WHOLE = (*PEOPLE, "gold_dialogues.jsonl", "gold_scores.jsonl")  # the same in every shard
 NEEDED = {"simulate": "dialogues.jsonl", "score": "judgements.jsonl", "gold": "gold_judgements.jsonl"}  # stage → last file
 
 
