@@ -144,7 +144,7 @@ LABELS = {"cards stats": "filter", "profiles import": "sage", "role-play": "seek
 BESIDE = {  # for the verbs that read something else first
     "cards stats": {"cards": str(BUNDLED / "cards_en.jsonl")},
     "cards extract": {"model": "embedded"},
-    "role-sft": {"source": f"bundled_support={BUNDLED}"},
+    "role-sft": {"source": f"bundled_support={BUNDLED}", "out": "out"},
     "role-play": {"config": str(CONFIGS / "eval" / "role_play.yaml")},
 }
 
