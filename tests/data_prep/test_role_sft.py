@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from core.errors import UserError
 from core.files import CONFIGS, read_jsonl, read_yaml, write_jsonl
