@@ -14,6 +14,7 @@ import functools
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -54,7 +55,9 @@ class Reads:
             return value
         if isinstance(value, list | tuple):
             return [self.meant(one) for one in value]
-        return file if (file := Path(value) / self.inside).is_file() else value
+        with suppress(OSError, ValueError):  # no path can be like this: `check` says so
+            return file if (file := Path(value) / self.inside).is_file() else value
+        return value
 
     def path(self, value: str) -> Path | None:
         """The path that a value of the option names, if it names one."""

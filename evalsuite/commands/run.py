@@ -58,7 +58,7 @@ def score(
     options: ScoreOptions,
     folder: Annotated[
         Path | None,
-        typer.Argument(metavar="[RUN]", help="Run folder whose dialogues are judged. Default: that of --out or the config."),
+        typer.Argument(metavar="RUN", help="Run folder whose dialogues are judged. Default: that of --out or the config."),
         replace(IN_RUN, beside=True),
         OUT_RUN,
     ] = None,
