@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import orjson
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from core.errors import UserError
 from core.files import explain, load_json, read_bytes, read_json
@@ -152,6 +152,31 @@ class Sampled(BaseModel):
     count: Count
 
 
+class RolePlayYield(BaseModel):
+    """How many dialogues of one language a corpus gives the simulator's training set."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    published: Annotated[int, Field(gt=0)]
+    """Dialogues of the whole corpus, as its authors state them."""
+    read: Annotated[int, Field(ge=0)] = 0
+    """How many of them were at hand when this was written; 0: none."""
+    usable: Annotated[int, Field(ge=0)] = 0
+    """How many of those `role-sft` could use, on the settings of configs/data/role_sft.yaml and ESC-Eval's own cards."""
+    needs_cards: bool = False
+    """Its dialogues state no situation: a model has to write the role cards (`cards extract`)."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> RolePlayYield:
+        if not self.usable <= self.read <= self.published:
+            raise ValueError("usable is more than read, or read more than published")
+        return self
+
+    @property
+    def most(self) -> int:
+        """The most that can be asked of it: counted, scaled from what was read, or, where nothing was, all of it."""
+        return self.published * self.usable // self.read if self.read else self.published
+
+
 class CorpusFacts(BaseModel):
     """What a corpus is, where a user gets it and under which licence: an entry of configs/data/corpora.yaml."""
 
@@ -165,6 +190,7 @@ class CorpusFacts(BaseModel):
     paper: str
     table5: Sampled | None = None
     beside: tuple[str, ...] = ()
+    role_sft: dict[Language, RolePlayYield] = {}
 
 
 ReadCorpus = Callable[[list[Path], CorpusReader], Iterator[CorpusItem]]
