@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -59,7 +58,6 @@ def score(
     folder: Annotated[
         Path | None,
         typer.Argument(metavar="RUN", help="Run folder whose dialogues are judged. Default: that of --out or the config."),
-        replace(IN_RUN, beside=True),
         OUT_RUN,
     ] = None,
     dialogues: Annotated[
@@ -157,6 +155,10 @@ def _work(
         if config.gold is not None:
             resolved.gold_identity()
     if not simulate:
+        if not path.exists():
+            raise UserError(
+                f"{path}: no such file: hold dialogues first with `esc-eval simulate`, or give others (--dialogues)"
+            )
         read_dialogues([path])
     retry = Retry.parse(options.retry)
     with open_run(resolved.out) as opened:
