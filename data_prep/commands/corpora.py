@@ -14,9 +14,9 @@ from core.errors import UserError
 from core.ledger import Build
 from core.options import OutOption, SourceOption, StrictOption, console, writes
 from core.paths import Writes
-from data_prep.fetch import fetch as fetched
-from data_prep.fetch import origin_of
 from data_prep.sources import SOURCES, corpus_files, parse_places, read_source, source_named
+from data_prep.sources.fetch import fetch as fetched
+from data_prep.sources.fetch import origin_of
 
 
 def sources(as_json: Annotated[bool, typer.Option("--json", help="As JSON, with everything that is known.")] = False) -> None:
