@@ -61,9 +61,9 @@ def parse_constraints(path: Path) -> None:
 
 
 def build_architectures(path: Path) -> None:
-    from train.sizes import architecture
+    from serve.sizes import shape_of
 
-    assert all(architecture(name)[0].num_hidden_layers > 0 for name in load_yaml(path, "architectures"))
+    assert all(shape_of(fields) for fields in load_yaml(path, "architectures").values())
 
 
 def parse_recipe_file(path: Path) -> None:
@@ -99,13 +99,14 @@ PARSERS: dict[str, Callable[[Path], object]] = {
     "profiles/scenarios.yaml": load_vocabulary,
     "prompts/*/*/*": compile_template,
     "rubrics/*.yaml": lambda path: load_rubric(str(path)),
-    "serve/*.yaml": lambda path: load_yaml(path, "words of servers"),
+    "serve/[!a]*.yaml": lambda path: load_yaml(path, "words of servers"),
+    "serve/answers.yaml": lambda path: load_yaml(path, "words of servers"),
     "taxonomy.yaml": load_taxonomy,
     "health/families.yaml": lambda path: read_yaml(path, Families, "model families"),
     "health/injections.yaml": load_injections,
     "reported/*/*.yaml": lambda path: load_reported(path.parent.name).table(path.stem.removeprefix("table_")),
     "risk/*.yaml": lambda path: load_lexicon("en" if path.stem == "en" else "zh"),
-    "train/architectures.yaml": build_architectures,
+    "serve/architectures.yaml": build_architectures,
     "train/esc_*.yaml": parse_recipe_file,
 }
 FILES = sorted(path.relative_to(CONFIGS).as_posix() for path in CONFIGS.rglob("*") if path.is_file() and path.suffix != ".pyc")
