@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,7 +39,16 @@ def cache_dir() -> Path:
 
 
 def sha256_file(path: Path) -> str:
-    """Hex sha256 of a file's bytes, read in blocks."""
+    """Hex sha256 of a file's bytes, read once a process: a file of the same size and time of change is taken for the same.
+
+    Weights of 30 GB take half a minute to read, and a run asks for their hash in three places.
+    """
+    about = path.stat()
+    return _sha256(path.absolute(), about.st_ino, about.st_size, about.st_mtime_ns)
+
+
+@lru_cache(maxsize=4096)
+def _sha256(path: Path, inode: int, size: int, changed: int) -> str:
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 

@@ -88,8 +88,8 @@ class Endpoint(_Part):
 class ServeOptions(_Part):
     """How the launcher starts this checkpoint. Servers listen on 127.0.0.1."""
 
-    tensor_parallel: Annotated[int, Field(ge=1, le=2**16)] = 1
-    """GPUs that one copy of the model is split over."""
+    tensor_parallel: Annotated[int, Field(ge=1, le=2**16)] | None = None
+    """GPUs that one copy of the model is split over. Null: as few as hold it."""
     data_parallel: Annotated[int, Field(ge=1, le=2**16)] = 1
     """Copies of the model in one server, with one queue; unlike `replicas`, no dialogue stays with one of them."""
     data_parallel_local: Annotated[int, Field(ge=1)] | None = None
@@ -101,6 +101,14 @@ class ServeOptions(_Part):
     too and evens out new dialogues; `cache_aware` goes by the longest known prefix."""
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "bfloat16"
     """What the server computes in; bfloat16 is what most checkpoints are published in."""
+    fp8: tuple[Literal["weights", "cache"], ...] = ()
+    """What is kept in 8 bits, at half the memory: the weights of linear layers, the cache. It changes what a model says, so it
+    is part of its identity."""
+    merge_adapter: bool = True
+    """Serve a lone adapter merged into a copy of its base (kept by content): unmerged, decoding is 10 to 30 % slower."""
+    architecture: str | None = None
+    """Whose shape the checkpoint has, for plans before it is downloaded: a key of configs/serve/architectures.yaml, or a folder
+    with a config.json. Null: its own name says it, or its own config.json."""
     eager: bool = False
     """Start faster and answer more slowly: without compilation and CUDA graphs."""
     trust_remote_code: bool = False
@@ -245,7 +253,8 @@ class ModelSpec(_Part):
             folder = place_of(place)
             if folder.is_dir():
                 weights += [[f.name, sha256_file(f)] for f in sorted(folder.glob("*.safetensors"))]
-        return digest([weights, self.served_name(), self.chat_template, self.serve.dtype], 16)
+        eight_bits = [sorted(self.serve.fp8)] if self.serve.fp8 else []
+        return digest([weights, self.served_name(), self.chat_template, self.serve.dtype, *eight_bits], 16)
 
 
 def _is_loopback(address: str) -> bool:

@@ -22,8 +22,9 @@ from serve.checkpoints.internlm2 import convert_checkpoint
 from serve.checkpoints.internlm2_adapter import convert_adapter
 from serve.checkpoints.merge import merge_adapter
 from serve.checkpoints.places import base_folder
+from serve.command import ServerPlan
 from serve.launch import Servers
-from serve.plan import ServerPlan, plan_servers
+from serve.plan import plan_servers
 
 app = Verbs(
     add_completion=False,

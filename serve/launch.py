@@ -8,7 +8,6 @@ torch nor vllm is imported here.
 from __future__ import annotations
 
 import atexit
-import importlib.util
 import os
 import re
 import signal
@@ -30,8 +29,8 @@ from rich.text import Text
 from core.errors import UserError
 from core.files import CONFIGS, load_yaml
 from core.specs import KEY_VARIABLES
+from serve.command import MODULE, ROUTER, ServerPlan, check_installed
 from serve.guard import GRACE
-from serve.plan import MODULE, ROUTER, ServerPlan
 
 TAIL = 15  # log lines shown when a server dies
 
@@ -169,10 +168,7 @@ class Servers:
 
 def _check(plans: list[ServerPlan]) -> None:
     """Raise `UserError` for what can be known before anything is started."""
-    if any(MODULE in plan.argv for plan in plans) and importlib.util.find_spec("vllm") is None:
-        raise UserError("vLLM is not installed: make setup (CPU) or pip install '.[gpu]'")
-    if any(ROUTER in plan.argv for plan in plans) and importlib.util.find_spec("vllm_router") is None:
-        raise UserError("serve.replicas needs a router: pip install vllm-router")
+    check_installed(*({MODULE, ROUTER} & {word for plan in plans for word in plan.argv}))
     for plan in plans:
         if plan.port is not None and port_taken(plan.port):
             raise UserError(

@@ -1,4 +1,4 @@
-"""What servers started here run on: GPUs, or the CPU and its memory."""
+"""What servers started here run on: GPUs and their memory, or the CPU and its own."""
 
 from __future__ import annotations
 
@@ -7,9 +7,81 @@ import itertools
 import os
 import re
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
+from core.errors import UserError
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU."""
+
+    name: str
+    """As CUDA_VISIBLE_DEVICES names it."""
+    memory: int | None = None
+    """Bytes; None where they are not known."""
+    used: int = 0
+    """Bytes that something else holds."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where servers are to run."""
+
+    gpus: tuple[Gpu, ...] = ()
+    has_gpu: bool = False
+    """Whether servers run on GPUs, though none may be listed."""
+    imagined: bool = False
+    """Planned for, but another than this one."""
+
+    @classmethod
+    def here(cls) -> Machine:
+        """This one."""
+        if not has_gpu():
+            return cls()
+        listed = {gpu.name: gpu for gpu in listed_gpus()}
+        return cls(tuple(listed.get(name, Gpu(name)) for name in visible_gpus()), True)
+
+    @classmethod
+    def parse(cls, text: str) -> Machine:
+        """A machine by its GPUs' gigabytes: `80,80` or `2x80`. A gigabyte is 10⁹ bytes, which a card has at least."""
+        gpus: list[Gpu] = []
+        for part in text.split(","):
+            match = re.fullmatch(r"\s*(?:(\d{1,2})\s*[x×*]\s*)?(\d{1,4}(?:\.\d+)?)\s*(?:GB?)?\s*", part, re.I | re.ASCII)
+            if match is None or not float(match[2]) or match[1] == "0":
+                raise UserError(f"--gpus {text!r}: give the GPUs' gigabytes, as in 80,80 or 2x80")
+            memory = int(float(match[2]) * 10**9)
+            gpus += [Gpu(str(len(gpus) + number), memory) for number in range(int(match[1] or 1))]
+        return cls(tuple(gpus), True, True)
+
+    def __str__(self) -> str:
+        """`2 × 80 GB`."""
+        if not self.gpus:
+            return "GPUs that cannot be listed" if self.has_gpu else "the CPU"
+        sizes = [f"{gpu.memory / 10**9:.0f} GB" if gpu.memory else "a GPU of unknown size" for gpu in self.gpus]
+        return " + ".join(f"{len([*same])} × {size}" for size, same in itertools.groupby(sizes))
+
+
+def smi(*options: str) -> str | None:
+    """What nvidia-smi prints; None where it is missing or fails."""
+    try:
+        return subprocess.run(["nvidia-smi", *options], capture_output=True, text=True, timeout=30, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def listed_gpus() -> list[Gpu]:
+    """Every GPU that nvidia-smi lists, by number and once more by UUID."""
+    found: list[Gpu] = []
+    for line in (smi("--query-gpu=index,uuid,memory.total,memory.used", "--format=csv,noheader,nounits") or "").splitlines():
+        number, uuid, total, used = ([field.strip() for field in line.split(",")] + [""] * 4)[:4]
+        if number.isdigit():  # memory is [N/A] on some
+            memory = int(total) * 2**20 if total.isdigit() else None
+            found += [Gpu(name, memory, int(used) * 2**20 if used.isdigit() else 0) for name in (number, uuid)]
+    return found
 
 
 def visible_gpus() -> list[str]:
@@ -17,12 +89,8 @@ def visible_gpus() -> list[str]:
     listed."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
-        return [gpu for gpu in chosen.split(",") if gpu.strip() and gpu.strip() != "-1"]
-    try:
-        listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return [str(number) for number, _ in enumerate(re.findall(r"^GPU ", listing, re.MULTILINE))]
+        return [gpu.strip() for gpu in chosen.split(",") if gpu.strip() and gpu.strip() != "-1"]
+    return [str(number) for number, _ in enumerate(re.findall(r"^GPU ", smi("-L") or "", re.MULTILINE))]
 
 
 def has_gpu() -> bool:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from core.errors import UserError
-from core.files import CONFIGS, load_yaml
 from core.specs import EMBEDDED_PREFIX
 from serve.checkpoints.embedded import materialise
 from serve.checkpoints.places import local_path
+from serve.sizes import ARCHITECTURES, known_architecture
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -63,7 +63,7 @@ class Shape:
 
 
 def architecture(name: str) -> tuple[PretrainedConfig, str]:
-    """The config of a base and, in words, where it was found: its folder, configs/train/architectures.yaml, or the hub cache.
+    """The config of a base and, in words, where it was found: its folder, configs/serve/architectures.yaml, or the hub cache.
 
     A folder that is not there yet (a conversion still to be made) is known by its name. Nothing is downloaded; raises
     `UserError` for a base that is in none of these places.
@@ -73,14 +73,11 @@ def architecture(name: str) -> tuple[PretrainedConfig, str]:
     if name.startswith(EMBEDDED_PREFIX):
         return AutoConfig.from_pretrained(materialise(name=name.removeprefix(EMBEDDED_PREFIX))), name
     folder = Path(name).expanduser()
-    places = CONFIGS / "train" / "architectures.yaml"
-    known: dict[str, dict[str, Any]] = load_yaml(places, "architectures")
     try:
         if folder.is_dir():
             return AutoConfig.from_pretrained(folder, local_files_only=True), f"{folder}/config.json"
-        for hub_id, fields in known.items():
-            if name == hub_id or folder.name.removesuffix("-llama") == hub_id.split("/")[1]:
-                return AutoConfig.for_model(**fields), f"{hub_id} in configs/train/{places.name}"
+        if known := known_architecture(name):
+            return AutoConfig.for_model(**known[1]), f"{known[0]} in configs/serve/{ARCHITECTURES.name}"
         local_path(name, "model_name_or_path")
         return AutoConfig.from_pretrained(name, local_files_only=True), "the hub cache"
     except (OSError, ValueError) as error:
@@ -91,7 +88,7 @@ def architecture(name: str) -> tuple[PretrainedConfig, str]:
                 f"first: python -m serve convert-internlm2 {folder} {folder}-llama"
             ) from None
         raise UserError(
-            f"model_name_or_path: {name} is neither a folder here nor in the hub cache nor in {places}: download its "
+            f"model_name_or_path: {name} is neither a folder here nor in the hub cache nor in {ARCHITECTURES}: download its "
             "config.json, or add its shape to that file"
         ) from None
 

@@ -14,6 +14,7 @@ from core.files import read_jsonl
 from core.records import Dialogue, Judgement, Language
 from evalsuite.runs.folder import Run
 from evalsuite.runs.identity import HeldSpec
+from evalsuite.runs.judgement_sets import VERDICTS, JudgementSet
 from evalsuite.runs.people import Person, read_people
 
 P = TypeVar("P", bound=Person)
@@ -34,9 +35,11 @@ class Held:
     """The hash of what the supporters of source dialogues said, where they are floors."""
     names: frozenset[str] = field(default_factory=frozenset)
     """The supporters' names."""
+    judged: JudgementSet | None = None
+    """The verdicts of the judge that is asked now."""
 
     @classmethod
-    def of(cls, run: Run) -> Held | None:
+    def of(cls, run: Run, judged: JudgementSet | None) -> Held | None:
         """What a folder holds; None where no dialogue was held there."""
         config = run.claimed_config()
         simulated = config.simulated
@@ -52,6 +55,7 @@ class Held:
             read_people(run.folder),
             simulated.references,
             frozenset(spec.name for spec in supporters),
+            judged,
         )
 
     @cached_property
@@ -65,9 +69,8 @@ class Held:
     def judgements(self) -> dict[str, list[Judgement]]:
         """The verdicts by dialogue, those on turns last."""
         by_dialogue: dict[str, list[Judgement]] = {}
-        for name in ("judgements.jsonl", "turn_judgements.jsonl"):
-            path = self.folder / name
-            for judgement in read_jsonl(path, Judgement, "judgements", allow_empty=True) if path.exists() else []:
+        for name in VERDICTS:
+            for judgement in self.judged.records(name) if self.judged else []:
                 by_dialogue.setdefault(judgement.dialogue_id, []).append(judgement)
         return by_dialogue
 

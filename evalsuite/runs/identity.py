@@ -26,7 +26,8 @@ def identity(spec: ModelSpec) -> dict[str, Any]:
         return spec.claimed
     kept = spec.model_dump(mode="json", exclude={"about", "roles", "licence", "endpoint", "serve"})
     asked = spec.endpoint.model_dump(mode="json", exclude=_NOT_ASKED)
-    return kept | {"endpoint": asked, "dtype": spec.serve.dtype, "fingerprint": spec.fingerprint()}
+    eight_bits = {"fp8": sorted(spec.serve.fp8)} if spec.serve.fp8 else {}
+    return kept | {"endpoint": asked, "dtype": spec.serve.dtype, **eight_bits, "fingerprint": spec.fingerprint()}
 
 
 class HeldSpec(ModelSpec):

@@ -169,7 +169,7 @@ DRIVER = """
 import sys
 from evalsuite import cli
 from evalsuite.runner import engine
-from serve.plan import PORT, ServerPlan
+from serve.command import PORT, ServerPlan
 server = sys.argv.pop(1)
 argv = [sys.executable, "-c", server, PORT]
 engine.plan_servers = lambda specs, logs: [ServerPlan("embedded", "x", ["embedded"], argv, {}, logs / "server.log")]

@@ -243,7 +243,7 @@ def test_a_models_name_is_a_plain_name(name: str) -> None:
 
 def test_the_log_of_a_server_stays_in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its name is the name that the server is asked by, which may be anything."""
-    monkeypatch.setattr(plan, "has_gpu", lambda: False)
+    monkeypatch.setattr("serve.machine.has_gpu", lambda: False)
     for name in NAMES:
         model = spec(None, endpoint={"model": name}, checkpoint="org/model", context_length=1024)
         (server,) = plan.plan_servers([model], tmp_path, resolve=False)

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from serve import plan
+from serve import machine
 
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A machine with GPUs (the list may be changed)."""
+    """A machine with GPUs of unknown memory (the list may be changed)."""
     found = ["0", "1"]
-    monkeypatch.setattr(plan, "has_gpu", lambda: True)
-    monkeypatch.setattr(plan, "visible_gpus", lambda: found)
+    monkeypatch.setattr(machine, "has_gpu", lambda: True)
+    monkeypatch.setattr(machine, "visible_gpus", lambda: found)
+    monkeypatch.setattr(machine, "listed_gpus", list)
     return found
 
 
 @pytest.fixture
 def cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "has_gpu", lambda: False)
+    monkeypatch.setattr(machine, "has_gpu", lambda: False)
     for name in (
         "VLLM_CPU_OMP_THREADS_BIND",
         "VLLM_CPU_KVCACHE_SPACE",

@@ -20,10 +20,10 @@ import pytest
 from typer.testing import CliRunner
 
 from core.errors import UserError
-from serve import launch
 from serve.__main__ import app
+from serve.command import PORT, ServerPlan
 from serve.launch import Servers, free_port
-from serve.plan import PORT, ServerPlan, plan_servers
+from serve.plan import plan_servers
 from tests.serve.test_plan import spec
 
 HEALTHY = """
@@ -214,7 +214,7 @@ def test_missing_vllm_and_taken_ports_are_said_before_anything_starts(
         port = other.getsockname()[1]
         with pytest.raises(UserError, match=f"port {port} is taken"), Servers([fake(tmp_path, HEALTHY, port=port)]):
             pass
-    monkeypatch.setattr(launch.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     message = r"vLLM is not installed: make setup \(CPU\) or pip install '.\[gpu\]'"
     with pytest.raises(UserError, match=message), Servers(plan_servers([spec()], tmp_path)):
         pass
@@ -225,7 +225,7 @@ LAUNCHER = """
 import sys, time
 from pathlib import Path
 from serve.launch import Servers
-from serve.plan import ServerPlan
+from serve.command import ServerPlan
 plan = ServerPlan("s", "x", ["s"], [sys.executable, "-c", sys.argv[1], "{port}"], {}, Path(sys.argv[2]))
 with Servers([plan], timeout=30):
     print("up", flush=True)

@@ -14,10 +14,12 @@ from typer.testing import CliRunner
 
 from core.errors import UserError
 from core.specs import ModelSpec
-from serve import launch, machine, plan
+from serve import command, machine, plan
 from serve.__main__ import app
 from serve.checkpoints.places import commits
-from serve.plan import MODULE, PORT, ServerPlan, plan_servers
+from serve.command import MODULE, PORT, ServerPlan
+from serve.machine import Gpu, Machine
+from serve.plan import plan_servers
 
 DIMENSIONS = ("fluency", "expression", "empathy", "information", "humanoid", "skill", "overall")
 
@@ -111,7 +113,7 @@ def test_what_is_not_pinned_is_said(gpus: list[str], tmp_path: Path) -> None:
     ):
         (server,) = plan_servers([spec(**given)], tmp_path, resolve=False)
         assert [note.split(" is not pinned")[0] for note in server.notes if "pinned" in note] == said
-        assert server.hub is ("checkpoint" not in given)
+        assert server.hub is not ("checkpoint" in given or "adapter" in given), "an adapter is merged into a copy here"
 
 
 def test_a_commit_is_found_in_the_hubs_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +130,7 @@ def test_gpu_flags(gpus: list[str], tmp_path: Path) -> None:
     template.write_text("{{ messages }}")
     options = {"tensor_parallel": 2, "dtype": "float16", "trust_remote_code": True, "reasoning_parser": "qwen3", "eager": True}
     one = spec(revision="abc", chat_template=str(template), serve={**options, "extra_args": ["--max-num-seqs", "64"]})
-    (server,) = plan_servers([one], tmp_path)
+    (server,) = plan_servers([one], tmp_path, resolve=False)
     argv = server.argv
     assert argv[:3] == [sys.executable, "-m", MODULE]
     assert value(argv, "--model") == "org/base"
@@ -150,7 +152,7 @@ def test_gpu_flags(gpus: list[str], tmp_path: Path) -> None:
 
 
 def test_code_of_strangers_is_not_trusted_unasked(gpus: list[str], tmp_path: Path) -> None:
-    (server,) = plan_servers([spec()], tmp_path)
+    (server,) = plan_servers([spec()], tmp_path, resolve=False)
     assert "--trust-remote-code" not in server.argv and "--enforce-eager" not in server.argv
 
 
@@ -174,7 +176,7 @@ def test_cpu_flags(cpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_servers_on_a_cpu_share_a_quarter_of_its_memory(
     gib: int, servers: int, each: str, cpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan, "memory", lambda: gib * 2**30)
+    monkeypatch.setattr(command, "memory", lambda: gib * 2**30)
     specs = [spec(f"m{i}", checkpoint=checkpoint(tmp_path / f"base{i}")) for i in range(servers)]
     plans = plan_servers(specs, tmp_path)
     assert [server.env["VLLM_CPU_KVCACHE_SPACE"] for server in plans] == [each] * servers
@@ -197,9 +199,7 @@ def test_a_sampled_seed_is_refused_on_cpu_only(cpu: None, tmp_path: Path, monkey
         plan_servers([made], tmp_path)
     greedy = made.model_copy(update={"sampling": made.sampling.model_copy(update={"temperature": 0.0})})
     assert len(plan_servers([greedy], tmp_path)) == 1
-    monkeypatch.setattr(plan, "has_gpu", lambda: True)
-    monkeypatch.setattr(plan, "visible_gpus", lambda: ["0"])
-    assert len(plan_servers([made], tmp_path)) == 1
+    assert len(plan_servers([made], tmp_path, machine=Machine((Gpu("0"),), True), resolve=False)) == 1
 
 
 def test_one_server_a_base(gpus: list[str], tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_one_server_a_base(gpus: list[str], tmp_path: Path) -> None:
         spec("f", checkpoint=None, endpoint={"base_url": "http://elsewhere/v1"}),
         spec("a"),
     ]
-    first, second, third = plan_servers(specs, tmp_path, port=8000)
+    first, second, third = plan_servers(specs, tmp_path, port=8000, resolve=False)
     assert values(first.argv, "--served-model-name") == ["a", "b"]
     assert value(first.argv, "--max-model-len") == "8192"
     assert values(first.argv, "--lora-modules") == [f"c={tmp_path / 'c'}"]
@@ -224,7 +224,7 @@ def test_one_server_a_base(gpus: list[str], tmp_path: Path) -> None:
 
 
 def test_the_seven_by_two_form_on_gpu(gpus: list[str], tmp_path: Path) -> None:
-    (server,) = plan_servers([seven_by_two(tmp_path)], tmp_path)
+    (server,) = plan_servers([seven_by_two(tmp_path)], tmp_path, resolve=False)
     modules = dict(item.split("=") for item in values(server.argv, "--lora-modules"))
     assert len(modules) == 14
     assert modules["rank.en.fluency"] == str(tmp_path / "en" / "fluency")
@@ -258,14 +258,14 @@ def test_adapters_on_cpu_are_servers_of_merged_copies(cpu: None, tmp_path: Path,
 
 def test_servers_get_their_own_gpus_or_share_them(gpus: list[str], tmp_path: Path) -> None:
     specs = [spec("a"), spec("b", "org/b"), spec("c", "org/c")]
-    assert "CUDA_VISIBLE_DEVICES" not in plan_servers(specs[:1], tmp_path)[0].env
-    two = plan_servers(specs[:2], tmp_path)
+    assert "CUDA_VISIBLE_DEVICES" not in plan_servers(specs[:1], tmp_path, resolve=False)[0].env
+    two = plan_servers(specs[:2], tmp_path, resolve=False)
     assert [p.env["CUDA_VISIBLE_DEVICES"] for p in two] == ["0", "1"]
     assert not any("--gpu-memory-utilization" in p.argv or p.shares_gpu for p in two)
-    three = plan_servers(specs, tmp_path)
+    three = plan_servers(specs, tmp_path, resolve=False)
     assert [p.env["CUDA_VISIBLE_DEVICES"] for p in three] == ["0", "1", "0"]
     assert [p.shares_gpu for p in three] == [True, False, True]
-    assert value(three[0].argv, "--gpu-memory-utilization") == "0.45"
+    assert value(three[0].argv, "--gpu-memory-utilization") == "0.450"
 
 
 def test_hidden_gpus_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,7 +284,10 @@ def test_hub_adapters_are_fetched_at_their_revision(gpus: list[str], tmp_path: P
         return adapter(tmp_path / "fetched", 16)
 
     monkeypatch.setattr(hub, "snapshot_download", fetch)
-    (server,) = plan_servers([spec(adapter="org/lora", adapter_revision="abc")], tmp_path)
+    one = spec(
+        checkpoint=checkpoint(tmp_path / "base"), adapter="org/lora", adapter_revision="abc", serve={"merge_adapter": False}
+    )
+    (server,) = plan_servers([one], tmp_path)
     assert asked == [("org/lora", "abc")]
     assert values(server.argv, "--lora-modules") == [f"m={tmp_path / 'fetched'}"]
 
@@ -293,12 +296,21 @@ def test_hub_adapters_are_fetched_at_their_revision(gpus: list[str], tmp_path: P
     ("make", "message"),
     [
         (lambda t: [spec(checkpoint="/no/such/model")], "model m: checkpoint missing: /no/such/model does not exist"),
-        (lambda t: [spec(adapter="./nothing")], "model m: adapter missing: ./nothing does not exist"),
-        (lambda t: [spec(adapter=adapter(t / "l", 513))], "adapter rank unsupported: 513"),
+        (
+            lambda t: [spec(checkpoint=checkpoint(t / "b"), adapter="./nothing")],
+            "model m: adapter missing: ./nothing does not exist",
+        ),
+        (lambda t: [spec(checkpoint=checkpoint(t / "b"), adapter=adapter(t / "l", 513))], "adapter rank unsupported: 513"),
         (lambda t: [spec(serve={"tensor_parallel": 4})], "model m: serve.tensor_parallel 4 .* needs 4 GPUs, .* shows 2"),
         (lambda t: [spec(serve={"tensor_parallel": 2, "data_parallel": 2})], "needs 4 GPUs"),
-        (lambda t: [spec("a"), spec("b", "org/b", endpoint={"model": "a"})], "two models would be served as 'a'"),
-        (lambda t: [spec(chat_template="no.jinja")], "model m: chat_template not found: no.jinja"),
+        (
+            lambda t: [spec("a", checkpoint(t / "a")), spec("b", checkpoint(t / "b"), endpoint={"model": "a"})],
+            "two models would be served as 'a'",
+        ),
+        (
+            lambda t: [spec(checkpoint=checkpoint(t / "b"), chat_template="no.jinja")],
+            "model m: chat_template not found: no.jinja",
+        ),
     ],
 )
 def test_what_could_not_start_is_refused(make: Any, message: str, gpus: list[str], tmp_path: Path) -> None:
@@ -308,8 +320,9 @@ def test_what_could_not_start_is_refused(make: Any, message: str, gpus: list[str
 
 def test_too_few_ports(gpus: list[str], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="2 servers need as many ports from 65535 on, and 65535 is the last"):
-        plan_servers([spec("a"), spec("b", "org/b")], tmp_path, port=65535)
-    assert [plan.port for plan in plan_servers([spec("a"), spec("b", "org/b")], tmp_path, port=65534)] == [65534, 65535]
+        plan_servers([spec("a"), spec("b", "org/b")], tmp_path, port=65535, resolve=False)
+    two = plan_servers([spec("a"), spec("b", "org/b")], tmp_path, port=65534, resolve=False)
+    assert [plan.port for plan in two] == [65534, 65535]
 
 
 def test_several_gpus_on_a_machine_without(cpu: None, tmp_path: Path) -> None:
@@ -317,10 +330,10 @@ def test_several_gpus_on_a_machine_without(cpu: None, tmp_path: Path) -> None:
         plan_servers([spec(serve={"tensor_parallel": 2})], tmp_path)
 
 
-def _planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[ServerPlan]:
+def _planned(tmp_path: Path) -> list[ServerPlan]:
     """Every kind of command line that is planned."""
-    monkeypatch.setattr(plan, "has_gpu", lambda: True)
-    monkeypatch.setattr(plan, "visible_gpus", lambda: list("01234567"))
+    unmerged = {"merge_adapter": False, "fp8": ["weights", "cache"]}
+    eight = Machine(tuple(map(Gpu, "01234567")), True)
     template = tmp_path / "chat.jinja"
     template.write_text("{{ messages }}")
     everything = {
@@ -332,20 +345,22 @@ def _planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[ServerPlan
     }
     plans = plan_servers(
         [
-            spec("esc-role", "Qwen/Qwen1.5-14B-Chat", revision="abc", adapter=adapter(tmp_path / "lora", 24)),
+            spec("esc-role", "Qwen/Qwen1.5-14B-Chat", revision="abc", adapter=adapter(tmp_path / "lora", 24), serve=unmerged),
             spec("wide", "org/wide", chat_template=str(template), serve=everything),
             spec("many", "org/many", serve={"data_parallel": 16, "data_parallel_local": 8}),
             seven_by_two(tmp_path / "seven"),
         ],
         tmp_path,
+        resolve=False,
+        machine=eight,
     )
-    monkeypatch.setattr(plan, "has_gpu", lambda: False)
     base = checkpoint(tmp_path / "base")
-    return [*plans, *plan_servers([spec("cpu", base, serve={"extra_args": ["--max-num-seqs", "8"]})], tmp_path)]
+    cpu = spec("cpu", base, serve={"extra_args": ["--max-num-seqs", "8"]})
+    return [*plans, *plan_servers([cpu], tmp_path, machine=Machine())]
 
 
 @pytest.mark.slow
-def test_vllm_itself_understands_every_planned_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vllm_itself_understands_every_planned_command(tmp_path: Path) -> None:
     pytest.importorskip("vllm")
     try:
         from vllm.entrypoints.launchers.cli_args import make_arg_parser  # 0.32
@@ -355,10 +370,11 @@ def test_vllm_itself_understands_every_planned_command(tmp_path: Path, monkeypat
 
     parser = make_arg_parser(FlexibleArgumentParser())
     parsed = {}
-    for server in _planned(tmp_path, monkeypatch):
+    for server in _planned(tmp_path):
         parsed[server.name] = parser.parse_args(server.command(8000)[3:])
     assert list(parsed) == ["esc-role", "wide", "many", "rank", "cpu"]
     assert parsed["esc-role"].served_model_name == ["esc-role.base"] and parsed["esc-role"].max_lora_rank == 32
+    assert (parsed["esc-role"].quantization, parsed["esc-role"].kv_cache_dtype) == ("fp8", "fp8")
     assert [(m.name, m.path) for m in parsed["esc-role"].lora_modules] == [("esc-role", str(tmp_path / "lora"))]
     assert (parsed["wide"].tensor_parallel_size, parsed["wide"].data_parallel_size) == (2, 2)
     many = parsed["many"]
@@ -383,7 +399,7 @@ def run_app(*arguments: str) -> str:
 
 def test_print_needs_neither_vllm_nor_the_checkpoint(cpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ESC_EVAL_CACHE", str(tmp_path / "my cache"))
-    monkeypatch.setattr(launch.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     other = tmp_path / "other.yaml"
     other.write_text(spec("other", "/missing/model", adapter="org/lora").model_dump_json())
     printed = run_app("up", "embedded", str(other), "--print", "--port", "8100").splitlines()

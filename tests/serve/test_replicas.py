@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 
 from core.errors import UserError
 from core.specs import Sampling
-from serve import launch
 from serve.__main__ import app
 from serve.client import ChatClient, Question
+from serve.command import PORT, ROUTER, ServerPlan
 from serve.launch import Servers, free_port, port_taken
-from serve.plan import PORT, ROUTER, ServerPlan, plan_servers
+from serve.plan import plan_servers
 from serve.store import Store
 from tests.serve.test_launch import gone
 from tests.serve.test_plan import checkpoint, spec, value, values
@@ -46,7 +46,7 @@ http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_
 def test_replicas_have_gpus_of_their_own_and_a_router_that_answers_for_them(gpus: list[str], tmp_path: Path) -> None:
     gpus[:] = list("0123")
     specs = [spec("a", serve={"replicas": 2, "router": "cache_aware"}), spec("b", "org/b", serve={"tensor_parallel": 2})]
-    router, one, two, other = plan_servers(specs, tmp_path, port=8000)
+    router, one, two, other = plan_servers(specs, tmp_path, port=8000, resolve=False)
     assert [p.name for p in (router, one, two, other)] == ["a", "a-1", "a-2", "b"]
     assert [p.names for p in (router, one, two, other)] == [["a"], [], [], ["b"]]
     assert [p.env.get("CUDA_VISIBLE_DEVICES") for p in (router, one, two, other)] == [None, "0", "1", "2,3"]
@@ -59,7 +59,7 @@ def test_replicas_have_gpus_of_their_own_and_a_router_that_answers_for_them(gpus
     assert [p.port for p in (router, one, two, other)] == [8000, 8001, 8002, 8003]
     with pytest.raises(UserError, match="4 servers need as many ports from 65533 on"):
         plan_servers(specs, tmp_path, port=65533)
-    assert [p.name for p in plan_servers([spec("a")], tmp_path)] == ["a"], "one server needs no router"
+    assert [p.name for p in plan_servers([spec("a")], tmp_path, resolve=False)] == ["a"], "one server needs no router"
 
 
 def test_replicas_beyond_the_gpus_are_refused_and_on_cpu_they_share_the_cores(
@@ -67,7 +67,7 @@ def test_replicas_beyond_the_gpus_are_refused_and_on_cpu_they_share_the_cores(
 ) -> None:
     with pytest.raises(UserError, match=r"tensor_parallel 1 × .* × serve.replicas 3 needs 3 GPUs, this machine shows 2"):
         plan_servers([spec(serve={"replicas": 3})], tmp_path)
-    monkeypatch.setattr("serve.plan.has_gpu", lambda: False)
+    monkeypatch.setattr("serve.machine.has_gpu", lambda: False)
     assert len(plan_servers([spec(checkpoint=checkpoint(tmp_path / "base"), serve={"replicas": 3})], tmp_path)) == 4
 
 
@@ -95,7 +95,7 @@ def test_the_router_is_on_the_printed_plan(gpus: list[str], tmp_path: Path) -> N
 def test_a_missing_router_is_said_before_anything_starts(
     gpus: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch.importlib.util, "find_spec", lambda name: None if name == "vllm_router" else object())
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "vllm_router" else object())
     with (
         pytest.raises(UserError, match=r"serve.replicas needs a router: pip install vllm-router"),
         Servers(plan_servers([spec(serve={"replicas": 2})], tmp_path)),
@@ -106,7 +106,7 @@ def test_a_missing_router_is_said_before_anything_starts(
 
 def replicas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[ServerPlan]:
     """Two planned replicas of one model, played by our own little server, and their router as it is planned."""
-    monkeypatch.setattr("serve.plan.has_gpu", lambda: False)
+    monkeypatch.setattr("serve.machine.has_gpu", lambda: False)
     plans = plan_servers([spec("m", checkpoint(tmp_path / "base"), serve={"replicas": 2})], tmp_path)
     return [plan if plan.workers else replace(plan, argv=[sys.executable, "-c", WORKER, PORT], env={}) for plan in plans]
 

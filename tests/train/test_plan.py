@@ -95,7 +95,7 @@ def test_internlm2_7b_counted_by_hand(name: str) -> None:
     config, where = architecture(name)
     shape = measure(config, LoraConfig(r=16, target_modules="all-linear", task_type="CAUSAL_LM"))
     assert (shape.total, shape.trainable, shape.keys) == (total, adapter, 1024)
-    assert where == f"{INTERNLM} in configs/train/architectures.yaml"
+    assert where == f"{INTERNLM} in configs/serve/architectures.yaml"
     assert shape.trainable_share == pytest.approx(41_943_040 / 7_779_651_584)
 
 

@@ -1,0 +1,272 @@
+"""What a model takes on GPUs: weights, cache, overhead. Every formula and every assumption stands in a docstring here.
+
+Shapes come from a checkpoint's config.json, or before it is downloaded from configs/serve/architectures.yaml; parameters are
+counted in safetensors headers where there are weights on this machine. Neither torch nor vllm is imported: a test compares the
+results with vLLM's own classes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from core.errors import UserError
+from core.files import CONFIGS, load_yaml, read_object
+from core.specs import EMBEDDED_PREFIX, ModelSpec
+from serve.checkpoints.embedded import embedded_folder
+from serve.checkpoints.places import local_path
+from serve.checkpoints.tensors import check_checkpoint, stored_tensors, weight_files
+
+GIB = 2**30
+ARCHITECTURES = CONFIGS / "serve" / "architectures.yaml"
+BLOCK = 16  # tokens of cache that vLLM hands out at once
+LARGE = 70 * GIB  # GPUs from here on get vLLM's larger batches (an A100 does not: it needs less than is planned)
+FIXED = int(1.5 * GIB)  # a process's CUDA context, NCCL and cuBLAS workspaces, fragmentation: assumed
+GRAPHS = int(0.75 * GIB)  # CUDA graphs, and what compiled code keeps: assumed
+_TIED = {"gemma", "gemma2", "gemma3_text"}  # families whose config.json leaves tie_word_embeddings out and means yes
+_GLM = {  # ChatGLM's names
+    "num_layers": "num_hidden_layers",
+    "kv_channels": "head_dim",
+    "multi_query_group_num": "num_key_value_heads",
+    "ffn_hidden_size": "intermediate_size",
+    "padded_vocab_size": "vocab_size",
+    "seq_length": "max_position_embeddings",
+}
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Layers that keep the same cache."""
+
+    layers: int
+    heads: int
+    """Keys and values of so many heads a token; 1 where they are kept as one latent vector."""
+    width: int
+    """Numbers a head keeps for a token: keys and values together, or the latent vector."""
+    window: int | None = None
+    """Tokens that they look back; None: all."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the arithmetic needs to know of a model."""
+
+    parameters: int
+    embeddings: int
+    """Those of them in embeddings and output layer, which stay in 16 bits."""
+    heads: int
+    hidden: int
+    intermediate: int
+    vocabulary: int
+    attention: tuple[Attention, ...]
+    longest: int | None
+    """Tokens of context that it was made for."""
+    stored: int | None = None
+    """Bytes of weights that are quantised already."""
+
+    def splits(self, gpus: int) -> bool:
+        """Whether tensor parallelism over so many GPUs is possible: query heads are divided evenly, key and value heads too, or
+        they are copied."""
+        heads = [kind.heads for kind in self.attention if kind.heads > 1]
+        return self.heads % gpus == 0 and all(n % gpus == 0 or gpus % n == 0 for n in heads)
+
+
+@dataclass(frozen=True)
+class Size:
+    """A served model's bytes on each of the GPUs that one copy of it is split over."""
+
+    shape: Shape
+    dtype_bytes: int = 2
+    fp8: tuple[str, ...] = ()
+    eager: bool = False
+    adapters: int = 0
+    """Bytes of LoRA adapters beside the base."""
+
+    def weights(self, tensor_parallel: int = 1) -> int:
+        """Parameters × bytes, divided. In fp8, linear layers have a byte a parameter."""
+        shape = self.shape
+        whole = shape.stored or shape.parameters * self.dtype_bytes
+        if "weights" in self.fp8 and not shape.stored:
+            whole = (shape.parameters - shape.embeddings) + shape.embeddings * self.dtype_bytes
+        return math.ceil((whole + self.adapters) / tensor_parallel)
+
+    def cache(self, tokens: int, tensor_parallel: int = 1, batched: int = 0) -> int:
+        """What a dialogue of so many tokens keeps: over all layers heads × width × bytes a token.
+
+        Key and value heads are divided, or copied where there are fewer of them than GPUs; a latent vector is on each. Layers
+        with a window keep that and what is being read (`batched`, twice: vLLM schedules the next batch before one ends).
+        """
+        size = 1 if "cache" in self.fp8 else self.dtype_bytes
+        total = 0
+        for kind in self.shape.attention:
+            blocks = math.ceil(tokens / BLOCK)
+            if kind.window is not None:
+                blocks = min(blocks, math.ceil(min(kind.window - 1 + 2 * batched, tokens) / BLOCK) + 1)
+            total += kind.layers * max(1, kind.heads // tensor_parallel) * kind.width * size * blocks * BLOCK
+        return total
+
+    def overhead(self, gpu: int, tensor_parallel: int = 1) -> int:
+        """Everything else, on a GPU of so many bytes: `FIXED`, `GRAPHS` (not in eager mode), and at vLLM's largest batch
+
+        - activations: tokens × (4 × hidden + 3 × intermediate / GPUs) × bytes;
+        - logits: sequences × vocabulary × 3 copies in fp32 (they are gathered, sorted and turned into probabilities).
+        """
+        sequences, tokens = (1024, batched_tokens(gpu)) if gpu >= LARGE else (256, batched_tokens(gpu))
+        shape = self.shape
+        activations = tokens * (4 * shape.hidden + 3 * shape.intermediate // tensor_parallel) * self.dtype_bytes
+        logits = sequences * shape.vocabulary * 3 * 4
+        return FIXED + (0 if self.eager else GRAPHS) + activations + logits
+
+
+def batched_tokens(gpu: int) -> int:
+    """Tokens that vLLM's server computes in one batch on a GPU of so many bytes, by default."""
+    return 8192 if gpu >= LARGE else 2048
+
+
+def shape_of(config: Mapping[str, Any], parameters: int | None = None) -> Shape | None:
+    """The shape that a config.json states; None for one that is not a decoder of a known kind.
+
+    Where the parameters were not counted, they are those of the matrices: embeddings, output layer unless tied, attention,
+    gated feed-forward layers, experts. Norms and biases, a thousandth at most, are left out.
+    """
+    text = dict(config.get("text_config") or config)
+    kind = text.get("model_type") or config.get("model_type")
+    if kind == "chatglm":
+        text |= {ours: text[theirs] for theirs, ours in _GLM.items() if theirs in text}
+        if not text.get("multi_query_attention"):
+            text["num_key_value_heads"] = text["num_attention_heads"]
+    try:
+        hidden, layers, heads = (int(text[name]) for name in ("hidden_size", "num_hidden_layers", "num_attention_heads"))
+        intermediate, vocabulary = int(text["intermediate_size"]), int(text["vocab_size"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    kv_heads = int(text.get("num_key_value_heads") or heads)
+    head = int(text.get("head_dim") or hidden // heads)
+    latent = text.get("kv_lora_rank")
+    attention: tuple[Attention, ...]
+    if latent:
+        attention = (Attention(layers, 1, int(latent) + int(text["qk_rope_head_dim"])),)
+        of_attention = _latent_attention(text, hidden, heads, int(latent))
+    else:
+        windows = _windows(text, kind, layers)
+        attention = tuple(Attention(windows.count(w), kv_heads, 2 * head, w) for w in dict.fromkeys(windows))
+        of_attention = 2 * hidden * head * (heads + kv_heads)
+    tied = bool(text.get("tie_word_embeddings", config.get("tie_word_embeddings", kind in _TIED)))
+    embeddings = vocabulary * hidden * (1 if tied else 2)
+    if parameters is None:
+        parameters = embeddings + layers * of_attention + _feed_forward(text, layers, hidden, intermediate)
+    longest = text.get("max_position_embeddings")
+    return Shape(parameters, embeddings, heads, hidden, intermediate, vocabulary, attention, longest)
+
+
+def _latent_attention(text: Mapping[str, Any], hidden: int, heads: int, latent: int) -> int:
+    """Parameters of a layer of multi-head latent attention."""
+    plain, rope, value = (int(text[name]) for name in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
+    queries = heads * (plain + rope)
+    rank = text.get("q_lora_rank")
+    of_queries = rank * (hidden + queries) if rank else hidden * queries
+    return int(of_queries + hidden * (latent + rope) + latent * heads * (plain + value) + heads * value * hidden)
+
+
+def _windows(text: Mapping[str, Any], kind: str | None, layers: int) -> list[int | None]:
+    """How far each layer looks back."""
+    window = text.get("sliding_window")
+    if not window or text.get("use_sliding_window") is False:
+        return [None] * layers
+    if kinds := text.get("layer_types"):
+        return [window if name == "sliding_attention" else None for name in kinds]
+    # Older files leave the pattern to the code: Gemma 2 has every second layer whole, Gemma 3 every sixth.
+    every = {"gemma2": 2, "gemma3_text": 6}.get(kind or "", text.get("sliding_window_pattern"))
+    return [None if every and (number + 1) % every == 0 else window for number in range(layers)]
+
+
+def _feed_forward(text: Mapping[str, Any], layers: int, hidden: int, intermediate: int) -> int:
+    """Parameters of all layers' feed-forward parts; those of experts, of experts that every token takes, and of the router."""
+    experts = text.get("num_local_experts") or text.get("num_experts") or text.get("n_routed_experts")
+    if not experts:
+        return layers * 3 * hidden * intermediate
+    width = int(text.get("moe_intermediate_size") or intermediate)
+    shared = text.get("shared_expert_intermediate_size") or (text.get("n_shared_experts") or 0) * width
+    step, first, dense = (
+        text.get("decoder_sparse_step") or 1,
+        text.get("first_k_dense_replace") or 0,
+        text.get("mlp_only_layers"),
+    )
+    sparse = sum(n >= first and (n + 1) % step == 0 and n not in (dense or []) for n in range(layers))
+    of_experts = 3 * hidden * (int(experts) * width + shared) + hidden * int(experts)
+    return int(sparse * of_experts + (layers - sparse) * 3 * hidden * intermediate)
+
+
+def known_architecture(name: str) -> tuple[str, dict[str, Any]] | None:
+    """The key and fields of a hub id, or of a folder named like one, in configs/serve/architectures.yaml."""
+    known: dict[str, dict[str, Any]] = load_yaml(ARCHITECTURES, "architectures")
+    for hub_id, fields in known.items():
+        if name == hub_id or Path(name).name.removesuffix("-llama") == hub_id.split("/")[1]:
+            return hub_id, fields
+    return None
+
+
+def size_of(spec: ModelSpec, adapters: int = 0, rank: int = 0) -> Size | None:
+    """The size of a spec's checkpoint, with room for so many adapters of a rank; None where it is not known yet. Nothing is
+    downloaded."""
+    shape = _local_shape(spec)
+    if shape is None and (known := known_architecture(spec.serve.architecture or spec.checkpoint or "")):
+        shape = shape_of(known[1])
+    if shape is None:
+        return None
+    serve = spec.serve
+    word = 4 if serve.dtype == "float32" else 2
+    return Size(shape, word, serve.fp8, serve.eager, adapters * rank * word * _widths(shape))
+
+
+def _widths(shape: Shape) -> int:
+    """Inputs and outputs of all linear layers together: vLLM keeps room for an adapter on each, at so much a rank."""
+    layers = sum(kind.layers for kind in shape.attention)
+    keys = max(kind.heads * kind.width // 2 for kind in shape.attention)
+    return layers * (2 * (shape.hidden + shape.hidden) + 2 * (shape.hidden + keys) + 3 * (shape.hidden + shape.intermediate))
+
+
+def _local_shape(spec: ModelSpec) -> Shape | None:
+    """The shape by the config.json of a folder here or of the hub's cache, with its weights counted if they are whole."""
+    for place in filter(None, (spec.checkpoint, spec.serve.architecture)):
+        folder = _folder(place, spec.revision)
+        if folder is None:
+            continue
+        config = read_object(folder / "config.json", "a model's config")
+        if place != spec.checkpoint:
+            return shape_of(config)
+        with suppress(UserError):  # not whole yet
+            check_checkpoint(folder, "checkpoint")
+            files = weight_files(folder)
+            if "quantization_config" in config:
+                shape = shape_of(config)
+                return shape and replace(shape, stored=sum(file.stat().st_size for file in files))
+            return shape_of(config, sum(math.prod(tensor.shape) for tensor in stored_tensors(files).values()))
+        return shape_of(config)
+    return None
+
+
+def _folder(place: str, revision: str | None) -> Path | None:
+    """The folder with a checkpoint's config.json on this machine."""
+    if place.startswith(EMBEDDED_PREFIX):
+        folder: Path | None = embedded_folder(place.removeprefix(EMBEDDED_PREFIX))
+    else:
+        try:
+            folder = local_path(place, "") or _cached(place, revision)
+        except UserError:
+            folder = None
+    return folder if folder is not None and (folder / "config.json").is_file() else None
+
+
+def _cached(repository: str, revision: str | None) -> Path | None:
+    if importlib.util.find_spec("huggingface_hub") is None:
+        return None
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(repository, "config.json", revision=revision)
+    return Path(found).parent if isinstance(found, str) else None

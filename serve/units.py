@@ -1,0 +1,98 @@
+"""Which models share a server: specs on one base, with the adapters on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from core.errors import UserError
+from core.files import digest
+from core.specs import ModelSpec
+
+
+@dataclass
+class Unit:
+    """What one server holds: specs on one base, those answered by the base itself, and (served name, spec, adapter)."""
+
+    specs: list[ModelSpec] = field(default_factory=list)
+    base_names: list[str] = field(default_factory=list)
+    adapters: list[tuple[str, ModelSpec, str]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """What errors and tables call it."""
+        return " + ".join(spec.name for spec in self.specs)
+
+    @property
+    def copies(self) -> int:
+        """Copies of the model that one server holds on this machine."""
+        options = self.specs[0].serve
+        return options.data_parallel_local or options.data_parallel
+
+    @property
+    def gpus(self) -> int:
+        """How many one server needs on this machine, at least."""
+        return (self.specs[0].serve.tensor_parallel or 1) * self.copies
+
+    @property
+    def replicas(self) -> int:
+        return self.specs[0].serve.replicas
+
+    @property
+    def context(self) -> int:
+        """Tokens that its specs ask for."""
+        return max(spec.context_length or 0 for spec in self.specs)
+
+    def merges(self, gpu: bool) -> bool:
+        """Whether its adapter is merged into a copy of the base: always on CPU, on GPUs where nothing else is served."""
+        lone = len(self.adapters) == 1 and not self.base_names
+        return lone and (not gpu or all(spec.serve.merge_adapter for spec in self.specs))
+
+
+def units_of(specs: Sequence[ModelSpec], split_adapters: bool) -> list[Unit]:
+    """The servers that the specs without an endpoint of their own need, one a base; `split_adapters`: one a base or adapter.
+
+    Two specs share a server when checkpoint, revision, chat template and serve options agree.
+    """
+    units: dict[str, Unit] = {}
+    for spec in {digest(s.model_dump(mode="json")): s for s in specs if s.checkpoint and s.endpoint.base_url is None}.values():
+        key = digest([spec.checkpoint, spec.revision, spec.chat_template, spec.serve.model_dump(mode="json")])
+        adapters = [(spec.served_name(), spec, spec.adapter)] if spec.adapter else []
+        for language, by_dimension in (spec.adapters or {}).items():
+            adapters += [(spec.served_name(language, dimension), spec, place) for dimension, place in by_dimension.items()]
+        if not adapters:
+            unit = units.setdefault(key, Unit())
+            unit.specs.append(spec)
+            unit.base_names.append(spec.served_name())
+        for adapter in adapters:
+            unit = units.setdefault(f"{key} {adapter[0]}" if split_adapters else key, Unit())
+            if spec not in unit.specs:
+                unit.specs.append(spec)
+            unit.adapters.append(adapter)
+    return list(units.values())
+
+
+def check_seeds(specs: Sequence[ModelSpec]) -> None:
+    """vLLM's CPU build dies, server and all, when it reads a prompt in parts that is to be sampled with a seed."""
+    for spec in specs:
+        if spec.endpoint.base_url is None and spec.sampling.seed is not None and spec.sampling.temperature > 0:
+            raise UserError(
+                f"model {spec.name}: sampling.seed with a temperature above 0 can kill vLLM's CPU server: leave the seed out, "
+                "or serve the model yourself and name it with --endpoint"
+            )
+
+
+def check_gpus(unit: Unit, visible: int, resolve: bool, notes: list[str]) -> None:
+    """Refuse a unit that needs more GPUs than there are; not resolving, `notes` say so."""
+    spec, options = unit.specs[0], unit.specs[0].serve
+    needed = unit.gpus * unit.replicas if visible else unit.gpus  # on CPU replicas share the cores
+    if needed > max(visible, 1):
+        local = options.data_parallel_local
+        copies = f"serve.data_parallel_local {local}" if local else f"serve.data_parallel {options.data_parallel}"
+        problem = (
+            f"model {spec.name}: serve.tensor_parallel {options.tensor_parallel or 1} × {copies} × serve.replicas "
+            f"{unit.replicas} needs {needed} GPUs, this machine shows {visible}"
+        )
+        if resolve:
+            raise UserError(f"{problem}: lower them in the spec")
+        notes.append(problem)

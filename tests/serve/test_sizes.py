@@ -1,0 +1,236 @@
+"""The planner's arithmetic against vLLM's own classes and transformers' parameter counts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from core.files import load_yaml
+from core.specs import load_spec, model_names
+from serve.checkpoints.embedded import materialise
+from serve.sizes import ARCHITECTURES, BLOCK, GIB, Size, known_architecture, shape_of, size_of
+from tests.serve.test_plan import spec
+
+KNOWN: dict[str, dict[str, Any]] = load_yaml(ARCHITECTURES, "architectures")
+# Others that a user may bring: published shapes, as their config.json has them.
+OTHERS: dict[str, dict[str, Any]] = {
+    "Qwen2.5-7B": {
+        "model_type": "qwen2",
+        "hidden_size": 3584,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "intermediate_size": 18944,
+        "vocab_size": 152064,
+        "sliding_window": 131072,
+        "use_sliding_window": False,
+        "max_position_embeddings": 32768,
+    },
+    "Gemma-2-9B": {
+        "model_type": "gemma2",
+        "hidden_size": 3584,
+        "num_hidden_layers": 42,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 256,
+        "intermediate_size": 14336,
+        "vocab_size": 256000,
+        "sliding_window": 4096,
+        "max_position_embeddings": 8192,
+    },
+    "Gemma-3-1B": {
+        "model_type": "gemma3_text",
+        "hidden_size": 1152,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "head_dim": 256,
+        "intermediate_size": 6912,
+        "vocab_size": 262144,
+        "sliding_window": 512,
+        "sliding_window_pattern": 6,
+        "max_position_embeddings": 32768,
+    },
+    "DeepSeek-V2-Lite": {
+        "model_type": "deepseek_v2",
+        "hidden_size": 2048,
+        "num_hidden_layers": 27,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+        "intermediate_size": 10944,
+        "vocab_size": 102400,
+        "kv_lora_rank": 512,
+        "q_lora_rank": None,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+        "n_routed_experts": 64,
+        "n_shared_experts": 2,
+        "num_experts_per_tok": 6,
+        "moe_intermediate_size": 1408,
+        "first_k_dense_replace": 1,
+        "max_position_embeddings": 163840,
+    },
+    "Mixtral-8x7B": {
+        "model_type": "mixtral",
+        "hidden_size": 4096,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "intermediate_size": 14336,
+        "vocab_size": 32000,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "sliding_window": None,
+        "max_position_embeddings": 32768,
+    },
+    "Qwen3-30B-A3B": {
+        "model_type": "qwen3_moe",
+        "hidden_size": 2048,
+        "num_hidden_layers": 48,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "intermediate_size": 6144,
+        "moe_intermediate_size": 768,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "decoder_sparse_step": 1,
+        "vocab_size": 151936,
+        "max_position_embeddings": 40960,
+    },
+}
+CLASSES = {
+    "qwen2": "Qwen2ForCausalLM",
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
+    "gemma3_text": "Gemma3ForCausalLM",
+    "deepseek_v2": "DeepseekV2ForCausalLM",
+    "mixtral": "MixtralForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+}
+IN_TRANSFORMERS = {name: fields for name, fields in (KNOWN | OTHERS).items() if fields["model_type"] in CLASSES}
+CLOSE = 0.03
+
+
+@pytest.mark.parametrize("name", IN_TRANSFORMERS)
+def test_parameters_are_those_of_transformers(name: str) -> None:
+    """Its model, made without weights."""
+    torch = pytest.importorskip("torch")
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    fields = IN_TRANSFORMERS[name]
+    shape = shape_of(fields)
+    assert shape is not None
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**fields))
+    expected = sum(parameter.numel() for parameter in model.parameters())
+    assert shape.parameters == pytest.approx(expected, rel=CLOSE)
+    assert Size(shape).weights(4) == pytest.approx(expected * 2 / 4, rel=CLOSE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", IN_TRANSFORMERS)
+def test_the_cache_is_that_of_vllm(name: str, tmp_path: Path) -> None:
+    """What its cache classes keep for a request of full length, on each of 1 to 8 GPUs."""
+    pytest.importorskip("vllm")
+    import torch
+    from transformers import AutoConfig
+    from vllm.config import ModelConfig, ParallelConfig
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec
+
+    fields, context, batched = IN_TRANSFORMERS[name], 8192, 2048
+    if name == "Gemma-3-1B":
+        context = 32768
+    context = min(context, fields["max_position_embeddings"])
+    config = AutoConfig.for_model(**fields)
+    config.architectures = [CLASSES[fields["model_type"]]]
+    config.save_pretrained(tmp_path)
+    model = ModelConfig(model=str(tmp_path), skip_tokenizer_init=True, max_model_len=context, dtype="bfloat16")
+    (shape,) = filter(None, [shape_of(fields)])
+    windows = [
+        config.sliding_window if kind == "sliding_attention" else None for kind in getattr(config, "layer_types", None) or []
+    ] or [getattr(config, "sliding_window", None)] * config.num_hidden_layers
+    for split in (1, 2, 4, 8):
+        if not shape.splits(split):
+            assert config.num_attention_heads % split, f"{name} can be split over {split} GPUs"
+            continue
+        parallel = ParallelConfig(tensor_parallel_size=split, distributed_executor_backend="mp")
+        model.verify_with_parallel_config(parallel)
+        heads = model.get_num_kv_heads(parallel)
+        kept: dict[str, Any] = {
+            "block_size": BLOCK,
+            "num_kv_heads": heads,
+            "head_size": model.get_head_size(),
+            "dtype": torch.bfloat16,
+        }
+        # On GPUs two batches are in flight; on this CPU vLLM schedules one after the other.
+        settings: Any = SimpleNamespace(model_config=model, parallel_config=parallel, max_in_flight_tokens=2 * batched)
+        expected = 0
+        for window in windows:
+            if model.use_mla:
+                layer: FullAttentionSpec | SlidingWindowSpec = MLAAttentionSpec(**kept)
+            else:
+                layer = SlidingWindowSpec(**kept, sliding_window=window) if window else FullAttentionSpec(**kept)
+            expected += layer.max_memory_usage_bytes(settings)
+        assert Size(shape).cache(context, split, batched) == pytest.approx(expected, rel=CLOSE), f"{name} on {split} GPUs"
+
+
+@pytest.mark.parametrize(("checkpoint", "each"), [("Qwen/Qwen1.5-14B-Chat", 800), ("internlm/internlm2-chat-7b", 128)])
+def test_cache_a_token_by_hand(checkpoint: str, each: int) -> None:
+    """40 layers × 2 × 40 heads × 128 × 2 bytes; 32 × 2 × 8 × 128 × 2."""
+    size = size_of(spec(checkpoint=checkpoint))
+    assert size is not None and size.cache(BLOCK) == each * 1024 * BLOCK
+    assert size.cache(8192) == each * 1024 * 8192
+    assert size.cache(8192, 2) == size.cache(8192) // 2
+    eight = size_of(spec(checkpoint=checkpoint, serve={"fp8": ["cache"]}))
+    assert eight is not None and eight.cache(8192) == size.cache(8192) // 2 and eight.weights() == size.weights()
+
+
+def test_heads_that_cannot_be_divided_are_copied() -> None:
+    (yi,) = filter(None, [size_of(load_spec("yi-6b-chat"))])  # 4 key and value heads
+    assert yi.cache(4096, 8) == yi.cache(4096, 4) == yi.cache(4096) // 4
+
+
+def test_a_checkpoint_here_is_counted(tmp_path: Path) -> None:
+    """By the headers of its weights: the embedded model has 134.5 million parameters, tied."""
+    folder = materialise()
+    (size,) = filter(None, [size_of(spec(checkpoint="embedded:smollm2-135m-instruct"))])
+    assert size.shape.parameters == 134_515_008
+    assert size.weights() == pytest.approx((folder / "model.safetensors").stat().st_size, rel=0.001)
+    assert size.cache(16) == 30 * 2 * 3 * 64 * 2 * 16
+    stated = shape_of(json.loads((folder / "config.json").read_text()))
+    assert stated is not None and stated.parameters == pytest.approx(size.shape.parameters, rel=CLOSE)
+
+
+def test_quantised_weights_count_as_they_lie_there(tmp_path: Path) -> None:
+    fields = {**KNOWN["Qwen/Qwen1.5-7B-Chat"], "quantization_config": {"quant_method": "awq"}}
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    header = json.dumps({"w": {"dtype": "I32", "shape": [1000], "data_offsets": [0, 4000]}}).encode()
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4000))
+    (size,) = filter(None, [size_of(spec(checkpoint=str(tmp_path)))])
+    assert size.weights() == (tmp_path / "model.safetensors").stat().st_size
+
+
+def test_shapes_are_known_by_name() -> None:
+    for place in ("internlm/internlm2-chat-7b", "runs/internlm2-chat-7b-llama", "runs/internlm2-chat-7b"):
+        known = known_architecture(place)
+        assert known is not None and known[0] == "internlm/internlm2-chat-7b"
+    assert known_architecture("org/unheard-of") is None and size_of(spec()) is None
+    borrowed = size_of(spec(serve={"architecture": "Qwen/Qwen1.5-14B-Chat"}))
+    assert borrowed is not None and borrowed.weights() / GIB == pytest.approx(26.4, abs=0.05)
+
+
+def test_every_bundled_spec_that_can_be_served_has_a_size() -> None:
+    """Those without are said in their headers not to be servable here."""
+    unknown = {
+        n
+        for n in model_names()
+        if (s := load_spec(n)).checkpoint and not s.checkpoint.startswith("embedded:") and not size_of(s)
+    }
+    assert unknown == {"mindchat", "soulchat"}
