@@ -81,28 +81,30 @@ async def post_chat(session: aiohttp.ClientSession, spec: ModelSpec, base_url: s
     raise Rejected(f"{where}: {redact(spec, problem)}", status)
 
 
-async def check_models(session: aiohttp.ClientSession, spec: ModelSpec, base_url: str, served_names: list[str]) -> None:
-    """Ask a server which models it serves; `UserError` when it cannot be reached or does not serve these names."""
+async def check_models(session: aiohttp.ClientSession, spec: ModelSpec, base_url: str, served_names: list[str]) -> bool:
+    """Ask a server which models it serves; `UserError` when it cannot be reached or does not serve these names. Returns whether
+    it says that it is vLLM."""
     where, timeout = place(spec, base_url), aiohttp.ClientTimeout(total=30)
     try:
         async with session.get(
             f"{base_url}/models", headers=key_header(spec), timeout=timeout, allow_redirects=False
         ) as response:
             if response.status in (404, 405):  # not every server has a list
-                return
+                return False
             if response.status in (401, 403):
                 raise UserError(f"{where}: the server refused the key (HTTP {response.status})")
             if target := redirect_target(response):
                 raise UserError(f"{where}: redirects to {redact(spec, target)}; if that is the server, name its address")
             raw, _ = await read_body(response, LISTING)
-            models = {str(entry["id"]) for entry in orjson.loads(raw)["data"]}
-    except (orjson.JSONDecodeError, KeyError, TypeError, aiohttp.ClientPayloadError):
-        return
+            models = {str(entry["id"]): entry.get("owned_by") for entry in orjson.loads(raw)["data"]}
+    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, aiohttp.ClientPayloadError):
+        return False
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:  # ValueError: an address with a key in it
         raise UserError(f"{where}: cannot be reached: {redact(spec, error)}") from None
     for name in served_names:
         if name not in models:
             raise UserError(f"{where}: does not serve {name!r}: {redact(spec, near(name, models))}")
+    return all(models[name] == "vllm" for name in served_names)
 
 
 async def probe(session: aiohttp.ClientSession, url: str) -> bytes | None:

@@ -80,10 +80,11 @@ def judge_cards(
         question = Question(
             messages,
             sample={"dialogue": dialogue.id, "check": JUDGED},
-            sampling=spec.sampling.model_copy(update={"max_tokens": 2} if spec.endpoint.constrained else {}),
+            sampling=spec.sampling,
             served_name=spec.served_name(),
             purpose="judge",
             choices=("0", "1"),
+            held_tokens=2,
         )
         questions.append(question)
     replies = batch.ask(questions, "dialogues")

@@ -149,17 +149,17 @@ def compare_seekers(runner: Runner, seekers: Field, pairs: Sequence[Pair]) -> li
         },
         seekers,
     )
-    sampling = spec.sampling.model_copy(update={"max_tokens": 4} if spec.endpoint.constrained else {})
 
     async def answer(client: ChatClient, job: tuple[Pair, Order]) -> PairAnswer:
         pair, order = job
         question = Question(
             messages(prompts, pair, order, mode),
             sample={"dialogue_a": pair.a.id, "dialogue_b": pair.b.id, "order": order, "question": QUESTION},
-            sampling=sampling,
+            sampling=spec.sampling,
             served_name=spec.served_name(),
             purpose="judge",
             choices=CHOICES,
+            held_tokens=4,
         )
         text, failure = "", None
         try:

@@ -25,7 +25,7 @@ from tests.endpoint import LASTING, Answer, Endpoint, echo, error
 
 
 def spec(url: str | None = "http://127.0.0.1:1/v1", **changes: Any) -> ModelSpec:
-    endpoint = SpecEndpoint(base_url=url, **changes.pop("endpoint", {}))
+    endpoint = SpecEndpoint(**({"base_url": url, "constraint": "structured_outputs"} | changes.pop("endpoint", {})))
     return ModelSpec(name="my-model", about="", roles=("supporter",), languages=("en",), endpoint=endpoint, **changes)
 
 
