@@ -3,8 +3,9 @@
     sheet: Annotated[Path, typer.Option(help="…"), IN_FILE]
     out: Annotated[Path, typer.Option(help="…"), OUT_FOLDER]
 
-An app of the class `Verbs` refuses an input that is missing, an output that cannot be one, and an output that would replace an
-input or be read with it the next time. By then nothing was asked or written.
+An app of the class `Verbs` takes a run folder for the file in it that is meant. It refuses an input that is missing, an output
+that cannot be one, and an output that would replace an input or be read with it the next time. By then nothing was asked or
+written.
 """
 
 from __future__ import annotations
@@ -37,7 +38,6 @@ class Reads:
     files: patterns of the files that are read in a folder; without any, everything below it is.
     labelled: written NAME=PATH.
     beside: may lie in the folder that the verb writes to: the verb itself leaves it alone.
-    inside: the file that is meant where a folder is given that has one of this name (a run folder).
 
     Labelled places, and names that are no file's, are looked up by the verb, which says what there is instead; everything else
     has to exist.
@@ -47,17 +47,6 @@ class Reads:
     files: tuple[str, ...] = ()
     labelled: bool = False
     beside: bool = False
-    inside: str | None = None
-
-    def meant(self, value: Any) -> Any:
-        """An argument, with what is in it for every folder where a file is meant."""
-        if self.inside is None or value is None:
-            return value
-        if isinstance(value, list | tuple):
-            return [self.meant(one) for one in value]
-        with suppress(OSError, ValueError):  # no path can be like this: `check` says so
-            return file if (file := Path(value) / self.inside).is_file() else value
-        return value
 
     def path(self, value: str) -> Path | None:
         """The path that a value of the option names, if it names one."""
@@ -108,6 +97,14 @@ class Writes:
 IN_FILE, IN_FOLDER, IN_NAME = Reads(), Reads("folder"), Reads("name")
 IN_MODEL = Reads("folder", ("*",))  # a checkpoint or an adapter: its files, not its subfolders
 IN_PLACES = Reads("place", ("*",), labelled=True)  # corpora: an output in a subfolder is not read again
+# Where a run folder is given for a file, the file in it is meant (judgements only where one judge gave them).
+IN_RUNS = {
+    "--dialogues": "dialogues.jsonl",
+    "--judgements": "judgements.jsonl",
+    "--gold": "gold_scores.jsonl",
+    "--cards": "cards.jsonl",
+    "--profiles": "profiles.jsonl",
+}
 SHEET = Reads(beside=True)  # people fill it in where it was written to
 OUT_FILE, OUT_FOLDER = Writes(), Writes(("*",))
 
@@ -138,11 +135,7 @@ class Verbs(typer.Typer):
         def add(verb: F) -> F:
             @functools.wraps(verb)
             def checked(**arguments: Any) -> Any:
-                arguments |= {
-                    option.parameter: option.role.meant(arguments[option.parameter])
-                    for option in path_options(verb, arguments)
-                    if isinstance(option.role, Reads) and option.parameter in arguments
-                }
+                arguments |= _in_runs(path_options(verb, arguments), arguments)
                 options = path_options(verb, arguments)
                 check(options)
                 token = RUNNING.set(options)
@@ -155,6 +148,25 @@ class Verbs(typer.Typer):
             return verb
 
         return add
+
+
+def _in_runs(options: Sequence[PathOption], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that name run folders where files are meant, with the files in them."""
+    meant: dict[str, Any] = {}
+    for option in options:
+        name, given = IN_RUNS.get(option.name), arguments.get(option.parameter)
+        if name and given and isinstance(option.role, Reads) and option.role.kind == "file":
+            meant[option.parameter] = (
+                [_in_run(place, name) for place in given] if isinstance(given, list) else _in_run(given, name)
+            )
+    return meant
+
+
+def _in_run(place: Path, name: str) -> Path:
+    with suppress(OSError, ValueError):  # no path can be like this: `check` says so
+        if (place / name).is_file() and not (name == IN_RUNS["--judgements"] and (place / "judges").is_dir()):
+            return place / name
+    return place
 
 
 def path_options(verb: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[PathOption, ...]:
