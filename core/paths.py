@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import inspect
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from typing import Any, Literal, TypeVar, get_type_hints
 import typer
 from pydantic import BaseModel
 
+from core.completion import EVERYWHERE, NAMED
 from core.errors import UserError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -127,7 +129,7 @@ RUNNING: ContextVar[tuple[PathOption, ...]] = ContextVar("path options of the ru
 
 
 class Verbs(typer.Typer):
-    """A typer app that checks the path options of every verb before it begins."""
+    """A typer app that checks the path options of every verb before it begins, and completes the values that have names."""
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[F], F]:
         register = super().command(name, **settings)
@@ -144,10 +146,22 @@ class Verbs(typer.Typer):
                 finally:
                     RUNNING.reset(token)
 
+            checked.__signature__ = _completing(verb)  # type: ignore[attr-defined]
             register(checked)
             return verb
 
         return add
+
+
+def _completing(verb: Callable[..., Any]) -> inspect.Signature:
+    """A verb's parameters, with how the values of its options are completed (`core.completion`)."""
+    parameters, hints = inspect.signature(verb).parameters, get_type_hints(verb, include_extras=True)
+    for parameter, hint in hints.items():
+        metadata = getattr(hint, "__metadata__", ())
+        for info in (item for item in metadata if isinstance(item, typer.models.ParameterInfo)):
+            name, named = _name(parameter, metadata), any(isinstance(r, Reads) and r.kind == "name" for r in metadata)
+            info.autocompletion = info.autocompletion or EVERYWHERE.get(name) or (NAMED.get(name) if named else None)
+    return inspect.Signature([one.replace(annotation=hints[name]) for name, one in parameters.items()])
 
 
 def _in_runs(options: Sequence[PathOption], arguments: Mapping[str, Any]) -> dict[str, Any]:
