@@ -12,11 +12,13 @@ from core.errors import UserError
 from core.files import read_jsonl, write_json, write_jsonl
 from core.records import Dialogue, HumanScore, Judgement, Usage
 from core.specs import ModelSpec
+from core.tables import Table
 from data_prep.scores.human import read_dialogues
 from evalsuite.dialogues.floors import with_floors
 from evalsuite.dialogues.hold import Plan, hold
 from evalsuite.judge.judge import Judge
 from evalsuite.runner.engine import Runner
+from evalsuite.runner.lengths import needs
 from evalsuite.runs.folder import Run
 from evalsuite.runs.framework import opened_freely
 from evalsuite.runs.held import Held
@@ -27,6 +29,9 @@ from evalsuite.statistics.agreement import agreement
 from serve.answers import Tally
 from serve.client import ChatClient
 from serve.failures import FailedCall, NotStored
+from serve.machine import Machine
+from serve.overview import overview
+from serve.plan import plan_servers
 
 Job = Plan | Dialogue
 # What may be added in the same folder, by stage and field of its config.
@@ -67,20 +72,43 @@ def simulate(runner: Runner, score: bool) -> Outcome:
     run.claim("simulate", resolved.simulate_identity(), _grows(resolved, "simulate"), resolved.people())
     if score:
         run.claim("score", resolved.score_identity(), _grows(resolved, "score"))
-    planned = list(asked.plans())
-    spoken = list(with_floors(planned, asked.supporters, asked.replies))
-    if silent := len(planned) - len(spoken):
+    plans, specs, silent = _cast(asked, score)
+    if silent:
         runner.say(f"reference: {silent} dialogues are left out: --references has no source dialogue of their cards")
-    plans = asked.part(spoken)
-    names = {plan.dialogue.supporter for plan in plans}  # a shard needs only some
-    speaking = [spec for spec in asked.supporters if spec.name in names and spec.floor is None]
-    specs = [*asked.seekers, *([asked.judge] if score else []), *speaking]
     outcome = _execute(runner, resolved, "simulate", specs, _beside_held(resolved, plans), score, {plan.id for plan in plans})
     _write_people(run, resolved.people())
     write_jsonl(run.folder / "dialogues.jsonl", outcome.dialogues)
     if score:
         _write_judgements(run, outcome)
     return outcome
+
+
+def _cast(resolved: Resolved, score: bool) -> tuple[list[Plan], list[ModelSpec], int]:
+    """The dialogues to hold here, the models that they ask, and how many a floor cannot hold."""
+    planned = list(resolved.plans())
+    spoken = list(with_floors(planned, resolved.supporters, resolved.replies))
+    plans = resolved.part(spoken)
+    names = {plan.dialogue.supporter for plan in plans}  # a shard needs only some
+    speaking = [spec for spec in resolved.supporters if spec.name in names and spec.floor is None]
+    return plans, [*resolved.seekers, *([resolved.judge] if score else []), *speaking], len(planned) - len(spoken)
+
+
+def servers(resolved: Resolved, machine: Machine, dialogues: Path | None, score: bool) -> Table:
+    """Which servers a run starts, where, and what they take; `dialogues`: given ones are scored. Nothing is written, asked or
+    downloaded. Raises `UserError` where they do not fit."""
+    jobs: Sequence[Job]
+    if dialogues is None:
+        jobs, specs, _ = _cast(resolved, score)
+    else:
+        jobs = chosen = [d for d in read_dialogues([dialogues]) if d.language in resolved.languages]
+        specs = [resolved.judge, *resolved.completing(chosen)]
+    lengths = needs(resolved, jobs, score)
+    given = resolved.config.endpoints | {spec.name: spec.endpoint.base_url for spec in specs if spec.endpoint.base_url}
+    launched = list({spec.name: spec for spec in specs if spec.name not in given}.values())
+    parts = resolved.phases(launched, lengths, machine) if launched else []
+    plans = [plan_servers(part, Path("logs"), resolve=False, machine=machine, needs=lengths) for part in parts]
+    elsewhere = [f"{spec.name} answers at {given[spec.name]}" for spec in specs if spec.name in given]
+    return overview(plans, machine, lengths, list(dict.fromkeys(elsewhere)))
 
 
 def score(runner: Runner, dialogues: Path) -> Outcome:
@@ -238,13 +266,20 @@ def _execute(
     keep_versions({})
     failed = run.store.failed_items()  # in earlier tries
     answers = runner.answered(
-        stage, specs, jobs, work, "dialogues", tries=lambda job: failed.get(job.id, 0), checked=keep_versions
+        stage,
+        specs,
+        jobs,
+        work,
+        "dialogues",
+        tries=lambda job: failed.get(job.id, 0),
+        checked=keep_versions,
+        needs=lambda: needs(resolved, (job for job in jobs if job.id in asked), judged),
     )
     client = answers.client
     usage = run.keep_usage(stage, {(model, role): _usage(tally, role) for (model, role), tally in client.tallies.items()})
     if answers.rate is not None:
         calls = {"/".join(who): asdict(tally) for who, tally in client.tallies.items()}
-        run.keep_timing(stage, calls=calls, latency_s=run.store.latency(), in_flight=client.limits)
+        run.keep_timing(stage, calls=calls, latency_s=run.store.latency(), in_flight=answers.in_flight)
         runner.console.print(f"{stage}: {len(jobs)} dialogues, {answers.rate}")
     judgements = [judgement for _, of_one in answers.results for judgement in of_one]
     return Outcome(

@@ -200,7 +200,8 @@ def test_one_that_dies_takes_the_others_along(tmp_path: Path) -> None:
 
 def test_a_server_that_never_answers(tmp_path: Path) -> None:
     silent = fake(tmp_path, "import time; print('still loading', flush=True); time.sleep(60)")
-    message = r"server fake did not answer within 1 s; log .*:\n(still loading|\(empty\))$"  # where Python starts slowly
+    # (empty): where Python starts slowly
+    message = r"server fake did not answer within 1 s \(--start-timeout\); log .*:\n(still loading|\(empty\))$"
     with pytest.raises(UserError, match=message), Servers([silent], timeout=1):
         pass
 
