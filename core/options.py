@@ -36,17 +36,17 @@ def writes(*files: str) -> Writes:
     return Writes((*files, "manifest.json"))
 
 
-SourceOption = Annotated[
-    list[str],
-    typer.Option(
-        "--source",
-        metavar="NAME=PLACE",
-        help="A corpus and where it is: a folder, a file, or hf:OWNER/DATASET. Repeat for more; `sources` lists the names. "
-        "Your own: generic=FILE (docs/data.md).",
-    ),
-    IN_PLACES,
-]
-OutOption = Annotated[Path, typer.Option("--out", help="Folder for the output and its manifest.json.")]  # with `writes(…)`
+_SOURCE = typer.Option(
+    "--source",
+    metavar="NAME=PLACE",
+    help="A corpus and where it is: a folder, a file, or hf:OWNER/DATASET. Repeat for more; `sources` lists the names. "
+    "Your own: generic=FILE (docs/data.md).",
+)
+_OUT = typer.Option("--out", help="Folder for the output and its manifest.json.")
+SourceOption = Annotated[list[str], _SOURCE, IN_PLACES]
+SourceIfAnyOption = Annotated[list[str] | None, _SOURCE, IN_PLACES]
+OutOption = Annotated[Path, _OUT]  # with `writes(…)`
+OutIfAnyOption = Annotated[Path | None, _OUT]
 SeedOption = Annotated[int, typer.Option("--seed", help="The same seed gives the same bytes; another one draws other rows.")]
 StrictOption = Annotated[bool, typer.Option("--strict", help="Stop at the first malformed row instead of leaving it out.")]
 ModelOption = Annotated[

@@ -14,6 +14,7 @@ import functools
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +37,7 @@ class Reads:
     files: patterns of the files that are read in a folder; without any, everything below it is.
     labelled: written NAME=PATH.
     beside: may lie in the folder that the verb writes to: the verb itself leaves it alone.
+    inside: the file that is meant where a folder is given that has one of this name (a run folder).
 
     Labelled places, and names that are no file's, are looked up by the verb, which says what there is instead; everything else
     has to exist.
@@ -45,6 +47,17 @@ class Reads:
     files: tuple[str, ...] = ()
     labelled: bool = False
     beside: bool = False
+    inside: str | None = None
+
+    def meant(self, value: Any) -> Any:
+        """An argument, with what is in it for every folder where a file is meant."""
+        if self.inside is None or value is None:
+            return value
+        if isinstance(value, list | tuple):
+            return [self.meant(one) for one in value]
+        with suppress(OSError, ValueError):  # no path can be like this: `check` says so
+            return file if (file := Path(value) / self.inside).is_file() else value
+        return value
 
     def path(self, value: str) -> Path | None:
         """The path that a value of the option names, if it names one."""
@@ -125,6 +138,11 @@ class Verbs(typer.Typer):
         def add(verb: F) -> F:
             @functools.wraps(verb)
             def checked(**arguments: Any) -> Any:
+                arguments |= {
+                    option.parameter: option.role.meant(arguments[option.parameter])
+                    for option in path_options(verb, arguments)
+                    if isinstance(option.role, Reads) and option.parameter in arguments
+                }
                 options = path_options(verb, arguments)
                 check(options)
                 token = RUNNING.set(options)

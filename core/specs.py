@@ -102,8 +102,8 @@ class ServeOptions(_Part):
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "bfloat16"
     """What the server computes in; bfloat16 is what most checkpoints are published in."""
     fp8: tuple[Literal["weights", "cache"], ...] = ()
-    """What is kept in 8 bits, at half the memory: the weights of linear layers, the cache. It changes what a model says, and is
-    part of its identity."""
+    """What is kept in 8 bits, at half the memory: the weights of linear layers, the cache. It changes what a model says, so it
+    is part of its identity."""
     merge_adapter: bool = True
     """Serve a lone adapter merged into a copy of its base (kept by content): unmerged, decoding is 10 to 30 % slower."""
     architecture: str | None = None

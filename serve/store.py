@@ -139,9 +139,9 @@ class Store:
     def __len__(self) -> int:
         return int(self._rows("SELECT count(*) FROM calls")[0][0])
 
-    def _rows(self, query: str) -> list[Any]:
+    def _rows(self, query: str, values: tuple[Any, ...] = ()) -> list[Any]:
         try:
-            return self._db.execute(query).fetchall()
+            return self._db.execute(query, values).fetchall()
         except sqlite3.Error as error:
             raise UserError(f"call store cannot be read: {self.path}: {_problem(error)}") from None
 
@@ -164,6 +164,11 @@ class Store:
         for spec, answers, prompt, completion in self._rows(f"SELECT spec, count(*), {sums} FROM {both} GROUP BY spec"):
             counts[spec] = answers, prompt or 0, completion or 0
         return counts
+
+    def has_answer(self, role: str, spec: str) -> bool:
+        """Whether a model has answered in a role, or an older version did not keep who answered."""
+        found = self._rows("SELECT 1 FROM calls WHERE (role = ? AND spec = ?) OR role IS NULL LIMIT 1", (role, spec))
+        return bool(found)
 
     def models(self) -> dict[tuple[str, str], str]:
         """(Spec, served name) → what the server called the model that answered first."""

@@ -11,7 +11,7 @@ from rich.progress import Progress
 from core.errors import UserError, need_modules
 from core.files import CONFIGS, read_yaml, validated
 from core.ledger import Build
-from core.options import OutOption, SeedOption, SourceOption, StrictOption, console, writes
+from core.options import OutIfAnyOption, SeedOption, SourceIfAnyOption, StrictOption, console, writes
 from core.paths import IN_FILE, IN_NAME, IN_PLACES
 from core.rows import CorpusItem
 from core.tables import Table, to_console
@@ -27,6 +27,7 @@ from data_prep.role_play.mix import (
     check_quotas,
 )
 from data_prep.role_play.outputs import as_read, write_data_card, write_dataset
+from data_prep.role_play.prospects import prospects, prospects_table
 from data_prep.sources import parse_places, read_source, source_at
 
 CONFIG = CONFIGS / "data" / "role_sft.yaml"
@@ -34,8 +35,10 @@ DATASET = "dataset"
 
 
 def role_sft(
-    source: SourceOption,
-    out: Annotated[OutOption, writes("*.jsonl", "README.md", f"{DATASET}/*", f"{DATASET}/train/*", f"{DATASET}/valid/*")],
+    source: SourceIfAnyOption = None,
+    out: Annotated[
+        OutIfAnyOption, writes("*.jsonl", "README.md", f"{DATASET}/*", f"{DATASET}/train/*", f"{DATASET}/valid/*")
+    ] = None,
     config: Annotated[Path, typer.Option(help="The mix: quotas, length cap, prompts, tokenizer."), IN_FILE] = CONFIG,
     cards: Annotated[
         list[Path] | None,
@@ -54,6 +57,9 @@ def role_sft(
         IN_PLACES,
     ] = None,
     tokenizer: Annotated[str | None, typer.Option(help="Counts lengths: `embedded`, a folder, or a hub id."), IN_NAME] = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Only say what each quota asks for and what its corpus can give; needs no data.")
+    ] = False,
     seed: SeedOption = 0,
     strict: StrictOption = False,
 ) -> None:
@@ -63,13 +69,20 @@ def role_sft(
     match before the drop (links.jsonl), and the manifest. What an evaluation card may have been made from is taken out: give
     the published cards with --eval-cards to train a simulator that will play them. With --valid-source nothing is held out at
     random: all dialogues of that corpus are valid.jsonl, on cards that do not sum up the lines that are scored.
+
+    With --plan nothing is read or written: the table says whether the quotas can be met, and the exit code is 1 if not.
     """
-    need_modules("datasets", "datasketch", purpose="building the role-play set")
-    places, held_places = parse_places(source), parse_places(valid_source or [], "--valid-source")
+    places, held_places = parse_places(source or []), parse_places(valid_source or [], "--valid-source")
     for name in held_places:
         check_source(name)
     mix = _config(config, tokenizer)
     check_quotas(mix, config, places)
+    if plan:
+        _print_plan(mix)
+        return
+    if not places or out is None:
+        raise UserError("give the corpora with --source NAME=PLACE and a folder with --out; --plan says what the mix needs")
+    need_modules("datasets", "datasketch", purpose="building the role-play set")
     made = [card for path in cards or [] for card in load_cards(path)]
     eval_names = eval_cards or ["bundled"]
     files = [
@@ -105,6 +118,20 @@ def role_sft(
     write_data_card(result, mix, evaluation, eval_names, sources, build)
     build.finish(console)
     _print(result, mix)
+
+
+def _print_plan(mix: RoleSftConfig) -> None:
+    """Print what the quotas ask for and what there is. Exit code 1 where a corpus cannot give so much."""
+    rows = prospects(mix)
+    to_console(prospects_table(rows, mix.target), console)
+    short = [row for row in rows if row.short]
+    for row in short:
+        asked, language = f"{row.quota.count:,} dialogues", row.quota.language
+        console.print(f"{row.quota.source} ({language}): {asked} are asked for, {row.gives:,} are there", soft_wrap=True)
+    if short:
+        raise typer.Exit(1)
+    unknown = sum(row.gives is None for row in rows)
+    console.print("every quota can be met" + (f", but {unknown} of corpora of your own are not known" if unknown else ""))
 
 
 def _config(path: Path, tokenizer: str | None) -> RoleSftConfig:

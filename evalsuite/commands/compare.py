@@ -9,7 +9,7 @@ import typer
 
 from core.files import write_text
 from core.tables import to_markdown
-from evalsuite.commands.options import IN_RUN, JsonOption, ValueOption, out_tables, value_of
+from evalsuite.commands.options import IN_RUN, JsonOption, JudgedByOption, ValueOption, out_tables, value_of
 from evalsuite.commands.output import deliver
 from evalsuite.runs.records import read_runs
 from evalsuite.statistics import comparison as comparisons
@@ -19,6 +19,7 @@ def compare(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUN RUN…", help="Scored run folders, the one to compare with first."), IN_RUN
     ],
+    judge: JudgedByOption = None,
     value: ValueOption = "value",
     as_json: JsonOption = False,
     out: Annotated[
@@ -35,7 +36,7 @@ def compare(
 
     Example: esc-eval compare runs/before runs/after --out runs/before-after
     """
-    comparison = comparisons.compare(read_runs(runs), value_of(value))
+    comparison = comparisons.compare(read_runs(runs, judge=judge), value_of(value))
     tables = comparisons.tables(comparison)
     if out is not None:
         write_text(out / "compare.md", "\n".join(to_markdown(table) for table in tables))

@@ -9,7 +9,16 @@ import typer
 
 from core.errors import UserError
 from core.paths import IN_FILE
-from evalsuite.commands.options import IN_RUN, HarbourOption, JsonOption, TablesOption, ValueOption, out_tables, value_of
+from evalsuite.commands.options import (
+    IN_RUN,
+    HarbourOption,
+    JsonOption,
+    JudgedByOption,
+    TablesOption,
+    ValueOption,
+    out_tables,
+    value_of,
+)
 from evalsuite.commands.output import deliver
 from evalsuite.reported.against import against
 from evalsuite.runs.records import read_run
@@ -30,6 +39,7 @@ def discriminate(
         ),
         IN_RUN,
     ] = None,
+    judge: JudgedByOption = None,
     value: ValueOption = "value",
     versus: HarbourOption = None,
     as_json: JsonOption = False,
@@ -54,13 +64,14 @@ def discriminate(
     if (scores is None) == (run is None):
         raise UserError("what to look at: give either a run folder or --scores FILE")
     if scores is not None:
-        if value != "value":
-            raise UserError("--value: belongs to a run folder; a sheet of scores has one score a row")
+        for option, given in {"--value": value != "value", "--judge": judge is not None}.items():
+            if given:
+                raise UserError(f"{option}: belongs to a run folder; a sheet of scores has one score a row")
         discriminated = discrimination.discriminate(*discrimination.read_ratings(scores))
         deliver("discriminate", discriminated.figures(), against(discrimination.tables(discriminated), versus), out, as_json)
         return
     assert run is not None
-    records = read_run(run.name, run)
+    records = read_run(run.name, run, judge=judge)
     whole = [judgement for judgement in records.judgements if judgement.turn is None]
     contestants = contestants_of(records.dialogues, whole, records.rubric, value_of(value))
     if not contestants:

@@ -38,8 +38,9 @@ from evalsuite.commands.output import deliver, exit_if_lost, plain
 from evalsuite.runner.engine import Runner
 from evalsuite.runs import shards
 from evalsuite.runs.folder import open_run
+from evalsuite.runs.judgement_sets import sets_of
 from evalsuite.runs.run_config import RunConfig
-from evalsuite.statistics.agreement import read_judgements
+from evalsuite.statistics.agreement import judgements_of, read_judgements
 from evalsuite.statistics.summary import Value
 
 app = Verbs(
@@ -136,10 +137,11 @@ def _of_run(folder: Path) -> tuple[list[Dialogue], list[Judgement], RunConfig]:
     config = shards.whole(folder)
     dialogues: list[Dialogue] = []
     judgements: list[Judgement] = []
-    for prefix in ("", "health_"):
-        if (folder / f"{prefix}judgements.jsonl").exists():
+    of_judges = dict.fromkeys([folder, *(one.folder for one in sets_of(folder, config))])
+    for prefix, places in (("", [*of_judges]), ("health_", [folder])):
+        if files := [path for place in places if (path := place / f"{prefix}judgements.jsonl").exists()]:
             dialogues += read_dialogues([folder / f"{prefix}dialogues.jsonl"])
-            judgements += read_judgements(folder / f"{prefix}judgements.jsonl")
+            judgements += judgements_of(files)
     return dialogues, judgements, config
 
 

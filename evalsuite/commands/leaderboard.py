@@ -10,7 +10,7 @@ from rich.console import Console
 
 from core.paths import Writes
 from core.tables import to_console
-from evalsuite.commands.options import IN_RUN
+from evalsuite.commands.options import IN_RUN, JudgedByOption
 from evalsuite.report.board import board
 from evalsuite.report.report import write_report
 from evalsuite.runs.records import read_runs
@@ -18,6 +18,7 @@ from evalsuite.runs.records import read_runs
 
 def leaderboard(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Scored run folders."), IN_RUN],
+    judge: JudgedByOption = None,
     out: Annotated[
         Path,
         typer.Option(help="Folder for leaderboard.html, .json, .md and every table as CSV."),
@@ -31,7 +32,7 @@ def leaderboard(
 
     Example: esc-eval leaderboard runs/esc_eval/model-a runs/esc_eval/model-b --out runs/board
     """
-    content = board(read_runs(runs, least=1))
+    content = board(read_runs(runs, least=1, judge=judge))
     paths = write_report(out, content, "leaderboard")
     console = Console()
     for table in content.tables:

@@ -27,7 +27,9 @@ IN_RUN = Reads(
     "folder",
     (*RECORDS, "config.json", "usage.json", "timing.json", "costs.jsonl", "health_dialogues.jsonl", "health_judgements.jsonl"),
 )
-OUT_RUN = Writes((*RECORDS, "agreement.json", "report.*", "tables/*"))
+IN_DIALOGUES = Reads(beside=True, inside="dialogues.jsonl")
+IN_GOLD = Reads(inside="gold_scores.jsonl")
+OUT_RUN = Writes((*RECORDS, "agreement.json", "report.*", "tables/*", "judges/*/*"))
 
 
 def out_tables(name: str, *more: str) -> Writes:
@@ -59,6 +61,9 @@ KeyOption = Annotated[str | None, typer.Option(help="Environment variable with t
 JudgeOption = Annotated[str | None, _setting("judge", "--judge"), IN_NAME]
 JudgePromptsOption = Annotated[str | None, _setting("judge_prompts", "--judge-prompts"), IN_NAME]
 LanguageOption = Annotated[str | None, typer.Option("--language", help="en or zh; without it, those of the config.")]
+JudgedByOption = Annotated[
+    str | None, typer.Option("--judge", help="Whose verdicts: a judge of the run. Needed where several scored it.")
+]
 ModeOption = Annotated[str | None, _setting("mode", "--mode")]
 WandbOption = Annotated[
     bool, typer.Option("--wandb", help="Log the report's tables and plots to Weights & Biases (offline without a key).")

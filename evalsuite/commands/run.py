@@ -11,11 +11,11 @@ import typer
 from rich.console import Console
 
 from core.errors import UserError
-from core.paths import Reads
 from core.tables import to_console
 from core.wandb_offline import need_wandb
 from data_prep.scores.human import read_dialogues
 from evalsuite.commands.options import (
+    IN_DIALOGUES,
     IN_RUN,
     OUT_RUN,
     AgainstOption,
@@ -56,12 +56,30 @@ def simulate(options: SimulateOptions) -> None:
 @grouped
 def score(
     options: ScoreOptions,
+    folder: Annotated[
+        Path | None,
+        typer.Argument(metavar="RUN", help="Run folder whose dialogues are judged. Default: that of --out or the config."),
+        OUT_RUN,
+    ] = None,
     dialogues: Annotated[
-        Path | None, typer.Option(help="Dialogue records (JSONL). Default: OUT/dialogues.jsonl."), Reads(beside=True)
+        Path | None,
+        typer.Option(help="Dialogue records (JSONL) from elsewhere, for a folder of their own (--out)."),
+        IN_DIALOGUES,
     ] = None,
     wandb: Annotated[bool, typer.Option("--wandb", help="Also write the report and log its tables and plots there.")] = False,
 ) -> None:
-    """Only score dialogues: writes OUT/judgements.jsonl, and the gold set's agreement if the config has one."""
+    """Only score dialogues: writes judgements.jsonl, and the gold set's agreement if the config has one.
+
+    Another judge on the same dialogues is a second judgement set, in judges/NAME of the run folder: the first one's records
+    stay as they are, and the report sets both side by side. Examples:
+
+    esc-eval score runs/mine --config configs/eval/demo.yaml --judge another.yaml
+
+    esc-eval score --config configs/eval/demo.yaml --dialogues dialogues.jsonl --out runs/given
+    """
+    if folder is not None and options.out is not None:
+        raise UserError(f"--out {options.out}: RUN is the folder already; leave one of them out")
+    options.out = options.out if folder is None else str(folder)
     _work(options, score=True, report=wandb, wandb=wandb, dialogues=dialogues)
 
 
@@ -138,6 +156,10 @@ def _work(
         if config.gold is not None:
             resolved.gold_identity()
     if not simulate:
+        if not path.exists():
+            raise UserError(
+                f"{path}: no such file: hold dialogues first with `esc-eval simulate`, or give others (--dialogues)"
+            )
         read_dialogues([path])
     if options.gpus and not options.plan:
         raise UserError("--gpus is a machine to plan for: give --plan, too")

@@ -8,15 +8,25 @@ from typing import Annotated
 import typer
 
 from core.files import read_object
-from evalsuite.commands.options import IN_RUN, HarbourOption, JsonOption, TablesOption, ValueOption, out_tables, value_of
+from evalsuite.commands.options import (
+    IN_RUN,
+    HarbourOption,
+    JsonOption,
+    JudgedByOption,
+    TablesOption,
+    ValueOption,
+    out_tables,
+    value_of,
+)
 from evalsuite.commands.output import deliver
 from evalsuite.reported.against import against
-from evalsuite.runs.records import read_run, read_turn_judgements
+from evalsuite.runs.records import read_run
 from evalsuite.statistics import dialogue_costs, survival, trends
 
 
 def trajectories(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Scored run folder."), IN_RUN],
+    judge: JudgedByOption = None,
     value: ValueOption = "value",
     versus: HarbourOption = None,
     as_json: JsonOption = False,
@@ -31,14 +41,14 @@ def trajectories(
 
     Example: esc-eval trajectories runs/emoharbor --out runs/emoharbor/trajectories
     """
-    records = read_run(run.name, run)
+    records = read_run(run.name, run, judge)
     curves, tests = survival.curves(records.dialogues), survival.log_ranks(records.dialogues)
-    judgements = [*records.judgements, *read_turn_judgements(run)]
+    judgements = [*records.judgements, *records.turn_judgements]
     by_round = trends.trends(records.dialogues, judgements, records.rubric, value_of(value))
     usage, timing = (
         read_object(path, f"a run's {name}") if (path := run / f"{name}.json").exists() else {} for name in ("usage", "timing")
     )
-    costs = dialogue_costs.dialogue_costs(records.dialogues, usage, timing)
+    costs = dialogue_costs.dialogue_costs(records.dialogues, usage, timing, records.stage)
     tables = [*survival.tables(curves, tests), *trends.tables(by_round, records.rubric), dialogue_costs.table(costs)]
     figures = {
         "survival": survival.as_json(curves, tests),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -16,7 +16,7 @@ from rich.text import Text
 
 from core.errors import UserError
 from core.files import read_jsonl, read_object
-from core.records import Dialogue, HumanScore, Judgement, RoleCard, Usage
+from core.records import Dialogue, HumanScore, RoleCard, Usage
 from core.specs import EMBEDDED_PREFIX
 from core.tables import Table, to_console, too_wide
 from data_prep.profiles import Profile
@@ -29,12 +29,14 @@ from evalsuite.report.trajectories import survival_charts, trend_charts
 from evalsuite.reported.against import against
 from evalsuite.runs.folder import Run
 from evalsuite.runs.framework import ScoredRun, entries, framework_of, framework_of_run
-from evalsuite.runs.records import read_turn_judgements
+from evalsuite.runs.judgement_sets import JudgementSet, sets_of
 from evalsuite.runs.run_config import Judged, RunConfig
 from evalsuite.runs.versions import made_with
 from evalsuite.statistics import survival, trends
 from evalsuite.statistics.agreement import agreement_tables
-from evalsuite.statistics.judges import calibration, calibration_table, confusion, confusion_tables
+from evalsuite.statistics.between_judges import between_judges
+from evalsuite.statistics.judge_figures import Settings, judge_figures
+from evalsuite.statistics.judges import by_judge, calibration, calibration_table, confusion, confusion_tables, gold_of
 from evalsuite.statistics.leaderboard import leaderboard, pairwise_differences
 from evalsuite.statistics.order import judgements_in_order
 from evalsuite.statistics.summary import COSTS, costs, cut_off, distributions, failed_calls, supporter_of, terminations
@@ -79,13 +81,11 @@ def content_of(run: Run) -> ReportContent:
             f"{run.folder}/role_play_dialogues.jsonl --judgements {run.folder}/role_play_judgements.jsonl`"
         )
     if scored is None:
-        raise UserError(f"{run.folder} has no judgements yet: run `esc-eval score --out {run.folder} …` first")
-    tally = Tally(
-        read_jsonl(run.folder / "dialogues.jsonl", Dialogue, "dialogues"),
-        read_jsonl(run.folder / "judgements.jsonl", Judgement, "judgements"),
-        scored.rubric,
-    )
-    dialogues, rubric = tally.dialogues, tally.rubric
+        raise UserError(f"{run.folder} has no judgements yet: run `esc-eval score {run.folder} --config CONFIG` first")
+    judges = sets_of(run.folder, config)
+    dialogues = read_jsonl(run.folder / "dialogues.jsonl", Dialogue, "dialogues")
+    tally = Tally(dialogues, [judgement for one in judges for judgement in one.records()], scored.rubric)
+    rubric = tally.rubric
     cards = _records(run.folder / "cards.jsonl", RoleCard)
     cards += map(_as_card, _records(run.folder / "profiles.jsonl", Profile))
     timing, usage = run.timing(), run.usage()
@@ -96,12 +96,14 @@ def content_of(run: Run) -> ReportContent:
     risky = risk.find(dialogues)
     failed = failed_calls(run.failures())
     used = _USAGE.validate_python(usage)
-    judged = {f"{model} ({stage})": sums for stage, roles in used.items() for model, sums in roles.get("judge", {}).items()}
-    agreement = _json(run.folder / "agreement.json").get("agreement")
+    judged = {
+        f"{model} ({stage.split()[0]})": sums for stage, roles in used.items() for model, sums in roles.get("judge", {}).items()
+    }
+    agreements = {one.judge: found for one in judges if (found := _json(one.folder / "agreement.json").get("agreement"))}
     synthetic = config.gold is not None and config.gold.dialogues in ("synthetic", "synthetic_test")
-    gold_tables, gold_charts = _gold(run, scored, agreement or {}, synthetic)
+    gold_tables, gold_charts = _gold(run, judges, scored, agreements, synthetic)
     may_leave = framework is not None and framework.may_leave and framework.name == records.framework
-    along_tables, along_charts = _along(run, tally, may_leave)
+    along_tables, along_charts = _along(judges, tally, may_leave)
     scores_given, endings = distributions(tally.verdicts, rubric), terminations(dialogues)
     return ReportContent(
         title=f"{_title(records.framework)} · {run.folder.name}",
@@ -115,6 +117,7 @@ def content_of(run: Run) -> ReportContent:
             *leaderboard(tally.boards, rubric, groups=config.groups()),
             *pairwise_differences(tally.boards),
             *(table for table in of_framework if table.section != COSTS),
+            *between_judges(tally.verdicts, rubric),
             *gold_tables,
             scores_given,
             endings,
@@ -132,10 +135,15 @@ def content_of(run: Run) -> ReportContent:
             *along_charts,
         ],
         further_facts=[*(framework.facts(records) if framework else ()), *made_with(run.versions()), *_asked_again(run)],
-        agreement=agreement,
+        agreement=next(iter(agreements.values()), None),
+        agreements=agreements,
         config=config.root | {"fingerprints": _fingerprints(config, scored)},
         timing=seconds,
-        warnings=[*([sentence] if (sentence := cut_off(used.values())) else []), *_warnings(tally, config.specs())],
+        warnings=[
+            *([sentence] if (sentence := cut_off(used.values())) else []),
+            *_behind(tally, judges),
+            *_warnings(tally, config.specs()),
+        ],
         risks=_risks(dialogues, risky),
         generated=time.strftime("%Y-%m-%d %H:%M"),
     )
@@ -144,13 +152,29 @@ def content_of(run: Run) -> ReportContent:
 Part = tuple[list[Table], list[charts.Chart]]  # tables, and the charts that stand below them
 
 
-def _gold(run: Run, scored: Judged, agreement: dict[str, Any], synthetic: bool) -> Part:
-    """How the judge agrees with the gold set."""
+def _behind(tally: Tally, judges: Sequence[JudgementSet]) -> Iterator[str]:
+    """Which judges have not judged all that others have: a run grows judge by judge."""
+    judged = {one.judge: {j.dialogue_id for j in tally.verdicts if j.judge == one.judge} for one in judges}
+    every = set().union(*judged.values())
+    for judge, dialogues in judged.items():
+        if lacking := len(every - dialogues):
+            yield f"{judge} has not judged {lacking:,} of {len(every):,} dialogues yet: score them with --judge {judge}."
+
+
+def _gold(
+    run: Run, judges: Sequence[JudgementSet], scored: Judged, agreements: Mapping[str, dict[str, Any]], synthetic: bool
+) -> Part:
+    """How the judges agree with the gold set; several are set side by side and tested against each other."""
     rubric, mode = scored.rubric, scored.mode
     note = "synthetic gold, scores hold by construction" if synthetic else ""
     labels = {key: dimension.label.get("en", key) for key, dimension in rubric.dimensions.items()}
-    judgements = judgements_in_order(_records(run.folder / "gold_judgements.jsonl", Judgement), rubric)
-    scores = _records(run.folder / "gold_scores.jsonl", HumanScore)
+    gold = [judgement for one in judges for judgement in one.records("gold_judgements.jsonl")]
+    judgements = judgements_in_order(gold, rubric)
+    scores = gold_of(judgements, _records(run.folder / "gold_scores.jsonl", HumanScore))
+    if len(agreements) > 1:
+        _, of_judges = judge_figures(by_judge(judgements), scores, Settings(mode, rubric))
+        return of_judges.all(), []
+    agreement = next(iter(agreements.values()), {})
     matrices, bins = confusion(judgements, scores, rubric.scales), calibration(judgements, scores)
     tables = [*agreement_tables(agreement, mode, labels, note), *confusion_tables(matrices, labels, note)]
     tables += [calibration_table(bins, labels, note)] if bins else []
@@ -158,12 +182,13 @@ def _gold(run: Run, scored: Judged, agreement: dict[str, Any], synthetic: bool) 
     return tables, [*chain(*drawn), *charts.calibration_charts(bins, synthetic)]
 
 
-def _along(run: Run, tally: Tally, may_leave: bool) -> Part:
+def _along(judges: Sequence[JudgementSet], tally: Tally, may_leave: bool) -> Part:
     """Survival, where seekers may leave, and scores by round, where single turns were judged."""
     may_leave = may_leave or any(dialogue.termination == "seeker_ended" for dialogue in tally.dialogues)
     curves = survival.curves(tally.dialogues) if may_leave else []
     tests = survival.log_ranks(tally.dialogues) if curves else []
-    by_round = trends.trends(tally.dialogues, read_turn_judgements(run.folder), tally.rubric)
+    of_turns = [judgement for one in judges for judgement in one.records("turn_judgements.jsonl")]
+    by_round = trends.trends(tally.dialogues, of_turns, tally.rubric)
     tables = [*survival.tables(curves, tests), *trends.tables(by_round, tally.rubric)]
     return tables, [*survival_charts(curves), *trend_charts(by_round, tally.rubric)]
 
@@ -250,4 +275,6 @@ def _fingerprints(config: RunConfig, scored: Judged) -> dict[str, str]:
         fingerprints |= {name: records.sha256 for name, records in people.items() if records}
     if gold := config.gold:
         fingerprints["gold set"] = gold.sha256
-    return fingerprints | {"prompts": scored.prompts.fingerprint}
+    packs = {f"prompts of {judged.judge.name}": judged.prompts for judged in config.judged.values() if judged.judge}
+    packs = packs if len(packs) > 1 else {"prompts": scored.prompts}
+    return fingerprints | {name: prompts.fingerprint for name, prompts in packs.items()}

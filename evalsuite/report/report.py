@@ -41,9 +41,9 @@ class ReportContent:
 
     `tally` holds the records and what they come to. `tables` come in display order, grouped by their `section`; a chart
     stands below its table. `agreement` maps language → dimension or "average" → figures as fractions of 1: acc,
-    acc_soft, majority_acc, majority_acc_soft, acc_low, acc_high, n, parse_rate and more. `config` is the resolved configuration
-    (JSON values only); a `fingerprints` entry in it is shown as a table. `timing` is in seconds and the only place for clock
-    time. `generated` is the report's date as text.
+    acc_soft, majority_acc, majority_acc_soft, acc_low, acc_high, n, parse_rate and more; `agreements` maps judge → the same,
+    the first being `agreement`. `config` is the resolved configuration (JSON values only); a `fingerprints` entry in it is
+    shown as a table. `timing` is in seconds and the only place for clock time. `generated` is the report's date as text.
 
     `warnings` are further sentences for the summary, `further_facts` further lines on what was run. `risks` maps dialogue id →
     place of a turn → what it is about: those transcripts stand behind a content warning.
@@ -60,6 +60,7 @@ class ReportContent:
     charts: Sequence[Chart]
     generated: str
     agreement: Agreement | None = None
+    agreements: Mapping[str, Agreement] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     timing: Mapping[str, float] = field(default_factory=dict)
     warnings: Sequence[str] = ()
@@ -157,6 +158,7 @@ def _data(content: ReportContent) -> dict[str, Any]:
             for score in tally.scores
         ],
         "agreement": content.agreement,
+        "agreements": content.agreements,
         "timing": content.timing,
         "cards": {key: card.model_dump(mode="json") for key, card in content.cards.items()},
         "dialogues": [dialogue.model_dump(mode="json") for dialogue in tally.dialogues],

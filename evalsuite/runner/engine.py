@@ -124,12 +124,13 @@ class Runner:
         tries: Callable[[J], int] = lambda job: 0,
         checked: Callable[[ServerVersions], None] | None = None,
         needs: Callable[[], Mapping[str, int]] = dict,
+        judging: str | None = None,
     ) -> Answers[R]:
         """What `work` makes of every job (`serve.batch.answered`), asking the models of `specs`. Where they do not fit together
         they are up one after the other. `needs` says what a dialogue needs of each model's context, in tokens.
 
-        Writes the stage's failed calls and, where something was asked, its seconds. Raises `UserError` where the folder is to
-        hold something new and no call was answered.
+        Writes the stage's failed calls (those of the judge as stage `judging`) and, where something was asked, its seconds.
+        Raises `UserError` where the folder is to hold something new and no call was answered.
         """
 
         def servers() -> Generator[Phase, None, None]:
@@ -148,7 +149,9 @@ class Runner:
         if self.run.pending and failures:
             raise UserError(f"nothing was answered, {self.run.folder} is as it was: {cause or failures[0].reason}")
         self.run.settle()
-        self.run.keep_failures(stage, answers.client.failures)
+        of_judge = judging or stage
+        for name in dict.fromkeys([stage, of_judge]):
+            self.run.keep_failures(name, [one for one in failures if name == (of_judge if one.role == "judge" else stage)])
         return answers
 
     def judged(self, stage: str, jobs: Sequence[J], work: Callable[[ChatClient, J], Awaitable[R]], unit: str) -> Answers[R]:

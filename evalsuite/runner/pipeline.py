@@ -23,6 +23,7 @@ from evalsuite.runs.folder import Run
 from evalsuite.runs.framework import opened_freely
 from evalsuite.runs.held import Held
 from evalsuite.runs.identity import hashed
+from evalsuite.runs.judgement_sets import JudgementSet, claim_set, set_of, sets_of
 from evalsuite.runs.resolved import Resolved, unspoken
 from evalsuite.runs.versions import versions
 from evalsuite.statistics.agreement import agreement
@@ -68,18 +69,21 @@ def simulate(runner: Runner, score: bool) -> Outcome:
     for spec in asked.supporters:
         if left_out := unspoken(spec, asked.config.languages):
             runner.console.print(f"{spec.name} does not speak {', '.join(left_out)}: what is played in it is left out")
-    resolved = _with_held(run, asked)
+    judging = set_of(run, asked.judge.name) if score else None
+    resolved = _with_held(run, asked, judging)
     run.claim("simulate", resolved.simulate_identity(), _grows(resolved, "simulate"), resolved.people())
-    if score:
-        run.claim("score", resolved.score_identity(), _grows(resolved, "score"))
+    if judging:
+        claim_set(run, judging, resolved.score_identity(), _grows(resolved, "score"))
     plans, specs, silent = _cast(asked, score)
     if silent:
         runner.say(f"reference: {silent} dialogues are left out: --references has no source dialogue of their cards")
-    outcome = _execute(runner, resolved, "simulate", specs, _beside_held(resolved, plans), score, {plan.id for plan in plans})
+    jobs, chosen = _beside_held(resolved, plans), {plan.id for plan in plans}
+    outcome = _execute(runner, resolved, "simulate", specs, jobs, chosen, judging)
     _write_people(run, resolved.people())
+    _drop_outdated(runner, resolved, outcome.dialogues, judging)
     write_jsonl(run.folder / "dialogues.jsonl", outcome.dialogues)
-    if score:
-        _write_judgements(run, outcome)
+    if judging:
+        _write_judgements(judging, outcome)
     return outcome
 
 
@@ -113,7 +117,9 @@ def servers(resolved: Resolved, machine: Machine, dialogues: Path | None, score:
 
 def score(runner: Runner, dialogues: Path) -> Outcome:
     """Judge given dialogues. Writes them beside the judgements, so that the folder can be reported on its own."""
-    run, resolved = runner.run, _with_held(runner.run, runner.resolved)
+    run = runner.run
+    judging = set_of(run, runner.resolved.judge.name)
+    resolved = _with_held(run, runner.resolved, judging)
     path = run.folder / "dialogues.jsonl"
     from_elsewhere = dialogues.resolve() != path.resolve()
     chosen = [d for d in read_dialogues([dialogues]) if d.language in resolved.languages]
@@ -128,30 +134,31 @@ def score(runner: Runner, dialogues: Path) -> Outcome:
         chosen = resolved.part(chosen)  # a run's own dialogues are this shard's already
     for dialogue in chosen:
         resolved.shown.profile(dialogue)  # an unknown one is refused before anything is started
-    run.claim("score", resolved.score_identity(), _grows(resolved, "score"))
+    claim_set(run, judging, resolved.score_identity(), _grows(resolved, "score"))
     specs = [resolved.judge, *resolved.completing(chosen)]
-    outcome = _execute(runner, resolved, "score", specs, chosen, judged=True, asked=asked)
+    outcome = _execute(runner, resolved, judging.stage, specs, chosen, asked, judging)
     if from_elsewhere:
         write_jsonl(path, outcome.dialogues)
         _write_people(run, people)
-    _write_judgements(run, outcome)
+    _write_judgements(judging, outcome)
     return outcome
 
 
 def score_gold(runner: Runner) -> Outcome:
     """Judge the gold set and measure the agreement. Writes gold_*.jsonl and agreement.json (not for a shard)."""
     run = runner.run
-    resolved = _with_held(run, runner.resolved.judging_whole())  # people scored whole dialogues
+    judging = set_of(run, runner.resolved.judge.name)
+    resolved = _with_held(run, runner.resolved.judging_whole(), judging)  # people scored whole dialogues
     dialogues, scores = resolved.gold
     run.claim("gold", resolved.gold_identity(), _grows(resolved, "gold") if _holds_gold(run, dialogues, scores) else ())
     part = resolved.part(dialogues)
     specs = [resolved.judge, *resolved.completing(part)]
-    outcome = _execute(runner, resolved, "gold", specs, part, judged=True, asked={dialogue.id for dialogue in part})
+    outcome = _execute(runner, resolved, judging.gold_stage, specs, part, {dialogue.id for dialogue in part}, judging)
     write_jsonl(run.folder / "gold_dialogues.jsonl", dialogues)
     write_jsonl(run.folder / "gold_scores.jsonl", scores)
-    write_jsonl(run.folder / "gold_judgements.jsonl", outcome.judgements)
+    write_jsonl(judging.folder / "gold_judgements.jsonl", outcome.judgements)
     if resolved.shard is None:  # a part's would pass for the whole's; `esc-eval merge` makes it
-        write_json(run.folder / "agreement.json", {"agreement": agreement(outcome.judgements, scores)})
+        write_json(judging.folder / "agreement.json", {"agreement": agreement(outcome.judgements, scores)})
     return outcome
 
 
@@ -160,16 +167,27 @@ def _write_people(run: Run, people: Mapping[str, Sequence[BaseModel]]) -> None:
         write_jsonl(run.folder / name, records)
 
 
-def _write_judgements(run: Run, outcome: Outcome) -> None:
+def _write_judgements(judging: JudgementSet, outcome: Outcome) -> None:
     """Verdicts on whole dialogues; those on parts of them (EmoHarbor's per turn) have a file of their own."""
-    write_jsonl(run.folder / "judgements.jsonl", outcome.judgements)
+    if any(judgement.judge != judging.judge for judgement in judging.records()):
+        judging.clear()  # left by a judge that never answered
+    write_jsonl(judging.folder / "judgements.jsonl", outcome.judgements)
     if outcome.turn_judgements:
-        write_jsonl(run.folder / "turn_judgements.jsonl", outcome.turn_judgements)
+        write_jsonl(judging.folder / "turn_judgements.jsonl", outcome.turn_judgements)
 
 
-def _with_held(run: Run, resolved: Resolved) -> Resolved:
+def _drop_outdated(runner: Runner, resolved: Resolved, dialogues: Sequence[Dialogue], judging: JudgementSet | None) -> None:
+    """Remove what other judges said of dialogues that are others now: those that had been lost, or were drawn again."""
+    known = resolved.held.dialogues if resolved.held else {}
+    changed = {dialogue.id for dialogue in dialogues if known.get(dialogue.id, dialogue).turns != dialogue.turns}
+    for other in sets_of(runner.run.folder, runner.run.config()) if changed else ():
+        if other != judging and (count := other.drop(changed)):
+            runner.say(f"{count} dialogues are others than {other.judge} judged: score them again with --judge {other.judge}")
+
+
+def _with_held(run: Run, resolved: Resolved, judging: JudgementSet | None) -> Resolved:
     """A run with what its folder holds beside it. A shard stays as it is: which dialogues are its part would change."""
-    return resolved if resolved.shard else replace(resolved, held=Held.of(run))
+    return resolved if resolved.shard else replace(resolved, held=Held.of(run, judging))
 
 
 def _grows(resolved: Resolved, stage: str) -> Sequence[str]:
@@ -232,17 +250,17 @@ def _execute(
     stage: str,
     specs: Sequence[ModelSpec],
     jobs: Sequence[Job],
-    judged: bool,
     asked: Collection[str],
+    judging: JudgementSet | None,
 ) -> Outcome:
-    """Hold or take every dialogue and, with `judged`, judge it as soon as it is there. Those that are not `asked` for are taken
-    from what the folder holds."""
+    """Hold or take every dialogue and, where `judging`, judge it as soon as it is there. Those that are not `asked` for are
+    taken from what the folder holds."""
     run = runner.run
     kept = [job.id for job in jobs if job.id not in asked]
     if kept:
         runner.say(f"{run.folder} holds {len(kept)} dialogues beside those that are asked for: they are kept")
     judge = None
-    if judged:  # refused before anything is asked
+    if judging:  # refused before anything is asked
         how = resolved.judge, resolved.rubric, resolved.judge_prompts, resolved.method
         judge = Judge(ChatClient(run.store), *how, shown=resolved.shown, opened_freely=opened_freely())
 
@@ -265,6 +283,7 @@ def _execute(
 
     keep_versions({})
     failed = run.store.failed_items()  # in earlier tries
+    of_judge = judging.stage if judging and stage == "simulate" else stage  # `run` leaves what `simulate` and `score` leave
     answers = runner.answered(
         stage,
         specs,
@@ -273,10 +292,14 @@ def _execute(
         "dialogues",
         tries=lambda job: failed.get(job.id, 0),
         checked=keep_versions,
-        needs=lambda: needs(resolved, (job for job in jobs if job.id in asked), judged),
+        judging=of_judge,
+        needs=lambda: needs(resolved, (job for job in jobs if job.id in asked), judging is not None),
     )
     client = answers.client
-    usage = run.keep_usage(stage, {(model, role): _usage(tally, role) for (model, role), tally in client.tallies.items()})
+    usage: dict[str, dict[str, Usage]] = {}
+    for name in dict.fromkeys([stage, of_judge]):
+        tallies = {who: tally for who, tally in client.tallies.items() if name == (of_judge if who[1] == "judge" else stage)}
+        usage |= run.keep_usage(name, {(model, role): _usage(tally, role) for (model, role), tally in tallies.items()})
     if answers.rate is not None:
         calls = {"/".join(who): asdict(tally) for who, tally in client.tallies.items()}
         run.keep_timing(stage, calls=calls, latency_s=run.store.latency(), in_flight=answers.in_flight)

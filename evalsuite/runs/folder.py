@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import orjson
 from pydantic import BaseModel
 
 from core.errors import UserError
@@ -61,12 +62,15 @@ class Run:
         is kept, or by `settle`.
 
         Refuses a folder that holds another one, showing the difference. `grows` is as `RunConfig.claim` has it; a supporter
-        that never answered may be another, too.
+        or a judge that never answered may be another, too.
         """
         config = self._pending or self.claimed_config()
         if "supporters" in grows and (known := config.root.get(stage)):
             held = [model for model in known.get("supporters", []) if self.answered_by(model)]
             config.root[stage] = known | {"supporters": held}
+        judge = config.root.get(stage, {}).get("judge")
+        if judge and not self.judged_by(judge["name"]):
+            config.root[stage] = orjson.loads(orjson.dumps(settings))
         config.claim(stage, settings, grows)
         if config.root != self.config().root:
             self._pending, self._people = config, self._people | dict(people or {})
@@ -95,6 +99,10 @@ class Run:
         know."""
         known = self.store.tokens()
         return bool(supporter.get("floor")) or supporter["name"] in known or None in known
+
+    def judged_by(self, judge: str) -> bool:
+        """Whether a model has an answer as judge in the store; True where the store is too old to know."""
+        return self.store.has_answer("judge", judge)
 
     def claimed_config(self) -> RunConfig:
         """`config`, without stages where the folder is nobody's."""

@@ -15,6 +15,7 @@ from core.records import Dialogue, Judgement, Language, RoleCard
 from data_prep.profiles import Profile
 from evalsuite.runs.folder import Run
 from evalsuite.runs.identity import HeldSpec
+from evalsuite.runs.judgement_sets import VERDICTS, JudgementSet
 
 P = TypeVar("P", RoleCard, Profile)
 T = TypeVar("T")
@@ -35,9 +36,11 @@ class Held:
     """The hash of what the supporters of source dialogues said, where they are floors."""
     names: frozenset[str] = field(default_factory=frozenset)
     """The supporters' names."""
+    judged: JudgementSet | None = None
+    """The verdicts of the judge that is asked now."""
 
     @classmethod
-    def of(cls, run: Run) -> Held | None:
+    def of(cls, run: Run, judged: JudgementSet | None) -> Held | None:
         """What a folder holds; None where no dialogue was held there."""
         config = run.claimed_config()
         simulated = config.simulated
@@ -55,6 +58,7 @@ class Held:
             read_jsonl(profiles, Profile, "profiles") if profiles.exists() else (),
             simulated.references,
             frozenset(spec.name for spec in supporters),
+            judged,
         )
 
     @cached_property
@@ -68,9 +72,8 @@ class Held:
     def judgements(self) -> dict[str, list[Judgement]]:
         """The verdicts by dialogue, those on turns last."""
         by_dialogue: dict[str, list[Judgement]] = {}
-        for name in ("judgements.jsonl", "turn_judgements.jsonl"):
-            path = self.folder / name
-            for judgement in read_jsonl(path, Judgement, "judgements", allow_empty=True) if path.exists() else []:
+        for name in VERDICTS:
+            for judgement in self.judged.records(name) if self.judged else []:
                 by_dialogue.setdefault(judgement.dialogue_id, []).append(judgement)
         return by_dialogue
 

@@ -10,13 +10,15 @@ from core.files import digest, read_jsonl
 from core.records import Dialogue, Judgement, RoleCard
 from data_prep.profiles import Profile
 from evalsuite.runs import shards
+from evalsuite.runs.judgement_sets import VERDICTS, as_of, chosen_set
 from evalsuite.statistics.comparison import RunRecords
 
 
-def read_runs(folders: Sequence[Path], least: int = 2) -> list[RunRecords]:
+def read_runs(folders: Sequence[Path], least: int = 2, judge: str | None = None) -> list[RunRecords]:
     """The records of at least `least` scored run folders, named by their folders (by whole paths where those are alike).
 
-    Raises `UserError` for a folder that is given twice, is no scored run, only a part of one, or holds malformed records.
+    `judge` is the one whose verdicts are read. Raises `UserError` for a folder that is given twice, is no scored run, only a
+    part of one, or holds malformed records, and as `judgement_sets.chosen_set` does.
     """
     resolved = [folder.resolve() for folder in folders]
     for place, folder in enumerate(folders):
@@ -26,15 +28,16 @@ def read_runs(folders: Sequence[Path], least: int = 2) -> list[RunRecords]:
         raise UserError("one run is nothing to compare: name two run folders or more")
     short = [folder.name for folder in resolved]
     names = [name if short.count(name) == 1 else str(folder) for name, folder in zip(short, folders, strict=True)]
-    return [read_run(name, folder) for name, folder in zip(names, folders, strict=True)]
+    return [read_run(name, folder, judge) for name, folder in zip(names, folders, strict=True)]
 
 
-def read_run(name: str, folder: Path) -> RunRecords:
+def read_run(name: str, folder: Path, judge: str | None = None) -> RunRecords:
     """The records of a scored run folder under a name. Raises `UserError` as `read_runs` does."""
     config = shards.whole(folder)
+    judged = chosen_set(folder, config, judge)
+    config = as_of(config, judged)
     scored = config.scored
-    if scored is None:
-        raise UserError(f"{folder} has no judgements yet: run `esc-eval score --out {folder} …` first")
+    assert scored is not None
     people: list[RoleCard | Profile] = []
     for file, model in (("cards.jsonl", RoleCard), ("profiles.jsonl", Profile)):
         if (folder / file).exists():
@@ -45,12 +48,8 @@ def read_run(name: str, folder: Path) -> RunRecords:
         config=config.by_supporter(),
         rubric=scored.rubric,
         dialogues=read_jsonl(folder / "dialogues.jsonl", Dialogue, "dialogues"),
-        judgements=read_jsonl(folder / "judgements.jsonl", Judgement, "judgements"),
+        judgements=read_jsonl(judged.folder / VERDICTS[0], Judgement, "judgements"),
         cards={person.id: digest(person.model_dump(mode="json")) for person in people},
+        turn_judgements=judged.records("turn_judgements.jsonl"),
+        stage=judged.stage,
     )
-
-
-def read_turn_judgements(folder: Path) -> list[Judgement]:
-    """A run folder's verdicts on single turns; none where it has no such file."""
-    path = folder / "turn_judgements.jsonl"
-    return read_jsonl(path, Judgement, "judgements of single turns", allow_empty=True) if path.exists() else []

@@ -360,7 +360,7 @@ class Resolved(Framework):
         """The spec, of a model that can take the role in all the languages; `UserError` otherwise."""
         if role not in spec.roles:
             raise UserError(f"model {spec.name} cannot be the {role}: its spec gives it the roles {', '.join(spec.roles)}")
-        for language in self.languages:
+        for language in self.config.languages:
             if language not in spec.languages:
                 raise UserError(f"model {spec.name} does not speak {language}; choose --language {spec.languages[0]}")
         return spec

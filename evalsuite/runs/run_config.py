@@ -17,6 +17,7 @@ from core.rubrics import Rubric
 from evalsuite.runs.shard import Shard
 
 NAME = "config.json"
+SCORE = "score"  # the stage of the first judge; that of another is `score NAME`
 Mode = Literal["paper", "native"]
 S = TypeVar("S", bound=BaseModel)
 _MODELS = {"supporters"}  # fields that list models
@@ -174,8 +175,14 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
 
     @property
     def scored(self) -> Judged | None:
-        """The stage that judged them."""
-        return self.stage("score", Judged)
+        """The stage of the first judge."""
+        return self.stage(SCORE, Judged)
+
+    @property
+    def judged(self) -> dict[str, Judged]:
+        """The stages that judged dialogues, one a judge (`evalsuite.runs.judgement_sets`)."""
+        stages = ((name, self.stage(name, Judged)) for name in self.root if name == SCORE or name.startswith(f"{SCORE} "))
+        return {name: judged for name, judged in stages if judged}
 
     @property
     def gold(self) -> Gold | None:
@@ -195,10 +202,10 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
 
     def models(self) -> dict[str, ModelIdentity]:
         """Every model of a run by `role name`."""
-        simulated, scored = self.simulated, self.scored
+        simulated = self.simulated
         models = {f"supporter {spec.name}": spec for spec in simulated.supporters} if simulated else {}
-        players = {"seeker": simulated.seeker, "thinker": simulated.thinker} if simulated else {}
-        for role, spec in {**players, "judge": scored.judge if scored else None}.items():
+        players = [("seeker", simulated.seeker), ("thinker", simulated.thinker)] if simulated else []
+        for role, spec in (*players, *(("judge", judged.judge) for judged in self.judged.values())):
             if spec:
                 models[f"{role} {spec.name}"] = spec
         return models

@@ -20,6 +20,7 @@ from core.errors import UserError
 from core.files import check_unique, read_bytes, read_jsonl, write_bytes, write_json, write_jsonl
 from core.records import Dialogue, HumanScore, Judgement, Usage
 from evalsuite.runs.folder import Run, open_run
+from evalsuite.runs.judgement_sets import VERDICTS, JudgementSet, sets_of
 from evalsuite.runs.run_config import RunConfig
 from evalsuite.runs.shard import Shard
 from evalsuite.runs.versions import joined
@@ -27,7 +28,6 @@ from evalsuite.statistics.agreement import agreement
 from serve.failures import FailedCall
 
 WHOLE = ("cards.jsonl", "profiles.jsonl", "gold_dialogues.jsonl", "gold_scores.jsonl")  # the same in every shard
-NEEDED = {"simulate": "dialogues.jsonl", "score": "judgements.jsonl", "gold": "gold_judgements.jsonl"}  # stage → last file
 
 
 def claim(run: Run, shard: Shard | None) -> None:
@@ -66,11 +66,15 @@ class _Part:
     config: RunConfig
     dialogues: list[Dialogue] = field(default_factory=list)
 
-    def records(self, name: str) -> dict[str, list[Judgement]]:
-        """Judgements of one file by dialogue; none where there is no file."""
-        path = self.run.folder / name
+    @property
+    def sets(self) -> list[JudgementSet]:
+        """Every judge's records, in the order of its config."""
+        return sets_of(self.run.folder, self.config)
+
+    def records(self, number: int, name: str) -> dict[str, list[Judgement]]:
+        """Judgements of a file of the n-th judge, by dialogue."""
         by_dialogue: dict[str, list[Judgement]] = defaultdict(list)
-        for judgement in read_jsonl(path, Judgement, "judgements", allow_empty=True) if path.exists() else []:
+        for judgement in self.sets[number].records(name):
             by_dialogue[judgement.dialogue_id].append(judgement)
         return by_dialogue
 
@@ -95,8 +99,14 @@ def merge(folders: Sequence[Path], out: Path) -> list[Dialogue]:
         for part in parts:
             _check_finished(part, parts[0])
         dialogues = _dialogues(parts)
-        judged = {name: _judgements(parts, dialogues, name) for name in ("judgements.jsonl", "turn_judgements.jsonl")}
-        gold = _gold(parts)
+        numbers = range(len(parts[0].sets))
+        judged = {
+            (number, name): _judgements(parts, dialogues, number, name)
+            for number in numbers
+            for name in VERDICTS
+            if any((part.sets[number].folder / name).exists() for part in parts)
+        }
+        gold = {number: _gold(parts, number) for number in numbers if _has_gold(parts, number)}
         merged = opened.enter_context(open_run(out))
         claim(merged, None)
         for stage, config in parts[0].config.stages.items():
@@ -108,22 +118,23 @@ def merge(folders: Sequence[Path], out: Path) -> list[Dialogue]:
             if (parts[0].run.folder / name).exists():
                 write_bytes(out / name, read_bytes(parts[0].run.folder / name, "records"))
         write_jsonl(out / "dialogues.jsonl", dialogues)
-        for name, judgements in judged.items():
-            if any((part.run.folder / name).exists() for part in parts):
-                write_jsonl(out / name, judgements)
-        if gold is not None:
-            write_jsonl(out / "gold_judgements.jsonl", gold)
+        sets = sets_of(out, parts[0].config)
+        for (number, name), judgements in judged.items():
+            write_jsonl(sets[number].folder / name, judgements)
+        for number, judgements in gold.items():
+            write_jsonl(sets[number].folder / "gold_judgements.jsonl", judgements)
             scores = read_jsonl(out / "gold_scores.jsonl", HumanScore, "gold scores")
-            write_json(out / "agreement.json", {"agreement": agreement(gold, scores)})
-        for stage in parts[0].config.stages:
+            write_json(sets[number].folder / "agreement.json", {"agreement": agreement(judgements, scores)})
+        used_by, failures = [part.run.usage() for part in parts], [part.run.failures() for part in parts]
+        for stage in dict.fromkeys(stage for of_part in used_by for stage in of_part):
             used: dict[tuple[str, str], Usage] = defaultdict(Usage)
-            roles = [part.run.usage()[stage] for part in parts if stage in part.run.usage()]
-            for role, models in (item for one in roles for item in one.items()):
-                for model, usage in models.items():
-                    used[model, role] += Usage.model_validate(usage)
-            if roles:
-                merged.keep_usage(stage, used)
-            calls = [FailedCall(**call) for part in parts for call in part.run.failures().get(stage, [])]
+            for of_part in used_by:
+                for role, models in of_part.get(stage, {}).items():
+                    for model, usage in models.items():
+                        used[model, role] += Usage.model_validate(usage)
+            merged.keep_usage(stage, used)
+        for stage in dict.fromkeys(stage for of_part in failures for stage in of_part):
+            calls = [FailedCall(**call) for of_part in failures for call in of_part.get(stage, [])]
             merged.keep_failures(stage, calls)
         merged.keep_versions(joined([part.run.versions() for part in parts]))
         write_json(out / "timing.json", _timing([part.run.timing() for part in parts]))
@@ -163,9 +174,12 @@ def _parts(runs: Sequence[Run]) -> list[_Part]:
 def _check_finished(part: _Part, first: _Part) -> None:
     """Raise `UserError` for a shard that was stopped before its end, or whose common files are not those of the first."""
     folder = part.run.folder
-    for stage, name in NEEDED.items():
-        if stage in part.config and not (folder / name).exists():
-            raise UserError(f"shard {part.shard} is not finished (no {name} in {folder}): run its command again")
+    needed = [folder / "dialogues.jsonl"] if "simulate" in part.config else []
+    needed += [one.folder / "judgements.jsonl" for one in part.sets]
+    needed += [one.folder / "gold_judgements.jsonl" for one in part.sets[:1] if "gold" in part.config]
+    for path in needed:
+        if not path.exists():
+            raise UserError(f"shard {part.shard} is not finished (no {path.name} in {path.parent}): run its command again")
     for name in WHOLE:
         ours, others = folder / name, first.run.folder / name
         if ours.exists() != others.exists() or (ours.exists() and read_bytes(ours, "records") != read_bytes(others, "records")):
@@ -188,13 +202,16 @@ def _dialogues(parts: Sequence[_Part]) -> list[Dialogue]:
     return dialogues
 
 
-def _judgements(parts: Sequence[_Part], dialogues: Sequence[Dialogue], name: str) -> list[Judgement]:
-    """One file's judgements, in the order of the dialogues. A language that is judged in one shard is judged in all."""
+def _judgements(parts: Sequence[_Part], dialogues: Sequence[Dialogue], number: int, name: str) -> list[Judgement]:
+    """One file's judgements, of the n-th judge, in the order of the dialogues. A language that is judged in one shard is judged
+    in all."""
     by_dialogue: dict[str, list[Judgement]] = {}
     for part in parts:
-        judged = part.records(name)
+        judged = part.records(number, name)
         if strange := judged.keys() - {dialogue.id for dialogue in part.dialogues}:
-            raise UserError(f"{part.run.folder / name}: judges {min(strange)}, which is not among this shard's dialogues")
+            raise UserError(
+                f"{part.sets[number].folder / name}: judges {min(strange)}, which is not among this shard's dialogues"
+            )
         by_dialogue |= judged
     if name == "judgements.jsonl":
         languages = {judgement.language for judgements in by_dialogue.values() for judgement in judgements}
@@ -204,16 +221,21 @@ def _judgements(parts: Sequence[_Part], dialogues: Sequence[Dialogue], name: str
     return [judgement for dialogue in dialogues for judgement in by_dialogue.get(dialogue.id, [])]
 
 
-def _gold(parts: Sequence[_Part]) -> list[Judgement] | None:
-    """Judgements of the gold set, None where the run has none."""
-    if "gold" not in parts[0].config:
-        return None
+def _has_gold(parts: Sequence[_Part], number: int) -> bool:
+    """Whether the n-th judge judged the gold set."""
+    return any((part.sets[number].folder / "gold_judgements.jsonl").exists() for part in parts)
+
+
+def _gold(parts: Sequence[_Part], number: int) -> list[Judgement]:
+    """Judgements of the gold set, by the n-th judge."""
     ids = [d.id for d in read_jsonl(parts[0].run.folder / "gold_dialogues.jsonl", Dialogue, "gold dialogues")]
     by_dialogue: dict[str, list[Judgement]] = {}
     for part in parts:
-        judged = part.records("gold_judgements.jsonl")
+        judged = part.records(number, "gold_judgements.jsonl")
         if set(judged) != set(part.shard.take(ids)):
-            raise UserError(f"{part.run.folder}/gold_judgements.jsonl: not shard {part.shard} of the gold set's {len(ids)}")
+            raise UserError(
+                f"{part.sets[number].folder}/gold_judgements.jsonl: not shard {part.shard} of the gold set's {len(ids)}"
+            )
         by_dialogue |= judged
     return [judgement for id in ids for judgement in by_dialogue[id]]
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 from core.files import read_jsonl
 from core.records import Dialogue, Judgement
 from core.tables import Table
 from evalsuite.runs.folder import Run
+from evalsuite.runs.judgement_sets import JudgementSet, sets_of
 from serve.answers import KINDS, Reply, kinds_of
 
 _OLDER = "not recorded"  # in a store of an older version
 _FILES = {
-    "dialogues.jsonl": "dialogues",
     "judgements.jsonl": "verdicts",
     "turn_judgements.jsonl": "verdicts on turns",
     "gold_judgements.jsonl": "verdicts on the gold set",
@@ -52,11 +53,13 @@ def _calls(run: Run) -> Table:
 
 
 def _records(run: Run) -> Table:
-    rows = []
-    for name, what in _FILES.items():
-        path = run.folder / name
-        if name == "dialogues.jsonl" or path.exists():
-            rows += [(what, reason, number) for reason, number in _reasons(path)]
+    rows: list[tuple[str, str, int]] = []
+    rows += [("dialogues", reason, number) for reason, number in _reasons(run.folder / "dialogues.jsonl")]
+    sets = sets_of(run.folder, run.config()) or [JudgementSet(run.folder, "")]
+    for judged, (name, what) in product(sets, _FILES.items()):
+        if (path := judged.folder / name).exists():
+            whose = f"{what} by {judged.judge}" if len(sets) > 1 else what
+            rows += [(whose, reason, number) for reason, number in _reasons(path)]
     return Table(
         key="records",
         title="Records",

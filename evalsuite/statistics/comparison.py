@@ -48,6 +48,9 @@ class RunRecords:
     dialogues: list[Dialogue]
     judgements: list[Judgement]
     cards: dict[str, str]
+    turn_judgements: Sequence[Judgement] = ()
+    stage: str = "score"
+    """What usage.json and the like call the verdicts."""
 
 
 @dataclass(frozen=True)

@@ -24,15 +24,17 @@ class Cost(NamedTuple):
     calls: float
 
 
-def dialogue_costs(dialogues: Sequence[Dialogue], usage: Mapping[str, Any], timing: Mapping[str, Any]) -> list[Cost]:
+def dialogue_costs(
+    dialogues: Sequence[Dialogue], usage: Mapping[str, Any], timing: Mapping[str, Any], judging: str = "score"
+) -> list[Cost]:
     """Every model in every role, then `dialogue with SUPPORTER` for all that such a dialogue and its judgement take.
 
-    `usage` and `timing` are a run's usage.json and timing.json. Seconds are those that a model's calls took on average while
-    the run had many in flight (resumed runs: in the last try), times its calls: as if a dialogue's calls were made one after
-    another. A simulator's and a judge's part is taken as the same for every supporter.
+    `usage` and `timing` are a run's usage.json and timing.json, `judging` is the judge's stage there. Seconds are those that a
+    model's calls took on average while the run had many in flight (resumed runs: in the last try), times its calls: as if a
+    dialogue's calls were made one after another. A simulator's and a judge's part is taken as the same for every supporter.
     """
     held = Counter(supporter_of(dialogue) for dialogue in dialogues)
-    parts = _parts(usage, timing, held, len(dialogues))
+    parts = _parts(usage, timing, held, len(dialogues), ("simulate", judging))
     costs = list(parts.values())
     judged = [part for (role, _), part in parts.items() if role == "judge"]
     for supporter, count in sorted(held.items()):
@@ -50,12 +52,12 @@ def dialogue_costs(dialogues: Sequence[Dialogue], usage: Mapping[str, Any], timi
 
 
 def _parts(
-    usage: Mapping[str, Any], timing: Mapping[str, Any], held: Mapping[str, int], total: int
+    usage: Mapping[str, Any], timing: Mapping[str, Any], held: Mapping[str, int], total: int, stages: Sequence[str]
 ) -> dict[tuple[str, str], Cost]:
     """(role, model) → cost of the dialogues and their judgements; a judge's last stage counts, gold sets do not."""
     latest = {
         (role, model): (stage, Usage.model_validate(used))
-        for stage in ("simulate", "score")
+        for stage in stages
         for role, models in usage.get(stage, {}).items()
         for model, used in models.items()
     }
@@ -64,7 +66,8 @@ def _parts(
         n = held.get(model, 0) if role == "supporter" else total
         if not n:
             continue
-        timed = timing.get(stage, {}).get("calls", {}).get(f"{model}/{role}", {})
+        calls = (timing.get(name, {}).get("calls", {}) for name in (stage, "simulate"))  # judged as soon as they were held
+        timed: Mapping[str, Any] = next((of_stage[who] for of_stage in calls if (who := f"{model}/{role}") in of_stage), {})
         per_call = timed["seconds"] / timed["asked"] if timed.get("asked") else None
         seconds = None if per_call is None else per_call * used.calls / n
         tokens = (used.prompt_tokens / n, used.completion_tokens / n)

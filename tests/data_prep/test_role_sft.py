@@ -9,16 +9,19 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from core.errors import UserError
 from core.files import CONFIGS, read_jsonl, read_yaml, write_jsonl
 from core.records import Line, RoleCard, RolePlay, SupportDialogue
+from core.rows import RolePlayYield
 from data_prep.__main__ import app
 from data_prep.bundled import BUNDLED
 from data_prep.role_play.contamination import document_text
 from data_prep.role_play.examples import RoleExample
 from data_prep.role_play.mix import RoleSftConfig
+from data_prep.role_play.prospects import prospects
+from data_prep.sources import SOURCES
 
 pytest.importorskip("datasets")
 QUOTAS = [
@@ -309,3 +312,41 @@ def test_lengths_are_those_of_the_tokenizer(tmp_path: Path) -> None:
     assert one[0] == markers[0] + 3 and one[1] > markers[0]
     with pytest.raises(UserError, match="tokenizer"):
         TokenCounter(str(tmp_path))
+
+
+def plan(tmp_path: Path, *quotas: dict[str, Any]) -> Result:
+    """What `--plan` prints for these quotas (none: the mix that the repository brings)."""
+    chosen: list[str] = []
+    if quotas:
+        settings = {"target": sum(quota["count"] for quota in quotas), "quotas": list(quotas)}
+        (tmp_path / "mix.yaml").write_text(yaml.safe_dump(settings))
+        chosen = ["--config", str(tmp_path / "mix.yaml")]
+    return CliRunner().invoke(app, ["role-sft", "--plan", *chosen])
+
+
+def test_the_mix_of_the_paper_s_size_asks_no_corpus_for_more_than_it_has(tmp_path: Path) -> None:
+    result = plan(tmp_path)
+    assert result.exit_code == 0
+    assert "every quota can be met" in result.output
+    mix = read_yaml(CONFIGS / "data" / "role_sft.yaml", RoleSftConfig, "mix")
+    support = sum(quota.count for quota in mix.quotas if SOURCES[quota.source].kind == "support")
+    assert (mix.target, support) == (14_000, 3_390)
+    assert all(row.gives is not None for row in prospects(mix))
+
+
+def test_a_plan_names_the_quota_that_cannot_be_met(tmp_path: Path) -> None:
+    result = plan(tmp_path, {"source": "charactereval", "language": "zh", "count": 4_500})
+    assert result.exit_code == 1
+    assert "charactereval (zh): 4,500 dialogues are asked for, 1,150 are there" in result.output
+
+
+def test_what_a_part_gave_is_scaled_to_the_whole_corpus() -> None:
+    assert RolePlayYield(published=1_000, read=50, usable=20).most == 400
+    assert RolePlayYield(published=1_000).most == 1_000  # nothing read: no more than there is
+    with pytest.raises(ValueError, match="usable is more than read"):
+        RolePlayYield(published=10, read=5, usable=6)
+
+
+def test_without_a_plan_corpora_and_a_folder_are_asked_for() -> None:
+    with pytest.raises(UserError, match="--source NAME=PLACE and a folder with --out; --plan"):
+        raise CliRunner().invoke(app, ["role-sft"]).exception  # type: ignore[misc]

@@ -232,7 +232,8 @@ def test_replies_that_were_cut_off_are_counted_wherever_they_are_of_interest(esc
     assert told[-1] == sentence
     dialogues = [json.loads(line) for line in Path("run/dialogues.jsonl").read_text().splitlines()]
     assert [(len(d["turns"]), d["usage"]["cut_off"]) for d in dialogues] == [(7, {"supporter": 1})] * 2
-    usage = json.loads(Path("run/usage.json").read_text())["simulate"]
-    assert usage["judge"]["embedded"]["cut_off"] == {"judge": 2} and "cut_off" not in usage["seeker"]["embedded"]
+    usage = json.loads(Path("run/usage.json").read_text())
+    assert usage["score"]["judge"]["embedded"]["cut_off"] == {"judge": 2}
+    assert "cut_off" not in usage["simulate"]["seeker"]["embedded"]
     assert sentence in Path("run/report.md").read_text()
     assert "cut off (supporter)" in Path("run/tables/terminations.csv").read_text()

@@ -101,7 +101,8 @@ def test_a_judges_call_that_is_rejected_is_a_lost_verdict_and_never_a_score(
         one_line(esc_eval(*run_at(endpoint.url)), 1, "0 dialogues and the judgements of 2 more", "2 calls rejected, 0 lost")
     verdicts = [(j["value"], j["expected"], j["raw"], j["condition"]["failure"]) for j in read("run/judgements.jsonl")]
     assert verdicts == [(None, None, "", "rejected")] * 14
-    assert {call["role"] for call in json.loads(Path("run/failures.json").read_text())["simulate"]} == {"judge"}
+    failures = json.loads(Path("run/failures.json").read_text())
+    assert list(failures) == ["score"] and {call["role"] for call in failures["score"]} == {"judge"}
     with Endpoint(models=MODELS) as back:
         assert esc_eval(*run_at(back.url)) == (0, "") and len(back.requests) == 2
     assert outputs(tmp_path / "run") == outputs(tmp_path / "undisturbed")

@@ -23,7 +23,7 @@ from evalsuite.runs.shards import Shard
 from tests.conftest import EscEval
 from tests.demo import demo_config
 from tests.endpoint import Endpoint
-from tests.evalsuite.records import make_judgement
+from tests.evalsuite.records import make_judgement, make_rubric
 
 RECORDS = ["cards", "dialogues", "judgements", "gold_dialogues", "gold_scores", "gold_judgements"]
 FILES = [*(f"{name}.jsonl" for name in RECORDS), "agreement.json", "usage.json", "config.json"]
@@ -179,20 +179,24 @@ def two(t: Path, **config: Any) -> list[Path]:
     return [shard(t / "a", 1, 2, **config), shard(t / "b", 2, 2, **config)]
 
 
-def of_strangers(t: Path) -> list[Path]:
-    folders = two(t)
-    write_jsonl(t / "a" / "judgements.jsonl", [make_judgement("d4", "empathy", 3)])  # the other shard's
+def scored(t: Path, *dialogues: str, **config: Any) -> list[Path]:
+    """Two shards of a scored run, of which the first judged these dialogues and the second none."""
+    folders = two(t, score={"rubric": make_rubric("empathy").model_dump(mode="json")}, **config)
+    write_jsonl(t / "a" / "judgements.jsonl", [make_judgement(dialogue, "empathy", 3) for dialogue in dialogues])
+    write_jsonl(t / "b" / "judgements.jsonl", [])
     return folders
+
+
+def of_strangers(t: Path) -> list[Path]:
+    return scored(t, "d4")  # the other shard's
 
 
 def half_scored(t: Path) -> list[Path]:
-    folders = two(t)
-    write_jsonl(t / "a" / "judgements.jsonl", [make_judgement(f"d{n}", "empathy", 3) for n in (0, 1)])
-    return folders
+    return scored(t, "d0", "d1")
 
 
 def another_part_of_the_gold_set(t: Path) -> list[Path]:
-    folders = two(t, gold={})
+    folders = scored(t, gold={})
     for folder in folders:
         write_jsonl(folder / "gold_dialogues.jsonl", [dialogue(0), dialogue(1)])
         write_jsonl(folder / "gold_judgements.jsonl", [make_judgement("d0", "empathy", 3)])

@@ -1,0 +1,117 @@
+"""The judgement sets of a run folder: what each judge said of the same dialogues.
+
+The first judge's records lie in the run folder itself, and its stages are called `score` and `gold`. Those of another judge are
+in judges/NAME, and its stages are called `score NAME` and `gold NAME`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from core.differences import differing_leaves
+from core.errors import UserError, near
+from core.files import read_jsonl, write_jsonl
+from core.records import Judgement
+from evalsuite.runs.folder import Run
+from evalsuite.runs.run_config import SCORE, RunConfig
+
+JUDGES = "judges"
+VERDICTS = ("judgements.jsonl", "turn_judgements.jsonl")
+FILES = (*VERDICTS, "gold_judgements.jsonl", "agreement.json")
+_OWN = {"judge", "method", "prompts"}  # what the sets of a folder may differ in
+
+
+@dataclass(frozen=True)
+class JudgementSet:
+    """One judge's records in a run folder."""
+
+    run: Path
+    judge: str
+    """The judge's name; "" where the config names none."""
+    stage: str = SCORE
+    """Its stage in config.json, usage.json, timing.json and failures.json."""
+
+    @property
+    def gold_stage(self) -> str:
+        """The stage of its verdicts on the gold set."""
+        return "gold" + self.stage.removeprefix(SCORE)
+
+    @property
+    def folder(self) -> Path:
+        """Where its records are."""
+        return self.run if self.stage == SCORE else self.run / JUDGES / self.judge
+
+    def records(self, name: str = VERDICTS[0]) -> list[Judgement]:
+        """The verdicts of one of its files; none where there is no such file."""
+        path = self.folder / name
+        return read_jsonl(path, Judgement, "judgements", allow_empty=True) if path.exists() else []
+
+    def clear(self) -> None:
+        """Remove all records."""
+        for name in FILES:
+            (self.folder / name).unlink(missing_ok=True)
+
+    def drop(self, dialogues: set[str]) -> int:
+        """Remove the verdicts on these dialogues; returns on how many of them there were any."""
+        dropped: set[str] = set()
+        for name in VERDICTS:
+            records = self.records(name)
+            kept = [judgement for judgement in records if judgement.dialogue_id not in dialogues]
+            if len(kept) < len(records):
+                dropped |= {judgement.dialogue_id for judgement in records} & dialogues
+                write_jsonl(self.folder / name, kept)
+        return len(dropped)
+
+
+def sets_of(folder: Path, config: RunConfig) -> list[JudgementSet]:
+    """Every judge's records in a run folder, in the order in which they were begun."""
+    judged = config.judged
+    return [JudgementSet(folder, one.judge.name if one.judge else "", stage) for stage, one in judged.items()]
+
+
+def set_of(run: Run, judge: str) -> JudgementSet:
+    """The set of a judge that is asked now: its own, or a new one. It takes the place of a first judge that never answered."""
+    sets = {one.judge: one for one in sets_of(run.folder, run.claimed_config())}
+    first = next(iter(sets), judge)
+    new = JudgementSet(run.folder, judge, f"{SCORE} {judge}" if first != judge and run.judged_by(first) else SCORE)
+    return sets.get(judge, new)
+
+
+def chosen_set(folder: Path, config: RunConfig, judge: str | None) -> JudgementSet:
+    """The set to read. Raises `UserError` where there is none, where several are and no judge is named, and for a judge that
+    gave no verdict."""
+    sets = {one.judge: one for one in sets_of(folder, config)}
+    if not sets:
+        raise UserError(f"{folder} has no judgements yet: run `esc-eval score {folder} --config CONFIG` first")
+    if judge is None and len(sets) > 1:
+        raise UserError(f"{folder} was scored by {len(sets)} judges: choose one with --judge: {', '.join(sets)}")
+    if judge is not None and judge not in sets:
+        raise UserError(f"--judge {judge}: did not score {folder}: {near(judge, sets)}")
+    return next(iter(sets.values())) if judge is None else sets[judge]
+
+
+def claim_set(run: Run, chosen: JudgementSet, settings: dict[str, Any], grows: Collection[str]) -> None:
+    """Claim a set's stage. Raises `UserError` where the set was made with other settings, and where a further one is not made
+    as the first one is: rubric, mode and what the judge is shown are the same, so that the sets compare."""
+    config = run.claimed_config()
+    first = config.root.get(SCORE, {}) if chosen.stage != SCORE else settings
+    free = _OWN.union(grows)
+    parts = ({field: value for field, value in one.items() if field not in free} for one in (first, settings))
+    old, new = (orjson.loads(orjson.dumps(part)) for part in parts)
+    if lines := "; ".join(differing_leaves(old, new)):
+        raise UserError(
+            f"{chosen.run} was scored in another way by its first judge: {lines}. Judges of one folder differ in model, "
+            "method and prompts only: use the old options, or score the dialogues into another folder (--dialogues)"
+        )
+    run.claim(chosen.stage, settings, grows)
+
+
+def as_of(config: RunConfig, chosen: JudgementSet) -> RunConfig:
+    """A run's config as if the chosen set were its only one."""
+    kept = {stage: settings for stage, settings in config.root.items() if stage not in config.judged}
+    return RunConfig(kept | {SCORE: config.root[chosen.stage]})

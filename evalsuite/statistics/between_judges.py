@@ -1,0 +1,71 @@
+"""How far the judges of one run agree with each other on its dialogues: no gold is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+
+from core.grouping import group_by
+from core.records import Judgement
+from core.rubrics import Rubric
+from core.statistics.accuracy import spearman
+from core.statistics.means import exact_mean
+from core.tables import Cell, Table
+from data_prep.scores.annotator_agreement import ScoredItem, agreement_on
+from evalsuite.statistics.summary import AGREEMENT, Scorer, dimension_label, languages_of, scorer_of
+
+Values = dict[ScoredItem, dict[str, float]]  # a dialogue → judge → value
+
+
+def between_judges(verdicts: Sequence[Judgement], rubric: Rubric) -> list[Table]:
+    """One table a language with several judges: every two of them on every dimension, on dialogues that both read. A judge's
+    repeats are averaged first."""
+    tables = []
+    for language in languages_of(verdicts):
+        of_dimensions = group_by((j for j in verdicts if j.language == language), lambda j: j.dimension)
+        scorers = sorted({scorer_of(j) for of_one in of_dimensions.values() for j in of_one})
+        rows: list[tuple[Cell, ...]] = []
+        for (a, b), name in ((pair, name) for pair in combinations(scorers, 2) for name in rubric.dimensions):
+            rows += _row(a, b, dimension_label(rubric, name), of_dimensions.get(name, []))
+        if rows:
+            tables.append(
+                Table(
+                    key=f"between-judges-{language}",
+                    title=f"Judges against each other, {language}",
+                    columns=(
+                        "dimension",
+                        "judge",
+                        "and",
+                        "weighted kappa",
+                        "Spearman",
+                        "equal %",
+                        "within 1 %",
+                        "minus, points",
+                    ),
+                    rows=tuple(rows),
+                    notes=(
+                        "On dialogues (n) that both judged readably. Kappa has quadratic weights; [95 %, bootstrap over "
+                        "dialogues]. Minus: the mean of the first judge's scores minus the other's, in points of the scale. A "
+                        "dash: not defined, because nothing varies. Judges that agree may still both be wrong: see gold.",
+                    ),
+                    section=AGREEMENT,
+                )
+            )
+    return tables
+
+
+def _row(a: Scorer, b: Scorer, dimension: str, verdicts: Sequence[Judgement]) -> list[tuple[Cell, ...]]:
+    """The two judges on one dimension; no row where they share no dialogue."""
+    read: dict[ScoredItem, dict[str, list[float]]] = {}
+    for j in verdicts:
+        if j.value is not None and scorer_of(j) in (a, b):
+            read.setdefault(ScoredItem(j.dialogue_id, j.turn), {}).setdefault(scorer_of(j).name, []).append(j.value)
+    values: Values = {item: {who: exact_mean(of) for who, of in by.items()} for item, by in read.items() if len(by) == 2}
+    figures = agreement_on(values)
+    if figures is None:
+        return []
+    pairs = [(by[a.name], by[b.name]) for _, by in sorted(values.items(), key=str)]
+    first, second = ([pair[side] for pair in pairs] for side in (0, 1))
+    shares = figures.equal.times(100), figures.near.times(100)
+    minus = exact_mean([one - other for one, other in pairs])
+    return [(dimension, a.name, b.name, figures.kappa, spearman(first, second), *shares, minus)]
