@@ -314,13 +314,13 @@ def test_the_guard_kills_what_ignores_being_asked(tmp_path: Path) -> None:
 def test_a_command_that_cannot_run_is_said_before_a_server_starts(
     command: str, problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serve.__main__.plan_servers", lambda *given: pytest.fail("a server was planned"))
+    monkeypatch.setattr("serve.__main__.plan_servers", lambda *given, **more: pytest.fail("a server was planned"))
     result = CliRunner().invoke(app, ["up", "embedded", "--exec", command])
     assert isinstance(result.exception, UserError) and problem in str(result.exception)
 
 
 def test_a_command_that_is_no_program_ends_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("serve.__main__.plan_servers", lambda *given: [fake(tmp_path, HEALTHY)])
+    monkeypatch.setattr("serve.__main__.plan_servers", lambda *given, **more: [fake(tmp_path, HEALTHY)])
     (tmp_path / "odd").write_bytes(b"\x7fELF nothing")
     (tmp_path / "odd").chmod(0o755)
     result = CliRunner().invoke(app, ["up", "embedded", "--exec", str(tmp_path / "odd")])
@@ -333,7 +333,7 @@ def test_a_command_runs_while_servers_are_up_and_gives_its_exit_code(
     status: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     planned = fake(tmp_path, HEALTHY, "my-model.v2")
-    monkeypatch.setattr("serve.__main__.plan_servers", lambda *given: [planned])
+    monkeypatch.setattr("serve.__main__.plan_servers", lambda *given, **more: [planned])
     monkeypatch.setenv("OUT", str(tmp_path / "out"))
     code = (
         "import os, sys, pathlib, urllib.request; url = os.environ['SERVE_URL_MY_MODEL_V2']; "
