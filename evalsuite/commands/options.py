@@ -15,11 +15,12 @@ from core.masking import problem_of
 from core.options import choice
 from core.paths import IN_FILE, IN_NAME, Reads, Writes, check_config
 from evalsuite.runs.config import EvalConfig, load_config
+from evalsuite.runs.people import PEOPLE
 from evalsuite.runs.resolved import Resolved, resolve_config
 from evalsuite.statistics.summary import Value
 
 RECORDS = (
-    *("cards.jsonl", "profiles.jsonl", "dialogues.jsonl", "judgements.jsonl", "turn_judgements.jsonl"),
+    *(*PEOPLE, "dialogues.jsonl", "judgements.jsonl", "turn_judgements.jsonl"),
     *("gold_dialogues.jsonl", "gold_scores.jsonl", "gold_judgements.jsonl"),
 )
 # What is read of a run folder, and what a run writes over in one (store, config, usage, timing, failures, versions only grow).

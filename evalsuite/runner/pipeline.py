@@ -24,6 +24,7 @@ from evalsuite.runs.framework import opened_freely
 from evalsuite.runs.held import Held
 from evalsuite.runs.identity import hashed
 from evalsuite.runs.judgement_sets import JudgementSet, claim_set, set_of, sets_of
+from evalsuite.runs.people import PEOPLE
 from evalsuite.runs.resolved import Resolved, unspoken
 from evalsuite.runs.versions import versions
 from evalsuite.statistics.agreement import agreement
@@ -35,10 +36,11 @@ from serve.overview import overview
 from serve.plan import plan_servers
 
 Job = Plan | Dialogue
+_PLAYED = [name.removesuffix(".jsonl") for name in PEOPLE]
 # What may be added in the same folder, by stage and field of its config.
-_GROWS = {
-    "simulate": ("supporters", "languages", "trials", "cards", "profiles"),
-    "score": ("profiles",),
+_GROWS: dict[str, Sequence[str]] = {
+    "simulate": ("supporters", "languages", "trials", *_PLAYED),
+    "score": _PLAYED,
     "gold": ("count", "sha256"),
 }
 
@@ -168,7 +170,7 @@ def _write_people(run: Run, people: Mapping[str, Sequence[BaseModel]]) -> None:
 
 
 def _write_judgements(judging: JudgementSet, outcome: Outcome) -> None:
-    """Verdicts on whole dialogues; those on parts of them (EmoHarbor's per turn) have a file of their own."""
+    """Verdicts on whole dialogues; those on parts of them have a file of their own."""
     if any(judgement.judge != judging.judge for judgement in judging.records()):
         judging.clear()  # left by a judge that never answered
     write_jsonl(judging.folder / "judgements.jsonl", outcome.judgements)
