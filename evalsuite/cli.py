@@ -9,6 +9,7 @@ from evalsuite.commands.agree import agree
 from evalsuite.commands.compare import compare
 from evalsuite.commands.correlate import correlate
 from evalsuite.commands.discriminate import discriminate
+from evalsuite.commands.doctor import doctor
 from evalsuite.commands.leaderboard import leaderboard
 from evalsuite.commands.metrics import metrics
 from evalsuite.commands.pairwise import pairwise
@@ -28,7 +29,7 @@ RUNS, PEOPLE, CHECKS = "Runs", "Judges and people", "Checks"
 for panel, verbs in {
     RUNS: (run, simulate, score, status, merge, report, leaderboard, compare, trajectories),
     PEOPLE: (agree, correlate, pairwise, discriminate, respond, metrics),
-    CHECKS: (risk, role_play.audit_simulator),
+    CHECKS: (doctor, risk, role_play.audit_simulator),
 }.items():
     for verb in verbs:
         app.command(rich_help_panel=panel)(verb)
