@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +17,6 @@ import orjson
 import yaml
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 
 from core.errors import UserError, near
 from core.masking import problem_of
@@ -208,7 +207,7 @@ def explain(error: ValidationError) -> str:
     first, *more = error.errors(include_url=False, include_context=False)
     alike = [first, *(other for other in more if other["type"] == first["type"] == "missing")]
     more = [other for other in more if other not in alike]
-    field = ", ".join(dict.fromkeys(map(_field, alike)))
+    field = ", ".join(dict.fromkeys(_field(problem["loc"]) for problem in alike))
     message = {"extra_forbidden": "unknown field", "model_type": "expected a JSON object"}.get(first["type"], first["msg"])
     message = " ".join(message.removeprefix("Value error, ").split())
     if first["type"] not in {"missing", "extra_forbidden"} and isinstance(first["input"], str | int | float):
@@ -217,8 +216,8 @@ def explain(error: ValidationError) -> str:
     return f"{field}: {message}" + (f" (and {len(more)} more)" if more else "")
 
 
-def _field(problem: ErrorDetails) -> str:
-    parts = (str(part) for part in problem["loc"] if not str(part).startswith("function-"))  # pydantic's name of a validator
+def _field(place: Sequence[int | str]) -> str:
+    parts = (str(part) for part in place if not str(part).startswith("function-"))  # pydantic's name of a validator
     return " ".join(".".join(parts).split())[:100] or "record"
 
 
