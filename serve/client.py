@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import aiohttp
 import orjson
@@ -21,84 +21,19 @@ import orjson
 from core.errors import UserError
 from core.files import digest
 from core.masking import problem_of
-from core.records import Message
-from core.specs import Constraint, ModelSpec, Sampling
+from core.specs import Constraint, ModelSpec
 from serve import http
 from serve.answers import BadFinish, Reply, Retry, Tally, Unreadable, answer_in
-from serve.dialect import LIMITS, PROBE, PROBED, TRIED, Aspect, Dialect, Voice, schema_of
-from serve.failures import FailedCall, NotAsked, NotStored, Rejected, ServerLost, Threshold, Unanswered
+from serve.dialect import LIMITS, PROBE, PROBED, TRIED, Aspect, Dialect, Voice
+from serve.failures import FailedCall, NotAsked, NotStored, NotUp, Rejected, ServerLost, Threshold, Unanswered
 from serve.limits import MOST, Budget, Limit, Patience, Rate, connections, queue_length
-from serve.markers import defang
+from serve.questions import Question
 from serve.store import KEPT, Origin, SameModel, Store
 
 LOST_DIALOGUES = 3  # a model is not given up for what goes wrong in fewer: one dialogue alone can have a server fail every time
 _UNSUPPORTED = (400, 422)  # how servers refuse a field
 _PROBE_TOKENS = 32  # of an answer to the question that tries a constraint
 _EMPTY_TRIES = 3  # an empty answer is believed when it comes this often: servers under load give some that mean nothing
-
-
-@dataclass(frozen=True)
-class Question:
-    """One call to make. `session`, `purpose` and `readable` are no part of its key."""
-
-    messages: Sequence[Message]
-    sample: Mapping[str, str | int]
-    """Which sample it is (dialogue, turn, dimension, repeat)."""
-    sampling: Sampling
-    served_name: str
-    purpose: Literal["seeker", "supporter", "judge", "extraction"]
-    """What its tokens are booked under."""
-    choices: tuple[str, ...] | None = None
-    """A closed list of answers, held to where the server can."""
-    regex: str | None = None
-    """A pattern of the answer, held to where the server takes patterns."""
-    schema: Mapping[str, Any] | None = None
-    """A JSON schema of the answer, held to where the server takes those and no patterns."""
-    held_tokens: int | None = None
-    """Tokens that an answer held to `choices` or `regex` has at most: nothing else can follow."""
-    logprobs: bool = False
-    """Ask for token probabilities."""
-    session: str | None = None
-    """Keeps calls of one dialogue on one server behind a router."""
-    readable: Callable[[str], bool] | None = None
-    """Whether a verdict can be read in an answer (None: none is asked for)."""
-
-    @property
-    def formed(self) -> bool:
-        """Whether the answer has a form to be held to."""
-        return bool(self.choices or self.regex or self.schema)
-
-    @property
-    def aspects(self) -> set[Aspect]:
-        """What has to be known of a server before it is asked."""
-        wanted: dict[Aspect, bool] = {"sampling": True, "constraint": self.formed, "logprobs": self.logprobs}
-        return {aspect for aspect, needed in wanted.items() if needed}
-
-    def body(self, spec: ModelSpec, dialect: Dialect) -> dict[str, Any]:
-        """The request's JSON."""
-        patterned = dialect.constraint == "structured_outputs" and (self.choices or self.regex)
-        most = self.held_tokens if patterned and self.held_tokens else self.sampling.max_tokens
-        body: dict[str, Any] = {
-            "model": self.served_name,
-            "messages": [{"role": m["role"], "content": defang(m["content"], m["role"])} for m in self.messages],
-            "temperature": self.sampling.temperature,
-            "top_p": self.sampling.top_p,
-            dialect.max_tokens_field: most,
-        }
-        if self.sampling.seed is not None:  # one seed a run, another stream a sample
-            body["seed"] = int(digest([self.sampling.seed, dict(self.sample)], 7), 16)
-        for name in dialect.left_out:
-            body.pop(name, None)
-        if self.logprobs and dialect.top_logprobs:
-            body |= {"logprobs": True, "top_logprobs": dialect.top_logprobs}
-        if patterned:
-            body["structured_outputs"] = {"choice": list(self.choices)} if self.choices else {"regex": self.regex}
-        elif dialect.constraint == "json_schema" and (schema := schema_of(self.choices) if self.choices else self.schema):
-            body["response_format"] = {
-                "type": "json_schema",
-                "json_schema": {"name": "answer", "strict": True, "schema": schema},
-            }
-        return body
 
 
 @dataclass
@@ -164,6 +99,8 @@ class ChatClient:
     budget: Budget = field(default_factory=Budget)
     patience_s: float = 0.0
     """Seconds that a server that is away is waited for (`serve.limits.Patience`)."""
+    down: Mapping[str, str | None] = field(default_factory=dict)
+    """Models without a server now, by name: why what is asked of them is lost; None: they are up in a later phase (`NotUp`)."""
     launched: Collection[str] = ()
     """Base URLs of servers that are not waited for: they died if they are away."""
     say: Callable[[str], None] = lambda text: None
@@ -248,7 +185,7 @@ class ChatClient:
     async def ask(self, spec: ModelSpec, question: Question) -> Reply:
         """The model's reply: from the store when this call was finished before, else from the server.
 
-        Raises `Unanswered` where there is no answer, `NotStored` with `offline`.
+        Raises `Unanswered` where there is no answer, `NotStored` with `offline`, `NotUp` for what a later phase asks.
         """
         try:
             return await self._asked(spec, question, self._voice(spec, question.served_name))
@@ -265,11 +202,12 @@ class ChatClient:
 
     async def _asked(self, spec: ModelSpec, question: Question, voice: Voice) -> Reply:
         """The reply, by what is known of the server; what is not known yet is found out."""
-        missing = question.aspects - voice.settled
-        if missing and not self.offline and self._of_vllm(spec, question.served_name):
+        asked = not self.offline and spec.name not in self.down
+        missing = question.aspects - voice.settled if asked else set()
+        if missing and self._of_vllm(spec, question.served_name):
             voice.dialect = Dialect.of(spec.endpoint, Dialect(constraint="structured_outputs"))
             await self._settle(spec, question.served_name, {"sampling", "constraint", "logprobs"})
-        elif "constraint" in missing and not self.offline:
+        elif "constraint" in missing:
             async with voice.lock:
                 if voice.dialect.constraint is None:
                     constraint = await self._constraint(spec, question, voice)
@@ -287,7 +225,7 @@ class ChatClient:
                     raise
                 dialect = changed
                 continue
-            if not question.aspects <= voice.settled and not self.offline:
+            if asked and not question.aspects <= voice.settled:
                 voice.dialect = voice.dialect.joined(dialect)
                 await self._settle(spec, question.served_name, question.aspects)
                 if sentences := voice.dialect.sentences():
@@ -348,6 +286,8 @@ class ChatClient:
         if reply is None or again:
             if self.offline:
                 raise NotStored(key)
+            if spec.name in self.down:
+                raise self._not_up(spec)
             if again and "seed" in body:  # the same seed would draw the same answer
                 body |= {"seed": int(digest([body["seed"], self.store.times_replaced(key)], 7), 16)}
             reply, call, seconds = await self._with_room(spec, question, body, voice)
@@ -359,6 +299,10 @@ class ChatClient:
             tally.seconds += seconds
         tally.add(reply)
         return reply
+
+    def _not_up(self, spec: ModelSpec) -> NotUp | NotAsked:
+        why = self.down[spec.name]
+        return NotUp(spec.name) if why is None else NotAsked(why)
 
     async def _keep_failure(self, key: str, spec: ModelSpec, question: Question, error: Unanswered) -> None:
         item = str(question.sample.get("dialogue") or " ".join(map(str, question.sample.values())))

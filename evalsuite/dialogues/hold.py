@@ -13,8 +13,9 @@ from typing import Any, Protocol
 from core.records import Dialogue, Message, Role, Stopped, Termination, Turn, Usage
 from core.specs import ModelSpec
 from serve.answers import Reply
-from serve.client import ChatClient, Question
+from serve.client import ChatClient
 from serve.failures import Unanswered
+from serve.questions import Question
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from evalsuite.dialogues.hold import usage_of, utterance
 from evalsuite.statistics.responses import Answered, Response, answered
 from serve.answers import Reply
 from serve.batch import Batch
-from serve.client import Question
 from serve.failures import Lost, Unanswered
+from serve.questions import Question
 
 
 def respond(batch: Batch, dialogues: Iterable[Dialogue]) -> list[Response]:

@@ -18,8 +18,8 @@ from core.rubrics import Scale
 from evalsuite.judge.base import BaseJudge, NoVerdict
 from serve.answers import Reply, choice_probabilities
 from serve.batch import together
-from serve.client import Question
 from serve.dialect import closed_object
+from serve.questions import Question
 
 
 async def score(judge: BaseJudge, dialogue: Dialogue) -> list[Judgement]:

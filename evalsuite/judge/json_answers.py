@@ -22,8 +22,8 @@ from core.rubrics import Rubric, Scale
 from evalsuite.judge.base import BaseJudge, NoVerdict
 from serve.answers import Reply
 from serve.batch import together
-from serve.client import Question
 from serve.dialect import closed_object
+from serve.questions import Question
 
 _REASON: dict[Language, int] = {"en": 300, "zh": 120}  # characters of a constrained `analysis`
 _ROOM, _ROOM_EACH = 400, 16  # tokens of a constrained answer: the reason, and a dimension's name with its score

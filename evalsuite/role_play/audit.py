@@ -24,8 +24,8 @@ from evalsuite.statistics.paired import over_cards
 from evalsuite.statistics.summary import supporter_of
 from serve.answers import Reply
 from serve.batch import Batch
-from serve.client import Question
 from serve.failures import Unanswered
+from serve.questions import Question
 
 SECTION = "Simulator audit"
 JUDGED = "leaves_card_judged"

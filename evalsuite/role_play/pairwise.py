@@ -18,8 +18,9 @@ from evalsuite.role_play.seekers import Field, claim, seeker_of
 from evalsuite.runner.engine import Runner
 from evalsuite.runs.identity import identity
 from evalsuite.statistics.win_rates import Mode
-from serve.client import ChatClient, Question
+from serve.client import ChatClient
 from serve.failures import Unanswered
+from serve.questions import Question
 
 QUESTION = "closer_to_human"
 CHOICES = ("1", "2", "tie")

@@ -33,6 +33,8 @@ from evalsuite.runs.people import Person
 from evalsuite.runs.shard import Shard
 from evalsuite.statistics.agreement import read_gold
 from serve.client import ChatClient
+from serve.machine import Machine
+from serve.phases import phases
 
 _LONGEST = 80  # characters of a run folder's name that is made of supporters' names
 Role = Literal["seeker", "supporter", "judge"]
@@ -249,6 +251,25 @@ class Resolved(Framework):
     def judge_pack(self) -> str:
         """The name of the pack that the judge is asked in."""
         return self.config.judge_prompts or self.config.prompts
+
+    def phases(
+        self, launched: Sequence[ModelSpec], needs: Mapping[str, int], machine: Machine | None = None
+    ) -> list[list[ModelSpec]]:
+        """Which of the models that servers are started for are up at the same time (`serve.phases.phases`)."""
+        seekers = {spec.name for spec in self.seekers}
+        judge = load_spec(self.config.judge).name
+        always = [spec for spec in launched if spec.name in seekers]
+        last = [spec for spec in launched if spec.name == judge]
+        others = [spec for spec in launched if spec.name not in seekers and spec.name != judge]
+        return phases(always, others, last, machine, needs, self.config.phases)
+
+    @property
+    def spare(self) -> set[str]:
+        """Models without which the others go on: each of several supporters that is nothing else in this run."""
+        if not self.config.supporters or sum(not spec.floor for spec in self.supporters) < 2:
+            return set()
+        needed = {spec.name for spec in self.seekers} | {load_spec(self.config.judge).name}
+        return {spec.name for spec in self.supporters} - needed
 
     def load_people(
         self,

@@ -15,8 +15,9 @@ from core.rubrics import load_rubric
 from core.specs import Endpoint as SpecEndpoint
 from core.specs import ModelSpec, Sampling
 from evalsuite.judge.judge import Judge
-from serve.client import ChatClient, Question
+from serve.client import ChatClient
 from serve.dialect import PROBED, Dialect
+from serve.questions import Question
 from serve.store import Store
 from tests.dialects import Dialect as ServerDialect
 from tests.dialects import Speaker
