@@ -39,8 +39,18 @@ from evalsuite.statistics.judge_figures import Settings, judge_figures
 from evalsuite.statistics.judges import by_judge, calibration, calibration_table, confusion, confusion_tables, gold_of
 from evalsuite.statistics.leaderboard import leaderboard, pairwise_differences
 from evalsuite.statistics.order import judgements_in_order
-from evalsuite.statistics.summary import COSTS, costs, cut_off, distributions, failed_calls, supporter_of, terminations
+from evalsuite.statistics.summary import (
+    COSTS,
+    costs,
+    cut_off,
+    distributions,
+    failed_calls,
+    in_trouble,
+    supporter_of,
+    terminations,
+)
 from evalsuite.statistics.tally import Tally
+from serve.dialect import Dialect
 
 M = TypeVar("M", bound=BaseModel)
 _USAGE = TypeAdapter(dict[str, dict[str, dict[str, Usage]]])  # stage → role → model
@@ -132,13 +142,19 @@ def content_of(run: Run) -> ReportContent:
             *charts.termination_charts(endings),
             *along_charts,
         ],
-        further_facts=[*(framework.facts(records) if framework else ()), *made_with(run.versions()), *_asked_again(run)],
+        further_facts=[
+            *(framework.facts(records) if framework else ()),
+            *_judges_asked(run, judges),
+            *made_with(run.versions()),
+            *_asked_again(run),
+        ],
         agreement=next(iter(agreements.values()), None),
         agreements=agreements,
         config=config.root | {"fingerprints": _fingerprints(config, scored)},
         timing=seconds,
         warnings=[
             *([sentence] if (sentence := cut_off(used.values())) else []),
+            *(f"{sentence}." for sentence in in_trouble(used.values(), tally.judgements)),
             *_behind(tally, judges),
             *_warnings(tally, config.specs()),
         ],
@@ -189,6 +205,17 @@ def _along(judges: Sequence[JudgementSet], tally: Tally, may_leave: bool) -> Par
     by_round = trends.trends(tally.dialogues, of_turns, tally.rubric)
     tables = [*survival.tables(curves, tests), *trends.tables(by_round, tally.rubric)]
     return tables, [*survival_charts(curves), *trend_charts(by_round, tally.rubric)]
+
+
+def _judges_asked(run: Run, judges: Sequence[JudgementSet]) -> Iterator[tuple[str, str]]:
+    """In which pack, by which method each judge was asked, and what its server holds answers to."""
+    learnt = run.store.dialects()
+    for judge in judges:
+        settings = run.config().root.get(judge.stage, {})
+        asked = [f"pack {settings.get('prompts', {}).get('pack')}", f"method {settings.get('method')}"]
+        dialects = (Dialect.model_validate(record["dialect"]) for (name, _), record in learnt.items() if name == judge.judge)
+        asked += dict.fromkeys(sentence for dialect in dialects for sentence in dialect.sentences())
+        yield f"Judge {judge.judge}", "; ".join(asked)
 
 
 def _asked_again(run: Run) -> Iterator[tuple[str, str]]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from core.records import Dialogue, Judgement, Termination
 from core.tables import Estimate, fmt
-from evalsuite.report.charts import LANGUAGES
+from evalsuite.report.charts import LANGUAGES, Agreement
 from evalsuite.statistics.leaderboard import Board
-from evalsuite.statistics.summary import MISSING, broken, languages_of, missing
+from evalsuite.statistics.summary import AVERAGE, MISSING, broken, languages_of, missing
 
 ENDINGS: dict[Termination | None, str] = {
     "max_turns": "after the planned exchanges",
@@ -23,8 +23,11 @@ ENDINGS: dict[Termination | None, str] = {
 }
 
 
-def standings(boards: Sequence[Board]) -> Iterator[str]:
-    """Best and worst supporter of each language by average, as each scorer sees it; one sentence where there is but one."""
+def standings(boards: Sequence[Board], doubt: Callable[[str, str], str]) -> Iterator[str]:
+    """Who is best and worst in each language by average, as each scorer sees it; one sentence where there is but one supporter.
+
+    `doubt(judge, language)` says why no best is to be named by a judge; "" where it may be.
+    """
     several = len({board.scorer for board in boards}) > 1
     for board in boards:
         ranked = [(board.scores[place][-1], board.ranks[place]) for place in board.order]
@@ -32,16 +35,38 @@ def standings(boards: Sequence[Board]) -> Iterator[str]:
         if not averages:
             continue
         where = LANGUAGES[board.language] + (f", judged by {board.scorer.name}" if several else "")
+        together = Counter(rank for _, rank in averages)
+        apart = len(together) > 1
         names = []
         for cell, rank in averages:
-            place = f", rank {rank} of {len(averages)}" if rank is not None and len(averages) > 1 else ""
+            shared = f", shared by {together[rank]}" if together[rank] > 1 else ""
+            place = f"; rank {rank} of {len(averages)}{shared}" if apart and rank is not None else ""
             names.append(f"{cell.supporter} ({_spoken(cell.estimate)}{place})")
         if len(names) == 1:
             yield f"{where}: {names[0]} is the only supporter."
-        elif all(rank == 1 for _, rank in averages):
+        elif not apart:
             yield f"{where}: no supporter is told apart from another; highest average {names[0]}, lowest {names[-1]}."
+        elif reason := doubt(board.scorer.name, board.language):
+            yield f"{where}: no best is named, because {reason}. Highest average {names[0]}, lowest {names[-1]}."
         else:
-            yield f"{where}: best on average is {names[0]}, worst {names[-1]}."
+            yield f"{where}: best on average is {names[0]}, lowest {names[-1]}."
+
+
+def doubt(agreements: Mapping[str, Agreement], judge: str, language: str) -> str:
+    """Why a judge's best is not named: it was measured on no gold set in the language, or is not shown to be right more often
+    than the majority class. "" where it is: the interval of its ACC lies above the majority class's.
+    """
+    figures = agreements.get(judge, {}).get(language, {}).get(AVERAGE, {})
+    acc, low, high, majority = (figures.get(name) for name in ("acc", "acc_low", "acc_high", "majority_acc"))
+    if acc is None or majority is None:
+        return f"nobody knows how well {judge} judges {LANGUAGES[language]}: it was measured on no gold set"
+    if low is not None and low > majority:
+        return ""
+    interval = "" if low is None or high is None else f" [{100 * low:.1f}, {100 * high:.1f}]"
+    return (
+        f"{judge} is not shown to judge better than the majority class (gold set: ACC {100 * acc:.1f}{interval}, majority "
+        f"class {100 * majority:.1f}, n = {figures.get('n'):,})"
+    )
 
 
 def _spoken(estimate: Estimate) -> str:
