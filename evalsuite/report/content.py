@@ -40,6 +40,7 @@ from evalsuite.statistics.judges import by_judge, calibration, calibration_table
 from evalsuite.statistics.leaderboard import leaderboard, pairwise_differences
 from evalsuite.statistics.order import judgements_in_order
 from evalsuite.statistics.summary import (
+    AVERAGE,
     COSTS,
     costs,
     cut_off,
@@ -56,29 +57,41 @@ M = TypeVar("M", bound=BaseModel)
 _USAGE = TypeAdapter(dict[str, dict[str, dict[str, Usage]]])  # stage → role → model
 
 CONSOLE_ROWS = 30  # longer tables, and those too wide for it, are only named on the console
+LEADERBOARD = "leaderboard-"
+_BRIEF = ("rank", "supporter", "judged by", AVERAGE)  # columns of a leaderboard that every console has room for
 
 
 def report_run(run: Run, console: Console, wandb: bool = False, versus: str | None = None) -> None:
-    """Print a run's tables and write report.html, report.json, report.md and tables/*.csv into its folder.
+    """Write report.html, report.json, report.md and tables/*.csv into a run's folder, and print its tables.
 
     `versus` puts a paper's figures beside ours (`evalsuite.reported.against`). With `wandb`, the same tables and charts go
-    there too (see `log_wandb`). Everything comes from the folder's own files. Raises `UserError` when it holds no
-    judgements yet.
+    there too (see `log_wandb`). Everything comes from the folder's own files, and all is written before anything is printed: a
+    reader who stops listening (`| head`) costs no file. Raises `UserError` when the folder holds no judgements yet.
     """
     content = content_of(run)
     content = replace(content, tables=against(content.tables, versus))
+    paths = write_report(run.folder, content)
     for table in content.tables:
-        if len(table.rows) <= CONSOLE_ROWS and not too_wide(table, console):
-            to_console(table, console)
-        else:
-            size = f"{len(table.rows)} rows of {len(table.columns)} columns"
-            console.print(Text(f"{table.title}: {size}, in tables/{table.key}.csv"), soft_wrap=True)
+        _print(table, console)
     if content.plumbing:
         console.print(Text(PLUMBING))
-    for kind, path in write_report(run.folder, content).items():
+    for kind, path in paths.items():
         console.print(f"{kind}: {path}", soft_wrap=True, highlight=False, markup=False)
     if wandb:
         log_report(run.folder, content, lambda line: console.print(Text(line)))
+
+
+def _print(table: Table, console: Console) -> None:
+    """Print a table as far as it has room: of a leaderboard that is too wide the ranks and averages, of another its name."""
+    if len(table.rows) <= CONSOLE_ROWS and not too_wide(table, console):
+        to_console(table, console)
+        return
+    if table.key.startswith(LEADERBOARD):
+        kept = [place for place, column in enumerate(table.columns) if column in _BRIEF]
+        rows = tuple(tuple(row[place] for place in kept) for row in table.rows[:CONSOLE_ROWS])
+        to_console(replace(table, columns=tuple(table.columns[place] for place in kept), rows=rows, notes=()), console)
+    size = f"{len(table.rows)} rows of {len(table.columns)} columns"
+    console.print(Text(f"{table.title}: {size}, in tables/{table.key}.csv"), soft_wrap=True)
 
 
 def content_of(run: Run) -> ReportContent:
