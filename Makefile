@@ -9,7 +9,7 @@ CONSTRAINTS := configs/constraints-cpu.txt
 PREP        := $(BIN)/python -m data_prep
 SAMPLES     := data_prep/bundled
 DATA        := runs/demo-data
-ASK         := --model embedded --base-url $(SERVE_URL_EMBEDDED)
+ASK         := --model embedded@$(SERVE_URL_EMBEDDED)
 # One model on two cores: these keep tokenizers and telemetry out of the way.
 export TOKENIZERS_PARALLELISM = false
 export HF_HUB_DISABLE_TELEMETRY = 1

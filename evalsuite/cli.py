@@ -23,7 +23,7 @@ app = Verbs(
     pretty_exceptions_enable=False,
     help="Evaluate emotional-support dialogue systems: a simulated seeker talks to your model, a ranker scores it.\n\n"
     "Running the identical command again resumes an interrupted run: nothing that was answered is asked again.",
-    epilog="Example: esc-eval run --config configs/eval/esc_eval.yaml --supporter my-model --base-url http://127.0.0.1:8000/v1",
+    epilog="Example: esc-eval run --config configs/eval/esc_eval.yaml --supporter my-model@http://127.0.0.1:8000/v1",
 )
 
 RUNS, PEOPLE, CHECKS = "Runs", "Judges and people", "Checks"

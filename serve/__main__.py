@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from core.errors import UserError, run_cli
-from core.paths import IN_MODEL, IN_NAME, OUT_FOLDER, Reads, Verbs, Writes
+from core.paths import IN_MODEL, IN_SPEC, OUT_FOLDER, Reads, Verbs, Writes
 from core.specs import ModelSpec, load_spec, model_names
 from serve.checkpoints.embedded import materialise
 from serve.checkpoints.internlm2 import convert_checkpoint
@@ -37,7 +37,7 @@ app = Verbs(
 @app.command()
 def up(
     specs: Annotated[
-        list[str], typer.Argument(metavar="SPEC…", help="Names (see `models`) or YAML files of model specs."), IN_NAME
+        list[str], typer.Argument(metavar="SPEC…", help="Names (see `models`) or YAML files of model specs."), IN_SPEC
     ],
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="Port of the first server, the next ones follow. Default: free ones.")

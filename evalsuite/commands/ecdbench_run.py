@@ -11,13 +11,14 @@ from rich.text import Text
 
 from core.errors import UserError, need_modules
 from core.files import write_jsonl
+from core.options import ModelOption
 from core.paths import IN_FILE, IN_FOLDER, IN_NAME
 from core.specs import load_spec
 from core.tables import Table
-from evalsuite.commands.options import EndpointOption, JsonOption, endpoints_of, out_tables
+from evalsuite.commands.options import JsonOption, out_tables
 from evalsuite.commands.output import deliver, exit_if_lost, plain
 from evalsuite.fdaef.aggregate import aggregate
-from evalsuite.fdaef.asking import Examination, address, plan_tasks
+from evalsuite.fdaef.asking import Examination, plan_tasks
 from evalsuite.fdaef.local_data import load_layout
 from evalsuite.fdaef.registry import load_benchmark
 from evalsuite.fdaef.scores import read_scores
@@ -29,7 +30,7 @@ console = Console()
 
 
 def run(
-    model: Annotated[str, typer.Option("--model", help="Model to ask: a name in configs/models, or a spec file."), IN_NAME],
+    model: ModelOption,
     data: Annotated[
         Path | None,
         typer.Option(
@@ -54,7 +55,6 @@ def run(
         bool, typer.Option("--chat-template", help="Put every question into the model's chat template (for chat models).")
     ] = False,
     name: Annotated[str | None, typer.Option("--as", help="The model's name in scores and leaderboards.")] = None,
-    endpoint: EndpointOption = None,
     tokenizer: Annotated[
         str | None, typer.Option(help="Tokenizer (folder or hub id) of a model that its spec gives no checkpoint for."), IN_NAME
     ] = None,
@@ -79,10 +79,9 @@ def run(
     known, spec = load_benchmark(benchmark), load_spec(model)
     plan = plan_tasks(known, load_layout(layout), data, dataset, hub)
     plan.check()
-    url = address(spec, endpoints_of(endpoint))
     items = limit or known.sample or 300
     with open_run(out) as folder:
-        examination = Examination(known, spec, name or spec.name, items, seed, chat, tokenizer, url, console)
+        examination = Examination(known, spec, name or spec.name, items, seed, chat, tokenizer, console)
         scores, summaries = examination.ask(folder, plan)
     tables: list[Table] = []
     if plan.local or plan.hub:

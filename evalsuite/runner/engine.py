@@ -42,6 +42,7 @@ class Runner:
         self._endpoints = dict(self.resolved.config.endpoints)
         self._servers = ExitStack()
         self._launched: set[str] = set()  # base URLs of servers of ours
+        self._told: set[str] = set()
 
     def __enter__(self) -> Runner:
         return self
@@ -52,6 +53,8 @@ class Runner:
     def up(self, specs: Sequence[ModelSpec]) -> Mapping[str, str]:
         """Base URLs by model name, after launching what is not up yet."""
         self._check_endpoints(specs)
+        for spec in specs:
+            spec.api_key()  # a key that is not there is said before a server is started
         missing = {s.name: s for s in specs if s.name not in self._endpoints and s.endpoint.base_url is None}
         if missing:
             with self.run.timed("servers") as timing:
@@ -65,7 +68,7 @@ class Runner:
         """Raise `UserError` for an endpoint of a model that this run does not have."""
         resolved = self.resolved
         known = {spec.name for spec in specs} | {load_spec(name).name for name in resolved.names}
-        if not known.issuperset(self._endpoints) and resolved.config.supporters:
+        if not known.issuperset(self._endpoints) and resolved.tested:
             # A shard may be given the endpoint of a supporter that only others of its shards speak to.
             known |= {spec.name for spec in resolved.supporters}
         for name in self._endpoints:
@@ -89,6 +92,8 @@ class Runner:
         Writes the stage's failed calls (those of the judge as stage `judging`) and, where something was asked, its seconds.
         Raises `UserError` where the folder is to hold something new and no call was answered.
         """
+
+        check_names(specs)
 
         @contextmanager
         def servers() -> Iterator[Mapping[str, str]]:
@@ -130,6 +135,7 @@ class Runner:
             keep_messages=1024 * config.keep_messages_kb,
             launched=self._launched,
             say=self.say,
+            told=self._told,
             **{name: value for name, value in limits.items() if self.bounded and value is not None},
         )
 
@@ -142,3 +148,16 @@ class Runner:
     def say(self, text: str) -> None:
         """A line on the console, as it is."""
         self.console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+def check_names(specs: Sequence[ModelSpec]) -> None:
+    """Raise `UserError` for two models of one name: records, and answers in the store, are known by it."""
+    known: dict[str, ModelSpec] = {}
+    for spec in specs:
+        other = known.setdefault(spec.name, spec)
+        one, two = (model.model_dump(exclude={"sampling", "about"}) for model in (other, spec))
+        if one != two:
+            field = next(name for name in one if one[name] != two[name])
+            places = [model.endpoint.base_url or model.checkpoint for model in (other, spec)]
+            differ = f"at {places[0]} and {places[1]}" if places[0] != places[1] else f"which differ in {field}"
+            raise UserError(f"two models are named {spec.name}, {differ}: give one another name in a spec file")
