@@ -194,13 +194,13 @@ class Build:
             raise UserError(f"cannot write {self.out}: {error.filename2 or error.filename}: {error.strerror}") from None
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def finish(self, console: Console) -> dict[str, Any]:
-        """Print one line a step, and move the outputs and their manifest to `out`."""
+    def finish(self, console: Console, quiet: bool = False) -> dict[str, Any]:
+        """Print one line a step, and move the outputs and their manifest to `out`. `quiet`: do not print their names."""
         manifest = self.manifest()
         self.print_steps(console)
         write_json(self.folder / "manifest.json", manifest)
         self._move()
-        console.print(
-            f"written: {self.out}/ ({', '.join(sorted(self._outputs))}, manifest.json)", highlight=False, markup=False
-        )
+        if not quiet:
+            names = ", ".join(sorted(self._outputs))
+            console.print(f"written: {self.out}/ ({names}, manifest.json)", highlight=False, markup=False)
         return manifest

@@ -20,6 +20,7 @@ from data_prep.commands import (
 
 app = Verbs(no_args_is_help=True, pretty_exceptions_enable=False, help="Build the data that training and evaluation use.")
 app.command("sources")(corpora.sources)
+app.command("fetch")(corpora.fetch)
 app.command("read")(corpora.read)
 app.command("import-esc-eval")(import_esc_eval.import_esc_eval)
 cards.app.add_typer(annotate.app, name="annotate")

@@ -8,22 +8,26 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from core.errors import UserError, run_cli
 from core.paths import IN_MODEL, IN_SPEC, OUT_FOLDER, Reads, Verbs, Writes
 from core.specs import ModelSpec, load_spec, model_names
+from core.tables import to_console
 from serve.checkpoints.embedded import materialise
 from serve.checkpoints.internlm2 import convert_checkpoint
 from serve.checkpoints.internlm2_adapter import convert_adapter
 from serve.checkpoints.merge import merge_adapter
 from serve.checkpoints.places import base_folder
 from serve.command import ServerPlan
-from serve.launch import Servers
+from serve.launch import START_TIMEOUT, Servers
+from serve.machine import Machine
+from serve.overview import overview
 from serve.plan import plan_servers
 
 app = Verbs(
@@ -43,8 +47,19 @@ def up(
         int | None, typer.Option(min=1, max=65535, help="Port of the first server, the next ones follow. Default: free ones.")
     ] = None,
     print_only: Annotated[
-        bool, typer.Option("--print", help="Print the shell commands, environment included, and start nothing.")
+        bool,
+        typer.Option("--print", help="Print what servers take and the shell commands, environment included; start nothing."),
     ] = False,
+    gpus: Annotated[
+        str | None, typer.Option(metavar="GB,…", help="With --print: for a machine with these GPUs (80,80 or 2x80).")
+    ] = None,
+    context: Annotated[
+        int | None,
+        typer.Option(min=1024, help="Tokens of a request at most, where specs ask for more: less cache is enough then."),
+    ] = None,
+    start_timeout: Annotated[
+        int, typer.Option(min=1, help="Seconds that a server may take to load its model and answer, once it is downloaded.")
+    ] = int(START_TIMEOUT),
     log_dir: Annotated[Path, typer.Option(help="Folder for server-NAME.log files."), Writes(("server-*.log",))] = Path(
         "runs/serve"
     ),
@@ -71,11 +86,17 @@ def up(
             typer.echo(f"{spec.name}: answers at {spec.endpoint.base_url}, nothing to start", err=True)
     if all(spec.endpoint.base_url is not None for spec in chosen):
         raise UserError("nothing to start: these specs have an endpoint.base_url")
+    if gpus and not print_only:
+        raise UserError("--gpus is a machine to plan for: give --print, too")
+    machine = Machine.parse(gpus) if gpus else Machine.here()
+    needs = dict.fromkeys((spec.name for spec in chosen), context) if context else None
     if print_only:
-        _print_commands(plan_servers(chosen, log_dir, port, resolve=False))
+        plans = plan_servers(chosen, log_dir, port, resolve=False, machine=machine, needs=needs)
+        to_console(overview([plans], machine), Console(stderr=True))
+        _print_commands(plans)
         return
     try:
-        with Servers(plan_servers(chosen, log_dir, port)) as servers:
+        with Servers(plan_servers(chosen, log_dir, port, machine=machine, needs=needs), start_timeout) as servers:
             _show(servers)
             if words:
                 urls = {"SERVE_URL_" + re.sub(r"\W", "_", name).upper(): url for name, url in servers.endpoints.items()}
@@ -110,7 +131,7 @@ def _call(command: list[str], environment: Mapping[str, str]) -> int:
         raise UserError(f"--exec {shlex.join(command)}: {error.strerror or error}") from None
 
 
-def _print_commands(plans: list[ServerPlan]) -> None:
+def _print_commands(plans: Sequence[ServerPlan]) -> None:
     ports = {plan.name: plan.port or 8000 + number for number, plan in enumerate(plans)}
     spare = max(ports.values())
     for plan in plans:

@@ -119,9 +119,9 @@ def without(machine: Machine, held: Sequence[ServerPlan]) -> Machine:
     taken = Counter[str]()
     for plan in held:
         for name in plan.place.gpus if plan.place else ():
-            taken[name] += int(1000 * plan.place.share) if plan.place else 0
+            taken[name] += int(10_000 * plan.place.share) if plan.place else 0
     gpus = [
-        replace(gpu, used=gpu.memory - int(gpu.memory * USABLE) + gpu.memory * taken[gpu.name] // 1000)
+        replace(gpu, used=gpu.memory - int(gpu.memory * USABLE) + gpu.memory * taken[gpu.name] // 10_000)
         if gpu.memory and taken[gpu.name]
         else gpu
         for gpu in machine.gpus

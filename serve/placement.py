@@ -6,6 +6,7 @@ the servers of a GPU hold equally many dialogues.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -129,14 +130,13 @@ def place(demands: Mapping[K, Demand], gpus: Sequence[Gpu], least: int = 1) -> d
     places: dict[K, Place] = {}
     for key in demands:  # in the order in which they were asked for
         (names, split), demand = chosen[key], demands[key]
-        more = min(room[name] // max(per_dialogue[name], 1) for name in names)
-        smallest = min(memory[name] for name in names)
-        # In thousandths, rounded down: the shares of a GPU may not come to more than it has.
-        bytes_each = need(demand, names[0], split) + more * demand.dialogue(memory[names[0]], split)
-        share = max(int(1000 * bytes_each / smallest), -(-1000 * need(demand, names[0], split) // smallest)) / 1000
-        fixed = demand.fixed(memory[names[0]], split)
+        first, smallest = memory[names[0]], min(memory[name] for name in names)
+        more = min(room[name] / max(per_dialogue[name], 1) for name in names)  # dialogues
+        wanted = need(demand, names[0], split) + int(more * demand.dialogue(first, split))
+        share = math.ceil(wanted / smallest * 10_000) / 10_000
+        fixed = demand.fixed(first, split)
         cache = int(share * smallest) - fixed
-        dialogues = cache // demand.dialogue(memory[names[0]], split) * demand.copies
+        dialogues = cache // demand.dialogue(first, split) * demand.copies
         alone = all(together[name] == 1 for name in names)
         weights = demand.size.weights(split)
         places[key] = Place(names, split, share, alone, weights, fixed - weights, cache, dialogues)

@@ -163,6 +163,16 @@ def _plan(
     )
 
 
+def prepare(specs: Sequence[ModelSpec], machine: Machine | None = None) -> None:
+    """Download, make and merge what servers of these specs need, as `plan_servers` does with `resolve`."""
+    gpu = (machine or Machine.here()).has_gpu
+    for unit in units_of(specs, split_adapters=not gpu):
+        checkpoint = _checkpoint(unit.specs[0], True, [])
+        folders = [_adapter(owner, where, True, []) for _, owner, where in unit.adapters]
+        if unit.merges(gpu):
+            _merged(unit.specs[0], checkpoint, folders[0], True, [])
+
+
 def _unknown(spec: ModelSpec, machine: Machine) -> str:
     """Why a server's memory was not planned."""
     if not machine.gpus or not all(gpu.memory for gpu in machine.gpus):

@@ -110,7 +110,8 @@ def corpus_files(source: Source, place: str) -> list[Path]:
         return [folder]
     if not folder.is_dir():
         raise UserError(f"corpus {source.name}: no such folder or file: {place}. {get}")
-    files = sorted({path for pattern in source.files for path in folder.glob(pattern) if path.is_file()})
+    found = {path for pattern in source.files for path in folder.glob(pattern) if path.is_file()}
+    files = sorted(path for path in found if path.name != "manifest.json")  # what `fetch` writes beside a corpus
     if not files:
         raise UserError(f"corpus {source.name}: {place} holds none of {', '.join(source.files)}. {get}")
     return files

@@ -1,8 +1,9 @@
 """Character-LLM (Shao et al., EMNLP 2023): model-written interviews with nine characters, English, five exchanges each.
 
-JSON lines `multiturn_NAME_MODEL.jsonl`: `character`, `finished`, and `content`, a list of turns of `interviewer` and
-`character`, each with the parts that the model wrote for it: who, an action (`(speaking)`, `(thinking)`) and words. The
-`questions_*.json` files beside them hold no dialogues and are not read.
+JSON lines, published as `multiturn_NAME_MODEL_result/DATE.jsonl`, also read as `multiturn_NAME_MODEL.jsonl`: `character`,
+`finished`, and `content`, a list of turns of `interviewer` and `character`, each with the parts that the model wrote for it:
+who, an action (`(speaking)`, `(thinking)`) and words. The `questions_*.json` files beside them hold no dialogues and are not
+read.
 
 Both sides are generated, and it goes wrong in ways that would be learned: see `_fault`.
 """
@@ -10,6 +11,7 @@ Both sides are generated, and it goes wrong in ways that would be learned: see `
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
@@ -76,4 +78,10 @@ def _item(value: Any, source_id: str) -> RolePlay:
     return play(source="character_llm", source_id=source_id, language="en", character=character, said=said)
 
 
-READERS = {"character_llm": by_row(_item)}
+def _interview(file: Path) -> str:
+    """multiturn_NAME_MODEL: the published files are called by a date, their folders by who is interviewed."""
+    folder = file.parent.name
+    return folder.removesuffix("_result") if folder.endswith("_result") else file.stem
+
+
+READERS = {"character_llm": by_row(_item, named=_interview)}

@@ -238,7 +238,21 @@ def _read_escot(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]
             yield item
 
 
+def _augesc(value: Any, source_id: str) -> SupportDialogue:
+    """AugESC (Zheng et al., Findings of ACL 2023): dialogues that a model trained on ESConv completed, English, multi-turn.
+
+    A text file with a JSON list of [speaker, utterance] pairs a line. The form is from its loader's description; no line of the
+    published file was seen here, so a line of another form is malformed, and a file of none but such lines is refused.
+    """
+    if not isinstance(value, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in value):
+        raise Malformed("expected a list of [speaker, utterance] pairs")
+    if not all(isinstance(text, str) for pair in value for text in pair):
+        raise Malformed("expected texts in every [speaker, utterance] pair")
+    return support_dialogue("augesc", source_id, "en", by_role([(speaker, text) for speaker, text in value], ROLES))
+
+
 READERS = {
+    "augesc": by_row(_augesc),
     "emollm": by_row(_emollm, CorpusReader.json_list),
     "extes": by_row(_extes, CorpusReader.json_list),
     "smile": by_row(_smile, lambda reader, file: reader.documents(file, _smile_file)),

@@ -36,6 +36,7 @@ from evalsuite.runs.status import status as tables_of_status
 from evalsuite.statistics.summary import cut_off
 from serve.answers import Retry
 from serve.limits import Budget
+from serve.machine import Machine
 
 console = Console()
 
@@ -160,6 +161,12 @@ def _work(
                 f"{path}: no such file: hold dialogues first with `esc-eval simulate`, or give others (--dialogues)"
             )
         read_dialogues([path])
+    if options.gpus and not options.plan:
+        raise UserError("--gpus is a machine to plan for: give --plan, too")
+    if options.plan:
+        machine = Machine.parse(options.gpus) if options.gpus else Machine.here()
+        to_console(pipeline.servers(resolved, machine, None if simulate else path, score), console)
+        return
     retry = Retry.parse(options.retry)
     with open_run(resolved.out) as opened:
         shards.claim(opened, shard)

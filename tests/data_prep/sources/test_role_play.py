@@ -165,6 +165,13 @@ def test_character_llm_reads_interviews_and_not_the_questions(reader: Reader) ->
     assert {line.name for line in item.lines} == {"Interviewer", "Ada Lovelace"}
 
 
+def test_character_llm_goes_by_the_folder_where_files_are_called_by_a_date(reader: Reader) -> None:
+    models = ("sft", "chatgpt", "alpaca-7b")
+    published = {f"multiturn_Ada_{m}_result/2023-00.jsonl": [interview(*exchange("Who?", f"{m}."))] for m in models}
+    items = reader("character_llm", published)
+    assert [item.source_id for item in items] == ["multiturn_Ada_chatgpt/0", "multiturn_Ada_sft/0"]
+
+
 @pytest.mark.parametrize(
     ("row", "reason"),
     [

@@ -49,6 +49,7 @@ def turns(item: CorpusItem) -> list[tuple[str, str]]:
         ("extes", ["ExTES/0", "extes/0"], {MALFORMED: 1}),
         ("escot", ["12", "11"], {support.SEEN: 1}),
         ("cpsycoun", ["D/case_1", "D/case_4", "E/Career/1"], {cpsycoun.OTHERS: 2}),
+        ("augesc", ["augesc/0"], {support.NO_REPLY: 1, MALFORMED: 3}),
         ("emollm", ["aiwei/0", "data/0"], {}),
         ("synthetic_esc", ["datasetStrategiesAnnotation/1/1"], {synthetic_esc.NO_TAGS: 2}),
         ("simpsydial", ["test/0", "train/0"], {posts.EMPTY: 1, MALFORMED: 1}),
