@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -107,7 +107,7 @@ class CorpusReader:
             names = reader.fieldnames or []
             missing = [name for name in needed if name not in names]
             if missing or len(set(names)) < len(names):
-                what = f"no column {missing[0]!r}" if missing else "a column stands twice"
+                what = f"no column {', '.join(map(repr, missing))}" if missing else "a column stands twice"
                 raise UserError(f"{path}:1: {what}; found, parted by commas: {', '.join(names) or 'none'}")
             line = reader.line_num + 1
             for value in reader:
@@ -259,11 +259,13 @@ def read_table(path: Path, model: type[M], what: str) -> Iterator[tuple[str, M]]
     if suffix not in (".jsonl", ".csv"):
         raise UserError(f"{path}: {what} are read from .jsonl or .csv")
     needed = [name for name, field in model.model_fields.items() if field.is_required()]
+    nullable = [name for name in needed if type(None) in get_args(model.model_fields[name].annotation)]
     reader = CorpusReader(Step(path.name), strict=True)
     for row in reader.csv(path, needed) if suffix == ".csv" else reader.jsonl(path):
         value = row.value
         if suffix == ".csv":
             value = {name: cell for name, cell in value.items() if cell != "" or name in needed}
+            value |= {name: None for name in nullable if value[name] == ""}
         with reader.accounting(row):
             yield row.where, model.model_validate(value)
     if not reader.step.taken:

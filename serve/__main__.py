@@ -16,7 +16,9 @@ import typer
 from rich.console import Console
 
 from core.errors import UserError, run_cli
-from core.paths import IN_MODEL, IN_SPEC, OUT_FOLDER, Reads, Verbs, Writes
+from core.files import CONFIGS
+from core.paths import IN_MODEL, IN_SPEC, OUT_FOLDER, Reads, Writes
+from core.program import program
 from core.specs import ModelSpec, load_spec, model_names
 from core.tables import to_console
 from serve.checkpoints.embedded import materialise
@@ -30,10 +32,8 @@ from serve.machine import Machine
 from serve.overview import overview
 from serve.plan import plan_servers
 
-app = Verbs(
-    add_completion=False,
-    no_args_is_help=True,
-    help="Bring models up as OpenAI-compatible servers on this machine. `esc-eval run` does this by itself; use this to keep "
+app = program(
+    "Bring models up as OpenAI-compatible servers on this machine. `esc-eval run` does this by itself; use this to keep "
     "servers up between runs, or to see the commands.",
 )
 
@@ -97,7 +97,7 @@ def up(
         return
     try:
         with Servers(plan_servers(chosen, log_dir, port, machine=machine, needs=needs), start_timeout) as servers:
-            _show(servers)
+            _show(dict(zip(specs, chosen, strict=True)), servers)
             if words:
                 urls = {"SERVE_URL_" + re.sub(r"\W", "_", name).upper(): url for name, url in servers.endpoints.items()}
                 raise typer.Exit(_call(words, os.environ | urls))
@@ -142,15 +142,34 @@ def _print_commands(plans: Sequence[ServerPlan]) -> None:
         typer.echo(plan.shell(ports[plan.name], [ports[name] for name in plan.workers], spare))
 
 
-def _show(servers: Servers) -> None:
+def _show(given: Mapping[str, ModelSpec], servers: Servers) -> None:
     width = max(map(len, servers.endpoints))
     for name, url in servers.endpoints.items():
         typer.echo(f"{name:<{width}}  {url}")
     for plan in servers.plans:
         typer.echo(f"# {plan.name}: up after {servers.seconds[plan.name]:.0f} s, log {plan.log}")
-    name, url = next(iter(servers.endpoints.items()))
-    typer.echo(f"# use: esc-eval run CONFIG --endpoint {name}={url}")
-    typer.echo("# Ctrl-C stops the servers")
+    typer.echo("# Ctrl-C stops the servers. To use them, in another shell:")
+    typer.echo(_use(given, servers.endpoints))
+
+
+def _use(given: Mapping[str, ModelSpec], endpoints: Mapping[str, str]) -> str:
+    """A command that runs the demo with these models, each in a role that its spec gives it: a judge only where it has no
+    other, since the demo asks a trained one. `given` maps what was typed → the spec."""
+    config = CONFIGS / "eval" / "demo.yaml"
+    config = config.relative_to(Path.cwd()) if config.is_relative_to(Path.cwd()) else config
+    words = [
+        "esc-eval",
+        "run",
+        "--config",
+        str(config),
+    ]
+    free = dict(given)
+    for role in ("supporter", "seeker", "judge"):
+        able = [name for name, spec in free.items() if role in spec.roles and (role != "judge" or spec.roles == ("judge",))]
+        if able:
+            words += [f"--{role}", able[0]]
+            del free[able[0]]
+    return shlex.join([*words, *(f"--endpoint={name}={url}" for name, url in endpoints.items())])
 
 
 @app.command()
@@ -234,5 +253,10 @@ def _places(spec: ModelSpec) -> list[str]:
     return [*filter(None, [spec.checkpoint, spec.adapter]), *adapters]
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Entry point of the console script."""
     run_cli(app)
+
+
+if __name__ == "__main__":
+    main()

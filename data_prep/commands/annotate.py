@@ -44,8 +44,7 @@ def export(cards: CardsOption, out: Annotated[OutOption, writes("worker_*", "gui
     taxonomy = load_taxonomy()
     build = Build(out, "cards annotate export", seed)
     build.input(cards)
-    step = build.step("cards on each sheet")
-    step.taken = step.kept = len(loaded)
+    build.step("cards on each sheet", len(loaded))
     for worker in _WORKERS:
         order = annotation_sheets.shuffled(loaded, seed, worker)
         for name in annotation_sheets.write_sheets(build.folder, worker, order, taxonomy):
@@ -102,8 +101,7 @@ def import_(
     figures = _figures(pairs, outcomes)
     build = Build(out, "cards annotate import", seed, {"mode": chosen})
     build.figures = {**figures, "agreement": [asdict(row) for row in agreed]}
-    for path in (cards, *sheets):
-        build.input(path)
+    build.input(cards, *sheets)
     _write(build, list(loaded.values()), outcomes)
     _write_third(build, waiting, outcomes, marks, taxonomy)
     _print(agreed, figures, chosen)

@@ -83,8 +83,7 @@ def build(
     spec = load_spec(model)
     settings = {"model": model, "temperature": temperature, "prompts": load_pack(profile_build.PACK).fingerprint()}
     made = Build(out, "profiles build", settings=settings)
-    for path in (*seeds, *cards):
-        made.input(path)
+    made.input(*seeds, *cards)
     if (spec.checkpoint or "").startswith(EMBEDDED_PREFIX):
         console.print("Plumbing: what the embedded 135M model makes of people says nothing about them.")
     steps = {name: made.step(name) for name in profile_build.STEPS}
@@ -128,11 +127,9 @@ def import_(
     check_unique(place, (profile.id for profile in profiles), "profile ids")
     _held_with(dialogues, profiles)
     made = Build(out, "profiles import", settings={"source": name})
-    for path in files:
-        made.input(path)
+    made.input(*files)
     for what, count in (("profiles", len(profiles)), ("dialogues", len(dialogues))):
-        step = made.step(what)
-        step.taken = step.kept = count
+        made.step(what, count)
     made.write(PROFILES, profiles)
     if dialogues:
         made.write(DIALOGUES, dialogues)
@@ -187,8 +184,7 @@ def inspect(
     """
     loaded = _load(profiles)
     made = Build(out, "profiles inspect", seed)
-    for path in (*profiles, *([sheet] if sheet else [])):
-        made.input(path)
+    made.input(*profiles, *([sheet] if sheet else []))
     if sheet is None:
         refuse_to_overwrite(out, [inspection.NAME], inspection.LAYOUT)
         drawn = inspection.draw(loaded, sample, seed)

@@ -89,8 +89,7 @@ def rank_sft(
     talks = {dialogue.id: dialogue for dialogue in read_dialogues(dialogues)}
     human_scores = [score for path in scores for score in read_scores(path)]
     _refuse_other_languages(human_scores, {name: talk.language for name, talk in talks.items()})
-    for path in (*dialogues, *scores):
-        build.input(path)
+    build.input(*dialogues, *scores)
     targets, used = mean_targets(human_scores, talks, asked, build.step("scores"), score_rubric, annotator or ())
     step = build.step("mean scores")
     examples = cases(talks.values(), targets, asked, method, step)

@@ -28,8 +28,6 @@ IN_RUN = Reads(
     "folder",
     (*RECORDS, "config.json", "usage.json", "timing.json", "costs.jsonl", "health_dialogues.jsonl", "health_judgements.jsonl"),
 )
-IN_DIALOGUES = Reads(beside=True, inside="dialogues.jsonl")
-IN_GOLD = Reads(inside="gold_scores.jsonl")
 OUT_RUN = Writes((*RECORDS, "agreement.json", "report.*", "tables/*", "judges/*/*"))
 
 

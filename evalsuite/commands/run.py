@@ -11,11 +11,11 @@ import typer
 from rich.console import Console
 
 from core.errors import UserError
+from core.paths import Reads
 from core.tables import to_console
 from core.wandb_offline import need_wandb
 from data_prep.scores.human import read_dialogues
 from evalsuite.commands.options import (
-    IN_DIALOGUES,
     IN_RUN,
     OUT_RUN,
     AgainstOption,
@@ -64,7 +64,7 @@ def score(
     dialogues: Annotated[
         Path | None,
         typer.Option(help="Dialogue records (JSONL) from elsewhere, for a folder of their own (--out)."),
-        IN_DIALOGUES,
+        Reads(beside=True),
     ] = None,
     wandb: Annotated[bool, typer.Option("--wandb", help="Also write the report and log its tables and plots there.")] = False,
 ) -> None:

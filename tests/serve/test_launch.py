@@ -14,16 +14,20 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from core.errors import UserError
-from serve.__main__ import app
+from core.specs import load_spec
+from serve.__main__ import _show, app
 from serve.command import PORT, ServerPlan
 from serve.launch import Servers, free_port
 from serve.plan import plan_servers
+from tests.conftest import EscEval
+from tests.endpoint import Endpoint
 from tests.serve.test_plan import spec
 
 HEALTHY = """
@@ -326,6 +330,20 @@ def test_a_command_that_is_no_program_ends_in_one_line(monkeypatch: pytest.Monke
     result = CliRunner().invoke(app, ["up", "embedded", "--exec", str(tmp_path / "odd")])
     assert isinstance(result.exception, UserError) and "Exec format error" in str(result.exception)
     assert gone(child_of(tmp_path / "server-fake.log"), 1)
+
+
+def test_the_line_that_up_prints_works_when_pasted(
+    esc_eval: EscEval, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ranker = load_spec("embedded-ranker")
+    with Endpoint(models=("embedded", ranker.name)) as endpoint:
+        servers: Any = SimpleNamespace(endpoints={"embedded": endpoint.url, ranker.name: endpoint.url}, plans=[])
+        _show({"embedded": load_spec("embedded"), ranker.name: ranker}, servers)
+        pasted = shlex.split(capsys.readouterr().out.splitlines()[-1])
+        assert pasted[0] == "esc-eval"
+        assert esc_eval(*pasted[1:], "--limit", 1, "--language", "en") == (0, "")
+    assert {request["model"] for request in endpoint.requests} == {"embedded", ranker.name}
+    assert (tmp_path / "runs" / "demo" / "report.html").exists()
 
 
 @pytest.mark.parametrize("status", [0, 3])

@@ -13,7 +13,7 @@ from core.errors import UserError
 from core.ledger import Step
 from core.records import RolePlay
 from core.rows import CorpusReader, Source
-from data_prep.sources import SOURCES, chat_haruhi, coser
+from data_prep.sources import SOURCES, characters
 from data_prep.sources.play import filled, language_of, profile, shortened
 
 Files = dict[str, Any]
@@ -225,7 +225,7 @@ def test_chat_haruhi_the_character_speaks_most_in_its_file(reader: Reader) -> No
     ],
 )
 def test_chat_haruhi_quotes(text: str, words: str) -> None:
-    assert chat_haruhi.unquoted(text) == words
+    assert characters.unquoted(text) == words
 
 
 def test_chat_haruhi_a_nameless_line_goes_on_with_an_open_quote(reader: Reader) -> None:
@@ -278,7 +278,7 @@ def test_coser_book(reader: Reader, written: Callable[[Any], Any]) -> None:
         ("c", "Mara", "Come."),
     ]
     assert item.persona.startswith("Mara ferries people.\nShe is calm.") and item.persona.endswith("calm.")
-    assert len(item.persona) <= coser.PERSONA
+    assert len(item.persona) <= characters.PERSONA
 
 
 def test_coser_test_set_and_the_first_of_equals(reader: Reader) -> None:
