@@ -35,7 +35,7 @@ DIALOGUES   ?=
 RANKER      ?=
 JUDGES      ?=
 MODE        ?= native
-PROMPTS     ?= esc_rank
+PROMPTS     ?=
 LANGUAGE    ?=
 TABLE4      ?= runs/table4
 SCORE4      = $(BIN)/esc-eval score --config configs/eval/table4.yaml --mode $(MODE) $(if $(LANGUAGE),--language $(LANGUAGE)) \
@@ -174,7 +174,7 @@ reproduce-table4:  ## Table 4 from people's scores: SCORES= DIALOGUES= RANKER= (
 	  { echo "error: give SCORES=FILE DIALOGUES=FILE RANKER=SPEC (docs/reproduce.md)" >&2; exit 2; }
 	@test -x $(BIN)/esc-eval || $(MAKE) --no-print-directory setup
 	$(BIN)/python -m data_prep import-scores --gold $(SCORES) --dialogues $(DIALOGUES) --out $(TABLE4)/gold
-	$(SCORE4) --judge $(RANKER) --judge-prompts $(PROMPTS) --out $(TABLE4)/$(call spec_name,$(RANKER))
+	$(SCORE4) --judge $(RANKER) $(if $(PROMPTS),--judge-prompts $(PROMPTS)) --out $(TABLE4)/$(call spec_name,$(RANKER))
 	$(foreach judge,$(JUDGES),$(SCORE4) --judge $(judge) --out $(TABLE4)/$(call spec_name,$(judge)) &&) true
 	$(BIN)/esc-eval agree $(foreach judge,$(RANKER) $(JUDGES),--judgements $(TABLE4)/$(call spec_name,$(judge))/judgements.jsonl) \
 	  --gold $(TABLE4)/gold/scores.jsonl --only-shared --mode $(MODE) --against paper --out $(TABLE4)

@@ -163,7 +163,10 @@ def _completing(verb: Callable[..., Any]) -> inspect.Signature:
     for parameter, hint in hints.items():
         metadata = getattr(hint, "__metadata__", ())
         for info in (item for item in metadata if isinstance(item, typer.models.ParameterInfo)):
-            name, named = _name(parameter, metadata), any(isinstance(r, Reads) and r.kind == "name" for r in metadata)
+            name, named = (
+                _name(parameter, metadata),
+                any(isinstance(r, Reads) and r.kind in ("name", "model") for r in metadata),
+            )
             info.autocompletion = info.autocompletion or EVERYWHERE.get(name) or (NAMED.get(name) if named else None)
     return inspect.Signature([one.replace(annotation=hints[name]) for name, one in parameters.items()])
 

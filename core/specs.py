@@ -181,6 +181,9 @@ class ModelSpec(_Part):
     """How its replies are drawn where a config says nothing else."""
     context_length: Annotated[int, Field(gt=0, le=2**31)] | None = None
     """Tokens of prompt and reply together. Needed to launch a server."""
+    learnt: tuple[str, ...] = Field(default=(), exclude_if=lambda learnt: not learnt)
+    """Prompt packs (names in configs/prompts, or folders) that a judge was trained in. It is asked in the first, and in no pack
+    that is not here. Empty: a model without such training, which is told the rules."""
     chat_template: str | None = None
     """A Jinja template, or the path of one, in place of the checkpoint's own."""
     think_tags: tuple[str, str] = ("<think>", "</think>")
@@ -255,6 +258,11 @@ class ModelSpec(_Part):
                 weights += [[f.name, sha256_file(f)] for f in sorted(folder.glob("*.safetensors"))]
         eight_bits = [sorted(self.serve.fp8)] if self.serve.fp8 else []
         return digest([weights, self.served_name(), self.chat_template, self.serve.dtype, *eight_bits], 16)
+
+
+def learnt_packs() -> dict[str, str]:
+    """Pack → the bundled judge that has learnt it: such packs leave the rules out."""
+    return {pack: spec.name for spec in map(load_spec, model_names()) for pack in reversed(spec.learnt)}
 
 
 def _is_loopback(address: str) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import aiohttp
 import orjson
 
-from core.errors import UserError, near
+from core.errors import UserError
 from core.files import digest
 from core.masking import problem_of
 from core.records import Message
@@ -222,22 +222,12 @@ class ChatClient:
         for name in served_names:
             by_url[self.base_url(spec, name)].append(name)
         for url, names in by_url.items():
-            listing = await http.find_models(self._session, spec, url)
             where, context = http.place(spec, url), None
-            if listing is not None:
-                for name in names:
-                    if name not in listing.contexts:
-                        known = http.redact(spec, near(name, listing.contexts))
-                        raise UserError(f"{where}: does not serve {name!r}: {known}")
+            if listing := await http.served_models(self._session, spec, url, names):
                 context = listing.contexts[names[0]]
                 if listing.url != url:
                     self._found[url] = listing.url
                     self._tell(f"{where}: no API there; {listing.url} has one and is asked")
-            if context is not None and spec.sampling.max_tokens >= context:
-                raise UserError(
-                    f"{where}: replies of {spec.sampling.max_tokens} tokens leave no room in the {context} that it reads: "
-                    "lower --max-tokens (supporters), or sampling.max_tokens in its spec"
-                )
             if assumed := _assumed(spec, context):
                 self._tell(f"{where}: {assumed}")
 

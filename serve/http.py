@@ -9,13 +9,14 @@ import email.utils
 import errno
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
 import aiohttp
 import orjson
 
-from core.errors import UserError, printable
+from core.errors import UserError, near, printable
 from core.masking import mask_message
 from core.specs import ModelSpec
 from serve.answers import Reply, Unreadable, read_reply, reply_of_error
@@ -88,6 +89,23 @@ class Listing:
 
     url: str
     contexts: dict[str, int | None]
+
+
+async def served_models(session: aiohttp.ClientSession, spec: ModelSpec, base_url: str, names: Sequence[str]) -> Listing | None:
+    """The list of models of a server that serves a model under these names (`find_models`). `UserError` where it does not, or
+    reads less than a reply may have."""
+    listing = await find_models(session, spec, base_url)
+    for name in names if listing else ():
+        assert listing is not None
+        where, context = place(spec, listing.url), listing.contexts.get(name)
+        if name not in listing.contexts:
+            raise UserError(f"{where}: does not serve {name!r}: {redact(spec, near(name, listing.contexts))}")
+        if context is not None and spec.sampling.max_tokens >= context:
+            raise UserError(
+                f"{where}: replies of {spec.sampling.max_tokens} tokens leave no room in the {context} that it reads: lower "
+                "--max-tokens (supporters), or sampling.max_tokens in its spec"
+            )
+    return listing
 
 
 async def find_models(session: aiohttp.ClientSession, spec: ModelSpec, base_url: str) -> Listing | None:

@@ -159,6 +159,7 @@ def _members(config: FeelConfig) -> list[Member]:
             rubric=config.rubric,
             method=_ASKED[config.methods[0]],
             prompts=config.prompts,
+            judge_prompts=config.prompts,
             languages=config.languages,
             concurrency=config.concurrency,
             out=config.out,

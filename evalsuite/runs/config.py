@@ -81,8 +81,8 @@ class EvalConfig(BaseModel):
     prompts: Annotated[str, IN_NAME] = "esc_eval"
     """Prompt pack that seekers are told from: a strategy, by name (configs/prompts) or folder."""
     judge_prompts: Annotated[str | None, IN_NAME] = None
-    """Prompt pack that the judge is asked in, by name (configs/prompts) or folder; without it, `prompts`. For a ranker, the one
-    that it learnt."""
+    """Prompt pack that the judge is asked in, by name (configs/prompts) or folder. Default: the one that the judge's spec
+    says it has learnt, or `prompts`, which tells the rules. Rarely needed."""
     languages: Annotated[list[Language], Field(min_length=1)] = ["en", "zh"]
     """Which languages are played and judged."""
     limit: Annotated[int, Field(gt=0, le=10**6)] | None = None

@@ -19,7 +19,7 @@ from core.judge_prompts import JudgeMethod, check_pack
 from core.prompts import PromptPack, load_pack
 from core.records import Dialogue, HumanScore, Language, RoleCard, dialogue_id
 from core.rubrics import Rubric, load_rubric
-from core.specs import ModelSpec, Sampling, load_spec
+from core.specs import ModelSpec, Sampling, learnt_packs, load_spec
 from data_prep.scores import synthetic
 from data_prep.scores.human import read_dialogues
 from data_prep.scores.rank_sft import synthetic_test
@@ -257,28 +257,51 @@ class Resolved(Framework):
         check_pack(pack, self.method, self.languages)
         return pack
 
-    @property
+    @cached_property
     def judge_pack(self) -> str:
-        """The name of the pack that the judge is asked in."""
-        return self.config.judge_prompts or self.config.prompts
+        """The pack that the judge is asked in: one that it has learnt, or for a plain model one with the rules.
+
+        Raises `UserError` for a pack that the judge's spec does not claim.
+        """
+        learnt, wanted = self.judge.learnt, (self.config.judge_prompts or "").rstrip("/") or None
+        if learnt:
+            if wanted is not None and wanted not in learnt:
+                raise UserError(
+                    f"judge {self.judge.name} has learnt the prompt pack {learnt[0]} and is not asked in {wanted}: leave out "
+                    f"--judge-prompts (judge_prompts), or add {wanted} to `learnt` in its spec if it was trained in it"
+                )
+            return wanted or learnt[0]
+        pack = wanted or self.config.prompts
+        if ranker := learnt_packs().get(pack):
+            raise UserError(
+                f"judge {self.judge.name} has not learnt the prompt pack {pack}, which leaves the rules out "
+                f"(it is {ranker}'s): leave out --judge-prompts, or write `learnt: [{pack}]` into its spec if it was"
+            )
+        return pack
 
     def phases(
         self, launched: Sequence[ModelSpec], needs: Mapping[str, int], machine: Machine | None = None
     ) -> list[list[ModelSpec]]:
         """Which of the models that servers are started for are up at the same time (`serve.phases.phases`)."""
         seekers = {spec.name for spec in self.seekers}
-        judge = load_spec(self.named("judge")).name
+        judge = self._judge_name
         always = [spec for spec in launched if spec.name in seekers]
         last = [spec for spec in launched if spec.name == judge]
         others = [spec for spec in launched if spec.name not in seekers and spec.name != judge]
         return phases(always, others, last, machine, needs, self.config.phases)
 
     @property
+    def _judge_name(self) -> str | None:
+        """The judge's name; None where only dialogues are held and none is named."""
+        name = self.config.judge or self.config.model
+        return load_spec(name).name if name else None
+
+    @property
     def spare(self) -> set[str]:
         """Models without which the others go on: each of several supporters that is nothing else in this run."""
         if not self.tested or sum(not spec.floor for spec in self.supporters) < 2:
             return set()
-        needed = {spec.name for spec in self.seekers} | {load_spec(self.named("judge")).name}
+        needed = {spec.name for spec in self.seekers} | {self._judge_name}
         return {spec.name for spec in self.supporters} - needed
 
     def load_people(
