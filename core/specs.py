@@ -299,7 +299,7 @@ def load_spec(name: str) -> ModelSpec:
     address = address_of(name)
     if address is None:
         return _read_spec(name)
-    endpoint: dict[str, str | None] = {"base_url": address.url, "api_key_env": address.key_variable}
+    endpoint: dict[str, object] = {"base_url": address.url, "api_key_env": address.key_variable}
     if address.name.endswith(SPEC_FILES) or address.name in model_names():
         spec = _read_spec(address.name)
         if spec.floor:
@@ -308,7 +308,9 @@ def load_spec(name: str) -> ModelSpec:
         return spec.model_copy(update={"endpoint": changed})
     known = record_name(address.name, f"model-{digest(address.name, 8)}")
     served = address.name if address.name != known else None
-    return ModelSpec(name=known, endpoint=Endpoint.model_validate(endpoint | {"model": served}))
+    # What every server takes: one that is no vLLM may refuse a request for its field of constraints, or for log-probabilities.
+    plain = {"model": served, "constrained": False, "top_logprobs": 0}
+    return ModelSpec(name=known, endpoint=Endpoint.model_validate(endpoint | plain))
 
 
 def _read_spec(name: str) -> ModelSpec:

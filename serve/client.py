@@ -229,7 +229,7 @@ class ChatClient:
                     self._found[url] = listing.url
                     self._tell(f"{where}: no API there; {listing.url} has one and is asked")
             if assumed := _assumed(spec, context):
-                self._tell(f"{where}: {assumed}")
+                self._tell(f"model {spec.name}: {assumed}")
 
     def _tell(self, text: str) -> None:
         """Say something once."""

@@ -68,7 +68,7 @@ def typed(text: str) -> Iterator[list[str]]:
     """Everything to be typed: the lines of bash blocks, and code spans that begin as one of our commands does."""
     for block in blocks(text, "bash"):
         for line in block.replace("\\\n", " ").splitlines():
-            if words := shlex.split(line, comments=True):
+            if words := shlex.split(re.sub(r"(?<!\S)#.*", "", line)):  # as in a shell, no comment begins inside a word
                 yield words
     for span in re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)):
         if re.match(r"(esc-(eval|data|serve|train)|python -m|make|accelerate) ", span):

@@ -61,7 +61,7 @@ def test_a_name_and_an_address_are_a_model(text: str) -> None:
 
 
 def test_a_minimal_spec_file_is_the_same_model(tmp_path: Path) -> None:
-    (tmp_path / "m.yaml").write_text("name: m\nendpoint: {base_url: 'http://h/v1'}\n")
+    (tmp_path / "m.yaml").write_text("name: m\nendpoint: {base_url: 'http://h/v1', constrained: false, top_logprobs: 0}\n")
     assert identity(load_spec(str(tmp_path / "m.yaml"))) == identity(load_spec("m@http://elsewhere/v1"))
 
 
@@ -122,8 +122,9 @@ def test_a_model_that_is_judge_and_supporter_is_asked_as_one(esc_eval: EscEval) 
     with speaking("vllm", "a", "b") as endpoint:
         a, b = f"a@{endpoint.url}", f"b@{endpoint.url}"
         assert esc_eval(*small("--supporter", a, "--judge", a, "--seeker", b)) == (0, "")
-        usage = json.loads(Path("runs/esc_eval/a/usage.json").read_text())["simulate"]
-        assert set(usage["judge"]) == set(usage["supporter"]) == {"a"} and set(usage["seeker"]) == {"b"}
+        usage = json.loads(Path("runs/esc_eval/a/usage.json").read_text())
+        assert set(usage["score"]["judge"]) == set(usage["simulate"]["supporter"]) == {"a"}
+        assert set(usage["simulate"]["seeker"]) == {"b"}
 
 
 @contextmanager
