@@ -23,8 +23,8 @@ from data_prep.commands.cards import exit_if_silent
 from data_prep.profiles import Profile, inspection, load_profiles, personamem, sage
 from data_prep.profiles import build as profile_build
 from data_prep.profiles import stats as profile_stats
+from data_prep.profiles.build import Seed, load_seeds, seed_of_card
 from data_prep.profiles.check import check_profiles, table
-from data_prep.profiles.seeds import Seed, load_seeds, seed_of_card
 from data_prep.profiles.vocabulary import load_vocabulary
 from serve.batch import Batch
 

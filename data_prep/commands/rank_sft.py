@@ -20,8 +20,7 @@ from core.prompts import PromptPack, load_pack
 from core.records import HumanScore
 from core.rubrics import Rubric, load_rubric
 from data_prep.scores.human import read_dialogues, read_scores
-from data_prep.scores.rank_sft import Case, cases, describe, mean_targets, narrowed, split_cases
-from data_prep.scores.splits import SHARES, Split, SplitMethod
+from data_prep.scores.rank_sft import SHARES, Case, Split, SplitMethod, cases, describe, mean_targets, narrowed, split_cases
 
 _FILES = (
     *("train.jsonl", "valid.jsonl", "test.jsonl", "dialogues_test.jsonl", "scores_test.jsonl"),

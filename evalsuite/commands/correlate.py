@@ -19,8 +19,7 @@ from evalsuite.commands.verdicts import IN_VERDICTS, VERDICTS, OnlyJudgeOption, 
 from evalsuite.reported.against import against
 from evalsuite.statistics.agreement import gold_scores_of, judgements_of, of_annotators
 from evalsuite.statistics.coefficients import LEVELS
-from evalsuite.statistics.correlation import PairBy, Pairing, SampleBy, correlations
-from evalsuite.statistics.correlation_tables import alignment_tables, correlation_tables
+from evalsuite.statistics.correlation import PairBy, Pairing, SampleBy, alignment_tables, correlation_tables, correlations
 
 _FROM_DIALOGUES = ("system", "source", "sample")  # choices of options that need to know the dialogues
 _WITHOUT = "without --dialogues, the sample level; intervals are over dialogues, each taken as a sample of its own"

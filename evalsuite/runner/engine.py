@@ -18,7 +18,7 @@ from serve.checkpoints.places import commits
 from serve.client import ChatClient
 from serve.failures import Threshold
 from serve.launch import Servers
-from serve.plan import plan_servers, prepare
+from serve.plan import learn_shapes, plan_servers, prepare
 
 J = TypeVar("J")
 R = TypeVar("R")
@@ -63,6 +63,7 @@ class Runner:
         launched = self._launches(specs)
         if all(spec.name in self.endpoints for spec in launched):
             return [list(specs)]
+        learn_shapes(launched)
         parts = self.resolved.phases(launched, needs)
         if len(parts) > 1:
             prepare(launched)  # what is missing is downloaded, or said, before the first server starts
