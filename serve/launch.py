@@ -187,7 +187,7 @@ class Servers:
         models = {spec.name for spec in server.plan.specs}
         if not models or not models.issubset(self.spare):
             raise UserError(obituary)
-        self.failed |= dict.fromkeys(sorted(models), obituary.split("\n")[0])
+        self.failed |= dict.fromkeys(sorted(models), obituary.split("\n")[0].removesuffix(", its end:"))
         self._console.print(f"{obituary}\n# the others go on", highlight=False, markup=False, soft_wrap=True)
         self.end([plan for plan in self.plans if models & {spec.name for spec in plan.specs}])
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from core.errors import UserError
 from core.specs import ModelSpec, place_of
 from serve.checkpoints.lora import adapter_rank
 from serve.command import ServerPlan
@@ -66,13 +67,16 @@ def phases(
             return [*turns, list(last)]
     if fits(together, 1):
         return [together]
-    for part, what in [(_distinct([*always, *by_turns[:1]]), "what holds the dialogues"), (list(last), "what judges them")]:
+    for part, purpose in [(_distinct([*always, *by_turns[:1]]), "to hold the dialogues with"), (list(last), "to judge with")]:
         if not fits(part, 1):
-            demands = [*_demands(_servers(part), needs).values()]
-            raise refusal(demands, machine.gpus, str(machine), f"{' and '.join(d.name for d in demands)} ({what})")
+            raise _refused(part, machine, needs, purpose)
     wide = next(spec for spec in by_turns if not fits(_distinct([*always, spec]), 1))
-    demands = [*_demands(_servers(_distinct([*always, wide])), needs).values()]
-    raise refusal(demands, machine.gpus, str(machine), " and ".join(d.name for d in demands))
+    raise _refused(_distinct([*always, wide]), machine, needs, "to hold the dialogues with")
+
+
+def _refused(specs: Sequence[ModelSpec], machine: Machine, needs: Mapping[str, int] | None, purpose: str) -> UserError:
+    demands = [*_demands(_servers(specs), needs).values()]
+    return refusal(demands, machine.gpus, str(machine), purpose)
 
 
 def _distinct(specs: Sequence[ModelSpec]) -> list[ModelSpec]:
@@ -138,4 +142,4 @@ def places(servers: Sequence[Unit], machine: Machine, needs: Mapping[str, int] |
         if places := place(demands, machine.gpus, least):
             return places
     wanted = [*demands.values()]
-    raise refusal(wanted, machine.gpus, where, " and ".join(demand.name for demand in wanted))
+    raise refusal(wanted, machine.gpus, where, "for")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -149,17 +149,16 @@ def usable(gpu: Gpu) -> int:
     return min(int(memory * USABLE), memory - gpu.used)
 
 
-def refusal(demands: Iterable[Demand], gpus: Sequence[Gpu], machine: str, together: str) -> UserError:
-    """Why servers do not fit, with the arithmetic and the next best option. `together` says which."""
-    wanted = [*demands]
+def refusal(demands: Sequence[Demand], gpus: Sequence[Gpu], machine: str, purpose: str) -> UserError:
+    """Why servers do not fit, with the arithmetic and the next best option. `purpose` ends in the word before their names."""
     gpu = max(gpus, key=usable)
-    lines = [f"not enough memory on {machine} for {together}:"]
-    for demand in wanted:
+    lines = [f"not enough memory on {machine} {purpose} {' and '.join(demand.name for demand in demands)}:"]
+    for demand in demands:
         split = (demand.splits(len(gpus)) or [demand.tensor_parallel or 1])[-1]
         lines.append(f"  {demand.sum(gpu.memory or 0, split)}")
     held = f"; {gib(gpu.used)} GiB of it are in use by something else" if gpu.used > (gpu.memory or 0) * (1 - USABLE) else ""
     lines.append(f"  a GPU offers {gib(usable(gpu))} GiB ({USABLE:.0%} of {gib(gpu.memory or 0)}{held})")
-    lines.append(f"Next best: {next_best(wanted, gpus)}")
+    lines.append(f"Next best: {next_best(demands, gpus)}")
     return UserError("\n".join(lines))
 
 

@@ -127,7 +127,7 @@ def test_too_little_memory_is_refused_before_anything_is_started(on: Callable[[s
     log = on("24")
     code, err = esc_eval("run", "--config", "c.yaml")
     assert code == 2 and not log.exists()
-    assert err.startswith("error: not enough memory on 1 × 24 GB for seeker and one")
+    assert err.startswith("error: not enough memory on 1 × 24 GB to hold the dialogues with seeker and one:\n")
     assert "seeker on" not in err and "seeker: weights 26.4 + overhead" in err and "cache of 1 × 8,192 tokens 6.2 = " in err
     assert "Next best: " in err and "GPUs instead of 1" in err and "--endpoint seeker=" in err
 

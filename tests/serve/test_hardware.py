@@ -45,6 +45,21 @@ def test_a_specs_header_names_the_smallest_gpu_that_will_do(name: str, tmp_path:
     assert int(said) == next(gigabytes for gigabytes in (24, 40, 48, 80) if fits(gigabytes))
 
 
+def test_headers_of_run_configs_say_what_the_planner_says() -> None:
+    def header(name: str) -> str:
+        lines = (CONFIGS / "eval" / name).read_text(encoding="utf-8").split("\nframework:")[0].split("\n")
+        return " ".join(line.removeprefix("# ") for line in lines)
+
+    found = {str(answer.machine): str(answer).split(":")[0] for answer in answers(served=False)}
+    said = "one after the other on one 48 or 80 GB GPU or two of 40 GB, at once on two of 80 GB"
+    assert said in header("esc_eval.yaml")
+    assert {found[machine] for machine in ("1 × 48 GB", "1 × 80 GB", "2 × 40 GB")} == {"in phases"}
+    assert found["2 × 80 GB"] == "at once"
+    assert "on four 80 GB GPUs" in header("esc_eval_full.yaml")
+    two = [load_spec(name) for name in ("vicuna-7b-1.5", "qwen1.5-7b-chat")]  # a shard speaks with two; no cache is larger
+    assert len(phases([load_spec("esc-role")], two, [load_spec("esc-rank")], Machine.parse("4x80"))) == 1
+
+
 @pytest.mark.parametrize("served", [True, False])
 def test_no_gpu_is_given_more_than_it_has(served: bool) -> None:
     for answer in answers(served):
