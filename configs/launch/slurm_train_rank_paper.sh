@@ -21,7 +21,7 @@
 #SBATCH --output=runs/%x-%A-%a.log
 set -euo pipefail
 cd "$SLURM_SUBMIT_DIR"
-source "${ESC_EVAL_VENV:-.venv}/bin/activate"
+source configs/launch/environment.sh
 dimensions=(fluency expression empathy information humanoid skill overall)
 languages=(en zh)
 dimension=${dimensions[SLURM_ARRAY_TASK_ID % 7]}
