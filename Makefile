@@ -48,12 +48,15 @@ SCORE4      = $(BIN)/esc-eval score --config configs/eval/table4.yaml --mode $(M
               --dialogues $(TABLE4)/gold/dialogues.jsonl
 spec_name   = $(patsubst %.yml,%,$(patsubst %.yaml,%,$(notdir $(1))))
 .PHONY: help setup setup-browser setup-slurm setup-gpu constraints-gpu demo demo-data demo-cards train-role-cpu train-rank-cpu train-survey-cpu rank-methods-cpu reproduce-table4
-.PHONY: test test-fast test-full lint docs format bench clean
+.PHONY: doctor test test-fast test-full lint docs format bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.ready  ## Make .venv (CPU) and the embedded model; done once, again when pyproject or constraints change
+
+doctor: setup  ## What this machine has and lacks for serving and training, with what mends it
+	$(BIN)/esc-eval doctor
 
 $(VENV)/.ready: pyproject.toml $(CONSTRAINTS)
 	@echo "setting up $(VENV): about 4 GB, a few minutes"

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -202,16 +202,23 @@ def read_object(path: Path, what: str) -> dict[str, Any]:
 
 
 def explain(error: ValidationError) -> str:
-    """The first problem of a pydantic error as `field: what is wrong` (and how many more there are)."""
+    """The first problem of a pydantic error as `field: what is wrong` (and how many more there are); of fields that are
+    missing, all."""
     first, *more = error.errors(include_url=False, include_context=False)
-    parts = (str(part) for part in first["loc"] if not str(part).startswith("function-"))  # pydantic's name of a validator
-    field = " ".join(".".join(parts).split())[:100] or "record"
+    alike = [first, *(other for other in more if other["type"] == first["type"] == "missing")]
+    more = [other for other in more if other not in alike]
+    field = ", ".join(dict.fromkeys(_field(problem["loc"]) for problem in alike))
     message = {"extra_forbidden": "unknown field", "model_type": "expected a JSON object"}.get(first["type"], first["msg"])
     message = " ".join(message.removeprefix("Value error, ").split())
     if first["type"] not in {"missing", "extra_forbidden"} and isinstance(first["input"], str | int | float):
         value = str(first["input"])
         message += "" if "://" in value and problem_of(value) else f" (got {value[:60]!r})"  # a password is not repeated
     return f"{field}: {message}" + (f" (and {len(more)} more)" if more else "")
+
+
+def _field(place: Sequence[int | str]) -> str:
+    parts = (str(part) for part in place if not str(part).startswith("function-"))  # pydantic's name of a validator
+    return " ".join(".".join(parts).split())[:100] or "record"
 
 
 def validated(model: type[M], value: Any, where: object) -> M:

@@ -109,16 +109,16 @@ class Build:
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         return folder
 
-    def input(self, path: Path) -> None:
-        """Remember a file, or every file of a folder, by its sha256."""
-        files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
-        for file in files:
-            self._inputs[str(file)] = {"bytes": file.stat().st_size, "sha256": sha256_file(file)}
+    def input(self, *paths: Path) -> None:
+        """Remember files, or every file of a folder, by their sha256."""
+        for path in paths:
+            for file in sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]:
+                self._inputs[str(file)] = {"bytes": file.stat().st_size, "sha256": sha256_file(file)}
 
-    def step(self, name: str) -> Step:
-        """A new step, counted into the manifest."""
+    def step(self, name: str, count: int = 0) -> Step:
+        """A new step, counted into the manifest; `count` things came through it as they are."""
         self.on_step(name)
-        self.steps.append(Step(name))
+        self.steps.append(Step(name, taken=count, kept=count))
         return self.steps[-1]
 
     def write(self, name: str, records: Iterable[BaseModel]) -> int:
@@ -194,13 +194,13 @@ class Build:
             raise UserError(f"cannot write {self.out}: {error.filename2 or error.filename}: {error.strerror}") from None
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def finish(self, console: Console) -> dict[str, Any]:
-        """Print one line a step, and move the outputs and their manifest to `out`."""
+    def finish(self, console: Console, quiet: bool = False) -> dict[str, Any]:
+        """Print one line a step, and move the outputs and their manifest to `out`. `quiet`: do not print their names."""
         manifest = self.manifest()
         self.print_steps(console)
         write_json(self.folder / "manifest.json", manifest)
         self._move()
-        console.print(
-            f"written: {self.out}/ ({', '.join(sorted(self._outputs))}, manifest.json)", highlight=False, markup=False
-        )
+        if not quiet:
+            names = ", ".join(sorted(self._outputs))
+            console.print(f"written: {self.out}/ ({names}, manifest.json)", highlight=False, markup=False)
         return manifest

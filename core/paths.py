@@ -3,14 +3,16 @@
     sheet: Annotated[Path, typer.Option(help="…"), IN_FILE]
     out: Annotated[Path, typer.Option(help="…"), OUT_FOLDER]
 
-An app of the class `Verbs` refuses an input that is missing, an output that cannot be one, and an output that would replace an
-input or be read with it the next time. By then nothing was asked or written.
+An app of the class `Verbs` takes a run folder for the file in it that is meant. It refuses an input that is missing, an output
+that cannot be one, and an output that would replace an input or be read with it the next time. By then nothing was asked or
+written.
 """
 
 from __future__ import annotations
 
 import fnmatch
 import functools
+import inspect
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +25,7 @@ from typing import Any, Literal, TypeVar, get_type_hints
 import typer
 from pydantic import BaseModel
 
+from core.completion import EVERYWHERE, NAMED
 from core.errors import UserError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -37,7 +40,6 @@ class Reads:
     files: patterns of the files that are read in a folder; without any, everything below it is.
     labelled: written NAME=PATH.
     beside: may lie in the folder that the verb writes to: the verb itself leaves it alone.
-    inside: the file that is meant where a folder is given that has one of this name (a run folder).
 
     Labelled places, and names that are no file's, are looked up by the verb, which says what there is instead; everything else
     has to exist.
@@ -47,17 +49,6 @@ class Reads:
     files: tuple[str, ...] = ()
     labelled: bool = False
     beside: bool = False
-    inside: str | None = None
-
-    def meant(self, value: Any) -> Any:
-        """An argument, with what is in it for every folder where a file is meant."""
-        if self.inside is None or value is None:
-            return value
-        if isinstance(value, list | tuple):
-            return [self.meant(one) for one in value]
-        with suppress(OSError, ValueError):  # no path can be like this: `check` says so
-            return file if (file := Path(value) / self.inside).is_file() else value
-        return value
 
     def path(self, value: str) -> Path | None:
         """The path that a value of the option names, if it names one."""
@@ -108,6 +99,14 @@ class Writes:
 IN_FILE, IN_FOLDER, IN_NAME = Reads(), Reads("folder"), Reads("name")
 IN_MODEL = Reads("folder", ("*",))  # a checkpoint or an adapter: its files, not its subfolders
 IN_PLACES = Reads("place", ("*",), labelled=True)  # corpora: an output in a subfolder is not read again
+# Where a run folder is given for a file, the file in it is meant (judgements only where one judge gave them).
+IN_RUNS = {
+    "--dialogues": "dialogues.jsonl",
+    "--judgements": "judgements.jsonl",
+    "--gold": "gold_scores.jsonl",
+    "--cards": "cards.jsonl",
+    "--profiles": "profiles.jsonl",
+}
 SHEET = Reads(beside=True)  # people fill it in where it was written to
 OUT_FILE, OUT_FOLDER = Writes(), Writes(("*",))
 
@@ -130,7 +129,7 @@ RUNNING: ContextVar[tuple[PathOption, ...]] = ContextVar("path options of the ru
 
 
 class Verbs(typer.Typer):
-    """A typer app that checks the path options of every verb before it begins."""
+    """A typer app that checks the path options of every verb before it begins, and completes the values that have names."""
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[F], F]:
         register = super().command(name, **settings)
@@ -138,11 +137,7 @@ class Verbs(typer.Typer):
         def add(verb: F) -> F:
             @functools.wraps(verb)
             def checked(**arguments: Any) -> Any:
-                arguments |= {
-                    option.parameter: option.role.meant(arguments[option.parameter])
-                    for option in path_options(verb, arguments)
-                    if isinstance(option.role, Reads) and option.parameter in arguments
-                }
+                arguments |= _in_runs(path_options(verb, arguments), arguments)
                 options = path_options(verb, arguments)
                 check(options)
                 token = RUNNING.set(options)
@@ -151,10 +146,41 @@ class Verbs(typer.Typer):
                 finally:
                     RUNNING.reset(token)
 
+            checked.__signature__ = _completing(verb)  # type: ignore[attr-defined]
             register(checked)
             return verb
 
         return add
+
+
+def _completing(verb: Callable[..., Any]) -> inspect.Signature:
+    """A verb's parameters, with how the values of its options are completed (`core.completion`)."""
+    parameters, hints = inspect.signature(verb).parameters, get_type_hints(verb, include_extras=True)
+    for parameter, hint in hints.items():
+        metadata = getattr(hint, "__metadata__", ())
+        for info in (item for item in metadata if isinstance(item, typer.models.ParameterInfo)):
+            name, named = _name(parameter, metadata), any(isinstance(r, Reads) and r.kind == "name" for r in metadata)
+            info.autocompletion = info.autocompletion or EVERYWHERE.get(name) or (NAMED.get(name) if named else None)
+    return inspect.Signature([one.replace(annotation=hints[name]) for name, one in parameters.items()])
+
+
+def _in_runs(options: Sequence[PathOption], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that name run folders where files are meant, with the files in them."""
+    meant: dict[str, Any] = {}
+    for option in options:
+        name, given = IN_RUNS.get(option.name), arguments.get(option.parameter)
+        if name and given and isinstance(option.role, Reads) and option.role.kind == "file":
+            meant[option.parameter] = (
+                [_in_run(place, name) for place in given] if isinstance(given, list) else _in_run(given, name)
+            )
+    return meant
+
+
+def _in_run(place: Path, name: str) -> Path:
+    with suppress(OSError, ValueError):  # no path can be like this: `check` says so
+        if (place / name).is_file() and not (name == IN_RUNS["--judgements"] and (place / "judges").is_dir()):
+            return place / name
+    return place
 
 
 def path_options(verb: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[PathOption, ...]:

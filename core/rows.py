@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -107,7 +107,7 @@ class CorpusReader:
             names = reader.fieldnames or []
             missing = [name for name in needed if name not in names]
             if missing or len(set(names)) < len(names):
-                what = f"no column {missing[0]!r}" if missing else "a column stands twice"
+                what = f"no column {', '.join(map(repr, missing))}" if missing else "a column stands twice"
                 raise UserError(f"{path}:1: {what}; found, parted by commas: {', '.join(names) or 'none'}")
             line = reader.line_num + 1
             for value in reader:
@@ -177,6 +177,28 @@ class RolePlayYield(BaseModel):
         return self.published * self.usable // self.read if self.read else self.published
 
 
+class Origin(BaseModel):
+    """Where `fetch` gets a corpus: a repository on GitHub or a dataset of the hub, at one commit."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    github: str | None = None
+    """OWNER/NAME."""
+    hub: str | None = None
+    """OWNER/NAME."""
+    revision: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] | None = None
+    """The commit: the content is what it hashes to. Null: no commit was looked up, so one has to be given."""
+    under: tuple[str, ...] = ("",)
+    """Folders of the repository in which the corpus's files are; what they hold is put into one folder."""
+    archive: str | None = None
+    """A zip file of the repository that holds the corpus."""
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Origin:
+        if (self.github is None) == (self.hub is None):
+            raise ValueError("one of github and hub")
+        return self
+
+
 class CorpusFacts(BaseModel):
     """What a corpus is, where a user gets it and under which licence: an entry of configs/data/corpora.yaml."""
 
@@ -191,6 +213,7 @@ class CorpusFacts(BaseModel):
     table5: Sampled | None = None
     beside: tuple[str, ...] = ()
     role_sft: dict[Language, RolePlayYield] = {}
+    fetch: Origin | None = None
 
 
 ReadCorpus = Callable[[list[Path], CorpusReader], Iterator[CorpusItem]]
@@ -205,12 +228,15 @@ class Source(CorpusFacts):
 
 
 def by_row(
-    make: Callable[[Any, str], CorpusItem], rows: Callable[[CorpusReader, Path], Iterable[CorpusRow]] | None = None
+    make: Callable[[Any, str], CorpusItem],
+    rows: Callable[[CorpusReader, Path], Iterable[CorpusRow]] | None = None,
+    named: Callable[[Path], str] = lambda file: file.stem,
 ) -> ReadCorpus:
     """A corpus's `read`, for files whose every row is one item or one drop.
 
-    `make` gets a row's value and its source id, `file stem/position`, for corpora that have no ids of their own. `rows` says
-    how files are read; without it, `.json` files hold one JSON list and others JSON lines.
+    `make` gets a row's value and its source id, `name of the file/position`, for corpora that have no ids of their own; `named`
+    says what a file is called. `rows` says how files are read; without it, `.json` files hold one JSON list and others JSON
+    lines.
     """
 
     def read(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
@@ -218,7 +244,7 @@ def by_row(
             rows_of = rows or (CorpusReader.json_list if file.suffix == ".json" else CorpusReader.jsonl)
             for position, row in enumerate(rows_of(reader, file)):
                 with reader.accounting(row):
-                    yield make(row.value, f"{file.stem}/{position}")
+                    yield make(row.value, f"{named(file)}/{position}")
 
     return read
 
@@ -233,11 +259,13 @@ def read_table(path: Path, model: type[M], what: str) -> Iterator[tuple[str, M]]
     if suffix not in (".jsonl", ".csv"):
         raise UserError(f"{path}: {what} are read from .jsonl or .csv")
     needed = [name for name, field in model.model_fields.items() if field.is_required()]
+    nullable = [name for name in needed if type(None) in get_args(model.model_fields[name].annotation)]
     reader = CorpusReader(Step(path.name), strict=True)
     for row in reader.csv(path, needed) if suffix == ".csv" else reader.jsonl(path):
         value = row.value
         if suffix == ".csv":
             value = {name: cell for name, cell in value.items() if cell != "" or name in needed}
+            value |= {name: None for name in nullable if value[name] == ""}
         with reader.accounting(row):
             yield row.where, model.model_validate(value)
     if not reader.step.taken:

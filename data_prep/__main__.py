@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from core.errors import run_cli
-from core.paths import Verbs
+from core.program import program
 from data_prep.commands import (
     annotate,
     annotate_dialogues,
@@ -18,8 +18,9 @@ from data_prep.commands import (
     scores,
 )
 
-app = Verbs(no_args_is_help=True, pretty_exceptions_enable=False, help="Build the data that training and evaluation use.")
+app = program("Build the data that training and evaluation use.")
 app.command("sources")(corpora.sources)
+app.command("fetch")(corpora.fetch)
 app.command("read")(corpora.read)
 app.command("import-esc-eval")(import_esc_eval.import_esc_eval)
 cards.app.add_typer(annotate.app, name="annotate")
@@ -34,5 +35,11 @@ app.command("import-held")(scores.import_held)
 app.command("score-set")(scores.score_set)
 app.command("rank-sft")(rank_sft.rank_sft)
 
-if __name__ == "__main__":
+
+def main() -> None:
+    """Entry point of the console script."""
     run_cli(app)
+
+
+if __name__ == "__main__":
+    main()

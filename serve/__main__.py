@@ -8,28 +8,32 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from core.errors import UserError, run_cli
-from core.paths import IN_MODEL, IN_NAME, OUT_FOLDER, Reads, Verbs, Writes
+from core.files import CONFIGS
+from core.paths import IN_MODEL, IN_NAME, OUT_FOLDER, Reads, Writes
+from core.program import program
 from core.specs import ModelSpec, load_spec, model_names
+from core.tables import to_console
 from serve.checkpoints.embedded import materialise
 from serve.checkpoints.internlm2 import convert_checkpoint
 from serve.checkpoints.internlm2_adapter import convert_adapter
 from serve.checkpoints.merge import merge_adapter
 from serve.checkpoints.places import base_folder
 from serve.command import ServerPlan
-from serve.launch import Servers
+from serve.launch import START_TIMEOUT, Servers
+from serve.machine import Machine
+from serve.overview import overview
 from serve.plan import plan_servers
 
-app = Verbs(
-    add_completion=False,
-    no_args_is_help=True,
-    help="Bring models up as OpenAI-compatible servers on this machine. `esc-eval run` does this by itself; use this to keep "
+app = program(
+    "Bring models up as OpenAI-compatible servers on this machine. `esc-eval run` does this by itself; use this to keep "
     "servers up between runs, or to see the commands.",
 )
 
@@ -43,8 +47,19 @@ def up(
         int | None, typer.Option(min=1, max=65535, help="Port of the first server, the next ones follow. Default: free ones.")
     ] = None,
     print_only: Annotated[
-        bool, typer.Option("--print", help="Print the shell commands, environment included, and start nothing.")
+        bool,
+        typer.Option("--print", help="Print what servers take and the shell commands, environment included; start nothing."),
     ] = False,
+    gpus: Annotated[
+        str | None, typer.Option(metavar="GB,…", help="With --print: for a machine with these GPUs (80,80 or 2x80).")
+    ] = None,
+    context: Annotated[
+        int | None,
+        typer.Option(min=1024, help="Tokens of a request at most, where specs ask for more: less cache is enough then."),
+    ] = None,
+    start_timeout: Annotated[
+        int, typer.Option(min=1, help="Seconds that a server may take to load its model and answer, once it is downloaded.")
+    ] = int(START_TIMEOUT),
     log_dir: Annotated[Path, typer.Option(help="Folder for server-NAME.log files."), Writes(("server-*.log",))] = Path(
         "runs/serve"
     ),
@@ -71,12 +86,18 @@ def up(
             typer.echo(f"{spec.name}: answers at {spec.endpoint.base_url}, nothing to start", err=True)
     if all(spec.endpoint.base_url is not None for spec in chosen):
         raise UserError("nothing to start: these specs have an endpoint.base_url")
+    if gpus and not print_only:
+        raise UserError("--gpus is a machine to plan for: give --print, too")
+    machine = Machine.parse(gpus) if gpus else Machine.here()
+    needs = dict.fromkeys((spec.name for spec in chosen), context) if context else None
     if print_only:
-        _print_commands(plan_servers(chosen, log_dir, port, resolve=False))
+        plans = plan_servers(chosen, log_dir, port, resolve=False, machine=machine, needs=needs)
+        to_console(overview([plans], machine), Console(stderr=True))
+        _print_commands(plans)
         return
     try:
-        with Servers(plan_servers(chosen, log_dir, port)) as servers:
-            _show(servers)
+        with Servers(plan_servers(chosen, log_dir, port, machine=machine, needs=needs), start_timeout) as servers:
+            _show(dict(zip(specs, chosen, strict=True)), servers)
             if words:
                 urls = {"SERVE_URL_" + re.sub(r"\W", "_", name).upper(): url for name, url in servers.endpoints.items()}
                 raise typer.Exit(_call(words, os.environ | urls))
@@ -110,7 +131,7 @@ def _call(command: list[str], environment: Mapping[str, str]) -> int:
         raise UserError(f"--exec {shlex.join(command)}: {error.strerror or error}") from None
 
 
-def _print_commands(plans: list[ServerPlan]) -> None:
+def _print_commands(plans: Sequence[ServerPlan]) -> None:
     ports = {plan.name: plan.port or 8000 + number for number, plan in enumerate(plans)}
     spare = max(ports.values())
     for plan in plans:
@@ -121,15 +142,34 @@ def _print_commands(plans: list[ServerPlan]) -> None:
         typer.echo(plan.shell(ports[plan.name], [ports[name] for name in plan.workers], spare))
 
 
-def _show(servers: Servers) -> None:
+def _show(given: Mapping[str, ModelSpec], servers: Servers) -> None:
     width = max(map(len, servers.endpoints))
     for name, url in servers.endpoints.items():
         typer.echo(f"{name:<{width}}  {url}")
     for plan in servers.plans:
         typer.echo(f"# {plan.name}: up after {servers.seconds[plan.name]:.0f} s, log {plan.log}")
-    name, url = next(iter(servers.endpoints.items()))
-    typer.echo(f"# use: esc-eval run CONFIG --endpoint {name}={url}")
-    typer.echo("# Ctrl-C stops the servers")
+    typer.echo("# Ctrl-C stops the servers. To use them, in another shell:")
+    typer.echo(_use(given, servers.endpoints))
+
+
+def _use(given: Mapping[str, ModelSpec], endpoints: Mapping[str, str]) -> str:
+    """A command that runs the demo with these models, each in a role that its spec gives it: a judge only where it has no
+    other, since the demo asks a trained one. `given` maps what was typed → the spec."""
+    config = CONFIGS / "eval" / "demo.yaml"
+    config = config.relative_to(Path.cwd()) if config.is_relative_to(Path.cwd()) else config
+    words = [
+        "esc-eval",
+        "run",
+        "--config",
+        str(config),
+    ]
+    free = dict(given)
+    for role in ("supporter", "seeker", "judge"):
+        able = [name for name, spec in free.items() if role in spec.roles and (role != "judge" or spec.roles == ("judge",))]
+        if able:
+            words += [f"--{role}", able[0]]
+            del free[able[0]]
+    return shlex.join([*words, *(f"--endpoint={name}={url}" for name, url in endpoints.items())])
 
 
 @app.command()
@@ -213,5 +253,10 @@ def _places(spec: ModelSpec) -> list[str]:
     return [*filter(None, [spec.checkpoint, spec.adapter]), *adapters]
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Entry point of the console script."""
     run_cli(app)
+
+
+if __name__ == "__main__":
+    main()

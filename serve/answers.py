@@ -93,6 +93,13 @@ class Tally:
         self.completion_tokens += reply.completion_tokens
         self.reasoning_tokens += reply.reasoning_tokens
 
+    def took(self, other: Tally) -> None:
+        """Add what another client of this process asked for the same answers."""
+        self.asked += other.asked
+        self.retries += other.retries
+        self.generated += other.generated
+        self.seconds += other.seconds
+
 
 def reply_of_error(meaning: Meaning) -> Reply:
     """The reply that an error stands for."""

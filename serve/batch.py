@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +21,7 @@ from core.masking import problem_of
 from core.specs import ModelSpec
 from serve.answers import Reply
 from serve.client import ChatClient, Question
-from serve.failures import NotStored, Unanswered
+from serve.failures import FailedCall, NotStored, NotUp, Unanswered
 from serve.launch import Servers
 from serve.plan import plan_servers
 from serve.store import Store
@@ -101,18 +101,32 @@ async def in_flight(jobs: Iterable[T], work: Callable[[T], Awaitable[None]], wid
     await together(worker() for _ in range(min(width, len(listed))))
 
 
+@dataclass(frozen=True)
+class Phase:
+    """Models that are up together, while jobs ask them."""
+
+    specs: Sequence[ModelSpec]
+    endpoints: Mapping[str, str]
+    """Base URLs by model name."""
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """Models whose server did not start, and why."""
+    number: int = 1
+    of: int = 1
+    """How many phases there are: a job's last question is answered in the last."""
+
+
 @dataclass
 class Desk:
     """Where jobs are answered: the models that are asked, who asks them, and where progress is shown.
 
-    `client` makes a client of `endpoints` and `offline`. `servers` gives base URLs by model name for the time of asking, and
-    launches what is not up yet. `names` are the names that a model must be served under.
+    `client` makes a client of `endpoints`, `offline` and `down`. `servers` gives the phases, one after the other, with what is
+    not up yet launched; most work has one. `names` are the names that a model must be served under.
     """
 
     specs: Sequence[ModelSpec]
     console: Console
     client: Callable[..., ChatClient]
-    servers: Callable[[], AbstractContextManager[Mapping[str, str]]]
+    servers: Callable[[], Generator[Phase, None, None]]
     names: Callable[[ModelSpec], Sequence[str]] = lambda spec: [spec.served_name()]
 
 
@@ -120,12 +134,14 @@ class Desk:
 class Answers(Generic[R]):
     """Results in the order of the jobs, and the client that they came through, with its tallies and failures.
 
-    `rate` says how fast the work went; it is None where the store held every answer.
+    `rate` says how fast the work went; it is None where the store held every answer. `in_flight`: base URL → calls that it was
+    given at once in the end.
     """
 
     results: list[R]
     client: ChatClient
     rate: str | None
+    in_flight: Mapping[str, int]
 
 
 def answered(
@@ -142,32 +158,86 @@ def answered(
     `title` and `unit` are what the progress bar shows and counts. `tries` says in how many earlier tries a job failed: such
     jobs come last, so that they keep nothing else from being asked. `checked` is told the versions of the servers before
     anything is asked. Raises `UserError` when a model is not served.
-    """
 
-    async def everything(endpoints: Mapping[str, str], offline: bool) -> Answers[R]:
+    Where not all models are up together, work on a job ends in the first phase in which it asks a model of a later one, and
+    begins again with the next phase: what was answered is in the store.
+    """
+    versions: ServerVersions = {}
+
+    async def everything(phase: Phase | None, down: Mapping[str, str | None], cause: str | None) -> Answers[R]:
         results: dict[int, R] = {}
-        console = Console(quiet=True) if offline else desk.console
-        async with desk.client(endpoints=endpoints, offline=offline) as client:
-            for spec in () if offline else desk.specs:
+        offline = phase is None
+        console = Console(quiet=True) if phase is None or cause else desk.console
+        endpoints = phase.endpoints if phase else {}
+        async with desk.client(endpoints=endpoints, offline=offline, down=down) as client:
+            if cause:
+                client.threshold.end(cause)
+            for spec in phase.specs if phase else ():
                 await client.check(spec, desk.names(spec))
-            if checked and not offline:
-                checked({spec.name: await client.server_version(spec, min(desk.names(spec))) for spec in desk.specs})
-            with CallProgress(len(jobs), client, console, title, unit) as progress:
+                versions[spec.name] = await client.server_version(spec, min(desk.names(spec)))
+            if checked and phase:
+                checked(versions)
+            named = title
+            if phase and phase.of > 1:
+                named += f" {phase.number}/{phase.of} ({', '.join(spec.name for spec in phase.specs)})"
+            with CallProgress(len(jobs), client, console, named, unit) as progress:
 
                 async def one(place: int) -> None:
-                    results[place] = await work(client, jobs[place])
+                    with suppress(NotUp):
+                        results[place] = await work(client, jobs[place])
                     progress.step()
 
                 order = sorted(range(len(jobs)), key=lambda place: tries(client, jobs[place]))
                 await in_flight(order, one, client.width)
                 rate = None if offline else progress.rate()
-        return Answers([results[place] for place in range(len(jobs))], client, rate)
+        return Answers([results[place] for place in sorted(results)], client, rate, client.limits)
 
     try:
-        return asyncio.run(everything({}, offline=True))
+        return asyncio.run(everything(None, {}, None))
     except NotStored:
-        with desk.servers() as endpoints:
-            return asyncio.run(everything(endpoints, offline=False))
+        pass
+    named = {spec.name for spec in desk.specs}
+    done: list[tuple[Phase, Answers[R]]] = []
+    failed: dict[str, str] = {}
+    cause: str | None = None
+    with closing(desk.servers()) as phases:
+        for phase in phases:
+            up = {spec.name for spec in phase.specs}
+            earlier = {spec.name for before, _ in done for spec in before.specs}
+            failed |= phase.failed
+            down: dict[str, str | None] = dict.fromkeys(named - up, "its server is stopped: all others were asked")
+            if phase.number < phase.of:
+                down |= dict.fromkeys(named - up - earlier, None)
+            down |= failed
+            done.append((phase, asyncio.run(everything(phase, down, cause))))
+            cause = done[-1][1].client.threshold.cause
+            if cause and phase.number < phase.of:  # nothing more is asked, so that nothing more is started
+                nobody = Phase([], {}, number=phase.of, of=phase.of)
+                lost = dict.fromkeys(named, f"not asked any more: the run ended early: {cause}")
+                done.append((nobody, asyncio.run(everything(nobody, lost, cause))))
+                break
+    return _joined(done) if len(done) > 1 else done[0][1]
+
+
+def _joined(done: Sequence[tuple[Phase, Answers[R]]]) -> Answers[R]:
+    """The last phase's answers, with what the others asked, lost and took."""
+    last = done[-1][1]
+    failures: list[FailedCall] = []
+    for phase, answers in done:
+        asked = {*(spec.name for spec in phase.specs), *phase.failed}
+        known = {(failure.role, failure.model, failure.dialogue) for failure in failures}
+        failures = [failure for failure in failures if failure.model not in asked]
+        failures += [
+            failure
+            for failure in answers.client.failures
+            if failure.model in asked or (answers is last and (failure.role, failure.model, failure.dialogue) not in known)
+        ]
+        for who, tally in answers.client.tallies.items() if answers is not last else ():
+            last.client.tallies[who].took(tally)
+    last.client.failures[:] = failures
+    rates = [answers.rate for phase, answers in done if answers.rate and phase.specs]
+    limits = {url: limit for _, answers in done for url, limit in answers.in_flight.items()}
+    return Answers(last.results, last.client, "; then ".join(rates), limits)
 
 
 class Batch:
@@ -200,12 +270,11 @@ class Batch:
     def __exit__(self, *exc: object) -> None:
         self._launched.close()
 
-    @contextmanager
-    def _servers(self) -> Iterator[Mapping[str, str]]:
+    def _servers(self) -> Generator[Phase, None, None]:
         if not self._endpoints and self.spec.endpoint.base_url is None:
             plans = plan_servers([self.spec], self._store.parent / "logs")
             self._endpoints = dict(self._launched.enter_context(Servers(plans)).endpoints)
-        yield self._endpoints
+        yield Phase([self.spec], self._endpoints)
 
     def ask(self, questions: Sequence[Question], unit: str) -> list[Reply | Unanswered]:
         """The replies, in the order of the questions, or why there is none. `unit` is what the progress bar counts."""

@@ -25,7 +25,7 @@ from core.records import Message
 from core.specs import ModelSpec, Sampling
 from serve import http
 from serve.answers import BadFinish, Reply, Retry, Tally, Unreadable
-from serve.failures import FailedCall, NotAsked, NotStored, Rejected, ServerLost, Threshold, Unanswered
+from serve.failures import FailedCall, NotAsked, NotStored, NotUp, Rejected, ServerLost, Threshold, Unanswered
 from serve.limits import MOST, Budget, Limit, Patience, Rate, connections, queue_length
 from serve.markers import defang
 from serve.store import KEPT, Origin, SameModel, Store
@@ -139,6 +139,8 @@ class ChatClient:
     budget: Budget = field(default_factory=Budget)
     patience_s: float = 0.0
     """Seconds that a server that is away is waited for (`serve.limits.Patience`)."""
+    down: Mapping[str, str | None] = field(default_factory=dict)
+    """Models without a server now, by name: why what is asked of them is lost; None: they are up in a later phase (`NotUp`)."""
     launched: Collection[str] = ()
     """Base URLs of servers that are not waited for: they died if they are away."""
     say: Callable[[str], None] = lambda text: None
@@ -218,7 +220,7 @@ class ChatClient:
     async def ask(self, spec: ModelSpec, question: Question) -> Reply:
         """The model's reply: from the store when this call was finished before, else from the server.
 
-        Raises `Unanswered` where there is no answer, `NotStored` with `offline`.
+        Raises `Unanswered` where there is no answer, `NotStored` with `offline`, `NotUp` for what a later phase asks.
         """
         body = question.body(spec)
         key = self.key(spec, question, body)
@@ -229,6 +231,8 @@ class ChatClient:
         if reply is None or again:
             if self.offline:
                 raise NotStored(key)
+            if spec.name in self.down:
+                raise await self._not_up(key, spec, question)
             if again and "seed" in body:  # the same seed would draw the same answer
                 body |= {"seed": int(digest([body["seed"], self.store.times_replaced(key)], 7), 16)}
             try:
@@ -244,6 +248,14 @@ class ChatClient:
             tally.seconds += seconds
         tally.add(reply)
         return reply
+
+    async def _not_up(self, key: str, spec: ModelSpec, question: Question) -> NotUp | NotAsked:
+        why = self.down[spec.name]
+        if why is None:
+            return NotUp(spec.name)
+        error = NotAsked(why)
+        await self._keep_failure(key, spec, question, error)
+        return error
 
     async def _keep_failure(self, key: str, spec: ModelSpec, question: Question, error: Unanswered) -> None:
         item = str(question.sample.get("dialogue") or " ".join(map(str, question.sample.values())))

@@ -158,7 +158,7 @@ def argv(
     if not gpu:
         words += ["--gpu-memory-utilization", CPU_MEMORY_SHARE, "--block-size", CPU_BLOCK]
     elif share is not None:
-        words += ["--gpu-memory-utilization", f"{share:.3f}"]
+        words += ["--gpu-memory-utilization", f"{share:.4f}"]
     return [*words, *options.extra_args]
 
 

@@ -44,6 +44,10 @@ class NotStored(Exception):
     """An offline client was asked something that the store does not hold."""
 
 
+class NotUp(Exception):
+    """A model was asked whose server is up in a later phase: what asks it is done then."""
+
+
 @dataclass(frozen=True, order=True)
 class FailedCall:
     """An unanswered call as failures.json lists it: who was asked in which role, for which dialogue (or other item), and why

@@ -18,7 +18,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any
@@ -33,6 +33,7 @@ from serve.command import MODULE, ROUTER, ServerPlan, check_installed
 from serve.guard import GRACE
 
 TAIL = 15  # log lines shown when a server dies
+START_TIMEOUT = 900.0  # seconds: loading 28 GB from a slow disk, compiling and capturing graphs take some minutes
 
 
 @dataclass
@@ -59,12 +60,15 @@ class Servers:
 
     `endpoints` maps every spec name and served name to its base URL (`http://127.0.0.1:PORT/v1`), `seconds` every plan's name
     to its start-up time. `timeout` is in seconds, for each server. Entering raises `UserError` when vLLM is missing, a port is
-    taken, or a server dies or does not answer in time; nothing is left running then.
+    taken, or a server dies or does not answer in time; nothing is left running then. A server whose models are all among
+    `spare` ends nothing: `failed` says of each of them why it is not up.
     """
 
-    def __init__(self, plans: list[ServerPlan], timeout: float = 900.0) -> None:
-        self.plans = plans
+    def __init__(self, plans: Sequence[ServerPlan], timeout: float = START_TIMEOUT, spare: Collection[str] = ()) -> None:
+        self.plans = list(plans)
         self.timeout = timeout
+        self.spare = spare
+        self.failed: dict[str, str] = {}
         self.endpoints: dict[str, str] = {}
         self.seconds: dict[str, float] = {}
         self._running: list[_Running] = []
@@ -82,7 +86,7 @@ class Servers:
             servers, routers = ([plan for plan in self.plans if bool(plan.workers) is kind] for kind in (False, True))
             together = [plan for plan in servers if not plan.shares_gpu]
             for batch in (together, *([plan] for plan in servers if plan.shares_gpu), routers):
-                self._wait([self._start(plan) for plan in batch])
+                self._wait([self._start(plan) for plan in batch if not self.failed.keys() & {s.name for s in plan.specs}])
         except BaseException:
             self.stop()
             raise
@@ -91,17 +95,28 @@ class Servers:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.stop()
 
-    def stop(self) -> None:
-        """End all servers and wait until they are gone. Does nothing the second time."""
-        for server in self._running:
+    def end(self, plans: Sequence[ServerPlan]) -> None:
+        """End the servers of some plans and wait until they are gone."""
+        names = {plan.name for plan in plans}
+        self._end([server for server in self._running if server.plan.name in names])
+        self.plans = [plan for plan in self.plans if plan.name not in names]
+        up = {server.url for server in self._running}
+        self.endpoints = {name: url for name, url in self.endpoints.items() if url in up}
+
+    def _end(self, ending: Sequence[_Running]) -> None:
+        for server in ending:
             if server.guard.stdin is not None:
                 server.guard.stdin.close()  # all at once: each guard now ends its server
-        for server in self._running:
+        for server in ending:
             try:
                 server.guard.wait(GRACE + 5)
             except subprocess.TimeoutExpired:
                 server.guard.kill()
-        self._running.clear()
+        self._running = [server for server in self._running if server not in ending]
+
+    def stop(self) -> None:
+        """End all servers and wait until they are gone. Does nothing the second time."""
+        self._end(self._running)
         atexit.unregister(self.stop)
         if self._old_handler is not None:
             signal.signal(signal.SIGTERM, self._old_handler)
@@ -151,12 +166,13 @@ class Servers:
                 seconds = time.monotonic() - began
                 for server in list(waiting):
                     if server.guard.poll() is not None:
-                        raise UserError(_obituary(server, "ended while starting"))
-                    if _healthy(server.port):
+                        self._give_up(server, "ended while starting")
+                    elif _healthy(server.port):
                         self.seconds[server.plan.name] = seconds
                         waiting.remove(server)
                     elif seconds > self.timeout:
-                        raise UserError(_obituary(server, f"did not answer within {self.timeout:.0f} s"))
+                        self._give_up(server, f"did not answer within {self.timeout:.0f} s (--start-timeout)")
+                waiting = [server for server in waiting if server in self._running]
                 if waiting:
                     if self._console.is_terminal:
                         last = _plain((waiting[0].log_lines() or [""])[-1])
@@ -165,8 +181,18 @@ class Servers:
                         status.update(Text(line[: self._console.width - 4]))  # one line, with room for the spinner
                     time.sleep(0.25)
 
+    def _give_up(self, server: _Running, what: str) -> None:
+        """A server did not come up: the end of all, or of its models alone where these are spare."""
+        obituary = _obituary(server, what)
+        models = {spec.name for spec in server.plan.specs}
+        if not models or not models.issubset(self.spare):
+            raise UserError(obituary)
+        self.failed |= dict.fromkeys(sorted(models), obituary.split("\n")[0].removesuffix(", its end:"))
+        self._console.print(f"{obituary}\n# the others go on", highlight=False, markup=False, soft_wrap=True)
+        self.end([plan for plan in self.plans if models & {spec.name for spec in plan.specs}])
 
-def _check(plans: list[ServerPlan]) -> None:
+
+def _check(plans: Sequence[ServerPlan]) -> None:
     """Raise `UserError` for what can be known before anything is started."""
     check_installed(*({MODULE, ROUTER} & {word for plan in plans for word in plan.argv}))
     for plan in plans:

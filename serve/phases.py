@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from core.errors import UserError
 from core.specs import ModelSpec, place_of
 from serve.checkpoints.lora import adapter_rank
 from serve.command import ServerPlan
@@ -66,13 +67,16 @@ def phases(
             return [*turns, list(last)]
     if fits(together, 1):
         return [together]
-    for part, what in [(_distinct([*always, *by_turns[:1]]), "what holds the dialogues"), (list(last), "what judges them")]:
+    for part, purpose in [(_distinct([*always, *by_turns[:1]]), "to hold the dialogues with"), (list(last), "to judge with")]:
         if not fits(part, 1):
-            demands = [*_demands(_servers(part), needs).values()]
-            raise refusal(demands, machine.gpus, str(machine), f"{' and '.join(d.name for d in demands)} ({what})")
+            raise _refused(part, machine, needs, purpose)
     wide = next(spec for spec in by_turns if not fits(_distinct([*always, spec]), 1))
-    demands = [*_demands(_servers(_distinct([*always, wide])), needs).values()]
-    raise refusal(demands, machine.gpus, str(machine), " and ".join(d.name for d in demands))
+    raise _refused(_distinct([*always, wide]), machine, needs, "to hold the dialogues with")
+
+
+def _refused(specs: Sequence[ModelSpec], machine: Machine, needs: Mapping[str, int] | None, purpose: str) -> UserError:
+    demands = [*_demands(_servers(specs), needs).values()]
+    return refusal(demands, machine.gpus, str(machine), purpose)
 
 
 def _distinct(specs: Sequence[ModelSpec]) -> list[ModelSpec]:
@@ -119,9 +123,9 @@ def without(machine: Machine, held: Sequence[ServerPlan]) -> Machine:
     taken = Counter[str]()
     for plan in held:
         for name in plan.place.gpus if plan.place else ():
-            taken[name] += int(1000 * plan.place.share) if plan.place else 0
+            taken[name] += int(10_000 * plan.place.share) if plan.place else 0
     gpus = [
-        replace(gpu, used=gpu.memory - int(gpu.memory * USABLE) + gpu.memory * taken[gpu.name] // 1000)
+        replace(gpu, used=gpu.memory - int(gpu.memory * USABLE) + gpu.memory * taken[gpu.name] // 10_000)
         if gpu.memory and taken[gpu.name]
         else gpu
         for gpu in machine.gpus
@@ -138,4 +142,4 @@ def places(servers: Sequence[Unit], machine: Machine, needs: Mapping[str, int] |
         if places := place(demands, machine.gpus, least):
             return places
     wanted = [*demands.values()]
-    raise refusal(wanted, machine.gpus, where, " and ".join(demand.name for demand in wanted))
+    raise refusal(wanted, machine.gpus, where, "for")

@@ -6,8 +6,9 @@ the servers of a GPU hold equally many dialogues.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -129,14 +130,13 @@ def place(demands: Mapping[K, Demand], gpus: Sequence[Gpu], least: int = 1) -> d
     places: dict[K, Place] = {}
     for key in demands:  # in the order in which they were asked for
         (names, split), demand = chosen[key], demands[key]
-        more = min(room[name] // max(per_dialogue[name], 1) for name in names)
-        smallest = min(memory[name] for name in names)
-        # In thousandths, rounded down: the shares of a GPU may not come to more than it has.
-        bytes_each = need(demand, names[0], split) + more * demand.dialogue(memory[names[0]], split)
-        share = max(int(1000 * bytes_each / smallest), -(-1000 * need(demand, names[0], split) // smallest)) / 1000
-        fixed = demand.fixed(memory[names[0]], split)
+        first, smallest = memory[names[0]], min(memory[name] for name in names)
+        more = min(room[name] / max(per_dialogue[name], 1) for name in names)  # dialogues
+        wanted = need(demand, names[0], split) + int(more * demand.dialogue(first, split))
+        share = math.ceil(wanted / smallest * 10_000) / 10_000
+        fixed = demand.fixed(first, split)
         cache = int(share * smallest) - fixed
-        dialogues = cache // demand.dialogue(memory[names[0]], split) * demand.copies
+        dialogues = cache // demand.dialogue(first, split) * demand.copies
         alone = all(together[name] == 1 for name in names)
         weights = demand.size.weights(split)
         places[key] = Place(names, split, share, alone, weights, fixed - weights, cache, dialogues)
@@ -149,17 +149,16 @@ def usable(gpu: Gpu) -> int:
     return min(int(memory * USABLE), memory - gpu.used)
 
 
-def refusal(demands: Iterable[Demand], gpus: Sequence[Gpu], machine: str, together: str) -> UserError:
-    """Why servers do not fit, with the arithmetic and the next best option. `together` says which."""
-    wanted = [*demands]
+def refusal(demands: Sequence[Demand], gpus: Sequence[Gpu], machine: str, purpose: str) -> UserError:
+    """Why servers do not fit, with the arithmetic and the next best option. `purpose` ends in the word before their names."""
     gpu = max(gpus, key=usable)
-    lines = [f"not enough memory on {machine} for {together}:"]
-    for demand in wanted:
+    lines = [f"not enough memory on {machine} {purpose} {' and '.join(demand.name for demand in demands)}:"]
+    for demand in demands:
         split = (demand.splits(len(gpus)) or [demand.tensor_parallel or 1])[-1]
         lines.append(f"  {demand.sum(gpu.memory or 0, split)}")
     held = f"; {gib(gpu.used)} GiB of it are in use by something else" if gpu.used > (gpu.memory or 0) * (1 - USABLE) else ""
     lines.append(f"  a GPU offers {gib(usable(gpu))} GiB ({USABLE:.0%} of {gib(gpu.memory or 0)}{held})")
-    lines.append(f"Next best: {next_best(wanted, gpus)}")
+    lines.append(f"Next best: {next_best(demands, gpus)}")
     return UserError("\n".join(lines))
 
 

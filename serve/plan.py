@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from core.errors import UserError
@@ -19,7 +20,7 @@ from serve.checkpoints.embedded import embedded_folder
 from serve.checkpoints.lora import adapter_rank
 from serve.checkpoints.merge import merged, merged_folder
 from serve.checkpoints.model_card import TRAINING
-from serve.checkpoints.places import base_folder, download, local_path, resolve_checkpoint, unpinned
+from serve.checkpoints.places import base_folder, download, local_path, on_hub, resolve_checkpoint, unpinned
 from serve.command import MODULE, ROUTER, ServerPlan, argv, check_installed, environment, router
 from serve.machine import Machine
 from serve.phases import ASSUMED_RANK, context_of, places, without
@@ -65,6 +66,7 @@ def plan_servers(
         raise UserError(f"{processes} servers need as many ports from {port} on, and {MOST_PORT} is the last")
     if resolve and servers:  # not after the download
         check_installed(MODULE, *([ROUTER] if len(servers) > len(units) else []))
+        learn_shapes([spec for unit in units for spec in unit.specs] if gpu else [])
     found = places(servers, without(machine, held), needs, str(machine)) if gpu else {}
     spread = iter(_spread(servers, [g.name for g in machine.gpus]))
     plans = list[ServerPlan]()
@@ -161,6 +163,24 @@ def _plan(
         place=found,
         context=context,
     )
+
+
+def prepare(specs: Sequence[ModelSpec], machine: Machine | None = None) -> None:
+    """Download, make and merge what servers of these specs need, as `plan_servers` does with `resolve`."""
+    gpu = (machine or Machine.here()).has_gpu
+    for unit in units_of(specs, split_adapters=not gpu):
+        checkpoint = _checkpoint(unit.specs[0], True, [])
+        folders = [_adapter(owner, where, True, []) for _, owner, where in unit.adapters]
+        if unit.merges(gpu):
+            _merged(unit.specs[0], checkpoint, folders[0], True, [])
+
+
+def learn_shapes(specs: Sequence[ModelSpec]) -> None:
+    """Fetch the config.json, a few kB, of hub checkpoints whose size is not known yet; without a network that stays so."""
+    for spec in specs:
+        if spec.checkpoint and spec.endpoint.base_url is None and on_hub(spec.checkpoint) and size_of(spec) is None:
+            with suppress(UserError):
+                download(spec.checkpoint, spec.revision, ["config.json"], f"model {spec.name}")
 
 
 def _unknown(spec: ModelSpec, machine: Machine) -> str:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -202,10 +203,15 @@ def _feed_forward(text: Mapping[str, Any], layers: int, hidden: int, intermediat
     return int(sparse * of_experts + (layers - sparse) * 3 * hidden * intermediate)
 
 
+@cache
+def _architectures() -> dict[str, dict[str, Any]]:
+    known: dict[str, dict[str, Any]] = load_yaml(ARCHITECTURES, "architectures")
+    return known
+
+
 def known_architecture(name: str) -> tuple[str, dict[str, Any]] | None:
     """The key and fields of a hub id, or of a folder named like one, in configs/serve/architectures.yaml."""
-    known: dict[str, dict[str, Any]] = load_yaml(ARCHITECTURES, "architectures")
-    for hub_id, fields in known.items():
+    for hub_id, fields in _architectures().items():
         if name == hub_id or Path(name).name.removesuffix("-llama") == hub_id.split("/")[1]:
             return hub_id, fields
     return None

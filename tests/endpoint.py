@@ -208,7 +208,9 @@ class Endpoint:
         key: str | None = None,
         port: int = 0,
         log: Path | None = None,
+        health: bool = False,
     ) -> None:
+        self.health = health
         self.behave, self.models, self.dialect, self.key, self.log = behave, models, dialect, key, log
         self.port = port
         self.version: str | None = None  # what /version says, as vLLM's does
@@ -235,11 +237,16 @@ class Endpoint:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/v1"
 
+    async def _healthy(self, request: web.Request) -> web.Response:
+        return web.Response()
+
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         app = web.Application()
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/version", self._version)
+        if self.health:
+            app.router.add_get("/health", self._healthy)
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_route("*", "/elsewhere", self._elsewhere)
         app.router.add_get("/moved/models", self._moved)

@@ -39,6 +39,9 @@ PAGES = [README, *(page for page in sorted((ROOT / "docs").rglob("*.md")) if pag
 NAMES = {str(page.relative_to(ROOT)): page for page in PAGES}
 APPS = {
     ("esc-eval",): evalsuite.cli.app,
+    ("esc-data",): data_prep.__main__.app,
+    ("esc-serve",): serve.__main__.app,
+    ("esc-train",): train.__main__.app,
     ("python", "-m", "data_prep"): data_prep.__main__.app,
     ("python", "-m", "serve"): serve.__main__.app,
     ("python", "-m", "train"): train.__main__.app,
@@ -68,7 +71,7 @@ def typed(text: str) -> Iterator[list[str]]:
             if words := shlex.split(line, comments=True):
                 yield words
     for span in re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)):
-        if re.match(r"(esc-eval|python -m|make|accelerate) ", span):
+        if re.match(r"(esc-(eval|data|serve|train)|python -m|make|accelerate) ", span):
             yield span.replace("…", "").split()
 
 
@@ -77,7 +80,7 @@ def mistakes(words: list[str]) -> Iterator[str]:
     start = next((start for start in COMMANDS if tuple(words[: len(start)]) == start), None)
     if start is not None:
         command, rest = COMMANDS[start], words[len(start) :]
-        while rest and getattr(command, "commands", None):
+        while rest and getattr(command, "commands", None) and not rest[0].startswith("-"):
             if rest[0].isupper():  # VERB, PART
                 return
             if rest[0] not in command.commands:

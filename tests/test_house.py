@@ -93,6 +93,15 @@ def test_lower_packages_of_the_harness_import_no_higher_one(lower: str, higher: 
             assert not wrong, f"{name} imports {wrong}"
 
 
+def test_a_framework_stands_behind_its_door() -> None:
+    """The engine knows neither its modules (the registry names them as text) nor the agents of its own."""
+    for name, path in FILES.items():
+        if not name.startswith("evalsuite.frameworks."):
+            assert not re.search("thinker|talker", path.read_text(), re.I), f"{name} names an agent of EmoHarbor's"
+            doors = {other for other in GRAPH[name] if package(other) == "evalsuite.frameworks"}
+            assert doors <= {"evalsuite.frameworks.feel"}, f"{name} imports {doors}"  # FEEL has verbs of its own
+
+
 def test_the_harness_imports_nothing_heavy() -> None:
     heavy = ("torch", "vllm", "deepspeed", "transformers", "scipy.stats", "statsmodels", "pandas")
     code = f"import sys, evalsuite.cli; print([m for m in {heavy} if m in sys.modules])"

@@ -182,6 +182,7 @@ def clashes(output: Writes, source: Reads, folder: Path) -> Iterator[tuple[Path,
     corpus.mkdir()
     names = [pattern.replace("*", "x") for pattern in source.files or ("x",)]
     for name in names:
+        (corpus / name).parent.mkdir(parents=True, exist_ok=True)
         (corpus / name).write_text("paid for")
     if not output.files:
         yield corpus / names[0], corpus

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from core.errors import run_cli
-from core.paths import Verbs
+from core.program import program
 from train.compare import compare
 from train.plan import plan
 from train.rank_test import rank_test
 
-app = Verbs(
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    help="Before and after training. Training itself: accelerate launch train/esc_role.py (or esc_rank.py) --config RECIPE.",
+app = program(
+    "Before and after training. Training itself: accelerate launch train/esc_role.py (or esc_rank.py) --config RECIPE.",
 )
 OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}  # --learning_rate 1e-4 and the like go to the recipe
 app.command("compare", context_settings=OVERRIDES)(compare)
@@ -20,5 +17,10 @@ app.command("plan", context_settings=OVERRIDES)(plan)
 app.command("rank-test", context_settings=OVERRIDES)(rank_test)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Entry point of the console script."""
     run_cli(app)
+
+
+if __name__ == "__main__":
+    main()

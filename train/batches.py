@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import Sampler
-from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from train.examples import IGNORED
 
@@ -21,16 +20,20 @@ else:
     _Trainer = object
 
 
+POOL = 16  # batches: among so many examples those of like length are sought
+
+
 class EpochSampler(Sampler[int]):
     """A permutation of all examples, drawn anew for every epoch from the seed and the epoch's number alone.
 
-    With `group` > 0, runs of `group` examples have like lengths. transformers' length-grouped sampler draws from the global
-    random state, which a resumed run has not restored yet when it draws: it would see another order than the run that was
-    killed, and skip the wrong examples.
+    With `batch` > 0, the examples of one step have like lengths, and the steps come in random order; what is left over at the
+    end is drawn like everything else. (transformers' length-grouped sampler orders fifty steps from long to short, again and
+    again, and draws from the global random state, which a resumed run has not restored yet when it draws: it would skip the
+    wrong examples.)
     """
 
-    def __init__(self, lengths: Sequence[int], group: int, seed: int) -> None:
-        self._lengths, self._group, self._seed, self._epoch = list(lengths), group, seed, 0
+    def __init__(self, lengths: Sequence[int], batch: int, seed: int) -> None:
+        self._lengths, self._batch, self._seed, self._epoch = list(lengths), batch, seed, 0
 
     def __len__(self) -> int:
         return len(self._lengths)
@@ -41,20 +44,40 @@ class EpochSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         generator = torch.Generator().manual_seed(self._seed + self._epoch)
-        if self._group:
-            return iter(get_length_grouped_indices(self._lengths, self._group, generator=generator))
-        return iter(torch.randperm(len(self._lengths), generator=generator).tolist())
+        order: list[int] = torch.randperm(len(self._lengths), generator=generator).tolist()
+        if not self._batch:
+            return iter(order)
+        whole = len(order) // self._batch * self._batch
+        pools = [order[at : min(at + POOL * self._batch, whole)] for at in range(0, whole, POOL * self._batch)]
+        steps = [
+            pool[at : at + self._batch]
+            for pool in (sorted(pool, key=self._lengths.__getitem__, reverse=True) for pool in pools)
+            for at in range(0, len(pool), self._batch)
+        ]
+        shuffled = [steps[place] for place in torch.randperm(len(steps), generator=generator).tolist()]
+        left = sorted(order[whole:], key=self._lengths.__getitem__, reverse=True)
+        return iter([index for step in [*shuffled, left] for index in step])
 
 
 class SeededOrder(_Trainer):
-    """A trainer whose examples come in `EpochSampler`'s order (`train_sampling_strategy`: random or group_by_length)."""
+    """A trainer whose examples come in `EpochSampler`'s order (`train_sampling_strategy`: random or group_by_length).
+
+    A step's examples are those of all processes together, so the same global batch on one GPU or sixteen makes the same steps.
+    """
 
     def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler:
         lengths = [len(ids) for ids in self.train_dataset["input_ids"]]
         args = self.args
         grouped = args.train_sampling_strategy == "group_by_length"
-        group = args.train_batch_size * args.gradient_accumulation_steps if grouped else 0
-        return EpochSampler(lengths, group, args.data_seed if args.data_seed is not None else args.seed)
+        step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+        self._order = EpochSampler(lengths, step if grouped else 0, args.data_seed if args.data_seed is not None else args.seed)
+        return self._order
+
+    def _run_epoch(self, *args: Any, epoch: int, **settings: Any) -> None:
+        """Where several processes go on within an epoch, the loader that skips what was trained hides the sampler from
+        transformers, which cannot tell it the epoch: it would go on in the order of the first."""
+        self._order.set_epoch(epoch)
+        super()._run_epoch(*args, epoch=epoch, **settings)
 
 
 def padded(rows: Sequence[Sequence[float]], fill: float, left: bool = False) -> torch.Tensor:

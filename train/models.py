@@ -26,7 +26,7 @@ from serve.checkpoints.tensors import stored_tensors
 from train.decoding import token_batches
 from train.examples import IGNORED, Prepared, check_tokenizer, encode_stock, serves_alike
 from train.recipes import Recipe
-from train.run import say
+from train.run import say, weights_are_divided
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -69,10 +69,11 @@ def load_tokenizer(recipe: Recipe[Any]) -> PreTrainedTokenizerBase:
 
 
 def load_base(recipe: Recipe[Any]) -> PreTrainedModel:
-    """The base model in the recipe's dtype, without remote code, from safetensors."""
+    """The base model in the recipe's dtype, without remote code, from safetensors, straight to the device that trains it."""
     from transformers import AutoModelForCausalLM
 
     rate = recipe.data.attention_dropout
+    divided = weights_are_divided(recipe.training)  # then DeepSpeed or FSDP says where they go
     with _loading(recipe):
         return AutoModelForCausalLM.from_pretrained(
             base_folder(recipe),
@@ -80,6 +81,7 @@ def load_base(recipe: Recipe[Any]) -> PreTrainedModel:
             dtype=recipe.model.dtype,
             attn_implementation=recipe.model.attn_implementation,
             use_safetensors=True,
+            device_map=None if divided else {"": recipe.training.device},
             **({"attention_dropout": rate} if rate else {}),  # not every architecture's config knows it
         )
 
@@ -156,9 +158,12 @@ def precision(recipe: Recipe[Any]) -> AbstractContextManager[Any]:
 
 
 def greedy_lines(
-    model: Any, tokenizer: PreTrainedTokenizerBase, prompts: list[list[int]], limit: int
+    model: Any, tokenizer: PreTrainedTokenizerBase, prompts: list[list[int]], limit: int, together: bool = False
 ) -> list[tuple[str, bool]]:
-    """The greedy continuation of each prompt (token ids), and whether it ended within `limit` tokens. All in one batch."""
+    """The greedy continuation of each prompt (token ids), and whether it ended within `limit` tokens. All in one batch.
+
+    `together`: the weights are divided among processes, which all generate the same and take as many steps.
+    """
     import torch
 
     from train.batches import left_padded
@@ -176,6 +181,7 @@ def greedy_lines(
             repetition_penalty=1.0,  # some bases' generation config sets one, and it applies to greedy search, too
             eos_token_id=ends,
             pad_token_id=end,
+            synced_gpus=together,
         )
     lines = []
     for tokens in generated[:, ids.shape[1] :].tolist():

@@ -1,8 +1,8 @@
 """A training run: its process and machine, its output folder, and the adapter that it leaves behind.
 
-The output folder is claimed by recipe and data, and resumed from its newest checkpoint unless that is half written. It holds
-`recipe.json` (what was asked), `checkpoint-N/`, `samples.jsonl` (role), and at the end `metrics.json` and `adapter-HASH/` with
-its model card; the link `adapter` points at the newest. Running the identical command again resumes.
+The output folder is claimed by recipe and data, and resumed from its newest whole checkpoint. It holds `recipe.json` (what was
+asked), `checkpoint-N/`, `samples.jsonl` (role), and at the end `metrics.json` and `adapter-HASH/` with its model card; the link
+`adapter` points at the newest. Running the identical command again resumes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from train.examples import Prepared
 from train.recipes import Recipe
 
 if TYPE_CHECKING:
-    from transformers import Trainer, TrainerCallback
+    from transformers import Trainer, TrainerCallback, TrainingArguments
 
 # What may differ between two tries of one run.
 NOT_IDENTITY = {"logging_steps", "report_to", "run_name", "disable_tqdm", "save_total_limit", "dataloader_num_workers"}
@@ -39,6 +39,14 @@ NOT_IDENTITY = {"logging_steps", "report_to", "run_name", "disable_tqdm", "save_
 def is_main_process() -> bool:
     """Whether this is the process that prints and writes (rank 0 of torchrun or accelerate)."""
     return int(os.environ.get("RANK", "0")) == 0
+
+
+def weights_are_divided(training: TrainingArguments) -> bool:
+    """Whether each process holds a part of every weight (ZeRO-3, FSDP), so that none can compute alone."""
+    from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
+
+    launched = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
+    return launched or bool(training.fsdp) or is_deepspeed_zero3_enabled()
 
 
 def say(line: str) -> None:
@@ -115,8 +123,9 @@ def finished(recipe: Recipe[Any]) -> bool:
 def open_output(recipe: Recipe[Any], *data: Prepared) -> Path | None:
     """Claim the output folder; the checkpoint to resume from, or None to start.
 
-    Raises `UserError` when the folder was made by another recipe or other data (the difference is shown), when its newest
-    checkpoint is half written, when `resume_from_checkpoint` names one that is not there, and when the machines of one run see
+    A half-written checkpoint, as a process leaves that is killed while it saves, is passed over for the one before, and said.
+    Raises `UserError` when the folder was made by another recipe, other data or another number of processes (the difference is
+    shown), when `resume_from_checkpoint` names one that is not there or not whole, and when the machines of one run see
     different folders: some would resume, others start.
     """
     checkpoint = _claimed(recipe, data)
@@ -134,7 +143,8 @@ def open_output(recipe: Recipe[Any], *data: Prepared) -> Path | None:
 
 def _claimed(recipe: Recipe[Any], data: Sequence[Prepared]) -> Path | None:
     out = Path(recipe.training.output_dir)
-    settings = {k: v for k, v in recipe.settings().items() if k not in NOT_IDENTITY}
+    processes = recipe.training.world_size
+    settings = {k: v for k, v in recipe.settings().items() if k not in NOT_IDENTITY} | {"processes": processes}
     asked = orjson.loads(orjson.dumps({"settings": settings, "data": [prepared.identity() for prepared in data]}, default=str))
     claim = out / "recipe.json"
     if claim.is_file():
@@ -148,13 +158,16 @@ def _claimed(recipe: Recipe[Any], data: Sequence[Prepared]) -> Path | None:
         place = Path(named)
         if not place.is_dir():
             raise UserError(f"resume_from_checkpoint: no such folder: {place}")
-        check_training_checkpoint(place)
+        if (problem := checkpoint_problem(place, processes)) is not None:
+            raise UserError(f"resume_from_checkpoint: half written: {place}: {problem}; name an older one, or none")
         return place
-    checkpoints = _checkpoints(out)
-    if not checkpoints or str(named).lower() == "false":
+    if str(named).lower() == "false":
         return None
-    check_training_checkpoint(checkpoints[-1])
-    return checkpoints[-1]
+    for place in reversed(_checkpoints(out)):
+        if (problem := checkpoint_problem(place, processes)) is None:
+            return place
+        say(f"half written, passed over: {place}: {problem}")
+    return None
 
 
 def _checkpoints(out: Path) -> list[Path]:
@@ -173,22 +186,17 @@ def _difference(before: Any, asked: Any) -> str:
     )
 
 
-def check_training_checkpoint(folder: Path) -> None:
-    """Raise `UserError` when a checkpoint folder that training is to go on from is not whole.
+def checkpoint_problem(folder: Path, processes: int = 1) -> str | None:
+    """Why training cannot go on from this folder bit for bit, in words: a file that is missing or cut off. None: it is whole.
 
-    A process that is killed while it saves leaves one: its files are missing or cut off.
+    What is in it depends on who divides the weights: nobody (also DDP), FSDP, or DeepSpeed, whose processes each write a part.
     """
-    problem = _checkpoint_problem(folder)
-    if problem is None:
-        return
-    before = [path.name for path in _checkpoints(folder.parent) if path != folder and _checkpoint_problem(path) is None]
-    hint = f"delete it to go on from {before[-1]}" if before else "delete it to start again"
-    raise UserError(f"checkpoint half written: {folder}: {problem}; {hint}")
-
-
-def _checkpoint_problem(folder: Path) -> str | None:
-    is_deepspeed = (folder / "latest").is_file()  # it keeps optimizer and scheduler in a folder of its own
-    states = () if is_deepspeed else ("optimizer.pt", "scheduler.pt")
+    is_deepspeed, is_fsdp = (folder / "latest").is_file(), (folder / "pytorch_model_fsdp.bin").is_file()
+    states = ["scheduler.pt", *([f"rng_state_{n}.pth" for n in range(processes)] if processes > 1 else ["rng_state.pth"])]
+    if is_fsdp:
+        states += ["pytorch_model_fsdp.bin", "optimizer.bin"]
+    elif not is_deepspeed:
+        states += ["optimizer.pt"]
     for name in (WEIGHTS, CONFIG, "trainer_state.json", *states):
         if not (folder / name).is_file():
             return f"no {name}"
@@ -198,10 +206,16 @@ def _checkpoint_problem(folder: Path) -> str | None:
         orjson.loads((folder / "trainer_state.json").read_bytes())
     except orjson.JSONDecodeError:
         return "trainer_state.json is cut off"
+    parts = [folder / name for name in states]
     if is_deepspeed:
         inner = folder / (folder / "latest").read_text(encoding="utf-8").strip()
-        return None if any(inner.glob("*.pt")) else f"no optimizer states in {inner.name}"
-    return next((f"{name} is cut off" for name in states if not zipfile.is_zipfile(folder / name)), None)
+        for what in ("model", "optim"):
+            found = sorted(inner.glob(f"*_{what}_states.pt"))
+            whole = 1 if [path.name for path in found] == ["mp_rank_00_model_states.pt"] else processes  # below stage 3
+            if len(found) < whole:
+                return f"{what}_states of {len(found)} of {whole} processes in {inner.name}"
+            parts += found
+    return next((f"{part.name} is cut off" for part in parts if not zipfile.is_zipfile(part)), None)
 
 
 def export_adapter(

@@ -1,5 +1,5 @@
-"""The two trainers. Shapes: B rows, T tokens of the longest row, K answer tokens of the one that has most (end markers
-included), D scores a row, S scores of the scale.
+"""The two trainers, of adapters. Shapes: B rows, T tokens of the longest row, K answer tokens of the one that has most (end
+markers included), D scores a row, S scores of the scale.
 
 The simulator's is TRL's, with perplexity counted over tokens and seeker lines sampled at every evaluation.
 
@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ import orjson
 import torch
 import torch.nn.functional as F
 import trl.trainer.utils
+from peft.helpers import disable_input_dtype_casting
+from torch.distributed.tensor import DTensor
 from transformers import EvalPrediction, TrainerCallback
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from trl import SFTTrainer
@@ -35,7 +38,7 @@ from train.decoding import greedy
 from train.examples import IGNORED, encode_prompt
 from train.models import greedy_lines
 from train.prefix_tree import alike, tree, visible
-from train.run import is_main_process, wandb_run
+from train.run import is_main_process, wandb_run, weights_are_divided
 
 SAMPLE_TOKENS = 48
 LanguageDimension = tuple[str, str]  # language, dimension
@@ -52,7 +55,45 @@ def score_labelled_tokens_only_on_cpu() -> None:
     trl.trainer.utils._use_triton = lambda device: device.type == "cpu" or _use_triton(device)
 
 
-class RoleTrainer(SeededOrder, SFTTrainer):
+class AdapterTrainer(SeededOrder, SFTTrainer):
+    """What is the same for both: what a step computes in, and what a save writes."""
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """PEFT keeps adapters in fp32 and casts what they read to it; autocast casts it back before the product. Under autocast
+        the first is left out: an fp32 copy of every adapted layer's input less, and the same products."""
+        with disable_input_dtype_casting(self.model, active=self.accelerator.mixed_precision in ("bf16", "fp16")):
+            return super().training_step(*args, **kwargs)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """The adapter alone, whole. Every process has to come here. (transformers copies the base into each one's memory first
+        under ZeRO-2, and gathers it under FSDP.)"""
+        state = adapter_parameters(self.model, keep=self.args.should_save)
+        if self.args.should_save:
+            self._save(output_dir, state_dict=state)
+
+
+def adapter_parameters(model: Any, keep: bool) -> dict[str, torch.Tensor]:
+    """What is trained of a model, in main memory, put together where it is divided among processes. Empty unless `keep`."""
+    trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    with gathered(trained.values()):
+        state = {}
+        for name, weight in trained.items():
+            whole = weight.full_tensor() if isinstance(weight, DTensor) else weight
+            if keep:
+                state[name] = whole.detach().cpu().clone()
+        return state
+
+
+def gathered(weights: Iterable[torch.Tensor]) -> AbstractContextManager[Any]:
+    """Within it ZeRO-3's weights are whole; elsewhere nothing happens."""
+    if not is_deepspeed_zero3_enabled():
+        return nullcontext()
+    import deepspeed
+
+    return deepspeed.zero.GatheredParameters(list(weights))
+
+
+class RoleTrainer(AdapterTrainer):
     """SFT whose evaluation gives, for every dialogue, the summed negative log-likelihood of its scored tokens and their number.
 
     TRL's own evaluation loss averages batch means, which depends on how dialogues fall into batches.
@@ -88,13 +129,15 @@ class SampleLines(TrainerCallback):
         self._examples, self._tokenizer, self._out = examples, tokenizer, out
 
     def on_evaluate(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        # Under ZeRO-3 one process cannot generate alone.
-        if not self._examples or not is_main_process() or is_deepspeed_zero3_enabled():
+        together = weights_are_divided(args)  # then one process that generates alone would wait for the others for ever
+        if not self._examples or not (is_main_process() or together):
             return
         training = model.training
         model.eval()
-        rows = [{"step": state.global_step, "id": e.id, **self._line(model, e)} for e in self._examples]
+        rows = [{"step": state.global_step, "id": e.id, **self._line(model, e, together)} for e in self._examples]
         model.train(training)
+        if not is_main_process():
+            return
         with (self._out / "samples.jsonl").open("ab") as handle:
             for row in rows:
                 handle.write(orjson.dumps(row) + b"\n")
@@ -103,11 +146,11 @@ class SampleLines(TrainerCallback):
 
             run.log({"samples": wandb.Table(columns=list(rows[0]), data=[[*row.values()] for row in rows])}, commit=False)
 
-    def _line(self, model: Any, example: RoleExample) -> dict[str, str]:
+    def _line(self, model: Any, example: RoleExample, together: bool) -> dict[str, str]:
         """The first line of the seeker after a supporter's question, generated greedily, beside the real one."""
         last = min(4, len(example.messages) - 1)  # the second line where there is one: the first is mostly a greeting
         prompt = encode_prompt(self._tokenizer, example.messages[:last])
-        [(line, _)] = greedy_lines(model, self._tokenizer, [prompt], SAMPLE_TOKENS)
+        [(line, _)] = greedy_lines(model, self._tokenizer, [prompt], SAMPLE_TOKENS, together)
         return {"asked": example.messages[last - 1]["content"], "said": line, "real": example.messages[last]["content"]}
 
 
@@ -181,7 +224,7 @@ def squared_emd(logits: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     return (logits.softmax(-1).cumsum(-1) - mass.cumsum(-1)).square().sum(-1)
 
 
-class RankTrainer(SeededOrder, SFTTrainer):
+class RankTrainer(AdapterTrainer):
     """Cross-entropy on the answer's tokens, over the vocabulary or over the scale; where it is a score, weighted by class."""
 
     def __init__(

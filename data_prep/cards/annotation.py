@@ -1,4 +1,5 @@
-"""Two people annotate every role card: the correction rules of ESC-Eval's appendix A.2, and how well the two agree.
+"""Two people annotate every role card: the correction rules of ESC-Eval's appendix A.2, how well the two agree, and their
+sheets.
 
 The rules, for one card:
 - one of the two says invalid → the card is dropped;
@@ -9,17 +10,21 @@ The rules, for one card:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from core.files import CONFIGS, load_yaml
-from core.records import Language
+from core.errors import UserError, near
+from core.files import CONFIGS, load_yaml, write_text
+from core.records import Language, RoleCard
 from core.statistics.reliability import Counts, cohen_kappa, estimate, krippendorff_alpha, ratio
 from core.tables import Estimate
-from data_prep.cards.taxonomy import Path3
+from data_prep.cards.sheets import Choice, Layout, SheetRow, read_filled, write_both
+from data_prep.cards.taxonomy import Path3, Taxonomy
 
 Quality = Literal["high", "middle", "invalid"]
 # Appendix A.2 names invalid, and high against middle, and makes all remaining cards middle. Read word by word (`paper`), a card
@@ -151,3 +156,187 @@ def _question(
         alpha=both(lambda c: krippendorff_alpha(c + c.transpose(0, 2, 1), ordinal)),
         kappa_linear=both(lambda c: cohen_kappa(c, distance)) if ordinal else None,
     )
+
+
+# --- sheets: cards as rows for two workers and a third person ---------------------------------------------------------------
+
+
+SHEET = "cards"
+_CARD = ("card_id", "language", "age", "gender", "occupation", "problem", "source")
+ANSWERS = ("quality", "category", "note")
+COLUMNS = (*_CARD, *ANSWERS)
+_WORKERS = ("first_quality", "second_quality", "first_category", "second_category")
+THIRD_COLUMNS = (*_CARD, *_WORKERS, "decide", *ANSWERS)
+WORKERS_SHEET = Layout(SHEET, COLUMNS, ANSWERS, "card_id", "problem")
+THIRD_SHEET = Layout(SHEET, THIRD_COLUMNS, ANSWERS, "card_id", "problem")
+_DECIDE = {("quality",): "quality", ("category",): "category", ("quality", "category"): "both"}
+_IN_TEXT = 37  # what the paper's text says (section 2.2.3); table 9 has the rows of the taxonomy
+
+
+def shuffled(cards: Sequence[RoleCard], seed: int, worker: str) -> list[RoleCard]:
+    """The cards in this worker's own order: one language after the other, shuffled inside each."""
+    result: list[RoleCard] = []
+    for language in sorted({card.language for card in cards}):
+        block = [card for card in cards if card.language == language]
+        random.Random(f"{seed}/annotate/{worker}/{language}").shuffle(block)
+        result += block
+    return result
+
+
+def write_sheets(folder: Path, name: str, cards: Sequence[RoleCard], taxonomy: Taxonomy) -> list[str]:
+    """A worker's sheet as NAME.csv and NAME.xlsx, the answers empty; returns the two names."""
+    return _write(folder, name, WORKERS_SHEET, [_card_cells(card) for card in cards], QUALITIES, taxonomy)
+
+
+def write_third(
+    folder: Path,
+    cards: Sequence[RoleCard],
+    asked: Mapping[str, tuple[str, ...]],
+    marks: Sequence[Mapping[str, Mark]],
+    taxonomy: Taxonomy,
+) -> list[str]:
+    """The third person's sheet (third.csv, third.xlsx): what both workers said, and in `decide` what is asked for."""
+    rows = []
+    for language in sorted({card.language for card in cards}):
+        for card in (card for card in cards if card.language == language):
+            first, second = (by_card[card.id] for by_card in marks)
+            rows.append(
+                _card_cells(card)
+                | {"first_quality": first.quality, "second_quality": second.quality, "decide": _DECIDE[asked[card.id]]}
+                | {"first_category": leaf_name(first.category, card.language, taxonomy)}
+                | {"second_category": leaf_name(second.category, card.language, taxonomy)}
+            )
+    return _write(folder, "third", THIRD_SHEET, rows, QUALITIES[:2], taxonomy)
+
+
+def leaf_name(path: Path3 | None, language: Language, taxonomy: Taxonomy) -> str:
+    """The name of a category of level 3 in a card's language; "" for none."""
+    return taxonomy.leaves[path].label(language) if path else ""
+
+
+def _card_cells(card: RoleCard) -> dict[str, str]:
+    return {"card_id": card.id} | {name: getattr(card, name) for name in _CARD[1:]}
+
+
+def _write(
+    folder: Path,
+    name: str,
+    layout: Layout,
+    rows: Sequence[Mapping[str, str]],
+    qualities: Sequence[str],
+    taxonomy: Taxonomy,
+) -> list[str]:
+    choices = [Choice("quality", 0, len(rows) - 1, f"rules!$A$2:$A${len(qualities) + 1}")]
+    languages = [row["language"] for row in rows]
+    for language, letter in (("en", "C"), ("zh", "F")):  # one block of rows a language; its names in its language
+        if language in languages:
+            first = languages.index(language)
+            last = first + languages.count(language) - 1
+            choices.append(Choice("category", first, last, f"taxonomy!${letter}$2:${letter}${len(taxonomy.leaves) + 1}"))
+    more = {"taxonomy": _tree(taxonomy), "rules": _rules(qualities, taxonomy)}
+    return write_both(folder, name, layout, rows, choices, more)
+
+
+def _tree(taxonomy: Taxonomy) -> list[list[str]]:
+    """A row for every category of level 3: English in columns A to C, Chinese in D to F."""
+    rows = [["level 1", "level 2", "category", "一级", "二级", "类别"]]
+    for area in taxonomy.categories:
+        for group in area.children:
+            rows += [[area.en, group.en, leaf.en, area.zh, group.zh, leaf.zh] for leaf in group.children]
+    count = len(taxonomy.leaves)
+    rows += [[], [f"{count} categories (table 9 of ESC-Eval prints {count} rows; its text speaks of {_IN_TEXT})."]]
+    return [*rows, [f"共 {count} 类（ESC-Eval 表 9 印有 {count} 行；正文写的是 {_IN_TEXT} 类）。"]]
+
+
+def _rules(qualities: Sequence[str], taxonomy: Taxonomy) -> list[list[str]]:
+    """The words for `quality` in column A, from row 2; then their rules (all three), and how to fill in the sheet."""
+    rows = [["quality", "", ""], *([quality] for quality in qualities), [], ["", "English", "中文"]]
+    for quality in QUALITIES:
+        for en, zh in zip(RULES[quality]["en"], RULES[quality]["zh"], strict=True):
+            rows.append([quality, en, zh])
+    return [
+        *rows,
+        [],
+        ["", "Write one of the words above under quality.", "在 quality 一栏填写上面的一个词。"],
+        [
+            "",
+            "Write one name from the sheet taxonomy (English or Chinese) under category; invalid cards need none.",
+            "在 category 一栏填写 taxonomy 表中的一个类别名（中文或英文均可）；无效的卡可以不填。",
+        ],
+        ["", "Where there is a column decide, it says what you are asked for.", "如有 decide 一栏，它说明需要你决定什么。"],
+    ]
+
+
+def write_guide(path: Path, taxonomy: Taxonomy) -> None:
+    """The rules and the taxonomy as text, for those who work on the CSV."""
+    lines = ["\t".join(row).strip() for row in (*_rules(QUALITIES, taxonomy), [], *_tree(taxonomy))]
+    write_text(path, "\n".join(lines) + "\n")
+
+
+# --- what came back, as marks -----------------------------------------------------------------------------------------------
+# Every cell that cannot be read is an error with its place: annotations are paid for, none is left out silently.
+
+
+def read_marks(path: Path, cards: Mapping[str, RoleCard], taxonomy: Taxonomy) -> dict[str, Mark]:
+    """A worker's sheet as {card id: mark}, one for every card. Raises `UserError` with file, line or row, and column for:
+    an unknown, doubled or missing card, another problem text than the card's, an empty cell, an unknown word."""
+    marks = {}
+    for card_id, row in _rows(path, WORKERS_SHEET, cards).items():
+        quality = _quality(row)
+        if quality is None:
+            raise row.fault("quality", f"empty; expected {', '.join(QUALITIES)} (card {card_id})")
+        category = _category(row, taxonomy)
+        if category is None and quality != "invalid":
+            raise row.fault("category", f"empty; expected a category of level 3 (card {card_id})")
+        marks[card_id] = Mark(quality, category)
+    missing = [card_id for card_id in cards if card_id not in marks]
+    if missing:
+        raise UserError(f"{path}: no row for {len(missing)} of {len(cards)} cards, the first {missing[0]}")
+    return marks
+
+
+def read_decisions(
+    path: Path, cards: Mapping[str, RoleCard], asked: Mapping[str, tuple[str, ...]], taxonomy: Taxonomy
+) -> dict[str, Decision]:
+    """The third person's sheet as {card id: decision}. `asked` says what each card waits for; what was asked may not be empty.
+
+    Cards without a row stay undecided: delete the rows of those that are not decided yet. Raises `UserError` as `read_marks`
+    does, and for `invalid` where high or middle is asked.
+    """
+    decisions = {}
+    for card_id, row in _rows(path, THIRD_SHEET, cards).items():
+        quality, category = _quality(row), _category(row, taxonomy)
+        wanted = asked.get(card_id, ())
+        for name, value in (("quality", quality), ("category", category)):
+            if name in wanted and value is None:
+                raise row.fault(name, f"empty, but asked for (card {card_id}); delete the row if it is not decided yet")
+        if "quality" in wanted and quality == "invalid":
+            raise row.fault("quality", f"the third person decides between high and middle (card {card_id})")
+        decisions[card_id] = Decision(quality, category)
+    return decisions
+
+
+def _rows(path: Path, layout: Layout, cards: Mapping[str, RoleCard]) -> dict[str, SheetRow]:
+    """{card id: row}, checked against the cards."""
+    return read_filled(path, layout, {card_id: card.problem for card_id, card in cards.items()}, "card")
+
+
+def _quality(row: SheetRow) -> Quality | None:
+    word = row.cells["quality"].strip()
+    if not word:
+        return None
+    for quality in QUALITIES:
+        if word.lower() == quality:
+            return quality
+    raise row.fault("quality", f"unknown word {word!r}: {near(word.lower(), QUALITIES)}")
+
+
+def _category(row: SheetRow, taxonomy: Taxonomy) -> Path3 | None:
+    name = row.cells["category"].strip()
+    if not name:
+        return None
+    named = {title.lower(): path for path, leaf in taxonomy.leaves.items() for title in (leaf.en, leaf.zh)}
+    if name.lower() not in named:
+        titles = [title for leaf in taxonomy.leaves.values() for title in (leaf.en, leaf.zh)]
+        raise row.fault("category", f"unknown category {name!r}: {near(name, titles)}")
+    return named[name.lower()]

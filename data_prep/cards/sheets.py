@@ -256,7 +256,8 @@ def _check_header(where: str, header: Sequence[str], columns: Sequence[str], oth
     doubled = [name for name in columns if header.count(name) > 1]
     missing = [name for name in columns if name not in header]
     if doubled or missing:
-        raise UserError(f"{where}: column {(doubled or missing)[0]!r} {'stands twice' if doubled else 'is missing'}")
+        named = ", ".join(map(repr, doubled or missing))
+        raise UserError(f"{where}: column {named} {'stands twice' if doubled else 'is missing'}")
 
 
 def _csv_lines(path: Path) -> list[tuple[str, list[str]]]:

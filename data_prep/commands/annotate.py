@@ -15,7 +15,7 @@ from core.options import OutOption, SeedOption, choice, console, writes
 from core.paths import IN_FILE, SHEET, Verbs
 from core.records import RoleCard
 from core.tables import Table, to_console
-from data_prep.cards import annotation, annotation_sheets, load_cards
+from data_prep.cards import annotation, load_cards
 from data_prep.cards.annotation import (
     Agreement,
     Decision,
@@ -40,17 +40,16 @@ CardsOption = Annotated[Path, typer.Option("--cards", help="Role cards: JSONL, o
 def export(cards: CardsOption, out: Annotated[OutOption, writes("worker_*", "guide.txt")], seed: SeedOption = 0) -> None:
     """Write one sheet for each of two workers, as CSV and XLSX, in an order of their own, and the rules as guide.txt."""
     loaded = load_cards(cards)
-    refuse_to_overwrite(out, _WORKERS, annotation_sheets.WORKERS_SHEET)
+    refuse_to_overwrite(out, _WORKERS, annotation.WORKERS_SHEET)
     taxonomy = load_taxonomy()
     build = Build(out, "cards annotate export", seed)
     build.input(cards)
-    step = build.step("cards on each sheet")
-    step.taken = step.kept = len(loaded)
+    build.step("cards on each sheet", len(loaded))
     for worker in _WORKERS:
-        order = annotation_sheets.shuffled(loaded, seed, worker)
-        for name in annotation_sheets.write_sheets(build.folder, worker, order, taxonomy):
+        order = annotation.shuffled(loaded, seed, worker)
+        for name in annotation.write_sheets(build.folder, worker, order, taxonomy):
             build.output(name, len(order))
-    annotation_sheets.write_guide(build.folder / "guide.txt", taxonomy)
+    annotation.write_guide(build.folder / "guide.txt", taxonomy)
     build.output("guide.txt")
     build.finish(console)
 
@@ -85,25 +84,24 @@ def import_(
         raise UserError(f"--sheet: {sheet[0]} and {sheet[1]} are the same to the byte: two workers' own sheets are needed")
     taxonomy = load_taxonomy()
     loaded = {card.id: card for card in load_cards(cards)}
-    marks = [annotation_sheets.read_marks(path, loaded, taxonomy) for path in sheet]
+    marks = [annotation.read_marks(path, loaded, taxonomy) for path in sheet]
     first, second = marks
     asked = {card_id: questions(first[card_id], second[card_id]) for card_id in loaded}
     decisions: dict[str, Decision] = {}
     for path in third:
-        more = annotation_sheets.read_decisions(path, loaded, asked, taxonomy)
+        more = annotation.read_decisions(path, loaded, asked, taxonomy)
         check_unique(path, [*decisions, *more], "cards in the third person's sheets")
         decisions |= more
     outcomes = {i: settle(first[i], second[i], decisions.get(i), chosen) for i in loaded}
     waiting = [card for card in loaded.values() if outcomes[card.id].state == "open"]
     if waiting:
-        refuse_to_overwrite(out, ["third"], annotation_sheets.THIRD_SHEET)
+        refuse_to_overwrite(out, ["third"], annotation.THIRD_SHEET)
     pairs = [(first[i], second[i]) for i in loaded]
     agreed = agreement(pairs, seed)
     figures = _figures(pairs, outcomes)
     build = Build(out, "cards annotate import", seed, {"mode": chosen})
     build.figures = {**figures, "agreement": [asdict(row) for row in agreed]}
-    for path in (cards, *sheets):
-        build.input(path)
+    build.input(cards, *sheets)
     _write(build, list(loaded.values()), outcomes)
     _write_third(build, waiting, outcomes, marks, taxonomy)
     _print(agreed, figures, chosen)
@@ -138,10 +136,10 @@ def _write_third(
     build: Build, waiting: list[RoleCard], outcomes: dict[str, Outcome], marks: list[dict[str, Mark]], taxonomy: Taxonomy
 ) -> None:
     if not waiting:
-        remove_unanswered(build.out, "third", annotation_sheets.THIRD_SHEET)
+        remove_unanswered(build.out, "third", annotation.THIRD_SHEET)
         return
     asked = {card.id: outcomes[card.id].open for card in waiting}
-    for name in annotation_sheets.write_third(build.folder, waiting, asked, marks, taxonomy):
+    for name in annotation.write_third(build.folder, waiting, asked, marks, taxonomy):
         build.output(name, len(waiting))
     where = f"{build.out}/third.csv or third.xlsx"
     console.print(f"{len(waiting)} cards wait for a third person: fill in {where}")

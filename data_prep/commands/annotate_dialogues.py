@@ -128,8 +128,7 @@ def import_(
 
 def _dialogues(paths: list[Path], rubric: Rubric, build: Build) -> list[Dialogue]:
     """The dialogues that can be scored: those in which the supporter answers at least once."""
-    for path in paths:
-        build.input(path)
+    build.input(*paths)
 
     def unscored(dialogue: Dialogue) -> str | None:
         if dialogue.exchanges and dialogue.language not in rubric.languages:

@@ -59,8 +59,7 @@ def check_contamination(
     with console.status("reading cards and data"):
         wanted = [card for path in cards for card in load_cards(path)]
         documents = [document for path in data for document in read_documents(path)]
-        for path in (*cards, *data):
-            build.input(path)
+        build.input(*cards, *data)
     check_unique("--cards", (card.id for card in wanted), "card ids")
     check_unique("--data", (id for id, _, _ in documents), "dialogue ids")
     if not {card.language for card in wanted} & {language for _, language, _ in documents}:

@@ -57,10 +57,8 @@ def import_esc_eval(
     prompts_found = find_prompts(clone.scripts)
     pack = prompts_out or out / "prompts"
     build = Build(out, "import-esc-eval", settings={"strict": strict, "prompts": str(pack)})
-    for path in (*clone.cards.values(), *(run.path for run in (*clone.results.values(), *clone.scores.values()))):
-        build.input(path)
-    for path in clone.scripts:
-        build.input(path)
+    build.input(*clone.cards.values(), *(run.path for run in (*clone.results.values(), *clone.scores.values())))
+    build.input(*clone.scripts)
     cards = _cards(clone, build)
     _runs(clone, cards, build, strict)
     missing = [*clone.missing(), *_missing_prompts(prompts_found)]

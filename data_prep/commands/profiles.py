@@ -20,11 +20,11 @@ from core.tables import to_console
 from data_prep.cards import load_cards
 from data_prep.cards.sheets import refuse_to_overwrite
 from data_prep.commands.cards import exit_if_silent
-from data_prep.profiles import Profile, inspection, load_profiles, sage
+from data_prep.profiles import Profile, inspection, load_profiles, personamem, sage
 from data_prep.profiles import build as profile_build
 from data_prep.profiles import stats as profile_stats
+from data_prep.profiles.build import Seed, load_seeds, seed_of_card
 from data_prep.profiles.check import check_profiles, table
-from data_prep.profiles.seeds import Seed, load_seeds, seed_of_card
 from data_prep.profiles.vocabulary import load_vocabulary
 from serve.batch import Batch
 
@@ -40,7 +40,7 @@ PROFILES, REJECTED, UNBUILT, DIALOGUES, CALLS = (
     "dialogues.jsonl",
     "calls.sqlite",
 )
-_IMPORTS = (sage.NAME,)
+_IMPORTS = (sage.NAME, personamem.NAME)
 
 ProfilesOption = Annotated[
     list[Path], typer.Option("--profiles", help="Profiles: our JSONL, or SAGE's profile file. Repeat for more."), IN_FILE
@@ -84,8 +84,7 @@ def build(
     spec = load_spec(model)
     settings = {"model": model, "temperature": temperature, "prompts": load_pack(profile_build.PACK).fingerprint()}
     made = Build(out, "profiles build", settings=settings)
-    for path in (*seeds, *cards):
-        made.input(path)
+    made.input(*seeds, *cards)
     if (spec.checkpoint or "").startswith(EMBEDDED_PREFIX):
         console.print("Plumbing: what the embedded 135M model makes of people says nothing about them.")
     steps = {name: made.step(name) for name in profile_build.STEPS}
@@ -103,7 +102,11 @@ def build(
 def import_(
     source: Annotated[
         str,
-        typer.Option("--source", metavar="NAME=PLACE", help="sage=FOLDER (or its profile file): SAGE's 100 profiles."),
+        typer.Option(
+            "--source",
+            metavar="NAME=PLACE",
+            help="sage=FOLDER (or its profile file): SAGE's 100 profiles. personamem=FOLDER: PersonaMem-v2's personas.",
+        ),
         IN_PLACES,
     ],
     out: Annotated[OutOption, writes(PROFILES, DIALOGUES)],
@@ -112,29 +115,37 @@ def import_(
 
     sage: simulator_profile*.jsonl becomes OUT/profiles.jsonl; every NAME_result.jsonl beside it becomes dialogues of the
     supporter NAME in OUT/dialogues.jsonl, to be scored as given dialogues. The dialogues' topics say what kind of problem a
-    profile has; a profile whose topic is not in our list has none. Example:
+    profile has; a profile whose topic is not in our list has none.
+
+    personamem: every entry of a persona's therapy_background becomes a profile, without goals and script. Example:
 
     python -m data_prep profiles import --source sage=SAGE --out runs/sage
     """
     name, place = name_and_value("--source", source, f"NAME=PLACE with NAME one of {', '.join(_IMPORTS)}")
     if name not in _IMPORTS:
         raise UserError(f"--source: unknown source of profiles {name!r}: {near(name, _IMPORTS)}")
-    file, results = sage.find(Path(place))
-    topics = {key: topic for path in results.values() for key, topic in sage.load_topics(path).items()}
-    profiles = sage.load_profiles(file, topics)
-    check_unique(file, (profile.id for profile in profiles), "profile ids")
-    dialogues = [dialogue for supporter, path in results.items() for dialogue in sage.load_dialogues(path, supporter)]
+    profiles, dialogues, files = _imported(name, Path(place))
+    check_unique(place, (profile.id for profile in profiles), "profile ids")
     _held_with(dialogues, profiles)
     made = Build(out, "profiles import", settings={"source": name})
-    for path in (file, *results.values()):
-        made.input(path)
+    made.input(*files)
     for what, count in (("profiles", len(profiles)), ("dialogues", len(dialogues))):
-        step = made.step(what)
-        step.taken = step.kept = count
+        made.step(what, count)
     made.write(PROFILES, profiles)
     if dialogues:
         made.write(DIALOGUES, dialogues)
     made.finish(console)
+
+
+def _imported(name: str, place: Path) -> tuple[list[Profile], list[Dialogue], list[Path]]:
+    """Profiles, the dialogues held with them, and the files that they were read from."""
+    if name == personamem.NAME:
+        files = personamem.find(place)
+        return [profile for file in files for profile in personamem.load_profiles(file)], [], files
+    file, results = sage.find(place)
+    topics = {key: topic for path in results.values() for key, topic in sage.load_topics(path).items()}
+    dialogues = [dialogue for supporter, path in results.items() for dialogue in sage.load_dialogues(path, supporter)]
+    return sage.load_profiles(file, topics), dialogues, [file, *results.values()]
 
 
 @app.command("check")
@@ -174,8 +185,7 @@ def inspect(
     """
     loaded = _load(profiles)
     made = Build(out, "profiles inspect", seed)
-    for path in (*profiles, *([sheet] if sheet else [])):
-        made.input(path)
+    made.input(*profiles, *([sheet] if sheet else []))
     if sheet is None:
         refuse_to_overwrite(out, [inspection.NAME], inspection.LAYOUT)
         drawn = inspection.draw(loaded, sample, seed)

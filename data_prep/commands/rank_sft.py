@@ -20,8 +20,7 @@ from core.prompts import PromptPack, load_pack
 from core.records import HumanScore
 from core.rubrics import Rubric, load_rubric
 from data_prep.scores.human import read_dialogues, read_scores
-from data_prep.scores.rank_sft import Case, cases, describe, mean_targets, narrowed, split_cases
-from data_prep.scores.splits import SHARES, Split, SplitMethod
+from data_prep.scores.rank_sft import SHARES, Case, Split, SplitMethod, cases, describe, mean_targets, narrowed, split_cases
 
 _FILES = (
     *("train.jsonl", "valid.jsonl", "test.jsonl", "dialogues_test.jsonl", "scores_test.jsonl"),
@@ -89,8 +88,7 @@ def rank_sft(
     talks = {dialogue.id: dialogue for dialogue in read_dialogues(dialogues)}
     human_scores = [score for path in scores for score in read_scores(path)]
     _refuse_other_languages(human_scores, {name: talk.language for name, talk in talks.items()})
-    for path in (*dialogues, *scores):
-        build.input(path)
+    build.input(*dialogues, *scores)
     targets, used = mean_targets(human_scores, talks, asked, build.step("scores"), score_rubric, annotator or ())
     step = build.step("mean scores")
     examples = cases(talks.values(), targets, asked, method, step)

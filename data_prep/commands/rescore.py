@@ -124,8 +124,7 @@ def _read(
     spoken = read_dialogues(dialogues)
     check = Check([Path(rubric)] if rubric.endswith((".yaml", ".yml")) else [], spoken)
     first_round: list[HumanScore] = []
-    for path in (*dialogues, *scores):
-        build.input(path)
+    build.input(*dialogues, *scores)
     for path in scores:
         for score in read_scores(path, check):
             where = f"{path}: {score.annotator} on {score.dialogue_id} / {score.dimension}"

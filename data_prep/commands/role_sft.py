@@ -90,8 +90,7 @@ def role_sft(
     ]
     evaluation = [card for path in files for card in load_cards(path)]
     build = Build(out, "role-sft", seed, {"config": mix.model_dump(mode="json"), "eval_cards": eval_names})
-    for path in [*(cards or []), *files]:
-        build.input(path)
+    build.input(*(cards or []), *files)
     items = {name: read_source(name, place, build, console, strict) for name, place in places.items()}
     held: dict[str, list[CorpusItem]] = {}
     for name, place in held_places.items():

@@ -69,15 +69,13 @@ def import_scores(
     for name, place in places:
         imported.add(import_corpus(name, place, build, console, strict))
     known = read_dialogues(dialogues or [])
-    for path in (*(dialogues or []), *(rubric or [])):
-        build.input(path)
+    build.input(*(dialogues or []), *(rubric or []))
     imported.add(Imported(dialogues=known))
     check = Check(rubric or [], imported.dialogues if imported.dialogues else None)
     for path in gold or []:
         read = read_scores(path, check)
         build.input(path)
-        step = build.step(f"read {path.name}")
-        step.taken = step.kept = len(read)
+        build.step(f"read {path.name}", len(read))
         imported.add(Imported(scores=[s for s in read if s.turn is None], turn_scores=[s for s in read if s.turn is not None]))
     imported.write(build)
     build.finish(console)
@@ -125,8 +123,7 @@ def import_held(
     held = read_held(dialogues)
     ratings = read_ratings(scores, held, Check(rubric or []))
     texts = references(reference, held) if reference else []
-    for path in (*dialogues, *scores, *(reference or []), *(rubric or [])):
-        build.input(path)
+    build.input(*dialogues, *scores, *(reference or []), *(rubric or []))
     Imported(dialogues=list(held.values()), scores=ratings).write(build)
     if reference:
         build.write("references.jsonl", texts)

@@ -1,6 +1,6 @@
 """Corpora by name: `read_source` turns one, in its published file format, into records; `draw` takes a quota.
 
-Corpora that need little stand together by kind (`posts`, `support`, `play`); the others have a module each.
+They stand together by kind: `posts`, `support`, `play` (that need little) and `characters`; the longest have a module each.
 """
 
 from __future__ import annotations
@@ -20,19 +20,7 @@ from core.ledger import Build, Step
 from core.options import name_and_value
 from core.records import RolePlay, SupportDialogue
 from core.rows import MALFORMED, CorpusFacts, CorpusItem, CorpusReader, Source, by_row
-from data_prep.sources import (
-    character_llm,
-    charactereval,
-    chat_haruhi,
-    coser,
-    cpsycoun,
-    esconv,
-    generic,
-    play,
-    posts,
-    support,
-    synthetic_esc,
-)
+from data_prep.sources import characters, esconv, generic, play, posts, support, synthetic_esc
 
 
 class CorpusList(BaseModel):
@@ -43,8 +31,8 @@ class CorpusList(BaseModel):
 
 
 _LIST = read_yaml(CONFIGS / "data" / "corpora.yaml", CorpusList, "list of corpora")
-_SUPPORT = (support, esconv, cpsycoun, synthetic_esc)
-_ROLE_PLAY = (play, charactereval, character_llm, chat_haruhi, coser)
+_SUPPORT = (support, esconv, synthetic_esc)
+_ROLE_PLAY = (play, characters)
 _READERS = {name: read for module in (posts, *_SUPPORT, *_ROLE_PLAY, generic) for name, read in module.READERS.items()}
 # The sample corpora that this repository brings are in the form of our own records.
 _READERS["bundled_support"] = by_row(lambda value, _: SupportDialogue.model_validate(value))
@@ -110,7 +98,8 @@ def corpus_files(source: Source, place: str) -> list[Path]:
         return [folder]
     if not folder.is_dir():
         raise UserError(f"corpus {source.name}: no such folder or file: {place}. {get}")
-    files = sorted({path for pattern in source.files for path in folder.glob(pattern) if path.is_file()})
+    found = {path for pattern in source.files for path in folder.glob(pattern) if path.is_file()}
+    files = sorted(path for path in found if path.name != "manifest.json")  # what `fetch` writes beside a corpus
     if not files:
         raise UserError(f"corpus {source.name}: {place} holds none of {', '.join(source.files)}. {get}")
     return files
@@ -141,8 +130,7 @@ def read_counted(
     with console.status(f"reading {source.name}"):
         result = read(files, reader)
         reader.step.check()
-        for file in [*files, *_beside(source, files)]:
-            build.input(file)
+        build.input(*files, *_beside(source, files))
     for problem in reader.problems[:_SHOWN]:
         console.print(f"left out: {problem}", highlight=False, markup=False, soft_wrap=True)
     if len(reader.problems) > _SHOWN:

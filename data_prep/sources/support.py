@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import orjson
@@ -238,7 +238,91 @@ def _read_escot(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]
             yield item
 
 
+def _augesc(value: Any, source_id: str) -> SupportDialogue:
+    """AugESC (Zheng et al., Findings of ACL 2023): dialogues that a model trained on ESConv completed, English, multi-turn.
+
+    A text file with a JSON list of [speaker, utterance] pairs a line. The form is from its loader's description; no line of the
+    published file was seen here, so a line of another form is malformed, and a file of none but such lines is refused.
+    """
+    if not isinstance(value, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in value):
+        raise Malformed("expected a list of [speaker, utterance] pairs")
+    if not all(isinstance(text, str) for pair in value for text in pair):
+        raise Malformed("expected texts in every [speaker, utterance] pair")
+    return support_dialogue("augesc", source_id, "en", by_role([(speaker, text) for speaker, text in value], ROLES))
+
+
+OTHERS = "someone besides one seeker and one counsellor speaks"
+_CPSYCOUN_ROLES: dict[str, Role] = {"来访者": "seeker", "求助者": "seeker", "心理咨询师": "supporter", "支持者": "supporter"}
+# A name in brackets that plays someone (扮演) is the same person; another name, a number or no known name is not.
+_CPSYCOUN_HEAD = re.compile(rf"({'|'.join(_CPSYCOUN_ROLES)})(?:（[^）]*扮演[^）]*）)?[：:]")
+_CPSYCOUN_OTHER_HEAD = re.compile(rf"(?:(?:{'|'.join(_CPSYCOUN_ROLES)})[^：:，。]{{0,12}}|(?!\d)\w{{1,8}})[：:].")
+# Narration, not speech: a line in brackets, dots, or one that tells how the session went on.
+_CPSYCOUN_NARRATION = re.compile(r"[（(].*[）)]$|[….]+$|后续")
+
+
+class _CPsyCoun(RowModel):
+    """CPsyCoun (Zhang et al., Findings of ACL 2024): Chinese counselling dialogues that an LLM rebuilt from case reports.
+
+    CPsyCounD is one text file a dialogue (`CPsyCounD/Data/case_*.txt`), CPsyCounE one JSON list of strings in a folder a topic
+    (`CPsyCounE/<topic>/<n>.json`); in both, a turn begins with the speaker's name and a colon. Both are also read as JSON
+    lines of {file, text}, where `file` is that path and `text` the file's content.
+    """
+
+    file: str
+    text: str
+
+
+def _cpsycoun_file(file: Path) -> dict[str, str]:
+    """A published file, which holds one dialogue, in the form of a row."""
+    try:
+        return {"file": file.as_posix(), "text": read_bytes(file, "corpus file").decode("utf-8-sig")}
+    except UnicodeDecodeError as error:
+        raise Malformed(f"not UTF-8: {error}") from None
+
+
+def _cpsycoun_lines(raw: _CPsyCoun) -> list[str]:
+    """A dialogue's lines. Raises `Malformed` when a `.json` file's content is not a list of strings."""
+    if not raw.file.endswith(".json"):
+        return raw.text.splitlines()
+    try:
+        value = load_json(raw.text)
+    except orjson.JSONDecodeError as error:
+        raise Malformed(f"text: malformed JSON: {error.msg}") from None
+    if not isinstance(value, list) or not all(isinstance(line, str) for line in value):
+        raise Malformed("text: expected a JSON list of strings")
+    return [part for line in value for part in line.splitlines()]
+
+
+def _cpsycoun_turns(lines: list[str]) -> list[tuple[str, str]]:
+    """(speaker, text) of every turn. Raises `Dropped` when somebody else speaks."""
+    spoken: list[tuple[str, str]] = []
+    for line in map(str.strip, lines):
+        head = _CPSYCOUN_HEAD.match(line)
+        if head:
+            spoken.append((head[1], line[head.end() :]))
+        elif _CPSYCOUN_OTHER_HEAD.match(line):
+            raise Dropped(OTHERS)
+        elif spoken and not _CPSYCOUN_NARRATION.match(line):
+            spoken[-1] = (spoken[-1][0], f"{spoken[-1][1]}\n{line}".strip())
+    return spoken
+
+
+def _cpsycoun(value: Any, _: str) -> SupportDialogue:
+    """A dialogue between one seeker and one counsellor; `source_id` is `D/case_n` or `E/topic/n`, the same in both forms.
+
+    `problem` is the topic of CPsyCounE; CPsyCounD's files state none.
+    """
+    raw = _CPsyCoun.model_validate(value)
+    spoken = by_role(_cpsycoun_turns(_cpsycoun_lines(raw)), _CPSYCOUN_ROLES)
+    path = PurePosixPath(raw.file)
+    topic = path.parent.name if path.suffix == ".json" else ""
+    source_id = f"E/{topic}/{path.stem}" if topic else f"D/{path.stem}"
+    return support_dialogue("cpsycoun", source_id, "zh", spoken, problem=topic)
+
+
 READERS = {
+    "augesc": by_row(_augesc),
+    "cpsycoun": by_row(_cpsycoun, lambda reader, file: reader.documents(file, _cpsycoun_file)),
     "emollm": by_row(_emollm, CorpusReader.json_list),
     "extes": by_row(_extes, CorpusReader.json_list),
     "smile": by_row(_smile, lambda reader, file: reader.documents(file, _smile_file)),

@@ -126,17 +126,12 @@ def probe(runner: Runner, dialogues: Sequence[Dialogue], injections: Sequence[In
     """Ask the judge about every variant; writes health_dialogues.jsonl (as they are) and health_judgements.jsonl.
 
     Every judgement keeps the id of its dialogue as it is; `condition.variant` and `condition.injection` say what was changed.
-    Only the joint method has an order of dimensions to reverse. The same command resumes. Raises `UserError` where EmoHarbor's
-    judge is to be shown a profile or thoughts that a dialogue has not got.
+    Only the joint method has an order of dimensions to reverse. The same command resumes. Raises `UserError` for a
+    dialogue that lacks what the judge is to be shown.
     """
     run, resolved = runner.run, runner.resolved.judging_whole()
     for dialogue in dialogues:
-        resolved.shown.profile(dialogue)
-        if resolved.completing([dialogue]):
-            raise UserError(
-                f"dialogue {dialogue.id}: its seeker has no thoughts to judge by: `esc-eval score` simulates them and writes "
-                "them into its dialogues.jsonl, or judge by the profile (`emoharbor: {judging: profile}`)"
-            )
+        resolved.refuse_incomplete(dialogue)
     settings = {"dialogues": hashed(dialogues), "injections": hashed(injections)["sha256"]}
     run.claim("health", runner.resolved.score_identity() | settings)
 

@@ -23,6 +23,7 @@ from data_prep.scores.annotator_agreement import agreement, agreement_table, pai
 from data_prep.scores.human import Check, read_dialogues
 from evalsuite.commands.options import out_tables
 from evalsuite.commands.output import deliver
+from evalsuite.commands.verdicts import IN_VERDICTS, VERDICTS, OnlyJudgeOption, of_judges, verdict_files
 from evalsuite.reported.against import against
 from evalsuite.statistics.agreement import gold_scores_of, item_of, judgements_of, of_annotators
 from evalsuite.statistics.judge_figures import Settings, judge_figures
@@ -39,17 +40,18 @@ R = TypeVar("R", Judgement, HumanScore)
 def agree(
     gold: Annotated[
         list[Path],
-        typer.Option(help="HumanScore records (JSONL, or CSV with its columns). Annotators are averaged. Repeat for more."),
+        typer.Option(
+            help="HumanScore records (JSONL, or CSV with its columns), or a run folder for its gold set. Annotators are "
+            "averaged. Repeat for more."
+        ),
         IN_FILE,
     ],
     judgements: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="Judgement records (JSONL); a file may hold several judges. Repeat for more files. Without any, the "
-            "annotators of --gold are compared with each other."
-        ),
-        IN_FILE,
+        typer.Option(help=f"{VERDICTS} Without any, the annotators of --gold are compared with each other."),
+        IN_VERDICTS,
     ] = None,
+    judge: OnlyJudgeOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON (shares 0-1).")] = False,
     mode: Annotated[
         str,
@@ -109,10 +111,13 @@ def agree(
     Without --judgements, people among themselves, per language, rubric and dimension: Krippendorff's alpha, weighted kappa (of
     every two people, too), the shares of equal scores and of those within one point. No dialogue texts are needed. Halves,
     thirds and scores of turns may be given.
+
+    Example, the judges of a run on its gold set: esc-eval agree --gold runs/mine --judgements runs/mine
     """
     choice("--mode", mode, ("paper", "native"))
     if not judgements:
         others: dict[str, object] = {
+            "--judge": judge,
             "--gold-rubric": gold_rubric,
             "--against": versus,
             "--split": split,
@@ -127,7 +132,8 @@ def agree(
             )
         _people(gold, rubric, annotator or [], out, as_json)
         return
-    verdicts, scores = judgements_of(judgements, _rubric(rubric, ())), gold_scores_of(gold)
+    judgements = verdict_files(judgements, gold)
+    verdicts, scores = of_judges(judgements_of(judgements, _rubric(rubric, ())), judge), gold_scores_of(gold)
     known = _rubric(rubric, verdicts)
     name = known.name if known and rubric is not None else rubric
     if name is not None:

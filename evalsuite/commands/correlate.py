@@ -15,25 +15,27 @@ from core.rubrics import known_rubric, load_rubric
 from data_prep.scores.human import read_dialogues
 from evalsuite.commands.options import AgainstOption, JsonOption, TablesOption, ValueOption, out_tables, value_of
 from evalsuite.commands.output import deliver
+from evalsuite.commands.verdicts import IN_VERDICTS, VERDICTS, OnlyJudgeOption, of_judges, verdict_files
 from evalsuite.reported.against import against
 from evalsuite.statistics.agreement import gold_scores_of, judgements_of, of_annotators
 from evalsuite.statistics.coefficients import LEVELS
-from evalsuite.statistics.correlation import PairBy, Pairing, SampleBy, correlations
-from evalsuite.statistics.correlation_tables import alignment_tables, correlation_tables
+from evalsuite.statistics.correlation import PairBy, Pairing, SampleBy, alignment_tables, correlation_tables, correlations
 
 _FROM_DIALOGUES = ("system", "source", "sample")  # choices of options that need to know the dialogues
 _WITHOUT = "without --dialogues, the sample level; intervals are over dialogues, each taken as a sample of its own"
 
 
 def correlate(
-    judgements: Annotated[
-        list[Path], typer.Option(help="Judgement records (JSONL) of any judges or metrics. Repeat for more files."), IN_FILE
-    ],
+    judgements: Annotated[list[Path], typer.Option(help=VERDICTS), IN_VERDICTS],
     gold: Annotated[
         list[Path],
-        typer.Option(help="HumanScore records (JSONL, or CSV with its columns). Annotators are averaged. Repeatable."),
+        typer.Option(
+            help="HumanScore records (JSONL, or CSV with its columns), or a run folder for its gold set. Annotators are "
+            "averaged. Repeatable."
+        ),
         IN_FILE,
     ],
+    judge: OnlyJudgeOption = None,
     dialogues: Annotated[
         list[Path] | None,
         typer.Option(
@@ -92,7 +94,10 @@ def correlate(
                 what = "what sample and system a dialogue belongs to is in the dialogues"
                 raise UserError(f"{option} {text}: {what}: give --dialogues")
         levels = ("dataset",)
-    verdicts, scores = judgements_of(judgements), of_annotators(gold_scores_of(gold), annotator or [])
+    verdicts, scores = (
+        of_judges(judgements_of(verdict_files(judgements, gold)), judge),
+        of_annotators(gold_scores_of(gold), annotator or []),
+    )
     names = {verdict.rubric for verdict in verdicts} | {score.rubric for score in scores}
     rubrics = {name: known for name in sorted(names) if (known := known_rubric(name))}
     rubrics |= {loaded.name: loaded for loaded in map(load_rubric, map(str, rubric or []))}

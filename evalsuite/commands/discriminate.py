@@ -29,7 +29,7 @@ from evalsuite.statistics.leaderboard import contestants_of
 def discriminate(
     scores: Annotated[
         Path | None,
-        typer.Option(help="CSV with the columns user, model, score: one row a user and model; an empty score is unreadable."),
+        typer.Option(help="CSV or JSONL of user, model, score: one row a user and model; an empty score (null) is unreadable."),
         IN_FILE,
     ] = None,
     run: Annotated[

@@ -15,7 +15,7 @@ from core.options import choice
 from core.paths import IN_FILE, IN_NAME, OUT_FILE, Verbs
 from core.rubrics import known_rubric
 from data_prep.scores.human import read_dialogues, read_preferences
-from data_prep.scores.splits import group_of
+from data_prep.scores.rank_sft import group_of
 from evalsuite.commands.feel_inputs import (
     AnnotatorOption,
     FeelTablesOption,
@@ -42,10 +42,9 @@ from evalsuite.runs.framework import ScoredRun
 from evalsuite.runs.run_config import Judged
 from evalsuite.statistics import ensemble
 from evalsuite.statistics.agreement import gold_scores_of, judgements_of, of_annotators
-from evalsuite.statistics.band_methods import agreement_table, people_table
 from evalsuite.statistics.correlation import Pairing, SampleBy
 from evalsuite.statistics.ensemble import MODES
-from evalsuite.statistics.ensemble_tables import fit_modes, fit_tables
+from evalsuite.statistics.feel_tables import agreement_table, fit_modes, fit_tables, people_table
 from evalsuite.statistics.model_ranking import Combine, compare_ranks, human_ranks, metric_ranks, ranking_table
 from evalsuite.statistics.tally import Tally
 

@@ -15,11 +15,12 @@ from core.masking import problem_of
 from core.options import choice
 from core.paths import IN_FILE, IN_NAME, Reads, Writes, check_config
 from evalsuite.runs.config import EvalConfig, load_config
+from evalsuite.runs.people import PEOPLE
 from evalsuite.runs.resolved import Resolved, resolve_config
 from evalsuite.statistics.summary import Value
 
 RECORDS = (
-    *("cards.jsonl", "profiles.jsonl", "dialogues.jsonl", "judgements.jsonl", "turn_judgements.jsonl"),
+    *(*PEOPLE, "dialogues.jsonl", "judgements.jsonl", "turn_judgements.jsonl"),
     *("gold_dialogues.jsonl", "gold_scores.jsonl", "gold_judgements.jsonl"),
 )
 # What is read of a run folder, and what a run writes over in one (store, config, usage, timing, failures, versions only grow).
@@ -27,8 +28,6 @@ IN_RUN = Reads(
     "folder",
     (*RECORDS, "config.json", "usage.json", "timing.json", "costs.jsonl", "health_dialogues.jsonl", "health_judgements.jsonl"),
 )
-IN_DIALOGUES = Reads(beside=True, inside="dialogues.jsonl")
-IN_GOLD = Reads(inside="gold_scores.jsonl")
 OUT_RUN = Writes((*RECORDS, "agreement.json", "report.*", "tables/*", "judges/*/*"))
 
 
@@ -38,6 +37,7 @@ def out_tables(name: str, *more: str) -> Writes:
 
 
 _LIMITS = "Limits"
+_SERVERS = "Servers that are started"
 
 
 def _setting(field: str, *names: str, panel: str | None = None, metavar: str | None = None) -> Any:
@@ -121,12 +121,25 @@ class RunOptions:
     max_calls: Annotated[int | None, _setting("max_calls", metavar="N", panel=_LIMITS)] = None
     max_cost: Annotated[float | None, _setting("max_cost", metavar="SUM", panel=_LIMITS)] = None
     shard: Annotated[str | None, _setting("shard", "--shard", metavar="I/N")] = None
+    plan: Annotated[
+        bool,
+        typer.Option("--plan", rich_help_panel=_SERVERS, help="Print which servers run where and what they take; end."),
+    ] = False
+    gpus: Annotated[
+        str | None,
+        typer.Option(
+            metavar="GB,…", rich_help_panel=_SERVERS, help="With --plan: for a machine with these GPUs (80,80 or 2x80)."
+        ),
+    ] = None
+    phases: Annotated[bool | None, _setting("phases", "--phases/--no-phases", panel=_SERVERS)] = None
+    start_timeout: Annotated[str | None, _setting("start_timeout", metavar="TIME", panel=_SERVERS)] = None
     out: OutOption = None
 
     def resolved(self) -> Resolved:
         """The config with its overrides, resolved."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        del values["retry"]
+        for name in ("retry", "plan", "gpus"):
+            del values[name]
         values["supporters"] = values.pop("supporter", None)
         return resolve(values.pop("config"), values.pop("endpoint"), **values)
 

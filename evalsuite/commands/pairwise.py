@@ -12,7 +12,7 @@ from core.paths import IN_FILE
 from data_prep.scores.human import read_comparisons
 from evalsuite.commands.options import JsonOption, TablesOption, out_tables
 from evalsuite.commands.output import deliver, plain
-from evalsuite.role_play.win_rates import TITLES
+from evalsuite.role_play.pairwise import TITLES
 from evalsuite.statistics.win_rates import Mode, Words, choices_of, win_rate_tables
 
 WORDS = Words("pairwise", "system", "items")

@@ -10,7 +10,7 @@ from rich.console import Console
 from core.paths import IN_NAME, Verbs
 from core.tables import to_console
 from evalsuite.commands.output import print_json
-from evalsuite.reported.against import as_printed, disagreement_table
+from evalsuite.reported.against import as_printed, disagreement_table, listed, meant
 from evalsuite.reported.recomputation import check as recompute
 from evalsuite.reported.tables import load_reported
 
@@ -47,8 +47,12 @@ def check(
 
 @reported.command()
 def show(
-    table: Annotated[str, typer.Argument(help="Which table: its number in the paper, or `text` for numbers in its text.")],
+    table: Annotated[
+        list[str] | None,
+        typer.Argument(help="Which table: its number in the paper (4, table4), or `text` for numbers in its text."),
+    ] = None,
     paper: PaperOption = "esc_eval",
 ) -> None:
-    """Print a table as it is in the paper; table 4 with the Wilson intervals of its shares."""
-    to_console(as_printed(load_reported(paper), table), console)
+    """Print a table as it is in the paper; table 4 with the Wilson intervals of its shares. Without a table, list all."""
+    loaded = load_reported(paper)
+    to_console(as_printed(loaded, meant(loaded, " ".join(table))) if table else listed(loaded), console)

@@ -24,9 +24,8 @@ from evalsuite.commands.options import IN_RUN, AgainstOption, EndpointOption, Ju
 from evalsuite.commands.output import deliver, exit_if_lost, plain
 from evalsuite.reported.against import against
 from evalsuite.role_play.audit import audit, audit_tables, judge_cards
-from evalsuite.role_play.pairwise import PairAnswer, compare_seekers, given_answers, pairs_of
+from evalsuite.role_play.pairwise import PairAnswer, compare_seekers, given_answers, pairs_of, pairwise_tables
 from evalsuite.role_play.seekers import Cards, Field, given_dialogues, read_field, role_play_tables, score_seekers
-from evalsuite.role_play.win_rates import pairwise_tables
 from evalsuite.runner.engine import Runner
 from evalsuite.runs import shards
 from evalsuite.runs.folder import open_run

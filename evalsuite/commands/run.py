@@ -11,11 +11,11 @@ import typer
 from rich.console import Console
 
 from core.errors import UserError
+from core.paths import Reads
 from core.tables import to_console
 from core.wandb_offline import need_wandb
 from data_prep.scores.human import read_dialogues
 from evalsuite.commands.options import (
-    IN_DIALOGUES,
     IN_RUN,
     OUT_RUN,
     AgainstOption,
@@ -36,6 +36,7 @@ from evalsuite.runs.status import status as tables_of_status
 from evalsuite.statistics.summary import cut_off
 from serve.answers import Retry
 from serve.limits import Budget
+from serve.machine import Machine
 
 console = Console()
 
@@ -63,7 +64,7 @@ def score(
     dialogues: Annotated[
         Path | None,
         typer.Option(help="Dialogue records (JSONL) from elsewhere, for a folder of their own (--out)."),
-        IN_DIALOGUES,
+        Reads(beside=True),
     ] = None,
     wandb: Annotated[bool, typer.Option("--wandb", help="Also write the report and log its tables and plots there.")] = False,
 ) -> None:
@@ -160,6 +161,12 @@ def _work(
                 f"{path}: no such file: hold dialogues first with `esc-eval simulate`, or give others (--dialogues)"
             )
         read_dialogues([path])
+    if options.gpus and not options.plan:
+        raise UserError("--gpus is a machine to plan for: give --plan, too")
+    if options.plan:
+        machine = Machine.parse(options.gpus) if options.gpus else Machine.here()
+        to_console(pipeline.servers(resolved, machine, None if simulate else path, score), console)
+        return
     retry = Retry.parse(options.retry)
     with open_run(resolved.out) as opened:
         shards.claim(opened, shard)

@@ -6,6 +6,7 @@ from collections import Counter
 
 from core.tables import Cell, Table
 from evalsuite.fdaef.registry import Benchmark, Runner, SubCapability
+from evalsuite.fdaef.scores import ModelScores
 from evalsuite.reported.tables import load_reported
 
 # What an answer that could not be read is for the metrics of outcomes (`normalise.features`).
@@ -118,3 +119,19 @@ def _counts(benchmark: Benchmark, sub: SubCapability) -> Counter[str]:
     names = {name for task in sub.tasks.values() for name in task.datasets}
     self_built = sum(benchmark.datasets[name].self_built for name in names)
     return Counter({"Tasks": len(sub.tasks), "Datasets": len(names), "Self-built": self_built, "Methods": len(names)})
+
+
+# --- the paper's own leaderboard (table 5), as scores that a board can hold beside others -----------------------------------
+
+
+PAPER, LEADERBOARD = "ecdbench", "5"
+
+
+def published_scores(benchmark: Benchmark) -> list[ModelScores]:
+    """The capability scores of the paper's leaderboard, as scores given for whole capabilities."""
+    paths = {part.label: key for key, part in benchmark.capabilities.items()}
+    models: dict[str, dict[str, float]] = {}
+    for cell in load_reported(PAPER).cells[LEADERBOARD]:
+        if cell.at["column"] in paths and cell.value is not None:
+            models.setdefault(cell.at["Model"], {})[paths[cell.at["column"]]] = float(cell.value)
+    return [ModelScores(model, {}, capabilities) for model, capabilities in models.items()]

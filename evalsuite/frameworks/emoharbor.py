@@ -22,23 +22,25 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from core.errors import UserError
 from core.paths import IN_NAME
-from core.records import Dialogue
+from core.records import Dialogue, RoleCard
 from core.specs import ModelSpec, Sampling, load_spec
 from core.tables import Table
 from data_prep.profiles import Profile, bundled_profiles, load_profiles, profile_text
 from evalsuite.dialogues.hold import ModelSide, Plan
 from evalsuite.frameworks.emoharbor_seeker import Person, initial_state, unthought
-from evalsuite.judge.base import Shown, Strategy
+from evalsuite.judge.base import Shown
 from evalsuite.runs.config import EvalConfig
 from evalsuite.runs.framework import ScoredRun
 from evalsuite.runs.identity import hashed, identity
-from evalsuite.runs.resolved import Agent, Resolved
-from evalsuite.runs.run_config import Judged, Simulated
+from evalsuite.runs.resolved import Resolved, Role
+from evalsuite.runs.run_config import Judged, ModelIdentity, Simulated
 from evalsuite.statistics import dialogue_costs, discrimination
 from evalsuite.statistics.summary import supporter_of
 from serve.client import ChatClient
 from serve.failures import Unanswered
 
+Agent = Literal["thinker", "talker", "supporter", "judge"]
+Judging = Literal["dialogue", "profile", "states"]
 TEMPERATURES: Mapping[Agent, float] = {"thinker": 0.1, "talker": 0.7, "supporter": 0.7, "judge": 0.0}  # section 3.3
 _SHOWN = {"dialogue": "the dialogue alone", "profile": "dialogue and profile", "states": "dialogue, profile and states"}
 
@@ -68,7 +70,7 @@ class EmoHarborSection(BaseModel):
     counselling alone)."""
     triples: bool = False
     """Read appraisal, emotion and goal out of every thought, a call each."""
-    judging: Strategy = "states"
+    judging: Judging = "states"
     """What the judge is shown (section 4.1.2)."""
     per_turn: bool = False
     """Judge after every turn of the supporter as well."""
@@ -117,10 +119,11 @@ class EmoHarborConfig(EvalConfig):
 
 class _Simulated(Simulated):
     simulator: str
+    thinker: ModelIdentity | None = None
 
 
 class _Judged(Judged):
-    judging: Strategy | None = None
+    judging: Judging | None = None
 
 
 class EmoHarbor(Resolved):
@@ -141,7 +144,10 @@ class EmoHarbor(Resolved):
     def section(self) -> EmoHarborSection:
         return self.config.emoharbor
 
-    def sampled(self, spec: ModelSpec, agent: Agent) -> ModelSpec:
+    def sampled(self, spec: ModelSpec, role: Role) -> ModelSpec:
+        return self._sampled(spec, "talker" if role == "seeker" else role)
+
+    def _sampled(self, spec: ModelSpec, agent: Agent) -> ModelSpec:
         """The spec as it is sampled for an agent. Raises `UserError` when its replies leave no room in its context."""
         changes = self.section.sampling.get(agent, RoleSampling()).model_dump(exclude_none=True)
         sampling = Sampling.model_validate(spec.sampling.model_dump() | {"temperature": TEMPERATURES[agent]} | changes)
@@ -157,7 +163,7 @@ class EmoHarbor(Resolved):
         """The model that thinks for the seeker; None where nobody does."""
         if self.section.simulator == "one_agent":
             return None
-        return self.sampled(self.speaks(load_spec(self.section.thinker or self.config.seeker), "seeker"), "thinker")
+        return self._sampled(self.speaks(load_spec(self.section.thinker or self.config.seeker), "seeker"), "thinker")
 
     @property
     def seekers(self) -> list[ModelSpec]:
@@ -195,7 +201,7 @@ class EmoHarbor(Resolved):
 
     def people_of(self, dialogues: Sequence[Dialogue]) -> dict[str, list[Profile]]:
         ids = {dialogue.profile_id for dialogue in dialogues}
-        return {"profiles.jsonl": [p for p in self.known_profiles if p.id in ids]} if self.shown.profiles else {}
+        return {"profiles.jsonl": [p for p in self.known_profiles if p.id in ids]} if self._shows_profiles else {}
 
     def identity(self) -> dict[str, Any]:
         return {
@@ -222,9 +228,40 @@ class EmoHarbor(Resolved):
         """What the judge is shown of the seeker: the dialogue alone by any method but `json`."""
         if self.method != "json":
             return Shown(mode=self.config.mode)
-        known = self.known_profiles if self.section.judging != "dialogue" else []
-        texts = {profile.id: profile_text(profile, profile.language) for profile in known}
-        return Shown(self.section.judging, texts, self.section.per_turn, self.config.mode)
+        judging = self.section.judging
+        profile = {"profile": self._shown_profile} if self._shows_profiles else {}
+        return Shown(judging, states=judging == "states", per_turn=self.section.per_turn, mode=self.config.mode, **profile)
+
+    @property
+    def _shows_profiles(self) -> bool:
+        return self.method == "json" and self.section.judging != "dialogue"
+
+    @cached_property
+    def _by_id(self) -> dict[str, Profile]:
+        return {profile.id: profile for profile in self.known_profiles}
+
+    def _profile_of(self, dialogue: Dialogue) -> Profile:
+        """Who was played. Raises `UserError` for a dialogue of an unknown profile."""
+        id = dialogue.profile_id
+        if id is None or id not in self._by_id:
+            what = f"profile {id!r} is not among the run's profiles" if id else "no profile_id"
+            raise UserError(
+                f"dialogue {dialogue.id}: {what}; judging by {self.section.judging} needs the seeker's profile: name its file "
+                "under `profiles:`, or judge by the dialogue alone (`emoharbor: {judging: dialogue}`)"
+            )
+        return self._by_id[id]
+
+    def _shown_profile(self, dialogue: Dialogue) -> str:
+        profile = self._profile_of(dialogue)
+        return profile_text(profile, profile.language)
+
+    def refuse_incomplete(self, dialogue: Dialogue) -> None:
+        self.shown.profile(dialogue)
+        if self.completing([dialogue]):
+            raise UserError(
+                f"dialogue {dialogue.id}: its seeker has no thoughts to judge by: `esc-eval score` simulates them and writes "
+                "them into its dialogues.jsonl, or judge by the profile (`emoharbor: {judging: profile}`)"
+            )
 
     def judging_whole(self) -> EmoHarbor:
         section = self.section.model_copy(update={"per_turn": False})
@@ -261,7 +298,7 @@ class EmoHarbor(Resolved):
 
     def completing(self, dialogues: Iterable[Dialogue]) -> list[ModelSpec]:
         """The Thinker, where the judge is to be shown states that a dialogue has not got."""
-        return [self.thinker] if self.thinker and self.shown.strategy == "states" and any(map(unthought, dialogues)) else []
+        return [self.thinker] if self.thinker and self.shown.states and any(map(unthought, dialogues)) else []
 
     async def completed(self, client: ChatClient, dialogue: Dialogue) -> Dialogue:
         """A given dialogue with the states that its seeker has not got: the Thinker reads it turn by turn (section 4.1.2).
@@ -272,9 +309,7 @@ class EmoHarbor(Resolved):
         """
         if not self.completing([dialogue]):
             return dialogue
-        self.shown.profile(dialogue)
-        profile = next(profile for profile in self.known_profiles if profile.id == dialogue.profile_id)
-        seeker = self._person(profile, dialogue.id)
+        seeker = self._person(self._profile_of(dialogue), dialogue.id)
         turns = list(dialogue.turns)
         try:
             for place in unthought(dialogue):
@@ -284,6 +319,20 @@ class EmoHarbor(Resolved):
         except Unanswered as error:
             return dialogue.model_copy(update={"termination": error.outcome})
         return dialogue.model_copy(update={"turns": tuple(turns)})
+
+    @classmethod
+    def card(cls, person: Profile) -> RoleCard:
+        who = person.demographics
+        return RoleCard(
+            id=person.id,
+            language=person.language,
+            age="" if who.age is None else str(who.age),
+            gender=who.gender,
+            occupation=who.occupation,
+            problem=person.counselling.problem,
+            source=person.source,
+            card_method="written",
+        )
 
     @classmethod
     def wrote(cls, run: ScoredRun) -> bool:

@@ -20,7 +20,7 @@ from data_prep.cards import bundled_cards, load_cards
 from evalsuite.dialogues.hold import ModelSide, Plan
 from evalsuite.runs.config import EvalConfig
 from evalsuite.runs.identity import hashed
-from evalsuite.runs.resolved import Agent, Resolved
+from evalsuite.runs.resolved import Resolved, Role
 
 PAPER_SAMPLING = Sampling(temperature=0.0, top_p=1.0, max_tokens=512)  # of its published script
 
@@ -46,9 +46,9 @@ class EscEval(Resolved):
     def method(self) -> JudgeMethod:
         return "paper" if self.config.mode == "paper" else self.config.method
 
-    def sampled(self, spec: ModelSpec, agent: Agent) -> ModelSpec:
+    def sampled(self, spec: ModelSpec, role: Role) -> ModelSpec:
         """Both sides of a dialogue are greedy in paper mode."""
-        paper = self.config.mode == "paper" and agent != "judge"
+        paper = self.config.mode == "paper" and role != "judge"
         return spec.model_copy(update={"sampling": PAPER_SAMPLING}) if paper else spec
 
     @cached_property

@@ -32,7 +32,7 @@ from evalsuite.runs.folder import Run
 from evalsuite.runs.framework import Framework, ScoredRun, opened_freely
 from evalsuite.runs.identity import hashed, identity
 from evalsuite.runs.resolved import Resolved
-from evalsuite.statistics.band_methods import Cost, method_table
+from evalsuite.statistics.feel_tables import Cost, method_table
 from evalsuite.statistics.summary import scorer_of
 from serve.batch import Answers
 from serve.client import ChatClient

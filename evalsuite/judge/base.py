@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from core.errors import UserError
 from core.judge_prompts import JudgeMethod
 from core.prompts import PromptPack
 from core.records import Dialogue, Judgement
@@ -20,8 +19,6 @@ from serve.failures import Unanswered
 LONGEST = 32_768  # characters of a reply that are read and kept: no verdict that was asked for is as long
 CUT = "\n[cut off here: the rest was not read]"  # holds nothing that any parser reads as a score
 
-Strategy = Literal["dialogue", "profile", "states"]
-
 
 @dataclass(frozen=True)
 class Bands:
@@ -33,30 +30,18 @@ class Bands:
 
 @dataclass(frozen=True)
 class Shown:
-    """Settings of method `json`: what the judge is shown of the seeker (EmoHarbor section 4.1.2), and how often it is asked.
+    """Settings of method `json`: what the judge is shown beside what was said, and how often it is asked."""
 
-    `strategy`: the dialogue alone, with the profile, or with the profile and the seeker's states. `profiles` are the profiles'
-    texts by id. `per_turn` also asks after every turn of the supporter (and the seeker's answer to it, where there is one):
-    figures 7, 9 and 10. `mode` only goes into the records.
-    """
-
-    strategy: Strategy = "dialogue"
-    profiles: Mapping[str, str] = field(default_factory=dict)
+    strategy: str = "dialogue"
+    """What a framework calls it: goes into the records."""
+    profile: Callable[[Dialogue], str] = lambda dialogue: ""
+    """The text of who the seeker is, "" for none. Raises `UserError` for a dialogue of an unknown one."""
+    states: bool = False
+    """Whether the seeker's states stand in the transcript."""
     per_turn: bool = False
+    """Also ask after every turn of the supporter (and the seeker's answer to it, where there is one)."""
     mode: Literal["paper", "native"] = "native"
-
-    def profile(self, dialogue: Dialogue) -> str:
-        """The profile's text, "" where the strategy shows none. Raises `UserError` for a dialogue of an unknown profile."""
-        if self.strategy == "dialogue":
-            return ""
-        id = dialogue.profile_id
-        if id is None or id not in self.profiles:
-            what = f"profile {id!r} is not among the run's profiles" if id else "no profile_id"
-            raise UserError(
-                f"dialogue {dialogue.id}: {what}; judging by {self.strategy} needs the seeker's profile: name its file under "
-                "`profiles:`, or judge by the dialogue alone (`emoharbor: {judging: dialogue}`)"
-            )
-        return self.profiles[id]
+    """Goes into the records."""
 
 
 class NoVerdict(NamedTuple):

@@ -61,11 +61,10 @@ def reached(dialogue: Dialogue, place: int) -> Dialogue:
 async def _scored(judge: BaseJudge, dialogue: Dialogue, place: int | None) -> list[Judgement]:
     keys, scores = list(judge.rubric.dimensions), judge.rubric.scores
     part = dialogue if place is None else reached(dialogue, place)
-    profile, states = judge.shown.profile(dialogue), judge.shown.strategy == "states"
     more: dict[str, object] = {
-        "transcript": transcript_of_turns(part.turns, part.language, states),
-        "profile": profile,
-        "states": states,
+        "transcript": transcript_of_turns(part.turns, part.language, judge.shown.states),
+        "profile": judge.shown.profile(dialogue),
+        "states": judge.shown.states,
         "so_far": place is not None,
     }
     messages = judge_messages(judge.prompts, judge.rubric, part, "json", keys, more)

@@ -16,10 +16,9 @@ from rich.text import Text
 
 from core.errors import UserError
 from core.files import read_jsonl, read_object
-from core.records import Dialogue, HumanScore, RoleCard, Usage
+from core.records import Dialogue, HumanScore, Usage
 from core.specs import EMBEDDED_PREFIX
 from core.tables import Table, to_console, too_wide
-from data_prep.profiles import Profile
 from evalsuite.checks import risk
 from evalsuite.checks.shared_bases import alike, bases
 from evalsuite.report import charts
@@ -30,6 +29,7 @@ from evalsuite.reported.against import against
 from evalsuite.runs.folder import Run
 from evalsuite.runs.framework import ScoredRun, entries, framework_of, framework_of_run
 from evalsuite.runs.judgement_sets import JudgementSet, sets_of
+from evalsuite.runs.people import read_people
 from evalsuite.runs.run_config import Judged, RunConfig
 from evalsuite.runs.versions import made_with
 from evalsuite.statistics import survival, trends
@@ -86,8 +86,6 @@ def content_of(run: Run) -> ReportContent:
     dialogues = read_jsonl(run.folder / "dialogues.jsonl", Dialogue, "dialogues")
     tally = Tally(dialogues, [judgement for one in judges for judgement in one.records()], scored.rubric)
     rubric = tally.rubric
-    cards = _records(run.folder / "cards.jsonl", RoleCard)
-    cards += map(_as_card, _records(run.folder / "profiles.jsonl", Profile))
     timing, usage = run.timing(), run.usage()
     seconds = {stage: float(figures["seconds"]) for stage, figures in timing.items()}
     records = ScoredRun(run.folder, config, tally, usage, timing)
@@ -112,7 +110,7 @@ def content_of(run: Run) -> ReportContent:
         plumbing=any(str(spec.checkpoint).startswith(EMBEDDED_PREFIX) for spec in config.models().values()),
         synthetic_gold=synthetic,
         tally=tally,
-        cards={card.id: card for card in cards},
+        cards={person.id: framework.card(person) for person in read_people(run.folder)} if framework else {},
         tables=[
             *leaderboard(tally.boards, rubric, groups=config.groups()),
             *pairwise_differences(tally.boards),
@@ -191,21 +189,6 @@ def _along(judges: Sequence[JudgementSet], tally: Tally, may_leave: bool) -> Par
     by_round = trends.trends(tally.dialogues, of_turns, tally.rubric)
     tables = [*survival.tables(curves, tests), *trends.tables(by_round, tally.rubric)]
     return tables, [*survival_charts(curves), *trend_charts(by_round, tally.rubric)]
-
-
-def _as_card(profile: Profile) -> RoleCard:
-    """A profile as the transcript browser shows who is played: the profile itself is in profiles.jsonl."""
-    who = profile.demographics
-    return RoleCard(
-        id=profile.id,
-        language=profile.language,
-        age="" if who.age is None else str(who.age),
-        gender=who.gender,
-        occupation=who.occupation,
-        problem=profile.counselling.problem,
-        source=profile.source,
-        card_method="written",
-    )
 
 
 def _asked_again(run: Run) -> Iterator[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -143,6 +144,20 @@ def _absent(table: Table, entries: list[tuple[Source, Counterpart]], matched: se
     names = dict.fromkeys(" ".join(fmt(row[i]) for i in columns) for n, row in enumerate(table.rows) if n not in matched)
     if columns and names:
         yield f"Not in the paper: {', '.join(names)}."
+
+
+def listed(paper: Reported) -> Table:
+    """What there is of a paper, and which other papers there are."""
+    rows = tuple((name, table.title, table.section) for name, table in paper.tables.items())
+    note = f"Other papers: {', '.join(f'--paper {name}' for name in TITLES if name != paper.paper)}."
+    return Table("reported", f"Tables of {_title(paper)}", ("table", "title", "section"), rows, (note,))
+
+
+def meant(paper: Reported, name: str) -> str:
+    """The table that a name means: `4`, `table4`, `Table 4`, `table_4.yaml`, `TEXT`."""
+    match = re.fullmatch(r"(?:t[a-z]*[ _.-]*(?=\d))?(.+?)(?:\.ya?ml)?", name.strip().lower())
+    plain = match[1] if match else name
+    return plain if plain in paper.tables else name
 
 
 def as_printed(paper: Reported, name: str) -> Table:

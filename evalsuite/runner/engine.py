@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -13,12 +13,12 @@ from core.errors import UserError, near
 from core.specs import ModelSpec, load_spec
 from evalsuite.runs.folder import Run
 from evalsuite.runs.resolved import Resolved
-from serve.batch import Answers, Desk, ServerVersions, answered
+from serve.batch import Answers, Desk, Phase, ServerVersions, answered
 from serve.checkpoints.places import commits
 from serve.client import ChatClient
 from serve.failures import Threshold
 from serve.launch import Servers
-from serve.plan import plan_servers
+from serve.plan import learn_shapes, plan_servers, prepare
 
 J = TypeVar("J")
 R = TypeVar("R")
@@ -29,7 +29,7 @@ class Runner:
     """A command at work in a run folder. Use as a context manager.
 
     Its models answer at the endpoints of the config and of their specs. Servers for the others are launched when they are first
-    needed and stay up until the block ends, so that the stages share them.
+    needed and stay up as long as there is memory for all, so that the stages share them.
     """
 
     run: Run
@@ -39,36 +39,78 @@ class Runner:
     """Whether the config's limits on the tries of a call hold."""
 
     def __post_init__(self) -> None:
-        self._endpoints = dict(self.resolved.config.endpoints)
-        self._servers = ExitStack()
-        self._launched: set[str] = set()  # base URLs of servers of ours
+        self._given = dict(self.resolved.config.endpoints)
+        self._servers: list[Servers] = []
+        self._exits = ExitStack()
 
     def __enter__(self) -> Runner:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._servers.close()
+        self._exits.close()
 
-    def up(self, specs: Sequence[ModelSpec]) -> Mapping[str, str]:
-        """Base URLs by model name, after launching what is not up yet."""
+    @property
+    def endpoints(self) -> dict[str, str]:
+        """Base URLs by model name: servers of ours, and what the config says, which wins."""
+        return {name: url for servers in self._servers for name, url in servers.endpoints.items()} | self._given
+
+    def _launches(self, specs: Iterable[ModelSpec]) -> list[ModelSpec]:
+        """The models that need a server of ours."""
+        return [s for s in {s.name: s for s in specs}.values() if s.name not in self._given and s.endpoint.base_url is None]
+
+    def _phases(self, specs: Sequence[ModelSpec], needs: Mapping[str, int]) -> list[list[ModelSpec]]:
+        """Which of the models are up at the same time, those served elsewhere always."""
+        launched = self._launches(specs)
+        if all(spec.name in self.endpoints for spec in launched):
+            return [list(specs)]
+        learn_shapes(launched)
+        parts = self.resolved.phases(launched, needs)
+        if len(parts) > 1:
+            prepare(launched)  # what is missing is downloaded, or said, before the first server starts
+        elsewhere = [spec for spec in specs if spec not in launched]
+        return [[*part, *elsewhere] for part in parts]
+
+    def up(self, specs: Sequence[ModelSpec], needs: Mapping[str, int], alone: bool = False) -> Mapping[str, str]:
+        """Launch what is not up yet; returns the models whose server did not start, and why.
+
+        Servers that others need stay up beside them where there is memory; not so `alone`.
+        """
         self._check_endpoints(specs)
-        missing = {s.name: s for s in specs if s.name not in self._endpoints and s.endpoint.base_url is None}
-        if missing:
-            with self.run.timed("servers") as timing:
-                servers = self._servers.enter_context(Servers(plan_servers(list(missing.values()), self.run.logs)))
-                timing["commits"] = self.run.same_commits(commits(missing.values()))
-            self._endpoints = {**servers.endpoints, **self._endpoints}
-            self._launched |= set(servers.endpoints.values())
-        return self._endpoints
+        wanted = self._launches(specs)
+        if alone:
+            self._end_all_but(wanted)
+        missing = [spec for spec in wanted if spec.name not in self.endpoints]
+        if not missing:
+            return {}
+        with self.run.timed("servers") as timing:
+            held = [plan for servers in self._servers for plan in servers.plans]
+            try:
+                plans = plan_servers(missing, self.run.logs, needs=needs, held=held)
+            except UserError:
+                if not held:
+                    raise
+                self._end_all_but([])
+                missing = wanted
+                plans = plan_servers(missing, self.run.logs, needs=needs)
+            spare = self.resolved.spare if self.bounded else ()
+            servers = self._exits.enter_context(Servers(plans, self.resolved.config.start_timeout, spare))
+            self._servers.append(servers)
+            timing["commits"] = self.run.same_commits(commits(missing))
+        return servers.failed
+
+    def _end_all_but(self, wanted: Sequence[ModelSpec]) -> None:
+        names = {spec.name for spec in wanted}
+        for servers in self._servers:
+            servers.end([plan for plan in servers.plans if not names.intersection(spec.name for spec in plan.specs)])
 
     def _check_endpoints(self, specs: Sequence[ModelSpec]) -> None:
         """Raise `UserError` for an endpoint of a model that this run does not have."""
         resolved = self.resolved
         known = {spec.name for spec in specs} | {load_spec(name).name for name in resolved.names}
-        if not known.issuperset(self._endpoints) and resolved.config.supporters:
+        if not known.issuperset(self._given) and resolved.config.supporters:
             # A shard may be given the endpoint of a supporter that only others of its shards speak to.
             known |= {spec.name for spec in resolved.supporters}
-        for name in self._endpoints:
+        for name in self._given:
             if name not in known and not any(name.startswith(f"{model}.") for model in known):
                 raise UserError(f"endpoint for {name!r}: no such model in this run: {near(name, known)}")
 
@@ -82,20 +124,25 @@ class Runner:
         title: str | None = None,
         tries: Callable[[J], int] = lambda job: 0,
         checked: Callable[[ServerVersions], None] | None = None,
+        needs: Callable[[], Mapping[str, int]] = dict,
         judging: str | None = None,
     ) -> Answers[R]:
-        """What `work` makes of every job (`serve.batch.answered`), asking the models of `specs`.
+        """What `work` makes of every job (`serve.batch.answered`), asking the models of `specs`. Where they do not fit together
+        they are up one after the other. `needs` says what a dialogue needs of each model's context, in tokens.
 
         Writes the stage's failed calls (those of the judge as stage `judging`) and, where something was asked, its seconds.
         Raises `UserError` where the folder is to hold something new and no call was answered.
         """
 
-        @contextmanager
-        def servers() -> Iterator[Mapping[str, str]]:
+        def servers() -> Generator[Phase, None, None]:
             self.run.budget.begin(specs, self.run.store.tokens())
-            endpoints = self.up(specs)
-            with self.run.timed(stage):
-                yield endpoints
+            lengths = needs() if self._launches(specs) else {}
+            parts = self._phases(specs, lengths)
+            for number, part in enumerate(parts, start=1):
+                failed = self.up(part, lengths, alone=len(parts) > 1)
+                up = [spec for spec in part if spec.name not in failed]
+                with self.run.timed(stage):
+                    yield Phase(up, self.endpoints, failed, number, len(parts))
 
         desk = Desk(specs, self.console, self._client, servers, self._served_names)
         answers = answered(desk, jobs, work, title or stage, unit, lambda _, job: tries(job), checked)
@@ -116,7 +163,7 @@ class Runner:
             self.say(f"ended early: {cause}")
         return answers
 
-    def _client(self, endpoints: Mapping[str, str], offline: bool) -> ChatClient:
+    def _client(self, endpoints: Mapping[str, str], offline: bool, down: Mapping[str, str | None]) -> ChatClient:
         config = self.resolved.config
         limits: dict[str, Any] = {"timeout_s": config.call_timeout, "attempts": config.attempts, "patience_s": config.patience}
         return ChatClient(
@@ -128,7 +175,8 @@ class Runner:
             retry=self.run.retry,
             budget=self.run.budget,
             keep_messages=1024 * config.keep_messages_kb,
-            launched=self._launched,
+            down=down,
+            launched={url for servers in self._servers for url in servers.endpoints.values()},
             say=self.say,
             **{name: value for name, value in limits.items() if self.bounded and value is not None},
         )

@@ -12,28 +12,35 @@ from core.errors import UserError
 from core.files import read_jsonl, write_json, write_jsonl
 from core.records import Dialogue, HumanScore, Judgement, Usage
 from core.specs import ModelSpec
+from core.tables import Table
 from data_prep.scores.human import read_dialogues
 from evalsuite.dialogues.floors import with_floors
 from evalsuite.dialogues.hold import Plan, hold
 from evalsuite.judge.judge import Judge
 from evalsuite.runner.engine import Runner
+from evalsuite.runner.lengths import needs
 from evalsuite.runs.folder import Run
 from evalsuite.runs.framework import opened_freely
 from evalsuite.runs.held import Held
 from evalsuite.runs.identity import hashed
 from evalsuite.runs.judgement_sets import JudgementSet, claim_set, set_of, sets_of
+from evalsuite.runs.people import PEOPLE
 from evalsuite.runs.resolved import Resolved, unspoken
 from evalsuite.runs.versions import versions
 from evalsuite.statistics.agreement import agreement
 from serve.answers import Tally
 from serve.client import ChatClient
 from serve.failures import FailedCall, NotStored
+from serve.machine import Machine
+from serve.overview import overview
+from serve.plan import plan_servers
 
 Job = Plan | Dialogue
+_PLAYED = [name.removesuffix(".jsonl") for name in PEOPLE]
 # What may be added in the same folder, by stage and field of its config.
-_GROWS = {
-    "simulate": ("supporters", "languages", "trials", "cards", "profiles"),
-    "score": ("profiles",),
+_GROWS: dict[str, Sequence[str]] = {
+    "simulate": ("supporters", "languages", "trials", *_PLAYED),
+    "score": _PLAYED,
     "gold": ("count", "sha256"),
 }
 
@@ -69,14 +76,9 @@ def simulate(runner: Runner, score: bool) -> Outcome:
     run.claim("simulate", resolved.simulate_identity(), _grows(resolved, "simulate"), resolved.people())
     if judging:
         claim_set(run, judging, resolved.score_identity(), _grows(resolved, "score"))
-    planned = list(asked.plans())
-    spoken = list(with_floors(planned, asked.supporters, asked.replies))
-    if silent := len(planned) - len(spoken):
+    plans, specs, silent = _cast(asked, score)
+    if silent:
         runner.say(f"reference: {silent} dialogues are left out: --references has no source dialogue of their cards")
-    plans = asked.part(spoken)
-    names = {plan.dialogue.supporter for plan in plans}  # a shard needs only some
-    speaking = [spec for spec in asked.supporters if spec.name in names and spec.floor is None]
-    specs = [*asked.seekers, *([asked.judge] if score else []), *speaking]
     jobs, chosen = _beside_held(resolved, plans), {plan.id for plan in plans}
     outcome = _execute(runner, resolved, "simulate", specs, jobs, chosen, judging)
     _write_people(run, resolved.people())
@@ -85,6 +87,34 @@ def simulate(runner: Runner, score: bool) -> Outcome:
     if judging:
         _write_judgements(judging, outcome)
     return outcome
+
+
+def _cast(resolved: Resolved, score: bool) -> tuple[list[Plan], list[ModelSpec], int]:
+    """The dialogues to hold here, the models that they ask, and how many a floor cannot hold."""
+    planned = list(resolved.plans())
+    spoken = list(with_floors(planned, resolved.supporters, resolved.replies))
+    plans = resolved.part(spoken)
+    names = {plan.dialogue.supporter for plan in plans}  # a shard needs only some
+    speaking = [spec for spec in resolved.supporters if spec.name in names and spec.floor is None]
+    return plans, [*resolved.seekers, *([resolved.judge] if score else []), *speaking], len(planned) - len(spoken)
+
+
+def servers(resolved: Resolved, machine: Machine, dialogues: Path | None, score: bool) -> Table:
+    """Which servers a run starts, where, and what they take; `dialogues`: given ones are scored. Nothing is written, asked or
+    downloaded. Raises `UserError` where they do not fit."""
+    jobs: Sequence[Job]
+    if dialogues is None:
+        jobs, specs, _ = _cast(resolved, score)
+    else:
+        jobs = chosen = [d for d in read_dialogues([dialogues]) if d.language in resolved.languages]
+        specs = [resolved.judge, *resolved.completing(chosen)]
+    lengths = needs(resolved, jobs, score)
+    given = resolved.config.endpoints | {spec.name: spec.endpoint.base_url for spec in specs if spec.endpoint.base_url}
+    launched = list({spec.name: spec for spec in specs if spec.name not in given}.values())
+    parts = resolved.phases(launched, lengths, machine) if launched else []
+    plans = [plan_servers(part, Path("logs"), resolve=False, machine=machine, needs=lengths) for part in parts]
+    elsewhere = [f"{spec.name} answers at {given[spec.name]}" for spec in specs if spec.name in given]
+    return overview(plans, machine, lengths, list(dict.fromkeys(elsewhere)))
 
 
 def score(runner: Runner, dialogues: Path) -> Outcome:
@@ -140,7 +170,7 @@ def _write_people(run: Run, people: Mapping[str, Sequence[BaseModel]]) -> None:
 
 
 def _write_judgements(judging: JudgementSet, outcome: Outcome) -> None:
-    """Verdicts on whole dialogues; those on parts of them (EmoHarbor's per turn) have a file of their own."""
+    """Verdicts on whole dialogues; those on parts of them have a file of their own."""
     if any(judgement.judge != judging.judge for judgement in judging.records()):
         judging.clear()  # left by a judge that never answered
     write_jsonl(judging.folder / "judgements.jsonl", outcome.judgements)
@@ -257,7 +287,15 @@ def _execute(
     failed = run.store.failed_items()  # in earlier tries
     of_judge = judging.stage if judging and stage == "simulate" else stage  # `run` leaves what `simulate` and `score` leave
     answers = runner.answered(
-        stage, specs, jobs, work, "dialogues", tries=lambda job: failed.get(job.id, 0), checked=keep_versions, judging=of_judge
+        stage,
+        specs,
+        jobs,
+        work,
+        "dialogues",
+        tries=lambda job: failed.get(job.id, 0),
+        checked=keep_versions,
+        judging=of_judge,
+        needs=lambda: needs(resolved, (job for job in jobs if job.id in asked), judging is not None),
     )
     client = answers.client
     usage: dict[str, dict[str, Usage]] = {}
@@ -266,7 +304,7 @@ def _execute(
         usage |= run.keep_usage(name, {(model, role): _usage(tally, role) for (model, role), tally in tallies.items()})
     if answers.rate is not None:
         calls = {"/".join(who): asdict(tally) for who, tally in client.tallies.items()}
-        run.keep_timing(stage, calls=calls, latency_s=run.store.latency(), in_flight=client.limits)
+        run.keep_timing(stage, calls=calls, latency_s=run.store.latency(), in_flight=answers.in_flight)
         runner.console.print(f"{stage}: {len(jobs)} dialogues, {answers.rate}")
     judgements = [judgement for _, of_one in answers.results for judgement in of_one]
     return Outcome(

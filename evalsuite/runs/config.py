@@ -15,6 +15,7 @@ from core.paths import IN_FILE, IN_NAME, check_config
 from core.records import Language
 from evalsuite.runs.framework import entries, framework_of
 from evalsuite.runs.shard import Shard
+from serve.launch import START_TIMEOUT
 from serve.limits import HOUR
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
@@ -96,6 +97,11 @@ class EvalConfig(BaseModel):
     patience: Duration = HOUR
     """How long to wait for a server that refuses connections or answers only 429, 503 or 529; the console says so once a
     minute. Other errors are not waited for, nor are servers that this command launched. Default: 1h; 0: not at all."""
+    start_timeout: Annotated[Duration, Field(gt=0)] = START_TIMEOUT
+    """How long a server that is launched may take to load its model and answer (20m). Downloading comes before and does not
+    count. Default: 15m."""
+    phases: bool | None = None
+    """Hold all dialogues first, then stop their servers and start the judge's. Default: only where all do not fit together."""
     max_time: Duration | None = None
     """Ask nothing more after this time (4h) of one command. Calls under way are finished, records and report written; the same
     command goes on. Exit code 1."""

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from core.errors import UserError
 from core.files import locked, read_object, write_json, write_jsonl
 from core.records import Usage
+from evalsuite.runs.people import PEOPLE
 from evalsuite.runs.run_config import RunConfig
 from evalsuite.runs.versions import Versions, joined
 from serve.answers import Retry
@@ -23,7 +24,6 @@ from serve.failures import FailedCall
 from serve.limits import Budget
 from serve.store import Store
 
-PEOPLE = ("cards.jsonl", "profiles.jsonl")
 _KEPT = (*PEOPLE, "config.json", "versions.json", "timing.json", "failures.json", "usage.json")
 
 

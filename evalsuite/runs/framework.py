@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Protocol
 from pydantic import BaseModel
 
 from core.errors import UserError, near
+from core.records import RoleCard
 from core.tables import Table
 from evalsuite.dialogues.hold import Plan
 from evalsuite.runs.run_config import RunConfig
@@ -86,6 +87,12 @@ class Framework(Protocol):
     def players(cls, simulator: str) -> Sequence[str]:
         """The models behind the name that records give the seeker's side."""
         return [simulator]
+
+    @classmethod
+    def card(cls, person: Any) -> RoleCard:
+        """How a report shows one of `people`. Role cards need no change."""
+        assert isinstance(person, RoleCard)
+        return person
 
     @classmethod
     def wrote(cls, run: ScoredRun) -> bool:

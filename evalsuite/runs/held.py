@@ -11,13 +11,13 @@ from typing import TypeVar
 from core.differences import differing_leaves
 from core.errors import UserError
 from core.files import read_jsonl
-from core.records import Dialogue, Judgement, Language, RoleCard
-from data_prep.profiles import Profile
+from core.records import Dialogue, Judgement, Language
 from evalsuite.runs.folder import Run
 from evalsuite.runs.identity import HeldSpec
 from evalsuite.runs.judgement_sets import VERDICTS, JudgementSet
+from evalsuite.runs.people import Person, read_people
 
-P = TypeVar("P", RoleCard, Profile)
+P = TypeVar("P", bound=Person)
 T = TypeVar("T")
 
 
@@ -30,8 +30,7 @@ class Held:
     """In the order of the folder's config."""
     languages: Sequence[Language] = ()
     trials: int = 1
-    cards: Sequence[RoleCard] = ()
-    profiles: Sequence[Profile] = ()
+    people: Sequence[Person] = ()
     references: str | None = None
     """The hash of what the supporters of source dialogues said, where they are floors."""
     names: frozenset[str] = field(default_factory=frozenset)
@@ -48,14 +47,12 @@ class Held:
             return None
         claimed = config.root["simulate"].get("supporters", [])
         supporters = [HeldSpec.of(model, run.folder / "config.json") for model in claimed if run.answered_by(model)]
-        cards, profiles = run.folder / "cards.jsonl", run.folder / "profiles.jsonl"
         return cls(
             run.folder,
             supporters,
             simulated.languages,
             simulated.trials,
-            read_jsonl(cards, RoleCard, "cards") if cards.exists() else (),
-            read_jsonl(profiles, Profile, "profiles") if profiles.exists() else (),
+            read_people(run.folder),
             simulated.references,
             frozenset(spec.name for spec in supporters),
             judged,
@@ -82,7 +79,7 @@ class Held:
         another person now."""
         new = {person.id: person for person in chosen}
         together: list[P] = []
-        for person in (*self.cards, *self.profiles):
+        for person in self.people:
             if not isinstance(person, type(chosen[0])):
                 continue
             other = new.pop(person.id, person)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from core.errors import UserError
 from core.files import digest, read_jsonl
-from core.records import Dialogue, Judgement, RoleCard
-from data_prep.profiles import Profile
+from core.records import Dialogue, Judgement
 from evalsuite.runs import shards
 from evalsuite.runs.judgement_sets import VERDICTS, as_of, chosen_set
+from evalsuite.runs.people import read_people
 from evalsuite.statistics.comparison import RunRecords
 
 
@@ -38,10 +38,6 @@ def read_run(name: str, folder: Path, judge: str | None = None) -> RunRecords:
     config = as_of(config, judged)
     scored = config.scored
     assert scored is not None
-    people: list[RoleCard | Profile] = []
-    for file, model in (("cards.jsonl", RoleCard), ("profiles.jsonl", Profile)):
-        if (folder / file).exists():
-            people += read_jsonl(folder / file, model, file.removesuffix(".jsonl"))
     return RunRecords(
         name=name,
         folder=folder,
@@ -49,7 +45,7 @@ def read_run(name: str, folder: Path, judge: str | None = None) -> RunRecords:
         rubric=scored.rubric,
         dialogues=read_jsonl(folder / "dialogues.jsonl", Dialogue, "dialogues"),
         judgements=read_jsonl(judged.folder / VERDICTS[0], Judgement, "judgements"),
-        cards={person.id: digest(person.model_dump(mode="json")) for person in people},
+        cards={person.id: digest(person.model_dump(mode="json")) for person in read_people(folder)},
         turn_judgements=judged.records("turn_judgements.jsonl"),
         stage=judged.stage,
     )

@@ -20,7 +20,6 @@ from core.prompts import PromptPack, load_pack
 from core.records import Dialogue, HumanScore, Language, RoleCard, dialogue_id
 from core.rubrics import Rubric, load_rubric
 from core.specs import Endpoint, ModelSpec, load_spec, model_names
-from data_prep.profiles import Profile
 from data_prep.scores import synthetic
 from data_prep.scores.human import read_dialogues
 from data_prep.scores.rank_sft import synthetic_test
@@ -30,14 +29,17 @@ from evalsuite.runs.config import EvalConfig, GoldConfig
 from evalsuite.runs.framework import Framework, framework_of
 from evalsuite.runs.held import Held, joined
 from evalsuite.runs.identity import HeldSpec, hashed, identity
+from evalsuite.runs.people import Person
 from evalsuite.runs.shard import Shard
 from evalsuite.statistics.agreement import read_gold
 from serve.client import ChatClient
+from serve.machine import Machine
+from serve.phases import phases
 
 _LONGEST = 80  # characters of a run folder's name that is made of supporters' names
-Agent = Literal["thinker", "talker", "supporter", "judge"]
+Role = Literal["seeker", "supporter", "judge"]
 J = TypeVar("J")
-P = TypeVar("P", RoleCard, Profile)
+P = TypeVar("P", bound=Person)
 
 
 @dataclass(frozen=True)
@@ -92,9 +94,12 @@ class Resolved(Framework):
         """What the judge is shown of the seeker."""
         return Shown(mode=self.config.mode)
 
-    def sampled(self, spec: ModelSpec, agent: Agent) -> ModelSpec:
-        """A model's spec as an agent (talker, supporter or judge) samples."""
+    def sampled(self, spec: ModelSpec, role: Role) -> ModelSpec:
+        """A model's spec as it is sampled in a role."""
         return spec
+
+    def refuse_incomplete(self, dialogue: Dialogue) -> None:
+        """Raise `UserError` for a given dialogue that cannot be judged as it is."""
 
     def completing(self, dialogues: Iterable[Dialogue]) -> list[ModelSpec]:
         """The models that add what given dialogues lack of what the judge is to be shown; none where they lack nothing."""
@@ -187,7 +192,7 @@ class Resolved(Framework):
     @cached_property
     def seeker(self) -> ModelSpec:
         """The model that speaks for the seeker."""
-        return self.sampled(self.speaks(load_spec(self.config.seeker), "seeker"), "talker")
+        return self.sampled(self.speaks(load_spec(self.config.seeker), "seeker"), "seeker")
 
     @cached_property
     def judge(self) -> ModelSpec:
@@ -246,6 +251,25 @@ class Resolved(Framework):
     def judge_pack(self) -> str:
         """The name of the pack that the judge is asked in."""
         return self.config.judge_prompts or self.config.prompts
+
+    def phases(
+        self, launched: Sequence[ModelSpec], needs: Mapping[str, int], machine: Machine | None = None
+    ) -> list[list[ModelSpec]]:
+        """Which of the models that servers are started for are up at the same time (`serve.phases.phases`)."""
+        seekers = {spec.name for spec in self.seekers}
+        judge = load_spec(self.config.judge).name
+        always = [spec for spec in launched if spec.name in seekers]
+        last = [spec for spec in launched if spec.name == judge]
+        others = [spec for spec in launched if spec.name not in seekers and spec.name != judge]
+        return phases(always, others, last, machine, needs, self.config.phases)
+
+    @property
+    def spare(self) -> set[str]:
+        """Models without which the others go on: each of several supporters that is nothing else in this run."""
+        if not self.config.supporters or sum(not spec.floor for spec in self.supporters) < 2:
+            return set()
+        needed = {spec.name for spec in self.seekers} | {load_spec(self.config.judge).name}
+        return {spec.name for spec in self.supporters} - needed
 
     def load_people(
         self,

@@ -49,13 +49,21 @@ class Simulated(_Part):
     framework: str = ""
     mode: Mode = "native"
     seeker: ModelIdentity | None = None
-    thinker: ModelIdentity | None = None
     supporters: list[ModelIdentity] = []
     languages: list[Language] = []
     trials: int = 1
     references: str | None = None
     cards: Hashed | None = None
     profiles: Hashed | None = None
+
+    @property
+    def players(self) -> dict[str, ModelIdentity]:
+        """The models of the seeker's side by role: the seeker, and those that a framework adds beside it."""
+        models = {"seeker": self.seeker} if self.seeker else {}
+        for role, value in (self.model_extra or {}).items():
+            if isinstance(value, dict) and {"name", "fingerprint"} <= value.keys():
+                models[role] = ModelIdentity.model_validate(value)
+        return models
 
 
 class Prompts(_Part):
@@ -204,11 +212,8 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
         """Every model of a run by `role name`."""
         simulated = self.simulated
         models = {f"supporter {spec.name}": spec for spec in simulated.supporters} if simulated else {}
-        players = [("seeker", simulated.seeker), ("thinker", simulated.thinker)] if simulated else []
-        for role, spec in (*players, *(("judge", judged.judge) for judged in self.judged.values())):
-            if spec:
-                models[f"{role} {spec.name}"] = spec
-        return models
+        models |= {f"{role} {spec.name}": spec for role, spec in simulated.players.items()} if simulated else {}
+        return models | {f"judge {judged.judge.name}": judged.judge for judged in self.judged.values() if judged.judge}
 
     def specs(self) -> dict[str, dict[str, Any]]:
         """Every model of a run, the judge of judge health included: name → what was claimed of it."""

@@ -21,13 +21,14 @@ from core.files import check_unique, read_bytes, read_jsonl, write_bytes, write_
 from core.records import Dialogue, HumanScore, Judgement, Usage
 from evalsuite.runs.folder import Run, open_run
 from evalsuite.runs.judgement_sets import VERDICTS, JudgementSet, sets_of
+from evalsuite.runs.people import PEOPLE
 from evalsuite.runs.run_config import RunConfig
 from evalsuite.runs.shard import Shard
 from evalsuite.runs.versions import joined
 from evalsuite.statistics.agreement import agreement
 from serve.failures import FailedCall
 
-WHOLE = ("cards.jsonl", "profiles.jsonl", "gold_dialogues.jsonl", "gold_scores.jsonl")  # the same in every shard
+WHOLE = (*PEOPLE, "gold_dialogues.jsonl", "gold_scores.jsonl")  # the same in every shard
 
 
 def claim(run: Run, shard: Shard | None) -> None:

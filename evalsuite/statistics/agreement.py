@@ -17,6 +17,7 @@ import numpy as np
 from core.errors import UserError, near
 from core.files import read_bytes, read_jsonl
 from core.records import HumanScore, Judgement
+from core.rows import read_table
 from core.rubrics import Rubric
 from core.statistics.accuracy import FIGURES, dimension_figures, probability_rows, round_half_up
 from core.statistics.bootstrap import SEED, Floats, interval, resampled_means
@@ -39,8 +40,11 @@ def read_gold(path: Path, check: Callable[[HumanScore], None] | None = None) -> 
 
 
 def read_judgements(path: Path, rubric: Rubric | None = None) -> list[Judgement]:
-    """Judges' verdicts from JSONL, in the order of `evalsuite.statistics.order`; a verdict given twice is an error."""
-    judgements = read_jsonl(path, Judgement, "judgements")
+    """Judges' verdicts from JSONL or CSV, in the order of `evalsuite.statistics.order`; a verdict given twice is an error."""
+    if path.suffix.lower() == ".csv":
+        judgements = [judgement for _, judgement in read_table(path, Judgement, "judgements")]
+    else:
+        judgements = read_jsonl(path, Judgement, "judgements")
     _refuse_doubled(str(path), ((*item_of(j), j.rubric, scorer_of(j), j.repeat) for j in judgements))
     return judgements_in_order(judgements, rubric)
 

@@ -23,14 +23,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict
 
 from core.errors import UserError
+from core.files import read_placed
 from core.grouping import group_by
-from core.records import Language, number, plain_name
+from core.records import Language, Number, number, plain_name
 from core.rubrics import Rubric
 from core.statistics.bootstrap import LEVEL, Floats
 from core.tables import Cell, Estimate, Table
-from data_prep.cards.sheets import read_sheet
+from data_prep.cards.sheets import SheetRow, read_sheet
 from evalsuite.statistics import paired
 from evalsuite.statistics.leaderboard import Contestant, stack
 from evalsuite.statistics.summary import AVERAGE, Scorer, dimension_label
@@ -234,12 +236,12 @@ def _noncentrality(f: float, df: tuple[int, int], probability: float) -> float:
 
 
 def read_ratings(path: Path) -> tuple[Floats, list[str]]:
-    """Ratings [users, models] and the models' names from a sheet with the columns user, model, score; both sorted by name.
+    """Ratings [users, models] and the models' names from a sheet (or JSON lines) of user, model and score; both sorted by name.
 
     An empty score is a verdict that could not be read: a missing rating. Raises `UserError` with file, line and column, also
     for a user and model that come twice (average trials first: which of them counts is not for us to guess).
     """
-    rows = read_sheet(path, "scores", ("user", "model", "score"))
+    rows = _lines(path) if path.suffix.lower() == ".jsonl" else read_sheet(path, "scores", ("user", "model", "score"))
     if not rows:
         raise UserError(f"{path}: no scores below the header")
     scores: dict[tuple[str, str], float] = {}
@@ -263,6 +265,22 @@ def read_ratings(path: Path) -> tuple[Floats, list[str]]:
     users, models = (sorted({key[side] for key in scores}) for side in (0, 1))
     ratings = np.array([[scores.get((user, model), math.nan) for model in models] for user in users])
     return ratings, models
+
+
+class _Rating(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    user: str
+    model: str
+    score: Number | None
+
+
+def _lines(path: Path) -> list[SheetRow]:
+    """JSON lines as a sheet has them; null is an empty cell."""
+    rows = []
+    for where, rating in read_placed(path, _Rating, "scores"):
+        score = "" if rating.score is None else repr(rating.score)
+        rows.append(SheetRow(where, {"user": rating.user, "model": rating.model, "score": score}))
+    return rows
 
 
 def of_run(contestants: Sequence[Contestant], rubric: Rubric) -> list[RunDiscrimination]:

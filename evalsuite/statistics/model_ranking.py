@@ -28,7 +28,7 @@ from core.statistics.means import comparable, exact_mean
 from core.tables import Estimate, Table
 from evalsuite.statistics.coefficients import coefficients
 from evalsuite.statistics.correlation import Pairing
-from evalsuite.statistics.ensemble_tables import FEEL
+from evalsuite.statistics.feel_tables import FEEL
 from evalsuite.statistics.summary import scorer_of
 
 Combine = Literal["mean", "ranks"]

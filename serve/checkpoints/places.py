@@ -5,8 +5,12 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shutil
+import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from core.errors import UserError, near
 from core.specs import BUNDLED_PREFIX, EMBEDDED_PREFIX, ModelSpec, place_of
@@ -14,6 +18,7 @@ from serve.checkpoints.embedded import materialise
 from serve.checkpoints.tensors import check_checkpoint
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_WORTH_SAYING = 10**7  # bytes
 # What a base's folder holds beside its weights: configs, tokenizer, chat template, its own code, and its licence.
 BESIDE_WEIGHTS = ("*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt", "*.py", "LICEN[CS]E*", "NOTICE*")
 
@@ -58,15 +63,32 @@ def base_folder(place: str, revision: str | None, what: str) -> Path:
     checkpoint = resolve_checkpoint(place, what)
     if Path(checkpoint).is_dir():
         return Path(checkpoint)
-    return download(checkpoint, revision, ["*.safetensors", *BESIDE_WEIGHTS], what)
+    folder = download(checkpoint, revision, ["*.safetensors", *BESIDE_WEIGHTS], what)
+    check_checkpoint(folder, what)
+    return folder
 
 
 def download(repository: str, revision: str | None, patterns: Iterable[str], what: str) -> Path:
-    """A hub repository's files of some patterns, in the hub's own cache; `UserError` when they cannot be had."""
-    from huggingface_hub import snapshot_download
+    """A hub repository's files of some patterns, in the hub's own cache, with the hub's own progress bars.
 
+    Raises `UserError` when they cannot be had, and before anything is fetched where the disk has no room for them.
+    """
+    from huggingface_hub import constants, snapshot_download
+
+    files: dict[str, Any] = {"repo_id": repository, "revision": revision, "allow_patterns": [*patterns]}
+    with suppress(OSError, ValueError):  # offline: what is in the cache is all there is
+        missing = sum(file.file_size for file in snapshot_download(**files, dry_run=True) if file.will_download)
+        cache = Path(constants.HF_HUB_CACHE)
+        free = shutil.disk_usage(next(folder for folder in (cache, *cache.parents) if folder.exists())).free
+        if missing > free:
+            raise UserError(
+                f"{what}: {repository} needs {missing / 1e9:.1f} GB more on disk and {cache} has {free / 1e9:.1f} GB free: "
+                "free some, or set HF_HOME to a folder on a larger disk"
+            )
+        if missing > _WORTH_SAYING:
+            print(f"# {what}: downloading {repository}, {missing / 1e9:.1f} GB, to {cache}", file=sys.stderr)
     try:
-        return Path(snapshot_download(repository, revision=revision, allow_patterns=[*patterns]))
+        return Path(snapshot_download(**files))
     except (OSError, ValueError) as error:  # its errors are of these two families, offline mode included
         reason = str(error).strip().split("\n")[0]
         raise UserError(f"{what}: cannot download {repository}: {reason}") from None
@@ -76,7 +98,7 @@ def unpinned(spec: ModelSpec) -> list[str]:
     """The spec's hub repositories for which it names no commit, so that tomorrow's weights may be others."""
     base = [] if _is_commit(spec.revision) or spec.checkpoint is None else [spec.checkpoint]
     adapters = [] if _is_commit(spec.adapter_revision) else spec.adapter_places()
-    return [place for place in dict.fromkeys([*base, *adapters]) if _on_hub(place)]
+    return [place for place in dict.fromkeys([*base, *adapters]) if on_hub(place)]
 
 
 def commits(specs: Iterable[ModelSpec]) -> dict[str, str]:
@@ -84,12 +106,13 @@ def commits(specs: Iterable[ModelSpec]) -> dict[str, str]:
     named = {
         spec.name: spec.revision if _is_commit(spec.revision) else _cached(spec.checkpoint, spec.revision or "main")
         for spec in specs
-        if spec.checkpoint and _on_hub(spec.checkpoint)
+        if spec.checkpoint and on_hub(spec.checkpoint)
     }
     return {name: commit for name, commit in named.items() if commit}
 
 
-def _on_hub(place: str) -> bool:
+def on_hub(place: str) -> bool:
+    """Whether a spec's text is a hub id, and no folder here."""
     try:
         return local_path(place, "") is None
     except UserError:  # a path, or the embedded model

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
 from core.errors import UserError
+from core.files import sha256_file
 from core.specs import Endpoint, ModelSpec, Price, Sampling, ServeOptions, load_spec, model_names
 
 GROUPS = {  # ESC-Eval, table 2
@@ -64,3 +67,22 @@ def test_every_field_of_a_spec_is_described_in_a_sentence(part: type[BaseModel])
     """The reference of the spec format is made of these descriptions."""
     for name, field in part.model_fields.items():
         assert field.description and field.description[-1] == ".", f"{part.__name__}.{name}"
+
+
+def test_weights_are_read_once_for_their_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run asks for a model's identity in several places; a file that changed is read again."""
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(b"one")
+    spec = load_spec("embedded").model_copy(update={"checkpoint": str(tmp_path)})
+    read: list[str] = []
+    digest = hashlib.file_digest
+
+    def counted(handle: Any, name: str) -> Any:
+        read.append(name)
+        return digest(handle, name)
+
+    monkeypatch.setattr("core.files.hashlib.file_digest", counted)
+    first = spec.fingerprint()
+    assert spec.fingerprint() == first and sha256_file(weights) == hashlib.sha256(b"one").hexdigest() and len(read) == 1
+    weights.write_bytes(b"two, which is longer")
+    assert spec.fingerprint() != first and len(read) == 2

@@ -19,8 +19,20 @@ from data_prep.bundled import BUNDLED
 from data_prep.cards import bundled_cards, load_cards
 from data_prep.commands import profiles as command
 from data_prep.profiles import Profile, load_profiles
-from data_prep.profiles.build import STEPS, StepName, headings, prompt, read, read_lines
-from data_prep.profiles.seeds import Seed, draft, load_seeds, seed_of_card, seed_text, years
+from data_prep.profiles.build import (
+    STEPS,
+    Seed,
+    StepName,
+    draft,
+    headings,
+    load_seeds,
+    prompt,
+    read,
+    read_lines,
+    seed_of_card,
+    seed_text,
+    years,
+)
 from serve.answers import Reply
 from tests.endpoint import Answer, Endpoint
 

@@ -329,3 +329,55 @@ def test_a_sample_is_inspected_and_the_rejected_are_left_out(run: Run, tmp_path:
         write_csv(Path("bad.csv"), inspection.LAYOUT.columns, [filled[0] | {"keep": word}])
         error = run("inspect", "--profiles", "p.jsonl", "--out", "kept", "--sheet", "bad.csv").exception
         assert isinstance(error, UserError) and "bad.csv:2, column keep" in str(error)
+
+
+def persona_file(folder: Path, **fields: Any) -> Path:
+    """A persona as PersonaMem-v2's generator writes one, with what is not read beside it."""
+    persona = {
+        "persona": "A gardener by the sea.",
+        "name": {"first": "Ines", "last": "Moor"},
+        "age": 41,
+        "gender": "Female",
+        "maritalStatus": "Widowed",
+        "location": {"country": "Portugal", "city": "Faro"},
+        "occupation": {"title": "Gardener", "specialization": ["olives"]},
+        "interests": ["tide tables"],
+        "personalityTraits": ["patient"],
+        "stereotypical_preferences": ["rises early"],
+        "anti_stereotypical_preferences": ["dislikes roses"],
+        "sensitive_information": {"social_security_number": "000-00-0000"},
+        "lifestyle": {"diet": "fish"},
+        "therapy_background": ["Her brother left the farm to strangers.", "She cannot sleep when it storms."],
+    } | fields
+    path = folder / "raw_data" / "interactions_250101_000000_persona7.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"uuid-7": persona}))
+    return path
+
+
+def test_every_background_of_a_persona_is_a_profile(run: Run, tmp_path: Path) -> None:
+    persona_file(tmp_path / "pm")
+    ok(run("import", "--source", f"personamem={tmp_path / 'pm'}", "--out", "out"))
+    first, second = load_profiles(tmp_path / "out" / "profiles.jsonl")
+    assert (first.id, second.counselling.problem) == ("personamem-uuid-7-1", "She cannot sleep when it storms.")
+    who = first.demographics
+    assert (who.age, who.gender, who.occupation, who.name, who.nationality) == (41, "female", "Gardener", "Ines", "Portugal")
+    assert first.preferences.habits == ("rises early", "dislikes roses")
+    assert "000-00-0000" not in (tmp_path / "out" / "profiles.jsonl").read_text()
+
+
+def test_fields_of_the_generating_model_s_own_form_are_left_out(run: Run, tmp_path: Path) -> None:
+    persona_file(tmp_path / "pm", interests={"outdoors": ["walking"]}, personalityTraits=["calm", 3, ""])
+    ok(run("import", "--source", f"personamem={tmp_path / 'pm'}", "--out", "out"))
+    profile = load_profiles(tmp_path / "out" / "profiles.jsonl")[0]
+    assert (profile.preferences.hobbies, profile.preferences.traits) == ((), ("calm",))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [({"age": "old"}, "age"), ({"therapy_background": []}, "therapy_background"), ({"name": "Ines"}, "name")],
+)
+def test_a_persona_that_cannot_be_used_is_named(run: Run, tmp_path: Path, fields: dict[str, Any], message: str) -> None:
+    path = persona_file(tmp_path / "pm", **fields)
+    result = run("import", "--source", f"personamem={path}", "--out", "out")
+    assert isinstance(result.exception, UserError) and str(path) in str(result.exception) and message in str(result.exception)

@@ -9,7 +9,7 @@ import pytest
 
 from core.errors import UserError
 from core.records import Dialogue, Turn
-from data_prep.scores.splits import SHARES, Split, group_of, grouped_split, random_split, shares
+from data_prep.scores.rank_sft import SHARES, Split, group_of, grouped_split, random_split, shares
 
 
 @pytest.mark.parametrize(("count", "expected"), [(10, (7, 1, 2)), (100, (70, 10, 20)), (59_654, (41_758, 5_965, 11_931))])

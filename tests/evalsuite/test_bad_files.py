@@ -26,7 +26,7 @@ from core.specs import load_spec
 from data_prep.bundled import BUNDLED
 from data_prep.cards import bundled_cards, load_cards
 from data_prep.profiles import bundled_profiles, load_profiles
-from data_prep.profiles.seeds import load_seeds
+from data_prep.profiles.build import load_seeds
 from data_prep.scores.held import read_held
 from data_prep.scores.human import COLUMNS, read_dialogues, read_preferences
 from evalsuite.role_play.pairwise import given_answers

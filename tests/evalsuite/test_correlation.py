@@ -26,8 +26,7 @@ from core.tables import Estimate, to_csv
 from evalsuite.commands.correlate import correlate
 from evalsuite.statistics import coefficients as module
 from evalsuite.statistics.coefficients import COEFFICIENTS, Coefficient, Level, coefficients, figures
-from evalsuite.statistics.correlation import Correlation, Pairing, correlations
-from evalsuite.statistics.correlation_tables import correlation_tables
+from evalsuite.statistics.correlation import Correlation, Pairing, correlation_tables, correlations
 
 Numbers = Sequence[float]
 

@@ -15,9 +15,8 @@ from core.errors import UserError
 from evalsuite.commands.ecdbench import app
 from evalsuite.fdaef.aggregate import ModelResult, aggregate
 from evalsuite.fdaef.figures import charts
-from evalsuite.fdaef.published import published_scores
 from evalsuite.fdaef.registry import Benchmark, load_benchmark, load_models
-from evalsuite.fdaef.registry_tables import counts_table, metrics_table
+from evalsuite.fdaef.registry_tables import counts_table, metrics_table, published_scores
 from evalsuite.fdaef.tables import leaderboard, ranks_table
 from evalsuite.reported.recomputation import check
 from evalsuite.reported.tables import load_reported

@@ -389,3 +389,7 @@ def test_the_bundled_config_names_two_supporters_on_one_server_and_the_papers_pr
     }  # fmt: skip
     with pytest.raises(UserError, match="no supporter given"):
         _ = paper.supporters
+    for profile in ("q", None):
+        strange = Dialogue(id="d", language="en", source="test", profile_id=profile, turns=(Turn(role="seeker", text="Hi."),))
+        with pytest.raises(UserError, match=r"dialogue d: (profile 'q' is not among|no profile_id).*judging: dialogue"):
+            paper.shown.profile(strange)

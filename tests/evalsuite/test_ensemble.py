@@ -22,7 +22,7 @@ from evalsuite.reported.recomputation import check
 from evalsuite.reported.tables import load_reported
 from evalsuite.statistics import ensemble
 from evalsuite.statistics.ensemble import Aspect, combined, panel_of, people_of, shares
-from evalsuite.statistics.ensemble_tables import fit_tables, report
+from evalsuite.statistics.feel_tables import fit_tables, report
 from tests.evalsuite.records import make_dialogue, make_judgement
 
 SAFE = Aspect("en", "safety")

@@ -172,7 +172,7 @@ from evalsuite.runner import engine
 from serve.command import PORT, ServerPlan
 server = sys.argv.pop(1)
 argv = [sys.executable, "-c", server, PORT]
-engine.plan_servers = lambda specs, logs: [ServerPlan("embedded", "x", ["embedded"], argv, {}, logs / "server.log")]
+engine.plan_servers = lambda specs, logs, **more: [ServerPlan("embedded", "x", ["embedded"], argv, {}, logs / "server.log")]
 cli.main()
 """
 

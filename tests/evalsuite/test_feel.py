@@ -22,8 +22,8 @@ from core.records import HumanScore, Turn
 from core.rubrics import load_rubric
 from evalsuite.commands.feel import app
 from evalsuite.frameworks.feel import Feel, load_feel_config
-from evalsuite.statistics.band_methods import people_table
 from evalsuite.statistics.ensemble import Aspect
+from evalsuite.statistics.feel_tables import people_table
 from tests.endpoint import Answer, Endpoint
 from tests.evalsuite.records import make_dialogue
 

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.errors import UserError
 from core.prompts import load_pack
 from core.records import Dialogue, Judgement, Language, Turn
 from core.rubrics import load_rubric
 from core.specs import Endpoint as SpecEndpoint
 from core.specs import ModelSpec, Sampling
-from evalsuite.judge.base import Shown, Strategy
+from evalsuite.frameworks.emoharbor import Judging
+from evalsuite.judge.base import Shown
 from evalsuite.judge.json_answers import answer_regex, read_answer
 from evalsuite.judge.judge import Judge
 from serve.client import ChatClient
@@ -70,7 +70,10 @@ async def judged(
         )
         store = Store(tmp_path / "calls.sqlite")
         async with ChatClient(store, backoff_s=0.001, attempts=1) as client:
-            seen = Shown(**({"profiles": {"p": PROFILE}} | shown))
+            strategy = shown.get("strategy", "dialogue")
+            seen = Shown(
+                states=strategy == "states", profile=lambda dialogue: PROFILE if strategy != "dialogue" else "", **shown
+            )
             judge = Judge(client, spec, RUBRIC, load_pack("emoharbor"), "json", shown=seen)
             judgements = await judge.score(dialogue or talk())
         store.close()
@@ -79,7 +82,7 @@ async def judged(
 
 @pytest.mark.parametrize("strategy", ["dialogue", "profile", "states"])
 @pytest.mark.parametrize("language", ["en", "zh"])
-async def test_each_strategy_shows_what_it_says(tmp_path: Path, strategy: Strategy, language: Language) -> None:
+async def test_each_strategy_shows_what_it_says(tmp_path: Path, strategy: Judging, language: Language) -> None:
     judgements, (request,) = await judged(tmp_path, [answer()], talk(language), strategy=strategy, mode="paper")
     system, user = (message["content"] for message in request["messages"])
     assert (PROFILE in user) == (strategy != "dialogue")
@@ -148,12 +151,6 @@ async def test_every_turn_of_the_supporter_is_judged_with_what_came_of_it(tmp_pa
     shown = sorted([text in request["messages"][1]["content"] for text in texts] for request in requests)
     assert shown == sorted([[True] * 5, [True] * 2 + [False] * 3, [True] * 4 + [False], [True] * 5])
     assert sum("so far" in request["messages"][1]["content"] for request in requests) == 3
-
-
-async def test_a_dialogue_of_an_unknown_profile_is_refused(tmp_path: Path) -> None:
-    for id in ("q", None):
-        with pytest.raises(UserError, match=r"dialogue d1: (profile 'q' is not among|no profile_id).*judging: dialogue"):
-            await judged(tmp_path, [answer()], talk().model_copy(update={"profile_id": id}), strategy="profile")
 
 
 async def test_no_reply_ends_the_transcript(tmp_path: Path) -> None:

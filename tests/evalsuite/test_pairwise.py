@@ -16,9 +16,17 @@ from scipy.stats import binomtest, bootstrap
 from core.errors import UserError
 from core.records import Dialogue, Order, Preference, Verdict
 from core.tables import Estimate, Table
-from evalsuite.role_play.pairwise import Pair, PairAnswer, given_answers, pairs_of, read_answer, shown
+from evalsuite.role_play.pairwise import (
+    Pair,
+    PairAnswer,
+    choices_of,
+    given_answers,
+    pairs_of,
+    pairwise_tables,
+    read_answer,
+    shown,
+)
 from evalsuite.role_play.seekers import Field
-from evalsuite.role_play.win_rates import choices_of, pairwise_tables
 from evalsuite.statistics.win_rates import Choice, Mode, rate, share, votes
 from tests.endpoint import Answer, Endpoint
 from tests.evalsuite.oracles import wilson

@@ -584,3 +584,16 @@ def test_show_on_the_command_line() -> None:
     assert result.exit_code == 0 and "3673" in result.stdout
     failed = CliRunner().invoke(app, ["show", "7"])
     assert isinstance(failed.exception, UserError)
+
+
+@pytest.mark.parametrize("words", [["table6"], ["Table 6"], ["table", "6"], ["tabel_6"], ["tab.6"], ["table_6.yaml"]])
+def test_a_table_is_shown_by_names_near_its_number(words: list[str]) -> None:
+    wanted = CliRunner().invoke(app, ["show", "6"]).stdout
+    assert CliRunner().invoke(app, ["show", *words]).stdout == wanted
+
+
+def test_show_without_a_table_lists_what_there_is() -> None:
+    listed = " ".join(CliRunner().invoke(app, ["show"], env={"COLUMNS": "200"}).stdout.split())
+    for name, table in load_reported().tables.items():
+        assert f"│ {name} │ {table.title} │" in listed
+    assert "--paper emoharbor, --paper feel, --paper ecdbench" in listed

@@ -12,8 +12,7 @@ from core.tables import Estimate, Table
 from evalsuite.reported.against import against, beside
 from evalsuite.reported.recomputation import check
 from evalsuite.reported.tables import Counterpart, Reported, load_reported
-from evalsuite.statistics.correlation import correlations
-from evalsuite.statistics.correlation_tables import alignment_tables
+from evalsuite.statistics.correlation import alignment_tables, correlations
 from tests.evalsuite.records import make_dialogue, make_judgement
 
 DISAGREEMENTS = [

@@ -113,7 +113,9 @@ def test_a_shard_starts_only_the_supporters_of_its_own_dialogues(
     spec = yaml.safe_load((CONFIGS / "models" / "embedded.yaml").read_text())
     for name in ("one", "two"):
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(spec | {"name": name}))
-    monkeypatch.setattr(engine, "plan_servers", lambda specs, logs: pytest.fail(f"starts {[spec.name for spec in specs]}"))
+    monkeypatch.setattr(
+        engine, "plan_servers", lambda specs, logs, **more: pytest.fail(f"starts {[spec.name for spec in specs]}")
+    )
     with Endpoint(models=("embedded", "one", "two")) as endpoint:
         config = demo_config(limit=2, languages=["en"], exchanges=1, gold=None, supporters=["one.yaml", "two.yaml"])
         (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))

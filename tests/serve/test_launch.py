@@ -14,16 +14,20 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from core.errors import UserError
-from serve.__main__ import app
+from core.specs import load_spec
+from serve.__main__ import _show, app
 from serve.command import PORT, ServerPlan
 from serve.launch import Servers, free_port
 from serve.plan import plan_servers
+from tests.conftest import EscEval
+from tests.endpoint import Endpoint
 from tests.serve.test_plan import spec
 
 HEALTHY = """
@@ -200,7 +204,8 @@ def test_one_that_dies_takes_the_others_along(tmp_path: Path) -> None:
 
 def test_a_server_that_never_answers(tmp_path: Path) -> None:
     silent = fake(tmp_path, "import time; print('still loading', flush=True); time.sleep(60)")
-    message = r"server fake did not answer within 1 s; log .*:\n(still loading|\(empty\))$"  # where Python starts slowly
+    # (empty): where Python starts slowly
+    message = r"server fake did not answer within 1 s \(--start-timeout\); log .*:\n(still loading|\(empty\))$"
     with pytest.raises(UserError, match=message), Servers([silent], timeout=1):
         pass
 
@@ -313,13 +318,13 @@ def test_the_guard_kills_what_ignores_being_asked(tmp_path: Path) -> None:
 def test_a_command_that_cannot_run_is_said_before_a_server_starts(
     command: str, problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serve.__main__.plan_servers", lambda *given: pytest.fail("a server was planned"))
+    monkeypatch.setattr("serve.__main__.plan_servers", lambda *given, **more: pytest.fail("a server was planned"))
     result = CliRunner().invoke(app, ["up", "embedded", "--exec", command])
     assert isinstance(result.exception, UserError) and problem in str(result.exception)
 
 
 def test_a_command_that_is_no_program_ends_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("serve.__main__.plan_servers", lambda *given: [fake(tmp_path, HEALTHY)])
+    monkeypatch.setattr("serve.__main__.plan_servers", lambda *given, **more: [fake(tmp_path, HEALTHY)])
     (tmp_path / "odd").write_bytes(b"\x7fELF nothing")
     (tmp_path / "odd").chmod(0o755)
     result = CliRunner().invoke(app, ["up", "embedded", "--exec", str(tmp_path / "odd")])
@@ -327,12 +332,26 @@ def test_a_command_that_is_no_program_ends_in_one_line(monkeypatch: pytest.Monke
     assert gone(child_of(tmp_path / "server-fake.log"), 1)
 
 
+def test_the_line_that_up_prints_works_when_pasted(
+    esc_eval: EscEval, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ranker = load_spec("embedded-ranker")
+    with Endpoint(models=("embedded", ranker.name)) as endpoint:
+        servers: Any = SimpleNamespace(endpoints={"embedded": endpoint.url, ranker.name: endpoint.url}, plans=[])
+        _show({"embedded": load_spec("embedded"), ranker.name: ranker}, servers)
+        pasted = shlex.split(capsys.readouterr().out.splitlines()[-1])
+        assert pasted[0] == "esc-eval"
+        assert esc_eval(*pasted[1:], "--limit", 1, "--language", "en") == (0, "")
+    assert {request["model"] for request in endpoint.requests} == {"embedded", ranker.name}
+    assert (tmp_path / "runs" / "demo" / "report.html").exists()
+
+
 @pytest.mark.parametrize("status", [0, 3])
 def test_a_command_runs_while_servers_are_up_and_gives_its_exit_code(
     status: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     planned = fake(tmp_path, HEALTHY, "my-model.v2")
-    monkeypatch.setattr("serve.__main__.plan_servers", lambda *given: [planned])
+    monkeypatch.setattr("serve.__main__.plan_servers", lambda *given, **more: [planned])
     monkeypatch.setenv("OUT", str(tmp_path / "out"))
     code = (
         "import os, sys, pathlib, urllib.request; url = os.environ['SERVE_URL_MY_MODEL_V2']; "

@@ -325,8 +325,10 @@ def test_a_hub_id_is_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     source, adapter = small(tmp_path)
     asked = []
 
-    def snapshot(repo: str, revision: str | None, allow_patterns: list[str]) -> str:
-        asked.append((repo, revision))
+    def snapshot(repo_id: str, revision: str | None, allow_patterns: list[str], dry_run: bool = False) -> Any:
+        if dry_run:
+            return []
+        asked.append((repo_id, revision))
         assert {"*.safetensors", "*.json", "*.model"} <= set(allow_patterns)
         return str(source)
 

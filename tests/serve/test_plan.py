@@ -256,6 +256,50 @@ def test_adapters_on_cpu_are_servers_of_merged_copies(cpu: None, tmp_path: Path,
     assert len(plan_servers([seven_by_two(tmp_path / "7").model_copy(update={"checkpoint": base})], tmp_path)) == 14
 
 
+def test_a_lone_adapter_is_merged_on_gpus_too(gpus: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base, lora = checkpoint(tmp_path / "base"), adapter(tmp_path / "lora")
+    monkeypatch.setattr(plan, "merged", lambda owner, folder, adapted: tmp_path / "merged" / f"{folder.name}-{adapted.name}")
+    (alone,) = plan_servers([spec("a", base, adapter=lora)], tmp_path)
+    assert value(alone.argv, "--model") == str(tmp_path / "merged" / "base-lora")
+    assert values(alone.argv, "--served-model-name") == ["a"] and "--enable-lora" not in alone.argv and alone.adapters == {}
+    (beside,) = plan_servers([spec("a", base, adapter=lora), spec("b", base)], tmp_path)
+    assert value(beside.argv, "--model") == base and values(beside.argv, "--lora-modules") == [f"a={lora}"]
+    two = [spec("a", base, adapter=lora), spec("c", base, adapter=adapter(tmp_path / "other"))]
+    assert len(values(plan_servers(two, tmp_path)[0].argv, "--lora-modules")) == 2, "several share the base"
+    (unmerged,) = plan_servers([spec("a", base, adapter=lora, serve={"merge_adapter": False})], tmp_path)
+    assert values(unmerged.argv, "--lora-modules") == [f"a={lora}"]
+
+
+def test_servers_that_run_keep_their_share(tmp_path: Path) -> None:
+    """More servers are placed beside them, or refused."""
+    machine = Machine.parse("80")
+    ranker = spec("r", "internlm/internlm2-chat-7b", context_length=8192)
+    small = spec("s", "01-ai/Yi-6B-Chat")
+    (running,) = plan_servers([small], tmp_path, resolve=False, machine=machine)
+    assert running.place is not None and running.place.share > 0.89, "alone it takes all that there is"
+    with pytest.raises(UserError, match="not enough memory on 1 × 80 GB for r"):
+        plan_servers([ranker], tmp_path, resolve=False, machine=machine, held=[running])
+    both = plan_servers([small, ranker], tmp_path, resolve=False, machine=machine)
+    (again,) = plan_servers([ranker], tmp_path, resolve=False, machine=machine, held=both[:1])
+    assert again.place is not None and both[0].place is not None
+    assert again.place.share + both[0].place.share <= 0.901
+
+
+def test_a_context_is_what_dialogues_need_and_the_spec_allows(tmp_path: Path) -> None:
+    machine = Machine.parse("80")
+
+    def context(length: int, needs: dict[str, int] | None) -> int:
+        one = spec("m", "Qwen/Qwen1.5-7B-Chat", context_length=length)
+        (server,) = plan_servers([one], tmp_path, resolve=False, machine=machine, needs=needs)
+        assert value(server.argv, "--max-model-len") == str(server.context)
+        return server.context
+
+    assert context(32768, {"m": 3000}) == 8192, "the least that a dialogue is given"
+    assert context(32768, {"m": 12000}) == 12000
+    assert context(4096, {"m": 12000}) == 4096
+    assert context(32768, None) == context(32768, {"other": 3000}) == 32768
+
+
 def test_servers_get_their_own_gpus_or_share_them(gpus: list[str], tmp_path: Path) -> None:
     specs = [spec("a"), spec("b", "org/b"), spec("c", "org/c")]
     assert "CUDA_VISIBLE_DEVICES" not in plan_servers(specs[:1], tmp_path, resolve=False)[0].env
@@ -265,7 +309,7 @@ def test_servers_get_their_own_gpus_or_share_them(gpus: list[str], tmp_path: Pat
     three = plan_servers(specs, tmp_path, resolve=False)
     assert [p.env["CUDA_VISIBLE_DEVICES"] for p in three] == ["0", "1", "0"]
     assert [p.shares_gpu for p in three] == [True, False, True]
-    assert value(three[0].argv, "--gpu-memory-utilization") == "0.450"
+    assert value(three[0].argv, "--gpu-memory-utilization") == "0.4500"
 
 
 def test_hidden_gpus_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,8 +323,10 @@ def test_hub_adapters_are_fetched_at_their_revision(gpus: list[str], tmp_path: P
     hub = pytest.importorskip("huggingface_hub")
     asked: list[Any] = []
 
-    def fetch(repo: str, revision: str | None, allow_patterns: list[str]) -> str:
-        asked.append((repo, revision))
+    def fetch(repo_id: str, revision: str | None, allow_patterns: list[str], dry_run: bool = False) -> Any:
+        if dry_run:
+            return []
+        asked.append((repo_id, revision))
         return adapter(tmp_path / "fetched", 16)
 
     monkeypatch.setattr(hub, "snapshot_download", fetch)

@@ -118,6 +118,7 @@ IN_TRANSFORMERS = {name: fields for name, fields in (KNOWN | OTHERS).items() if 
 CLOSE = 0.03
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", IN_TRANSFORMERS)
 def test_parameters_are_those_of_transformers(name: str) -> None:
     """Its model, made without weights."""

@@ -14,7 +14,7 @@ from core.errors import UserError
 from tests.train.conftest import write_data, write_recipe
 from train import esc_rank, esc_role
 from train.recipes import parse_recipe
-from train.run import check_training_checkpoint
+from train.run import checkpoint_problem
 
 pytestmark = pytest.mark.slow
 
@@ -160,18 +160,31 @@ def test_folder_of_another_recipe(refused: Callable[..., str], tmp_path: Path) -
     assert (tmp_path / "out" / "recipe.json").read_bytes() == before
 
 
-def checkpoint(folder: Path, step: int, tiny: Path) -> Path:
+# What a checkpoint holds beside adapter and state, by who divides the weights, written by two processes but for the first.
+STATES = {
+    "one process": ["optimizer.pt", "scheduler.pt", "rng_state.pth"],
+    "ddp": ["optimizer.pt", "scheduler.pt", "rng_state_0.pth", "rng_state_1.pth"],
+    "fsdp": ["pytorch_model_fsdp.bin", "optimizer.bin", "scheduler.pt", "rng_state_0.pth", "rng_state_1.pth"],
+    "deepspeed": [
+        *("scheduler.pt", "rng_state_0.pth", "rng_state_1.pth", "global_step4/mp_rank_00_model_states.pt"),
+        *(f"global_step4/zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in (0, 1)),
+    ],
+}
+
+
+def checkpoint(place: Path, kind: str = "one process") -> Path:
     """A checkpoint with every file that resuming needs."""
     import torch
     from safetensors.torch import save_file
 
-    place = folder / f"checkpoint-{step}"
-    place.mkdir(parents=True)
+    (place / "global_step4").mkdir(parents=True)
     save_file({"a": torch.zeros(4)}, place / "adapter_model.safetensors")
     (place / "adapter_config.json").write_text("{}")
     (place / "trainer_state.json").write_text("{}")
-    for name in ("optimizer.pt", "scheduler.pt"):
+    for name in STATES[kind]:
         torch.save({"state": torch.zeros(8)}, place / name)
+    if kind == "deepspeed":
+        (place / "latest").write_text("global_step4")
     return place
 
 
@@ -179,31 +192,55 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-8])
 
 
-@pytest.mark.parametrize(
-    ("spoil", "problem"),
-    [
-        (lambda place: (place / "optimizer.pt").unlink(), "no optimizer.pt"),
-        (lambda place: cut(place / "optimizer.pt"), "optimizer.pt is cut off"),
-        (lambda place: cut(place / "scheduler.pt"), "scheduler.pt is cut off"),
-        (lambda place: (place / "adapter_model.safetensors").unlink(), "no adapter_model.safetensors"),
-        (lambda place: cut(place / "adapter_model.safetensors"), "adapter_model.safetensors is cut off"),
-        (lambda place: (place / "adapter_config.json").unlink(), "no adapter_config.json"),
-        (lambda place: (place / "trainer_state.json").unlink(), "no trainer_state.json"),
-        (lambda place: (place / "trainer_state.json").write_text('{"a": '), "trainer_state.json is cut off"),
-    ],
-)
-def test_checkpoint_half_written(
-    refused: Callable[..., str], tmp_path: Path, tiny: dict[str, Path], spoil: Callable[[Path], object], problem: str
+@pytest.mark.parametrize("kind", STATES)
+def test_a_checkpoint_is_whole_only_with_every_file_whole(tmp_path: Path, kind: str) -> None:
+    processes = 1 if kind == "one process" else 2
+    place = checkpoint(tmp_path / "checkpoint-4", kind)
+    assert checkpoint_problem(place, processes) is None
+    for path in [path for path in place.rglob("*") if path.is_file()]:
+        before = path.read_bytes()
+        if path.name not in ("adapter_config.json", "trainer_state.json", "latest"):
+            cut(path)
+            assert str(checkpoint_problem(place, processes)).startswith(f"{path.name} is cut off")
+        path.unlink()
+        assert checkpoint_problem(place, processes) is not None, path.name
+        path.write_bytes(before)
+    (place / "trainer_state.json").write_text('{"a": ')
+    assert checkpoint_problem(place, processes) == "trainer_state.json is cut off"
+
+
+def test_a_half_written_checkpoint_is_passed_over(
+    tmp_path: Path, tiny: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "out"
-    whole, half = checkpoint(out, 2, tiny["llama"]), checkpoint(out, 4, tiny["llama"])
-    check_training_checkpoint(half)
-    spoil(half)
-    message = refused("role")
-    assert f"checkpoint half written: {half}: {problem}" in message and message.endswith("delete it to go on from checkpoint-2")
-    shutil.rmtree(whole)
-    assert refused("role").endswith("delete it to start again")
+    """A job that was killed while it saved, and is queued again, goes on from the checkpoint before."""
+    from tests.train.test_training import here, losses, weights
+
+    data = write_data(tmp_path, "role")
+    for name in ("whole", "cut"):
+        here("role", write_recipe(tmp_path / f"{name}.yaml", "role", tiny["llama"], data, tmp_path / name, max_steps=4))
+    out = tmp_path / "cut"
+    (out / "metrics.json").unlink()
+    cut(out / "checkpoint-4" / "optimizer.pt")
+    capsys.readouterr()
+    here("role", tmp_path / "cut.yaml")
+    said = capsys.readouterr().err
+    assert f"half written, passed over: {out / 'checkpoint-4'}: optimizer.pt is cut off" in said
+    assert f"resuming from {out / 'checkpoint-2'}" in said
+    assert losses(out) == losses(tmp_path / "whole") and len(losses(out)) == 4
+    whole, resumed = weights(tmp_path / "whole"), weights(out)
+    assert all((whole[name] == resumed[name]).all() for name in whole)
+    # Where none is whole, it begins again.
+    (out / "metrics.json").unlink()
+    for step in (2, 4):
+        cut(out / f"checkpoint-{step}" / "adapter_model.safetensors")
+    here("role", tmp_path / "cut.yaml")
+    said = capsys.readouterr().err
+    assert said.count("passed over") == 2 and "resuming" not in said and losses(out) == losses(tmp_path / "whole")
 
 
-def test_named_checkpoint_that_is_not_there(refused: Callable[..., str]) -> None:
+def test_a_named_checkpoint_has_to_be_there_and_whole(refused: Callable[..., str], tmp_path: Path) -> None:
     assert "no such folder" in refused("role", resume_from_checkpoint="nowhere/checkpoint-3")
+    place = checkpoint(tmp_path / "checkpoint-4")
+    cut(place / "optimizer.pt")
+    message = refused("role", resume_from_checkpoint=str(place))
+    assert f"resume_from_checkpoint: half written: {place}: optimizer.pt is cut off; name an older one" in message

@@ -325,6 +325,7 @@ LAUNCHES = {  # (several GPUs by DDP, DeepSpeed stage, processes, machines)
     "ddp": (True, None, 8, 1),
     "zero2": (False, 2, 8, 1),
     "zero3": (False, 3, 8, 1),
+    "fsdp2": (False, None, 8, 1),
     "multi_node": (True, None, 16, 2),
 }
 
@@ -338,10 +339,10 @@ def test_accelerate_launches_what_the_file_says(path: Path) -> None:
     asked, _ = launch(path)
     assert (asked.multi_gpu, asked.zero_stage, asked.num_processes, asked.num_machines) == LAUNCHES[path.stem]
     assert asked.use_deepspeed == (asked.zero_stage is not None)
-    assert asked.use_cpu == (path.stem == "cpu")
+    assert asked.use_cpu == (path.stem == "cpu") and asked.use_fsdp == (path.stem == "fsdp2")
     assert asked.mixed_precision == "no", "the recipe's bf16 decides, also where it is overridden"
     for name, value in load_yaml(path, "accelerate config").items():
-        if name not in ("compute_environment", "distributed_type", "deepspeed_config"):
+        if name not in ("compute_environment", "distributed_type", "deepspeed_config", "fsdp_config"):
             assert getattr(asked, name) == value, f"{name}: accelerate does not take it from a file"
 
 
@@ -359,7 +360,7 @@ def test_the_gpus_are_those_of_the_scheduler_unless_the_command_line_says_others
     if asked.use_deepspeed:
         asked.deepspeed_fields_from_accelerate_config = ""
         _, environment = launchers.prepare_deepspeed_cmd_env(asked)
-    elif asked.multi_gpu:
+    elif asked.multi_gpu or asked.use_fsdp:
         environment = launchers.prepare_multi_gpu_env(asked)
     else:
         _, environment = launchers.prepare_simple_launcher_cmd_env(asked)

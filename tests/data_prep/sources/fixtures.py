@@ -178,6 +178,15 @@ CORPORA: dict[str, dict[str, Any]] = {
         "CPsyCounD/Data/case_4.txt": "来访者：我不敢拒绝。\n心理咨询师（扮演同事）：帮我一下。\n来访者：不行。",
         "CPsyCounE/Career/1.json": ["求助者：我想换工作。", "支持者：为什么？"],
     },
+    "augesc": {
+        "augesc.txt": lines(
+            [["usr", "The rent went up."], ["sys", "By how much?"], ["usr", "A third."]],
+            [["usr", "Nobody answered."]],
+            [["narrator", "It rains."], ["usr", "Yes."]],
+            {"text": "another form"},
+            [["usr", 7], ["sys", "Seven?"]],
+        )
+    },
     "emollm": {
         "data.json": [
             {

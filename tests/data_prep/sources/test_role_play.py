@@ -13,7 +13,7 @@ from core.errors import UserError
 from core.ledger import Step
 from core.records import RolePlay
 from core.rows import CorpusReader, Source
-from data_prep.sources import SOURCES, chat_haruhi, coser
+from data_prep.sources import SOURCES, characters
 from data_prep.sources.play import filled, language_of, profile, shortened
 
 Files = dict[str, Any]
@@ -165,6 +165,13 @@ def test_character_llm_reads_interviews_and_not_the_questions(reader: Reader) ->
     assert {line.name for line in item.lines} == {"Interviewer", "Ada Lovelace"}
 
 
+def test_character_llm_goes_by_the_folder_where_files_are_called_by_a_date(reader: Reader) -> None:
+    models = ("sft", "chatgpt", "alpaca-7b")
+    published = {f"multiturn_Ada_{m}_result/2023-00.jsonl": [interview(*exchange("Who?", f"{m}."))] for m in models}
+    items = reader("character_llm", published)
+    assert [item.source_id for item in items] == ["multiturn_Ada_chatgpt/0", "multiturn_Ada_sft/0"]
+
+
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
@@ -218,7 +225,7 @@ def test_chat_haruhi_the_character_speaks_most_in_its_file(reader: Reader) -> No
     ],
 )
 def test_chat_haruhi_quotes(text: str, words: str) -> None:
-    assert chat_haruhi.unquoted(text) == words
+    assert characters.unquoted(text) == words
 
 
 def test_chat_haruhi_a_nameless_line_goes_on_with_an_open_quote(reader: Reader) -> None:
@@ -271,7 +278,7 @@ def test_coser_book(reader: Reader, written: Callable[[Any], Any]) -> None:
         ("c", "Mara", "Come."),
     ]
     assert item.persona.startswith("Mara ferries people.\nShe is calm.") and item.persona.endswith("calm.")
-    assert len(item.persona) <= coser.PERSONA
+    assert len(item.persona) <= characters.PERSONA
 
 
 def test_coser_test_set_and_the_first_of_equals(reader: Reader) -> None:

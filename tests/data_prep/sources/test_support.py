@@ -14,7 +14,6 @@ from core.rows import MALFORMED, CorpusItem, CorpusReader, Source
 from data_prep.sources import (
     SOURCES,
     corpus_files,
-    cpsycoun,
     posts,
     support,
     synthetic_esc,
@@ -48,7 +47,8 @@ def turns(item: CorpusItem) -> list[tuple[str, str]]:
         ("smile", ["3"], {support.NO_REPLY: 1, MALFORMED: 2}),
         ("extes", ["ExTES/0", "extes/0"], {MALFORMED: 1}),
         ("escot", ["12", "11"], {support.SEEN: 1}),
-        ("cpsycoun", ["D/case_1", "D/case_4", "E/Career/1"], {cpsycoun.OTHERS: 2}),
+        ("cpsycoun", ["D/case_1", "D/case_4", "E/Career/1"], {support.OTHERS: 2}),
+        ("augesc", ["augesc/0"], {support.NO_REPLY: 1, MALFORMED: 3}),
         ("emollm", ["aiwei/0", "data/0"], {}),
         ("synthetic_esc", ["datasetStrategiesAnnotation/1/1"], {synthetic_esc.NO_TAGS: 2}),
         ("simpsydial", ["test/0", "train/0"], {posts.EMPTY: 1, MALFORMED: 1}),

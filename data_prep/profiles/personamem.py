@@ -1,0 +1,111 @@
+"""PersonaMem-v2 (Jiang et al. 2025), from which EmoHarbor's English profiles can be built: synthetic personas, English.
+
+Its generator leaves one file a persona, `interactions_*_persona<n>.json`: an object with one key, the persona's id. Besides
+what is read here it has fields of the generating model's own, which differ from persona to persona, conversations about
+preferences, and invented identity numbers (`sensitive_information`): none of these is read. `therapy_background` holds what the
+persona has been through, a sentence each; every sentence makes a profile. Nothing in a persona says what it wants of a talk or
+how it reacts, so goals and script stay empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, ValidationError
+
+from core.errors import UserError
+from core.files import explain, read_json
+from core.rows import RowModel
+from data_prep.profiles.record import Counselling, Demographics, Preferences, Profile
+
+NAME = "personamem"
+_FILES = "interactions_*persona*.json"
+
+
+def _texts(value: Any) -> Any:
+    """The texts of a list; nothing where the field has another form, which the generating model chose."""
+    return [text.strip() for text in value if isinstance(text, str) and text.strip()] if isinstance(value, list) else []
+
+
+Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
+
+
+class _Name(RowModel):
+    first: str = ""
+
+
+class _Place(RowModel):
+    country: str = ""
+
+
+class _Work(RowModel):
+    title: str = ""
+
+
+class _Persona(RowModel):
+    name: _Name = _Name()
+    age: Annotated[int, Field(ge=6, le=110)] | None = None
+    gender: str = ""
+    maritalStatus: str = ""
+    location: _Place = _Place()
+    occupation: _Work = _Work()
+    interests: Texts = ()
+    personalityTraits: Texts = ()
+    stereotypical_preferences: Texts = ()
+    anti_stereotypical_preferences: Texts = ()
+    therapy_background: Annotated[Texts, Field(min_length=1)]
+
+
+def find(place: Path) -> list[Path]:
+    """The persona files in a folder (or the file given). Raises `UserError` where there is none."""
+    if place.is_file():
+        return [place]
+    files = sorted(place.rglob(_FILES))
+    if not files:
+        raise UserError(
+            f"{place}: no files {_FILES}: give PersonaMem-v2's folder of personas (data/raw_data), or one of its files"
+        )
+    return files
+
+
+def load_profiles(file: Path) -> list[Profile]:
+    """A persona's profiles. Raises `UserError` with file and field."""
+    return list(_profiles(file))
+
+
+def _profiles(file: Path) -> Iterator[Profile]:
+    value = read_json(file, "persona file")
+    if not isinstance(value, dict) or not value:
+        raise UserError(f"{file}: expected an object whose key is the persona's id")
+    for key, raw in value.items():
+        try:
+            persona = _Persona.model_validate(raw)
+            for number, background in enumerate(persona.therapy_background, start=1):
+                yield _profile(f"{key}-{number}", persona, background)
+        except ValidationError as error:
+            raise UserError(f"{file}: {key}: {explain(error)}") from None
+
+
+def _profile(source_id: str, persona: _Persona, background: str) -> Profile:
+    return Profile(
+        id=f"{NAME}-{source_id}",
+        language="en",
+        demographics=Demographics(
+            age=persona.age,
+            gender=persona.gender.lower(),
+            occupation=persona.occupation.title,
+            name=persona.name.first,
+            nationality=persona.location.country,
+            relationship=persona.maritalStatus.lower(),
+        ),
+        preferences=Preferences(
+            traits=persona.personalityTraits,
+            habits=persona.stereotypical_preferences + persona.anti_stereotypical_preferences,
+            hobbies=persona.interests,
+        ),
+        counselling=Counselling(problem=background),
+        source=NAME,
+        source_id=source_id,
+    )

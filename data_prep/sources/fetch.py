@@ -1,0 +1,128 @@
+"""Getting a corpus from where its authors publish it, at one commit, into the layout that its reader expects."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from core.errors import UserError, need_modules
+from core.files import validated
+from core.ledger import Build
+from core.rows import Origin, Source
+
+FORGE = "https://github.com"
+
+
+def origin_of(source: Source, revision: str | None) -> Origin:
+    """Where a corpus is published, at `revision` where one is given. Raises `UserError` where nothing is known of either."""
+    if source.fetch is None:
+        raise UserError(f"corpus {source.name} cannot be fetched. It is {source.about}; get it from {source.where}")
+    if revision is not None:
+        return validated(Origin, source.fetch.model_dump() | {"revision": revision}, "--revision")
+    if source.fetch.revision is None:
+        raise UserError(
+            f"corpus {source.name}: no commit of the hub dataset {source.fetch.hub} is pinned here: look it up on its page, "
+            "and give it with --revision"
+        )
+    return source.fetch
+
+
+def fetch(source: Source, origin: Origin, build: Build) -> int:
+    """Download a corpus into the build's folder. Returns how many files it has.
+
+    A commit's content is what it hashes to, which git checks; the manifest keeps each file's sha256. Raises `UserError` where
+    the place cannot be reached, or holds none of the corpus's files at that commit.
+    """
+    with tempfile.TemporaryDirectory(prefix="corpus-") as temporary:
+        folder = Path(temporary)
+        if origin.github:
+            _clone(source, origin, folder)
+        else:
+            _download(source, origin, folder)
+        roots = [folder / under for under in origin.under]
+        if origin.archive:
+            roots = [_unpacked(source, folder, origin.archive)]
+        found = 0
+        for root in roots:
+            for path in _files(source, root):
+                name = path.relative_to(root).as_posix()
+                target = build.folder / name
+                if target.exists():
+                    raise UserError(f"corpus {source.name}: {name} is in two of its folders at commit {origin.revision}")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, target)
+                build.output(name)
+                found += 1
+    if not found:
+        raise UserError(f"corpus {source.name}: its place holds none of {', '.join(source.files)} at commit {origin.revision}")
+    return found
+
+
+def _files(source: Source, root: Path) -> Iterator[Path]:
+    """What the corpus's reader looks for below a folder, without links."""
+    patterns = (*source.files, *source.beside)
+    for path in sorted({path for pattern in patterns for path in root.glob(pattern)}):
+        if path.is_file() and not path.is_symlink():
+            yield path
+
+
+def _clone(source: Source, origin: Origin, folder: Path) -> None:
+    """Check out the commit: its corpus files alone, where the server can leave the others out."""
+    wanted = [f"/{PurePosixPath(under) / pattern}" for under in origin.under for pattern in (*source.files, *source.beside)]
+    commands = (
+        ["init", "--quiet"],
+        ["remote", "add", "origin", f"{FORGE}/{origin.github}"],
+        ["sparse-checkout", "set", "--no-cone", *([f"/{origin.archive}"] if origin.archive else wanted)],
+        ["fetch", "--quiet", "--depth=1", "--filter=blob:none", "origin", str(origin.revision)],
+        ["checkout", "--quiet", "FETCH_HEAD"],
+    )
+    for command in commands:
+        try:
+            subprocess.run(
+                ["git", "-c", "core.symlinks=false", "-c", "advice.detachedHead=false", "-C", str(folder), *command],
+                check=True,
+                capture_output=True,
+                text=True,
+                stdin=subprocess.DEVNULL,
+            )
+        except FileNotFoundError:
+            raise UserError("fetch needs git: install it, or get the corpus by hand") from None
+        except subprocess.CalledProcessError as error:
+            reason = (error.stderr.strip().splitlines() or ["git failed"])[-1]
+            raise _unreachable(source, str(origin.github), origin, reason) from None
+
+
+def _download(source: Source, origin: Origin, folder: Path) -> None:
+    need_modules("huggingface_hub", purpose=f"corpus {source.name} from the hub")
+    from huggingface_hub import snapshot_download
+
+    patterns = [f"{under}/{pattern}".lstrip("/") for under in origin.under for pattern in (*source.files, *source.beside)]
+    try:
+        snapshot_download(
+            str(origin.hub), repo_type="dataset", revision=origin.revision, allow_patterns=patterns, local_dir=folder
+        )
+    except Exception as error:  # the hub's errors have no common base
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise _unreachable(source, f"the hub dataset {origin.hub}", origin, reason) from None
+
+
+def _unreachable(source: Source, place: str, origin: Origin, reason: str) -> UserError:
+    return UserError(
+        f"corpus {source.name}: {place} cannot be fetched at commit {origin.revision}: {reason}. Without a network, get it "
+        f"elsewhere and give its folder: --source {source.name}=DIR"
+    )
+
+
+def _unpacked(source: Source, folder: Path, archive: str) -> Path:
+    """A zip file's files, in a folder of their own. `ZipFile.extractall` keeps names inside it."""
+    target = folder / ".unpacked"
+    try:
+        with zipfile.ZipFile(folder / archive) as packed:
+            packed.extractall(target)
+    except (OSError, zipfile.BadZipFile) as error:
+        raise UserError(f"corpus {source.name}: {archive} cannot be unpacked: {error}") from None
+    return target

@@ -1,0 +1,18 @@
+"""doctor: what this machine has and lacks."""
+
+from __future__ import annotations
+
+import typer
+
+from serve.doctor import report
+
+
+def doctor() -> None:
+    """What this machine has and lacks for serving and training, a line each with what mends it.
+
+    GPU, driver, torch, vLLM, compiler and headers, room on disk, ports, Slurm and Ray, keys. `--`: only some uses need it. Exit
+    code 1 when something is missing that what is installed here needs.
+    """
+    if missing := report(typer.echo):
+        typer.echo(f"{missing} missing")
+        raise typer.Exit(1)

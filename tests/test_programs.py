@@ -1,0 +1,103 @@
+"""The programs that an installation has: -h and --version everywhere, and completion in a real bash."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from core.errors import run_cli
+from tests.test_path_options import COMMANDS, VERBS
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A PATH with the console scripts, as pip writes them, and an empty folder to work in."""
+    for name, place in SCRIPTS.items():
+        module, _, function = place.partition(":")
+        script = tmp_path / "bin" / name
+        script.parent.mkdir(exist_ok=True)
+        script.write_text(f"#!{sys.executable}\nimport sys\nfrom {module} import {function}\nsys.exit({function}())\n")
+        script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return tmp_path / "work"
+
+
+def said(*command: str) -> str:
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, ""), command
+    return run.stdout
+
+
+def completed(line: str) -> list[str]:
+    """What a real bash, which has loaded a program's completion, offers at the end of a line."""
+    program = line.split()[0]
+    bash = f"""
+        eval "$({program} --show-completion bash)"
+        COMP_WORDS=({line.replace("|", "")}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - {0 if line.endswith(" ") else 1}))
+        COMP_LINE={line!r}; COMP_POINT=${{#COMP_LINE}}
+        function=$(complete -p {program} | sed 's/.*-F \\([^ ]*\\) .*/\\1/')
+        $function {program}
+        printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+    return said("bash", "-c", bash).split()
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("program", SCRIPTS)
+def test_every_program_has_help_and_a_version(program: str) -> None:
+    assert re.fullmatch(r"esc-eval \d+\.\d+\.\d+\S*\n", said(program, "--version"))
+    assert f"Usage: {program} " in said(program, "-h")
+
+
+def test_a_room_runs_as_a_module_too() -> None:
+    for module in ("data_prep", "serve", "train"):
+        assert f"Usage: python -m {module} " in said(sys.executable, "-m", module, "-h")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_a_short_option_for_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    entry, *words = verb.split()
+    with pytest.raises(SystemExit) as end:
+        run_cli(lambda: COMMANDS[entry].main(args=[*words, "-h"], prog_name=entry))
+    assert end.value.code == 0 and f"Usage: {verb} " in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
+def test_a_real_bash_completes_verbs_options_and_values(installed: Path) -> None:
+    for run in ("mine", "esc_eval/a"):
+        (installed / "runs" / run).mkdir(parents=True)
+        (installed / "runs" / run / "calls.sqlite").touch()
+    (installed / "runs" / "weights").mkdir()
+    (installed / "runs" / "weights" / "config.json").touch()
+    (installed / "judge-of-mine.yaml").touch()
+    for line, offered in {
+        "esc-eval lead": ["leaderboard"],
+        "esc-eval score --judge-p": ["--judge-prompts"],
+        "esc-eval score --judge embedded-r": ["embedded-ranker"],
+        "esc-eval run --judge judge-": ["judge-of-mine.yaml"],
+        "esc-eval run --supporter ./judge": ["./judge-of-mine.yaml"],
+        "esc-eval run --language ": ["en", "zh"],
+        "esc-eval report ": ["runs/esc_eval/a", "runs/mine"],
+        "esc-eval compare runs/mine runs/e": ["runs/esc_eval/a"],
+        "esc-eval agree --rubric emo": ["emoharbor"],
+        "esc-serve up embedded-r": ["embedded-ranker"],
+        "esc-data role-s": ["role-sft"],
+        "esc-train rank": ["rank-test"],
+    }.items():
+        assert completed(line) == offered, line
+    configs = completed("esc-eval run --config ")
+    assert {Path(config).name for config in configs} >= {"demo.yaml", "esc_eval.yaml"} and all(
+        map(Path.exists, map(Path, configs))
+    )
