@@ -203,5 +203,5 @@ reproduce-table4:  ## Table 4 from people's scores: SCORES= DIALOGUES= RANKER= (
 bench: setup  ## Every benchmark beside its target: client, simulation, scoring, growth, data, report, training (runs/bench/)
 	$(BIN)/python -m tests.bench all
 
-clean:  ## Remove .venv, runs and caches of tools (the embedded model's cache stays)
-	rm -rf $(VENV) runs .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean:  ## Remove .venv, .venv-launch, runs and caches of tools (the embedded model's cache stays)
+	rm -rf $(VENV) $(LAUNCH) runs .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

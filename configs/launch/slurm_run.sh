@@ -1,6 +1,6 @@
 #!/bin/bash
 # ESC-Eval's 655 cards × 14 supporters on Slurm: seven jobs of four 80 GB GPUs, one shard each, then the merge.
-# Prerequisite: pip install '.[gpu]' into the environment that ESC_EVAL_VENV names (default .venv), the checkpoints and cards that
+# Prerequisite: make setup-gpu, or another environment that ESC_EVAL_VENV names; the checkpoints and cards that
 # configs/eval/esc_eval_full.yaml asks for, and a disk that all nodes share and that knows file locks (flock).
 #   mkdir -p runs && sbatch configs/launch/slurm_run.sh
 #   sbatch --dependency=afterok:JOB --output=runs/merge-%j.log \
@@ -14,6 +14,7 @@
 #   one after the other 243 + 457 + 163 = 863 s; at most five servers (three supporters), 184 s each to load and start:
 #   5 × 184 = 920 s; 863 + 920 = 1,783 s; 1,783 / 3,600 = 0.50 hours
 #   7 × 4 × 0.50 = 14.0 GPU hours; at 2.50 $ an hour 14.0 × 2.50 = 35 $; 0.50 hours when all run at once
+#   By `esc-eval run --plan --gpus 80,80,80,80` a shard's servers are all up at once (SoulChat's size is not known before it is converted).
 #   Thirteen jobs (--array=1-13) load four servers each: 0.33 hours, 13 × 4 × 0.33 = 17.2 GPU hours, 17.2 × 2.50 = 43 $
 #   The two closed supporters besides: 2 × 655 × 5 = 6,550 calls, each of 420 tokens in and 150 out (assumed):
 #   6,550 × 420 = 2,751,000 tokens in, 6,550 × 150 = 982,500 tokens out, at your provider's price

@@ -1,6 +1,6 @@
 #!/bin/bash
 # ESC-Role on Slurm: two nodes of eight 80 GB GPUs, DDP, by the recipe configs/train/esc_role_qwen1.5_14b.yaml.
-# Prerequisite: pip install '.[gpu,data]' into the environment that ESC_EVAL_VENV names (default .venv), the recipe's data and base,
+# Prerequisite: make setup-gpu, or another environment that ESC_EVAL_VENV names; the recipe's data and base,
 # and a disk that all nodes share, so that a resumed run finds its checkpoints.
 #   mkdir -p runs && sbatch configs/launch/slurm_train_role.sh
 # The same line again resumes from the last checkpoint; a job that Slurm requeues does so by itself.
