@@ -128,7 +128,7 @@ class Cluster:
         shown = self.run("scontrol", "show", "job", str(job), "--oneliner")
         return [word.removeprefix("JobState=") for word in shown.split() if word.startswith("JobState=")]
 
-    def ended(self, job: int, seconds: float = 200) -> set[str]:
+    def ended(self, job: int, seconds: float = 300) -> set[str]:
         """The states that a job ends in."""
         until(lambda: not self.run("squeue", "-h", "-j", str(job)), seconds, f"job {job} does not end")
         return set(self.states(job))

@@ -74,7 +74,7 @@ def test_training_on_two_nodes_is_requeued_and_goes_on(slurm: Cluster, project: 
     notes = note_environments(project)
     (line,) = header_lines(project / "configs" / "launch" / "slurm_train_role.sh")
     job = slurm.submit(line, project, ACCELERATE_USE_CPU="true")  # no GPU: the processes meet over gloo
-    until(lambda: (out / "checkpoint-8" / "trainer_state.json").exists(), 150, "no checkpoint came")
+    until(lambda: (out / "checkpoint-8" / "trainer_state.json").exists(), 240, "no checkpoint came")
     slurm.run("scontrol", "requeue", str(job))
     assert slurm.ended(job) == {"COMPLETED"}, logs(project)
     (log,) = (project / "runs").glob("esc-role-*.log")
