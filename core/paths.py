@@ -40,6 +40,7 @@ class Reads:
     files: patterns of the files that are read in a folder; without any, everything below it is.
     labelled: written NAME=PATH.
     beside: may lie in the folder that the verb writes to: the verb itself leaves it alone.
+    made: the command that makes it, for people who lack it.
 
     Labelled places, and names that are no file's, are looked up by the verb, which says what there is instead; everything else
     has to exist.
@@ -49,6 +50,7 @@ class Reads:
     files: tuple[str, ...] = ()
     labelled: bool = False
     beside: bool = False
+    made: str = ""
 
     def path(self, value: str) -> Path | None:
         """The path that a value of the option names, if it names one."""
@@ -68,7 +70,8 @@ class Reads:
         if not path.exists():
             if path.is_symlink():
                 return f"a link to {path.readlink()}, which does not exist"
-            return f"no such {'file or folder' if self.kind == 'place' else self.kind}"
+            made = f": {self.made.format(path=path)}" if self.made else ""
+            return f"no such {'file or folder' if self.kind == 'place' else self.kind}{made}"
         if self.kind != "place" and path.is_dir() != (self.kind == "folder"):
             return f"not a {self.kind}"
         return None if os.access(path, os.R_OK) else "no permission to read it"

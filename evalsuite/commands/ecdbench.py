@@ -12,7 +12,7 @@ from rich.text import Text
 from core.errors import UserError, near, need_modules
 from core.files import write_jsonl
 from core.options import choice
-from core.paths import IN_FILE, IN_FOLDER, IN_NAME, OUT_FILE, Verbs
+from core.paths import IN_FILE, IN_FOLDER, IN_NAME, OUT_FILE, Reads, Verbs
 from core.specs import load_spec
 from core.tables import Table
 from evalsuite.commands.options import EndpointOption, JsonOption, TablesOption, endpoints_of, out_tables
@@ -158,7 +158,9 @@ def judged(
         Path, typer.Option("--judgements", help="The judge's verdicts: judgements.jsonl of `score` on rubric summary."), IN_FILE
     ],
     summaries: Annotated[
-        Path, typer.Option("--summaries", help="What was scored: summaries.jsonl of `ecdbench run`."), IN_FILE
+        Path,
+        typer.Option("--summaries", help="What was scored: summaries.jsonl of `ecdbench run`."),
+        Reads(made="`esc-eval ecdbench run` writes it"),
     ],
     to: Annotated[Path, typer.Option("--to", help="Score file to write, for `aggregate --scores` beside others."), OUT_FILE],
     judge: Annotated[str | None, typer.Option("--judge", help="Whose verdicts, where the file has several judges'.")] = None,

@@ -27,6 +27,7 @@ RECORDS = (
 IN_RUN = Reads(
     "folder",
     (*RECORDS, "config.json", "usage.json", "timing.json", "costs.jsonl", "health_dialogues.jsonl", "health_judgements.jsonl"),
+    made="`esc-eval run --config CONFIG --out {path}` makes a run",
 )
 OUT_RUN = Writes((*RECORDS, "agreement.json", "report.*", "tables/*", "judges/*/*"))
 
