@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import importlib.metadata
 import importlib.util
 import io
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable
 
@@ -38,7 +40,26 @@ def need_modules(*modules: str, purpose: str) -> None:
     """Raise one `UserError` that names every module that is missing and what it is needed for."""
     missing = [module for module in modules if importlib.util.find_spec(module) is None]
     if missing:
-        raise UserError(f"{purpose} needs {', '.join(missing)}, not installed here: run `make setup`")
+        extras = "".join(f", or pip install '.[{extra}]'" for extra in _extras(missing))
+        raise UserError(f"{purpose} needs {', '.join(missing)}, not installed here: run `make setup`{extras}")
+
+
+# Modules whose package has another name.
+_PACKAGES = {"sklearn": "scikit-learn", "rouge_score": "rouge-score", "lm_eval": "lm-eval", "google": "protobuf"}
+
+
+def _extras(modules: Iterable[str]) -> list[str]:
+    """The first extra of this package that brings all of the modules; none where that is not known."""
+    try:
+        needed = importlib.metadata.requires("esc-eval") or []
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    brought: dict[str, set[str]] = {}
+    for requirement in needed:
+        if match := re.match(r"([A-Za-z0-9._-]+).*extra == ['\"](\w+)", requirement):
+            brought.setdefault(match[2], set()).add(match[1].lower())
+    wanted = {_PACKAGES.get(module, module) for module in modules}
+    return [extra for extra, packages in brought.items() if wanted <= packages][:1]
 
 
 def _speak_anyway() -> None:

@@ -30,10 +30,21 @@ from serve.limits import MOST, Budget, Limit, Patience, Rate, connections, queue
 from serve.questions import Question
 from serve.store import KEPT, Origin, SameModel, Store
 
+_LANGUAGES = {"en": "English", "zh": "Chinese"}
 LOST_DIALOGUES = 3  # a model is not given up for what goes wrong in fewer: one dialogue alone can have a server fail every time
 _UNSUPPORTED = (400, 422)  # how servers refuse a field
 _PROBE_TOKENS = 32  # of an answer to the question that tries a constraint
 _EMPTY_TRIES = 3  # an empty answer is believed when it comes this often: servers under load give some that mean nothing
+
+
+def _assumed(spec: ModelSpec, context: int | None) -> str:
+    """What is taken for granted of a model that its spec says little of; empty for a spec that says it."""
+    if spec.checkpoint is not None or {"roles", "languages"} <= spec.model_fields_set:
+        return ""
+    known = [f"reads {context} tokens by its own word"] if context and spec.context_length is None else []
+    drawn = f"temperature {spec.sampling.temperature:g}, at most {spec.sampling.max_tokens} tokens a reply"
+    speaks = " and ".join(_LANGUAGES[language] for language in spec.languages)
+    return "; ".join([*known, f"assumed: it speaks {speaks}; replies are drawn at {drawn}"])
 
 
 @dataclass
@@ -104,7 +115,9 @@ class ChatClient:
     launched: Collection[str] = ()
     """Base URLs of servers that are not waited for: they died if they are away."""
     say: Callable[[str], None] = lambda text: None
-    """Is told once a minute which server is waited for."""
+    """Is told once a minute which server is waited for, and what is assumed of models."""
+    told: set[str] = field(default_factory=set)
+    """What was said already, and is not said again."""
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     backoff_s: float = 0.5
@@ -118,6 +131,7 @@ class ChatClient:
         self._connections = connections()
         self._fixed_limit = Limit(self.concurrency, self._connections) if self.concurrency else None
         self._servers: dict[str, _Server] = {}  # by base URL
+        self._found: dict[str, str] = {}  # base URL as given → the one below it that has the API
         self._begun: dict[str, int] = {}  # session → its place in the order in which they began
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=self._connections),
@@ -160,16 +174,33 @@ class ChatClient:
             raise UserError(f"model {spec.name}: no server is up for it and its spec has no endpoint.base_url")
         if problem := problem_of(url):
             raise UserError(f"model {spec.name}: {problem}")
-        return url.rstrip("/")
+        return self._found.get(url.rstrip("/"), url.rstrip("/"))
 
     async def check(self, spec: ModelSpec, served_names: Sequence[str]) -> None:
-        """Ask the endpoint which models it serves; `UserError` when it cannot be reached or does not serve these names."""
+        """Ask the endpoint which models it serves, and say what is found or assumed of them, once.
+
+        Raises `UserError` when it cannot be reached, does not serve these names, or reads less than a reply may have.
+        """
         by_url: dict[str, list[str]] = defaultdict(list)  # on CPU every adapter is a server of its own
         for name in served_names:
             by_url[self.base_url(spec, name)].append(name)
         for url, names in by_url.items():
-            if await http.check_models(self._session, spec, url, names):
-                self._vllm.add(url)
+            where, context = http.place(spec, url), None
+            if listing := await http.served_models(self._session, spec, url, names):
+                context = listing.contexts[names[0]]
+                if listing.of_vllm:
+                    self._vllm.add(listing.url)
+                if listing.url != url:
+                    self._found[url] = listing.url
+                    self._tell(f"{where}: no API there; {listing.url} has one and is asked")
+            if assumed := _assumed(spec, context):
+                self._tell(f"model {spec.name}: {assumed}")
+
+    def _tell(self, text: str) -> None:
+        """Say something once."""
+        if text not in self.told:
+            self.told.add(text)
+            self.say(text)
 
     async def server_version(self, spec: ModelSpec, served_name: str) -> str | None:
         """The version of the vLLM server behind a model; None where it is another or does not say."""
@@ -229,7 +260,7 @@ class ChatClient:
                 voice.dialect = voice.dialect.joined(dialect)
                 await self._settle(spec, question.served_name, question.aspects)
                 if sentences := voice.dialect.sentences():
-                    self.say(f"model {spec.name}: {'; '.join(sentences)}")
+                    self._tell(f"model {spec.name}: {'; '.join(sentences)}")
             return reply
 
     def _of_vllm(self, spec: ModelSpec, served_name: str) -> bool:
@@ -330,7 +361,7 @@ class ChatClient:
                 return self._unwrapped(answered, body)
             voice.reasons = True
             await self._settle(spec, question.served_name)
-            self.say(f"model {spec.name} reasons: it gets {spec.reasoning_room:,} tokens for that beside its replies")
+            self._tell(f"model {spec.name} reasons: it gets {spec.reasoning_room:,} tokens for that beside its replies")
         return self._unwrapped(await self._in_turn(spec, question, roomy, tally), body)
 
     @staticmethod

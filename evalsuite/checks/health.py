@@ -238,7 +238,8 @@ def injection_effects(
         if asked == {AS_IS}:
             continue
         if missing := [variant for variant in variants if variant not in asked]:
-            raise UserError(f"judgements by {judge.name} ({language}): none of the variant {missing[0]}; run the probe again")
+            what = f"judgements by {judge.name} ({language}): none of the variant {missing[0]}"
+            raise UserError(f"{what}: `esc-eval health probe` asks for them")
         by_variant = _by_variant(dialogues, verdicts, rubric, value)
         ordered = [by_variant[variant] for variant in variants]
         arrays = stack(ordered)

@@ -32,7 +32,11 @@ from evalsuite.statistics.summary import checked
 from evalsuite.statistics.surface import baseline_judgements, read_split
 
 console = Console()
-IN_SPLIT = Reads("folder", ("train.jsonl", "valid.jsonl", "test.jsonl", "rubric.yaml"))
+IN_SPLIT = Reads(
+    "folder",
+    ("train.jsonl", "valid.jsonl", "test.jsonl", "rubric.yaml"),
+    made="`python -m data_prep rank-sft --out {path}` makes it",
+)
 SHOWN_PAIRS = 40  # of annotators, on the console
 R = TypeVar("R", Judgement, HumanScore)
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from core.errors import UserError
 from core.files import write_json, write_jsonl
 from core.options import choice
-from core.paths import IN_FILE, IN_NAME, OUT_FILE, Verbs
+from core.paths import IN_FILE, IN_NAME, OUT_FILE, Reads, Verbs
 from core.rubrics import known_rubric
 from data_prep.scores.human import read_dialogues, read_preferences
 from data_prep.scores.rank_sft import group_of
@@ -45,8 +45,8 @@ from evalsuite.statistics.agreement import gold_scores_of, judgements_of, of_ann
 from evalsuite.statistics.correlation import Pairing, SampleBy
 from evalsuite.statistics.ensemble import MODES
 from evalsuite.statistics.feel_tables import agreement_table, fit_modes, fit_tables, people_table
+from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.model_ranking import Combine, compare_ranks, human_ranks, metric_ranks, ranking_table
-from evalsuite.statistics.tally import Tally
 
 app = Verbs(
     no_args_is_help=True,
@@ -158,7 +158,11 @@ def fit(
 @app.command("apply")
 def apply(
     judgements: JudgementsOption,
-    weights: Annotated[Path, typer.Option("--weights", help="The JSON file that `fit` wrote."), IN_FILE],
+    weights: Annotated[
+        Path,
+        typer.Option("--weights", help="The JSON file that `fit` wrote."),
+        Reads(made="`esc-eval feel fit --weights {path}` writes it"),
+    ],
     to: Annotated[Path, typer.Option("--to", help="JSONL file for the ensemble's judgements."), OUT_FILE],
     rubric: RubricOption = None,
     ablation: Annotated[

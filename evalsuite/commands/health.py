@@ -126,7 +126,7 @@ def report(
     held += read_dialogues(dialogues or [])
     verdicts += [judgement for path in judgements or [] for judgement in read_judgements(path)]
     if not verdicts:
-        raise UserError(f"{run}: no judgements; run `esc-eval score` or `esc-eval health probe` first")
+        raise UserError(f"{run}: no judgements: run `esc-eval score {run} --config CONFIG` or `esc-eval health probe` first")
     rules = _rubric(rubric, config)
     unique = list({dialogue.id: dialogue for dialogue in held}.values())
     tables = _tables(unique, verdicts, rules, config.specs(), figure)

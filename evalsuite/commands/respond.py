@@ -16,22 +16,19 @@ from core.paths import IN_FILE
 from core.records import Dialogue
 from data_prep.scores.human import read_dialogues
 from evalsuite.commands.options import (
-    BaseUrlOption,
     EndpointOption,
-    KeyOption,
     LanguageOption,
     SupporterOption,
     out_tables,
     resolve,
 )
 from evalsuite.commands.output import deliver, exit_if_lost
-from evalsuite.dialogues.respond import respond as ask
+from evalsuite.dialogues.hold import respond as ask
 from evalsuite.runs.folder import Run, open_run
 from evalsuite.runs.identity import hashed, identity
 from evalsuite.runs.resolved import Resolved, unspoken
-from evalsuite.statistics.responses import Response, answered
 from evalsuite.statistics.text_figures import figures, figures_json, metric_tables
-from evalsuite.statistics.text_metrics import measure, need_metrics
+from evalsuite.statistics.text_metrics import Response, answered, measure, need_metrics
 from serve.batch import Batch
 
 console = Console()
@@ -50,8 +47,6 @@ def respond(
         list[Path], typer.Option("--dialogues", help="Dialogue records (JSONL) to answer in. Repeat for more."), IN_FILE
     ],
     supporter: SupporterOption = None,
-    base_url: BaseUrlOption = None,
-    api_key_env: KeyOption = None,
     endpoint: EndpointOption = None,
     limit: Annotated[
         int | None, typer.Option("--limit", help="At most this many dialogues a language, the first ones.")
@@ -74,7 +69,7 @@ def respond(
     are recorded as such.
 
     Example: esc-eval respond --config configs/eval/esc_eval.yaml --dialogues esconv/dialogues.jsonl --language en
-    --supporter my-model --base-url http://127.0.0.1:8000/v1 --out runs/replies
+    --supporter my-model@http://127.0.0.1:8000/v1 --out runs/replies
     """
     overrides: dict[str, Any] = {
         "supporters": supporter,
@@ -84,7 +79,7 @@ def respond(
         "mode": mode,
         "out": out,
     }
-    resolved = resolve(config, endpoint, base_url, api_key_env, **overrides)
+    resolved = resolve(config, endpoint, **overrides)
     if floors := [spec.name for spec in resolved.supporters if spec.floor]:
         raise UserError(f"--supporter {floors[0]}: a floor has no replies of its own to measure: name models")
     urls, names = resolved.config.endpoints, [spec.name for spec in resolved.supporters]

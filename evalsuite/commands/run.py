@@ -89,7 +89,9 @@ def status(
     """How far a run is: calls answered and failed by role and model, how many answers are empty, refused, cut off or
     unreadable (what --retry of run, simulate and score asks again), and what is missing."""
     if not (folder / "calls.sqlite").exists():
-        raise UserError(f"not a run folder (no calls.sqlite): {folder}")
+        raise UserError(
+            f"not a run folder (no calls.sqlite): {folder}: `esc-eval run --config CONFIG --out {folder}` makes one"
+        )
     run = Run(folder)
     try:
         for table in tables_of_status(run):

@@ -33,12 +33,11 @@ from evalsuite.runs.people import read_people
 from evalsuite.runs.run_config import Judged, RunConfig
 from evalsuite.runs.versions import made_with
 from evalsuite.statistics import survival, trends
-from evalsuite.statistics.agreement import agreement_tables
+from evalsuite.statistics.agreement import agreement_tables, judgements_in_order
 from evalsuite.statistics.between_judges import between_judges
 from evalsuite.statistics.judge_figures import Settings, judge_figures
 from evalsuite.statistics.judges import by_judge, calibration, calibration_table, confusion, confusion_tables, gold_of
-from evalsuite.statistics.leaderboard import leaderboard, pairwise_differences
-from evalsuite.statistics.order import judgements_in_order
+from evalsuite.statistics.leaderboard import Tally, leaderboard, pairwise_differences
 from evalsuite.statistics.summary import (
     AVERAGE,
     COSTS,
@@ -50,7 +49,6 @@ from evalsuite.statistics.summary import (
     supporter_of,
     terminations,
 )
-from evalsuite.statistics.tally import Tally
 from serve.dialect import Dialect
 
 M = TypeVar("M", bound=BaseModel)

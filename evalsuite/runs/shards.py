@@ -48,7 +48,7 @@ def whole(folder: Path, needed: bool = True) -> RunConfig:
     """
     config = RunConfig.read(folder)
     if needed and not config:
-        raise UserError(f"not a run folder (no config.json): {folder}")
+        raise UserError(f"not a run folder (no config.json): {folder}: `esc-eval run --config CONFIG --out {folder}` makes one")
     if held := config.shard:
         raise UserError(f"{folder} holds only {_named(held)} of a run: put all together with `esc-eval merge` first")
     return config
@@ -168,7 +168,9 @@ def _parts(runs: Sequence[Run]) -> list[_Part]:
     wanted = {Shard(index, first.shard.of) for index in range(1, first.shard.of + 1)}
     if missing := sorted(wanted - set(held)):
         names = ", ".join(map(str, missing[:10])) + (" …" if len(missing) > 10 else "")
-        raise UserError(f"missing: shard {names}; all {first.shard.of} are needed")
+        raise UserError(
+            f"missing: shard {names}; all {first.shard.of} are needed: run the shards' command with --shard {missing[0]}"
+        )
     return parts
 
 

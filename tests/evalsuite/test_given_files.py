@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from core.errors import UserError, need_modules
 from core.files import write_json, write_jsonl
 from core.records import HumanScore, Judgement
 from core.rubrics import load_rubric
@@ -143,3 +145,44 @@ def test_a_run_folder_where_a_file_is_meant_is_the_file_in_it(esc_eval: EscEval,
     (tmp_path / "empty").mkdir()
     one_line(esc_eval(*given, "empty"), 2, "not a run folder (no config.json): empty")
     one_line(esc_eval("correlate", "--gold", "empty", "--judgements", "v.csv"), 2, "--gold empty: not a file")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (("report", "runs/none"), "esc-eval run --config CONFIG --out runs/none"),
+        (("compare", "empty", "r"), "esc-eval run --config CONFIG --out empty"),
+        (("status", "empty"), "esc-eval run --config CONFIG --out empty"),
+        (("score", "empty", "--config", "c.yaml"), "esc-eval simulate"),
+        (("leaderboard", "unscored"), "esc-eval score unscored --config CONFIG"),
+        (("report", "unscored"), "esc-eval score unscored --config CONFIG"),
+        (("health", "report", "unscored"), "esc-eval score unscored --config CONFIG"),
+        (("agree", "--gold", "g.csv", "--judgements", "unscored"), "esc-eval score unscored --config CONFIG"),
+        (("agree", "--gold", "g.csv", "--judgements", "v.csv", "--split", "s"), "python -m data_prep rank-sft --out s"),
+        (("feel", "apply", "--judgements", "v.csv", "--weights", "w.json", "--to", "o"), "esc-eval feel fit --weights w.json"),
+        (
+            ("ecdbench", "judged", "--judgements", "v.csv", "--summaries", "s.jsonl", "--to", "t.jsonl"),
+            "esc-eval ecdbench run",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("files")
+def test_what_is_missing_is_said_with_the_command_that_makes_it(
+    esc_eval: EscEval, tmp_path: Path, arguments: tuple[str, ...], command: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    write_json(tmp_path / "unscored" / "config.json", {"simulate": {}})
+    run_folder(tmp_path / "r")
+    (tmp_path / "c.yaml").write_text("seeker: embedded\njudge: embedded\nlanguages: [en]\n")
+    one_line(esc_eval(*arguments), 2, f"`{command}")
+
+
+def test_a_package_that_is_missing_is_said_with_the_extra_that_brings_it() -> None:
+    with (
+        pytest.raises(
+            UserError, match=re.escape("needs lm_eval, not installed here: run `make setup`, or pip install '.[tasks]'")
+        ),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr("importlib.util.find_spec", lambda name: None)
+        need_modules("lm_eval", purpose="running tasks")
