@@ -207,7 +207,7 @@ def test_verdicts_on_a_dialogue_that_was_drawn_again_are_dropped(esc_eval: EscEv
 
 def test_what_judges_say_of_each_other_is_counted_by_hand() -> None:
     rubric = make_rubric("empathy")
-    given = {"a": [0, 1, 2, 3, None, 4], "b": [0, 2, 2, 1, 3, 4]}
+    given: dict[str, list[float | None]] = {"a": [0, 1, 2, 3, None, 4], "b": [0, 2, 2, 1, 3, 4]}
     verdicts = [
         make_judgement(f"d{n}", "empathy", value, judge=judge)
         for judge, values in given.items()
