@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from core.errors import UserError
 from core.files import CONFIGS, read_named
 from core.records import Identifier, Language
+from core.settings import Settings
 
 
-class Scale(BaseModel):
+class Scale(Settings):
     """Whole scores from `min` to `max`, both included."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     min: int
     max: int
 
@@ -28,10 +28,9 @@ class Scale(BaseModel):
         return self.max - self.min
 
 
-class Dimension(BaseModel):
+class Dimension(Settings):
     """One dimension; all texts are per language."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     label: dict[Language, str]
     """Its name in tables."""
     # Facet and scale are left out of dumps where there is none: a run folder's config stays as it was before they existed.
@@ -41,14 +40,13 @@ class Dimension(BaseModel):
     """Its own scale, where it is not the rubric's."""
     about: dict[Language, str]
     """What is judged."""
-    levels: dict[Language, dict[int, str]] = {}
+    levels: dict[Language, dict[int, str]] = Field(default={})
     """What each score means; scores may be left out."""
 
 
-class Rubric(BaseModel):
+class Rubric(Settings):
     """A named set of dimensions."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     name: Identifier
     """Stands in every judgement on this rubric."""
     source: str

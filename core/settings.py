@@ -9,9 +9,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 
 class Settings(BaseModel):
-    """Base of what a YAML file holds: immutable, unknown fields rejected, NaN refused."""
+    """Base of what a YAML file holds: immutable, unknown fields rejected, NaN refused; the text below a field explains it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 def _compiled(text: str) -> re.Pattern[str]:

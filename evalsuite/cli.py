@@ -6,18 +6,15 @@ from core.errors import run_cli
 from core.program import program
 from evalsuite.commands import ecdbench, feel, health, role_play
 from evalsuite.commands.agree import agree
-from evalsuite.commands.compare import compare
 from evalsuite.commands.correlate import correlate
-from evalsuite.commands.discriminate import discriminate
 from evalsuite.commands.doctor import doctor
-from evalsuite.commands.leaderboard import leaderboard
 from evalsuite.commands.metrics import metrics
 from evalsuite.commands.pairwise import pairwise
 from evalsuite.commands.reported import reported
 from evalsuite.commands.respond import respond
 from evalsuite.commands.risk import risk
 from evalsuite.commands.run import merge, report, run, score, simulate, status
-from evalsuite.commands.trajectories import trajectories
+from evalsuite.commands.scored_runs import compare, discriminate, leaderboard, trajectories
 
 app = program(
     "Evaluate emotional-support dialogue systems: a simulated seeker talks to your model, a ranker scores it.\n\n"

@@ -11,18 +11,17 @@ from functools import cache
 from typing import Any, Literal
 
 import orjson
-from pydantic import BaseModel, ConfigDict
 
 from core.files import CONFIGS, read_yaml
+from core.settings import Settings
 
 Meaning = Literal["context_overflow", "content_filter"]
 _READ = 4000  # characters of a message that are looked at
 
 
-class _Signs(BaseModel):
+class _Signs(Settings):
     """What an error's code or message may say; see configs/serve/answers.yaml."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     codes: frozenset[str]
     code_endings: tuple[str, ...] = ()
     wordings: tuple[str, ...]
@@ -32,10 +31,9 @@ class _Signs(BaseModel):
         return bool(coded or re.search("|".join(self.wordings), message, re.I))
 
 
-class Vocabulary(BaseModel):
+class Vocabulary(Settings):
     """The words of servers, read from configs/serve/answers.yaml."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     finish_reasons: dict[str, frozenset[str]]
     context_overflow: _Signs
     content_filter: _Signs

@@ -22,9 +22,8 @@ from evalsuite.report.charts import (
 from evalsuite.report.report import ReportContent
 from evalsuite.statistics.agreement import agreement
 from evalsuite.statistics.judges import calibration, calibration_table, confusion, confusion_tables
-from evalsuite.statistics.leaderboard import leaderboard, pairwise_differences
+from evalsuite.statistics.leaderboard import Tally, leaderboard, pairwise_differences
 from evalsuite.statistics.summary import AGREEMENT, costs, distributions, terminations
-from evalsuite.statistics.tally import Tally
 
 RUBRIC = load_rubric("esc_eval")
 SEEKER = {

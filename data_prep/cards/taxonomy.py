@@ -7,16 +7,16 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from core.files import CONFIGS, read_yaml
 from core.records import Language
+from core.settings import Settings
 
 Path3 = tuple[str, str, str]  # English names of levels 1 to 3
 
 
-class _Node(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class _Node(Settings):
     en: Annotated[str, Field(min_length=1)]
     zh: Annotated[str, Field(min_length=1)]
 
@@ -49,10 +49,9 @@ class Area(_Node):
         return [((self.en, group.en, leaf.en), leaf) for group in self.children for leaf in group.children]
 
 
-class Taxonomy(BaseModel):
+class Taxonomy(Settings):
     """The whole tree. English and Chinese names are unique in it, so a name alone says which category is meant."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     name: str
     source: str
     categories: Annotated[tuple[Area, ...], Field(min_length=1)]

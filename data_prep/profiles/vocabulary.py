@@ -7,19 +7,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from core.files import CONFIGS, read_yaml
 from core.records import Language
+from core.settings import Settings
 
 Age = Annotated[int, Field(ge=0, le=120)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class _Named(_Part):
+class _Named(Settings):
     key: Annotated[str, Field(pattern=r"^[a-z][a-z_]*$")]
     en: Annotated[str, Field(min_length=1)]
     zh: Annotated[str, Field(min_length=1)]
@@ -41,7 +38,7 @@ class AgeGroup(_Named):
     last: Age
 
 
-class Occupation(_Part):
+class Occupation(Settings):
     """Words by which an occupation is known (regular expressions, case does not matter) and the ages that go with it."""
 
     words: Annotated[tuple[str, ...], Field(min_length=1)]
@@ -63,7 +60,7 @@ class Occupation(_Part):
         return any(re.search(word, occupation, re.IGNORECASE) for word in self.words)
 
 
-class Vocabulary(_Part):
+class Vocabulary(Settings):
     """The lists. Keys are unique within each, age groups follow on one another without a gap."""
 
     name: str

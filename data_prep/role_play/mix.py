@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from core.errors import UserError, near
 from core.files import check_unique
@@ -21,6 +21,7 @@ from core.ledger import Build
 from core.prompts import PromptPack, load_pack
 from core.records import Language, Message, RoleCard, RolePlay, SupportDialogue
 from core.rows import CorpusItem
+from core.settings import Settings
 from data_prep.cards.heuristic import heuristic_card
 from data_prep.role_play.contamination import Match, document_text, link
 from data_prep.role_play.examples import Draft, RoleExample, TokenCounter, fit, role_play_draft, support_draft
@@ -38,19 +39,17 @@ STEPS, STEPS_HELD = 6, 3  # of build_set, and how many more there are with a hel
 _BATCH = 2_000  # dialogues whose messages are counted together: bounds memory
 
 
-class Quota(BaseModel):
+class Quota(Settings):
     """How many dialogues of a corpus and language the set takes."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     source: str
     language: Language
     count: Annotated[int, Field(gt=0)]
 
 
-class RoleSftConfig(BaseModel):
+class RoleSftConfig(Settings):
     """The mix of the simulator's training set."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     target: Annotated[int, Field(gt=0)]
     """Dialogues in all: what the quotas sum to."""
     quotas: Annotated[tuple[Quota, ...], Field(min_length=1)]

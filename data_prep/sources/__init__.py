@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from rich.console import Console
 
 from core.errors import UserError, near, need_modules
@@ -20,10 +20,11 @@ from core.ledger import Build, Step
 from core.options import name_and_value
 from core.records import RolePlay, SupportDialogue
 from core.rows import MALFORMED, CorpusFacts, CorpusItem, CorpusReader, Source, by_row
+from core.settings import Settings
 from data_prep.sources import characters, esconv, generic, play, posts, support, synthetic_esc
 
 
-class CorpusList(BaseModel):
+class CorpusList(Settings):
     """The file configs/data/corpora.yaml: the corpora that are read, and those of which only the scores are."""
 
     corpora: dict[str, CorpusFacts]
@@ -166,7 +167,6 @@ def read_source(name: str, place: str, build: Build, console: Console, strict: b
 class Quotas(BaseModel):
     """How many items to draw of each corpus (configs/data/table5.yaml)."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     name: str
     source: str
     quotas: dict[str, Annotated[int, Field(ge=0)]]

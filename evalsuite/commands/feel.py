@@ -45,8 +45,8 @@ from evalsuite.statistics.agreement import gold_scores_of, judgements_of, of_ann
 from evalsuite.statistics.correlation import Pairing, SampleBy
 from evalsuite.statistics.ensemble import MODES
 from evalsuite.statistics.feel_tables import agreement_table, fit_modes, fit_tables, people_table
+from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.model_ranking import Combine, compare_ranks, human_ranks, metric_ranks, ranking_table
-from evalsuite.statistics.tally import Tally
 
 app = Verbs(
     no_args_is_help=True,

@@ -14,9 +14,8 @@ from core.paths import IN_FILE, OUT_FILE
 from data_prep.scores.human import read_dialogues
 from evalsuite.commands.options import JsonOption, TablesOption, out_tables
 from evalsuite.commands.output import deliver
-from evalsuite.statistics.responses import Response, paired, read_responses
 from evalsuite.statistics.text_figures import figures, figures_json, metric_tables
-from evalsuite.statistics.text_metrics import judgements, measure
+from evalsuite.statistics.text_metrics import Response, judgements, measure, paired, read_responses
 
 console = Console()
 

@@ -25,13 +25,12 @@ from evalsuite.commands.options import (
     resolve,
 )
 from evalsuite.commands.output import deliver, exit_if_lost
-from evalsuite.dialogues.respond import respond as ask
+from evalsuite.dialogues.hold import respond as ask
 from evalsuite.runs.folder import Run, open_run
 from evalsuite.runs.identity import hashed, identity
 from evalsuite.runs.resolved import Resolved, unspoken
-from evalsuite.statistics.responses import Response, answered
 from evalsuite.statistics.text_figures import figures, figures_json, metric_tables
-from evalsuite.statistics.text_metrics import measure, need_metrics
+from evalsuite.statistics.text_metrics import Response, answered, measure, need_metrics
 from serve.batch import Batch
 
 console = Console()

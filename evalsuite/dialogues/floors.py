@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from core.records import Dialogue, Turn
 from core.specs import Floor, ModelSpec
 from evalsuite.dialogues.hold import Plan, Utterance
-from evalsuite.statistics.responses import answered
+from evalsuite.statistics.text_metrics import answered
 from serve.client import ChatClient
 
 FLOORS = ("silent", "parrot", "lecture")  # specs in configs/models

@@ -6,15 +6,17 @@ same everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from core.records import Dialogue, Message, Role, Stopped, Termination, Turn, Usage
 from core.specs import ModelSpec
+from evalsuite.statistics.text_metrics import Answered, Response, answered
 from serve.answers import Reply
+from serve.batch import Batch
 from serve.client import ChatClient, Question
-from serve.failures import Unanswered
+from serve.failures import Lost, Unanswered
 
 
 @dataclass(frozen=True)
@@ -136,3 +138,52 @@ async def hold(plan: Plan, client: ChatClient) -> Dialogue:
     except Unanswered as error:
         termination = error.outcome
     return Dialogue(**dict(plan.dialogue) | {"turns": tuple(turns), "termination": termination, "usage": usage})
+
+
+# --- replies on real histories ----------------------------------------------------------------------------------------------
+# Replies on real histories (ESC-Eval, figure 1, left): a supporter answers wherever the supporter of a dialogue spoke.
+# It is told the dialogue as it really went up to there, never its own earlier replies; what the real supporter said is the
+# reference. Consecutive turns of one side are one turn, and what the supporter said before the seeker's first word (a greeting)
+# is neither answered nor told: chat templates want the other side to begin, and ESC-Eval's dialogues hide their greeting too.
+
+
+def respond(batch: Batch, dialogues: Iterable[Dialogue]) -> list[Response]:
+    """The replies of the batch's model at every place of the dialogues, in order; what is in its store is not asked again."""
+    spec = batch.spec
+    places = [(dialogue, place) for dialogue in dialogues for place in answered(dialogue.turns)]
+    replies = batch.ask([_question(spec, dialogue.id, place) for dialogue, place in places], "replies")
+    return [_response(spec, dialogue, place, reply) for (dialogue, place), reply in zip(places, replies, strict=True)]
+
+
+_CHAT_ROLES: dict[Role, Literal["user", "assistant"]] = {"seeker": "user", "supporter": "assistant"}
+
+
+def _question(spec: ModelSpec, dialogue: str, place: Answered) -> Question:
+    messages: list[Message] = [{"role": _CHAT_ROLES[turn.role], "content": turn.text} for turn in place.history]
+    return Question(
+        messages,
+        sample={"dialogue": dialogue, "turn": place.turn},
+        sampling=spec.sampling,
+        served_name=spec.served_name(),
+        purpose="supporter",
+        session=dialogue,
+    )
+
+
+def _response(spec: ModelSpec, dialogue: Dialogue, place: Answered, reply: Reply | Unanswered) -> Response:
+    termination: Stopped | Lost | None
+    if isinstance(reply, Unanswered):
+        text, termination, usage = "", reply.outcome, None
+    else:
+        said = utterance(reply)
+        text, termination, usage = said.text, said.stopped, usage_of(reply, "supporter")
+    return Response(
+        dialogue_id=dialogue.id,
+        language=dialogue.language,
+        turn=place.turn,
+        supporter=spec.name,
+        text=text,
+        reference=place.text,
+        termination=termination,
+        usage=usage,
+    )

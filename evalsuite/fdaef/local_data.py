@@ -11,31 +11,30 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from core.errors import UserError, near
 from core.files import CONFIGS, read_yaml
 from core.ledger import Step
 from core.rows import CorpusReader
+from core.settings import Settings
 from evalsuite.fdaef.forms import FORMS, Doc
 
 SUMMARY = "summary"  # the task that the model answers with a summary, which a judge scores; lm-eval has no part in it
 
 
-class Part(BaseModel):
+class Part(Settings):
     """One set of files of a dataset: the task that asks them, how they are read, and of which category (None: all)."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     task: str
     form: str
     files: Annotated[list[str], Field(min_length=1)]
     category: str | None = None
 
 
-class Layout(BaseModel):
+class Layout(Settings):
     """Dataset → its parts. Files are paths below the data folder, as patterns."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     datasets: dict[str, list[Part]]
 
 

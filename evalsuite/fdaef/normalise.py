@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from core.settings import Settings
 from core.statistics.bootstrap import Floats
 
 Items = Literal["mean", "f1", "macro_f1", "micro_f1", "stereoset_lms", "stereoset_ss", "bbq_ambiguous", "bbq_disambiguated"]
@@ -30,7 +31,7 @@ FIELDS: dict[str, dict[str, tuple[str, ...] | None]] = {  # what an item's outco
 }
 
 
-class Metric(BaseModel):
+class Metric(Settings):
     """How one metric is made of items and becomes 0–100.
 
     `type` as in algorithm 2: `ratio` (0 to 1), `numeric` (`min` to `max`; `min` may be the larger one, then less is better),
@@ -42,7 +43,6 @@ class Metric(BaseModel):
     leave it out. `binary` items are 0 or 1, so that a share of n items has a binomial interval.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     label: str
     type: Literal["ratio", "numeric", "grade", "percent"]
     items: Items = "mean"

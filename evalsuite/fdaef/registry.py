@@ -13,11 +13,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from core.errors import UserError, near
 from core.files import CONFIGS, read_named, read_yaml
 from core.records import Language
+from core.settings import Settings
 from evalsuite.fdaef.normalise import Metric
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -25,11 +26,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 NodeKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class DatasetMethod(_Part):
+class DatasetMethod(Settings):
     """One metric of a dataset, and the share that guessing gets right where that is known."""
 
     metric: str
@@ -37,7 +34,7 @@ class DatasetMethod(_Part):
     chance: Share | None = None
 
 
-class Runner(_Part):
+class Runner(Settings):
     """What is to run a dataset: an lm-eval task (`task` and its `metric`), a task file of ours, a judge, an adapter for a
     user's licensed copy, or nothing (`reason`)."""
 
@@ -55,7 +52,7 @@ class Runner(_Part):
         return self
 
 
-class Dataset(_Part):
+class Dataset(Settings):
     """A dataset of table 6. `licence` and `get` are None where they are not stated; `language` where it is not known."""
 
     label: str
@@ -67,7 +64,7 @@ class Dataset(_Part):
     get: str | None = None
     run: Runner | None = None
     self_built: bool = False
-    notes: list[str] = []
+    notes: list[str] = Field(default=[])
 
     @field_validator("methods")
     @classmethod
@@ -78,7 +75,7 @@ class Dataset(_Part):
         return value
 
 
-class Task(_Part):
+class Task(Settings):
     """A task of one level. `datasets` maps their ids to weights; a list means 1 for each. `doubt` says what our copy of the
     paper leaves open."""
 
@@ -98,7 +95,7 @@ class Task(_Part):
         return {name: 1 for name in value}
 
 
-class SubCapability(_Part):
+class SubCapability(Settings):
     """`counted_as` is its name in the table of counts, where that differs."""
 
     label: str
@@ -108,7 +105,7 @@ class SubCapability(_Part):
     doubt: str | None = None
 
 
-class Capability(_Part):
+class Capability(Settings):
     """A main capability. The gate's has no weight: it is no part of the total (equation 6)."""
 
     label: str
@@ -117,14 +114,14 @@ class Capability(_Part):
     role: str | None = None
 
 
-class Gate(_Part):
+class Gate(Settings):
     """The capability that must reach `threshold` (0 to 100) for a total (algorithm 5)."""
 
     capability: str
     threshold: Annotated[float, Field(ge=0, le=100)]
 
 
-class PaperCounts(_Part):
+class PaperCounts(Settings):
     """The reported table that the registry's own counts are held against; `languages` is what the paper says of them."""
 
     paper: str
@@ -132,7 +129,7 @@ class PaperCounts(_Part):
     languages: str | None = None
 
 
-class Benchmark(_Part):
+class Benchmark(Settings):
     """A benchmark with all its weights. Raises `UserError` when it is read with names that do not fit each other, weights of
     levels that do not sum to 1, or a capability without a weight."""
 
@@ -141,7 +138,7 @@ class Benchmark(_Part):
     source: str = ""
     sample: Annotated[int, Field(ge=1)] | None = None
     levels: Annotated[list[NodeKey], Field(min_length=1)]
-    level_weights: list[dict[str, Positive]] = []
+    level_weights: list[dict[str, Positive]] = Field(default=[])
     gate: Gate | None = None
     metrics: dict[NodeKey, Metric]
     capabilities: Annotated[dict[NodeKey, Capability], Field(min_length=1)]
@@ -230,7 +227,7 @@ class Benchmark(_Part):
                     yield f"{one}/{two}/{task.level}/{three}", sub, task
 
 
-class ModelFacts(_Part):
+class ModelFacts(Settings):
     """What figures 5 and 6 need to know of a model; `parameters` are billions in all."""
 
     family: str | None = None
@@ -238,7 +235,7 @@ class ModelFacts(_Part):
     parameters: Positive | None = None
 
 
-class ModelTable(_Part):
+class ModelTable(Settings):
     models: dict[str, ModelFacts]
 
 

@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Annotated, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, model_validator
+from pydantic import Field, StrictFloat, StrictInt, model_validator
 
 from core.errors import UserError, near
 from core.files import digest, read_placed
 from core.records import Identifier, Number, Whole
+from core.settings import Settings
 from core.statistics.bootstrap import RESAMPLES, Floats, resampled_means
 from evalsuite.fdaef.normalise import check_item, features
 from evalsuite.fdaef.registry import Benchmark, DatasetMethod
@@ -31,10 +32,9 @@ from evalsuite.fdaef.registry import Benchmark, DatasetMethod
 T = TypeVar("T")
 
 
-class TaskScore(BaseModel):
+class TaskScore(Settings):
     """One line of a score file (see the module)."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     model: Identifier
     dataset: str | None = None
     metric: str | None = None

@@ -18,11 +18,12 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from core.errors import UserError
 from core.paths import IN_NAME
 from core.records import Dialogue, RoleCard
+from core.settings import Settings
 from core.specs import ModelSpec, Sampling, load_spec
 from core.tables import Table
 from data_prep.profiles import Profile, bundled_profiles, load_profiles, profile_text
@@ -45,10 +46,9 @@ TEMPERATURES: Mapping[Agent, float] = {"thinker": 0.1, "talker": 0.7, "supporter
 _SHOWN = {"dialogue": "the dialogue alone", "profile": "dialogue and profile", "states": "dialogue, profile and states"}
 
 
-class RoleSampling(BaseModel):
+class RoleSampling(Settings):
     """What a run changes of the sampling of one agent's model; what is not named stays as the model's spec has it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     """The paper's unless given, and in paper mode always."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -59,10 +59,9 @@ class RoleSampling(BaseModel):
     """Seed of the draws."""
 
 
-class EmoHarborSection(BaseModel):
+class EmoHarborSection(Settings):
     """EmoHarbor's own settings. The Talker is the run's `seeker`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     thinker: Annotated[str | None, IN_NAME] = None
     """The model that thinks for the seeker; without one the Talker's does."""
     simulator: Literal["full", "one_agent", "simple_profile"] = "full"
@@ -74,7 +73,7 @@ class EmoHarborSection(BaseModel):
     """What the judge is shown (section 4.1.2)."""
     per_turn: bool = False
     """Judge after every turn of the supporter as well."""
-    sampling: dict[Agent, RoleSampling] = {}
+    sampling: dict[Agent, RoleSampling] = Field(default={})
     """Changes to the models' own sampling, by agent."""
 
 

@@ -23,6 +23,7 @@ from core.paths import IN_NAME
 from core.prompts import PromptPack
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
+from core.settings import Settings
 from core.specs import ModelSpec
 from core.tables import Table
 from evalsuite.judge.base import Bands, OffSum
@@ -41,10 +42,9 @@ Method = Literal["bands", "tokens"]
 _ASKED: dict[Method, JudgeMethod] = {"bands": "bands", "tokens": "joint"}
 
 
-class JudgeEntry(BaseModel):
+class JudgeEntry(Settings):
     """One judge of a panel. One model can be several, as different personas."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     model: str
     """A name in configs/models, or a spec file."""
     persona: Annotated[str, Field(pattern=r"^[a-z0-9_]{1,40}$")] = "psychologist"

@@ -12,8 +12,8 @@ from core.rubrics import Rubric
 from core.tables import DASH, Estimate, Table, clean
 from evalsuite.report.figures import HATCHES, Figure, dots, error, named_rows, panels, segment, trace
 from evalsuite.statistics.judges import POOLED, Bin, Confusion
+from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.summary import AVERAGE, dimension_label
-from evalsuite.statistics.tally import Tally
 
 SYNTHETIC_GOLD = "Synthetic gold, scores hold by construction"
 LANGUAGES = {"en": "English", "zh": "Chinese"}

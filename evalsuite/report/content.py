@@ -33,7 +33,7 @@ from evalsuite.runs.people import read_people
 from evalsuite.runs.run_config import Judged, RunConfig
 from evalsuite.runs.versions import made_with
 from evalsuite.statistics import survival, trends
-from evalsuite.statistics.agreement import agreement_tables
+from evalsuite.statistics.agreement import agreement_tables, judgements_in_order
 from evalsuite.statistics.between_judges import between_judges
 from evalsuite.statistics.judge_figures import Settings, judge_figures
 from evalsuite.statistics.judges import (
@@ -45,10 +45,8 @@ from evalsuite.statistics.judges import (
     file_keys,
     gold_of,
 )
-from evalsuite.statistics.leaderboard import leaderboard, pairwise_differences
-from evalsuite.statistics.order import judgements_in_order
+from evalsuite.statistics.leaderboard import Tally, leaderboard, pairwise_differences
 from evalsuite.statistics.summary import COSTS, costs, cut_off, distributions, failed_calls, supporter_of, terminations
-from evalsuite.statistics.tally import Tally
 
 M = TypeVar("M", bound=BaseModel)
 _USAGE = TypeAdapter(dict[str, dict[str, dict[str, Usage]]])  # stage → role → model

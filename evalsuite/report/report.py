@@ -21,8 +21,8 @@ from evalsuite.report.charts import LANGUAGES, SYNTHETIC_GOLD, Agreement, Chart
 from evalsuite.report.figures import TEMPLATES
 from evalsuite.report.headlines import held, standings, unread
 from evalsuite.report.transcripts import Risks, transcripts
+from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.summary import AGREEMENT, languages_of, scorer_of, supporter_of
-from evalsuite.statistics.tally import Tally
 
 PLUMBING = "Plumbing: scores that involve the embedded 135M model say nothing about quality."
 

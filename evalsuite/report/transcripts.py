@@ -14,8 +14,8 @@ from core.records import RoleCard
 from core.rubrics import Rubric
 from core.tables import clean
 from evalsuite.checks.risk import load_lexicon
+from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.summary import MISSING, UNREADABLE, scorer_of, supporter_of, why_missing
-from evalsuite.statistics.tally import Tally
 
 # Transcripts larger than this (bytes of JSON) are stored compressed, so that the 8,500 dialogues of a full ESC-Eval run stay
 # well below 40 MB; smaller reports keep them as plain text that other tools can read.

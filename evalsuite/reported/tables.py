@@ -15,10 +15,11 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr, model_validator
+from pydantic import Field, StrictFloat, StrictInt, StrictStr, model_validator
 
 from core.errors import UserError, near
 from core.files import CONFIGS, read_yaml
+from core.settings import Settings
 
 COLUMN, PART = "column", "part"
 RELATIONS = ("equals", "at_most", "at_least", "multiple_of", "share_of", "sign_of")
@@ -28,11 +29,7 @@ Names = dict[StrictStr, StrictStr | list[StrictStr]]
 At = dict[StrictStr, StrictStr]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Rule(_Part):
+class Rule(Settings):
     """What must hold for some cells (all, if none are named): exactly one of the relations.
 
     - `equals`, `at_most`, `at_least`: the value of a number, a selector of one cell, or an operation on a list of these: `sum`,
@@ -49,7 +46,7 @@ class Rule(_Part):
     """
 
     why: str
-    cells: Names = {}
+    cells: Names = Field(default={})
     equals: Any = None
     at_most: Any = None
     at_least: Any = None
@@ -73,14 +70,14 @@ class Rule(_Part):
         return next(name for name in RELATIONS if getattr(self, name) is not None)
 
 
-class Remark(_Part):
+class Remark(Settings):
     """What we have to say about some printed cells."""
 
     cells: Names
     note: str
 
 
-class Counterpart(_Part):
+class Counterpart(Settings):
     """Where the harness's tables of the keys `tables` are in the paper.
 
     `rows` has, for one or more of our columns, the names in it; such a name and the name of a figure's column each give axes of
@@ -91,7 +88,7 @@ class Counterpart(_Part):
     """
 
     tables: Annotated[list[str], Field(min_length=1)]
-    at: At = {}
+    at: At = Field(default={})
     rows: Annotated[dict[StrictStr, dict[StrictStr, At]], Field(min_length=1)]
     columns: Annotated[dict[StrictStr, At], Field(min_length=1)]
     as_rows: bool = False
@@ -123,7 +120,7 @@ class Printed:
     value: int | float | None
 
 
-class ReportedTable(_Part):
+class ReportedTable(Settings):
     """One table of a paper. `rows` are lists as printed: the heads, then for every column a number (or a list of parts).
 
     A number has at most `decimals` decimals and stands for all that round to it, unless the table is `exact` (counts).
@@ -137,12 +134,12 @@ class ReportedTable(_Part):
     exact: bool = False
     heads: Annotated[list[StrictStr], Field(min_length=1)]
     columns: Annotated[list[StrictStr], Field(min_length=1)]
-    parts: list[StrictStr] = []
+    parts: list[StrictStr] = Field(default=[])
     rows: Annotated[list[list[StrictStr | Number | list[Number | None] | None]], Field(min_length=1)]
-    notes: list[str] = []
-    derived: list[Rule] = []
-    remarks: list[Remark] = []
-    beside: list[Counterpart] = []
+    notes: list[str] = Field(default=[])
+    derived: list[Rule] = Field(default=[])
+    remarks: list[Remark] = Field(default=[])
+    beside: list[Counterpart] = Field(default=[])
 
     @model_validator(mode="after")
     def _rows_fit(self) -> ReportedTable:

@@ -23,7 +23,7 @@ from core.records import RoleCard
 from core.tables import Table
 from evalsuite.dialogues.hold import Plan
 from evalsuite.runs.run_config import RunConfig
-from evalsuite.statistics.tally import Tally
+from evalsuite.statistics.leaderboard import Tally
 
 GROUP = "esc_eval.frameworks"
 _BUNDLED = {

@@ -9,22 +9,22 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from core.errors import UserError, near
-from core.files import read_bytes, read_jsonl
+from core.files import CONFIGS, read_bytes, read_jsonl
 from core.records import HumanScore, Judgement
 from core.rows import read_table
-from core.rubrics import Rubric
+from core.rubrics import Rubric, load_rubric
 from core.statistics.accuracy import FIGURES, dimension_figures, probability_rows, round_half_up
 from core.statistics.bootstrap import SEED, Floats, interval, resampled_means
 from core.statistics.means import comparable, exact_mean, mean_of_all
 from core.tables import Cell, Estimate, Table
 from data_prep.scores.human import read_scores
-from evalsuite.statistics.order import judgements_in_order, scores_in_order
 from evalsuite.statistics.summary import AGREEMENT, AVERAGE, scorer_of
 
 Item = tuple[str, str, int | None]  # dialogue id, dimension, turn (None: the dialogue as a whole)
@@ -40,7 +40,7 @@ def read_gold(path: Path, check: Callable[[HumanScore], None] | None = None) -> 
 
 
 def read_judgements(path: Path, rubric: Rubric | None = None) -> list[Judgement]:
-    """Judges' verdicts from JSONL or CSV, in the order of `evalsuite.statistics.order`; a verdict given twice is an error."""
+    """Judges' verdicts from JSONL or CSV, in the order of `judgements_in_order`; a verdict given twice is an error."""
     if path.suffix.lower() == ".csv":
         judgements = [judgement for _, judgement in read_table(path, Judgement, "judgements")]
     else:
@@ -58,7 +58,7 @@ def judgements_of(paths: Iterable[Path], rubric: Rubric | None = None) -> list[J
 
 def gold_scores_of(paths: Iterable[Path], check: Callable[[HumanScore], None] | None = None) -> list[HumanScore]:
     """Gold scores from several files, each given to `check`: one file after the other, each in the order of
-    `evalsuite.statistics.order`; one that an annotator gave twice, in two files too, is an error."""
+    `scores_in_order`; one that an annotator gave twice, in two files too, is an error."""
     read = [(path, score) for path in paths for score in scores_in_order(read_gold(path, check))]
     _refuse_twice((path, s.dialogue_id, s.dimension, s.annotator, s.rubric, s.turn) for path, s in read)
     return [score for _, score in read]
@@ -284,3 +284,38 @@ def unreadable(mode: str) -> str:
 
 def per_cent(share: float | None) -> float | None:
     return None if share is None else 100 * share
+
+
+# --- order ------------------------------------------------------------------------------------------------------------------
+# No figure, interval or table may depend on the order of the rows of a file. Means of floats differ in their last digits with
+# the order of the numbers, and a bootstrap draws places in a list: records are put into this order before any figure is made.
+
+
+def judgements_in_order(judgements: Iterable[Judgement], rubric: Rubric | None = None) -> list[Judgement]:
+    """By judge (name, method, condition, rubric), language, dimension, dialogue, turn and repeat.
+
+    Dimensions come as `rubric`, where it is given, or the bundled rubric of the judgement's name has them, others by name.
+    """
+    return sorted(judgements, key=lambda j: (scorer_of(j), *_key(j, rubric), j.repeat))
+
+
+def scores_in_order(scores: Iterable[HumanScore]) -> list[HumanScore]:
+    """By rubric, language, dimension (as for judgements), dialogue, turn and annotator."""
+    return sorted(scores, key=lambda score: (*_key(score), score.annotator))
+
+
+def _key(record: Judgement | HumanScore, rubric: Rubric | None = None) -> tuple[object, ...]:
+    place = _place(record.rubric, record.dimension, rubric)
+    return record.rubric, record.language, place, record.dialogue_id, -1 if record.turn is None else record.turn
+
+
+def _place(name: str, dimension: str, rubric: Rubric | None = None) -> tuple[int, str]:
+    known = _bundled(name) if rubric is None else tuple(rubric.dimensions)
+    return known.index(dimension) if dimension in known else len(known), dimension
+
+
+@cache
+def _bundled(name: str) -> tuple[str, ...]:
+    """The dimensions of the bundled rubric of that name, none where there is no such rubric."""
+    bundled = {path.stem for path in (CONFIGS / "rubrics").glob("*.yaml")}
+    return tuple(load_rubric(name).dimensions) if name in bundled else ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations
 from typing import Any, get_args
 
@@ -19,16 +20,7 @@ from core.statistics.bootstrap import RESAMPLES, Floats
 from core.statistics.means import exact_mean
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics import paired
-from evalsuite.statistics.summary import (
-    AVERAGE,
-    SCORES,
-    Scorer,
-    Value,
-    checked,
-    dimension_label,
-    scorer_of,
-    supporter_of,
-)
+from evalsuite.statistics.summary import AVERAGE, SCORES, Scorer, Value, checked, dimension_label, scorer_of, supporter_of
 
 OTHER = "other"  # supporters whose spec names no group
 RANK_NOTE = (
@@ -310,3 +302,40 @@ def _average(block: Sequence[Score]) -> float:
 def _group_order(group: str) -> int:
     known = [*get_args(Group), OTHER]
     return known.index(group) if group in known else len(known)
+
+
+# --- tally ------------------------------------------------------------------------------------------------------------------
+# A run's records counted once: every table, chart and sentence of a report is made from the same tally.
+
+
+@dataclass(frozen=True)
+class Tally:
+    """The records of a run on one rubric and what they come to. `judgements` may hold verdicts on other rubrics too; all that
+    follows is on this one.
+
+    Every property raises `UserError` for a verdict that does not fit the rubric, and all but `verdicts` for one of a dialogue
+    that is not in the run.
+    """
+
+    dialogues: Sequence[Dialogue]
+    judgements: Sequence[Judgement]
+    rubric: Rubric
+
+    @cached_property
+    def verdicts(self) -> list[Judgement]:
+        """The judgements on the rubric."""
+        return list(checked(self.judgements, self.rubric))
+
+    @cached_property
+    def boards(self) -> list[Board]:
+        """One board a language and scorer."""
+        return boards_of(self.dialogues, self.judgements, self.rubric)
+
+    @property
+    def contestants(self) -> list[Contestant]:
+        return [one for board in self.boards for one in board.contestants]
+
+    @cached_property
+    def scores(self) -> list[Score]:
+        """Every leaderboard cell: language × scorer × supporter (by falling average) × dimension, and then `average`."""
+        return [cell for board in self.boards for cell in board.cells]

@@ -15,8 +15,7 @@ from core.grouping import group_by
 from core.records import Language
 from core.statistics.bootstrap import LEVEL, Floats, estimate, resampled_means
 from core.tables import Cell, Estimate, Table
-from evalsuite.statistics.responses import Response
-from evalsuite.statistics.text_metrics import BLEU_ORDERS, DISTINCT_ORDERS, LABELS, Sample, Unit, bleu_of, signature
+from evalsuite.statistics.text_metrics import BLEU_ORDERS, DISTINCT_ORDERS, LABELS, Response, Sample, Unit, bleu_of, signature
 
 SECTION = "Reference metrics"  # heading of the report
 

@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 import jinja2
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from core.files import read_object, validated, write_json, write_text
+from core.settings import Settings
 
 TRAINING, CARD = "training.json", "README.md"
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -20,11 +21,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _MARKUP = re.compile(r"([\\`*_\[\]<>|~&$])")
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Data(_Part):
+class Data(Settings):
     """One file that was trained or evaluated on: its sha256, that of the manifest beside it, and how many examples it gave."""
 
     file: str
@@ -33,7 +30,7 @@ class Data(_Part):
     examples: int = Field(ge=0)
 
 
-class Training(_Part):
+class Training(Settings):
     """How an adapter came about. Nothing in it tells the time, so the same training leaves the same record.
 
     `kind` is what the model does: play the seeker (`role`) or judge (`rank`). `recipe` is the resolved one. `metrics` maps
@@ -48,7 +45,7 @@ class Training(_Part):
     recipe: dict[str, Any]
     data: list[Data]
     metrics: dict[str, Any]
-    baselines: dict[str, dict[str, Any]] = {}
+    baselines: dict[str, dict[str, Any]] = Field(default={})
     seed: int
     command: str
     versions: dict[str, str]

@@ -32,7 +32,7 @@ from data_prep.scores.human import COLUMNS, read_dialogues, read_preferences
 from evalsuite.role_play.pairwise import given_answers
 from evalsuite.runs.config import load_config
 from evalsuite.statistics.agreement import read_gold, read_judgements
-from evalsuite.statistics.responses import read_responses
+from evalsuite.statistics.text_metrics import read_responses
 
 Read = Callable[[Path], object]
 

@@ -19,7 +19,7 @@ from core.errors import UserError, run_cli
 from core.files import read_jsonl, write_json, write_jsonl
 from core.records import Dialogue, Judgement, RoleCard
 from data_prep.profiles import Counselling, Demographics, Profile
-from evalsuite.commands import compare as command
+from evalsuite.commands import scored_runs as command
 from evalsuite.runs.records import read_runs
 from evalsuite.statistics.comparison import RunRecords, as_json, compare, tables
 from tests.evalsuite.oracles import card_shares, corrected, sign_flip

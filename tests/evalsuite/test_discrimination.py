@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from core.errors import UserError, run_cli
 from core.files import read_jsonl, write_jsonl
 from core.records import Judgement
-from evalsuite.commands.discriminate import discriminate as verb
+from evalsuite.commands.scored_runs import discriminate as verb
 from evalsuite.statistics.discrimination import discriminate, of_run, read_ratings
 from evalsuite.statistics.leaderboard import contestants_of
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric

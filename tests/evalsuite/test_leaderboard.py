@@ -14,9 +14,8 @@ from core.errors import UserError
 from core.records import Dialogue, Judgement
 from core.rubrics import Rubric
 from core.tables import Estimate, Table
-from evalsuite.statistics.leaderboard import boards_of, leaderboard, pairwise_differences
+from evalsuite.statistics.leaderboard import Tally, boards_of, leaderboard, pairwise_differences
 from evalsuite.statistics.summary import AVERAGE, Value, distributions
-from evalsuite.statistics.tally import Tally
 from tests.evalsuite.oracles import card_shares, corrected, sign_flip
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 

@@ -25,8 +25,8 @@ from evalsuite.report.charts import SYNTHETIC_GOLD, agreement_charts, calibratio
 from evalsuite.report.headlines import standings
 from evalsuite.report.report import PLUMBING, ReportContent, write_report
 from evalsuite.statistics.judges import calibration, confusion
+from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.summary import AGREEMENT, terminations
-from evalsuite.statistics.tally import Tally
 from tests.evalsuite.records import make_dialogue
 from tests.generated_report import INJECTIONS, RUBRIC, full_benchmark_content, make_content
 

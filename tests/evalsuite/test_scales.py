@@ -35,8 +35,8 @@ from evalsuite.role_play.seekers import role_play_tables
 from evalsuite.statistics.band_lines import read_bands
 from evalsuite.statistics.correlation import correlations
 from evalsuite.statistics.judges import POOLED, confusion, confusion_tables
+from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.summary import checked, distributions
-from evalsuite.statistics.tally import Tally
 from evalsuite.statistics.trends import trends
 from serve.client import Reply
 from tests.evalsuite.records import fed_rubric, make_dialogue, make_judgement

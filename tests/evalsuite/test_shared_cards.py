@@ -10,8 +10,7 @@ import pytest
 import yaml
 
 from core.errors import UserError
-from evalsuite.statistics.comparison import RunRecords
-from evalsuite.statistics.shared_cards import shared_cards
+from evalsuite.statistics.comparison import RunRecords, shared_cards
 from tests.conftest import EscEval
 from tests.demo import demo_config
 from tests.endpoint import Endpoint

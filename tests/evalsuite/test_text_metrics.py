@@ -25,9 +25,8 @@ from core.records import Dialogue, Judgement, Language, Turn
 from core.tables import Estimate
 from evalsuite.commands.metrics import metrics
 from evalsuite.statistics import text_metrics
-from evalsuite.statistics.responses import Response
 from evalsuite.statistics.text_figures import figures, figures_json, metric_tables
-from evalsuite.statistics.text_metrics import BLEU_ORDERS, LABELS, Unit, judgements, measure, signature, tokenize
+from evalsuite.statistics.text_metrics import BLEU_ORDERS, LABELS, Response, Unit, judgements, measure, signature, tokenize
 
 EN = [
     ("d1", 1, "I hear you, that must be so hard.", "I hear you. That sounds very hard for you."),

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from core.errors import UserError
 from core.files import write_json, write_jsonl
 from core.records import Dialogue, Judgement, Turn
-from evalsuite.commands.trajectories import trajectories
+from evalsuite.commands.scored_runs import trajectories
 from evalsuite.report.trajectories import trend_charts
 from evalsuite.statistics.dialogue_costs import dialogue_costs, table
 from evalsuite.statistics.trends import round_of, tables, trends

@@ -1,0 +1,179 @@
+"""Verbs that read scored run folders: side by side (compare, leaderboard), and one alone (discriminate, trajectories)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from core.errors import UserError
+from core.files import read_object, write_text
+from core.paths import IN_FILE, Writes
+from core.tables import to_console, to_markdown
+from evalsuite.commands.options import (
+    IN_RUN,
+    HarbourOption,
+    JsonOption,
+    JudgedByOption,
+    TablesOption,
+    ValueOption,
+    out_tables,
+    value_of,
+)
+from evalsuite.commands.output import deliver
+from evalsuite.report.board import board
+from evalsuite.report.report import write_report
+from evalsuite.reported.against import against
+from evalsuite.runs.records import read_run, read_runs
+from evalsuite.statistics import comparison as comparisons
+from evalsuite.statistics import dialogue_costs, discrimination, survival, trends
+from evalsuite.statistics.leaderboard import contestants_of
+
+
+def compare(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN RUN…", help="Scored run folders, the one to compare with first."), IN_RUN
+    ],
+    judge: JudgedByOption = None,
+    value: ValueOption = "value",
+    as_json: JsonOption = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Also write compare.json, compare.md and a CSV file of every table into this folder."),
+        out_tables("compare", "compare.md"),
+    ] = None,
+) -> None:
+    """Runs side by side: scores, paired differences with tests, and what else changed between their configs.
+
+    A supporter that two runs have is compared with itself (another prompt, another judge, another seeker); supporters that only
+    one of them has are compared with those that only the other has. Differences are taken card by card, over the cards that
+    both sides have; the runs must be scored on the same rubric.
+
+    Example: esc-eval compare runs/before runs/after --out runs/before-after
+    """
+    comparison = comparisons.compare(read_runs(runs, judge=judge), value_of(value))
+    tables = comparisons.tables(comparison)
+    if out is not None:
+        write_text(out / "compare.md", "\n".join(to_markdown(table) for table in tables))
+    deliver("compare", comparisons.as_json(comparison), tables, out, as_json)
+
+
+def leaderboard(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Scored run folders."), IN_RUN],
+    judge: JudgedByOption = None,
+    out: Annotated[
+        Path,
+        typer.Option(help="Folder for leaderboard.html, .json, .md and every table as CSV."),
+        Writes(("leaderboard.*", "tables/*")),
+    ] = Path("runs/leaderboard"),
+) -> None:
+    """One board over the supporters of several runs.
+
+    Runs compare where they were made alike: framework, mode, seeker, prompts, exchanges, judge and rubric. A run that differs
+    from the first one is left out, and the board says why. Only cards and trials that all the others have count.
+
+    Example: esc-eval leaderboard runs/esc_eval/model-a runs/esc_eval/model-b --out runs/board
+    """
+    content = board(read_runs(runs, least=1, judge=judge))
+    paths = write_report(out, content, "leaderboard")
+    console = Console()
+    for table in content.tables:
+        if table.key.startswith(("leaderboard", "runs")):
+            to_console(table, console)
+    for warning in content.cautions:
+        console.print(warning, markup=False, highlight=False)
+    for kind, path in paths.items():
+        console.print(f"{kind}: {path}", soft_wrap=True, highlight=False, markup=False)
+
+
+def discriminate(
+    scores: Annotated[
+        Path | None,
+        typer.Option(help="CSV or JSONL of user, model, score: one row a user and model; an empty score (null) is unreadable."),
+        IN_FILE,
+    ] = None,
+    run: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="RUN", help="Scored run folder: its cards or profiles are the users, its supporters the models."
+        ),
+        IN_RUN,
+    ] = None,
+    judge: JudgedByOption = None,
+    value: ValueOption = "value",
+    versus: HarbourOption = None,
+    as_json: JsonOption = False,
+    out: Annotated[TablesOption, out_tables("discriminate")] = None,
+) -> None:
+    """How well scores tell models apart: MSR, MAC, analysis of variance, and which pairs of models differ.
+
+    MSR is the variance of the models' means by the mean variance of a model's scores among users, MAC = MSR / (1 + MSR). F
+    comes twice: as the paper's formula 13 has it (f_paper) and as one-way analysis of variance has it, whose p is printed.
+    Pairs are tested by a paired sign-flip permutation test over the users of both, with Holm's correction. With fewer than six
+    users no pair can reach 0.05, whatever the scores.
+
+    What is undefined (one model, one user, no variance) is a dash with the reason below, in JSON null with the reason under
+    `undefined`. Missing scores: a model's mean and variance are over its own users, a pair is tested over the users of both.
+
+    JSON of --scores: msr, mac, anova {f_paper, f, p, df}, pairwise {p: {"A vs B": corrected p}, test, correction, proportion,
+    pairs …}, intervals and counts. JSON of a run: a list of the same for every language, judge and dimension, and their
+    average.
+
+    Example: esc-eval discriminate --scores scores.csv --json
+    """
+    if (scores is None) == (run is None):
+        raise UserError("what to look at: give either a run folder or --scores FILE")
+    if scores is not None:
+        for option, given in {"--value": value != "value", "--judge": judge is not None}.items():
+            if given:
+                raise UserError(f"{option}: belongs to a run folder; a sheet of scores has one score a row")
+        discriminated = discrimination.discriminate(*discrimination.read_ratings(scores))
+        deliver("discriminate", discriminated.figures(), against(discrimination.tables(discriminated), versus), out, as_json)
+        return
+    assert run is not None
+    records = read_run(run.name, run, judge=judge)
+    whole = [judgement for judgement in records.judgements if judgement.turn is None]
+    contestants = contestants_of(records.dialogues, whole, records.rubric, value_of(value))
+    if not contestants:
+        raise UserError(
+            f"no verdict on a whole dialogue on rubric {records.rubric.name}: there is nothing to tell supporters apart by"
+        )
+    rows = discrimination.of_run(contestants, records.rubric)
+    tables = against(discrimination.run_tables(rows, records.rubric), versus)
+    deliver("discriminate", {"discrimination": [row.row() for row in rows]}, tables, out, as_json)
+
+
+def trajectories(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Scored run folder."), IN_RUN],
+    judge: JudgedByOption = None,
+    value: ValueOption = "value",
+    versus: HarbourOption = None,
+    as_json: JsonOption = False,
+    out: Annotated[TablesOption, out_tables("trajectories")] = None,
+) -> None:
+    """When seekers leave, how scores change from round to round, and what a dialogue costs.
+
+    A round is a reply of the supporter and what the seeker makes of it. Survival is by Kaplan-Meier: a dialogue in which the
+    seeker ends it counts as left, one that ran out of rounds or was stopped by anything else as watched so far; supporters are
+    compared by log-rank tests, Holm's correction over pairs. Scores by round need verdicts on single turns (a config with
+    per-turn judging); without them those tables are left out.
+
+    Example: esc-eval trajectories runs/emoharbor --out runs/emoharbor/trajectories
+    """
+    records = read_run(run.name, run, judge)
+    curves, tests = survival.curves(records.dialogues), survival.log_ranks(records.dialogues)
+    judgements = [*records.judgements, *records.turn_judgements]
+    by_round = trends.trends(records.dialogues, judgements, records.rubric, value_of(value))
+    usage, timing = (
+        read_object(path, f"a run's {name}") if (path := run / f"{name}.json").exists() else {} for name in ("usage", "timing")
+    )
+    costs = dialogue_costs.dialogue_costs(records.dialogues, usage, timing, records.stage)
+    tables = [*survival.tables(curves, tests), *trends.tables(by_round, records.rubric), dialogue_costs.table(costs)]
+    figures = {
+        "survival": survival.as_json(curves, tests),
+        "trends": trends.as_json(by_round),
+        "costs": [cost._asdict() for cost in costs],
+    }
+    deliver("trajectories", figures, against(tables, versus), out, as_json)
