@@ -15,7 +15,7 @@ RESOLVE_GPU  = echo certifi > $(VENV)/certifi.txt && $(BIN)/uv pip compile --qui
 PREP        := $(BIN)/python -m data_prep
 SAMPLES     := data_prep/bundled
 DATA        := runs/demo-data
-ASK         := --model embedded --base-url $(SERVE_URL_EMBEDDED)
+ASK         := --model embedded@$(SERVE_URL_EMBEDDED)
 # One model on two cores: these keep tokenizers and telemetry out of the way.
 export TOKENIZERS_PARALLELISM = false
 export HF_HUB_DISABLE_TELEMETRY = 1
@@ -41,7 +41,7 @@ DIALOGUES   ?=
 RANKER      ?=
 JUDGES      ?=
 MODE        ?= native
-PROMPTS     ?= esc_rank
+PROMPTS     ?=
 LANGUAGE    ?=
 TABLE4      ?= runs/table4
 SCORE4      = $(BIN)/esc-eval score --config configs/eval/table4.yaml --mode $(MODE) $(if $(LANGUAGE),--language $(LANGUAGE)) \
@@ -196,7 +196,7 @@ reproduce-table4:  ## Table 4 from people's scores: SCORES= DIALOGUES= RANKER= (
 	  { echo "error: give SCORES=FILE DIALOGUES=FILE RANKER=SPEC (docs/reproduce.md)" >&2; exit 2; }
 	@test -x $(BIN)/esc-eval || $(MAKE) --no-print-directory setup
 	$(BIN)/python -m data_prep import-scores --gold $(SCORES) --dialogues $(DIALOGUES) --out $(TABLE4)/gold
-	$(SCORE4) --judge $(RANKER) --judge-prompts $(PROMPTS) --out $(TABLE4)/$(call spec_name,$(RANKER))
+	$(SCORE4) --judge $(RANKER) $(if $(PROMPTS),--judge-prompts $(PROMPTS)) --out $(TABLE4)/$(call spec_name,$(RANKER))
 	$(foreach judge,$(JUDGES),$(SCORE4) --judge $(judge) --out $(TABLE4)/$(call spec_name,$(judge)) &&) true
 	$(BIN)/esc-eval agree $(foreach judge,$(RANKER) $(JUDGES),--judgements $(TABLE4)/$(call spec_name,$(judge))/judgements.jsonl) \
 	  --gold $(TABLE4)/gold/scores.jsonl --only-shared --mode $(MODE) --against paper --out $(TABLE4)

@@ -5,26 +5,25 @@ from __future__ import annotations
 from core.errors import run_cli
 from core.program import program
 from evalsuite.commands import ecdbench, feel, health, role_play
-from evalsuite.commands.agree import agree
-from evalsuite.commands.correlate import correlate
+from evalsuite.commands.agree import agree, correlate
 from evalsuite.commands.doctor import doctor
-from evalsuite.commands.metrics import metrics
+from evalsuite.commands.health import risk
+from evalsuite.commands.models import models
 from evalsuite.commands.pairwise import pairwise
 from evalsuite.commands.reported import reported
-from evalsuite.commands.respond import respond
-from evalsuite.commands.risk import risk
+from evalsuite.commands.respond import metrics, respond
 from evalsuite.commands.run import merge, report, run, score, simulate, status
 from evalsuite.commands.scored_runs import compare, discriminate, leaderboard, trajectories
 
 app = program(
     "Evaluate emotional-support dialogue systems: a simulated seeker talks to your model, a ranker scores it.\n\n"
     "Running the identical command again resumes an interrupted run: nothing that was answered is asked again.",
-    "Example: esc-eval run --config configs/eval/esc_eval.yaml --supporter my-model --base-url http://127.0.0.1:8000/v1",
+    "Example: esc-eval run --config configs/eval/api.yaml --model my-model@http://127.0.0.1:8000/v1",
 )
 
 RUNS, PEOPLE, CHECKS = "Runs", "Judges and people", "Checks"
 for panel, verbs in {
-    RUNS: (run, simulate, score, status, merge, report, leaderboard, compare, trajectories),
+    RUNS: (run, models, simulate, score, status, merge, report, leaderboard, compare, trajectories),
     PEOPLE: (agree, correlate, pairwise, discriminate, respond, metrics),
     CHECKS: (doctor, risk, role_play.audit_simulator),
 }.items():
