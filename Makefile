@@ -6,10 +6,16 @@ VENV        := .venv
 BIN         := $(VENV)/bin
 PIP         := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq
 CONSTRAINTS := configs/constraints-cpu.txt
+GPU_SET     := configs/constraints-gpu.txt
+LAUNCH      := .venv-launch
+# The set is resolved for the machines of the file's first line. vLLM 0.33.0 wants a certifi that not every index has.
+RESOLVE_GPU  = echo certifi > $(VENV)/certifi.txt && $(BIN)/uv pip compile --quiet --python-platform x86_64-manylinux_2_28 \
+               --python-version 3.11 $(foreach extra,gpu data metrics tasks ray,--extra $(extra)) --override $(VENV)/certifi.txt \
+               --no-emit-package certifi --no-header --no-annotate --no-config pyproject.toml
 PREP        := $(BIN)/python -m data_prep
 SAMPLES     := data_prep/bundled
 DATA        := runs/demo-data
-ASK         := --model embedded --base-url $(SERVE_URL_EMBEDDED)
+ASK         := --model embedded@$(SERVE_URL_EMBEDDED)
 # One model on two cores: these keep tokenizers and telemetry out of the way.
 export TOKENIZERS_PARALLELISM = false
 export HF_HUB_DISABLE_TELEMETRY = 1
@@ -35,13 +41,13 @@ DIALOGUES   ?=
 RANKER      ?=
 JUDGES      ?=
 MODE        ?= native
-PROMPTS     ?= esc_rank
+PROMPTS     ?=
 LANGUAGE    ?=
 TABLE4      ?= runs/table4
 SCORE4      = $(BIN)/esc-eval score --config configs/eval/table4.yaml --mode $(MODE) $(if $(LANGUAGE),--language $(LANGUAGE)) \
               --dialogues $(TABLE4)/gold/dialogues.jsonl
 spec_name   = $(patsubst %.yml,%,$(patsubst %.yaml,%,$(notdir $(1))))
-.PHONY: help setup setup-browser demo demo-data demo-cards train-role-cpu train-rank-cpu train-survey-cpu rank-methods-cpu reproduce-table4
+.PHONY: help setup setup-browser setup-slurm setup-gpu constraints-gpu demo demo-data demo-cards train-role-cpu train-rank-cpu train-survey-cpu rank-methods-cpu reproduce-table4
 .PHONY: doctor test test-fast test-full lint docs format bench clean
 
 help:  ## Show this list
@@ -65,6 +71,21 @@ $(VENV)/.ready: pyproject.toml $(CONSTRAINTS)
 
 setup-browser:  ## Install Debian's Chromium for the report's browser test (root)
 	apt-get update -qq && apt-get install -y -qq chromium chromium-driver fonts-noto-cjk
+
+setup-slurm: $(LAUNCH)/.ready  ## Install Debian's Slurm (root), and Ray and SkyPilot in an environment of their own: for tests of configs/launch
+	command -v slurmctld >/dev/null && command -v munged >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends slurm-wlm munge; }
+
+$(LAUNCH)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(LAUNCH)
+	PIP_DISABLE_PIP_VERSION_CHECK=1 $(LAUNCH)/bin/python -m pip install -qq ray==2.60.0 skypilot==0.14.1
+	@touch $@
+
+setup-gpu:  ## Make .venv for a GPU node (extras gpu and data, pinned by configs/constraints-gpu.txt)
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) -c $(GPU_SET) '.[gpu,data]'
+
+constraints-gpu: setup  ## Resolve configs/constraints-gpu.txt anew (with a network; downloads no wheels)
+	{ grep '^#' $(GPU_SET); $(RESOLVE_GPU); } > $(GPU_SET).new && mv $(GPU_SET).new $(GPU_SET)
 
 demo: demo-data  ## Everything end to end on the embedded model: data, then servers, dialogues, scores, runs/demo/report.html
 	$(BIN)/esc-eval run --config configs/eval/demo.yaml
@@ -154,7 +175,7 @@ test-full: setup  ## The long versions of some tests: 500 dialogues against a fa
 
 test-fast: setup  ## Unit tests only, under a minute
 	@# The ignored files are slow ones that load torch when they are merely looked at.
-	$(BIN)/python -m pytest -m "not slow and not vllm and not browser and not gpu and not full" --ignore-glob='*test_internlm2*'
+	$(BIN)/python -m pytest -m "not slow and not vllm and not browser and not slurm and not gpu and not full" --ignore-glob='*test_internlm2*'
 
 lint: setup docs  ## ruff and mypy over the whole tree, and the documents
 	$(BIN)/ruff check .
@@ -174,7 +195,7 @@ reproduce-table4:  ## Table 4 from people's scores: SCORES= DIALOGUES= RANKER= (
 	  { echo "error: give SCORES=FILE DIALOGUES=FILE RANKER=SPEC (docs/reproduce.md)" >&2; exit 2; }
 	@test -x $(BIN)/esc-eval || $(MAKE) --no-print-directory setup
 	$(BIN)/python -m data_prep import-scores --gold $(SCORES) --dialogues $(DIALOGUES) --out $(TABLE4)/gold
-	$(SCORE4) --judge $(RANKER) --judge-prompts $(PROMPTS) --out $(TABLE4)/$(call spec_name,$(RANKER))
+	$(SCORE4) --judge $(RANKER) $(if $(PROMPTS),--judge-prompts $(PROMPTS)) --out $(TABLE4)/$(call spec_name,$(RANKER))
 	$(foreach judge,$(JUDGES),$(SCORE4) --judge $(judge) --out $(TABLE4)/$(call spec_name,$(judge)) &&) true
 	$(BIN)/esc-eval agree $(foreach judge,$(RANKER) $(JUDGES),--judgements $(TABLE4)/$(call spec_name,$(judge))/judgements.jsonl) \
 	  --gold $(TABLE4)/gold/scores.jsonl --only-shared --mode $(MODE) --against paper --out $(TABLE4)
@@ -182,5 +203,5 @@ reproduce-table4:  ## Table 4 from people's scores: SCORES= DIALOGUES= RANKER= (
 bench: setup  ## Every benchmark beside its target: client, simulation, scoring, growth, data, report, training (runs/bench/)
 	$(BIN)/python -m tests.bench all
 
-clean:  ## Remove .venv, runs and caches of tools (the embedded model's cache stays)
-	rm -rf $(VENV) runs .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean:  ## Remove .venv, .venv-launch, runs and caches of tools (the embedded model's cache stays)
+	rm -rf $(VENV) $(LAUNCH) runs .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

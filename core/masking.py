@@ -61,7 +61,7 @@ def problem_of(url: str) -> str | None:
     if "@" in parts.netloc or parts.query or parts.fragment:
         return (
             "an address takes no user, password or query: put the key into an environment variable and name that in "
-            "endpoint.api_key_env (or --api-key-env)"
+            "endpoint.api_key_env, or behind the address: NAME@URL#VARIABLE"
         )
     return None
 

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from core.errors import UserError, near
-from core.paths import IN_NAME, IN_PLACES, Writes
+from core.paths import IN_PLACES, IN_SPEC, Writes
 
 console = Console(highlight=False, markup=False)  # what is printed is plain text
 T = TypeVar("T", bound=str)
@@ -50,10 +50,14 @@ OutIfAnyOption = Annotated[Path | None, _OUT]
 SeedOption = Annotated[int, typer.Option("--seed", help="The same seed gives the same bytes; another one draws other rows.")]
 StrictOption = Annotated[bool, typer.Option("--strict", help="Stop at the first malformed row instead of leaving it out.")]
 ModelOption = Annotated[
-    str, typer.Option("--model", help="A model by name (configs/models) or by the path of a spec file."), IN_NAME
-]
-BaseUrlOption = Annotated[
-    str | None, typer.Option("--base-url", help="Where the model already answers (…/v1); without it a server is launched.")
+    str,
+    typer.Option(
+        "--model",
+        metavar="MODEL",
+        help="The model to ask: a name in configs/models, a spec file (a server is started for it), or NAME@URL where one "
+        "answers already (NAME@URL#VARIABLE: with the key in that environment variable).",
+    ),
+    IN_SPEC,
 ]
 ConcurrencyOption = Annotated[
     int | None, typer.Option("--concurrency", min=1, help="Calls in flight at once. Default: as many as the server bears.")

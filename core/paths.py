@@ -25,6 +25,7 @@ from typing import Any, Literal, TypeVar, get_type_hints
 import typer
 from pydantic import BaseModel
 
+from core.addresses import SPEC_FILES, named_part
 from core.completion import EVERYWHERE, NAMED
 from core.errors import UserError
 
@@ -36,7 +37,8 @@ _SUFFIXES = (".yaml", ".yml", ".json", ".jsonl", ".csv")  # what ends so is a fi
 class Reads:
     """The option names what the verb reads.
 
-    kind: a file, a folder, either of them (place), or the name of something bundled or its path (name).
+    kind: a file, a folder, either of them (place), the name of something bundled or its path (name), or the same of a model,
+        which may have an address behind it (model).
     files: patterns of the files that are read in a folder; without any, everything below it is.
     labelled: written NAME=PATH.
     beside: may lie in the folder that the verb writes to: the verb itself leaves it alone.
@@ -46,7 +48,7 @@ class Reads:
     has to exist.
     """
 
-    kind: Literal["file", "folder", "place", "name"] = "file"
+    kind: Literal["file", "folder", "place", "name", "model"] = "file"
     files: tuple[str, ...] = ()
     labelled: bool = False
     beside: bool = False
@@ -58,12 +60,14 @@ class Reads:
             label, separator, place = value.partition("=")
             value = place if separator and "/" not in label else value
             return None if value.startswith("hf:") else Path(value).expanduser()
-        named = self.kind == "name" and "/" not in value and Path(value).suffix not in _SUFFIXES
+        if self.kind == "model" and (spec := named_part(value)) != value:
+            return Path(spec) if spec.endswith(SPEC_FILES) else None
+        named = self.kind in ("name", "model") and "/" not in value and Path(value).suffix not in _SUFFIXES
         return None if named else Path(value)
 
     def problem(self, path: Path) -> str | None:
         """What keeps a path from being read."""
-        if self.kind == "name":
+        if self.kind in ("name", "model"):
             return IN_FILE.problem(path) if path.suffix in _SUFFIXES else None
         if self.kind == "place" and self.labelled:
             return None
@@ -99,7 +103,7 @@ class Writes:
         return None if above.is_dir() else f"{above} is a file"
 
 
-IN_FILE, IN_FOLDER, IN_NAME = Reads(), Reads("folder"), Reads("name")
+IN_FILE, IN_FOLDER, IN_NAME, IN_SPEC = Reads(), Reads("folder"), Reads("name"), Reads("model")
 IN_MODEL = Reads("folder", ("*",))  # a checkpoint or an adapter: its files, not its subfolders
 IN_PLACES = Reads("place", ("*",), labelled=True)  # corpora: an output in a subfolder is not read again
 # Where a run folder is given for a file, the file in it is meant (judgements only where one judge gave them).
@@ -162,7 +166,10 @@ def _completing(verb: Callable[..., Any]) -> inspect.Signature:
     for parameter, hint in hints.items():
         metadata = getattr(hint, "__metadata__", ())
         for info in (item for item in metadata if isinstance(item, typer.models.ParameterInfo)):
-            name, named = _name(parameter, metadata), any(isinstance(r, Reads) and r.kind == "name" for r in metadata)
+            name, named = (
+                _name(parameter, metadata),
+                any(isinstance(r, Reads) and r.kind in ("name", "model") for r in metadata),
+            )
             info.autocompletion = info.autocompletion or EVERYWHERE.get(name) or (NAMED.get(name) if named else None)
     return inspect.Signature([one.replace(annotation=hints[name]) for name, one in parameters.items()])
 

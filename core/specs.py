@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from core.errors import UserError
+from core.addresses import FORM, SPEC_FILES, address_of, check_key_variable, record_name
+from core.errors import UserError, near
 from core.files import CONFIGS, digest, read_named, sha256_file
 from core.masking import PlainUrl
 
@@ -157,11 +158,11 @@ class ModelSpec(_Part):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
     """What commands, records and reports call it."""
-    about: str
+    about: str = ""
     """A sentence for people who choose."""
-    roles: tuple[PlayRole, ...]
+    roles: tuple[PlayRole, ...] = ("seeker", "supporter", "judge")
     """What it is fit for."""
-    languages: tuple[Language, ...]
+    languages: tuple[Language, ...] = ("en", "zh")
     """The languages it is fit for."""
     checkpoint: str | None = None
     """A hub id, a folder, or `embedded:NAME` for the model that comes with this package. Null: it exists only behind an
@@ -180,6 +181,9 @@ class ModelSpec(_Part):
     """How its replies are drawn where a config says nothing else."""
     context_length: Annotated[int, Field(gt=0, le=2**31)] | None = None
     """Tokens of prompt and reply together. Needed to launch a server."""
+    learnt: tuple[str, ...] = Field(default=(), exclude_if=lambda learnt: not learnt)
+    """Prompt packs (names in configs/prompts, or folders) that a judge was trained in. It is asked in the first, and in no pack
+    that is not here. Empty: a model without such training, which is told the rules."""
     chat_template: str | None = None
     """A Jinja template, or the path of one, in place of the checkpoint's own."""
     think_tags: tuple[str, str] = ("<think>", "</think>")
@@ -234,8 +238,7 @@ class ModelSpec(_Part):
         variable = self.endpoint.api_key_env
         if variable is None:
             return None
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):  # not repeated: it may be the key itself
-            raise UserError(f"model {self.name}: api_key_env takes the name of an environment variable, never the key itself")
+        check_key_variable(variable, f"model {self.name}: api_key_env")
         key = os.environ.get(variable)
         if not key:
             raise UserError(f"model {self.name}: set the environment variable {variable} to its API key")
@@ -255,6 +258,11 @@ class ModelSpec(_Part):
                 weights += [[f.name, sha256_file(f)] for f in sorted(folder.glob("*.safetensors"))]
         eight_bits = [sorted(self.serve.fp8)] if self.serve.fp8 else []
         return digest([weights, self.served_name(), self.chat_template, self.serve.dtype, *eight_bits], 16)
+
+
+def learnt_packs() -> dict[str, str]:
+    """Pack → the bundled judge that has learnt it: such packs leave the rules out."""
+    return {pack: spec.name for spec in map(load_spec, model_names()) for pack in reversed(spec.learnt)}
 
 
 def _is_loopback(address: str) -> bool:
@@ -283,5 +291,29 @@ def model_names() -> list[str]:
 
 
 def load_spec(name: str) -> ModelSpec:
-    """A spec by name (configs/models) or by the path of a YAML file."""
+    """A spec by name (configs/models), by the path of a YAML file, or NAME@URL for a model that is served (`core.addresses`).
+
+    A spec's name or file before the @ gives that spec, answered at the URL; any other name is the one that the server knows,
+    and nothing else is known of it. A key is only sent to the URL that it was named for.
+    """
+    address = address_of(name)
+    if address is None:
+        return _read_spec(name)
+    endpoint: dict[str, object] = {"base_url": address.url, "api_key_env": address.key_variable}
+    if address.name.endswith(SPEC_FILES) or address.name in model_names():
+        spec = _read_spec(address.name)
+        if spec.floor:
+            raise UserError(f"model {spec.name}: a floor needs no model, and so no address")
+        changed = Endpoint.model_validate(spec.endpoint.model_dump(exclude_unset=True) | endpoint)
+        return spec.model_copy(update={"endpoint": changed})
+    known = record_name(address.name, f"model-{digest(address.name, 8)}")
+    served = address.name if address.name != known else None
+    # What every server takes: one that is no vLLM may refuse a request for its field of constraints, or for log-probabilities.
+    plain = {"model": served, "constrained": False, "top_logprobs": 0}
+    return ModelSpec(name=known, endpoint=Endpoint.model_validate(endpoint | plain))
+
+
+def _read_spec(name: str) -> ModelSpec:
+    if not name.endswith(SPEC_FILES) and name not in model_names():
+        raise UserError(f"unknown model {name[:100]!r}: {near(name[:100], model_names())}; one that is served is {FORM}")
     return read_named("models", name, ModelSpec, "model")

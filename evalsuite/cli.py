@@ -9,6 +9,7 @@ from evalsuite.commands.agree import agree
 from evalsuite.commands.correlate import correlate
 from evalsuite.commands.doctor import doctor
 from evalsuite.commands.metrics import metrics
+from evalsuite.commands.models import models
 from evalsuite.commands.pairwise import pairwise
 from evalsuite.commands.reported import reported
 from evalsuite.commands.respond import respond
@@ -19,12 +20,12 @@ from evalsuite.commands.scored_runs import compare, discriminate, leaderboard, t
 app = program(
     "Evaluate emotional-support dialogue systems: a simulated seeker talks to your model, a ranker scores it.\n\n"
     "Running the identical command again resumes an interrupted run: nothing that was answered is asked again.",
-    "Example: esc-eval run --config configs/eval/esc_eval.yaml --supporter my-model --base-url http://127.0.0.1:8000/v1",
+    "Example: esc-eval run --config configs/eval/api.yaml --model my-model@http://127.0.0.1:8000/v1",
 )
 
 RUNS, PEOPLE, CHECKS = "Runs", "Judges and people", "Checks"
 for panel, verbs in {
-    RUNS: (run, simulate, score, status, merge, report, leaderboard, compare, trajectories),
+    RUNS: (run, models, simulate, score, status, merge, report, leaderboard, compare, trajectories),
     PEOPLE: (agree, correlate, pairwise, discriminate, respond, metrics),
     CHECKS: (doctor, risk, role_play.audit_simulator),
 }.items():

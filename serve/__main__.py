@@ -17,9 +17,9 @@ from rich.console import Console
 
 from core.errors import UserError, run_cli
 from core.files import CONFIGS
-from core.paths import IN_MODEL, IN_NAME, OUT_FOLDER, Reads, Writes
+from core.paths import IN_MODEL, IN_SPEC, OUT_FOLDER, Reads, Writes
 from core.program import program
-from core.specs import ModelSpec, load_spec, model_names
+from core.specs import ModelSpec, load_spec
 from core.tables import to_console
 from serve.checkpoints.embedded import materialise
 from serve.checkpoints.internlm2 import convert_checkpoint
@@ -41,7 +41,7 @@ app = program(
 @app.command()
 def up(
     specs: Annotated[
-        list[str], typer.Argument(metavar="SPEC…", help="Names (see `models`) or YAML files of model specs."), IN_NAME
+        list[str], typer.Argument(metavar="SPEC…", help="Names (see `esc-eval models`) or YAML files of model specs."), IN_SPEC
     ],
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="Port of the first server, the next ones follow. Default: free ones.")
@@ -234,23 +234,6 @@ def merge(
     """
     done = merge_adapter(base_folder(base, revision, "checkpoint"), adapter, dst)
     typer.echo(str(dst) if done else f"{dst}: already merged, every file as written", err=not done)
-
-
-@app.command()
-def models() -> None:
-    """List the bundled model specs: name, roles, languages and where each is."""
-    rows = [
-        (s.name, ",".join(s.roles), ",".join(s.languages), s.endpoint.base_url or " + ".join(_places(s)))
-        for s in map(load_spec, model_names())
-    ]
-    widths = [max(len(row[i]) for row in rows) for i in range(3)] if rows else []
-    for row in rows:
-        typer.echo("  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[3]]))
-
-
-def _places(spec: ModelSpec) -> list[str]:
-    adapters = [f"{len(spec.adapter_places())} adapters"] if spec.adapters else []
-    return [*filter(None, [spec.checkpoint, spec.adapter]), *adapters]
 
 
 def main() -> None:

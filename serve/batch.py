@@ -15,9 +15,7 @@ from typing import Any, Generic, TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from core.errors import UserError
 from core.files import locked
-from core.masking import problem_of
 from core.specs import ModelSpec
 from serve.answers import Reply
 from serve.client import ChatClient, Question
@@ -245,19 +243,17 @@ class Batch:
 
     Finished calls are in `store` (SQLite): asking again answers them from there. A server is launched (logs beside the store)
     only when something is missing and neither `base_url` nor the spec's endpoint names one; it stays up until the block ends.
-    Entering raises `UserError` while another process asks from the same store. Raises `UserError` for a `base_url` that holds a
-    password.
+    Entering raises `UserError` while another process asks from the same store.
     """
 
     def __init__(
         self, spec: ModelSpec, store: Path, console: Console, base_url: str | None = None, concurrency: int | None = None
     ) -> None:
-        if base_url and (problem := problem_of(base_url)):
-            raise UserError(f"--base-url: {problem}")
         self.spec = spec
         self._console, self._store, self._concurrency = console, store, concurrency
         self._endpoints = {spec.name: base_url} if base_url else {}
         self._launched = ExitStack()
+        self._told: set[str] = set()
 
     def __enter__(self) -> Batch:
         with ExitStack() as opened:
@@ -293,7 +289,7 @@ class Batch:
         def tries(client: ChatClient, question: Question) -> int:
             return failed.get(client.key(self.spec, question), 0) if failed else 0
 
-        client = partial(ChatClient, self._calls, concurrency=self._concurrency)
+        client = partial(ChatClient, self._calls, concurrency=self._concurrency, say=self._say, told=self._told)
         desk = Desk([self.spec], self._console, client, self._servers)
         answers = answered(desk, questions, reply, self.spec.name, unit, tries)
         if cause := answers.client.threshold.cause:

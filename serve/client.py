@@ -30,6 +30,7 @@ from serve.limits import MOST, Budget, Limit, Patience, Rate, connections, queue
 from serve.markers import defang
 from serve.store import KEPT, Origin, SameModel, Store
 
+_LANGUAGES = {"en": "English", "zh": "Chinese"}
 LOST_DIALOGUES = 3  # a model is not given up for what goes wrong in fewer: one dialogue alone can have a server fail every time
 _EMPTY_TRIES = 3  # an empty answer is believed when it comes this often: servers under load give some that mean nothing
 
@@ -74,6 +75,16 @@ class Question:
         if spec.endpoint.constrained and self.regex:
             body["structured_outputs"] = {"regex": self.regex}
         return body
+
+
+def _assumed(spec: ModelSpec, context: int | None) -> str:
+    """What is taken for granted of a model that its spec says little of; empty for a spec that says it."""
+    if spec.checkpoint is not None or {"roles", "languages"} <= spec.model_fields_set:
+        return ""
+    known = [f"reads {context} tokens by its own word"] if context and spec.context_length is None else []
+    drawn = f"temperature {spec.sampling.temperature:g}, at most {spec.sampling.max_tokens} tokens a reply"
+    speaks = " and ".join(_LANGUAGES[language] for language in spec.languages)
+    return "; ".join([*known, f"assumed: it speaks {speaks}; replies are drawn at {drawn}"])
 
 
 @dataclass
@@ -144,7 +155,9 @@ class ChatClient:
     launched: Collection[str] = ()
     """Base URLs of servers that are not waited for: they died if they are away."""
     say: Callable[[str], None] = lambda text: None
-    """Is told once a minute which server is waited for."""
+    """Is told once a minute which server is waited for, and what is assumed of models."""
+    told: set[str] = field(default_factory=set)
+    """What was said already, and is not said again."""
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     backoff_s: float = 0.5
@@ -158,6 +171,7 @@ class ChatClient:
         self._connections = connections()
         self._fixed_limit = Limit(self.concurrency, self._connections) if self.concurrency else None
         self._servers: dict[str, _Server] = {}  # by base URL
+        self._found: dict[str, str] = {}  # base URL as given → the one below it that has the API
         self._begun: dict[str, int] = {}  # session → its place in the order in which they began
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=self._connections),
@@ -197,15 +211,31 @@ class ChatClient:
             raise UserError(f"model {spec.name}: no server is up for it and its spec has no endpoint.base_url")
         if problem := problem_of(url):
             raise UserError(f"model {spec.name}: {problem}")
-        return url.rstrip("/")
+        return self._found.get(url.rstrip("/"), url.rstrip("/"))
 
     async def check(self, spec: ModelSpec, served_names: Sequence[str]) -> None:
-        """Ask the endpoint which models it serves; `UserError` when it cannot be reached or does not serve these names."""
+        """Ask the endpoint which models it serves, and say what is found or assumed of them, once.
+
+        Raises `UserError` when it cannot be reached, does not serve these names, or reads less than a reply may have.
+        """
         by_url: dict[str, list[str]] = defaultdict(list)  # on CPU every adapter is a server of its own
         for name in served_names:
             by_url[self.base_url(spec, name)].append(name)
         for url, names in by_url.items():
-            await http.check_models(self._session, spec, url, names)
+            where, context = http.place(spec, url), None
+            if listing := await http.served_models(self._session, spec, url, names):
+                context = listing.contexts[names[0]]
+                if listing.url != url:
+                    self._found[url] = listing.url
+                    self._tell(f"{where}: no API there; {listing.url} has one and is asked")
+            if assumed := _assumed(spec, context):
+                self._tell(f"model {spec.name}: {assumed}")
+
+    def _tell(self, text: str) -> None:
+        """Say something once."""
+        if text not in self.told:
+            self.told.add(text)
+            self.say(text)
 
     async def server_version(self, spec: ModelSpec, served_name: str) -> str | None:
         """The version of the vLLM server behind a model; None where it is another or does not say."""

@@ -9,6 +9,8 @@ import email.utils
 import errno
 import math
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
 import aiohttp
@@ -81,28 +83,69 @@ async def post_chat(session: aiohttp.ClientSession, spec: ModelSpec, base_url: s
     raise Rejected(f"{where}: {redact(spec, problem)}", status)
 
 
-async def check_models(session: aiohttp.ClientSession, spec: ModelSpec, base_url: str, served_names: list[str]) -> None:
-    """Ask a server which models it serves; `UserError` when it cannot be reached or does not serve these names."""
+@dataclass(frozen=True)
+class Listing:
+    """What a server tells of its models at `url`: their names and, where it does (vLLM), the tokens that each reads."""
+
+    url: str
+    contexts: dict[str, int | None]
+
+
+async def served_models(session: aiohttp.ClientSession, spec: ModelSpec, base_url: str, names: Sequence[str]) -> Listing | None:
+    """The list of models of a server that serves a model under these names (`find_models`). `UserError` where it does not, or
+    reads less than a reply may have."""
+    listing = await find_models(session, spec, base_url)
+    for name in names if listing else ():
+        assert listing is not None
+        where, context = place(spec, listing.url), listing.contexts.get(name)
+        if name not in listing.contexts:
+            raise UserError(f"{where}: does not serve {name!r}: {redact(spec, near(name, listing.contexts))}")
+        if context is not None and spec.sampling.max_tokens >= context:
+            raise UserError(
+                f"{where}: replies of {spec.sampling.max_tokens} tokens leave no room in the {context} that it reads: lower "
+                "--max-tokens (supporters), or sampling.max_tokens in its spec"
+            )
+    return listing
+
+
+async def find_models(session: aiohttp.ClientSession, spec: ModelSpec, base_url: str) -> Listing | None:
+    """The list of models of a server, at its address or at `/v1` below; None for a server without a list.
+
+    Raises `UserError` where it cannot be reached, refuses the key, redirects, or is no server of an API.
+    """
+    listing, problem = await _list_models(session, spec, base_url)
+    if listing is None and not base_url.endswith("/v1"):
+        below, _ = await _list_models(session, spec, f"{base_url}/v1")
+        listing = below or listing
+    if listing is None and problem:
+        raise UserError(problem)
+    return listing
+
+
+async def _list_models(session: aiohttp.ClientSession, spec: ModelSpec, base_url: str) -> tuple[Listing | None, str | None]:
+    """A server's list of models, or why there is none where that is an error."""
     where, timeout = place(spec, base_url), aiohttp.ClientTimeout(total=30)
     try:
         async with session.get(
             f"{base_url}/models", headers=key_header(spec), timeout=timeout, allow_redirects=False
         ) as response:
-            if response.status in (404, 405):  # not every server has a list
-                return
             if response.status in (401, 403):
-                raise UserError(f"{where}: the server refused the key (HTTP {response.status})")
+                said = error_text((await read_body(response, LISTING))[0])
+                key = spec.endpoint.api_key_env
+                way = f"the key in {key}" if key else f"none was sent: NAME@{base_url}#VARIABLE names its variable"
+                raise UserError(f"{where}: the server refused the key (HTTP {response.status}: {redact(spec, said)}): {way}")
             if target := redirect_target(response):
                 raise UserError(f"{where}: redirects to {redact(spec, target)}; if that is the server, name its address")
             raw, _ = await read_body(response, LISTING)
-            models = {str(entry["id"]) for entry in orjson.loads(raw)["data"]}
-    except (orjson.JSONDecodeError, KeyError, TypeError, aiohttp.ClientPayloadError):
-        return
+            if response.status == 200 and response.content_type == "text/html":
+                return None, f"{where}: answers with a web page, which no API does: name the API's address (…/v1)"
+            entries = orjson.loads(raw)["data"]
+            contexts = {str(entry["id"]): entry.get("max_model_len") for entry in entries}
+    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, aiohttp.ClientPayloadError):
+        return None, None  # not every server has a list
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:  # ValueError: an address with a key in it
         raise UserError(f"{where}: cannot be reached: {redact(spec, error)}") from None
-    for name in served_names:
-        if name not in models:
-            raise UserError(f"{where}: does not serve {name!r}: {redact(spec, near(name, models))}")
+    return Listing(base_url, {name: length if isinstance(length, int) else None for name, length in contexts.items()}), None
 
 
 async def probe(session: aiohttp.ClientSession, url: str) -> bytes | None:

@@ -10,10 +10,10 @@ from core.files import CONFIGS
 
 DEMO = CONFIGS / "eval" / "demo.yaml"
 # The same on the command line.
-EMBEDDED_JUDGE = ("--judge", "embedded", "--judge-prompts", "esc_eval")
+EMBEDDED_JUDGE = ("--judge", "embedded")
 
 
 def demo_config(**changes: Any) -> dict[str, Any]:
     """The demo's settings, some of them changed."""
     settings: dict[str, Any] = yaml.safe_load(DEMO.read_text())
-    return settings | {"judge": "embedded", "judge_prompts": None, "method": "joint", "floors": False} | changes
+    return settings | {"judge": "embedded", "method": "joint", "floors": False} | changes

@@ -104,7 +104,7 @@ def valid(role: Reads | Writes, given: Path) -> str:
     """What an option can be, as far as its path goes."""
     if isinstance(role, Writes):
         return "out"
-    if role.kind == "name":
+    if role.kind in ("name", "model"):
         return "embedded"
     return typed(role, given / ("folder.yaml" if role.kind == "folder" else "file.jsonl"))
 
@@ -123,7 +123,7 @@ def wrong(role: Reads | Writes, given: Path) -> list[Path]:
         return [file if role.files else folder, link, file / "below", Path("x" * 300)]
     if looked_up(role):
         return []
-    other = {"file": [folder], "name": [folder], "folder": [file], "place": []}
+    other = {"file": [folder], "name": [folder], "model": [folder], "folder": [file], "place": []}
     return [given / "missing.yaml", link, Path(f"{'x' * 300}.yaml"), *other[role.kind]]
 
 
@@ -174,7 +174,7 @@ def clashes(output: Writes, source: Reads, folder: Path) -> Iterator[tuple[Path,
         file = folder / "out" / pattern.replace("*", "x")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("paid for")
-        if source.kind != "name" or file.suffix in (".json", ".jsonl", ".yaml"):
+        if source.kind not in ("name", "model") or file.suffix in (".json", ".jsonl", ".yaml"):
             yield folder / "out", file
     if source.kind == "file":
         return

@@ -1,7 +1,6 @@
 #!/bin/bash
 # The paper's fourteen rankers on Slurm: one 80 GB GPU each, by the recipe configs/train/esc_rank_internlm2_7b_paper.yaml.
-# Prerequisite: pip install '.[gpu,data]' into the environment that ESC_EVAL_VENV names (default .venv), and the recipe's data and
-# converted base.
+# Prerequisite: make setup-gpu, or another environment that ESC_EVAL_VENV names; the recipe's data and converted base.
 #   mkdir -p runs && sbatch configs/launch/slurm_train_rank_paper.sh
 # Override example, English only: sbatch --array=0-6 configs/launch/slurm_train_rank_paper.sh
 # The same line again resumes from the last checkpoints. One adapter for all dimensions (esc_rank_internlm2_7b.yaml) needs no job of
@@ -21,7 +20,7 @@
 #SBATCH --output=runs/%x-%A-%a.log
 set -euo pipefail
 cd "$SLURM_SUBMIT_DIR"
-source "${ESC_EVAL_VENV:-.venv}/bin/activate"
+source configs/launch/environment.sh
 dimensions=(fluency expression empathy information humanoid skill overall)
 languages=(en zh)
 dimension=${dimensions[SLURM_ARRAY_TASK_ID % 7]}

@@ -12,7 +12,6 @@ from core.errors import UserError
 from core.files import check_unique
 from core.ledger import Build, Step
 from core.options import (
-    BaseUrlOption,
     ConcurrencyOption,
     ModelOption,
     OutOption,
@@ -60,7 +59,6 @@ def extract(
         typer.Option("--model", help="A model by name (configs/models) or spec file; needed for --method llm."),
         IN_NAME,
     ] = None,
-    base_url: BaseUrlOption = None,
     method: Annotated[
         CardMethod, typer.Option(help="llm asks a model; heuristic takes the corpus's own fields.")
     ] = CardMethod.llm,
@@ -106,7 +104,7 @@ def extract(
     else:
         assert model is not None
         settings["prompts"] = _prompts()
-        with _batch(model, out, base_url, concurrency) as batch:
+        with _batch(model, out, concurrency) as batch:
             cards, unread = card_llm.extract(items, card_llm.Asker(batch), steps)
         build.write(CARDS, cards)
         build.write(UNREADABLE, unread)
@@ -119,7 +117,6 @@ def filter_(
     cards: CardsOption,
     model: ModelOption,
     out: Annotated[OutOption, writes("*")],
-    base_url: BaseUrlOption = None,
     concurrency: ConcurrencyOption = None,
 ) -> None:
     """Ask a model of every card whether it holds an event, and drop those that hold feelings only (figure 8).
@@ -131,7 +128,7 @@ def filter_(
     """
     loaded, build = _open(cards, out, "cards filter", {"model": model, "prompts": _prompts()})
     steps = _steps(build, "filter", (card.language for card in loaded))
-    with _batch(model, out, base_url, concurrency) as batch:
+    with _batch(model, out, concurrency) as batch:
         kept, dropped, verdicts, unread = card_llm.filter_cards(loaded, card_llm.Asker(batch), steps)
     build.write(CARDS, kept)
     build.write(DROPPED, dropped)
@@ -146,7 +143,6 @@ def categorise(
     cards: CardsOption,
     model: ModelOption,
     out: Annotated[OutOption, writes("*")],
-    base_url: BaseUrlOption = None,
     concurrency: ConcurrencyOption = None,
 ) -> None:
     """Let a model choose every card's category: level 1, then level 3 among its leaves. No card is dropped.
@@ -158,7 +154,7 @@ def categorise(
     """
     loaded, build = _open(cards, out, "cards categorise", {"model": model, "prompts": _prompts()})
     steps = {level: build.step(f"level {level}") for level in (1, 3)}
-    with _batch(model, out, base_url, concurrency) as batch:
+    with _batch(model, out, concurrency) as batch:
         placed, unread = card_llm.categorise(loaded, load_taxonomy(), card_llm.Asker(batch), steps)
     build.write(CARDS, placed)
     build.write(UNREADABLE, unread)
@@ -250,11 +246,11 @@ def _steps(build: Build, stage: card_stats.Stage, languages: Any) -> dict[Langua
     return {language: build.step(f"{stage} {language}") for language in card_stats.LANGUAGES if language in present}
 
 
-def _batch(model: str, out: Path, base_url: str | None, concurrency: int | None) -> Batch:
+def _batch(model: str, out: Path, concurrency: int | None) -> Batch:
     spec = load_spec(model)
     if (spec.checkpoint or "").startswith(EMBEDDED_PREFIX):
         console.print("Plumbing: what the embedded 135M model makes of cards says nothing about them.")
-    return Batch(spec, out / CALLS, console, base_url, concurrency)
+    return Batch(spec, out / CALLS, console, concurrency=concurrency)
 
 
 def _prompts() -> str:

@@ -11,7 +11,7 @@ from rich.text import Text
 from core.errors import UserError, near
 from core.files import check_unique
 from core.ledger import Build
-from core.options import BaseUrlOption, ConcurrencyOption, ModelOption, OutOption, SeedOption, console, name_and_value, writes
+from core.options import ConcurrencyOption, ModelOption, OutOption, SeedOption, console, name_and_value, writes
 from core.paths import IN_FILE, IN_PLACES, OUT_FILE, SHEET, Verbs
 from core.prompts import load_pack
 from core.records import Dialogue
@@ -64,7 +64,6 @@ def build(
     temperature: Annotated[
         float, typer.Option("--temperature", min=0.0, max=2.0, help="Of the four steps; the review is greedy.")
     ] = 0.7,
-    base_url: BaseUrlOption = None,
     concurrency: ConcurrencyOption = None,
 ) -> None:
     """Make a profile of every questionnaire or role card in the paper's four steps (appendix B), then let the model review it.
@@ -88,7 +87,7 @@ def build(
     if (spec.checkpoint or "").startswith(EMBEDDED_PREFIX):
         console.print("Plumbing: what the embedded 135M model makes of people says nothing about them.")
     steps = {name: made.step(name) for name in profile_build.STEPS}
-    with Batch(spec, out / CALLS, console, base_url, concurrency) as batch:
+    with Batch(spec, out / CALLS, console, concurrency=concurrency) as batch:
         kept, rejected, unbuilt = profile_build.build(people, batch, steps, temperature)
     made.write(PROFILES, kept)
     made.write(REJECTED, rejected)

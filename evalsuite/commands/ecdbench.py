@@ -11,14 +11,15 @@ from rich.text import Text
 
 from core.errors import UserError, near, need_modules
 from core.files import write_jsonl
+from core.options import ModelOption as AskedOption
 from core.options import choice
 from core.paths import IN_FILE, IN_FOLDER, IN_NAME, OUT_FILE, Reads, Verbs
 from core.specs import load_spec
 from core.tables import Table
-from evalsuite.commands.options import EndpointOption, JsonOption, TablesOption, endpoints_of, out_tables
+from evalsuite.commands.options import JsonOption, TablesOption, out_tables
 from evalsuite.commands.output import deliver, exit_if_lost, plain
 from evalsuite.fdaef.aggregate import Missing, Node, aggregate
-from evalsuite.fdaef.asking import Examination, address, plan_tasks
+from evalsuite.fdaef.asking import Examination, plan_tasks
 from evalsuite.fdaef.figures import charts, write_page
 from evalsuite.fdaef.local_data import load_layout
 from evalsuite.fdaef.registry import load_benchmark, load_models
@@ -81,7 +82,7 @@ OutOption = Annotated[TablesOption, out_tables("*")]
 
 @app.command("run")
 def run(
-    model: Annotated[str, typer.Option("--model", help="Model to ask: a name in configs/models, or a spec file."), IN_NAME],
+    model: AskedOption,
     data: Annotated[
         Path | None,
         typer.Option(
@@ -106,7 +107,6 @@ def run(
         bool, typer.Option("--chat-template", help="Put every question into the model's chat template (for chat models).")
     ] = False,
     name: Annotated[str | None, typer.Option("--as", help="The model's name in scores and leaderboards.")] = None,
-    endpoint: EndpointOption = None,
     tokenizer: Annotated[
         str | None, typer.Option(help="Tokenizer (folder or hub id) of a model that its spec gives no checkpoint for."), IN_NAME
     ] = None,
@@ -129,10 +129,9 @@ def run(
     known, spec = load_benchmark(benchmark), load_spec(model)
     plan = plan_tasks(known, load_layout(layout), data, dataset, hub)
     plan.check()
-    url = address(spec, endpoints_of(endpoint))
     items = limit or known.sample or 300
     with open_run(out) as folder:
-        examination = Examination(known, spec, name or spec.name, items, seed, chat, tokenizer, url, console)
+        examination = Examination(known, spec, name or spec.name, items, seed, chat, tokenizer, console)
         scores, summaries = examination.ask(folder, plan)
     tables: list[Table] = []
     if plan.local or plan.hub:

@@ -10,10 +10,10 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
+from core.addresses import url_problem
 from core.errors import UserError
-from core.masking import problem_of
 from core.options import choice
-from core.paths import IN_FILE, IN_NAME, Reads, Writes, check_config
+from core.paths import IN_FILE, IN_NAME, IN_SPEC, Reads, Writes, check_config
 from evalsuite.runs.config import EvalConfig, load_config
 from evalsuite.runs.people import PEOPLE
 from evalsuite.runs.resolved import Resolved, resolve_config
@@ -49,16 +49,13 @@ def _setting(field: str, *names: str, panel: str | None = None, metavar: str | N
 OutOption = Annotated[
     str | None, typer.Option("--out", help="Run folder. The same command resumes; one that asks for more grows it."), OUT_RUN
 ]
+_MODELS = "Models: a name in configs/models, a spec file, or NAME@URL (NAME@URL#VARIABLE: with the key in that variable)"
 SupporterOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--supporter", help="Model under test: a name in configs/models, a spec file, or with --base-url any served name."
-    ),
-    IN_NAME,
+    typer.Option("--supporter", metavar="MODEL", help="Model under test. Repeat for more.", rich_help_panel=_MODELS),
+    IN_SPEC,
 ]
-BaseUrlOption = Annotated[str | None, typer.Option(help="OpenAI-compatible URL at which the supporter answers.")]
-KeyOption = Annotated[str | None, typer.Option(help="Environment variable with the key for --base-url.")]
-JudgeOption = Annotated[str | None, _setting("judge", "--judge"), IN_NAME]
+JudgeOption = Annotated[str | None, _setting("judge", "--judge", panel=_MODELS, metavar="MODEL"), IN_SPEC]
 JudgePromptsOption = Annotated[str | None, _setting("judge_prompts", "--judge-prompts"), IN_NAME]
 LanguageOption = Annotated[str | None, typer.Option("--language", help="en or zh; without it, those of the config.")]
 JudgedByOption = Annotated[
@@ -83,7 +80,13 @@ ValueOption = Annotated[
     str, typer.Option(help="value: the verdicts. expected: their means by the judge's token probabilities.")
 ]
 EndpointOption = Annotated[
-    list[str] | None, typer.Option("--endpoint", metavar="NAME=URL", help="A server that is already up for a model.")
+    list[str] | None,
+    typer.Option(
+        "--endpoint",
+        metavar="NAME=URL",
+        help="Where a model that the config names answers already, in all its roles, so that no server is started for it.",
+        rich_help_panel=_MODELS,
+    ),
 ]
 
 
@@ -102,7 +105,9 @@ class RunOptions:
     ] = None
     language: LanguageOption = None
     mode: ModeOption = None
+    model: Annotated[str | None, _setting("model", "--model", panel=_MODELS, metavar="MODEL"), IN_SPEC] = None
     endpoint: EndpointOption = None
+    concurrency: Annotated[int | None, _setting("concurrency", "--concurrency", metavar="N", panel=_LIMITS)] = None
     fail_on_error: Annotated[float | None, _setting("fail_on_error", "--fail-on-error", metavar="SHARE|N")] = None
     retry: Annotated[
         str | None,
@@ -150,16 +155,17 @@ class SimulateOptions(RunOptions):
     """What decides the dialogues."""
 
     supporter: SupporterOption = None
-    base_url: BaseUrlOption = None
-    api_key_env: KeyOption = None
-    seeker: Annotated[str | None, _setting("seeker", "--seeker"), IN_NAME] = None
+    seeker: Annotated[str | None, _setting("seeker", "--seeker", panel=_MODELS, metavar="MODEL"), IN_SPEC] = None
+    temperature: Annotated[float | None, _setting("temperature", "--temperature", panel=_MODELS)] = None
+    max_tokens: Annotated[int | None, _setting("max_tokens", "--max-tokens", metavar="N", panel=_MODELS)] = None
     prompts: Annotated[str | None, _setting("prompts", "--prompts"), IN_NAME] = None
     cards: Annotated[
         list[Path] | None,
         typer.Option("--cards", help="Role cards: our JSONL, or ESC-Eval's published card_high_*.json."),
         IN_FILE,
     ] = None
-    limit: Annotated[int | None, _setting("limit", "--limit")] = None
+    limit: Annotated[int | None, _setting("limit", "--limit", metavar="N")] = None
+    trials: Annotated[int | None, _setting("trials", "--trials", metavar="N")] = None
     floors: Annotated[bool | None, _setting("floors", "--floors/--no-floors")] = None
     references: Annotated[list[Path] | None, _setting("references", "--references"), IN_FILE] = None
 
@@ -211,23 +217,15 @@ def endpoints_of(pairs: Sequence[str] | None) -> dict[str, str]:
     endpoints = {}
     for pair in pairs or []:
         name, _, url = pair.partition("=")
-        _check_url(url, f"--endpoint {name}", f"--endpoint {pair!r}: expected NAME=")
+        if problem := url_problem(url):
+            raise UserError(f"--endpoint {name}: {problem}" if url else f"--endpoint {pair}: write NAME=http://HOST:PORT/v1")
         endpoints[name] = url
     return endpoints
-
-
-def _check_url(url: str, option: str, expected: str) -> None:
-    if problem := problem_of(url):
-        raise UserError(f"{option}: {problem}")
-    if not url.startswith(("http://", "https://")):
-        raise UserError(f"{expected}http://HOST:PORT/v1")
 
 
 def resolve(
     config: Path,
     endpoints: Sequence[str] | None = None,
-    base_url: str | None = None,
-    api_key_env: str | None = None,
     *,
     cards: Sequence[Path] | None = None,
     profiles: Sequence[Path] | None = None,
@@ -246,11 +244,9 @@ def resolve(
     if loaded.shard and "shard" not in overrides:
         raise UserError(f"{config}: shard: only run, simulate and score do a part of the work (--shard I/N): leave it out here")
     loaded.endpoints.update(endpoints_of(endpoints))
-    if base_url is not None:
-        _check_url(base_url, "--base-url", f"--base-url {base_url!r}: expected ")
-        if len(loaded.supporters) != 1:
-            raise UserError("--base-url is the address of one supporter: name it with one --supporter")
-    resolved = resolve_config(loaded, base_url, api_key_env)
+    if overrides.get("model") and loaded.seeker and loaded.judge and loaded.supporters:
+        raise UserError(f"--model: {config} names a model for every role: use --supporter, --seeker and --judge")
+    resolved = resolve_config(loaded)
     if loaded.out is None:
         loaded.out = str(resolved.out)
         check_config(loaded)

@@ -16,9 +16,7 @@ from core.paths import IN_FILE
 from core.records import Dialogue
 from data_prep.scores.human import read_dialogues
 from evalsuite.commands.options import (
-    BaseUrlOption,
     EndpointOption,
-    KeyOption,
     LanguageOption,
     SupporterOption,
     out_tables,
@@ -49,8 +47,6 @@ def respond(
         list[Path], typer.Option("--dialogues", help="Dialogue records (JSONL) to answer in. Repeat for more."), IN_FILE
     ],
     supporter: SupporterOption = None,
-    base_url: BaseUrlOption = None,
-    api_key_env: KeyOption = None,
     endpoint: EndpointOption = None,
     limit: Annotated[
         int | None, typer.Option("--limit", help="At most this many dialogues a language, the first ones.")
@@ -73,7 +69,7 @@ def respond(
     are recorded as such.
 
     Example: esc-eval respond --config configs/eval/esc_eval.yaml --dialogues esconv/dialogues.jsonl --language en
-    --supporter my-model --base-url http://127.0.0.1:8000/v1 --out runs/replies
+    --supporter my-model@http://127.0.0.1:8000/v1 --out runs/replies
     """
     overrides: dict[str, Any] = {
         "supporters": supporter,
@@ -83,7 +79,7 @@ def respond(
         "mode": mode,
         "out": out,
     }
-    resolved = resolve(config, endpoint, base_url, api_key_env, **overrides)
+    resolved = resolve(config, endpoint, **overrides)
     if floors := [spec.name for spec in resolved.supporters if spec.floor]:
         raise UserError(f"--supporter {floors[0]}: a floor has no replies of its own to measure: name models")
     urls, names = resolved.config.endpoints, [spec.name for spec in resolved.supporters]

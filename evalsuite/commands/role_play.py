@@ -12,7 +12,7 @@ from rich.console import Console
 from core.errors import UserError
 from core.files import check_unique, write_jsonl
 from core.options import choice
-from core.paths import IN_FILE, IN_NAME, Reads, Verbs, Writes
+from core.paths import IN_FILE, IN_NAME, IN_SPEC, Reads, Verbs, Writes
 from core.prompts import load_pack
 from core.records import LOST, Dialogue, Preference, RoleCard
 from core.rubrics import load_rubric
@@ -208,9 +208,14 @@ def audit_simulator(
         out_tables("simulator_audit", "findings.jsonl"),
     ] = None,
     judge: Annotated[
-        str | None, typer.Option("--judge", help="Also ask a model whether the seeker leaves its card. Needs --out."), IN_NAME
+        str | None,
+        typer.Option(
+            "--judge",
+            metavar="MODEL",
+            help="Also ask a model (name, spec file or NAME@URL) whether the seeker leaves its card. Needs --out.",
+        ),
+        IN_SPEC,
     ] = None,
-    base_url: Annotated[str | None, typer.Option("--base-url", help="Where the judge already answers (…/v1).")] = None,
     examples: Annotated[int, typer.Option("--examples", min=0, help="Examples a check and seeker.")] = 3,
     as_json: JsonOption = False,
 ) -> None:
@@ -222,7 +227,7 @@ def audit_simulator(
     judged = None
     if judge and out is not None:
         out.mkdir(parents=True, exist_ok=True)
-        with Batch(load_spec(judge), out / "calls.sqlite", _talk(as_json), base_url) as batch:
+        with Batch(load_spec(judge), out / "calls.sqlite", _talk(as_json)) as batch:
             judged = judge_cards(batch, load_pack(PACK), audited_dialogues, cards_held)
     audited = audit(audited_dialogues, cards_held, judged)
     if not audited:

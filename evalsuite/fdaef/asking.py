@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -27,6 +28,7 @@ from evalsuite.runs.folder import Run
 from evalsuite.runs.identity import identity
 from serve.batch import Batch
 from serve.checkpoints.places import resolve_checkpoint
+from serve.client import ChatClient
 from serve.launch import Servers
 from serve.plan import plan_servers
 
@@ -93,19 +95,11 @@ def _judged(benchmark: Benchmark, key: str) -> bool:
     return runner is not None and runner.by == "judge"
 
 
-def address(spec: ModelSpec, endpoints: Mapping[str, str]) -> str | None:
-    """Where the model answers already: at the endpoint of its name, or the spec's own. Raises `UserError` for other names."""
-    for name in endpoints:
-        if name != spec.name:
-            raise UserError(f"endpoint for {name!r}: the model of this run is {spec.name!r}")
-    return endpoints.get(spec.name) or spec.endpoint.base_url
-
-
 @dataclass(frozen=True)
 class Examination:
     """A model and the items that it is asked: `limit` of each dataset, drawn by `seed`; recorded under the name `model`.
 
-    `url` is where the model answers already (None: a server is started). `chat` puts questions into its chat template;
+    `chat` puts questions into its chat template;
     `tokenizer` is for a model without a checkpoint. `console` gets a line a dataset.
     """
 
@@ -116,7 +110,6 @@ class Examination:
     seed: int
     chat: bool
     tokenizer: str | None
-    url: str | None
     console: Console
 
     def ask(self, run: Run, plan: TaskPlan) -> tuple[list[TaskScore], list[Dialogue]]:
@@ -140,7 +133,7 @@ class Examination:
             for key, files in plan.summaries.items():
                 docs = [doc for _, part_docs in self._read(files) for doc in part_docs]
                 documents += sampled(key, docs, self.limit, self.seed)
-            url = servers.enter_context(_served(run, self.spec, self.url)) if datasets else self.url
+            url = servers.enter_context(_served(run, self.spec, self.console)) if datasets else None
             summaries = []
             if documents:  # first: chat is less than what lm-eval needs of a server
                 with Batch(self.spec, run.store.path, self.console, url) as batch:
@@ -213,10 +206,16 @@ def _scores_file(run: Run, key: str, files: Files) -> Path:
 
 
 @contextmanager
-def _served(run: Run, spec: ModelSpec, url: str | None) -> Iterator[str]:
-    """Where the model answers: the address, or a server that is up while the block runs."""
-    if url:
-        yield url
+def _served(run: Run, spec: ModelSpec, console: Console) -> Iterator[str]:
+    """Where the model answers: the spec's address, once that was looked up, or a server that is up while the block runs."""
+    if spec.endpoint.base_url:
+
+        async def found() -> str:
+            async with ChatClient(run.store, say=lambda text: console.print(Text(text), soft_wrap=True)) as client:
+                await client.check(spec, [spec.served_name()])
+                return client.base_url(spec)
+
+        yield asyncio.run(found())
         return
     from evalsuite.fdaef.completions import ALTERNATIVES
 

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from core.errors import UserError
-from core.paths import IN_NAME
+from core.paths import IN_NAME, IN_SPEC
 from core.records import Dialogue, RoleCard
 from core.settings import Settings
 from core.specs import ModelSpec, Sampling, load_spec
@@ -62,7 +62,7 @@ class RoleSampling(Settings):
 class EmoHarborSection(Settings):
     """EmoHarbor's own settings. The Talker is the run's `seeker`."""
 
-    thinker: Annotated[str | None, IN_NAME] = None
+    thinker: Annotated[str | None, IN_SPEC] = None
     """The model that thinks for the seeker; without one the Talker's does."""
     simulator: Literal["full", "one_agent", "simple_profile"] = "full"
     """The full seeker, or an ablation of section 4.1.1 (`one_agent`: no Thinker; `simple_profile`: played from demographics and
@@ -110,6 +110,9 @@ class EmoHarborConfig(EvalConfig):
             raise ValueError("emoharbor.judging: a seeker of one agent has no states to judge by: choose profile or dialogue")
         if section.simulator == "one_agent" and (section.triples or section.thinker):
             raise ValueError("emoharbor.simulator: one_agent has no Thinker: leave out thinker and triples")
+        supporters = TEMPERATURES["supporter"]
+        if self.mode == "paper" and self.temperature not in (None, supporters):
+            raise ValueError(f"temperature: paper mode fixes that of supporters at {supporters}")
         if self.mode == "paper" and fixed:
             agent = fixed[0]
             raise ValueError(f"emoharbor.sampling.{agent}.temperature: paper mode fixes it at {TEMPERATURES[agent]}")
@@ -162,7 +165,7 @@ class EmoHarbor(Resolved):
         """The model that thinks for the seeker; None where nobody does."""
         if self.section.simulator == "one_agent":
             return None
-        return self._sampled(self.speaks(load_spec(self.section.thinker or self.config.seeker), "seeker"), "thinker")
+        return self._sampled(self.speaks(load_spec(self.section.thinker or self.named("seeker")), "seeker"), "thinker")
 
     @property
     def seekers(self) -> list[ModelSpec]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from core.judge_prompts import JudgeMethod
 from core.paths import IN_NAME
@@ -32,6 +32,13 @@ class EscEvalConfig(EvalConfig):
     """ESC-Eval."""
     cards: Annotated[list[str], IN_NAME, Field(default_factory=lambda: ["bundled"])]
     """The role cards that are played: `bundled`, or card files."""
+
+    @model_validator(mode="after")
+    def _as_published(self) -> EscEvalConfig:
+        for name in ("temperature", "max_tokens"):
+            if self.mode == "paper" and getattr(self, name) is not None:
+                raise ValueError(f"{name}: paper mode samples supporters as published: greedily, at most 512 tokens")
+        return self
 
 
 class EscEval(Resolved):

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from core.errors import UserError, near
 from core.files import read_jsonl, write_jsonl
 from core.judge_prompts import JudgeMethod, check_pack
-from core.paths import IN_NAME
+from core.paths import IN_NAME, IN_SPEC
 from core.prompts import PromptPack
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
@@ -45,8 +45,8 @@ _ASKED: dict[Method, JudgeMethod] = {"bands": "bands", "tokens": "joint"}
 class JudgeEntry(Settings):
     """One judge of a panel. One model can be several, as different personas."""
 
-    model: str
-    """A name in configs/models, or a spec file."""
+    model: Annotated[str, IN_SPEC]
+    """A name in configs/models, a spec file, or NAME@URL."""
     persona: Annotated[str, Field(pattern=r"^[a-z0-9_]{1,40}$")] = "psychologist"
     """Who it is told to be: persona_NAME.j2 of the prompt pack."""
 
@@ -155,11 +155,11 @@ def _members(config: FeelConfig) -> list[Member]:
     members: list[Member] = []
     for entry in config.judges:
         settings = EvalConfig(
-            seeker=entry.model,  # nobody speaks here: a run's config has to name one
             judge=entry.model,
             rubric=config.rubric,
             method=_ASKED[config.methods[0]],
             prompts=config.prompts,
+            judge_prompts=config.prompts,
             languages=config.languages,
             concurrency=config.concurrency,
             out=config.out,

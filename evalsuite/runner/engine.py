@@ -42,6 +42,7 @@ class Runner:
         self._given = dict(self.resolved.config.endpoints)
         self._servers: list[Servers] = []
         self._exits = ExitStack()
+        self._told: set[str] = set()
 
     def __enter__(self) -> Runner:
         return self
@@ -107,7 +108,7 @@ class Runner:
         """Raise `UserError` for an endpoint of a model that this run does not have."""
         resolved = self.resolved
         known = {spec.name for spec in specs} | {load_spec(name).name for name in resolved.names}
-        if not known.issuperset(self._given) and resolved.config.supporters:
+        if not known.issuperset(self._given) and resolved.tested:
             # A shard may be given the endpoint of a supporter that only others of its shards speak to.
             known |= {spec.name for spec in resolved.supporters}
         for name in self._given:
@@ -134,8 +135,12 @@ class Runner:
         Raises `UserError` where the folder is to hold something new and no call was answered.
         """
 
+        check_names(specs)
+
         def servers() -> Generator[Phase, None, None]:
             self.run.budget.begin(specs, self.run.store.tokens())
+            for spec in specs:
+                spec.api_key()  # a key that is not there is said before a server is started
             lengths = needs() if self._launches(specs) else {}
             parts = self._phases(specs, lengths)
             for number, part in enumerate(parts, start=1):
@@ -178,6 +183,7 @@ class Runner:
             down=down,
             launched={url for servers in self._servers for url in servers.endpoints.values()},
             say=self.say,
+            told=self._told,
             **{name: value for name, value in limits.items() if self.bounded and value is not None},
         )
 
@@ -190,3 +196,16 @@ class Runner:
     def say(self, text: str) -> None:
         """A line on the console, as it is."""
         self.console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+def check_names(specs: Sequence[ModelSpec]) -> None:
+    """Raise `UserError` for two models of one name: records, and answers in the store, are known by it."""
+    known: dict[str, ModelSpec] = {}
+    for spec in specs:
+        other = known.setdefault(spec.name, spec)
+        one, two = (model.model_dump(exclude={"sampling", "about"}) for model in (other, spec))
+        if one != two:
+            field = next(name for name in one if one[name] != two[name])
+            places = [model.endpoint.base_url or model.checkpoint for model in (other, spec)]
+            differ = f"at {places[0]} and {places[1]}" if places[0] != places[1] else f"which differ in {field}"
+            raise UserError(f"two models are named {spec.name}, {differ}: give one another name in a spec file")

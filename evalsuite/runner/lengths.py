@@ -27,7 +27,7 @@ def needs(resolved: Resolved, jobs: Iterable[Plan | Dialogue], score: bool) -> d
     machine. What one model wrote is counted as long for another: an estimate where their tokenizers differ much.
     """
     longest: dict[str, int] = defaultdict(int)
-    supporters = {spec.name: spec for spec in resolved.supporters} if resolved.config.supporters else {}
+    supporters = {spec.name: spec for spec in resolved.supporters} if resolved.tested else {}
     seekers = resolved.seekers if supporters else []
     count = {spec.name: counter(spec) for spec in (*seekers, *supporters.values(), *([resolved.judge] if score else []))}
     systems: dict[tuple[str, str], str] = {}  # (model, supporter) → its longest system prompt

@@ -71,6 +71,10 @@ def simulate(runner: Runner, score: bool) -> Outcome:
     for spec in asked.supporters:
         if left_out := unspoken(spec, asked.config.languages):
             runner.console.print(f"{spec.name} does not speak {', '.join(left_out)}: what is played in it is left out")
+    if asked.config.limit is not None:
+        runner.say(f"at most {asked.config.limit} a language are played (limit); --limit N plays more in the same folder")
+    if score and asked.judge.name in {spec.name for spec in asked.supporters}:
+        runner.say(f"{asked.judge.name} judges itself too: read its scores with care, or name another with --judge")
     judging = set_of(run, asked.judge.name) if score else None
     resolved = _with_held(run, asked, judging)
     run.claim("simulate", resolved.simulate_identity(), _grows(resolved, "simulate"), resolved.people())
@@ -280,7 +284,8 @@ def _execute(
         return dialogue, judgements
 
     def keep_versions(servers: Mapping[str, str | None]) -> None:
-        packs = {resolved.config.prompts: resolved.prompts, resolved.judge_pack: resolved.judge_prompts}
+        packs = {resolved.config.prompts: resolved.prompts}
+        packs |= {resolved.judge_pack: resolved.judge_prompts} if judging else {}
         run.keep_versions(versions(packs, resolved.rubric, servers))
 
     keep_versions({})

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from core.errors import UserError
 from core.files import read_yaml, validated
 from core.masking import PlainUrl
-from core.paths import IN_FILE, IN_NAME, check_config
+from core.paths import IN_FILE, IN_NAME, IN_SPEC, check_config
 from core.records import Language
 from evalsuite.runs.framework import entries, framework_of
 from evalsuite.runs.shard import Shard
@@ -49,22 +49,30 @@ class GoldConfig(BaseModel):
 
 
 class EvalConfig(BaseModel):
-    """One run. Models are names in configs/models or paths of spec files. Durations are seconds, or as in 90s, 30m, 4h."""
+    """One run. A model is a name in configs/models, a spec file, or NAME@URL (NAME@URL#VARIABLE: with the key in that
+    environment variable). Durations are seconds, or as in 90s, 30m, 4h."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
     framework: str = "esc_eval"
     """The published procedure that is followed."""
     mode: Literal["paper", "native"] = "native"
     """paper: as published, odd parts included. native: as we would do it."""
-    seeker: Annotated[str, IN_NAME]
+    model: Annotated[str | None, IN_SPEC] = None
+    """The model of every role that is not named: seeker, supporter, judge."""
+    seeker: Annotated[str | None, IN_SPEC] = None
     """Model that plays the seeker."""
-    supporters: Annotated[list[str], IN_NAME] = []
+    supporters: Annotated[list[str], IN_SPEC] = []
     """The models under test."""
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    """Temperature of the models under test. Default: that of their specs (0). Seeker and judge keep that of theirs."""
+    max_tokens: Annotated[int, Field(gt=0, le=2**31)] | None = None
+    """Longest reply of the models under test, in tokens. Default: that of their specs (512). Seeker and judge keep that of
+    theirs."""
     floors: bool = False
     """Add supporters that need no model (silent, parrot, lecture): a model should beat them, and a judge should see it."""
     references: Annotated[list[str], IN_FILE] = []
     """The dialogues that cards were made from (JSONL). With `floors`, what their supporters said is one more floor."""
-    judge: Annotated[str, IN_NAME]
+    judge: Annotated[str | None, IN_SPEC] = None
     """Model that scores."""
     rubric: Annotated[str, IN_NAME] = "esc_eval"
     """The rubric that dialogues are scored on: a name in configs/rubrics, or a file."""
@@ -73,8 +81,8 @@ class EvalConfig(BaseModel):
     prompts: Annotated[str, IN_NAME] = "esc_eval"
     """Prompt pack that seekers are told from: a strategy, by name (configs/prompts) or folder."""
     judge_prompts: Annotated[str | None, IN_NAME] = None
-    """Prompt pack that the judge is asked in, by name (configs/prompts) or folder; without it, `prompts`. For a ranker, the one
-    that it learnt."""
+    """Prompt pack that the judge is asked in, by name (configs/prompts) or folder. Default: the one that the judge's spec
+    says it has learnt, or `prompts`, which tells the rules. Rarely needed."""
     languages: Annotated[list[Language], Field(min_length=1)] = ["en", "zh"]
     """Which languages are played and judged."""
     limit: Annotated[int, Field(gt=0, le=10**6)] | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,13 +12,14 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel
 
+from core.addresses import FORM
 from core.errors import UserError
 from core.files import check_unique, digest
 from core.judge_prompts import JudgeMethod, check_pack
 from core.prompts import PromptPack, load_pack
 from core.records import Dialogue, HumanScore, Language, RoleCard, dialogue_id
 from core.rubrics import Rubric, load_rubric
-from core.specs import Endpoint, ModelSpec, load_spec, model_names
+from core.specs import ModelSpec, Sampling, learnt_packs, load_spec
 from data_prep.scores import synthetic
 from data_prep.scores.human import read_dialogues
 from data_prep.scores.rank_sft import synthetic_test
@@ -51,10 +51,6 @@ class Resolved(Framework):
     """
 
     config: EvalConfig
-    base_url: str | None = None
-    """Where the one supporter answers."""
-    api_key_env: str | None = None
-    """The environment variable that holds the key for `base_url`."""
     held: Held | None = None
     """What the run folder holds already: it counts as named in the config, before what is."""
 
@@ -87,7 +83,7 @@ class Resolved(Framework):
     @property
     def names(self) -> list[str]:
         """How the config names its models, besides the supporters."""
-        return [self.config.seeker, self.config.judge]
+        return list(filter(None, [self.config.seeker, self.config.judge, self.config.model]))
 
     @property
     def shown(self) -> Shown:
@@ -155,7 +151,7 @@ class Resolved(Framework):
         """The run folder. Raises `UserError` where neither the config nor a supporter names one."""
         if self.config.out is not None:
             return Path(self.config.out)
-        if not self.config.supporters and not self.config.floors:
+        if not self.tested and not self.config.floors:
             raise UserError(
                 "no supporter given, which the run folder would be named by: name one with --supporter, or use --out"
             )
@@ -189,26 +185,40 @@ class Resolved(Framework):
         """How the judge is asked."""
         return self.config.method
 
+    def named(self, role: Literal["seeker", "judge"]) -> str:
+        """How the config names the model of a role. Raises `UserError` where it does not."""
+        name = getattr(self.config, role) or self.config.model
+        if name is None:
+            raise UserError(f"no {role} given: name one with --{role} {FORM}, or with --model for every role that is not named")
+        return str(name)
+
+    @property
+    def tested(self) -> list[str]:
+        """How the config names the models under test, without floors."""
+        return self.config.supporters or list(filter(None, [self.config.model]))
+
     @cached_property
     def seeker(self) -> ModelSpec:
         """The model that speaks for the seeker."""
-        return self.sampled(self.speaks(load_spec(self.config.seeker), "seeker"), "seeker")
+        return self.sampled(self.speaks(load_spec(self.named("seeker")), "seeker"), "seeker")
 
     @cached_property
     def judge(self) -> ModelSpec:
         """The model that scores."""
-        return self.sampled(self.speaks(load_spec(self.config.judge), "judge"), "judge")
+        return self.sampled(self.speaks(load_spec(self.named("judge")), "judge"), "judge")
 
     @cached_property
     def supporters(self) -> list[ModelSpec]:
         """The models under test."""
-        if not self.config.supporters and not self.config.floors:
-            raise UserError("no supporter given: name one with --supporter, or under `supporters:` in the config")
-        chosen = [*self.config.supporters, *(name for name in self._floors() if name not in self.config.supporters)]
-        specs = [self.sampled(self._supporter(name), "supporter") for name in chosen]
+        if not self.tested and not self.config.floors:
+            raise UserError(f"no supporter given: name one with --supporter {FORM}, or under `supporters:` in the config")
+        chosen = [*self.tested, *(name for name in self._floors() if name not in self.tested)]
+        specs = [self._tested(self.sampled(load_spec(name), "supporter")) for name in chosen]
         names = [spec.name for spec in specs]
         if len(set(names)) < len(names):
-            raise UserError(f"supporters: the same name twice in {', '.join(names)}")
+            raise UserError(
+                f"supporters: the same name twice in {', '.join(names)}: give one another name in a spec file (name, endpoint)"
+            )
         named = dict(zip(names, specs, strict=True))
         return [*(named.pop(spec.name, spec) for spec in self.held.supporters), *named.values()] if self.held else specs
 
@@ -247,28 +257,51 @@ class Resolved(Framework):
         check_pack(pack, self.method, self.languages)
         return pack
 
-    @property
+    @cached_property
     def judge_pack(self) -> str:
-        """The name of the pack that the judge is asked in."""
-        return self.config.judge_prompts or self.config.prompts
+        """The pack that the judge is asked in: one that it has learnt, or for a plain model one with the rules.
+
+        Raises `UserError` for a pack that the judge's spec does not claim.
+        """
+        learnt, wanted = self.judge.learnt, (self.config.judge_prompts or "").rstrip("/") or None
+        if learnt:
+            if wanted is not None and wanted not in learnt:
+                raise UserError(
+                    f"judge {self.judge.name} has learnt the prompt pack {learnt[0]} and is not asked in {wanted}: leave out "
+                    f"--judge-prompts (judge_prompts), or add {wanted} to `learnt` in its spec if it was trained in it"
+                )
+            return wanted or learnt[0]
+        pack = wanted or self.config.prompts
+        if ranker := learnt_packs().get(pack):
+            raise UserError(
+                f"judge {self.judge.name} has not learnt the prompt pack {pack}, which leaves the rules out "
+                f"(it is {ranker}'s): leave out --judge-prompts, or write `learnt: [{pack}]` into its spec if it was"
+            )
+        return pack
 
     def phases(
         self, launched: Sequence[ModelSpec], needs: Mapping[str, int], machine: Machine | None = None
     ) -> list[list[ModelSpec]]:
         """Which of the models that servers are started for are up at the same time (`serve.phases.phases`)."""
         seekers = {spec.name for spec in self.seekers}
-        judge = load_spec(self.config.judge).name
+        judge = self._judge_name
         always = [spec for spec in launched if spec.name in seekers]
         last = [spec for spec in launched if spec.name == judge]
         others = [spec for spec in launched if spec.name not in seekers and spec.name != judge]
         return phases(always, others, last, machine, needs, self.config.phases)
 
     @property
+    def _judge_name(self) -> str | None:
+        """The judge's name; None where only dialogues are held and none is named."""
+        name = self.config.judge or self.config.model
+        return load_spec(name).name if name else None
+
+    @property
     def spare(self) -> set[str]:
         """Models without which the others go on: each of several supporters that is nothing else in this run."""
-        if not self.config.supporters or sum(not spec.floor for spec in self.supporters) < 2:
+        if not self.tested or sum(not spec.floor for spec in self.supporters) < 2:
             return set()
-        needed = {spec.name for spec in self.seekers} | {load_spec(self.config.judge).name}
+        needed = {spec.name for spec in self.seekers} | {self._judge_name}
         return {spec.name for spec in self.supporters} - needed
 
     def load_people(
@@ -344,20 +377,19 @@ class Resolved(Framework):
         ids = {dialogue.id for dialogue in chosen}
         return chosen, [s for s in scores if s.dialogue_id in ids and s.dimension in self.rubric.dimensions]
 
-    def _supporter(self, name: str) -> ModelSpec:
-        if self.base_url is None:
-            return load_spec(name)
-        endpoint = {"base_url": self.base_url, "api_key_env": self.api_key_env}
-        if name in model_names() or name.endswith((".yaml", ".yml")):
-            spec = load_spec(name)
-            return spec.model_copy(update={"endpoint": spec.endpoint.model_copy(update=endpoint)})
-        return ModelSpec(
-            name=re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:100] or "supporter",
-            about="named on the command line",
-            roles=("supporter",),
-            languages=("en", "zh"),
-            endpoint=Endpoint(model=name, **endpoint),
-        )
+    def _tested(self, spec: ModelSpec) -> ModelSpec:
+        """A supporter's spec with what the config changes of the sampling of all. Raises `UserError` where its replies then
+        leave no room in its context."""
+        changes = {"temperature": self.config.temperature, "max_tokens": self.config.max_tokens}
+        given = {name: value for name, value in changes.items() if value is not None}
+        if not given or spec.floor:
+            return spec
+        sampling = Sampling.model_validate(spec.sampling.model_dump() | given)
+        if spec.context_length is not None and sampling.max_tokens >= spec.context_length:
+            raise UserError(
+                f"max_tokens {sampling.max_tokens}: leaves no room in the context of {spec.name} ({spec.context_length})"
+            )
+        return spec.model_copy(update={"sampling": sampling})
 
     def speaks(self, spec: ModelSpec, role: str) -> ModelSpec:
         """The spec, of a model that can take the role in all the languages; `UserError` otherwise."""
@@ -369,11 +401,11 @@ class Resolved(Framework):
         return spec
 
 
-def resolve_config(config: EvalConfig, base_url: str | None = None, api_key_env: str | None = None) -> Resolved:
+def resolve_config(config: EvalConfig) -> Resolved:
     """The config, resolved by its framework."""
     framework = framework_of(config.framework)
     assert issubclass(framework, Resolved), "`load_config` refuses others"
-    return framework(config, base_url, api_key_env)
+    return framework(config)
 
 
 def unspoken(spec: ModelSpec, languages: Sequence[Language]) -> list[Language]:

@@ -179,7 +179,7 @@ def cards_server(behave: Callable[[dict[str, Any], int], Answer]) -> Endpoint:
 
 
 def extract(run: Run, endpoint: Endpoint, *more: object) -> Result:
-    options = ["--model", "model.yaml", "--base-url", endpoint.url, "--concurrency", 1, *more]
+    options = ["--model", f"model.yaml@{endpoint.url}", "--concurrency", 1, *more]
     return run("extract", "--source", "esconv=corpus", "--out", "out", *options)
 
 
@@ -289,7 +289,7 @@ def test_filter_drops_feelings_without_an_event(run: Run) -> None:
         return Answer(text, logprobs=[{"token": text, "logprob": -0.1, "top_logprobs": top}] if text == "1" else None)
 
     with cards_server(behave) as endpoint:
-        arguments = ("filter", "--cards", "in.jsonl", "--model", "model.yaml", "--base-url", endpoint.url, "--out", "out")
+        arguments = ("filter", "--cards", "in.jsonl", "--model", f"model.yaml@{endpoint.url}", "--out", "out")
         ok(run(*arguments))
         ok(run(*arguments))
         assert len(endpoint.requests) == 4
@@ -315,7 +315,7 @@ def test_categorise_asks_two_questions_a_card(run: Run) -> None:
     taxonomy = load_taxonomy()
     work = taxonomy.categories[1]
     with cards_server(behave) as endpoint:
-        arguments = ("categorise", "--cards", "in.jsonl", "--model", "model.yaml", "--base-url", endpoint.url, "--out", "out")
+        arguments = ("categorise", "--cards", "in.jsonl", "--model", f"model.yaml@{endpoint.url}", "--out", "out")
         ok(run(*arguments))
         assert len(endpoint.requests) == 4 + 3, "a card whose level 1 cannot be read has no second question"
         ok(run(*arguments))

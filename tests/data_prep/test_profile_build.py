@@ -190,7 +190,7 @@ def test_a_build_loses_nobody_and_asks_nothing_twice(run: Callable[..., Result])
         return Answer("No idea.") if lost else behave(body, count)
 
     with Endpoint(garbled, models=("m",)) as endpoint:
-        options = ("--seeds", "s.jsonl", "--out", "out", "--base-url", endpoint.url)
+        options = ("--seeds", "s.jsonl", "--out", "out", "--model", f"model.yaml@{endpoint.url}")
         result = run(*options)
         assert result.exit_code == 0, (result.output, result.exception)
         assert len(endpoint.requests) == 1 + 5 + 5, "a seed that is lost is asked no more"

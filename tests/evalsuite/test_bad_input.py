@@ -123,8 +123,11 @@ def test_no_supporter(esc_eval: EscEval) -> None:
 @pytest.mark.parametrize(
     ("option", "problem"),
     [
-        (("--endpoint", "embedded"), "expected NAME=http"),
-        (("--base-url", "127.0.0.1:8000", "--supporter", "x"), "expected http"),
+        (("--endpoint", "embedded"), "--endpoint embedded: write NAME=http://HOST:PORT/v1"),
+        (
+            ("--supporter", "x@127.0.0.1:8000"),
+            "model x@…: no http:// or https:// after the @: expected NAME@http://HOST:PORT/v1",
+        ),
     ],
 )
 def test_malformed_addresses(esc_eval: EscEval, option: tuple[str, ...], problem: str) -> None:

@@ -30,7 +30,7 @@ def test_stages_alone_equal_one_run_and_a_finished_run_asks_nothing(esc_eval: Es
         config = demo_config(limit=2, gold=None)
         (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
         given = ("--config", "c.yaml", "--endpoint", f"embedded={endpoint.url}")
-        mine = ("--supporter", "org/my model", "--base-url", endpoint.url)
+        mine = ("--supporter", f"org/my model@{endpoint.url}")
         assert esc_eval("run", *given, *mine, "--out", "whole") == (0, "")
         assert {body["model"] for body in endpoint.requests} == {"embedded", "org/my model"}
         asked = len(endpoint.requests)
@@ -69,7 +69,7 @@ def test_a_score_folder_keeps_to_its_dialogues(esc_eval: EscEval, tmp_path: Path
 def test_the_supporter_never_sees_the_greeting_or_the_card(esc_eval: EscEval, tmp_path: Path) -> None:
     with Endpoint(models=("embedded", "my-model")) as endpoint:
         arguments = ("--config", DEMO, "--no-floors", "--endpoint", f"embedded={endpoint.url}", "--language", "en")
-        mine = ("--supporter", "my-model", "--base-url", endpoint.url, "--limit", "1", "--out", "run")
+        mine = ("--supporter", f"my-model@{endpoint.url}", "--limit", "1", "--out", "run")
         assert esc_eval("simulate", *arguments, *mine)[0] == 0
     greeting = (CONFIGS / "prompts" / "esc_eval" / "en" / "greeting.txt").read_text().strip()
     problem = json.loads(CARDS.read_text().splitlines()[0])["problem"]
@@ -145,7 +145,7 @@ def test_a_lost_supporter_is_told_and_the_rest_goes_on(
     with Endpoint(behave, models=("embedded", "my-model")) as endpoint:
         config = demo_config(limit=1, gold=None, patience=0)
         (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
-        mine = ("--supporter", "my-model", "--base-url", endpoint.url)
+        mine = ("--supporter", f"my-model@{endpoint.url}")
         command = ("run", "--config", "c.yaml", "--endpoint", f"embedded={endpoint.url}", *mine, "--out", "run")
         code, err = esc_eval(*command)
         assert code == 1 and "2 dialogues" in err and "503" in err and "same command again" in err
@@ -165,7 +165,7 @@ def test_reasoning_reaches_neither_side_nor_judge_nor_record(esc_eval: EscEval, 
 
     with Endpoint(behave, models=("embedded", "my-model")) as endpoint:
         arguments = ("--config", DEMO, "--no-floors", "--endpoint", f"embedded={endpoint.url}", "--language", "en")
-        mine = ("--supporter", "my-model", "--base-url", endpoint.url, "--limit", "1", "--out", "run")
+        mine = ("--supporter", f"my-model@{endpoint.url}", "--limit", "1", "--out", "run")
         assert esc_eval("run", *arguments, *mine, *EMBEDDED_JUDGE) == (0, "")
     assert not any("SECRET" in orjson.dumps(body).decode() for body in endpoint.requests)
     dialogue = json.loads(Path("run/dialogues.jsonl").read_text())
@@ -189,7 +189,7 @@ def test_one_dialogue_ends_early_and_the_rest_goes_on(
 
     with Endpoint(behave, models=("embedded", "my-model")) as endpoint:
         arguments = ("--config", DEMO, "--no-floors", "--endpoint", f"embedded={endpoint.url}", "--language", "en")
-        mine = ("--supporter", "my-model", "--base-url", endpoint.url, "--limit", "3", "--out", "run")
+        mine = ("--supporter", f"my-model@{endpoint.url}", "--limit", "3", "--out", "run")
         assert esc_eval("run", *arguments, *mine, *EMBEDDED_JUDGE) == (0, "")
     dialogues = [json.loads(line) for line in Path("run/dialogues.jsonl").read_text().splitlines()]
     assert [d["termination"] for d in dialogues] == [termination, "max_turns", "max_turns"]
@@ -205,7 +205,7 @@ def test_verdicts_without_a_value_are_told(esc_eval: EscEval) -> None:
 
     with Endpoint(behave, models=("embedded", "my-model")) as endpoint:
         arguments = ("--config", DEMO, "--no-floors", "--endpoint", f"embedded={endpoint.url}", "--language", "en")
-        mine = ("--supporter", "my-model", "--base-url", endpoint.url, "--limit", "1", "--out", "run")
+        mine = ("--supporter", f"my-model@{endpoint.url}", "--limit", "1", "--out", "run")
         told: list[str] = []
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("evalsuite.commands.run.console.print", lambda *what, **_: told.extend(map(str, what)))
@@ -223,7 +223,7 @@ def test_replies_that_were_cut_off_are_counted_wherever_they_are_of_interest(esc
 
     with Endpoint(behave, models=("embedded", "my-model")) as endpoint:
         Path("c.yaml").write_text(yaml.safe_dump(demo_config(limit=2, languages=["en"], gold=None, exchanges=3)))
-        mine = ("--supporter", "my-model", "--base-url", endpoint.url, "--out", "run")
+        mine = ("--supporter", f"my-model@{endpoint.url}", "--out", "run")
         told: list[str] = []
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("evalsuite.commands.run.console.print", lambda *what, **_: told.extend(map(str, what)))

@@ -521,7 +521,7 @@ def test_from_human_scores_and_a_ranker_to_table_4(esc_eval: EscEval, tmp_path: 
     prepare = ["import-scores", "--gold", "human.csv", "--dialogues", "talks.jsonl", "--out", "gold"]
     assert CliRunner().invoke(data_prep_app, prepare).exit_code == 0
     with Endpoint(lambda body, count: Answer("3"), models=("embedded",)) as endpoint:
-        asked = ("--config", CONFIGS / "eval" / "table4.yaml", "--judge", "embedded", "--judge-prompts", "esc_rank")
+        asked = ("--config", CONFIGS / "eval" / "table4.yaml", "--judge", "embedded")
         where = ("--dialogues", "gold/dialogues.jsonl", "--endpoint", f"embedded={endpoint.url}", "--out", "table4/ranker")
         assert esc_eval("score", *asked, *where) == (0, "")
     done = ran(

@@ -79,7 +79,7 @@ def test_every_history_begins_and_ends_with_the_seeker_and_alternates(spoken: li
 def test_replies_are_asked_recorded_measured_and_not_asked_again(folder: Path) -> None:
     command = ("--config", "c.yaml", "--dialogues", "d.jsonl")
     with Endpoint() as endpoint:
-        printed = call(*command, "--base-url", endpoint.url)
+        printed = call(*command, "--supporter", f"my-model@{endpoint.url}")
         asked = sorted([(m["role"], m["content"]) for m in body["messages"]] for body in endpoint.requests)
         assert asked == sorted(
             [
@@ -93,7 +93,7 @@ def test_replies_are_asked_recorded_measured_and_not_asked_again(folder: Path) -
             ]
         )
         before = {p.name: p.read_bytes() for p in Path("run").glob("*.json*") if p.name != "timing.json"}
-        call(*command, "--base-url", endpoint.url)
+        call(*command, "--supporter", f"my-model@{endpoint.url}")
         assert len(endpoint.requests) == 3
     assert {p.name: p.read_bytes() for p in Path("run").glob("*.json*") if p.name != "timing.json"} == before
     replies = read_responses([Path("run/responses.jsonl")])
@@ -139,8 +139,7 @@ def test_what_is_no_reply_is_recorded_and_counts(folder: Path) -> None:
         return Answer(" ") if last == "我很难过" else answers[len(body["messages"])]
 
     with Endpoint(behave) as endpoint:
-        printed = call("--config", "c.yaml", "--dialogues", "d.jsonl", "--endpoint", f"my-model={endpoint.url}", "--base-url",
-                       endpoint.url)  # fmt: skip
+        printed = call("--config", "c.yaml", "--dialogues", "d.jsonl", "--supporter", f"my-model@{endpoint.url}")
     replies = read_responses([Path("run/responses.jsonl")])
     assert [(r.termination, r.text) for r in replies] == [
         ("refusal", "Sorry, I"),
@@ -160,7 +159,7 @@ def test_a_call_without_an_answer_is_told_and_asked_again(folder: Path, status: 
         return Answer(status=status) if broken["now"] and len(body["messages"]) == 3 else echo(body, count)
 
     with Endpoint(behave) as endpoint:
-        command = ("--config", "c.yaml", "--dialogues", "d.jsonl", "--base-url", endpoint.url)
+        command = ("--config", "c.yaml", "--dialogues", "d.jsonl", "--supporter", f"my-model@{endpoint.url}")
         assert "1 of 3 replies are missing because a server failed" in call(*command, code=1)
         lost = read_responses([Path("run/responses.jsonl")])
         assert [r.termination for r in lost] == [None, termination, None] and lost[1].usage is None
@@ -199,22 +198,24 @@ def test_a_reply_without_text_needs_its_reason() -> None:
     assert Response.model_validate(about | {"termination": "empty_reply"}).text == "  "
 
 
+MINE = ("--supporter", "my-model@http://x/v1")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--base-url", "nowhere"), "expected http://"),
-        (("--base-url", "http://x/v1", "--supporter", "a", "--supporter", "b"), "one supporter"),
-        (("--base-url", "http://x/v1", "--endpoint", "my-model"), "--endpoint 'my-model': expected NAME=http://"),
+        (("--supporter", "my-model@nowhere"), "expected NAME@http://"),
+        ((*MINE, "--endpoint", "my-model"), "--endpoint my-model: write NAME=http://"),
         (
-            ("--base-url", "http://x/v1", "--endpoint", "mymodel=http://x/v1"),
+            (*MINE, "--endpoint", "mymodel=http://x/v1"),
             "no such supporter in this run: did you mean my-model",
         ),
         (("--supporter", "nobody"), "unknown model 'nobody'"),
-        (("--base-url", "http://x/v1", "--dialogues", "gone.jsonl"), "dialogues not found: gone.jsonl"),
-        (("--base-url", "http://x/v1", "--dialogues", "silent.jsonl"), "there is nothing to answer"),
-        (("--base-url", "http://x/v1", "--dialogues", "zh.jsonl", "--language", "en"), "no dialogue in en"),
-        (("--base-url", "http://x/v1", "--limit", "0"), "command line: limit"),
-        (("--base-url", "http://127.0.0.1:9/v1"), "my-model at http://127.0.0.1:9/v1: cannot be reached"),
+        ((*MINE, "--dialogues", "gone.jsonl"), "dialogues not found: gone.jsonl"),
+        ((*MINE, "--dialogues", "silent.jsonl"), "there is nothing to answer"),
+        ((*MINE, "--dialogues", "zh.jsonl", "--language", "en"), "no dialogue in en"),
+        ((*MINE, "--limit", "0"), "command line: limit"),
+        (("--supporter", "my-model@http://127.0.0.1:9/v1"), "my-model at http://127.0.0.1:9/v1: cannot be reached"),
     ],
 )
 def test_bad_input(folder: Path, arguments: tuple[str, ...], said: str) -> None:

@@ -21,7 +21,6 @@ from data_prep.cards import bundled_cards, load_cards
 from evalsuite import cli
 from evalsuite.commands.options import endpoints_of, resolve
 from serve import plan
-from serve.batch import Batch
 from serve.checkpoints.places import local_path, resolve_checkpoint
 from serve.client import ChatClient
 from serve.store import Store
@@ -59,9 +58,9 @@ def test_the_key_is_nowhere_but_in_the_header(
     Path("c.yaml").write_text(yaml.safe_dump(config))
     said = ""
 
-    def run(*extra: str) -> int:
+    def run(key: str, *extra: str) -> int:
         nonlocal said
-        given = ["--supporter", "my-model", "--base-url", endpoint.url, "--endpoint", f"embedded={endpoint.url}", *extra]
+        given = ["--supporter", f"my-model@{endpoint.url}#{key}", "--endpoint", f"embedded={endpoint.url}", *extra]
         monkeypatch.setattr("sys.argv", ["esc-eval", "run", "--config", "c.yaml", "--out", "run", *given])
         with pytest.raises(SystemExit) as end:
             cli.main()
@@ -69,14 +68,14 @@ def test_the_key_is_nowhere_but_in_the_header(
         return int(end.value.code or 0)
 
     with Endpoint(behave, models=MODELS) as endpoint:
-        assert run("--api-key-env", "PLANTED") == 1 and "503" in said and "***" in said
+        assert run("PLANTED") == 1 and "503" in said and "***" in said
         assert f"Bearer {KEY}" in {headers.get("Authorization") for headers in endpoint.headers}
         refusing = True
-        assert run("--api-key-env", "PLANTED", "--mode", "paper") == 2  # another config
-        assert run("--api-key-env", "PLANTED") == 1 and "the run ended early" in said and "401" in said
-        assert run("--api-key-env", KEY) == 2 and "never the key itself" in said
+        assert run("PLANTED", "--mode", "paper") == 2  # another config
+        assert run("PLANTED") == 1 and "the run ended early" in said and "401" in said
+        assert run(KEY) == 2 and "never the key itself" in said
         monkeypatch.setenv("PLANTED", f"{KEY}\n")
-        assert run("--api-key-env", "PLANTED") == 2 and "line break" in said
+        assert run("PLANTED") == 2 and "line break" in said
     assert "You sent me ***, did you not?" in Path("run/dialogues.jsonl").read_text()
     assert Path("run/report.html").exists()
     parts = [KEY[start : start + 9] for start in range(len(KEY) - 8)]  # a half of it is too much as well
@@ -100,14 +99,15 @@ async def test_an_address_with_a_password_is_refused_everywhere_with_the_way_to_
         "m.yaml:6: endpoint.base_url": lambda: load_spec(str(tmp_path / "m.yaml")),
         "c.yaml:4: endpoints.a": lambda: resolve(tmp_path / "c.yaml"),
         "--endpoint a": lambda: endpoints_of([f"a={url}"]),
-        "--base-url": lambda: resolve(CONFIGS / "eval" / "demo.yaml", base_url=url, supporters=["x"]),
-        "--base-url: an": lambda: Batch(spec(), tmp_path / "b.sqlite", None, url),  # type: ignore[arg-type]
+        "model x": lambda: load_spec(f"x@{url}"),
         "model my-model": lambda: client.base_url(spec()),
     }
     for where, refused in tries.items():
+        # Behind an address, # names a key's variable.
+        expected = "never the key itself" if "#" in url and where == "model x" else way
         with pytest.raises(UserError) as caught:
             refused()
-        assert where in str(caught.value) and way in str(caught.value) and "hunter2" not in str(caught.value)
+        assert where in str(caught.value) and expected in str(caught.value) and "hunter2" not in str(caught.value)
     store.close()
 
 
@@ -195,15 +195,15 @@ def test_no_name_reaches_out_of_the_run_folder(esc_eval: EscEval, tmp_path: Path
         with Endpoint(behave, models=("embedded", *NAMES)) as endpoint:
             before = listing(tmp_path)
             common = ("run", "--config", "c.yaml", "--endpoint", f"embedded={endpoint.url}")
-            mine = ("--supporter", NAMES[0], "--base-url", endpoint.url)
+            mine = ("--supporter", f"{NAMES[0]}@{endpoint.url}")
             assert esc_eval(*common, *mine) == (0, "")
             made = listing(tmp_path) - before
             assert "deep/inner/run/report.html" in made and "deep/inner/run/tables/leaderboard-en.csv" in made
             assert {name for name in made if not name.startswith("deep/inner/run")} == set()
             # Other names: used safely, or refused in one line.
             for name in NAMES[1:]:
-                simulate = ("simulate", *common[1:], "--limit", "1", "--base-url", endpoint.url, "--out", "other")
-                code, err = esc_eval(*simulate, "--supporter", name)
+                simulate = ("simulate", *common[1:], "--limit", "1", "--out", "other")
+                code, err = esc_eval(*simulate, "--supporter", f"{name}@{endpoint.url}")
                 assert (code, err) == (0, "") or (code == 2 and err.startswith("error: ") and err.count("\n") == 1), (name, err)
             made = listing(tmp_path) - before
             assert {name for name in made if not name.startswith(("deep/inner/run", "deep/inner/other"))} == set()

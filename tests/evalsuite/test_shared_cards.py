@@ -79,10 +79,10 @@ def test_a_supporter_of_several_runs_is_named_by_its_run_unless_it_said_the_same
 def test_one_board_over_run_folders(esc_eval: EscEval, tmp_path: Path) -> None:
     with Endpoint(models=("embedded", "mine", "yours")) as endpoint:
         (tmp_path / "c.yaml").write_text(yaml.safe_dump(demo_config(gold=None, languages=["en"], floors=True)))
-        given = ("run", "--config", "c.yaml", "--endpoint", f"embedded={endpoint.url}", "--base-url", endpoint.url)
-        assert esc_eval(*given, "--supporter", "mine", "--limit", "2", "--out", "a")[0] == 0
-        assert esc_eval(*given, "--supporter", "yours", "--limit", "3", "--out", "b")[0] == 0
-        assert esc_eval(*given, "--supporter", "yours", "--limit", "2", "--mode", "paper", "--out", "c")[0] == 0
+        given = ("run", "--config", "c.yaml", "--endpoint", f"embedded={endpoint.url}")
+        assert esc_eval(*given, "--supporter", f"mine@{endpoint.url}", "--limit", "2", "--out", "a")[0] == 0
+        assert esc_eval(*given, "--supporter", f"yours@{endpoint.url}", "--limit", "3", "--out", "b")[0] == 0
+        assert esc_eval(*given, "--supporter", f"yours@{endpoint.url}", "--limit", "2", "--mode", "paper", "--out", "c")[0] == 0
     assert esc_eval("leaderboard", "a", "b", "c", "--out", "board") == (0, "")
     page = json.loads((tmp_path / "board" / "leaderboard.json").read_text())
     (rows,) = (table["rows"] for table in page["tables"] if table["key"] == "leaderboard-en")

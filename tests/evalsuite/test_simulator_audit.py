@@ -273,7 +273,7 @@ def test_the_verb_audits_runs_and_corpora_and_asks_a_judge_once(call: Call, tmp_
 
     with Endpoint(behave, models=("embedded",)) as endpoint:
         given = ("audit-simulator", "run", "--dialogues", "people.jsonl", "--out", "out", "--json")
-        judged = (*given, "--judge", "embedded", "--base-url", endpoint.url)
+        judged = (*given, "--judge", f"embedded@{endpoint.url}")
         code, out, error = call(*judged)
         assert code == 0, error
         assert call(*judged)[0] == 0 and len(endpoint.requests) == 2

@@ -82,7 +82,7 @@ def launch(path: Path, *words: str) -> tuple[Any, Any]:
 PARSERS: dict[str, Callable[[Path], object]] = {
     "accelerate/*.yaml": launch,
     "card_quality.yaml": lambda path: load_yaml(path, "rules of card quality"),
-    "constraints-cpu.txt": parse_constraints,
+    "constraints-*.txt": parse_constraints,
     "data/corpora.yaml": lambda path: read_yaml(path, CorpusList, "list of corpora"),
     "data/role_*.yaml": lambda path: read_yaml(path, RoleSftConfig, "role-play mix"),
     "data/table5.yaml": lambda path: read_yaml(path, Quotas, "quotas"),

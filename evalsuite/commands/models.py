@@ -1,0 +1,112 @@
+"""`esc-eval models` lists what can be named in a role, and whether it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Annotated, Any
+
+import aiohttp
+import typer
+
+from core.errors import UserError
+from core.paths import IN_SPEC
+from core.specs import ModelSpec, load_spec, model_names
+from core.tables import Cell, Table
+from evalsuite.commands.options import JsonOption
+from evalsuite.commands.output import deliver
+from serve import http
+from serve.sizes import FIXED, GIB, GRAPHS, size_of
+
+_COLUMNS = ("model", "roles", "languages", "needs", "licence")
+
+
+def models(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="MODEL…", help="Only these: names in configs/models, spec files, NAME@URL. Default: all names."),
+        IN_SPEC,
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Ask those that have an address whether they answer (no tokens).")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """The models that a role can be given, and what each needs: GPU memory, the variable with its key, its licence.
+
+    With --check exit code 1 says that one that has an address does not answer, or serves no such model. Example:
+
+    esc-eval models my-model@http://127.0.0.1:8000/v1 --check
+    """
+    specs = [load_spec(name) for name in names or model_names()]
+    answers = asyncio.run(_answers(specs)) if check else {}
+    figures = [_figures(spec) | ({"answers": answers.get(spec.name)} if check else {}) for spec in specs]
+    table = Table(
+        "models",
+        "Models",
+        (*_COLUMNS, *(["answers"] if check else [])),
+        tuple(_row(spec, answers, check) for spec in specs),
+        (
+            "needs: GPU memory of one copy, with the cache for one dialogue of full length and what was assumed as overhead; "
+            "esc-eval run --plan says it for your GPUs",
+            "any served model takes any role as NAME@URL; --json has addresses, checkpoints and what each is",
+        ),
+    )
+    deliver("models", figures, [table], None, as_json)
+    if any(answer and not answer["served"] for answer in answers.values()):
+        raise typer.Exit(1)
+
+
+async def _answers(specs: list[ModelSpec]) -> dict[str, dict[str, Any]]:
+    """Of the models that have an address: whether it serves them, and what it says."""
+
+    async def ask(session: aiohttp.ClientSession, spec: ModelSpec) -> dict[str, Any]:
+        try:
+            listing = await http.served_models(session, spec, str(spec.endpoint.base_url).rstrip("/"), [spec.served_name()])
+        except UserError as error:
+            return {"served": False, "said": str(error)}
+        context = listing.contexts[spec.served_name()] if listing else None
+        return {"served": True, "said": "yes" if listing else "it has no list of models", "context": context}
+
+    asked = [spec for spec in specs if spec.endpoint.base_url]
+    async with aiohttp.ClientSession() as session:
+        said = await asyncio.gather(*(ask(session, spec) for spec in asked))
+    return {spec.name: answer for spec, answer in zip(asked, said, strict=True)}
+
+
+def _figures(spec: ModelSpec) -> dict[str, Any]:
+    """What a model needs, as JSON."""
+    key = spec.endpoint.api_key_env
+    return {
+        "name": spec.name,
+        "about": spec.about,
+        "roles": spec.roles,
+        "languages": spec.languages,
+        "learnt": spec.learnt,
+        "base_url": spec.endpoint.base_url,
+        "checkpoint": spec.checkpoint,
+        "gpu_gib": _gpu_memory(spec),
+        "key": key,
+        "key_is_set": bool(os.environ.get(key)) if key else None,
+        "licence": spec.licence,
+    }
+
+
+def _row(spec: ModelSpec, answers: dict[str, dict[str, Any]], check: bool) -> tuple[Cell, ...]:
+    figures, answer = _figures(spec), answers.get(spec.name)
+    size = (
+        f"{figures['gpu_gib']:.1f} GiB of a GPU" if figures["gpu_gib"] else "a GPU, size not known" if spec.checkpoint else None
+    )
+    key = f"{figures['key']} ({'set' if figures['key_is_set'] else 'not set'})" if figures["key"] else None
+    needs = "nothing" if spec.floor else key if spec.endpoint.base_url else size
+    said = [answer["said"] + (f"; reads {answer['context']} tokens" if answer.get("context") else "")] if answer else [None]
+    return (spec.name, ", ".join(spec.roles), ", ".join(spec.languages), needs, spec.licence, *(said if check else []))
+
+
+def _gpu_memory(spec: ModelSpec) -> float | None:
+    """GiB of one copy with the cache for one dialogue of full length; None where nothing is served here, or its size is not
+    known."""
+    size = size_of(spec) if spec.checkpoint and not spec.endpoint.base_url else None
+    if size is None:
+        return None
+    return round((size.weights() + size.cache(spec.context_length or 0) + FIXED + GRAPHS) / GIB, 1)
