@@ -460,11 +460,6 @@ def test_print_needs_neither_vllm_nor_the_checkpoint(cpu: None, tmp_path: Path, 
     assert not (tmp_path / "my cache").exists()
 
 
-def test_models_are_listed() -> None:
-    line = next(line for line in run_app("models").splitlines() if line.startswith("embedded "))
-    assert line.split() == ["embedded", "seeker,supporter,judge", "en,zh", "embedded:smollm2-135m-instruct"]
-
-
 def test_nothing_to_start_is_an_error(tmp_path: Path) -> None:
     remote = tmp_path / "remote.yaml"
     remote.write_text(spec("r", endpoint={"base_url": "http://elsewhere/v1"}).model_dump_json())
