@@ -181,6 +181,8 @@ def _work(
             report_run(opened, console, wandb)
         elif report and shard:
             _say(f"shard {shard} is done: `esc-eval merge` puts all {shard.of} together and writes the report")
+        elif score and shard is None:
+            _say(f"no report yet with these verdicts: `esc-eval report {opened.folder}` writes it")
     _finish(*outcomes)
 
 

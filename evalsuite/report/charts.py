@@ -141,8 +141,11 @@ def termination_charts(table: Table) -> Iterator[Chart]:
     )
 
 
-def agreement_charts(agreement: Agreement, rubric: Rubric, mode: str, synthetic: bool) -> Iterator[Chart]:
-    """ACC and ACC_soft beside what always answering the most frequent gold score would reach."""
+def agreement_charts(
+    agreement: Agreement, rubric: Rubric, mode: str, synthetic: bool, judge: str = "", table: str = "agreement"
+) -> Iterator[Chart]:
+    """ACC and ACC_soft beside what always answering the most frequent gold score would reach. Where there are several judges,
+    the `judge` is named, and the chart stands below its `table`."""
     suffix = "" if mode == "paper" else "_read"
     for language, figures in agreement.items():
         rows = [_label(rubric, name) for name in figures]
@@ -155,12 +158,12 @@ def agreement_charts(agreement: Agreement, rubric: Rubric, mode: str, synthetic:
         ]
         unreadable = "are left out" if suffix else "count as wrong"
         yield Chart(
-            f"agreement-{language}",
-            f"Agreement with gold, {LANGUAGES.get(language, language)}",
+            f"{table}-{language}",
+            f"Agreement with gold, {LANGUAGES.get(language, language)}" + (f", {judge}" if judge else ""),
             _synthetic(synthetic)
             + "Dots: the judge, with 95 % intervals where given. Bars: always answering the most frequent gold score. "
             + f"Unreadable verdicts {unreadable}.",
-            f"agreement_{language}",
+            f"{table}_{language}",
             _dot_panels(rows, ["ACC, %", "ACC_soft (within one), %"], traces, columns=2),
         )
 

@@ -36,7 +36,15 @@ from evalsuite.statistics import survival, trends
 from evalsuite.statistics.agreement import agreement_tables, judgements_in_order
 from evalsuite.statistics.between_judges import between_judges
 from evalsuite.statistics.judge_figures import Settings, judge_figures
-from evalsuite.statistics.judges import by_judge, calibration, calibration_table, confusion, confusion_tables, gold_of
+from evalsuite.statistics.judges import (
+    by_judge,
+    calibration,
+    calibration_table,
+    confusion,
+    confusion_tables,
+    file_keys,
+    gold_of,
+)
 from evalsuite.statistics.leaderboard import Tally, leaderboard, pairwise_differences
 from evalsuite.statistics.summary import COSTS, costs, cut_off, distributions, failed_calls, supporter_of, terminations
 
@@ -170,7 +178,11 @@ def _gold(
     scores = gold_of(judgements, _records(run.folder / "gold_scores.jsonl", HumanScore))
     if len(agreements) > 1:
         _, of_judges = judge_figures(by_judge(judgements), scores, Settings(mode, rubric))
-        return of_judges.all(), []
+        keys = file_keys(agreements)
+        of_all = (
+            charts.agreement_charts(a, rubric, mode, synthetic, who, f"agreement_{keys[who]}") for who, a in agreements.items()
+        )
+        return of_judges.all(), [*chain.from_iterable(of_all)]
     agreement = next(iter(agreements.values()), {})
     matrices, bins = confusion(judgements, scores, rubric.scales), calibration(judgements, scores)
     tables = [*agreement_tables(agreement, mode, labels, note), *confusion_tables(matrices, labels, note)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 from core.grouping import group_by
@@ -25,8 +25,10 @@ def between_judges(verdicts: Sequence[Judgement], rubric: Rubric) -> list[Table]
         of_dimensions = group_by((j for j in verdicts if j.language == language), lambda j: j.dimension)
         scorers = sorted({scorer_of(j) for of_one in of_dimensions.values() for j in of_one})
         rows: list[tuple[Cell, ...]] = []
+        alone = len({scorer.judge for scorer in scorers}) == len(scorers)
+        called = {scorer: scorer.judge if alone else scorer.name for scorer in scorers}
         for (a, b), name in ((pair, name) for pair in combinations(scorers, 2) for name in rubric.dimensions):
-            rows += _row(a, b, dimension_label(rubric, name), of_dimensions.get(name, []))
+            rows += _row(called, (a, b), dimension_label(rubric, name), of_dimensions.get(name, []))
         if rows:
             tables.append(
                 Table(
@@ -54,18 +56,21 @@ def between_judges(verdicts: Sequence[Judgement], rubric: Rubric) -> list[Table]
     return tables
 
 
-def _row(a: Scorer, b: Scorer, dimension: str, verdicts: Sequence[Judgement]) -> list[tuple[Cell, ...]]:
-    """The two judges on one dimension; no row where they share no dialogue."""
+def _row(
+    called: Mapping[Scorer, str], both: tuple[Scorer, Scorer], dimension: str, verdicts: Sequence[Judgement]
+) -> list[tuple[Cell, ...]]:
+    """Two judges on one dimension; no row where they share no dialogue."""
     read: dict[ScoredItem, dict[str, list[float]]] = {}
     for j in verdicts:
-        if j.value is not None and scorer_of(j) in (a, b):
-            read.setdefault(ScoredItem(j.dialogue_id, j.turn), {}).setdefault(scorer_of(j).name, []).append(j.value)
+        if j.value is not None and (scorer := scorer_of(j)) in both:
+            read.setdefault(ScoredItem(j.dialogue_id, j.turn), {}).setdefault(called[scorer], []).append(j.value)
     values: Values = {item: {who: exact_mean(of) for who, of in by.items()} for item, by in read.items() if len(by) == 2}
     figures = agreement_on(values)
     if figures is None:
         return []
-    pairs = [(by[a.name], by[b.name]) for _, by in sorted(values.items(), key=str)]
+    a, b = (called[scorer] for scorer in both)
+    pairs = [(by[a], by[b]) for _, by in sorted(values.items(), key=str)]
     first, second = ([pair[side] for pair in pairs] for side in (0, 1))
     shares = figures.equal.times(100), figures.near.times(100)
     minus = exact_mean([one - other for one, other in pairs])
-    return [(dimension, a.name, b.name, figures.kappa, spearman(first, second), *shares, minus)]
+    return [(dimension, a, b, figures.kappa, spearman(first, second), *shares, minus)]

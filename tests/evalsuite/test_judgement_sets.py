@@ -9,10 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scipy.stats import spearmanr
+from sklearn.metrics import cohen_kappa_score
 
+from core.tables import Estimate
 from evalsuite import cli
+from evalsuite.statistics.between_judges import between_judges
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint, echo
+from tests.evalsuite.records import make_judgement, make_rubric
 from tests.evalsuite.test_faults import one_line
 from tests.evalsuite.test_growth import DIALOGUE, endpoint, left, run, write_config, write_spec
 
@@ -105,12 +110,12 @@ def test_the_report_sets_judges_side_by_side_with_each_other_and_with_gold(
         ("judge-b", "b"),
     ]
     between = tables["between-judges-en"]
-    assert len(between["rows"]) == 7 and between["rows"][0][1:3] == [
-        row[judged] for row in (board["rows"][0], board["rows"][2])
-    ]
+    assert len(between["rows"]) == 7 and between["rows"][0][1:3] == ["embedded", "judge-b"]
     assert [row[0] for row in tables["table4_en"]["rows"]] == ["embedded", "judge-b", "majority class"]
     assert {"judge_differences", "agreement_embedded_en", "agreement_judge-b_en"} <= tables.keys()
     assert set(report["agreements"]) == {"embedded", "judge-b"} and report["agreement"] == report["agreements"]["embedded"]
+    page = Path("r/report.html").read_text()
+    assert all(f"Agreement with gold, English, {judge}" in page for judge in ("embedded", "judge-b"))
     assert "prompts of judge-b" in report["config"]["fingerprints"]
 
 
@@ -198,3 +203,25 @@ def test_verdicts_on_a_dialogue_that_was_drawn_again_are_dropped(esc_eval: EscEv
     assert verdicts == {"judgements.jsonl": 7, "judges/judge-b/judgements.jsonl": 14}
     assert esc_eval(*score("r", "embedded")) == (0, "")
     assert len(sets("r")["judgements.jsonl"].splitlines()) == 14
+
+
+def test_what_judges_say_of_each_other_is_counted_by_hand() -> None:
+    rubric = make_rubric("empathy")
+    given: dict[str, list[float | None]] = {"a": [0, 1, 2, 3, None, 4], "b": [0, 2, 2, 1, 3, 4]}
+    verdicts = [
+        make_judgement(f"d{n}", "empathy", value, judge=judge)
+        for judge, values in given.items()
+        for n, value in enumerate(values)
+    ]
+    [table] = between_judges(verdicts, rubric)
+    [(dimension, a, b, kappa, spearman, equal, near, minus)] = table.rows
+    assert (dimension, a, b) == ("Empathy", "a", "b")
+    assert isinstance(equal, Estimate) and isinstance(near, Estimate) and isinstance(kappa, Estimate)
+    assert (equal.mean, equal.n, near.mean) == (60, 5, 80)
+    both = [0, 1, 2, 3, 4], [0, 2, 2, 1, 4]  # where both are readable
+    assert minus == pytest.approx((sum(both[0]) - sum(both[1])) / 5)
+    assert kappa.mean == pytest.approx(cohen_kappa_score(*both, weights="quadratic", labels=range(5)))
+    assert spearman == pytest.approx(spearmanr(*both).statistic)
+    assert between_judges([one for one in verdicts if one.judge == "a"], rubric) == []
+    apart = [one for one in verdicts if (one.judge == "a") == (one.dialogue_id in ("d0", "d1"))]
+    assert between_judges(apart, rubric) == [], "judges that share no dialogue"
