@@ -15,6 +15,7 @@ from evalsuite.report.charts import (
     agreement_charts,
     calibration_charts,
     confusion_charts,
+    difference_charts,
     distribution_charts,
     score_charts,
     termination_charts,
@@ -200,6 +201,7 @@ def _made(cards: int, supporters: tuple[tuple[str, float], ...], poison: bool, w
     agreed = {language: {name: figures for name in [*RUBRIC.dimensions, "average"]} for language in ("en", "zh")}
     charts = [
         *score_charts(tally),
+        *difference_charts(tally),
         *distribution_charts(given, RUBRIC),
         *agreement_charts(agreed, RUBRIC, "paper", True),
         *confusion_charts(confusion(verdicts, gold, RUBRIC.scales), RUBRIC, True),

@@ -38,7 +38,11 @@ def board(runs: Sequence[RunRecords]) -> ReportContent:
             scores_given,
             *_runs(together),
         ],
-        charts=[*charts.score_charts(tally), *charts.distribution_charts(scores_given, tally.rubric)],
+        charts=[
+            *charts.score_charts(tally),
+            *charts.difference_charts(tally),
+            *charts.distribution_charts(scores_given, tally.rubric),
+        ],
         generated=time.strftime("%Y-%m-%d %H:%M"),
         warnings=_warnings(together),
     )

@@ -10,7 +10,7 @@ import numpy as np
 
 from core.rubrics import Rubric
 from core.tables import DASH, Estimate, Table, clean
-from evalsuite.report.figures import HATCHES, Figure, dots, error, named_rows, panels, segment, trace
+from evalsuite.report.figures import HATCHES, Figure, dots, error, label, named_rows, panels, segment, trace
 from evalsuite.statistics.judges import POOLED, Bin, Confusion
 from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.summary import AVERAGE, dimension_label
@@ -51,6 +51,46 @@ def score_charts(tally: Tally) -> Iterator[Chart]:
             "Means on 0–100 with 95 % bootstrap intervals, best average first. Open circles rest on a single dialogue.",
             f"leaderboard-{language}",
             _dot_panels(rows, [_label(tally.rubric, name) for name in names], traces, columns=4),
+        )
+
+
+def difference_charts(tally: Tally) -> Iterator[Chart]:
+    """One heat map a board: by how many points a row's supporter is ahead of a column's, with a star where that holds."""
+    several = len({board.scorer for board in tally.boards}) > 1
+    for number, board in enumerate(tally.boards):
+        if not board.differences:
+            continue
+        rows = [clean(f"{place}. {board.contestants[of].supporter}") for place, of in enumerate(board.order, start=1)]
+        at = {of: place for place, of in enumerate(board.order)}
+        figures: list[list[float | None]] = [[None] * len(rows) for _ in rows]
+        texts = [[""] * len(rows) for _ in rows]
+        hovers = [[label(f"{row} minus {column}") for column in rows] for row in rows]
+        for one in board.differences:
+            for first, second, sign in ((one.first, one.second, 1), (one.second, one.first, -1)):
+                if one.estimate.mean is not None:
+                    figures[at[first]][at[second]] = sign * one.estimate.mean
+                    texts[at[first]][at[second]] = f"{sign * one.estimate.mean:+.0f}" + "*" * bool(one.holds)
+        most = max((abs(figure) for row in figures for figure in row if figure is not None), default=0) or 1
+        numbers = [str(place) for place in range(1, len(rows) + 1)]
+        cells = trace(
+            "difference", z=figures, text=texts, customdata=hovers, x=list(range(len(rows))), y=list(range(len(rows)))
+        )
+        title = f"Differences in the average, {LANGUAGES[board.language]}" + f", {clean(board.scorer.name)}" * several
+        yield Chart(
+            f"differences-{number}",
+            title,
+            "Points of 0–100 by which the row's supporter is ahead of the column's (numbered as the rows), on the cards that "
+            "both have. A star: the difference holds after Holm's correction.",
+            f"differences-{board.language}",
+            panels(
+                "differences",
+                [""],
+                [[cells | {"zmin": -most, "zmax": most}]],
+                1,
+                30 * len(rows),
+                xaxis={"tickvals": list(range(len(rows))), "ticktext": numbers},
+                yaxis=named_rows(rows, (0.5, -0.5)),
+            ),
         )
 
 

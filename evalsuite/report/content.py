@@ -156,6 +156,7 @@ def content_of(run: Run) -> ReportContent:
         ],
         charts=[
             *charts.score_charts(tally),
+            *charts.difference_charts(tally),
             *charts.distribution_charts(scores_given, rubric),
             *gold_charts,
             *charts.termination_charts(endings),

@@ -89,7 +89,7 @@ def error(estimates: Iterable[Estimate]) -> Figure:
 
 def named_rows(rows: Sequence[str], ends: tuple[float, float]) -> Figure:
     """A y axis of row labels from top to bottom."""
-    labels = [label(row, 30) for row in rows]
+    labels = [label(row) for row in rows]  # the page breaks long ones into lines
     return {"tickvals": list(range(len(rows))), "ticktext": labels, "range": [len(rows) - ends[0], ends[1]]}
 
 

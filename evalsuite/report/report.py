@@ -202,6 +202,6 @@ def _html(content: ReportContent) -> str:
         figures={chart.key: chart.figure for chart in content.charts},
         transcripts=transcripts(content.tally, content.cards, content.risks),
         config=_config_text(content),
-        scripts=page.scripts(TEMPLATES / "browse.js", TEMPLATES / "charts.js"),
+        scripts=page.scripts(TEMPLATES / "browse.js", TEMPLATES / "sort.js", TEMPLATES / "charts.js"),
         style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
     )

@@ -15,7 +15,6 @@ from core.errors import UserError
 from core.grouping import group_by
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
-from core.specs import Group
 from core.statistics.bootstrap import RESAMPLES, Floats
 from core.statistics.means import exact_mean
 from core.tables import Cell, Estimate, Table
@@ -196,8 +195,8 @@ def leaderboard(
     """One table a language: supporters × dimensions on 0–100 with 95 % intervals and n, their average, and the parse rate.
 
     On 0–4 a figure is the mean × 25 of ESC-Eval's table 2. Several judges, methods or conditions are separate rows. With
-    several supporters there is a rank with ties (`Board.ranks`). `groups` maps supporter → group (`groups_of`): rows then come
-    by group, in the paper's order, those without one last as `other`.
+    several supporters there is a rank with ties (`Board.ranks`). Rows come by falling average. `groups` maps supporter → group
+    (`groups_of`), a mark beside the average; a supporter without one is `other`.
     """
     tables = []
     for language, of_language in group_by(boards, lambda board: board.language).items():
@@ -205,21 +204,23 @@ def leaderboard(
         for place, board in enumerate(of_language):
             for block, rank in zip(board.scores, board.ranks, strict=True):
                 group = (groups or {}).get(block[0].supporter, OTHER)
-                lines.append(((place, _group_order(group), -_average(block), block[0].supporter), block, group, rank))
+                lines.append(((place, -_average(block), block[0].supporter), block, group, rank))
         lines.sort(key=lambda line: line[0])
         ranked = any(len(board.contestants) > 1 for board in of_language)
         grouped = any(group != OTHER for _, _, group, _ in lines)
-        heads = ["supporter", *["group"] * grouped, *["judged by"] * (len(of_language) > 1), *["rank"] * ranked]
+        heads = [*["rank"] * ranked, "supporter", *["judged by"] * (len(of_language) > 1), AVERAGE, *["group"] * grouped]
+        columns = (*heads, *(column for column in score_columns(rubric) if column != AVERAGE))
         rows: list[tuple[Cell, ...]] = []
         for _, block, group, rank in lines:
-            names = {"supporter": block[0].supporter, "group": group, "judged by": block[0].scorer.name, "rank": rank}
-            rows.append((*(names[head] for head in heads), *score_cells(block)))
+            who = {"supporter": block[0].supporter, "group": group, "judged by": block[0].scorer.name, "rank": rank}
+            known: dict[str, Cell] = who | dict(zip(score_columns(rubric), score_cells(block), strict=True))
+            rows.append(tuple(known[column] for column in columns))
         cells = [cell for _, block, _, _ in lines for cell in block]
         tables.append(
             Table(
                 key=f"leaderboard-{language}",
                 title=f"Leaderboard, {language}" + (" (expected scores)" if value == "expected" else ""),
-                columns=(*heads, *score_columns(rubric)),
+                columns=columns,
                 rows=tuple(rows),
                 notes=(*score_notes(cells, rubric, value), *[RANK_NOTE] * ranked),
                 section=SCORES,
@@ -297,11 +298,6 @@ def score_notes(cells: Sequence[Score], rubric: Rubric, value: Value) -> Iterato
 def _average(block: Sequence[Score]) -> float:
     mean = block[-1].estimate.mean
     return -1.0 if mean is None else mean
-
-
-def _group_order(group: str) -> int:
-    known = [*get_args(Group), OTHER]
-    return known.index(group) if group in known else len(known)
 
 
 # --- tally ------------------------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ def test_by_hand() -> None:
     judgements = [make_judgement(name, "fluency", score) for name, score in zip("abcd", (4, 3, 2, 3), strict=True)]
     judgements += [make_judgement(name, "empathy", score) for name, score in zip("abcd", (1, None, 0, 1), strict=True)]
     table = board(dialogues, judgements)
-    assert table.columns == ("supporter", "Fluency", "Empathy", "average", "parse rate %")
+    assert table.columns == ("supporter", "average", "Fluency", "Empathy", "parse rate %")
     assert (table.key, table.rows[0][0]) == ("leaderboard-en", "m")
     fluency, empathy, average = (cell(table, 0, name) for name in ("Fluency", "Empathy", AVERAGE))
     assert (fluency.mean, fluency.n) == (75, 4)  # 12 / 4 × 25
@@ -112,7 +112,7 @@ def test_best_average_first_and_corpora_under_their_source() -> None:
     dialogues = [make_dialogue("a", "low"), make_dialogue("b", "high"), make_dialogue("c", None)]
     judgements = [make_judgement(name, "fluency", score) for name, score in (("a", 1), ("b", 3), ("c", 2))]
     table = board(dialogues, judgements, make_rubric("fluency"))
-    assert [row[0] for row in table.rows] == ["high", "corpus", "low"]
+    assert [row[1] for row in table.rows] == ["high", "corpus", "low"]
 
 
 def test_other_rubrics_are_passed_over() -> None:
@@ -168,7 +168,8 @@ def test_ranks_have_ties_where_a_difference_does_not_hold() -> None:
     (one,) = boards_of(*field(figures), RUBRIC)
     assert [each.supporter for each in one.contestants] == ["a", "b", "c"] and one.ranks == [1, 1, 3]
     (table,) = leaderboard(boards_of(*field(figures), RUBRIC), RUBRIC)
-    assert table.columns[:2] == ("supporter", "rank") and [row[:2] for row in table.rows] == [("a", 1), ("b", 1), ("c", 3)]
+    assert table.columns[:3] == ("rank", "supporter", "average")
+    assert [row[:2] for row in table.rows] == [(1, "a"), (1, "b"), (3, "c")]
     (pairs,) = pairwise_differences(boards_of(*field(figures), RUBRIC))
     assert pairs.columns == ("supporter", "against", "difference", "p", "p (Holm)", "holds")
     assert [(*row[:2], row[-1]) for row in pairs.rows] == [("a", "b", "no"), ("a", "c", "yes"), ("b", "c", "yes")]
@@ -198,19 +199,21 @@ def test_ranks_of_the_incomparable_are_undefined() -> None:
 
 def test_a_single_supporter_has_no_rank_and_no_pairs() -> None:
     records = field({"a": [[4, 4]] * 3})
-    assert board(*records).columns[0:2] == ("supporter", "Fluency")
+    assert board(*records).columns[:3] == ("supporter", "average", "Fluency")
     assert pairwise_differences(boards_of(*records, RUBRIC)) == []
 
 
-def test_groups_in_the_papers_order() -> None:
+def test_a_group_is_a_mark_and_does_not_sort() -> None:
     names = ("x", "tuned", "weights", "api", "api2")
     records = field({name: [[place % 5, 2]] * 2 for place, name in enumerate(names)})
     groups = {"tuned": "domain", "weights": "open", "api": "closed", "api2": "closed"}
     (table,) = leaderboard(boards_of(*records, RUBRIC), RUBRIC, groups=groups)
-    assert table.columns[:3] == ("supporter", "group", "rank")
-    listed = [row[:2] for row in table.rows]
+    assert table.columns[:4] == ("rank", "supporter", "average", "group")
+    listed = [(row[1], row[3]) for row in table.rows]
     assert listed == [("api2", "closed"), ("api", "closed"), ("weights", "open"), ("tuned", "domain"), ("x", "other")]
-    assert leaderboard(boards_of(*records, RUBRIC), RUBRIC, groups={"nobody": "open"})[0].columns[:2] == ("supporter", "rank")
+    assert leaderboard(boards_of(*records, RUBRIC), RUBRIC, groups={"nobody": "open"})[0].columns[:4] == (
+        *("rank", "supporter", "average", "Fluency"),
+    )
 
 
 def test_trials_of_a_card_are_drawn_together() -> None:
@@ -248,10 +251,10 @@ def test_ranks_are_within_one_judge() -> None:
     judgements += [j.model_copy(update={"judge": "k", "value": 4 - (j.value or 0)}) for j in judgements]
     (table,) = leaderboard(boards_of(dialogues, judgements, RUBRIC), RUBRIC)
     assert [row[:3] for row in table.rows] == [
-        ("a", "j · joint", 1),
-        ("b", "j · joint", 2),
-        ("b", "k · joint", 1),
-        ("a", "k · joint", 2),
+        (1, "a", "j · joint"),
+        (2, "b", "j · joint"),
+        (1, "b", "k · joint"),
+        (2, "a", "k · joint"),
     ]
     (pairs,) = pairwise_differences(boards_of(dialogues, judgements, RUBRIC))
     assert [row[:3] for row in pairs.rows] == [("a", "b", "j · joint"), ("b", "a", "k · joint")]

@@ -111,7 +111,7 @@ def test_opens_without_errors_and_draws_every_chart(page: webdriver.Chrome) -> N
     for plot in page.find_elements(By.CSS_SELECTOR, ".plot"):
         page.execute_script("arguments[0].scrollIntoView()", plot)
         until(page, f"return document.querySelector('[data-chart=\"{plot.get_attribute('data-chart')}\"] svg') !== null")
-    assert len(text_of(page, ".plot")) == 10
+    assert len(text_of(page, ".plot")) == 12
     assert PLUMBING in text_of(page, ".banner p")
     assert page.execute_script("return document.documentElement.scrollWidth <= window.innerWidth")
     no_errors(page)
@@ -312,12 +312,47 @@ def test_keyboard(page: webdriver.Chrome) -> None:
     assert outline == "solid"
 
 
+def test_a_head_sorts_its_table_by_keyboard_too(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    opened(browser, write_report(tmp_path, make_content())["html"])
+    board = "#section-1 > figure.table:first-of-type "
+    heads = [head.text for head in browser.find_elements(By.CSS_SELECTOR, board + "thead th")]
+    assert heads[:3] == ["rank", "supporter", "average"]
+    names = [name.strip() for name in text_of(browser, board + "tbody th")]
+    average = browser.find_elements(By.CSS_SELECTOR, board + "thead button")[2]
+    for way, expected in (("descending", names), ("ascending", names[::-1])):
+        average.send_keys(Keys.ENTER)
+        assert [name.strip() for name in text_of(browser, board + "tbody th")] == expected
+        assert browser.find_element(By.CSS_SELECTOR, board + "[aria-sort]").get_attribute("aria-sort") == way
+    no_errors(browser)
+
+
+def test_an_address_leads_to_a_transcript_and_its_filters(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    opened(browser, (path := write_report(tmp_path, make_content())["html"]))
+    assert "#" not in browser.current_url  # opening the page leaves the address alone
+    Select(browser.find_element(By.ID, "filter-supporter")).select_by_value("harbour-8b")
+    until(browser, "return location.hash.includes('supporter=harbour-8b')")
+    browser.find_element(By.ID, "list").send_keys("j")
+    until(browser, "return document.querySelector('[aria-selected=true]').getAttribute('aria-posinset') === '2'")
+    address, chosen = browser.current_url, browser.execute_script("return document.querySelector('#detail .meta').textContent")
+    browser.get("about:blank")
+    browser.get(address)
+    until(browser, "return document.querySelector('[aria-selected=true]')?.getAttribute('aria-posinset') === '2'")
+    until(browser, f"return document.querySelector('#detail .meta').textContent === {chosen!r}")
+    assert browser.find_element(By.ID, "filter-supporter").get_attribute("value") == "harbour-8b"
+    browser.get("about:blank")
+    browser.get(path.as_uri() + "#supporter=nobody&transcript=nothing")  # what is not there filters nothing
+    until(browser, "return document.getElementById('count').textContent === '48 of 48 dialogues'")
+    assert all(text_of(browser, ".row .score"))
+    no_errors(browser)
+
+
 def test_only_rows_in_sight_exist(page: webdriver.Chrome) -> None:
     assert len(page.find_elements(By.CSS_SELECTOR, ".row")) < 40
 
 
 def test_every_control_has_a_name(page: webdriver.Chrome) -> None:
-    controls = "select, input, [role=listbox], [role=region], pre[tabindex]"
+    page.execute_script("document.querySelectorAll('details').forEach((one) => (one.open = true))")
+    controls = "select, input, summary, .sort, [role=listbox], [role=region], pre[tabindex]"
     for control in page.find_elements(By.CSS_SELECTOR, controls):
         assert control.accessible_name.strip()
 
@@ -351,7 +386,7 @@ def test_dark_and_paper(browser: webdriver.Chrome, tmp_path: Path) -> None:
         pdf = base64.b64decode(browser.print_page())
         assert pdf.startswith(b"%PDF") and len(pdf) > 20_000
         charts, colour = browser.execute_script("return window.printed")
-        assert charts == 10 and colour == "rgb(86, 97, 105)"  # every chart, in the colours of light ground
+        assert charts == 12 and colour == "rgb(86, 97, 105)"  # every chart, in the colours of light ground
         assert browser.execute_script(ink) == "rgb(155, 166, 173)"  # and back again
         no_errors(browser)
     finally:

@@ -60,7 +60,6 @@
       option.value = value;
       select.append(option);
     }
-    select.addEventListener("change", () => apply());
   }
   // Scores lie scorer by scorer: every dimension, then their average.
   const dimension = byId("filter-dimension");
@@ -80,7 +79,12 @@
     box.placeholder = String(end);
     box.addEventListener("input", () => apply());
   });
-  dimension.addEventListener("change", () => apply());
+  const average = (row) => {
+    const found = data.scorers.map((_, number) => row.scores[number * (labels.length + 1) + labels.length]);
+    const figures = make("span", "score", found.map((score) => (score === null ? "–" : score.toFixed(1))).join(" / "));
+    figures.title = data.scorers.map((scorer) => `average by ${scorer}`).join(" / ");
+    return figures;
+  };
   const inRange = () => {
     if (dimension.value === "") {
       bounds.forEach((box) => (box.disabled = true));
@@ -114,6 +118,29 @@
     select(Math.max(0, shown.indexOf(kept)));
   };
 
+  // --- the address: a transcript and the filters that lead to it
+  const controls = [...filters.map((field) => [field, byId(`filter-${field}`)]), ["dimension", dimension], ["low", bounds[0]], ["high", bounds[1]], ["text", text]];
+  const remember = () => {
+    const given = new URLSearchParams(controls.filter(([, box]) => box.value !== "").map(([name, box]) => [name, box.value]));
+    if (shown[selected]) given.set("transcript", shown[selected].id);
+    history.replaceState(null, "", `#${given}`);
+  };
+  const recall = async () => {
+    const given = new URLSearchParams(location.hash.slice(1));
+    if (!["transcript", ...controls.map(([name]) => name)].some((name) => given.has(name))) return false;
+    for (const [name, box] of controls) {
+      const value = given.get(name) ?? "";
+      box.value = box.options && ![...box.options].some((option) => option.value === value) ? "" : value;
+    }
+    await apply();
+    const place = shown.findIndex((row) => row.id === given.get("transcript"));
+    if (place >= 0) select(place);
+    byId("transcripts").scrollIntoView();
+    return true;
+  };
+  for (const [, box] of controls) box.addEventListener("change", async () => { await apply(); remember(); });
+  window.addEventListener("hashchange", recall);
+
   // --- list: only the rows in sight exist
   const draw = () => {
     const first = Math.max(0, Math.floor(list.scrollTop / ROW) - EXTRA);
@@ -131,11 +158,12 @@
       const who = make("p", "who");
       const marks = [row.language, row.termination === "max_turns" ? "" : row.termination, row.unreadable ? `${row.unreadable} without a value` : ""];
       who.append(make("bdi", "", row.supporter), make("span", "tag", marks.filter(Boolean).join(" · ")));
+      if (data.averaged && data.scorers.length) who.append(average(row));
       const opening = make("p", "opening", row.risks.length ? `content warning: ${row.risks.join(", ")}` : row.opening);
       opening.lang = row.risks.length ? "en" : row.language;
       opening.dir = "auto";
       node.append(who, opening);
-      node.addEventListener("click", () => select(place));
+      node.addEventListener("click", () => { select(place); remember(); });
       nodes.push(node);
     }
     spacer.replaceChildren(...nodes);
@@ -169,6 +197,7 @@
     if (step !== undefined) {
       event.preventDefault();
       select(step === -Infinity ? 0 : step === Infinity ? shown.length - 1 : selected + step);
+      remember();
     } else if (event.key === "/") {
       event.preventDefault();
       text.focus();
@@ -314,5 +343,5 @@
   });
   window.addEventListener("afterprint", () => document.documentElement.classList.remove("only-transcript"));
 
-  apply();
+  recall().then((found) => found || apply());
 })();

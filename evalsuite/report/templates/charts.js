@@ -3,7 +3,7 @@ plotlyLoaded.then(() => {
   const figures = JSON.parse(document.getElementById("chart-data").textContent);
   const plots = [...document.querySelectorAll(".plot")];
   const PAPER_WIDTH = 680; // px: the print area of an A4 page
-  const NARROW = 560; // px: below it row labels are shortened
+  const NARROW = 560; // px: below it row labels are broken into shorter lines
   const root = document.documentElement;
 
   const colour = (name) => getComputedStyle(root).getPropertyValue(`--${name}`).trim();
@@ -30,8 +30,10 @@ plotlyLoaded.then(() => {
     const { meta, margin, grid } = layout;
     layout.width = width;
     if (!meta) return;
-    const names = width < NARROW && layout.yaxis.ticktext ? layout.yaxis.ticktext.map((name) => (name.length > 14 ? name.slice(0, 13).replace(/&[a-z]*$/, "") + "…" : name)) : layout.yaxis.ticktext;
-    if (names && !layout.yaxis.automargin) margin.l = 7 * Math.max(...names.map((name) => name.length)) + 16;
+    const lines = (layout.yaxis.ticktext ?? []).map((name) => name.match(width < NARROW ? /(?:&[a-z]+;|[^&]){1,14}/g : /(?:&[a-z]+;|[^&]){1,30}/g) ?? [name]);
+    const names = layout.yaxis.ticktext && lines.map((parts) => parts.join("<br>"));
+    meta.inside *= Math.max(1, 0.7 * Math.max(...lines.map((parts) => parts.length))); // rows as high as their names
+    if (names && !layout.yaxis.automargin) margin.l = 7 * Math.max(...lines.flat().map((part) => part.length)) + 16;
     grid.columns = Math.max(1, Math.min(grid.columns, Math.floor((width - margin.l) / meta.least)));
     grid.rows = Math.ceil(layout.annotations.length / grid.columns);
     if (meta.most) layout.width = Math.min(width, grid.columns * meta.most);
