@@ -33,7 +33,7 @@ from evalsuite.runner.pipeline import Outcome
 from evalsuite.runs import shards
 from evalsuite.runs.folder import Run, open_run
 from evalsuite.runs.status import status as tables_of_status
-from evalsuite.statistics.summary import cut_off
+from evalsuite.statistics.summary import cut_off, spoilt
 from serve.answers import Retry
 from serve.limits import Budget
 from serve.machine import Machine
@@ -205,6 +205,9 @@ def _finish(*outcomes: Outcome) -> None:
             _say(f"{unread.total()} of {len(judgements)} verdicts have no value (null in {file}): {reasons}")
     if sentence := cut_off([outcome.usage for outcome in outcomes]):
         _say(sentence)
+    every = [judgement for outcome in outcomes for judgement in outcome.judgements]
+    for sentence in spoilt([outcome.usage for outcome in outcomes], every):
+        _say(f"warning: {sentence}")
     kept = {dialogue for outcome in outcomes for dialogue in outcome.kept}
     lost = {dialogue.id for outcome in outcomes for dialogue in outcome.dialogues if dialogue.lost}
     unscored = {judgement.dialogue_id for outcome in outcomes for judgement in outcome.judgements if judgement.lost} - lost

@@ -46,7 +46,7 @@ from evalsuite.statistics.judges import (
     gold_of,
 )
 from evalsuite.statistics.leaderboard import Tally, leaderboard, pairwise_differences
-from evalsuite.statistics.summary import COSTS, costs, cut_off, distributions, failed_calls, supporter_of, terminations
+from evalsuite.statistics.summary import COSTS, costs, cut_off, distributions, failed_calls, spoilt, supporter_of, terminations
 
 M = TypeVar("M", bound=BaseModel)
 _USAGE = TypeAdapter(dict[str, dict[str, dict[str, Usage]]])  # stage → role → model
@@ -55,7 +55,7 @@ CONSOLE_ROWS = 30  # longer tables, and those too wide for it, are only named on
 
 
 def report_run(run: Run, console: Console, wandb: bool = False, versus: str | None = None) -> None:
-    """Print a run's tables and write report.html, report.json, report.md and tables/*.csv into its folder.
+    """Write report.html, report.json, report.md and tables/*.csv into a run's folder, then print its tables.
 
     `versus` puts a paper's figures beside ours (`evalsuite.reported.against`). With `wandb`, the same tables and charts go
     there too (see `log_wandb`). Everything comes from the folder's own files. Raises `UserError` when it holds no
@@ -63,6 +63,7 @@ def report_run(run: Run, console: Console, wandb: bool = False, versus: str | No
     """
     content = content_of(run)
     content = replace(content, tables=against(content.tables, versus))
+    paths = write_report(run.folder, content)
     for table in content.tables:
         if len(table.rows) <= CONSOLE_ROWS and not too_wide(table, console):
             to_console(table, console)
@@ -71,7 +72,7 @@ def report_run(run: Run, console: Console, wandb: bool = False, versus: str | No
             console.print(Text(f"{table.title}: {size}, in tables/{table.key}.csv"), soft_wrap=True)
     if content.plumbing:
         console.print(Text(PLUMBING))
-    for kind, path in write_report(run.folder, content).items():
+    for kind, path in paths.items():
         console.print(f"{kind}: {path}", soft_wrap=True, highlight=False, markup=False)
     if wandb:
         log_report(run.folder, content, lambda line: console.print(Text(line)))
@@ -145,6 +146,7 @@ def content_of(run: Run) -> ReportContent:
         timing=seconds,
         warnings=[
             *([sentence] if (sentence := cut_off(used.values())) else []),
+            *spoilt(used.values(), tally.verdicts),
             *_behind(tally, judges),
             *_warnings(tally, config.specs()),
         ],

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from core.records import Dialogue, Judgement, Termination
 from core.tables import Estimate, fmt
-from evalsuite.report.charts import LANGUAGES
+from evalsuite.report.charts import LANGUAGES, Agreement
 from evalsuite.statistics.leaderboard import Board
-from evalsuite.statistics.summary import MISSING, broken, languages_of, missing
+from evalsuite.statistics.summary import AVERAGE, MISSING, broken, languages_of, missing
 
 ENDINGS: dict[Termination | None, str] = {
     "max_turns": "after the planned exchanges",
@@ -23,8 +23,12 @@ ENDINGS: dict[Termination | None, str] = {
 }
 
 
-def standings(boards: Sequence[Board]) -> Iterator[str]:
-    """Best and worst supporter of each language by average, as each scorer sees it; one sentence where there is but one."""
+def standings(boards: Sequence[Board], agreements: Mapping[str, Agreement]) -> Iterator[str]:
+    """Best and worst supporter of each language by average, as each scorer sees it; one sentence where there is but one.
+
+    No best is named on the word of a judge that nobody measured, or that is not better than the majority class: `agreements`
+    maps judge → its agreement with people.
+    """
     several = len({board.scorer for board in boards}) > 1
     for board in boards:
         ranked = [(board.scores[place][-1], board.ranks[place]) for place in board.order]
@@ -32,16 +36,38 @@ def standings(boards: Sequence[Board]) -> Iterator[str]:
         if not averages:
             continue
         where = LANGUAGES[board.language] + (f", judged by {board.scorer.name}" if several else "")
-        names = []
-        for cell, rank in averages:
-            place = f", rank {rank} of {len(averages)}" if rank is not None and len(averages) > 1 else ""
-            names.append(f"{cell.supporter} ({_spoken(cell.estimate)}{place})")
-        if len(names) == 1:
-            yield f"{where}: {names[0]} is the only supporter."
+        (best, top), (worst, last), many = averages[0], averages[-1], len(averages)
+        first, lowest = (f"{cell.supporter} ({_spoken(cell.estimate)}" for cell in (best, worst))
+        if many == 1:
+            yield f"{where}: {first}) is the only supporter."
         elif all(rank == 1 for _, rank in averages):
-            yield f"{where}: no supporter is told apart from another; highest average {names[0]}, lowest {names[-1]}."
+            yield (
+                f"{where}: no supporter is told apart from another, so all {many} share rank 1; highest average {first}), "
+                f"lowest {lowest})."
+            )
+        elif doubt := _doubt(board.scorer.judge, agreements.get(board.scorer.judge, {}).get(board.language)):
+            yield f"{where}: no best supporter is named, as {doubt}; highest average {first}), lowest {lowest})."
         else:
-            yield f"{where}: best on average is {names[0]}, worst {names[-1]}."
+            place = f", rank {top} of {many}" if top is not None else ""
+            end = f", rank {last} of {many}" if last is not None else ""
+            if last is not None and last < many:  # a rank counts who is shown to be better
+                end += f", as only {last - 1} {'is' if last == 2 else 'are'} shown to be better"
+            yield f"{where}: best on average is {first}{place}), worst {lowest}{end})."
+
+
+def _doubt(judge: str, agreement: Mapping[str, Mapping[str, float | None]] | None) -> str | None:
+    """Why a judge's word is not enough to name a best; None where its accuracy lies above the majority class."""
+    figures = (agreement or {}).get(AVERAGE, {})
+    acc, low, majority = (figures.get(name) for name in ("acc", "acc_low", "majority_acc"))
+    if acc is None or majority is None:
+        return f"no gold set says how good the judge {judge} is"
+    if (acc if low is None else low) > majority:
+        return None
+    interval = "" if low is None else f", 95 % interval from {fmt(100 * low, 1)}"
+    return (
+        f"the judge {judge} is not shown to be better than giving everybody the commonest score (right in "
+        f"{fmt(100 * acc, 1)} % of the gold set{interval}; the commonest score {fmt(100 * majority, 1)} %)"
+    )
 
 
 def _spoken(estimate: Estimate) -> str:

@@ -83,7 +83,7 @@ class ReportContent:
     @cached_property
     def findings(self) -> list[str]:
         """What came out, as sentences for the summary at the top."""
-        return [*standings(self.tally.boards), held(self.tally.dialogues)]
+        return [*standings(self.tally.boards, self.agreements), held(self.tally.dialogues)]
 
     @cached_property
     def cautions(self) -> list[str]:

@@ -422,14 +422,28 @@ def test_summary_names_best_and_worst_and_what_to_be_wary_of(tmp_path: Path) -> 
     best, worst = averages[0].estimate, averages[-1].estimate
     assert best.mean and worst.mean and best.low and best.high
     assert found[1].startswith(  # on six cards no difference holds after Holm's correction
-        f"Chinese: no supporter is told apart from another; highest average {averages[0].supporter} ({best.mean:.1f} of 100, "
-        f"95 % interval {best.low:.1f} to {best.high:.1f}, n = {best.n}, rank 1 of 4), lowest {averages[-1].supporter} "
+        f"Chinese: no supporter is told apart from another, so all 4 share rank 1; highest average {averages[0].supporter} "
+        f"({best.mean:.1f} of 100, 95 % interval {best.low:.1f} to {best.high:.1f}, n = {best.n}), lowest "
+        f"{averages[-1].supporter} "
     )
     board = content.tally.boards[1]
     best_holds = [replace(gap, holds=gap.first == board.order[0]) for gap in board.differences]
-    (told,) = standings([replace(board, differences=best_holds)])
+    held = replace(board, differences=best_holds)
+    judge = board.scorer.judge
+    good: dict[str, float | None] = {"acc": 0.6, "acc_low": 0.5, "majority_acc": 0.4}
+    (told,) = standings([held], {judge: {"zh": {"average": good}}})
     assert told.startswith(f"Chinese: best on average is {averages[0].supporter} ({best.mean:.1f} of")
     assert "rank 1 of 4), worst " in told and f"worst {averages[-1].supporter} ({worst.mean:.1f} of 100" in told
+    assert "rank 2 of 4, as only 1 is shown to be better)" in told
+    for agreement, why in (
+        ({}, "no gold set says how good the judge"),
+        (
+            {judge: {"zh": {"average": good | {"acc_low": 0.39}}}},
+            "is not shown to be better than giving everybody the commonest",
+        ),
+    ):
+        (told,) = standings([held], agreement)
+        assert why in told and "best on average" not in told and f"highest average {averages[0].supporter}" in told
     counts = {end: sum(d.termination == end for d in content.tally.dialogues) for end in get_args(Termination)}
     assert found[2].startswith(
         f"48 dialogues (24 English, 24 Chinese): {counts['max_turns']} ended after the planned exchanges"
