@@ -77,7 +77,8 @@ setup-slurm: $(LAUNCH)/.ready  ## Install Debian's Slurm (root), and Ray and Sky
 
 $(LAUNCH)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(LAUNCH)
-	PIP_DISABLE_PIP_VERSION_CHECK=1 $(LAUNCH)/bin/python -m pip install -qq ray==2.60.0 skypilot==0.14.1
+	PIP_DISABLE_PIP_VERSION_CHECK=1 $(LAUNCH)/bin/python -m pip install -qq -c $(CONSTRAINTS) uv
+	$(LAUNCH)/bin/uv pip install --quiet --no-config --python $(LAUNCH)/bin/python ray==2.60.0 skypilot==0.14.1
 	@touch $@
 
 setup-gpu:  ## Make .venv for a GPU node (extras gpu and data, pinned by configs/constraints-gpu.txt)

@@ -13,7 +13,6 @@ from data_prep.commands import (
     import_esc_eval,
     profiles,
     rank_sft,
-    rescore,
     role_sft,
     scores,
 )
@@ -30,7 +29,7 @@ app.command("role-sft")(role_sft.role_sft)
 app.command("check-contamination")(check_contamination.check_contamination)
 app.command("import-scores")(scores.import_scores)
 app.add_typer(annotate_dialogues.app, name="annotate-dialogues")
-app.add_typer(rescore.app, name="rescore")
+app.add_typer(annotate_dialogues.rescore, name="rescore")
 app.command("import-held")(scores.import_held)
 app.command("score-set")(scores.score_set)
 app.command("rank-sft")(rank_sft.rank_sft)

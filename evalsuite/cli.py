@@ -5,15 +5,13 @@ from __future__ import annotations
 from core.errors import run_cli
 from core.program import program
 from evalsuite.commands import ecdbench, feel, health, role_play
-from evalsuite.commands.agree import agree
-from evalsuite.commands.correlate import correlate
+from evalsuite.commands.agree import agree, correlate
 from evalsuite.commands.doctor import doctor
-from evalsuite.commands.metrics import metrics
+from evalsuite.commands.health import risk
 from evalsuite.commands.models import models
 from evalsuite.commands.pairwise import pairwise
 from evalsuite.commands.reported import reported
-from evalsuite.commands.respond import respond
-from evalsuite.commands.risk import risk
+from evalsuite.commands.respond import metrics, respond
 from evalsuite.commands.run import merge, report, run, score, simulate, status
 from evalsuite.commands.scored_runs import compare, discriminate, leaderboard, trajectories
 

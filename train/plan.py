@@ -27,12 +27,20 @@ from train.sizes import GIB, STRATEGIES, architecture, count_steps, flops_per_to
 if TYPE_CHECKING:
     from train.recipes import Recipe, Task
 
-GpuName = Literal["h100", "a100", "l40s"]
-# Label, memory that a process can get (GiB), dense bf16 peak (TFLOP/s): the manufacturer's data sheets.
+GpuName = Literal["h200", "b200", "h100", "a100", "a100-40", "mi300x", "l40s", "rtx4090", "l4"]
+# Label, memory that a process can get (GiB: what the driver reports, less a little), dense bf16 peak (TFLOP/s, no sparsity).
+# NVIDIA: the data sheets of H100 and H200 (989), HGX B200 (36,000 with sparsity for eight: 2,250 each), A100 (312), L40S (362),
+# L4 (121); the Ada whitepaper's appendix for RTX 4090 (165.2, accumulated in fp32). AMD: the data sheet of MI300X (1,307.4).
 GPUS: dict[GpuName, tuple[str, float, float]] = {
+    "h200": ("H200 141 GB", 139.0, 989.0),
+    "b200": ("B200 180 GB", 177.0, 2250.0),
     "h100": ("H100 SXM 80 GB", 79.0, 989.0),
     "a100": ("A100 80 GB", 79.0, 312.0),
+    "a100-40": ("A100 40 GB", 39.0, 312.0),
+    "mi300x": ("MI300X 192 GB", 191.0, 1307.4),
     "l40s": ("L40S 48 GB", 44.0, 362.0),
+    "rtx4090": ("RTX 4090 24 GB", 23.5, 165.2),
+    "l4": ("L4 24 GB", 22.0, 121.0),
 }
 MFU = 0.4  # model FLOPs utilisation: share of the peak that LoRA training of 7B–14B models reaches; 0.3–0.5 is usual
 BYTES_A_TOKEN = 4  # UTF-8 bytes: English has about 4 letters a token, Chinese about 1.4 characters of 3 bytes

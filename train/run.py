@@ -2,7 +2,7 @@
 
 The output folder is claimed by recipe and data, and resumed from its newest whole checkpoint. It holds `recipe.json` (what was
 asked), `checkpoint-N/`, `samples.jsonl` (role), and at the end `metrics.json` and `adapter-HASH/` with its model card; the link
-`adapter` points at the newest. Running the identical command again resumes.
+`adapter` points at the newest, and `model.yaml` is the spec that serves it. Running the identical command again resumes.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import re
 import shlex
 import shutil
 import sys
@@ -19,14 +20,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
+import yaml
 
 from core.errors import UserError
-from core.files import digest, sha256_file, write_json
+from core.files import digest, sha256_file, write_json, write_text
+from core.specs import ModelSpec
 from core.wandb_offline import offline_without_key
 from serve.checkpoints.lora import CONFIG, WEIGHTS
 from serve.checkpoints.model_card import Training, write_card
 from serve.checkpoints.tensors import safetensors_problem, stored_tensors
-from train.examples import Prepared
+from train.examples import Prepared, chatml, serves_alike
 from train.recipes import Recipe
 
 if TYPE_CHECKING:
@@ -34,6 +37,9 @@ if TYPE_CHECKING:
 
 # What may differ between two tries of one run.
 NOT_IDENTITY = {"logging_steps", "report_to", "run_name", "disable_tqdm", "save_total_limit", "dataloader_num_workers"}
+
+
+CONTEXT = 8192  # tokens that a served adapter is given at most: an ESC-Eval dialogue with its rubric needs no more
 
 
 def is_main_process() -> bool:
@@ -274,8 +280,41 @@ def export_adapter(
         if link.is_symlink():
             link.unlink()
         link.symlink_to(final.name)
+        spec = write_spec(final, trainer, recipe, data)
+        say(f"to serve it: {shlex.join(['python', '-m', 'serve', 'up', str(spec)])}")
     trainer.accelerator.wait_for_everyone()
     return final
+
+
+def write_spec(adapter: Path, trainer: Trainer, recipe: Recipe[Any], data: Sequence[Prepared]) -> Path:
+    """The model spec that serves this adapter, `model.yaml` in the output folder, over an older one; its path.
+
+    It names the adapter by its hash. Where the base's own chat template prompts otherwise than training did, it holds ours.
+    """
+    out, task = adapter.parent, recipe.task
+    tokenizer = trainer.processing_class
+    context = min(trainer.model.config.max_position_embeddings, CONTEXT)
+    fields: dict[str, Any] = {
+        "name": re.sub(r"[^A-Za-z0-9._-]+", "-", out.resolve().name).lstrip("._-")[:100] or f"esc-{task}",
+        "about": f"{recipe.model.model_name_or_path} with an adapter trained by train/esc_{task}.py",
+        "roles": ["seeker" if task == "role" else "judge"],
+        "languages": sorted({example.language for prepared in data for example in prepared.examples}),
+        "checkpoint": recipe.model.model_name_or_path,
+        "adapter": str(adapter),
+        "context_length": context,
+        "sampling": {"temperature": 0.0, "max_tokens": min(512, context // 4) if task == "role" else 16},
+    }
+    if recipe.model.model_revision != "main":
+        fields["revision"] = recipe.model.model_revision
+    if recipe.data.licence:
+        fields["licence"] = recipe.data.licence
+    if not serves_alike(tokenizer):
+        fields["chat_template"] = re.sub(r"{% (end)?generation %}", "", chatml(tokenizer))  # these mark what is trained
+    path = out / "model.yaml"
+    write_text(
+        path, yaml.safe_dump(ModelSpec.model_validate(fields).model_dump(include=set(fields), mode="json"), sort_keys=False)
+    )
+    return path
 
 
 def _settle_config(path: Path, recipe: Recipe[Any]) -> None:

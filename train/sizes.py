@@ -137,10 +137,10 @@ def measure(config: PretrainedConfig, lora: LoraConfig, dtype: str = "auto") -> 
 def layer_bytes(shape: Shape, dropout: bool) -> int:
     """Bytes one layer keeps for one token until the backward pass, when it is not recomputed.
 
-    With w bytes a weight (the widths of a Llama-like layer; frozen weights need none of their inputs, adapters do, and under
-    autocast each keeps its own copy; attention through sdpa or FlashAttention keeps no scores):
+    With w bytes a weight (the widths of a Llama-like layer; frozen weights need none of their inputs, adapters do, each its own
+    after dropout; attention through sdpa or FlashAttention keeps no scores):
     w × (adapter inputs + adapter ranks) + w × 2 × (queries + keys) + w × 3 × intermediate + 4 × 2 × hidden for the norms' fp32
-    inputs, and one byte an adapter input for the dropout mask. In fp32, where copies are shared, it is an upper bound.
+    inputs, and one byte an adapter input for the dropout mask. Without dropout adapters share what they read: an upper bound.
     """
     width = shape.adapted_inputs + shape.adapted_ranks + 2 * (shape.queries + shape.keys) + 3 * shape.intermediate
     return shape.weight_bytes * width + 4 * 2 * shape.hidden + (shape.adapted_inputs if dropout else 0)

@@ -5,10 +5,10 @@
 #   mkdir -p runs && sbatch configs/launch/slurm_train_role.sh
 # The same line again resumes from the last checkpoint; a job that Slurm requeues does so by itself.
 #
-# Expected, from the recipe's header: 1.6 hours on one H100 at 40 % of its peak, so
-#   1.6 / 16 + 0.3 = 0.4 hours; the 0.3 are assumed, to load the base and to evaluate (never measured on GPUs here)
+# Expected, from the recipe's header: 1.1 hours on one H100 at 40 % of its peak, so
+#   1.1 / 16 + 0.3 = 0.4 hours; the 0.3 are assumed, to load the base and to evaluate (never measured on GPUs here)
 #   16 × 0.4 = 6.4 GPU hours; at 2.50 $ an hour 6.4 × 2.50 = 16 $
-# On one node of eight it is 1.6 / 8 + 0.3 = 0.5 hours, 8 × 0.5 = 4.0 GPU hours, 4.0 × 2.50 = 10 $: take two only for more data.
+# On one node of eight it is 1.1 / 8 + 0.3 = 0.4 hours, 8 × 0.4 = 3.2 GPU hours, 3.2 × 2.50 = 8 $: take two only for more data.
 #SBATCH --job-name=esc-role
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
@@ -29,4 +29,4 @@ export NODE0 PORT
 srun --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" bash -c 'accelerate launch \
   --config_file configs/accelerate/multi_node.yaml --machine_rank "$SLURM_NODEID" \
   --main_process_ip "$NODE0" --main_process_port "$PORT" \
-  train/esc_role.py --config configs/train/esc_role_qwen1.5_14b.yaml --gradient_accumulation_steps 1'
+  train/esc_role.py --config configs/train/esc_role_qwen1.5_14b.yaml --gradient_accumulation_steps 4'

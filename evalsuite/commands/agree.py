@@ -1,13 +1,14 @@
 """`esc-eval agree`: judges against human (or synthetic) scores, and against each other: table 4 of ESC-Eval; people among
-themselves."""
+themselves. `esc-eval correlate`: judges and metrics against people (tables 3, 13, 14 and 15)."""
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 from rich.console import Console
@@ -17,15 +18,26 @@ from core.files import read_jsonl, read_object, write_text
 from core.options import choice
 from core.paths import IN_FILE, IN_NAME, Reads
 from core.records import HumanScore, Judgement
-from core.rubrics import Rubric, known_rubric
+from core.rubrics import Rubric, known_rubric, load_rubric
 from core.tables import to_markdown
 from data_prep.scores.annotator_agreement import agreement, agreement_table, pair_table
 from data_prep.scores.human import Check, read_dialogues
-from evalsuite.commands.options import out_tables
+from evalsuite.commands.options import (
+    AgainstOption,
+    AnnotatorOption,
+    GoldOption,
+    JsonOption,
+    TablesOption,
+    ValueOption,
+    out_tables,
+    value_of,
+)
 from evalsuite.commands.output import deliver
 from evalsuite.commands.verdicts import IN_VERDICTS, VERDICTS, OnlyJudgeOption, of_judges, verdict_files
 from evalsuite.reported.against import against
 from evalsuite.statistics.agreement import gold_scores_of, item_of, judgements_of, of_annotators
+from evalsuite.statistics.coefficients import LEVELS
+from evalsuite.statistics.correlation import PairBy, Pairing, SampleBy, alignment_tables, correlation_tables, correlations
 from evalsuite.statistics.judge_figures import Settings, judge_figures
 from evalsuite.statistics.judges import by_judge, gold_of
 from evalsuite.statistics.summary import checked
@@ -42,14 +54,7 @@ R = TypeVar("R", Judgement, HumanScore)
 
 
 def agree(
-    gold: Annotated[
-        list[Path],
-        typer.Option(
-            help="HumanScore records (JSONL, or CSV with its columns), or a run folder for its gold set. Annotators are "
-            "averaged. Repeat for more."
-        ),
-        IN_FILE,
-    ],
+    gold: GoldOption,
     judgements: Annotated[
         list[Path] | None,
         typer.Option(help=f"{VERDICTS} Without any, the annotators of --gold are compared with each other."),
@@ -69,9 +74,7 @@ def agree(
     gold_rubric: Annotated[
         str | None, typer.Option(help="The rubric that gold is on, where it is not that of the verdicts.")
     ] = None,
-    annotator: Annotated[
-        list[str] | None, typer.Option(help="Only the scores that this annotator gave. Repeat for more.")
-    ] = None,
+    annotator: AnnotatorOption = None,
     only_shared: Annotated[
         bool,
         typer.Option("--only-shared", help="Leave out what only one side has, and say how much; without it, that is an error."),
@@ -237,3 +240,82 @@ def _shared(verdicts: Sequence[Judgement], scores: Sequence[HumanScore]) -> tupl
     golden = gold_of(kept, scores)
     alone = len(verdicts) - len(kept), len(scores) - len(golden)
     return kept, golden, f"Left out: {alone[0]} verdicts without gold, {alone[1]} gold scores without a verdict."
+
+
+_FROM_DIALOGUES = ("system", "source", "sample")  # choices of options that need to know the dialogues
+_WITHOUT = "without --dialogues, the sample level; intervals are over dialogues, each taken as a sample of its own"
+
+
+def correlate(
+    judgements: Annotated[list[Path], typer.Option(help=VERDICTS), IN_VERDICTS],
+    gold: GoldOption,
+    judge: OnlyJudgeOption = None,
+    dialogues: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Dialogue records (JSONL) of everything scored: they say sample and system. Repeatable. Without them, scores "
+            "of one dialogue_id are paired, and there is no sample level."
+        ),
+        IN_FILE,
+    ] = None,
+    level: Annotated[
+        str | None,
+        typer.Option(
+            help="sample: within each sample across its systems, then averaged. dataset: all pairs at once. Without it, both."
+        ),
+    ] = None,
+    value: ValueOption = "value",
+    pair_by: Annotated[
+        str,
+        typer.Option(
+            help="dialogue: pair scores of the same dialogue. system: pair those of the same sample and system, also when "
+            "people judged other dialogues than the judge did, as in tables 3 and 13 to 15."
+        ),
+    ] = "dialogue",
+    sample: Annotated[
+        str,
+        typer.Option(
+            help="What a sample is. card: a dialogue's card, else its profile, else its source_id. source: its source_id, "
+            "which a situation shares with the dialogues simulated on the card made of it."
+        ),
+    ] = "card",
+    annotator: AnnotatorOption = None,
+    rubric: Annotated[
+        list[Path] | None,
+        typer.Option(help="A rubric file of your own: dimensions with different scales are averaged on 0-100. Repeatable."),
+        IN_FILE,
+    ] = None,
+    versus: AgainstOption = None,
+    as_json: JsonOption = False,
+    out: Annotated[TablesOption, out_tables("correlation")] = None,
+) -> None:
+    """Spearman, Pearson and Kendall (tau-b) of judges' scores with human ones, each dimension with each, with intervals.
+
+    A coefficient that is not defined (equal scores, or one system only) is a dash, never 0, and is in no mean. Metrics come in
+    as judgements too. Turns and repeats are averaged to their dialogue first.
+
+    Tables 3 and 13 to 15 of ESC-Eval: import what people held and rated (`python -m data_prep import-held`), simulate and score
+    on cards made of the same situations, have the supporters answer the situations' own dialogues (`esc-eval respond`, then
+    `esc-eval metrics --judgements-out`), and give all of it here with --pair-by system --sample source.
+    """
+    figure, levels = value_of(value), LEVELS if level is None else (choice("--level", level, LEVELS),)
+    pairing = Pairing(choice("--pair-by", pair_by, get_args(PairBy)), choice("--sample", sample, get_args(SampleBy)))
+    if not dialogues:
+        for option, text in {"--pair-by": pair_by, "--sample": sample, "--level": level}.items():
+            if text in _FROM_DIALOGUES:
+                what = "what sample and system a dialogue belongs to is in the dialogues"
+                raise UserError(f"{option} {text}: {what}: give --dialogues")
+        levels = ("dataset",)
+    verdicts, scores = (
+        of_judges(judgements_of(verdict_files(judgements, gold)), judge),
+        of_annotators(gold_scores_of(gold), annotator or []),
+    )
+    names = {verdict.rubric for verdict in verdicts} | {score.rubric for score in scores}
+    rubrics = {name: known for name in sorted(names) if (known := known_rubric(name))}
+    rubrics |= {loaded.name: loaded for loaded in map(load_rubric, map(str, rubric or []))}
+    held = read_dialogues(dialogues) if dialogues else None
+    rows, left_out = correlations(verdicts, scores, held, figure, pairing, levels, rubrics)
+    for line in [*([] if dialogues else [_WITHOUT]), *left_out]:
+        print(f"left out: {line}", file=sys.stderr)
+    tables = against([*correlation_tables(rows), *alignment_tables(rows)], versus)
+    deliver("correlation", {"correlation": [row.row() for row in rows]}, tables, out, as_json)

@@ -17,7 +17,6 @@ from core.rubrics import known_rubric
 from data_prep.scores.human import read_dialogues, read_preferences
 from data_prep.scores.rank_sft import group_of
 from evalsuite.commands.feel_inputs import (
-    AnnotatorOption,
     FeelTablesOption,
     HumanOption,
     HumanRubricOption,
@@ -30,7 +29,7 @@ from evalsuite.commands.feel_inputs import (
     people_on,
     read_weights,
 )
-from evalsuite.commands.options import IN_RUN, EndpointOption, JsonOption, endpoints_of, out_tables
+from evalsuite.commands.options import IN_RUN, AnnotatorOption, EndpointOption, JsonOption, endpoints_of, out_tables
 from evalsuite.commands.output import deliver, exit_if_lost, plain, print_json
 from evalsuite.frameworks.feel import Feel, load_feel_config
 from evalsuite.frameworks.feel import score as score_all

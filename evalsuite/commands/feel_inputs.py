@@ -48,9 +48,6 @@ MethodsOption = Annotated[
         "would count as two. Repeat for more, if that is meant.",
     ),
 ]
-AnnotatorOption = Annotated[
-    list[str] | None, typer.Option("--annotator", help="Only the human scores that this annotator gave. Repeat for more.")
-]
 FeelTablesOption = Annotated[TablesOption, out_tables("feel_*")]
 
 

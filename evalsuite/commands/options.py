@@ -76,6 +76,18 @@ TablesOption = Annotated[  # with `out_tables(…)`
 DialoguesOption = Annotated[
     list[Path] | None, typer.Option("--dialogues", help="Dialogue records (JSONL). Repeat for more."), IN_FILE
 ]
+GoldOption = Annotated[
+    list[Path],
+    typer.Option(
+        "--gold",
+        help="HumanScore records (JSONL, or CSV with its columns), or a run folder for its gold set. Annotators are averaged. "
+        "Repeat for more.",
+    ),
+    IN_FILE,
+]
+AnnotatorOption = Annotated[
+    list[str] | None, typer.Option("--annotator", help="Only the scores that this annotator gave. Repeat for more.")
+]
 ValueOption = Annotated[
     str, typer.Option(help="value: the verdicts. expected: their means by the judge's token probabilities.")
 ]

@@ -270,7 +270,9 @@ class Resolved(Framework):
                     f"judge {self.judge.name} has learnt the prompt pack {learnt[0]} and is not asked in {wanted}: leave out "
                     f"--judge-prompts (judge_prompts), or add {wanted} to `learnt` in its spec if it was trained in it"
                 )
-            return wanted or learnt[0]
+            if "/" in (pack := wanted or learnt[0]) and not Path(pack).is_dir():
+                raise UserError(f"judge {self.judge.name} has learnt the prompts in {pack}, which is no folder: see its spec")
+            return pack
         pack = wanted or self.config.prompts
         if ranker := learnt_packs().get(pack):
             raise UserError(

@@ -17,7 +17,7 @@ from core.statistics.bootstrap import SEED, interval, resampled_means
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics.agreement import Dimensions, Item, Pair, Paired, drawn_units, hit_counts, item_of, paired, unreadable
 from evalsuite.statistics.judges import Judges, gold_of
-from evalsuite.statistics.paired import ALPHA, holm, sign_flip_p
+from evalsuite.statistics.paired import ALPHA, holm_of, sign_flip_p
 from evalsuite.statistics.summary import AGREEMENT
 
 
@@ -164,8 +164,8 @@ def _average(
 def _holm(tests: Sequence[Tested]) -> Iterator[Tested]:
     """The tests by language, corrected within each."""
     for _, family in sorted(group_by(tests, lambda test: test.language).items()):
-        corrected = holm(np.array([np.nan if test.p is None else test.p for test in family]))
-        yield from (replace(test, p_holm=None if np.isnan(p) else float(p)) for test, p in zip(family, corrected, strict=True))
+        corrected = holm_of([test.p for test in family])
+        yield from (replace(test, p_holm=p) for test, p in zip(family, corrected, strict=True))
 
 
 def comparison_tables(
@@ -212,8 +212,7 @@ def comparison_tables(
 
 
 def _points(d: AverageDifference) -> Cell:
-    mean, low, high = (None if share is None else 100 * share for share in (d.difference, d.low, d.high))
-    return Estimate(mean, low, high, d.n)
+    return Estimate(d.difference, d.low, d.high, d.n).times(100)
 
 
 def _p(p: float | None) -> str | None:

@@ -178,6 +178,16 @@ def holm(p: Floats) -> Floats:
     return corrected
 
 
+def holm_of(p: Sequence[float | None]) -> list[float | None]:
+    """`holm` of p values of which some are None."""
+    return [_none(one) for one in holm(np.array([np.nan if one is None else one for one in p]))]
+
+
+def p_text(p: float | None) -> str | None:
+    """A p value as tables show it."""
+    return None if p is None else f"{p:.4f}"
+
+
 def _over(sums: Floats, counts: Floats) -> Floats:
     """Sums by counts, NaN where there is nothing."""
     return np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
@@ -199,5 +209,5 @@ def _none(value: float) -> float | None:
 
 def cells(difference: Difference) -> tuple[Cell, ...]:
     """A difference as the table cells under `COLUMNS`."""
-    p, corrected = (None if figure is None else f"{figure:.4f}" for figure in (difference.p, difference.holm))
-    return difference.estimate, p, corrected, None if difference.holds is None else "yes" if difference.holds else "no"
+    holds = None if difference.holds is None else "yes" if difference.holds else "no"
+    return difference.estimate, p_text(difference.p), p_text(difference.holm), holds

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -157,11 +157,8 @@ def log_ranks(dialogues: Sequence[Dialogue]) -> list[LogRank]:
         tests.append(_log_rank(language, {name: watched[name] for name in names}))
         pairs = [_log_rank(language, {name: watched[name] for name in two}) for two in combinations(names, 2)]
         if len(names) > 2:
-            corrected = paired.holm(np.array([np.nan if pair.p is None else pair.p for pair in pairs]))
-            tests += [
-                LogRank(**asdict(pair) | {"holm": None if np.isnan(p) else float(p)})
-                for pair, p in zip(pairs, corrected, strict=True)
-            ]
+            corrected = paired.holm_of([pair.p for pair in pairs])
+            tests += [replace(pair, holm=p) for pair, p in zip(pairs, corrected, strict=True)]
     return tests
 
 
@@ -228,22 +225,20 @@ def tables(curves: Sequence[Curve], tests: Sequence[LogRank]) -> list[Table]:
 
 def estimate_of(step: Step) -> Estimate:
     """The share that goes on after a round, in per cent."""
-    low, high = (None if bound is None else 100 * bound for bound in (step.low, step.high))
-    return Estimate(100 * step.survival, low, high, step.at_risk)
+    return Estimate(step.survival, step.low, step.high, step.at_risk).times(100)
 
 
 def _test_table(tests: Sequence[LogRank]) -> list[Table]:
-    rows: list[tuple[Cell, ...]] = []
-    for test in tests:
-        p, holm = (None if figure is None else f"{figure:.4f}" for figure in (test.p, test.holm))
-        rows.append((test.language, " / ".join(test.supporters), test.statistic, test.df, p, holm))
+    rows = tuple(
+        (t.language, " / ".join(t.supporters), t.statistic, t.df, paired.p_text(t.p), paired.p_text(t.holm)) for t in tests
+    )
     notes = (
         f"{TEST.capitalize()}, two-sided; Holm's correction over the pairs of a language. It does not know that the same "
         "profiles were held with all supporters, which makes it cautious.",
         *(f"{test.language}, {' / '.join(test.supporters)}: {test.undefined}." for test in tests if test.undefined),
     )
     columns = ("language", "supporters", "chi²", "df", "p", "p (Holm)")
-    return [Table("log-rank", "Do seekers leave at the same rate?", columns, tuple(rows), notes, SURVIVAL)] if rows else []
+    return [Table("log-rank", "Do seekers leave at the same rate?", columns, rows, notes, SURVIVAL)] if rows else []
 
 
 def as_json(curves: Sequence[Curve], tests: Sequence[LogRank]) -> dict[str, Any]:

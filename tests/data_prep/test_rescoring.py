@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from core.errors import UserError
 from core.files import write_jsonl
 from core.records import Dialogue, HumanScore, Turn
-from data_prep.commands.rescore import app
+from data_prep.commands.annotate_dialogues import rescore as app
 from data_prep.scores.annotation import ACCEPTED
 from data_prep.scores.annotator_agreement import agreement
 from data_prep.scores.rescoring import contested, finish, who_again

@@ -23,7 +23,7 @@ from core.files import write_jsonl
 from core.records import Dialogue, HumanScore, Judgement, Turn
 from core.statistics.bootstrap import SEED, Floats
 from core.tables import Estimate, to_csv
-from evalsuite.commands.correlate import correlate
+from evalsuite.commands.agree import correlate
 from evalsuite.statistics import coefficients as module
 from evalsuite.statistics.coefficients import COEFFICIENTS, Coefficient, Level, coefficients, figures
 from evalsuite.statistics.correlation import Correlation, Pairing, correlation_tables, correlations

@@ -561,7 +561,12 @@ def test_a_reviewers_wrong_score_is_named_with_file_and_line(tmp_path: Path, lin
 def test_the_config_of_table_4_loads_with_every_judge_of_the_table(mode: str, method: str) -> None:
     for judge in ("esc-rank", "esc-rank-published", "internlm2-chat-7b", "gpt-4"):
         resolved = resolve_config(load_config(CONFIGS / "eval" / "table4.yaml", {"judge": judge, "mode": mode}))
-        assert resolved.judge.name == judge and resolved.method == method and resolved.judge_prompts
+        assert resolved.judge.name == judge and resolved.method == method
+        if judge == "esc-rank-published":  # which has learnt the prompts of a clone that is not here
+            with pytest.raises(UserError, match="has learnt the prompts in runs/esc_eval_clone/prompts, which is no folder"):
+                resolved.judge_prompts  # noqa: B018
+        else:
+            assert resolved.judge_pack == ("esc_rank" if judge == "esc-rank" else "esc_eval") and resolved.judge_prompts
 
 
 def test_estimates_in_table_4_hold_per_cents() -> None:

@@ -20,7 +20,7 @@ from core.files import CONFIGS, read_jsonl, read_yaml, write_jsonl
 from core.records import Dialogue, Language, Turn
 from core.rubrics import load_rubric
 from evalsuite.checks.risk import CATEGORIES, Category, Lexicon, count, excerpt, find, load_lexicon, risk_turns, tables
-from evalsuite.commands.risk import risk
+from evalsuite.commands.health import risk
 from tests.evalsuite.oracles import wilson
 
 MEANT: list[tuple[Language, Category, str]] = [

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from core.files import CONFIGS, write_jsonl
+from evalsuite.report.report import PLUMBING
 from tests.demo import demo_config
 from tests.endpoint import Endpoint
 from tests.launch.cluster import Cluster, until
@@ -157,7 +158,7 @@ def test_shards_on_the_embedded_model(slurm: Cluster, project: Path) -> None:
     )
     assert slurm.ended(job, 600) == slurm.ended(merge) == {"COMPLETED"}, logs(project)
     assert len((project / "runs" / "mine" / "dialogues.jsonl").read_text().splitlines()) == 4
-    assert "plumbing" in (project / "runs" / "mine" / "report.html").read_text()
+    assert PLUMBING in (project / "runs" / "mine" / "report.html").read_text()
 
 
 @pytest.fixture

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,8 @@ import orjson
 import pytest
 
 from core.errors import UserError
+from core.files import CONFIGS
+from core.specs import load_spec
 from tests.train.conftest import write_data, write_recipe
 from train import esc_rank, esc_role
 from train.recipes import parse_recipe
@@ -229,6 +234,7 @@ def test_a_half_written_checkpoint_is_passed_over(
     assert losses(out) == losses(tmp_path / "whole") and len(losses(out)) == 4
     whole, resumed = weights(tmp_path / "whole"), weights(out)
     assert all((whole[name] == resumed[name]).all() for name in whole)
+    served_as_printed(said, out)
     # Where none is whole, it begins again.
     (out / "metrics.json").unlink()
     for step in (2, 4):
@@ -236,6 +242,18 @@ def test_a_half_written_checkpoint_is_passed_over(
     here("role", tmp_path / "cut.yaml")
     said = capsys.readouterr().err
     assert said.count("passed over") == 2 and "resuming" not in said and losses(out) == losses(tmp_path / "whole")
+
+
+def served_as_printed(said: str, out: Path) -> None:
+    """The last line's command serves the adapter by a spec beside it (planned, not started)."""
+    (line,) = (line for line in said.splitlines() if line.startswith("to serve it: "))
+    words = shlex.split(line.removeprefix("to serve it: "))
+    assert words[0] == "python" and words[-1] == str(out / "model.yaml")
+    done = subprocess.run([sys.executable, *words[1:], "--print"], capture_output=True, text=True, cwd=CONFIGS.parent)
+    assert done.returncode == 0, done.stderr
+    spec = load_spec(words[-1])
+    assert spec.adapter == str((out / "adapter").resolve()) and spec.roles == ("seeker",) and spec.languages == ("en",)
+    assert spec.name == out.name and spec.sampling.temperature == 0
 
 
 def test_a_named_checkpoint_has_to_be_there_and_whole(refused: Callable[..., str], tmp_path: Path) -> None:

@@ -284,13 +284,15 @@ def test_headers_figures_are_the_plans(path: Path, tmp_path: Path) -> None:
     rows = load_yaml(path, "recipe")["per_device_train_batch_size"]
     asked += ["--gradient_accumulation_steps", str(one["global_batch"] // (8 * rows))]
     eight = make_plan(read_recipe(path, asked), gpus=8)
+    sparing = [make_plan(read_recipe(path, [*asked, "--gradient_checkpointing", "true"]), gpus=n) for n in (1, 8)]
     assert eight["global_batch"] == one["global_batch"] and eight["steps"] == one["steps"]
     expected = text.split("Expected")[1]
     for figure in (
         f"{one['trainable_parameters']:,} trainable parameters",
         f"{100 * one['trainable_share']:.2f} %",
         f"{one['memory_bytes']['ddp']['total'] / 2**30:.1f} GiB on each GPU with DDP or one GPU",
-        f"with ZeRO-3 on 8 GPUs {eight['memory_bytes']['zero3']['total'] / 2**30:.1f} GiB",
+        f"with gradient checkpointing {sparing[0]['memory_bytes']['ddp']['total'] / 2**30:.1f} GiB",
+        f"and ZeRO-3 on 8 GPUs {sparing[1]['memory_bytes']['zero3']['total'] / 2**30:.1f} GiB",
         f"= {one['steps']} steps",
         f"{one['examples']:,} × {one['epochs']:g} × {one['mean_tokens']:,} = {one['tokens'] / 1e6:.1f} million tokens",
         f"= {one['hours']:.2g} hours on one GPU",
@@ -299,6 +301,15 @@ def test_headers_figures_are_the_plans(path: Path, tmp_path: Path) -> None:
     ):
         assert figure in expected, figure
     assert one["fits"]["ddp"] and eight["fits"]["zero3"]
+
+
+@pytest.mark.slow
+def test_prebuilt_flash_attention_is_called_what_the_recipe_calls_it() -> None:
+    """transformers' own list; where flash-attn is not installed and `kernels` is, flash_attention_2 means the same."""
+    from transformers.modeling_flash_attention_utils import FLASH_ATTN_KERNEL_FALLBACK
+
+    (packed,) = (words for words in commands(CONFIGS / "train/esc_role_qwen1.5_14b.yaml") if "--packing" in words)
+    assert packed[packed.index("--attn_implementation") + 1] == FLASH_ATTN_KERNEL_FALLBACK["flash_attention_2"]
 
 
 @pytest.mark.slow

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import orjson
 import pytest
 
 from tests.train.conftest import untrained, write_data, write_recipe
-from train import esc_role
+from train import esc_rank, esc_role
 from train.recipes import parse_recipe
 
 pytestmark = pytest.mark.slow
@@ -64,3 +66,50 @@ def test_samples_are_written_at_every_evaluation(trainer: Any, tmp_path: Path) -
     rows = [orjson.loads(line) for line in (tmp_path / "out" / "samples.jsonl").read_bytes().splitlines()]
     assert [row["id"] for row in rows] == ["r1000", "r1001"]
     assert rows[0]["asked"].startswith("How long has") and rows[0]["real"] == "For 1002 weeks now." and rows[0]["step"] == 0
+
+
+@pytest.mark.parametrize("task", ["role", "rank"])
+def test_inputs_are_not_cast_to_the_adapters_precision_under_autocast(
+    tmp_path: Path, tiny: dict[str, Path], task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In bf16: the same loss and the same gradients, bit for bit, as with PEFT's casts, and none of them."""
+    import torch
+    from peft.tuners.lora.layer import LoraLayer
+
+    data = write_data(tmp_path, task, train=6, valid=5)
+    settings = {"bf16": True, "dtype": "bfloat16", "lora_dropout": 0.0}
+    recipe = write_recipe(tmp_path / "r.yaml", task, tiny["llama"], data, tmp_path / "out", **settings)
+    script = {"role": esc_role, "rank": esc_rank}[task]
+    trainer = untrained(script.main, parse_recipe(task, ["--config", str(recipe)]))  # type: ignore[arg-type]
+    read: list[torch.dtype] = []
+    cast = LoraLayer._cast_input_dtype
+
+    def watched(self: Any, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        result = cast(self, x, dtype)
+        read.append(result.dtype)
+        return result
+
+    monkeypatch.setattr(LoraLayer, "_cast_input_dtype", watched)
+    batch = next(iter(trainer.get_train_dataloader()))
+    trainer.create_optimizer()
+    trainer.current_gradient_accumulation_steps = 1
+    model = trainer.accelerator.prepare_model(trainer.model)
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    assert {weight.dtype for weight in trained} == {torch.float32}
+    torch.nn.init.normal_(trained[1], std=0.1)  # a B, which begins at zero and would hide its A
+    found = []
+    for casting in (False, True):
+        if casting:  # what PEFT does by itself
+            monkeypatch.setattr("train.trainers.disable_input_dtype_casting", _nothing)
+        read.clear()
+        model.zero_grad()
+        loss = trainer.training_step(model, {name: tensor.clone() for name, tensor in batch.items()})
+        assert set(read) == {torch.float32 if casting else torch.bfloat16}
+        found.append((loss.item(), [weight.grad.clone() for weight in trained]))
+    assert found[0][0] == found[1][0]
+    assert all((one == other).all() for one, other in zip(found[0][1], found[1][1], strict=True))
+
+
+@contextmanager
+def _nothing(model: Any, active: bool = True) -> Iterator[None]:
+    yield
