@@ -18,11 +18,14 @@ from core.masking import PlainUrl
 Language = Literal["en", "zh"]
 PlayRole = Literal["seeker", "supporter", "judge"]
 Group = Literal["closed", "open", "domain"]
+Constraint = Literal["structured_outputs", "json_schema", "none"]
+MaxTokensField = Literal["max_tokens", "max_completion_tokens"]
 EMBEDDED_PREFIX = "embedded:"
 BUNDLED_PREFIX = "bundled:"
 BUNDLED_ADAPTERS = Path(__file__).parent.parent / "serve" / "checkpoints" / "adapters"
 
 
+REASONING_TOKENS = 4096
 KEY_VARIABLES = set[str]()  # what the specs of this process name as api_key_env: no server that is launched inherits them
 
 
@@ -38,7 +41,10 @@ class Sampling(_Part):
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     """The share of probability that tokens are drawn from."""
     max_tokens: Annotated[int, Field(gt=0, le=2**31)] = 512
-    """Tokens of one reply at most, reasoning included."""
+    """Tokens of one reply at most."""
+    reasoning_tokens: Annotated[int, Field(ge=0, le=2**31)] | None = Field(default=None, exclude_if=lambda most: most is None)
+    """Tokens that a model may reason for beside its reply; used once it is seen to reason. Null: 4,096, or half of
+    `context_length` where that is less. 0: the reply's limit holds for both together."""
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     """One seed a run; every call draws from a stream of its own. Null: no seed is sent."""
 
@@ -61,12 +67,14 @@ class Endpoint(_Part):
     """The environment variable that holds the key; the key itself is never in a file."""
     model: str | None = None
     """The name that the server knows the model by. Null: the spec's name."""
-    constrained: bool = True
-    """Whether the server takes vLLM's `structured_outputs`, which hold a judge to its scale."""
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] = 20
-    """Alternatives a token whose log-probabilities the server reports; 0: none. 20 is the most that OpenAI and vLLM give."""
-    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    """What the server calls the limit on a reply."""
+    constraint: Constraint | None = None
+    """How the server holds an answer to its form: vLLM's `structured_outputs`, OpenAI's `json_schema` (a `response_format`), or
+    `none`: plain text, and the parser. Null: found out with the first answers."""
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    """Alternatives a token whose log-probabilities are asked for; 0: none. Null: 20, the most that OpenAI and vLLM give, or
+    none where the server refuses them."""
+    max_tokens_field: MaxTokensField | None = None
+    """What the server calls the limit on a reply. Null: `max_tokens`, or the other name where the server wants that."""
     max_response_mb: Annotated[int, Field(gt=0, le=1024)] = 8
     """Megabytes of an answer, decompressed; a longer one is rejected. The longest reply with log-probabilities has far less."""
     any_model: bool = False
@@ -219,6 +227,13 @@ class ModelSpec(_Part):
             raise ValueError("sampling.max_tokens leaves no room in context_length")
         return self
 
+    @property
+    def reasoning_room(self) -> int:
+        """Tokens that it may reason for beside a reply."""
+        if self.sampling.reasoning_tokens is not None:
+            return self.sampling.reasoning_tokens
+        return min(REASONING_TOKENS, (self.context_length or 2 * REASONING_TOKENS) // 2)
+
     def adapter_places(self) -> list[str]:
         """The texts that name its adapters: none, one, or one a language and dimension."""
         by_dimension = (self.adapters or {}).values()
@@ -308,9 +323,7 @@ def load_spec(name: str) -> ModelSpec:
         return spec.model_copy(update={"endpoint": changed})
     known = record_name(address.name, f"model-{digest(address.name, 8)}")
     served = address.name if address.name != known else None
-    # What every server takes: one that is no vLLM may refuse a request for its field of constraints, or for log-probabilities.
-    plain = {"model": served, "constrained": False, "top_logprobs": 0}
-    return ModelSpec(name=known, endpoint=Endpoint.model_validate(endpoint | plain))
+    return ModelSpec(name=known, endpoint=Endpoint.model_validate(endpoint | {"model": served}))
 
 
 def _read_spec(name: str) -> ModelSpec:

@@ -66,6 +66,11 @@ class Reply(BaseModel):
         """Whether it holds nothing at all, not even reasoning, a refusal or a reason for stopping early."""
         return not (self.text.strip() or self.reasoning_characters or self.refused) and self.finish_reason in (None, "stop")
 
+    @property
+    def cut_while_reasoning(self) -> bool:
+        """Whether it ended at the token limit after it had reasoned."""
+        return self.finish_reason == "length" and bool(self.reasoning_tokens or self.reasoning_characters)
+
 
 @dataclass
 class Tally:
@@ -135,6 +140,15 @@ def read_reply(spec: ModelSpec, raw: bytes, key: str | None = None) -> Reply:
         if b'"error"' in raw and (meaning := meaning_of(200, raw)):
             return reply_of_error(meaning)
         raise Unreadable(f"unreadable answer ({type(error).__name__}): {error_text(raw)}") from None
+
+
+def answer_in(text: str) -> str:
+    """The text of the field `answer` of a JSON object, or the text as it is where it is none."""
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
+    return value["answer"] if isinstance(value, dict) and isinstance(value.get("answer"), str) else text
 
 
 def parse(raw: bytes) -> Any:

@@ -18,10 +18,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from core.files import locked
 from core.specs import ModelSpec
 from serve.answers import Reply
-from serve.client import ChatClient, Question
+from serve.client import ChatClient
 from serve.failures import FailedCall, NotStored, NotUp, Unanswered
 from serve.launch import Servers
 from serve.plan import plan_servers
+from serve.questions import Question
 from serve.store import Store
 
 T = TypeVar("T")

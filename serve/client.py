@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import aiohttp
 import orjson
@@ -21,60 +21,20 @@ import orjson
 from core.errors import UserError
 from core.files import digest
 from core.masking import problem_of
-from core.records import Message
-from core.specs import ModelSpec, Sampling
+from core.specs import Constraint, ModelSpec
 from serve import http
-from serve.answers import BadFinish, Reply, Retry, Tally, Unreadable
+from serve.answers import BadFinish, Reply, Retry, Tally, Unreadable, answer_in
+from serve.dialect import LIMITS, PROBE, PROBED, TRIED, Aspect, Dialect, Voice
 from serve.failures import FailedCall, NotAsked, NotStored, NotUp, Rejected, ServerLost, Threshold, Unanswered
 from serve.limits import MOST, Budget, Limit, Patience, Rate, connections, queue_length
-from serve.markers import defang
+from serve.questions import Question
 from serve.store import KEPT, Origin, SameModel, Store
 
 _LANGUAGES = {"en": "English", "zh": "Chinese"}
 LOST_DIALOGUES = 3  # a model is not given up for what goes wrong in fewer: one dialogue alone can have a server fail every time
+_UNSUPPORTED = (400, 422)  # how servers refuse a field
+_PROBE_TOKENS = 32  # of an answer to the question that tries a constraint
 _EMPTY_TRIES = 3  # an empty answer is believed when it comes this often: servers under load give some that mean nothing
-
-
-@dataclass(frozen=True)
-class Question:
-    """One call to make. `session`, `purpose` and `readable` are no part of its key."""
-
-    messages: Sequence[Message]
-    sample: Mapping[str, str | int]
-    """Which sample it is (dialogue, turn, dimension, repeat)."""
-    sampling: Sampling
-    served_name: str
-    purpose: Literal["seeker", "supporter", "judge", "extraction"]
-    """What its tokens are booked under."""
-    choices: tuple[str, ...] | None = None
-    """A closed list of answers, held to where the server can."""
-    regex: str | None = None
-    """A pattern of the answer, held to where the server can."""
-    logprobs: bool = False
-    """Ask for token probabilities."""
-    session: str | None = None
-    """Keeps calls of one dialogue on one server behind a router."""
-    readable: Callable[[str], bool] | None = None
-    """Whether a verdict can be read in an answer (None: none is asked for)."""
-
-    def body(self, spec: ModelSpec) -> dict[str, Any]:
-        """The request's JSON."""
-        body: dict[str, Any] = {
-            "model": self.served_name,
-            "messages": [{"role": m["role"], "content": defang(m["content"], m["role"])} for m in self.messages],
-            "temperature": self.sampling.temperature,
-            "top_p": self.sampling.top_p,
-            spec.endpoint.max_tokens_field: self.sampling.max_tokens,
-        }
-        if self.sampling.seed is not None:  # one seed a run, another stream a sample
-            body["seed"] = int(digest([self.sampling.seed, dict(self.sample)], 7), 16)
-        if self.logprobs and spec.endpoint.top_logprobs:
-            body |= {"logprobs": True, "top_logprobs": spec.endpoint.top_logprobs}
-        if spec.endpoint.constrained and self.choices:
-            body["structured_outputs"] = {"choice": list(self.choices)}
-        if spec.endpoint.constrained and self.regex:
-            body["structured_outputs"] = {"regex": self.regex}
-        return body
 
 
 def _assumed(spec: ModelSpec, context: int | None) -> str:
@@ -180,6 +140,9 @@ class ChatClient:
         )
         self._fingerprints: dict[str, str] = {}
         self._models = SameModel(self.store.models())
+        self._learnt = self.store.dialects()
+        self._voices: dict[tuple[str, str], Voice] = {}  # (spec name, served name) → what is known of its server
+        self._vllm: set[str] = set()  # base URLs of servers that say that they are vLLM's
         # (base URL, served name) → the dialogues of the calls lost since its last answer
         self._lost: dict[tuple[str, str], list[str]] = defaultdict(list)
         return self
@@ -225,6 +188,8 @@ class ChatClient:
             where, context = http.place(spec, url), None
             if listing := await http.served_models(self._session, spec, url, names):
                 context = listing.contexts[names[0]]
+                if listing.of_vllm:
+                    self._vllm.add(listing.url)
                 if listing.url != url:
                     self._found[url] = listing.url
                     self._tell(f"{where}: no API there; {listing.url} has one and is asked")
@@ -242,17 +207,108 @@ class ChatClient:
         return await http.server_version(self._session, self.base_url(spec, served_name))
 
     def key(self, spec: ModelSpec, question: Question, body: dict[str, Any] | None = None) -> str:
-        """The call's key (64 hex digits)."""
+        """The call's key (64 hex digits): what the room for reasoning is does not count."""
         if spec.name not in self._fingerprints:
             self._fingerprints[spec.name] = spec.fingerprint()
-        return digest([self._fingerprints[spec.name], body or question.body(spec), dict(question.sample)])
+        body = body or question.body(spec, self._voice(spec, question.served_name).dialect)
+        return digest([self._fingerprints[spec.name], body, dict(question.sample)])
 
     async def ask(self, spec: ModelSpec, question: Question) -> Reply:
         """The model's reply: from the store when this call was finished before, else from the server.
 
         Raises `Unanswered` where there is no answer, `NotStored` with `offline`, `NotUp` for what a later phase asks.
         """
-        body = question.body(spec)
+        try:
+            return await self._asked(spec, question, self._voice(spec, question.served_name))
+        except Unanswered as error:
+            await self._keep_failure(self.key(spec, question), spec, question, error)
+            raise
+
+    def _voice(self, spec: ModelSpec, served_name: str) -> Voice:
+        """What is known of a model at its server."""
+        place = spec.name, served_name
+        if place not in self._voices:
+            self._voices[place] = Voice.of(spec.endpoint, self._learnt.get(place))
+        return self._voices[place]
+
+    async def _asked(self, spec: ModelSpec, question: Question, voice: Voice) -> Reply:
+        """The reply, by what is known of the server; what is not known yet is found out."""
+        asked = not self.offline and spec.name not in self.down
+        missing = question.aspects - voice.settled if asked else set()
+        if missing and self._of_vllm(spec, question.served_name):
+            voice.dialect = Dialect.of(spec.endpoint, Dialect(constraint="structured_outputs"))
+            await self._settle(spec, question.served_name, {"sampling", "constraint", "logprobs"})
+        elif "constraint" in missing:
+            async with voice.lock:
+                if voice.dialect.constraint is None:
+                    constraint = await self._constraint(spec, question, voice)
+                    voice.dialect = voice.dialect.model_copy(update={"constraint": constraint})
+        dialect = voice.dialect
+        while True:
+            try:
+                reply = await self._ask(spec, question, voice, dialect)
+            except Rejected as error:
+                if voice.dialect != dialect and question.aspects <= voice.settled:  # another call has found out meanwhile
+                    dialect = voice.dialect
+                    continue
+                changed = self._adapted(spec, dialect, question.body(spec, dialect), error)
+                if changed is None or question.aspects <= voice.settled:
+                    raise
+                dialect = changed
+                continue
+            if asked and not question.aspects <= voice.settled:
+                voice.dialect = voice.dialect.joined(dialect)
+                await self._settle(spec, question.served_name, question.aspects)
+                if sentences := voice.dialect.sentences():
+                    self._tell(f"model {spec.name}: {'; '.join(sentences)}")
+            return reply
+
+    def _of_vllm(self, spec: ModelSpec, served_name: str) -> bool:
+        """Whether a model's server is vLLM, which takes everything."""
+        return self.base_url(spec, served_name) in self._vllm.union(self.launched)
+
+    async def _settle(self, spec: ModelSpec, served_name: str, aspects: Collection[Aspect] = ()) -> None:
+        """Keep what was found out of a model's server."""
+        voice = self._voice(spec, served_name)
+        voice.settled.update(aspects)
+        await self.store.learn(spec.name, served_name, voice.record())
+
+    def _adapted(self, spec: ModelSpec, dialect: Dialect, body: dict[str, Any], error: Rejected) -> Dialect | None:
+        """The dialect without what the server refused; None where it refused something else."""
+        return dialect.adapted(spec.endpoint, body, str(error)) if error.status in _UNSUPPORTED else None
+
+    async def _constraint(self, spec: ModelSpec, question: Question, voice: Voice) -> Constraint:
+        """How the server holds answers to their form, tried on a question of its own."""
+        sampling = question.sampling.model_copy(update={"max_tokens": _PROBE_TOKENS})
+        for constraint in TRIED:
+            probe = Question(
+                [{"role": "user", "content": PROBE}],
+                sample={"probe": constraint},
+                sampling=sampling,
+                served_name=question.served_name,
+                purpose=question.purpose,
+                choices=PROBED,
+            )
+            dialect = voice.dialect.model_copy(update={"constraint": constraint})
+            reply: Reply | None = None
+            while reply is None:
+                body = probe.body(spec, dialect)
+                try:
+                    reply, _, _ = await self._with_room(spec, probe, body, voice)
+                except Rejected as error:
+                    if error.status not in _UNSUPPORTED:
+                        raise
+                    changed = self._adapted(spec, dialect, body, error)
+                    if changed is None:
+                        break
+                    dialect = changed
+            if reply is not None and reply.text.strip() in PROBED:
+                return constraint
+        return "none"
+
+    async def _ask(self, spec: ModelSpec, question: Question, voice: Voice, dialect: Dialect) -> Reply:
+        """The reply to a question as it is asked in a dialect."""
+        body = question.body(spec, dialect)
         key = self.key(spec, question, body)
         tally = self.tallies[spec.name, question.purpose]
         reply, again = self.store.get(key), None
@@ -262,14 +318,10 @@ class ChatClient:
             if self.offline:
                 raise NotStored(key)
             if spec.name in self.down:
-                raise await self._not_up(key, spec, question)
+                raise self._not_up(spec)
             if again and "seed" in body:  # the same seed would draw the same answer
                 body |= {"seed": int(digest([body["seed"], self.store.times_replaced(key)], 7), 16)}
-            try:
-                reply, call, seconds = await self._in_turn(spec, question, body, tally)
-            except Unanswered as error:
-                await self._keep_failure(key, spec, question, error)
-                raise
+            reply, call, seconds = await self._with_room(spec, question, body, voice)
             origin = Origin.of(spec, question.purpose, body, reply.model, call.attempts, self.keep_messages)
             await self.store.put(key, reply.model_dump(), seconds, origin, again)
             self.retry.done.add(key)
@@ -279,13 +331,9 @@ class ChatClient:
         tally.add(reply)
         return reply
 
-    async def _not_up(self, key: str, spec: ModelSpec, question: Question) -> NotUp | NotAsked:
+    def _not_up(self, spec: ModelSpec) -> NotUp | NotAsked:
         why = self.down[spec.name]
-        if why is None:
-            return NotUp(spec.name)
-        error = NotAsked(why)
-        await self._keep_failure(key, spec, question, error)
-        return error
+        return NotUp(spec.name) if why is None else NotAsked(why)
 
     async def _keep_failure(self, key: str, spec: ModelSpec, question: Question, error: Unanswered) -> None:
         item = str(question.sample.get("dialogue") or " ".join(map(str, question.sample.values())))
@@ -299,6 +347,31 @@ class ChatClient:
             patience = Patience(self.patience_s, self.say, self.clock)
             self._servers[url] = _Server(url, limit, Rate(self.clock, self.sleep), patience)
         return self._servers[url]
+
+    async def _with_room(
+        self, spec: ModelSpec, question: Question, body: dict[str, Any], voice: Voice
+    ) -> tuple[Reply, _Call, float]:
+        """What `_in_turn` gives. A model that reasons has room for that beside its reply, from the first answer on that its
+        reasoning has cut off: that call is made again."""
+        tally = self.tallies[spec.name, question.purpose]
+        roomy = body | {limit: body[limit] + spec.reasoning_room for limit in LIMITS if limit in body}
+        if not voice.reasons:
+            answered = await self._in_turn(spec, question, body, tally)
+            if not answered[0].cut_while_reasoning or roomy == body:
+                return self._unwrapped(answered, body)
+            voice.reasons = True
+            await self._settle(spec, question.served_name)
+            self._tell(f"model {spec.name} reasons: it gets {spec.reasoning_room:,} tokens for that beside its replies")
+        return self._unwrapped(await self._in_turn(spec, question, roomy, tally), body)
+
+    @staticmethod
+    def _unwrapped(answered: tuple[Reply, _Call, float], body: Mapping[str, Any]) -> tuple[Reply, _Call, float]:
+        """An answer from a closed list without the object that our schema put around it."""
+        reply, call, seconds = answered
+        schema = body.get("response_format", {}).get("json_schema", {}).get("schema", {})
+        if list(schema.get("properties", {})) == ["answer"]:
+            reply = reply.model_copy(update={"text": answer_in(reply.text)})
+        return reply, call, seconds
 
     async def _in_turn(
         self, spec: ModelSpec, question: Question, body: dict[str, Any], tally: Tally

@@ -89,6 +89,8 @@ class Listing:
 
     url: str
     contexts: dict[str, int | None]
+    of_vllm: bool = False
+    """Whether it says that it is vLLM."""
 
 
 async def served_models(session: aiohttp.ClientSession, spec: ModelSpec, base_url: str, names: Sequence[str]) -> Listing | None:
@@ -141,11 +143,13 @@ async def _list_models(session: aiohttp.ClientSession, spec: ModelSpec, base_url
                 return None, f"{where}: answers with a web page, which no API does: name the API's address (…/v1)"
             entries = orjson.loads(raw)["data"]
             contexts = {str(entry["id"]): entry.get("max_model_len") for entry in entries}
+            of_vllm = bool(entries) and all(entry.get("owned_by") == "vllm" for entry in entries)
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, aiohttp.ClientPayloadError):
         return None, None  # not every server has a list
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:  # ValueError: an address with a key in it
         raise UserError(f"{where}: cannot be reached: {redact(spec, error)}") from None
-    return Listing(base_url, {name: length if isinstance(length, int) else None for name, length in contexts.items()}), None
+    known = {name: length if isinstance(length, int) else None for name, length in contexts.items()}
+    return Listing(base_url, known, of_vllm), None
 
 
 async def probe(session: aiohttp.ClientSession, url: str) -> bytes | None:

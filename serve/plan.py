@@ -66,6 +66,8 @@ def plan_servers(
         raise UserError(f"{processes} servers need as many ports from {port} on, and {MOST_PORT} is the last")
     if resolve and servers:  # not after the download
         check_installed(MODULE, *([ROUTER] if len(servers) > len(units) else []))
+        for unit in units:
+            _check_places(unit)
         learn_shapes([spec for unit in units for spec in unit.specs] if gpu else [])
     found = places(servers, without(machine, held), needs, str(machine)) if gpu else {}
     spread = iter(_spread(servers, [g.name for g in machine.gpus]))
@@ -168,11 +170,23 @@ def _plan(
 def prepare(specs: Sequence[ModelSpec], machine: Machine | None = None) -> None:
     """Download, make and merge what servers of these specs need, as `plan_servers` does with `resolve`."""
     gpu = (machine or Machine.here()).has_gpu
-    for unit in units_of(specs, split_adapters=not gpu):
+    units = units_of(specs, split_adapters=not gpu)
+    for unit in units:
+        _check_places(unit)
+    for unit in units:
         checkpoint = _checkpoint(unit.specs[0], True, [])
         folders = [_adapter(owner, where, True, []) for _, owner, where in unit.adapters]
         if unit.merges(gpu):
             _merged(unit.specs[0], checkpoint, folders[0], True, [])
+
+
+def _check_places(unit: Unit) -> None:
+    """Raise `UserError` for a folder that is not there, before anything is downloaded."""
+    where = unit.specs[0].checkpoint or ""
+    if not where.startswith(EMBEDDED_PREFIX):
+        local_path(where, f"model {unit.specs[0].name}: checkpoint")
+    for _, owner, adapter in unit.adapters:
+        local_path(adapter, f"model {owner.name}: adapter")
 
 
 def learn_shapes(specs: Sequence[ModelSpec]) -> None:

@@ -33,6 +33,9 @@ _TABLES = (
     "outcome TEXT NOT NULL, reason TEXT NOT NULL, times INTEGER NOT NULL) WITHOUT ROWID",
     # What a server called the model that answered first, by spec and the name that was asked for.
     "CREATE TABLE IF NOT EXISTS models (spec TEXT, served TEXT, model TEXT NOT NULL, PRIMARY KEY (spec, served)) WITHOUT ROWID",
+    # What was found out of a model's server (serve.dialect), by spec and the name that was asked for.
+    "CREATE TABLE IF NOT EXISTS dialects (spec TEXT, served TEXT, dialect BLOB NOT NULL, PRIMARY KEY (spec, served)) "
+    "WITHOUT ROWID",
 )
 _PUT = f"INSERT OR REPLACE INTO calls ({_ALL}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _SET_ASIDE = (
@@ -41,12 +44,21 @@ _SET_ASIDE = (
 )
 _PROMPT = "INSERT OR IGNORE INTO prompts VALUES (?, ?)"
 _NAME = "INSERT OR IGNORE INTO models VALUES (?, ?, ?)"
+_LEARN = "INSERT OR REPLACE INTO dialects VALUES (?, ?, ?)"
 _ANSWERED = "DELETE FROM failures WHERE key = ?"
 _FAIL = (
     "INSERT INTO failures VALUES (?, ?, ?, ?, ?, ?, 1) ON CONFLICT (key) DO UPDATE "
     "SET outcome = excluded.outcome, reason = excluded.reason, times = times + 1"
 )
-_ORDER = (_SET_ASIDE, _PROMPT, _NAME, _PUT, _FAIL, _ANSWERED)  # of one commit: an answer is put aside before it is replaced
+_ORDER = (
+    _SET_ASIDE,
+    _PROMPT,
+    _NAME,
+    _LEARN,
+    _PUT,
+    _FAIL,
+    _ANSWERED,
+)  # of one commit: an answer is put aside before it is replaced
 
 
 KEPT = 32 * 1024  # bytes of a call's messages that the store keeps by default
@@ -174,6 +186,15 @@ class Store:
         """(Spec, served name) → what the server called the model that answered first."""
         return {(spec, served): model for spec, served, model in self._rows("SELECT spec, served, model FROM models")}
 
+    def dialects(self) -> dict[tuple[str, str], dict[str, Any]]:
+        """(Spec, served name) → what was found out of its server."""
+        rows = self._rows("SELECT spec, served, dialect FROM dialects")
+        return {(spec, served): orjson.loads(dialect) for spec, served, dialect in rows}
+
+    async def learn(self, spec: str, served: str, dialect: Mapping[str, Any]) -> None:
+        """Keep what was found out of a model's server; returns once it is committed."""
+        await self._written(_LEARN, (spec, served, orjson.dumps(dialect)))
+
     def failed_items(self) -> dict[str, int]:
         """Dialogue (or other item) → how often calls for it failed that are still without an answer."""
         return dict(self._rows("SELECT item, sum(times) FROM failures GROUP BY item"))
@@ -275,7 +296,7 @@ class Store:
                 self._db.execute(f"INSERT OR IGNORE INTO calls ({_ALL}) SELECT {_ALL} FROM other.calls")
                 every = f"key, number, reason, {_ALL.removeprefix('key, ')}"
                 self._db.execute(f"INSERT OR IGNORE INTO replaced ({every}) SELECT {every} FROM other.replaced")
-                for table in ("prompts", "failures", "models"):
+                for table in ("prompts", "failures", "models", "dialects"):
                     self._db.execute(f"INSERT OR IGNORE INTO {table} SELECT * FROM other.{table}")
                 self._db.execute("DELETE FROM failures WHERE key IN (SELECT key FROM calls)")
             finally:

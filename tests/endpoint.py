@@ -97,7 +97,7 @@ def bomb(megabytes: int) -> Answer:
 # Outcome of the dialogue → name → answer. Bodies are as the servers' documents and issue trackers have them.
 LASTING: dict[str, dict[str, Answer]] = {
     "rejected": {
-        "400": error(400, "unsupported parameter: top_p"),
+        "400": error(400, "the messages are not valid"),
         "402": error(402, "insufficient balance"),
         "418": Answer(status=418, body=b"short and stout"),
         "422": Answer(status=422, body=b'{"detail": [{"loc": ["body", "messages"], "msg": "wrong"}]}'),
@@ -286,7 +286,7 @@ class Endpoint:
     async def _models(self, request: web.Request) -> web.Response:
         if refused := self._keyless(request):
             return _written(refused)
-        listed = [self.dialect.listed(name) if self.dialect else {"id": name} for name in self.models]
+        listed = [self.dialect.listed(name) if self.dialect else {"id": name, "owned_by": "vllm"} for name in self.models]
         return web.json_response({"object": "list", "data": listed})
 
     def _keyless(self, request: web.Request) -> Answer | None:

@@ -19,8 +19,8 @@ from data_prep.cards.heuristic import card_id
 from data_prep.cards.taxonomy import Taxonomy
 from serve.answers import Reply, choice_probabilities
 from serve.batch import Batch
-from serve.client import Question
 from serve.failures import Unanswered
+from serve.questions import Question
 
 PACK = "cards"
 NO_EVENT = "feelings without an event"

@@ -33,7 +33,7 @@ from evalsuite.runner.pipeline import Outcome
 from evalsuite.runs import shards
 from evalsuite.runs.folder import Run, open_run
 from evalsuite.runs.status import status as tables_of_status
-from evalsuite.statistics.summary import cut_off, spoilt
+from evalsuite.statistics.summary import cut_off, in_trouble
 from serve.answers import Retry
 from serve.limits import Budget
 from serve.machine import Machine
@@ -203,11 +203,11 @@ def _finish(*outcomes: Outcome) -> None:
         if unread:
             reasons = ", ".join(f"{count} {reason}" for reason, count in unread.most_common())
             _say(f"{unread.total()} of {len(judgements)} verdicts have no value (null in {file}): {reasons}")
-    if sentence := cut_off([outcome.usage for outcome in outcomes]):
+    used = [outcome.usage for outcome in outcomes]
+    if sentence := cut_off(used):
         _say(sentence)
-    every = [judgement for outcome in outcomes for judgement in outcome.judgements]
-    for sentence in spoilt([outcome.usage for outcome in outcomes], every):
-        _say(f"warning: {sentence}")
+    for warning in in_trouble(used, [judgement for outcome in outcomes for judgement in outcome.judgements]):
+        _say(f"warning: {warning}")
     kept = {dialogue for outcome in outcomes for dialogue in outcome.kept}
     lost = {dialogue.id for outcome in outcomes for dialogue in outcome.dialogues if dialogue.lost}
     unscored = {judgement.dialogue_id for outcome in outcomes for judgement in outcome.judgements if judgement.lost} - lost

@@ -15,8 +15,9 @@ from core.specs import ModelSpec
 from evalsuite.statistics.text_metrics import Answered, Response, answered
 from serve.answers import Reply
 from serve.batch import Batch
-from serve.client import ChatClient, Question
+from serve.client import ChatClient
 from serve.failures import Lost, Unanswered
+from serve.questions import Question
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ from evalsuite.fdaef.scores import TaskScore
 from evalsuite.fdaef.tasks import draw
 from serve.answers import Reply
 from serve.batch import Batch
-from serve.client import Question
 from serve.failures import Unanswered
+from serve.questions import Question
 
 FRAMEWORK = "ecdbench"
 

@@ -19,7 +19,8 @@ from data_prep.profiles import Profile
 from evalsuite.dialogues.hold import Utterance, utterance
 from serve.answers import Reply
 from serve.batch import together
-from serve.client import ChatClient, Question
+from serve.client import ChatClient
+from serve.questions import Question
 
 _LABELS: dict[Language, dict[str, str]] = {
     "en": {"appraisal": "Appraisal", "emotion": "Emotion", "goal": "Goal"},

@@ -168,7 +168,7 @@ def _members(config: FeelConfig) -> list[Member]:
         for method in config.methods:
             check_pack(resolved.judge_prompts, _ASKED[method], config.languages)
         resolved.judge_prompts.require(config.languages, [f"persona_{entry.persona}.j2"])
-        if "tokens" in config.methods and not resolved.judge.endpoint.top_logprobs:
+        if "tokens" in config.methods and resolved.judge.endpoint.top_logprobs == 0:
             raise UserError(f"model {resolved.judge.name}: its endpoint gives no token probabilities (top_logprobs: 0)")
         members.append(Member(entry, resolved, resolved.rubric, resolved.judge_prompts.with_values(persona=entry.persona)))
     for a, b in itertools.combinations(members, 2):  # by model's name and persona a judge is known, in records and to servers

@@ -18,7 +18,7 @@ from evalsuite.judge.base import BaseJudge
 from evalsuite.statistics.band_lines import read_bands
 from serve.answers import Reply
 from serve.batch import together
-from serve.client import Question
+from serve.questions import Question
 
 
 async def score(judge: BaseJudge, dialogue: Dialogue) -> list[Judgement]:

@@ -13,8 +13,9 @@ from core.rubrics import Rubric
 from core.specs import ModelSpec
 from evalsuite.statistics.band_lines import OffSum
 from serve.answers import Reply
-from serve.client import ChatClient, Question
+from serve.client import ChatClient
 from serve.failures import Unanswered
+from serve.questions import Question
 
 LONGEST = 32_768  # characters of a reply that are read and kept: no verdict that was asked for is as long
 CUT = "\n[cut off here: the rest was not read]"  # holds nothing that any parser reads as a score

@@ -8,6 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from typing import Any
+
+import orjson
 
 from core.judge_prompts import judge_messages
 from core.records import Dialogue, Judgement
@@ -15,7 +18,8 @@ from core.rubrics import Scale
 from evalsuite.judge.base import BaseJudge, NoVerdict
 from serve.answers import Reply, choice_probabilities
 from serve.batch import together
-from serve.client import Question
+from serve.dialect import closed_object
+from serve.questions import Question
 
 
 async def score(judge: BaseJudge, dialogue: Dialogue) -> list[Judgement]:
@@ -36,7 +40,7 @@ async def _scored(judge: BaseJudge, dialogue: Dialogue, sample: str, names: Sequ
     if isinstance(answer, NoVerdict):
         return [judge.judgement(dialogue, name, answer.raw, failure=answer.reason) for name in names]
     scales = [judge.rubric.scale_of(name) for name in names]
-    scores = _read(judge, answer.text, scales)
+    scores = _read(judge, answer.text, names)
     if scores is None:
         return [judge.judgement(dialogue, name, answer.text) for name in names]
     tokens = digit_distributions(answer, scales)
@@ -55,33 +59,54 @@ async def _scored(judge: BaseJudge, dialogue: Dialogue, sample: str, names: Sequ
 async def _ask(judge: BaseJudge, dialogue: Dialogue, sample: str, names: Sequence[str]) -> Reply | NoVerdict:
     """The reply on these dimensions, or the reason why there is none."""
     scales = [judge.rubric.scale_of(name) for name in names]
-    constrained = judge.method != "paper" and judge.spec.endpoint.constrained
-    # A constrained answer is as long as its digits; free text gets the spec's own limit (a reasoning judge needs it).
-    sampling = judge.spec.sampling.model_copy(update={"max_tokens": len(names) + 1} if constrained else {})
+    held = judge.method != "paper"
     return await judge.reply(
         Question(
             judge_messages(judge.prompts, judge.rubric, dialogue, judge.method, names),
             sample={"dialogue": dialogue.id, "dimension": sample, "repeat": 0},
-            sampling=sampling,
+            sampling=judge.spec.sampling,
             served_name=judge.spec.served_name(dialogue.language, sample),
             purpose="judge",
-            choices=tuple(map(str, scales[0].scores)) if constrained and len(names) == 1 else None,
-            regex=digits_regex(scales) if constrained and len(names) > 1 else None,
+            choices=tuple(map(str, scales[0].scores)) if held and len(names) == 1 else None,
+            regex=digits_regex(scales) if held and len(names) > 1 else None,
+            schema=closed_object({n: _integer(scale) for n, scale in zip(names, scales, strict=True)}) if held else None,
+            # As long as its digits; free text gets the spec's own limit.
+            held_tokens=len(names) + 1,
             logprobs=True,
             session=dialogue.id,
-            readable=lambda text: _read(judge, text, scales) is not None,
+            readable=lambda text: _read(judge, text, names) is not None,
         )
     )
 
 
-def _read(judge: BaseJudge, text: str, scales: Sequence[Scale]) -> list[int] | None:
-    """The scores in an answer, one for each scale; None where they cannot be read."""
+def _integer(scale: Scale) -> dict[str, Any]:
+    return {"type": "integer", "enum": list(scale.scores)}
+
+
+def _read(judge: BaseJudge, text: str, names: Sequence[str]) -> list[int] | None:
+    """The scores in an answer, one for each dimension; None where they cannot be read."""
+    scales = [judge.rubric.scale_of(name) for name in names]
     if judge.method == "paper":
         score = paper_score(text, scales[0].scores)
         return None if score is None else [score]
-    # Digits alone, or parted by white space or commas. Anything else is unread.
+    # Digits alone, or parted by white space or commas, or an object of them. Anything else is unread.
     digits = re.sub(r"[\s,，、]+", "", text)
-    return [int(digit) for digit in digits] if re.fullmatch(digits_regex(scales), digits, re.ASCII) else None
+    if re.fullmatch(digits_regex(scales), digits, re.ASCII):
+        return [int(digit) for digit in digits]
+    return _read_object(text, names, scales)
+
+
+def _read_object(text: str, names: Sequence[str], scales: Sequence[Scale]) -> list[int] | None:
+    """The scores in a JSON object by dimension; None for anything else."""
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(value, dict) or value.keys() != set(names):
+        return None
+    scores = [value[name] for name in names]
+    sound = all(type(score) is int and score in scale.scores for score, scale in zip(scores, scales, strict=True))
+    return scores if sound else None
 
 
 def paper_score(reply: str, scores: Sequence[int]) -> int | None:

@@ -22,7 +22,8 @@ from core.rubrics import Rubric, Scale
 from evalsuite.judge.base import BaseJudge, NoVerdict
 from serve.answers import Reply
 from serve.batch import together
-from serve.client import Question
+from serve.dialect import closed_object
+from serve.questions import Question
 
 _REASON: dict[Language, int] = {"en": 300, "zh": 120}  # characters of a constrained `analysis`
 _ROOM, _ROOM_EACH = 400, 16  # tokens of a constrained answer: the reason, and a dimension's name with its score
@@ -92,17 +93,17 @@ async def _ask(
     judge: BaseJudge, dialogue: Dialogue, place: int | None, messages: Sequence[Message], attempt: int
 ) -> Answer | NoVerdict:
     """What was read of the answer, or the reason why there is none."""
-    keys, sampling = list(judge.rubric.dimensions), judge.spec.sampling
-    constrained = judge.spec.endpoint.constrained
-    room = {"max_tokens": _ROOM + _ROOM_EACH * len(keys)} if constrained else {}
+    keys = list(judge.rubric.dimensions)
     sample: dict[str, str | int] = {"dialogue": dialogue.id, "dimension": "all", "repeat": 0, "attempt": attempt}
     question = Question(
         messages,
         sample=sample if place is None else sample | {"turn": place},
-        sampling=sampling.model_copy(update=room),
+        sampling=judge.spec.sampling,
         served_name=judge.spec.served_name(dialogue.language),
         purpose="judge",
-        regex=answer_regex(judge.rubric, dialogue.language) if constrained else None,
+        regex=answer_regex(judge.rubric, dialogue.language),
+        schema=answer_schema(judge.rubric),
+        held_tokens=_ROOM + _ROOM_EACH * len(keys),
         session=dialogue.id,
         # The first answer has its second chance already.
         readable=(lambda text: not read_answer(text, judge.rubric).problem) if attempt else None,
@@ -128,6 +129,12 @@ def answer_regex(rubric: Rubric, language: Language) -> str:
     """The answer's schema as a regular expression: keys in the rubric's order, one digit a score, a reason that ends."""
     scores = ", ".join(f'"{re.escape(key)}": [{scale.min}-{scale.max}]' for key, scale in rubric.scales.items())
     return rf'\{{"analysis": "[^"\\\n\r\t]{{1,{_REASON[language]}}}", "evaluation": \{{{scores}\}}\}}'
+
+
+def answer_schema(rubric: Rubric) -> dict[str, Any]:
+    """The same as a JSON schema."""
+    scores = {key: {"type": "integer", "enum": list(scale.scores)} for key, scale in rubric.scales.items()}
+    return closed_object({"analysis": {"type": "string"}, "evaluation": closed_object(scores)})
 
 
 def read_answer(text: str, rubric: Rubric) -> Answer:

@@ -46,36 +46,58 @@ from evalsuite.statistics.judges import (
     gold_of,
 )
 from evalsuite.statistics.leaderboard import Tally, leaderboard, pairwise_differences
-from evalsuite.statistics.summary import COSTS, costs, cut_off, distributions, failed_calls, spoilt, supporter_of, terminations
+from evalsuite.statistics.summary import (
+    AVERAGE,
+    COSTS,
+    costs,
+    cut_off,
+    distributions,
+    failed_calls,
+    in_trouble,
+    supporter_of,
+    terminations,
+)
+from serve.dialect import Dialect
 
 M = TypeVar("M", bound=BaseModel)
 _USAGE = TypeAdapter(dict[str, dict[str, dict[str, Usage]]])  # stage → role → model
 
 CONSOLE_ROWS = 30  # longer tables, and those too wide for it, are only named on the console
+LEADERBOARD = "leaderboard-"
+_BRIEF = ("rank", "supporter", "judged by", AVERAGE)  # columns of a leaderboard that every console has room for
 
 
 def report_run(run: Run, console: Console, wandb: bool = False, versus: str | None = None) -> None:
-    """Write report.html, report.json, report.md and tables/*.csv into a run's folder, then print its tables.
+    """Write report.html, report.json, report.md and tables/*.csv into a run's folder, and print its tables.
 
     `versus` puts a paper's figures beside ours (`evalsuite.reported.against`). With `wandb`, the same tables and charts go
-    there too (see `log_wandb`). Everything comes from the folder's own files. Raises `UserError` when it holds no
-    judgements yet.
+    there too (see `log_wandb`). Everything comes from the folder's own files, and all is written before anything is printed: a
+    reader who stops listening (`| head`) costs no file. Raises `UserError` when the folder holds no judgements yet.
     """
     content = content_of(run)
     content = replace(content, tables=against(content.tables, versus))
     paths = write_report(run.folder, content)
     for table in content.tables:
-        if len(table.rows) <= CONSOLE_ROWS and not too_wide(table, console):
-            to_console(table, console)
-        else:
-            size = f"{len(table.rows)} rows of {len(table.columns)} columns"
-            console.print(Text(f"{table.title}: {size}, in tables/{table.key}.csv"), soft_wrap=True)
+        _print(table, console)
     if content.plumbing:
         console.print(Text(PLUMBING))
     for kind, path in paths.items():
         console.print(f"{kind}: {path}", soft_wrap=True, highlight=False, markup=False)
     if wandb:
         log_report(run.folder, content, lambda line: console.print(Text(line)))
+
+
+def _print(table: Table, console: Console) -> None:
+    """Print a table as far as it has room: of a leaderboard that is too wide the ranks and averages, of another its name."""
+    if len(table.rows) <= CONSOLE_ROWS and not too_wide(table, console):
+        to_console(table, console)
+        return
+    if table.key.startswith(LEADERBOARD):
+        kept = [place for place, column in enumerate(table.columns) if column in _BRIEF]
+        rows = tuple(tuple(row[place] for place in kept) for row in table.rows[:CONSOLE_ROWS])
+        to_console(replace(table, columns=tuple(table.columns[place] for place in kept), rows=rows, notes=()), console)
+    size = f"{len(table.rows)} rows of {len(table.columns)} columns"
+    console.print(Text(f"{table.title}: {size}, in tables/{table.key}.csv"), soft_wrap=True)
 
 
 def content_of(run: Run) -> ReportContent:
@@ -139,14 +161,19 @@ def content_of(run: Run) -> ReportContent:
             *charts.termination_charts(endings),
             *along_charts,
         ],
-        further_facts=[*(framework.facts(records) if framework else ()), *made_with(run.versions()), *_asked_again(run)],
+        further_facts=[
+            *(framework.facts(records) if framework else ()),
+            *_judges_asked(run, judges),
+            *made_with(run.versions()),
+            *_asked_again(run),
+        ],
         agreement=next(iter(agreements.values()), None),
         agreements=agreements,
         config=config.root | {"fingerprints": _fingerprints(config, scored)},
         timing=seconds,
         warnings=[
             *([sentence] if (sentence := cut_off(used.values())) else []),
-            *spoilt(used.values(), tally.verdicts),
+            *(f"{sentence}." for sentence in in_trouble(used.values(), tally.judgements)),
             *_behind(tally, judges),
             *_warnings(tally, config.specs()),
         ],
@@ -201,6 +228,17 @@ def _along(judges: Sequence[JudgementSet], tally: Tally, may_leave: bool) -> Par
     by_round = trends.trends(tally.dialogues, of_turns, tally.rubric)
     tables = [*survival.tables(curves, tests), *trends.tables(by_round, tally.rubric)]
     return tables, [*survival_charts(curves), *trend_charts(by_round, tally.rubric)]
+
+
+def _judges_asked(run: Run, judges: Sequence[JudgementSet]) -> Iterator[tuple[str, str]]:
+    """In which pack, by which method each judge was asked, and what its server holds answers to."""
+    learnt = run.store.dialects()
+    for judge in judges:
+        settings = run.config().root.get(judge.stage, {})
+        asked = [f"pack {settings.get('prompts', {}).get('pack')}", f"method {settings.get('method')}"]
+        dialects = (Dialect.model_validate(record["dialect"]) for (name, _), record in learnt.items() if name == judge.judge)
+        asked += dict.fromkeys(sentence for dialect in dialects for sentence in dialect.sentences())
+        yield f"Judge {judge.judge}", "; ".join(asked)
 
 
 def _asked_again(run: Run) -> Iterator[tuple[str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from core.records import Dialogue, Judgement, Termination
 from core.tables import Estimate, fmt
@@ -23,11 +23,10 @@ ENDINGS: dict[Termination | None, str] = {
 }
 
 
-def standings(boards: Sequence[Board], agreements: Mapping[str, Agreement]) -> Iterator[str]:
-    """Best and worst supporter of each language by average, as each scorer sees it; one sentence where there is but one.
+def standings(boards: Sequence[Board], doubt: Callable[[str, str], str]) -> Iterator[str]:
+    """Who is best and worst in each language by average, as each scorer sees it; one sentence where there is but one supporter.
 
-    No best is named on the word of a judge that nobody measured, or that is not better than the majority class: `agreements`
-    maps judge → its agreement with people.
+    `doubt(judge, language)` says why no best is to be named by a judge; "" where it may be.
     """
     several = len({board.scorer for board in boards}) > 1
     for board in boards:
@@ -36,37 +35,37 @@ def standings(boards: Sequence[Board], agreements: Mapping[str, Agreement]) -> I
         if not averages:
             continue
         where = LANGUAGES[board.language] + (f", judged by {board.scorer.name}" if several else "")
-        (best, top), (worst, last), many = averages[0], averages[-1], len(averages)
-        first, lowest = (f"{cell.supporter} ({_spoken(cell.estimate)}" for cell in (best, worst))
-        if many == 1:
-            yield f"{where}: {first}) is the only supporter."
-        elif all(rank == 1 for _, rank in averages):
-            yield (
-                f"{where}: no supporter is told apart from another, so all {many} share rank 1; highest average {first}), "
-                f"lowest {lowest})."
-            )
-        elif doubt := _doubt(board.scorer.judge, agreements.get(board.scorer.judge, {}).get(board.language)):
-            yield f"{where}: no best supporter is named, as {doubt}; highest average {first}), lowest {lowest})."
+        together = Counter(rank for _, rank in averages)
+        apart = len(together) > 1
+        names = []
+        for cell, rank in averages:
+            shared = f", shared by {together[rank]}" if together[rank] > 1 else ""
+            place = f"; rank {rank} of {len(averages)}{shared}" if apart and rank is not None else ""
+            names.append(f"{cell.supporter} ({_spoken(cell.estimate)}{place})")
+        if len(names) == 1:
+            yield f"{where}: {names[0]} is the only supporter."
+        elif not apart:
+            yield f"{where}: no supporter is told apart from another; highest average {names[0]}, lowest {names[-1]}."
+        elif reason := doubt(board.scorer.name, board.language):
+            yield f"{where}: no best is named, because {reason}. Highest average {names[0]}, lowest {names[-1]}."
         else:
-            place = f", rank {top} of {many}" if top is not None else ""
-            end = f", rank {last} of {many}" if last is not None else ""
-            if last is not None and last < many:  # a rank counts who is shown to be better
-                end += f", as only {last - 1} {'is' if last == 2 else 'are'} shown to be better"
-            yield f"{where}: best on average is {first}{place}), worst {lowest}{end})."
+            yield f"{where}: best on average is {names[0]}, lowest {names[-1]}."
 
 
-def _doubt(judge: str, agreement: Mapping[str, Mapping[str, float | None]] | None) -> str | None:
-    """Why a judge's word is not enough to name a best; None where its accuracy lies above the majority class."""
-    figures = (agreement or {}).get(AVERAGE, {})
-    acc, low, majority = (figures.get(name) for name in ("acc", "acc_low", "majority_acc"))
+def doubt(agreements: Mapping[str, Agreement], judge: str, language: str) -> str:
+    """Why a judge's best is not named: it was measured on no gold set in the language, or is not shown to be right more often
+    than the majority class. "" where it is: the interval of its ACC lies above the majority class's.
+    """
+    figures = agreements.get(judge, {}).get(language, {}).get(AVERAGE, {})
+    acc, low, high, majority = (figures.get(name) for name in ("acc", "acc_low", "acc_high", "majority_acc"))
     if acc is None or majority is None:
-        return f"no gold set says how good the judge {judge} is"
-    if (acc if low is None else low) > majority:
-        return None
-    interval = "" if low is None else f", 95 % interval from {fmt(100 * low, 1)}"
+        return f"nobody knows how well {judge} judges {LANGUAGES[language]}: it was measured on no gold set"
+    if low is not None and low > majority:
+        return ""
+    interval = "" if low is None or high is None else f" [{100 * low:.1f}, {100 * high:.1f}]"
     return (
-        f"the judge {judge} is not shown to be better than giving everybody the commonest score (right in "
-        f"{fmt(100 * acc, 1)} % of the gold set{interval}; the commonest score {fmt(100 * majority, 1)} %)"
+        f"{judge} is not shown to judge better than the majority class (gold set: ACC {100 * acc:.1f}{interval}, majority "
+        f"class {100 * majority:.1f}, n = {figures.get('n'):,})"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -19,7 +19,7 @@ from core.records import RoleCard
 from core.tables import Table, clean, escape_markdown, to_markdown, write_csv
 from evalsuite.report.charts import LANGUAGES, SYNTHETIC_GOLD, Agreement, Chart
 from evalsuite.report.figures import TEMPLATES
-from evalsuite.report.headlines import held, standings, unread
+from evalsuite.report.headlines import doubt, held, standings, unread
 from evalsuite.report.transcripts import Risks, transcripts
 from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.summary import AGREEMENT, languages_of, scorer_of, supporter_of
@@ -83,7 +83,7 @@ class ReportContent:
     @cached_property
     def findings(self) -> list[str]:
         """What came out, as sentences for the summary at the top."""
-        return [*standings(self.tally.boards, self.agreements), held(self.tally.dialogues)]
+        return [*standings(self.tally.boards, partial(doubt, self.agreements)), held(self.tally.dialogues)]
 
     @cached_property
     def cautions(self) -> list[str]:

@@ -24,8 +24,8 @@ from evalsuite.statistics.paired import over_cards
 from evalsuite.statistics.summary import supporter_of
 from serve.answers import Reply
 from serve.batch import Batch
-from serve.client import Question
 from serve.failures import Unanswered
+from serve.questions import Question
 
 SECTION = "Simulator audit"
 JUDGED = "leaves_card_judged"
@@ -80,10 +80,11 @@ def judge_cards(
         question = Question(
             messages,
             sample={"dialogue": dialogue.id, "check": JUDGED},
-            sampling=spec.sampling.model_copy(update={"max_tokens": 2} if spec.endpoint.constrained else {}),
+            sampling=spec.sampling,
             served_name=spec.served_name(),
             purpose="judge",
             choices=("0", "1"),
+            held_tokens=2,
         )
         questions.append(question)
     replies = batch.ask(questions, "dialogues")

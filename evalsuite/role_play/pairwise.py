@@ -19,8 +19,9 @@ from evalsuite.role_play.seekers import ROLE_PLAY, Field, claim, seeker_of
 from evalsuite.runner.engine import Runner
 from evalsuite.runs.identity import identity
 from evalsuite.statistics.win_rates import Choice, Mode, Words, win_rate_tables
-from serve.client import ChatClient, Question
+from serve.client import ChatClient
 from serve.failures import Unanswered
+from serve.questions import Question
 
 QUESTION = "closer_to_human"
 CHOICES = ("1", "2", "tie")
@@ -150,17 +151,17 @@ def compare_seekers(runner: Runner, seekers: Field, pairs: Sequence[Pair]) -> li
         },
         seekers,
     )
-    sampling = spec.sampling.model_copy(update={"max_tokens": 4} if spec.endpoint.constrained else {})
 
     async def answer(client: ChatClient, job: tuple[Pair, Order]) -> PairAnswer:
         pair, order = job
         question = Question(
             messages(prompts, pair, order, mode),
             sample={"dialogue_a": pair.a.id, "dialogue_b": pair.b.id, "order": order, "question": QUESTION},
-            sampling=sampling,
+            sampling=spec.sampling,
             served_name=spec.served_name(),
             purpose="judge",
             choices=CHOICES,
+            held_tokens=4,
         )
         text, failure = "", None
         try:

@@ -20,8 +20,6 @@ TERMINATIONS = "Terminations"
 COSTS = "Costs"
 
 AVERAGE = "average"
-MANY = 0.1  # the share of a model's answers from which on something is wrong with its settings
-FEW = 20  # so many equal verdicts are no accident
 
 Value = Literal["value", "expected"]
 
@@ -159,49 +157,59 @@ def terminations(dialogues: Sequence[Dialogue]) -> Table:
     )
 
 
-def _used(used: Iterable[Mapping[str, Mapping[str, Usage]]]) -> dict[tuple[str, str], Usage]:
-    """(Role, model) → what it used in several stages."""
+TROUBLE = 0.1  # from this share on, what goes wrong is more than an accident
+SAME = 20  # equal verdicts that are no accident any more
+
+
+def sums_of(used: Iterable[Mapping[str, Mapping[str, Usage]]]) -> dict[tuple[str, str], Usage]:
+    """What each model used in each role, over several stages; by role and name."""
     sums: dict[tuple[str, str], Usage] = {}
     for stage in used:
         for role, models in stage.items():
             for model, usage in models.items():
                 sums[role, model] = sums.get((role, model), Usage()) + usage
-    return sums
+    return dict(sorted(sums.items()))
 
 
 def cut_off(used: Iterable[Mapping[str, Mapping[str, Usage]]]) -> str:
     """Which replies reached their token limit, of all, by role and model (`used` is that of several stages); "" for none."""
     cut = [
         f"{count:,} of {usage.calls:,} by the {role} {model}"
-        for (role, model), usage in _used(used).items()
+        for (role, model), usage in sums_of(used).items()
         if (count := sum(usage.cut_off.values()))
     ]
     return f"Replies cut off at their token limit: {', '.join(cut)}." if cut else ""
 
 
-def spoilt(used: Iterable[Mapping[str, Mapping[str, Usage]]], judgements: Iterable[Judgement]) -> Iterator[str]:
-    """What went wrong with more than a tenth of a model's answers, and what to change: replies cut off, verdicts that could not
-    be read, and a judge that gives the same verdict to everything."""
-    for (role, model), usage in _used(used).items():
-        if (cut := sum(usage.cut_off.values())) > MANY * usage.calls:
-            option = "--max-tokens" if role == "supporter" else f"sampling.max_tokens in the spec of {model}"
-            reasoned = ", which counts its reasoning too" if usage.reasoning_tokens else ""
-            answers = f"{cut:,} of {usage.calls:,} answers of the {role} {model}"
-            yield f"{answers} were cut off at the token limit{reasoned}: raise {option}."
+def in_trouble(used: Iterable[Mapping[str, Mapping[str, Usage]]], judgements: Sequence[Judgement]) -> list[str]:
+    """Warnings that name what to change: a model more than a tenth of whose replies were cut off, a judge more than a tenth of
+    whose verdicts could not be read, and one that gives every dialogue the same score."""
+    sentences = []
+    for (role, model), usage in sums_of(used).items():
+        if (count := sum(usage.cut_off.values())) > TROUBLE * usage.calls:
+            raised = "--max-tokens" if role == "supporter" else "sampling.max_tokens in its spec"
+            reasons = ", or sampling.reasoning_tokens, as it reasons" if usage.reasoning_tokens else ""
+            sentences.append(
+                f"{count:,} of {usage.calls:,} replies of the {role} {model} were cut off: raise {raised}{reasons}"
+            )
     by_judge: dict[str, list[Judgement]] = defaultdict(list)
     for judgement in judgements:
-        by_judge[judgement.judge] += [] if judgement.lost else [judgement]
+        if not judgement.lost and judgement.condition.get("failure") is None:
+            by_judge[judgement.judge].append(judgement)
     for judge, verdicts in by_judge.items():
-        unread = sum(why_missing(verdict) == UNREADABLE for verdict in verdicts)
-        if unread > MANY * len(verdicts):
-            yield (
-                f"{unread:,} of {len(verdicts):,} verdicts of the judge {judge} could not be read: their text is `raw` in "
-                "the judgements. A judge that reasons needs a higher sampling.max_tokens in its spec, another may need another "
-                "judge_prompts."
+        read = [verdict.value for verdict in verdicts if verdict.value is not None]
+        unread = len(verdicts) - len(read)
+        if unread > TROUBLE * len(verdicts):
+            sentences.append(
+                f"{unread:,} of {len(verdicts):,} verdicts of the judge {judge} cannot be read: look at their `raw` in "
+                "judgements.jsonl; a judge that needs more words needs another sampling.max_tokens in its spec, one that "
+                "follows no instructions cannot judge"
             )
-        values = [verdict.value for verdict in verdicts if verdict.value is not None]
-        if len(values) >= FEW and len(set(values)) == 1:
-            yield f"The judge {judge} gave {values[0]:g} in all of its {len(values):,} verdicts: it tells nothing apart."
+        elif len(read) >= SAME and len(set(read)) == 1:
+            sentences.append(
+                f"the judge {judge} gave {read[0]} in all of {len(read):,} verdicts: its scores tell nothing apart"
+            )
+    return sentences
 
 
 def failed_calls(failures: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table | None:

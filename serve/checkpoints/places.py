@@ -40,15 +40,15 @@ def resolve_checkpoint(place: str, what: str) -> str:
 def local_path(place: str, what: str) -> Path | None:
     """The existing path that a spec's text means, or None for a hub id (`org/name`).
 
-    Text that starts with `/`, `./`, `../` or `~`, or whose first part is a folder here, can only be a path: when it does not
-    exist that is a `UserError`, and no download is tried.
+    Text that starts with `/`, `./`, `../`, `~` or `runs/` (where this project's own models lie), or whose first part is a
+    folder here, can only be a path: when it does not exist that is a `UserError`, and no download is tried.
     """
     path = place_of(place)
     if path.exists():
         return path.absolute()
     if place.startswith(BUNDLED_PREFIX):
         raise UserError(f"{what} missing: {place}: {near(path.name, (p.name for p in path.parent.glob('*')))}")
-    explicit = place.startswith(("/", "./", "../", "~")) or place in {".", ".."}
+    explicit = place.startswith(("/", "./", "../", "~", "runs/")) or place in {".", ".."}
     if explicit or not _HUB_ID.fullmatch(place) or Path(path.parts[0]).is_dir():
         hint = "" if explicit else " (and it is not a hub id of the form org/name)"
         raise UserError(f"{what} missing: {place} does not exist{hint}")

@@ -19,7 +19,8 @@ from core.specs import ModelSpec
 from evalsuite.dialogues.hold import hold
 from evalsuite.runs.resolved import Resolved, resolve_config
 from serve.answers import Reply
-from serve.client import ChatClient, Question
+from serve.client import ChatClient
+from serve.questions import Question
 from tests.bench.figures import OUT, Bench, OutOption, RunsOption
 from tests.bench.one_run import run_config, spend, varied
 from tests.bench.servers import NAME, forget, server, write_spec

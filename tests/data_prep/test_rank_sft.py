@@ -25,7 +25,8 @@ from data_prep.scores.rank_sft import Case, RankExample, cases, majority, mean_t
 from evalsuite.judge.judge import Judge
 from evalsuite.statistics.agreement import agreement, read_gold
 from serve.answers import Reply
-from serve.client import ChatClient, Question
+from serve.client import ChatClient
+from serve.questions import Question
 
 METHODS: tuple[PromptMethod, ...] = ("joint", "per_dimension", "paper")
 FILES = ("train.jsonl", "valid.jsonl", "test.jsonl")

@@ -206,7 +206,7 @@ def test_what_was_never_answered_leaves_no_folder(esc_eval: EscEval, tmp_path: P
     write_spec(tmp_path / "dead.yaml", "dead", "http://127.0.0.1:9/v1")
     write_spec(tmp_path / "unserved.yaml", "unserved", endpoint.url)
     for options, told in (
-        (("--supporter", "a.yaml", "--judge", "esc-rank"), "adapter missing"),
+        (("--supporter", "a.yaml", "--judge", "esc-rank"), "checkpoint missing"),
         (("--supporter", "dead.yaml"), "cannot be reached"),
         (("--supporter", "unserved.yaml"), "does not serve 'unserved'"),
     ):

@@ -47,7 +47,7 @@ async def judged(
     **spec_changes: Any,
 ) -> tuple[list[Judgement], list[dict[str, Any]]]:
     with Endpoint(behave, models=("ranker",)) as endpoint:
-        settings = {"base_url": endpoint.url} | spec_changes.pop("endpoint", {})
+        settings = {"base_url": endpoint.url, "constraint": "structured_outputs"} | spec_changes.pop("endpoint", {})
         spec = ModelSpec(
             name="ranker",
             about="",
@@ -116,13 +116,13 @@ async def test_the_value_is_the_most_probable_score_even_if_another_was_drawn(tm
 
 @pytest.mark.parametrize("text", ["no idea", "5555555", "333333", "33333333", "", "3.333333"])
 async def test_an_unreadable_verdict_is_null_with_its_raw_text(tmp_path: Path, text: str) -> None:
-    judgements, _ = await judged(tmp_path, lambda body, count: Answer(text), "joint", endpoint={"constrained": False})
+    judgements, _ = await judged(tmp_path, lambda body, count: Answer(text), "joint", endpoint={"constraint": "none"})
     assert [j.value for j in judgements] == [None] * 7
     assert {j.raw for j in judgements} == {text.strip()}
 
 
 async def test_an_endpoint_without_constraints_or_logprobs_still_scores(tmp_path: Path) -> None:
-    settings = {"constrained": False, "top_logprobs": 0}
+    settings = {"constraint": "none", "top_logprobs": 0}
     judgements, requests = await judged(tmp_path, lambda b, c: Answer("0, 1, 2, 3, 4, 0, 1\n"), "joint", endpoint=settings)
     assert [j.value for j in judgements] == [0, 1, 2, 3, 4, 0, 1]
     assert judgements[0].distribution is None and judgements[0].expected is None
@@ -202,7 +202,7 @@ async def test_a_refusal_is_no_verdict_and_is_kept(tmp_path: Path, method: Promp
 
 
 async def test_a_long_reply_is_cut_and_says_so(tmp_path: Path) -> None:
-    settings = {"constrained": False}
+    settings = {"constraint": "none"}
     reply = "3333333" + " 3" * LONGEST
     judgements, _ = await judged(tmp_path, lambda b, c: Answer(reply), "joint", endpoint=settings)
     assert {(j.value, j.raw) for j in judgements} == {(None, reply[:LONGEST] + CUT)}

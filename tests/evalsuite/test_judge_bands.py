@@ -95,7 +95,7 @@ def test_labels_that_lines_could_not_be_told_by(label: str) -> None:
     if label in ("Danger", "Tone"):
         check_labels(rubric)
     else:
-        place = SpecEndpoint(base_url="http://127.0.0.1:9/v1")
+        place = SpecEndpoint(base_url="http://127.0.0.1:9/v1", constraint="structured_outputs")
         spec = ModelSpec(name="j", about="", roles=("judge",), languages=("en",), endpoint=place)
         client: Any = None  # nothing is asked
         with pytest.raises(UserError, match=r"rubric test: dimensions\.(tone|safety)\.label\.en: "):
@@ -106,7 +106,7 @@ async def rounds(
     tmp_path: Path, behave: Any, subject: Dialogue, count: int, **settings: Any
 ) -> tuple[list[Judgement], list[Any]]:
     with Endpoint(behave, models=("j",)) as endpoint:
-        given = SpecEndpoint(**({"base_url": endpoint.url} | settings))
+        given = SpecEndpoint(**({"base_url": endpoint.url, "constraint": "structured_outputs"} | settings))
         warm = Sampling(temperature=0.7, max_tokens=50)
         spec = ModelSpec(name="j", about="", roles=("judge",), languages=("en", "zh"), endpoint=given, sampling=warm)
         store = Store(tmp_path / "calls.sqlite")
@@ -148,7 +148,7 @@ async def test_what_a_round_cannot_say_is_null(tmp_path: Path) -> None:
             Answer(status=500) if n < 4 else Answer(status=400, body=b'{"error": {"message": "maximum context length is 9"}}')
         )
 
-    found, requests = await rounds(tmp_path, behave, make_dialogue("d"), 3, constrained=False)
+    found, requests = await rounds(tmp_path, behave, make_dialogue("d"), 3, constraint="none")
     assert len(found) == 18 and all("structured_outputs" not in request for request in requests)
     assert [j.value for j in found[:6]] == [1.5] * 5 + [None] and found[5].raw
     failures = {j.condition.get("failure") for j in found[6:]}

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from core.prompts import load_pack
 from core.records import Dialogue, Judgement, Language, Turn
 from core.rubrics import load_rubric
+from core.specs import Constraint, ModelSpec, Sampling
 from core.specs import Endpoint as SpecEndpoint
-from core.specs import ModelSpec, Sampling
 from evalsuite.frameworks.emoharbor import Judging
 from evalsuite.judge.base import Shown
 from evalsuite.judge.json_answers import answer_regex, read_answer
@@ -49,7 +49,7 @@ async def judged(
     tmp_path: Path,
     replies: Sequence[str | int],
     dialogue: Dialogue | None = None,
-    constrained: bool = False,
+    constraint: Constraint = "none",
     **shown: Any,
 ) -> tuple[list[Judgement], list[dict[str, Any]]]:
     """The judgements, and the requests; a number among the replies is the status of a failure."""
@@ -59,7 +59,7 @@ async def judged(
         return Answer(reply) if isinstance(reply, str) else Answer(status=reply)
 
     with Endpoint(behave, models=("judge",)) as endpoint:
-        place = SpecEndpoint(base_url=endpoint.url, constrained=constrained)
+        place = SpecEndpoint(base_url=endpoint.url, constraint=constraint)
         spec = ModelSpec(
             name="judge",
             about="",
@@ -99,7 +99,7 @@ async def test_each_strategy_shows_what_it_says(tmp_path: Path, strategy: Judgin
 
 
 async def test_a_server_with_constraints_gets_the_schema_and_room_for_it(tmp_path: Path) -> None:
-    _, (request,) = await judged(tmp_path, [answer()], constrained=True)
+    _, (request,) = await judged(tmp_path, [answer()], constraint="structured_outputs")
     pattern = request["structured_outputs"]["regex"]
     assert pattern == answer_regex(RUBRIC, "en") and re.fullmatch(pattern, answer(5))
     for wrong in (answer(6), answer(2.5), answer(3)[:-1], answer(3).replace('"safety": 3, ', ""), answer(3) + " "):

@@ -22,7 +22,7 @@ from core.records import Dialogue, HumanScore, Judgement, Termination, Turn
 from core.tables import Table, to_csv
 from evalsuite.report import report, transcripts
 from evalsuite.report.charts import SYNTHETIC_GOLD, agreement_charts, calibration_charts, confusion_charts
-from evalsuite.report.headlines import standings
+from evalsuite.report.headlines import doubt, standings
 from evalsuite.report.report import PLUMBING, ReportContent, write_report
 from evalsuite.statistics.judges import calibration, confusion
 from evalsuite.statistics.leaderboard import Tally
@@ -422,28 +422,17 @@ def test_summary_names_best_and_worst_and_what_to_be_wary_of(tmp_path: Path) -> 
     best, worst = averages[0].estimate, averages[-1].estimate
     assert best.mean and worst.mean and best.low and best.high
     assert found[1].startswith(  # on six cards no difference holds after Holm's correction
-        f"Chinese: no supporter is told apart from another, so all 4 share rank 1; highest average {averages[0].supporter} "
-        f"({best.mean:.1f} of 100, 95 % interval {best.low:.1f} to {best.high:.1f}, n = {best.n}), lowest "
-        f"{averages[-1].supporter} "
+        f"Chinese: no supporter is told apart from another; highest average {averages[0].supporter} ({best.mean:.1f} of 100, "
+        f"95 % interval {best.low:.1f} to {best.high:.1f}, n = {best.n}), lowest {averages[-1].supporter} "
     )
     board = content.tally.boards[1]
     best_holds = [replace(gap, holds=gap.first == board.order[0]) for gap in board.differences]
-    held = replace(board, differences=best_holds)
-    judge = board.scorer.judge
-    good: dict[str, float | None] = {"acc": 0.6, "acc_low": 0.5, "majority_acc": 0.4}
-    (told,) = standings([held], {judge: {"zh": {"average": good}}})
+    (told,) = standings([replace(board, differences=best_holds)], lambda judge, language: "")
     assert told.startswith(f"Chinese: best on average is {averages[0].supporter} ({best.mean:.1f} of")
-    assert "rank 1 of 4), worst " in told and f"worst {averages[-1].supporter} ({worst.mean:.1f} of 100" in told
-    assert "rank 2 of 4, as only 1 is shown to be better)" in told
-    for agreement, why in (
-        ({}, "no gold set says how good the judge"),
-        (
-            {judge: {"zh": {"average": good | {"acc_low": 0.39}}}},
-            "is not shown to be better than giving everybody the commonest",
-        ),
-    ):
-        (told,) = standings([held], agreement)
-        assert why in told and "best on average" not in told and f"highest average {averages[0].supporter}" in told
+    assert "; rank 1 of 4), lowest " in told and f"lowest {averages[-1].supporter} ({worst.mean:.1f} of 100" in told
+    assert told.endswith("rank 2 of 4, shared by 3)."), "a last place that is shared is said to be"
+    (told,) = standings([replace(board, differences=best_holds)], lambda judge, language: "the judge guesses")
+    assert told.startswith("Chinese: no best is named, because the judge guesses. Highest average ")
     counts = {end: sum(d.termination == end for d in content.tally.dialogues) for end in get_args(Termination)}
     assert found[2].startswith(
         f"48 dialogues (24 English, 24 Chinese): {counts['max_turns']} ended after the planned exchanges"
@@ -455,6 +444,27 @@ def test_summary_names_best_and_worst_and_what_to_be_wary_of(tmp_path: Path) -> 
     assert warnings[3] == "The judge ranker shares its base with harbour-8b."
     text = " ".join(built(tmp_path, content)[0].text)
     assert all(line in text for line in (*found, *warnings))
+
+
+@pytest.mark.parametrize(
+    ("figures", "reason"),
+    [
+        (None, "measured on no gold set"),
+        (
+            {"acc": 0.5, "acc_low": 0.4, "acc_high": 0.6, "majority_acc": 0.45, "n": 56},
+            "ACC 50.0 [40.0, 60.0], majority class 45.0, n = 56",
+        ),
+        ({"acc": 0.3, "acc_low": 0.2, "acc_high": 0.4, "majority_acc": 0.45, "n": 56}, "not shown to judge better"),
+        ({"acc": 0.6, "acc_low": 0.5, "acc_high": 0.7, "majority_acc": 0.45, "n": 56}, ""),
+    ],
+)
+def test_a_judge_crowns_nobody_before_it_is_shown_to_beat_the_majority_class(
+    figures: dict[str, float | int | None] | None, reason: str
+) -> None:
+    agreements = {"j": {"en": {"average": figures}}} if figures else {}
+    told = doubt(agreements, "j", "en")
+    assert reason in told and bool(told) == bool(reason)
+    assert doubt(agreements, "j", "zh") and doubt(agreements, "other", "en")
 
 
 def test_summary_of_one_supporter_and_of_several_scorers() -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from core.specs import Sampling, ServeOptions, load_spec
-from serve.client import ChatClient, Question
+from serve.client import ChatClient
 from serve.launch import Servers
 from serve.plan import plan_servers
+from serve.questions import Question
 from serve.store import Store
 
 

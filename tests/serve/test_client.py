@@ -17,15 +17,17 @@ from core.errors import UserError
 from core.specs import Endpoint as SpecEndpoint
 from core.specs import ModelSpec, Sampling
 from serve.answers import Reply, split_reasoning
-from serve.client import ChatClient, Question, defang
+from serve.client import ChatClient
 from serve.failures import NotStored, Rejected, ServerLost, Unanswered
 from serve.http import retry_after
+from serve.markers import defang
+from serve.questions import Question
 from serve.store import Store
 from tests.endpoint import LASTING, Answer, Endpoint, echo, error
 
 
 def spec(url: str | None = "http://127.0.0.1:1/v1", **changes: Any) -> ModelSpec:
-    endpoint = SpecEndpoint(base_url=url, **changes.pop("endpoint", {}))
+    endpoint = SpecEndpoint(**({"base_url": url, "constraint": "structured_outputs"} | changes.pop("endpoint", {})))
     return ModelSpec(name="my-model", about="", roles=("supporter",), languages=("en",), endpoint=endpoint, **changes)
 
 

@@ -17,10 +17,11 @@ from typer.testing import CliRunner
 from core.errors import UserError
 from core.specs import Sampling
 from serve.__main__ import app
-from serve.client import ChatClient, Question
+from serve.client import ChatClient
 from serve.command import PORT, ROUTER, ServerPlan
 from serve.launch import Servers, free_port, port_taken
 from serve.plan import plan_servers
+from serve.questions import Question
 from serve.store import Store
 from tests.serve.test_launch import gone
 from tests.serve.test_plan import checkpoint, spec, value, values

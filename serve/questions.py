@@ -1,0 +1,77 @@
+"""One question to a model, and the request that it becomes at a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from core.files import digest
+from core.records import Message
+from core.specs import ModelSpec, Sampling
+from serve.dialect import Aspect, Dialect, schema_of
+from serve.markers import defang
+
+
+@dataclass(frozen=True)
+class Question:
+    """One call to make. `session`, `purpose` and `readable` are no part of its key."""
+
+    messages: Sequence[Message]
+    sample: Mapping[str, str | int]
+    """Which sample it is (dialogue, turn, dimension, repeat)."""
+    sampling: Sampling
+    served_name: str
+    purpose: Literal["seeker", "supporter", "judge", "extraction"]
+    """What its tokens are booked under."""
+    choices: tuple[str, ...] | None = None
+    """A closed list of answers, held to where the server can."""
+    regex: str | None = None
+    """A pattern of the answer, held to where the server takes patterns."""
+    schema: Mapping[str, Any] | None = None
+    """A JSON schema of the answer, held to where the server takes those and no patterns."""
+    held_tokens: int | None = None
+    """Tokens that an answer held to `choices` or `regex` has at most: nothing else can follow."""
+    logprobs: bool = False
+    """Ask for token probabilities."""
+    session: str | None = None
+    """Keeps calls of one dialogue on one server behind a router."""
+    readable: Callable[[str], bool] | None = None
+    """Whether a verdict can be read in an answer (None: none is asked for)."""
+
+    @property
+    def formed(self) -> bool:
+        """Whether the answer has a form to be held to."""
+        return bool(self.choices or self.regex or self.schema)
+
+    @property
+    def aspects(self) -> set[Aspect]:
+        """What has to be known of a server before it is asked."""
+        wanted: dict[Aspect, bool] = {"sampling": True, "constraint": self.formed, "logprobs": self.logprobs}
+        return {aspect for aspect, needed in wanted.items() if needed}
+
+    def body(self, spec: ModelSpec, dialect: Dialect) -> dict[str, Any]:
+        """The request's JSON."""
+        patterned = dialect.constraint == "structured_outputs" and (self.choices or self.regex)
+        most = self.held_tokens if patterned and self.held_tokens else self.sampling.max_tokens
+        body: dict[str, Any] = {
+            "model": self.served_name,
+            "messages": [{"role": m["role"], "content": defang(m["content"], m["role"])} for m in self.messages],
+            "temperature": self.sampling.temperature,
+            "top_p": self.sampling.top_p,
+            dialect.max_tokens_field: most,
+        }
+        if self.sampling.seed is not None:  # one seed a run, another stream a sample
+            body["seed"] = int(digest([self.sampling.seed, dict(self.sample)], 7), 16)
+        for name in dialect.left_out:
+            body.pop(name, None)
+        if self.logprobs and dialect.top_logprobs:
+            body |= {"logprobs": True, "top_logprobs": dialect.top_logprobs}
+        if patterned:
+            body["structured_outputs"] = {"choice": list(self.choices)} if self.choices else {"regex": self.regex}
+        elif dialect.constraint == "json_schema" and (schema := schema_of(self.choices) if self.choices else self.schema):
+            body["response_format"] = {
+                "type": "json_schema",
+                "json_schema": {"name": "answer", "strict": True, "schema": schema},
+            }
+        return body

@@ -1,0 +1,138 @@
+"""What is found out of a server, against endpoints that refuse, ignore and reason as the real ones do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.prompts import load_pack
+from core.records import Dialogue, Judgement, Message, Turn
+from core.rubrics import load_rubric
+from core.specs import Endpoint as SpecEndpoint
+from core.specs import ModelSpec, Sampling
+from evalsuite.judge.judge import Judge
+from serve.client import ChatClient
+from serve.dialect import PROBED, Dialect
+from serve.questions import Question
+from serve.store import Store
+from tests.dialects import Dialect as ServerDialect
+from tests.dialects import Speaker
+from tests.endpoint import Endpoint
+
+RUBRIC = load_rubric("esc_eval")
+TURNS = (Turn(role="seeker", text="I cannot sleep."), Turn(role="supporter", text="Since when?"))
+
+
+def dialogue(number: int) -> Dialogue:
+    return Dialogue(id=f"d{number}", language="en", framework="esc_eval", source="test", turns=TURNS)
+
+
+def model(url: str, **changes: Any) -> ModelSpec:
+    endpoint = SpecEndpoint(base_url=url, **changes.pop("wishes", {}))
+    return ModelSpec(name="my-model", about="", roles=("judge",), languages=("en",), endpoint=endpoint, **changes)
+
+
+async def judged(
+    folder: Path, endpoint: Endpoint, many: int = 1, method: Any = "joint", **changes: Any
+) -> tuple[list[Judgement], list[str]]:
+    """Verdicts on so many dialogues, asked at once, and what was said on the console."""
+    store, said = Store(folder / "calls.sqlite"), list[str]()
+    async with ChatClient(store, backoff_s=0.001, attempts=2, say=said.append) as client:
+        spec = model(endpoint.url, **changes)
+        await client.check(spec, [spec.served_name()])
+        judge = Judge(client, spec, RUBRIC, load_pack("esc_eval"), method)
+        judgements = await asyncio.gather(*(judge.score(dialogue(number)) for number in range(many)))
+    store.close()
+    return [judgement for verdicts in judgements for judgement in verdicts], said
+
+
+def probes(requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [body for body in requests if "hello" in body["messages"][0]["content"]]
+
+
+@pytest.mark.parametrize("method", ["joint", "per_dimension"])
+async def test_openai_holds_a_judge_by_a_json_schema_found_out_once(tmp_path: Path, method: str) -> None:
+    dialect = ServerDialect("openai")
+    with Endpoint(Speaker(dialect), dialect=dialect) as endpoint:
+        judgements, said = await judged(tmp_path, endpoint, many=8, method=method)
+        assert len(probes(endpoint.requests)) == 1 and len(endpoint.refused) == 1, "one of two ways is refused, one is taken"
+        asked = len(endpoint.requests)
+        again, _ = await judged(tmp_path, endpoint, many=8, method=method)
+        assert len(endpoint.requests) == asked and again == judgements
+    assert len(judgements) == 8 * 7 and all(judgement.value is not None for judgement in judgements)
+    assert all("response_format" in body for body in endpoint.requests)
+    assert said == ["model my-model: answers are held to their form by response_format with a JSON schema"]
+
+
+async def test_vllm_is_known_by_its_list_and_asked_no_question_of_its_own(tmp_path: Path) -> None:
+    dialect = ServerDialect("vllm")
+    with Endpoint(Speaker(dialect), dialect=dialect) as endpoint:
+        judgements, _ = await judged(tmp_path, endpoint, many=3)
+    assert len(endpoint.requests) == 3 and not endpoint.refused
+    assert all(body["structured_outputs"]["regex"] == "[0-4]{7}" and body["max_tokens"] == 8 for body in endpoint.requests)
+    assert all(judgement.value is not None for judgement in judgements)
+
+
+@pytest.mark.parametrize(
+    "dialect", [ServerDialect("plain"), ServerDialect("openai", json_schema=False)], ids=["ignores", "refuses"]
+)
+async def test_a_server_that_bears_no_constraint_is_asked_in_words(tmp_path: Path, dialect: ServerDialect) -> None:
+    with Endpoint(Speaker(dialect), dialect=dialect) as endpoint:
+        judgements, said = await judged(tmp_path, endpoint, many=4)
+    questions = [body for body in endpoint.requests if body not in probes(endpoint.requests)]
+    assert len(questions) == 4 and all(not {"response_format", "structured_outputs"} & body.keys() for body in questions)
+    assert all(judgement.value is not None for judgement in judgements)
+    assert "cannot be held to their form" in said[0]
+
+
+async def test_what_a_reasoning_model_refuses_is_left_out_and_it_has_room_to_reason(tmp_path: Path) -> None:
+    dialect = ServerDialect("openai", reasoning_model=True)
+    with Endpoint(Speaker(dialect, reasoning=900), dialect=dialect) as endpoint:
+        judgements, said = await judged(tmp_path, endpoint, many=6, sampling=Sampling(temperature=0.0, max_tokens=512))
+        asked = len(endpoint.requests)
+        again, _ = await judged(tmp_path, endpoint, many=6, sampling=Sampling(temperature=0.0, max_tokens=512))
+        assert len(endpoint.requests) == asked and again == judgements
+    assert all(judgement.value is not None for judgement in judgements)
+    last = endpoint.requests[-1]
+    assert last["max_completion_tokens"] == 512 + 4096
+    assert not {"max_tokens", "temperature", "logprobs", "structured_outputs"} & last.keys()
+    assert any("reasons: it gets 4,096 tokens" in line for line in said)
+    assert any("no token probabilities; temperature is the server's own" in line for line in said)
+
+
+async def test_the_room_for_reasoning_is_the_spec_s(tmp_path: Path) -> None:
+    dialect = ServerDialect("vllm")
+    with Endpoint(Speaker(dialect, reasoning=900, shown="field"), dialect=dialect) as endpoint:
+        sampling = Sampling(max_tokens=64, reasoning_tokens=0)
+        judgements, _ = await judged(tmp_path, endpoint, sampling=sampling)
+    assert len(endpoint.requests) == 1 and all(judgement.value is None for judgement in judgements)
+
+
+async def test_a_wish_of_the_spec_is_not_overruled(tmp_path: Path) -> None:
+    dialect = ServerDialect("openai")
+    with Endpoint(Speaker(dialect), dialect=dialect) as endpoint:
+        judgements, _ = await judged(tmp_path, endpoint, wishes={"constraint": "structured_outputs"})
+    assert not endpoint.requests and {judgement.condition["failure"] for judgement in judgements} == {"rejected"}
+
+
+async def test_a_lost_call_leaves_nothing_found_out(tmp_path: Path) -> None:
+    """What is rejected for another reason is not asked again in another dialect."""
+    told = "temperature must be between 0 and 2"
+    assert Dialect().adapted(SpecEndpoint(), {"temperature": 3}, told) is None
+    unknown = "Unrecognized request argument supplied: top_k"
+    assert Dialect().adapted(SpecEndpoint(), {"temperature": 0, "top_p": 1, "max_tokens": 5}, unknown) is None
+
+
+async def test_a_choice_comes_without_the_object_around_it(tmp_path: Path) -> None:
+    dialect, store = ServerDialect("openai"), Store(tmp_path / "calls.sqlite")
+    with Endpoint(Speaker(dialect), dialect=dialect) as endpoint:
+        async with ChatClient(store) as client:
+            messages: list[Message] = [{"role": "user", "content": "A or B?"}]
+            question = Question(messages, {"n": 1}, Sampling(), "my-model", "judge", choices=("A", "B"))
+            reply = await client.ask(model(endpoint.url), question)
+    store.close()
+    assert reply.text in ("A", "B") and not set(PROBED) & {reply.text}
