@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable
+from typing import Any
 
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
@@ -62,11 +63,36 @@ def _extras(modules: Iterable[str]) -> list[str]:
     return [extra for extra, packages in brought.items() if wanted <= packages][:1]
 
 
+class _Pipe(io.FileIO):
+    """A stream whose reader may go away (`esc-eval … | head`): what is printed from then on goes nowhere, and the program does
+    its work to the end."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            return memoryview(data).nbytes
+
+
+def _unbroken(stream: Any) -> Any:
+    """A standard stream that outlives its reader and writes out as `\\u2013` what the locale has no sign for."""
+    if not isinstance(stream, io.TextIOWrapper):
+        return stream
+    stream.reconfigure(errors="backslashreplace")
+    if stream not in (sys.__stdout__, sys.__stderr__):  # somebody's capture
+        return stream
+    stream.flush()
+    raw = _Pipe(stream.fileno(), "wb", closefd=False)
+    buffer = io.BufferedWriter(raw)
+    return io.TextIOWrapper(buffer, stream.encoding, "backslashreplace", line_buffering=stream.line_buffering)
+
+
 def _speak_anyway() -> None:
-    """Let no sign end a program where the locale cannot write it: it is written out as `\\u2013` there."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    """Let neither a sign that the locale cannot write nor a closed pipe end a program."""
+    sys.stdout, sys.stderr = _unbroken(sys.stdout), _unbroken(sys.stderr)
 
 
 def run_cli(app: Callable[[], object]) -> None:
@@ -82,6 +108,3 @@ def run_cli(app: Callable[[], object]) -> None:
             raise
         print("interrupted; run the same command again to go on", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
-    except BrokenPipeError:  # `esc-eval … | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)

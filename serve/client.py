@@ -275,7 +275,16 @@ class ChatClient:
 
     def _adapted(self, spec: ModelSpec, dialect: Dialect, body: dict[str, Any], error: Rejected) -> Dialect | None:
         """The dialect without what the server refused; None where it refused something else."""
-        return dialect.adapted(spec.endpoint, body, str(error)) if error.status in _UNSUPPORTED else None
+        if error.status not in _UNSUPPORTED:
+            return None
+        # Without the model's name and address: they may hold the very words that are looked for.
+        told = str(error).partition(f"HTTP {error.status}: ")[2]
+        return dialect.adapted(spec.endpoint, body, told)
+
+    def _finding_out(self, spec: ModelSpec, question: Question, body: dict[str, Any], error: Rejected) -> bool:
+        """Whether a refusal only says which field to leave out: many first calls at once meet the same, and none is lost."""
+        voice = self._voice(spec, question.served_name)
+        return not question.aspects <= voice.settled and self._adapted(spec, voice.dialect, body, error) is not None
 
     async def _constraint(self, spec: ModelSpec, question: Question, voice: Voice) -> Constraint:
         """How the server holds answers to their form, tried on a question of its own."""
@@ -299,7 +308,7 @@ class ChatClient:
                     if error.status not in _UNSUPPORTED:
                         raise
                     changed = self._adapted(spec, dialect, body, error)
-                    if changed is None:
+                    if changed is None or changed.constraint != constraint:
                         break
                     dialect = changed
             if reply is not None and reply.text.strip() in PROBED:
@@ -391,7 +400,8 @@ class ChatClient:
         except Rejected as error:
             self._lost[place].clear()  # it works
             server.patience.answered()
-            self.threshold.rejected(place, error)
+            if not self._finding_out(spec, question, body, error):
+                self.threshold.rejected(place, error)
             raise
         finally:
             server.limit.release()

@@ -31,6 +31,10 @@ _REFUSED = re.compile(
 )
 
 
+_MOST = re.compile(r"(?:at most|<=|less than or equal to|max(?:imum)?(?: allowed)?(?: is| of|:)?|\[0, ?)\s*(\d+)", re.I)
+_SCHEMA = re.compile(r"response_format|schema", re.I)
+
+
 class Dialect(BaseModel):
     """How one server is asked for one model."""
 
@@ -51,6 +55,11 @@ class Dialect(BaseModel):
     def adapted(self, endpoint: Endpoint, body: Mapping[str, Any], told: str) -> Dialect | None:
         """The dialect after a server refused a request in these words; None where they name no field that can be left out, or
         one that the spec insists on."""
+        if "response_format" in body and endpoint.constraint is None and _SCHEMA.search(told):  # it took the trial's alone
+            return self.model_copy(update={"constraint": "none"})
+        fewer = _MOST.search(told) if "logprobs" in body and "logprobs" in told and endpoint.top_logprobs is None else None
+        if fewer and 0 < int(fewer[1]) < self.top_logprobs:
+            return self.model_copy(update={"top_logprobs": int(fewer[1])})
         if not _REFUSED.search(told):
             return None
         if "max_tokens" in body and "max_completion_tokens" in told and endpoint.max_tokens_field is None:
@@ -66,7 +75,7 @@ class Dialect(BaseModel):
         """What two calls have found out together."""
         fields = (self.max_tokens_field, other.max_tokens_field)
         return Dialect(
-            constraint=other.constraint or self.constraint,
+            constraint="none" if "none" in (self.constraint, other.constraint) else other.constraint or self.constraint,
             top_logprobs=min(self.top_logprobs, other.top_logprobs),
             max_tokens_field="max_completion_tokens" if "max_completion_tokens" in fields else "max_tokens",
             left_out=tuple(dict.fromkeys((*self.left_out, *other.left_out))),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from core.prompts import load_pack
@@ -17,11 +18,12 @@ from core.specs import ModelSpec, Sampling
 from evalsuite.judge.judge import Judge
 from serve.client import ChatClient
 from serve.dialect import PROBED, Dialect
+from serve.failures import FIRST_CALLS, Rejected
 from serve.questions import Question
 from serve.store import Store
 from tests.dialects import Dialect as ServerDialect
 from tests.dialects import Speaker
-from tests.endpoint import Endpoint
+from tests.endpoint import Answer, Endpoint, error
 
 RUBRIC = load_rubric("esc_eval")
 TURNS = (Turn(role="seeker", text="I cannot sleep."), Turn(role="supporter", text="Since when?"))
@@ -136,3 +138,67 @@ async def test_a_choice_comes_without_the_object_around_it(tmp_path: Path) -> No
             reply = await client.ask(model(endpoint.url), question)
     store.close()
     assert reply.text in ("A", "B") and not set(PROBED) & {reply.text}
+
+
+async def test_refusals_of_many_first_calls_at_once_end_no_run(tmp_path: Path) -> None:
+    dialect, store = ServerDialect("openai", reasoning_model=True), Store(tmp_path / "calls.sqlite")
+    with Endpoint(Speaker(dialect), dialect=dialect) as endpoint:
+        spec = model(endpoint.url, sampling=Sampling(temperature=0.7, top_p=0.9))
+        async with ChatClient(store, concurrency=32) as client:
+            said: list[Message] = [{"role": "user", "content": "hello"}]
+            questions = [Question(said, {"dialogue": f"d{n}"}, spec.sampling, "my-model", "seeker") for n in range(32)]
+            replies = await asyncio.gather(*(client.ask(spec, question) for question in questions))
+    store.close()
+    assert len(endpoint.refused) > FIRST_CALLS and client.threshold.cause is None and not client.failures
+    assert all(reply.text for reply in replies) and len(endpoint.requests) == 32
+
+
+async def test_a_model_s_own_name_is_not_taken_for_a_refused_field(tmp_path: Path) -> None:
+    def behave(body: dict[str, Any], count: int) -> Answer:
+        return error(400, "temperature must be between 0 and 1")
+
+    store = Store(tmp_path / "calls.sqlite")
+    with Endpoint(behave) as endpoint:
+        spec = model(endpoint.url, sampling=Sampling(temperature=1.5)).model_copy(update={"name": "emotional-support"})
+        async with ChatClient(store) as client:
+            question = Question([{"role": "user", "content": "hello"}], {"n": 1}, spec.sampling, "my-model", "seeker")
+            with pytest.raises(Rejected, match="must be between"):
+                await client.ask(spec, question)
+    store.close()
+    assert len(endpoint.requests) == 1, "the temperature that was asked for is not dropped in silence"
+
+
+@pytest.mark.parametrize(
+    ("told", "most"),
+    [
+        ("top_logprobs must be less than or equal to 5", 5),
+        ("Range of top_logprobs should be [0, 8]", 8),
+        ("Requested sample logprobs of 20, which is greater than max allowed: 5", 5),
+        ("logprobs is not supported with this model", 0),
+    ],
+)
+def test_fewer_alternatives_are_asked_for_where_a_server_gives_fewer(told: str, most: int) -> None:
+    body = {"logprobs": True, "top_logprobs": 20}
+    adapted = Dialect().adapted(SpecEndpoint(), body, told)
+    assert adapted is not None and adapted.top_logprobs == most
+    assert Dialect().adapted(SpecEndpoint(top_logprobs=20), body, told) is None
+
+
+async def test_a_judge_whose_schema_is_refused_is_asked_in_words(tmp_path: Path) -> None:
+    """Some take an enumeration of strings, which the trial has, and none of numbers."""
+    speaker = Speaker(ServerDialect("openai"))
+
+    def behave(body: dict[str, Any], count: int) -> Answer:
+        if '"type":"integer"' in orjson.dumps(body).decode():
+            return error(
+                400, "Invalid value at 'generation_config.response_schema.properties[0].value.enum[0]' (TYPE_STRING), 0"
+            )
+        return speaker(body, count)
+
+    with Endpoint(behave, dialect=ServerDialect("openai")) as endpoint:
+        judgements, said = await judged(tmp_path, endpoint, many=3)
+        asked = len(endpoint.requests)
+        again, _ = await judged(tmp_path, endpoint, many=3)
+        assert len(endpoint.requests) == asked and again == judgements
+    assert all(judgement.value is not None for judgement in judgements)
+    assert said == ["model my-model: answers cannot be held to their form: they are asked for in words, and read"]
