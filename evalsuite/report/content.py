@@ -16,7 +16,7 @@ from rich.text import Text
 
 from core.errors import UserError
 from core.files import read_jsonl, read_object
-from core.records import Dialogue, HumanScore, Usage
+from core.records import Dialogue, HumanScore, RoleCard, Usage
 from core.specs import EMBEDDED_PREFIX
 from core.tables import Table, to_console, too_wide
 from evalsuite.checks import risk
@@ -27,7 +27,7 @@ from evalsuite.report.report import PLUMBING, ReportContent, write_report
 from evalsuite.report.trajectories import survival_charts, trend_charts
 from evalsuite.reported.against import against
 from evalsuite.runs.folder import Run
-from evalsuite.runs.framework import ScoredRun, entries, framework_of, framework_of_run
+from evalsuite.runs.framework import Framework, ScoredRun, entries, framework_of, framework_of_run
 from evalsuite.runs.judgement_sets import JudgementSet, sets_of
 from evalsuite.runs.people import read_people
 from evalsuite.runs.run_config import Judged, RunConfig
@@ -139,7 +139,7 @@ def content_of(run: Run) -> ReportContent:
         plumbing=any(str(spec.checkpoint).startswith(EMBEDDED_PREFIX) for spec in config.models().values()),
         synthetic_gold=synthetic,
         tally=tally,
-        cards={person.id: framework.card(person) for person in read_people(run.folder)} if framework else {},
+        cards={person.id: _card(framework, person) for person in read_people(run.folder)} if framework else {},
         tables=[
             *leaderboard(tally.boards, rubric, groups=config.groups()),
             *pairwise_differences(tally.boards),
@@ -229,6 +229,11 @@ def _along(judges: Sequence[JudgementSet], tally: Tally, may_leave: bool) -> Par
     by_round = trends.trends(tally.dialogues, of_turns, tally.rubric)
     tables = [*survival.tables(curves, tests), *trends.tables(by_round, tally.rubric)]
     return tables, [*survival_charts(curves), *trend_charts(by_round, tally.rubric)]
+
+
+def _card(framework: type[Framework], person: BaseModel) -> RoleCard:
+    """How the transcript browser shows who is played: a role card as it is, another record as its framework says."""
+    return person if isinstance(person, RoleCard) else framework.card(person)
 
 
 def _judges_asked(run: Run, judges: Sequence[JudgementSet]) -> Iterator[tuple[str, str]]:
