@@ -264,6 +264,8 @@ class Resolved(Framework):
         Raises `UserError` for a pack that the judge's spec does not claim.
         """
         learnt, wanted = self.judge.learnt, (self.config.judge_prompts or "").rstrip("/") or None
+        if wanted is not None:
+            check_pack(load_pack(wanted), self.method, self.languages)  # what is wrong with the pack itself comes first
         if learnt:
             if wanted is not None and wanted not in learnt:
                 raise UserError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from evalsuite.fdaef.local_data import SUMMARY, Layout, Part, load_layout, read_
 from evalsuite.fdaef.registry import Benchmark, load_benchmark
 from evalsuite.fdaef.scores import TaskScore, measure
 from tests.conftest import Embedded, EscEval
+from tests.endpoint import Endpoint
 
 HARNESS = Path(lm_eval.__file__).parent / "tasks"
 
@@ -349,13 +350,20 @@ def corpora(tmp_path: Path) -> Path:
     return tmp_path / "corpora"
 
 
+@pytest.fixture
+def served() -> Iterator[str]:
+    """The address of a server that has the models, though lm-eval asks another."""
+    with Endpoint(models=("embedded", "far")) as endpoint:
+        yield endpoint.url
+
+
 def test_a_run_resumes_and_says_what_was_left_out(
-    esc_eval: EscEval, corpora: Path, manager: TaskManager, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    esc_eval: EscEval, corpora: Path, manager: TaskManager, served: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     lm = Scripted(lambda _, option: len(option))
     monkeypatch.setattr(running, "load_manager", lambda: manager)
     monkeypatch.setattr(running, "language_model", lambda *_: lm)
-    command = ["ecdbench", "run", "--model", "embedded", "--endpoint", "embedded=http://127.0.0.1:9/v1", "--data", corpora]
+    command = ["ecdbench", "run", "--model", f"embedded@{served}", "--data", corpora]
     assert esc_eval(*command, "--out", "run", "--dataset", "piqa")[0] == 0
     assert lm.asked == 16
     (record, *_) = [json.loads(line) for line in (tmp_path / "run" / "scores.jsonl").read_text().splitlines()]
@@ -376,28 +384,27 @@ def test_a_run_resumes_and_says_what_was_left_out(
     for extra, error in (
         (["--dataset", "pica"], "did you mean piqa"),
         (["--dataset", "ag_news"], "nothing to ask: ag_news"),
-        (["--endpoint", "other=http://127.0.0.1:9/v1"], "the model of this run is 'embedded'"),
     ):
         code, said = esc_eval(*command, "--out", "other", *extra)
         assert code == 2 and error in said and said.count("\n") == 1, said
 
 
 def test_what_cannot_be_downloaded_is_left_out(
-    esc_eval: EscEval, corpora: Path, manager: TaskManager, monkeypatch: pytest.MonkeyPatch
+    esc_eval: EscEval, corpora: Path, manager: TaskManager, served: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the data of a task of lm-eval's own the others are asked, and the reason is written beside them."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
     monkeypatch.setattr(running, "load_manager", lambda: manager)
     monkeypatch.setattr(running, "language_model", lambda *_: Scripted(lambda _, option: len(option)))
-    command = ["ecdbench", "run", "--model", "embedded", "--endpoint", "embedded=http://127.0.0.1:9/v1", "--data", corpora]
+    command = ["ecdbench", "run", "--model", f"embedded@{served}", "--data", corpora]
     assert esc_eval(*command, "--out", "run", "--dataset", "piqa", "--dataset", "wic", "--hub")[0] == 0
     assert "wic,WiC,lm-eval could not load its task wic: " in Path("run/not_run.csv").read_text()
     assert len(Path("run/scores.jsonl").read_text().splitlines()) == 8
 
 
 def test_a_server_that_cannot_tell_likelihoods_is_named(
-    esc_eval: EscEval, corpora: Path, manager: TaskManager, monkeypatch: pytest.MonkeyPatch
+    esc_eval: EscEval, corpora: Path, manager: TaskManager, served: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: str) -> float:
         raise ConnectionError("Bearer sk-planted refused")
@@ -405,7 +412,7 @@ def test_a_server_that_cannot_tell_likelihoods_is_named(
     monkeypatch.setenv("PLANTED", "sk-planted")
     monkeypatch.setattr(running, "load_manager", lambda: manager)
     monkeypatch.setattr(running, "language_model", lambda *_: Scripted(refuse))
-    spec = "name: far\nabout: a test\nroles: [supporter]\nlanguages: [en]\nendpoint: {base_url: 'http://127.0.0.1:9/v1', "
+    spec = f"name: far\nabout: a test\nroles: [supporter]\nlanguages: [en]\nendpoint: {{base_url: '{served}', "
     Path("far.yaml").write_text(spec + "api_key_env: PLANTED}\n")
     code, said = esc_eval("ecdbench", "run", "--model", "far.yaml", "--data", corpora, "--out", "run", "--dataset", "piqa")
     assert code == 2 and "did not answer piqa" in said and "echo" in said and "sk-planted" not in said
@@ -421,8 +428,7 @@ def test_the_embedded_model_answers(
     (corpora / "PIQA" / "valid.jsonl").write_text(
         lines({"goal": "How do I boil water?", "sol1": "Heat it in a pot.", "sol2": "Heat it in a paper sock."}) * 8
     )
-    endpoint = f"{embedded.spec.name}={embedded.url}"
-    command = ["ecdbench", "run", "--model", embedded.spec_file, "--endpoint", endpoint, "--data", corpora, "--out", "run"]
+    command = ["ecdbench", "run", "--model", f"{embedded.spec_file}@{embedded.url}", "--data", corpora, "--out", "run"]
     assert esc_eval(*command)[0] == 0
     records = [json.loads(line) for line in (tmp_path / "run" / "scores.jsonl").read_text().splitlines()]
     values = [record["value"] for record in records if record["dataset"] == "piqa"]

@@ -53,8 +53,8 @@ def no_model(*_: object) -> None:
 
 
 def run(url: str, corpora: Path, *more: object) -> list[object]:
-    wanted = ["--dataset", "lcsts", "--dataset", "vcsum", "--data", corpora, "--endpoint", f"embedded={url}"]
-    return ["ecdbench", "run", "--model", "embedded", "--as", "mine", "--out", "run", *wanted, *more]
+    wanted = ["--dataset", "lcsts", "--dataset", "vcsum", "--data", corpora]
+    return ["ecdbench", "run", "--model", f"embedded@{url}", "--as", "mine", "--out", "run", *wanted, *more]
 
 
 def test_from_documents_to_one_table(esc_eval: EscEval, corpora: Path, monkeypatch: pytest.MonkeyPatch) -> None:

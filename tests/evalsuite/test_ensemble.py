@@ -283,7 +283,7 @@ def test_wrong_input_is_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"w\.json: weights: those of en/safety sum to"):
         call("apply", "--judgements", tmp_path / "judged.jsonl", *target)
     (tmp_path / "w.json").write_text('{"rubric": "feel"}')
-    with pytest.raises(UserError, match=r"w\.json:1: mode: "):
+    with pytest.raises(UserError, match=r"w\.json:1: mode, data, seed, weights, fitted_on: Field required"):
         call("apply", "--judgements", tmp_path / "judged.jsonl", *target)
     assert not (tmp_path / "f.jsonl").exists()
 

@@ -116,7 +116,7 @@ def test_score_resumes_and_methods_compare(tmp_path: Path) -> None:
         call(*base, "--out", tmp_path / "other")
     people_and_methods(tmp_path, made)
     (tmp_path / "run" / "costs.jsonl").write_text('{"judge": "j"}\n')
-    with pytest.raises(UserError, match=r"costs\.jsonl:1: dialogues: "):
+    with pytest.raises(UserError, match=r"costs\.jsonl:1: dialogues, calls, prompt_tokens, completion_tokens: Field required"):
         call("compare-methods", tmp_path / "run")
 
 
