@@ -261,7 +261,7 @@ EMBEDDING = "base_model__model__model__embed_tokens__lora_embedding_A"
         (spoil_base(np.ones((2, 3), np.int8)), "dtype I8 unsupported"),
         (spoil_base(floats([np.nan] * 3, [1] * 3)), f"merged into {Q}.weight it gives infinite or undefined numbers"),
         (spoil_base(np.full((2, 3), 65504, np.float16)), "infinite or undefined numbers .*F16"),
-        (lambda source, adapter: (adapter / "training.json").write_text("{}"), "training.json: kind: Field required"),
+        (lambda source, adapter: (adapter / "training.json").write_text("{}"), "training.json: kind, base, .*: Field required"),
         (pickled, "pytorch_model.bin is a pickle.*convert it to safetensors"),
     ],
 )

@@ -67,7 +67,7 @@ def test_who_made_it_is_filled_in() -> None:
     [
         ({"sead": 1}, "training.json: sead: unknown field"),
         ({"kind": "judge"}, "training.json: kind: .*'role' or 'rank'"),
-        ({"data": [{"file": "x"}]}, r"training.json: data.0.sha256: Field required \(and 1 more\)"),
+        ({"data": [{"file": "x"}]}, r"training.json: data.0.sha256, data.0.examples: Field required"),
         ({"baselines": {"majority": 0.4}}, "training.json: baselines.majority: .*dictionary"),
     ],
 )

@@ -143,7 +143,7 @@ def test_what_nobody_answers_is_a_post_and_what_no_seeker_says_is_left_out(tmp_p
 @pytest.mark.parametrize(
     ("head", "message"),
     [
-        (TALK, r"a\.jsonl:1: source: Field required .*the first line names the corpus"),
+        (TALK, r"a\.jsonl:1: source, licence: Field required .*the first line names the corpus"),
         ({"source": "helpline"}, r"a\.jsonl:1: licence: Field required"),
         (HEAD | {"license": "MIT"}, r"a\.jsonl:1: license: unknown field"),
         (HEAD | {"licence": " "}, r"a\.jsonl:1: licence: "),
