@@ -294,7 +294,8 @@ def asking(verb: str, run: str, supporter: str = "embedded") -> Callable[[Check,
             asked = {"simulate": "embedded", "score": "embedded-ranker"}[verb]
             command += ["--endpoint", f"{asked}={check.endpoint}"]
         else:
-            part.plan = servers_planned(check.command(part.name, *command, "--plan"))
+            part.plan = {"servers": servers_planned(check.command(part.name, *command, "--plan"))}
+        started = time.time()
         with memory_watched(check.gpu, part.figures):
             check.command(part.name, *command)
         part.figures |= throughput(read_object(folder / "timing.json", "a run's timing")[verb])
@@ -303,23 +304,23 @@ def asking(verb: str, run: str, supporter: str = "embedded") -> Callable[[Check,
             part.figures |= {"verdicts": len(verdicts), "unreadable": verdicts.count(None)}
             if None in verdicts:
                 raise Failed(f"{verdicts.count(None)} of {len(verdicts)} verdicts cannot be read")
-        part.figures["servers"] = servers_measured(folder / "logs")
+        part.figures["servers"] = servers_measured(folder / "logs", started)
 
     return ask
 
 
-def servers_planned(text: str) -> dict[str, Any]:
-    """The table that `--plan` prints: a row's cells by its first one."""
+def servers_planned(text: str) -> list[list[str]]:
+    """The rows of the table that `--plan` prints, its head first."""
     rows = [
         [cell.strip() for cell in re.split("[│┃|]", line)[1:-1]] for line in text.splitlines() if re.match(r"\s*[│┃|]", line)
     ]
-    return {row[0]: row[1:] for row in rows if row and row[0]}
+    return [row for row in rows if any(row)]
 
 
-def servers_measured(logs: Path) -> dict[str, dict[str, float]]:
-    """What vLLM's logs say of weights and cache (GiB), by server."""
+def servers_measured(logs: Path, since: float) -> dict[str, dict[str, float]]:
+    """What vLLM's logs, written since that time, say of weights and cache (GiB), by server."""
     found = {}
-    for log in sorted(logs.glob("*.log")):
+    for log in sorted(path for path in logs.glob("*.log") if path.stat().st_mtime >= since):
         text = log.read_text(encoding="utf-8", errors="replace")
         said = {
             name: re.findall(pattern, text)

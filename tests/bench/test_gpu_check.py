@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -122,11 +123,12 @@ def test_a_training_that_takes_more_than_planned_fails(check: Check, monkeypatch
 
 def test_servers_planned_and_measured(tmp_path: Path) -> None:
     table = "Servers\n┏━━┓\n┃ phase  ┃ 1 of 1 ┃\n│ server │ embedded │\n│ cache  │ 12.6 │\n└──┘\nnotes, GiB"
-    assert gpu_check.servers_planned(table) == {"phase": ["1 of 1"], "server": ["embedded"], "cache": ["12.6"]}
+    assert gpu_check.servers_planned(table) == [["phase", "1 of 1"], ["server", "embedded"], ["cache", "12.6"]]
     (tmp_path / "embedded.log").write_text(
         "Model loading took 0.25 GiB memory and 1.2 seconds\nAvailable KV cache memory: 12.31 GiB\n"
     )
-    assert gpu_check.servers_measured(tmp_path) == {"embedded": {"weights_gib": 0.25, "cache_gib": 12.31}}
+    assert gpu_check.servers_measured(tmp_path, 0) == {"embedded": {"weights_gib": 0.25, "cache_gib": 12.31}}
+    assert gpu_check.servers_measured(tmp_path, time.time() + 60) == {}
 
 
 def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,6 +147,7 @@ def test_a_7b_that_is_not_there_is_skipped(check: Check) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_all_parts_on_the_cpu(tmp_path: Path) -> None:
     import typer
 
