@@ -17,6 +17,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from core.errors import UserError
 from core.files import explain, read_json
+from core.records import Whole
 from core.rows import RowModel
 from data_prep.profiles.record import Counselling, Demographics, Preferences, Profile
 
@@ -46,7 +47,7 @@ class _Work(RowModel):
 
 class _Persona(RowModel):
     name: _Name = _Name()
-    age: Annotated[int, Field(ge=6, le=110)] | None = None
+    age: Annotated[Whole, Field(ge=6, le=110)] | None = None
     gender: str = ""
     maritalStatus: str = ""
     location: _Place = _Place()

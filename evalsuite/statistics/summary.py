@@ -162,13 +162,13 @@ SAME = 20  # equal verdicts that are no accident any more
 
 
 def sums_of(used: Iterable[Mapping[str, Mapping[str, Usage]]]) -> dict[tuple[str, str], Usage]:
-    """What each model used in each role, over several stages; by role and name."""
+    """What each model used in each role, over several stages."""
     sums: dict[tuple[str, str], Usage] = {}
     for stage in used:
         for role, models in stage.items():
             for model, usage in models.items():
                 sums[role, model] = sums.get((role, model), Usage()) + usage
-    return dict(sorted(sums.items()))
+    return sums
 
 
 def cut_off(used: Iterable[Mapping[str, Mapping[str, Usage]]]) -> str:

@@ -228,11 +228,11 @@ def test_replies_that_were_cut_off_are_counted_wherever_they_are_of_interest(esc
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("evalsuite.commands.run.console.print", lambda *what, **_: told.extend(map(str, what)))
             assert esc_eval("run", "--config", "c.yaml", "--endpoint", f"embedded={endpoint.url}", *mine) == (0, "")
-    sentence = "Replies cut off at their token limit: 2 of 2 by the judge embedded, 2 of 6 by the supporter my-model."
+    sentence = "Replies cut off at their token limit: 2 of 6 by the supporter my-model, 2 of 2 by the judge embedded."
     assert told[-3] == sentence
     assert told[-2:] == [
-        "warning: 2 of 2 replies of the judge embedded were cut off: raise sampling.max_tokens in its spec",
         "warning: 2 of 6 replies of the supporter my-model were cut off: raise --max-tokens",
+        "warning: 2 of 2 replies of the judge embedded were cut off: raise sampling.max_tokens in its spec",
     ]
     dialogues = [json.loads(line) for line in Path("run/dialogues.jsonl").read_text().splitlines()]
     assert [(len(d["turns"]), d["usage"]["cut_off"]) for d in dialogues] == [(7, {"supporter": 1})] * 2

@@ -148,9 +148,16 @@ def test_every_chart_is_a_figure_of_plotly_in_the_pages_colours(tmp_path: Path, 
     with open_run(tmp_path) as run:
         charts = {chart.key: chart for chart in content_of(run).charts}
     drawn = {key.partition("-")[0] for key in charts}
-    assert drawn == {"scores", "distribution", "agreement", "confusion", "calibration", "terminations", "survival"} | (
-        {"trends"} if framework == "emoharbor" else set()
-    )
+    assert drawn == {
+        "scores",
+        "differences",
+        "distribution",
+        "agreement",
+        "confusion",
+        "calibration",
+        "terminations",
+        "survival",
+    } | ({"trends"} if framework == "emoharbor" else set())
     for chart in charts.values():
         shown = Figure(coloured(chart.figure))
         assert [trace.type for trace in shown.data] == [trace["type"] for trace in chart.figure["data"]]
@@ -180,7 +187,7 @@ def test_curves_share_a_legend_and_stand_before_their_counts(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("framework", "charts"), [(None, 12), ("esc_eval", 12), ("emoharbor", 14)])
+@pytest.mark.parametrize(("framework", "charts"), [(None, 14), ("esc_eval", 14), ("emoharbor", 16)])
 def test_wandb_itself_writes_offline(
     monkeypatch: pytest.MonkeyPatch, quiet: None, tmp_path: Path, framework: str | None, charts: int
 ) -> None:

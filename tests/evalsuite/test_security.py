@@ -20,7 +20,7 @@ from core.tables import write_csv
 from data_prep.cards import bundled_cards, load_cards
 from evalsuite import cli
 from evalsuite.commands.options import endpoints_of, resolve
-from serve import plan
+from serve import machine, plan
 from serve.checkpoints.places import local_path, resolve_checkpoint
 from serve.client import ChatClient
 from serve.store import Store
@@ -139,8 +139,9 @@ def test_nothing_that_is_read_can_run() -> None:
 
 def test_servers_listen_on_loopback_and_run_no_remote_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for gpu in (True, False):
-        monkeypatch.setattr(plan, "has_gpu", lambda gpu=gpu: gpu)
-        monkeypatch.setattr(plan, "visible_gpus", lambda: ["0"])
+        monkeypatch.setattr(machine, "has_gpu", lambda gpu=gpu: gpu)
+        monkeypatch.setattr(machine, "visible_gpus", lambda: ["0"])
+        monkeypatch.setattr(machine, "listed_gpus", list)
         plans = plan.plan_servers([load_spec("embedded"), load_spec("qwen1.5-7b-chat")], tmp_path, resolve=False)
         for each in plans:
             assert each.argv[each.argv.index("--host") + 1] == "127.0.0.1" and each.argv.count("--host") == 1
