@@ -119,7 +119,7 @@ def test_fourteen_rankers_train_on_the_gpus_that_they_were_given(slurm: Cluster,
 
 def write_spec(path: Path, name: str, url: str, roles: list[str]) -> str:
     """A model that is served elsewhere; the file's path."""
-    endpoint = {"base_url": url, "constrained": True}
+    endpoint = {"base_url": url, "constraint": "structured_outputs"}
     spec = {"name": name, "about": "scripted", "roles": roles, "languages": ["en", "zh"], "context_length": 8192}
     path.write_text(yaml.safe_dump(spec | {"licence": "none", "endpoint": endpoint | {"model": "embedded"}}))
     return str(path)
