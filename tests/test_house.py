@@ -152,3 +152,11 @@ def test_every_make_target_is_explained() -> None:
     listed = subprocess.run(["make", "-s", "-C", str(ROOT)], capture_output=True, text=True, check=True).stdout
     for target in phony[1].split():
         assert re.search(rf"^  make {target}\s+\S", listed, re.M), f"make {target} has no ## comment"
+
+
+def test_what_git_holds_is_files_and_no_links() -> None:
+    """A link to somebody's own environment once came along with a commit, and every clean checkout broke on it."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout: there is no list of what is held")
+    listed = subprocess.run(["git", "-C", str(ROOT), "ls-files", "--stage"], capture_output=True, text=True, check=True).stdout
+    assert [line for line in listed.splitlines() if not line.startswith("100")] == []
