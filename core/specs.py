@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -275,9 +276,12 @@ class ModelSpec(_Part):
         return digest([weights, self.served_name(), self.chat_template, self.serve.dtype, *eight_bits], 16)
 
 
+@cache
 def learnt_packs() -> dict[str, str]:
-    """Pack → the bundled judge that has learnt it: such packs leave the rules out."""
-    return {pack: spec.name for spec in map(load_spec, model_names()) for pack in reversed(spec.learnt)}
+    """Bundled pack → the bundled judge that has learnt it: such packs leave the rules out. (The published prompts, a folder of
+    the user's, tell them.)"""
+    packs = ((pack, spec.name) for spec in map(load_spec, model_names()) for pack in spec.learnt)
+    return {pack: name for pack, name in packs if "/" not in pack}
 
 
 def _is_loopback(address: str) -> bool:
