@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from core.errors import UserError
+from core.machine import Machine
 from core.paths import Reads
 from core.tables import to_console
 from core.wandb_offline import need_wandb
@@ -36,7 +37,6 @@ from evalsuite.runs.status import status as tables_of_status
 from evalsuite.statistics.summary import cut_off, in_trouble
 from serve.answers import Retry
 from serve.limits import Budget
-from serve.machine import Machine
 
 console = Console()
 
