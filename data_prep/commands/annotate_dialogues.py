@@ -222,6 +222,14 @@ ScoresOption = Annotated[
     typer.Option("--gold", help="The first round: HumanScore records (JSONL, or CSV with its columns); halves may be given."),
     IN_FILE,
 ]
+RescoreMode = Annotated[
+    str,
+    typer.Option(
+        "--mode",
+        help="native: the paper's condition as it is written. paper: the rule of the authors' script, for three annotators "
+        "(1, 2, 3: all of them score again).",
+    ),
+]
 
 
 @rescore.command("export")
@@ -230,16 +238,19 @@ def export_again(
     scores: ScoresOption,
     out: Annotated[OutOption, writes("*.csv", "*.xlsx")],
     rubric: RubricOption = "feel",
+    mode: RescoreMode = "native",
 ) -> None:
     """Write a sheet for each annotator who must score again (NAME.csv, NAME.xlsx), and joint.* for what all review together.
 
     An annotator scores again who differs from another by more than one point while the others lie within one point of each
-    other; other discrepancies of more than a point are reviewed jointly. Sheets have a row for each dimension that is asked
-    for, with all scores given, without names. Fill in one of the two files and give it to `import`.
+    other; other discrepancies of more than a point are reviewed jointly. In paper mode all three score again where every two
+    lie a point or more apart, and otherwise the one who is farthest from the middle. Sheets have a row
+    for each dimension that is asked for, with all scores given, without names. Fill in one of the two files for `import`.
     """
-    build = Build(out, "rescore export", settings={"rubric": rubric})
+    chosen: Mode = choice("--mode", mode, get_args(Mode))
+    build = Build(out, "rescore export", settings={"rubric": rubric, "mode": chosen})
     rules, first_round, spoken = _first_round(dialogues, scores, rubric, build)
-    open_items = contested(first_round)
+    open_items = contested(first_round, chosen)
     sheets = {**open_items.by_annotator, **({JOINT: open_items.joint} if open_items.joint else {})}
     refuse_to_overwrite(out, list(sheets), annotation.REVIEW_LAYOUT)
     for name, asked in sheets.items():
@@ -261,15 +272,18 @@ def import_again(
     ] = [],  # noqa: B006 (typer wants a list; it is not changed)
     rubric: RubricOption = "feel",
     seed: SeedOption = 0,
+    mode: RescoreMode = "native",
 ) -> None:
     """First round and sheets → OUT/scores.jsonl (everybody's, after the second round) and OUT/accepted.jsonl (final means).
 
     What is not answered yet waits and has no mean. Agreement (Krippendorff's alpha, kappa) is shown before and after; the seed
-    draws its intervals. accepted.jsonl is what `esc-eval feel fit --gold` and `esc-eval agree --gold` take.
+    draws its intervals. Give the mode of `export`. accepted.jsonl is what `esc-eval feel fit --gold` and `esc-eval agree
+    --gold` take.
     """
-    build = Build(out, "rescore import", seed, {"rubric": rubric})
+    chosen: Mode = choice("--mode", mode, get_args(Mode))
+    build = Build(out, "rescore import", seed, {"rubric": rubric, "mode": chosen})
     rules, first_round, spoken = _first_round(dialogues, scores, rubric, build)
-    open_items = contested(first_round)
+    open_items = contested(first_round, chosen)
     again: list[HumanScore] = []
     jointly: list[HumanScore] = []
     if doubled := sorted({path.stem for path in sheet if [p.stem for p in sheet].count(path.stem) > 1}):
@@ -282,7 +296,7 @@ def import_again(
         asked = open_items.joint if path.stem == JOINT else open_items.by_annotator[path.stem]
         read = annotation.read_review(path, spoken, asked, rules, build.step(f"sheet {path.name}"), halves=True)
         (jointly if path.stem == JOINT else again).extend(read)
-    final = finish(first_round, again, jointly)
+    final = finish(first_round, again, jointly, chosen)
     step = build.step("scores of a dialogue on a dimension")
     step.taken, step.kept = len(final.accepted) + len(final.waiting), len(final.accepted)
     for dialogue, dimension in final.waiting:

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from core.errors import UserError
+from core.machine import Machine
 from core.paths import Reads
 from core.records import Dialogue
 from core.tables import Table, to_console
@@ -41,7 +42,6 @@ from evalsuite.runs.status import status as tables_of_status
 from evalsuite.statistics.summary import cut_off, in_trouble
 from serve.answers import Retry
 from serve.limits import Budget
-from serve.machine import Machine
 
 console = Console()
 

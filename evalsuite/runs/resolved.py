@@ -16,6 +16,7 @@ from core.addresses import FORM
 from core.errors import UserError
 from core.files import check_unique, digest
 from core.judge_prompts import JudgeMethod, check_pack
+from core.machine import Machine
 from core.prompts import PromptPack, load_pack
 from core.records import Dialogue, HumanScore, Language, RoleCard, dialogue_id
 from core.rubrics import Rubric, load_rubric
@@ -33,7 +34,6 @@ from evalsuite.runs.identity import HeldSpec, hashed, identity
 from evalsuite.runs.shard import Shard
 from evalsuite.statistics.agreement import read_gold
 from serve.client import ChatClient
-from serve.machine import Machine
 from serve.phases import phases
 
 _LONGEST = 80  # characters of a run folder's name that is made of supporters' names
