@@ -39,10 +39,9 @@ def score(dialogue: str, who: str, value: float, dimension: str) -> HumanScore:
 DIALOGUES = [held(supporter, card) for supporter in ("good", "poor") for card in range(6)]
 # Two annotators, the second half a point milder: the means of a dialogue are 3.25 and 1.25, give or take the card's quarter.
 SCORES = [
-    score(dialogue.id, who, base + (card % 3) / 4 + mild, dimension)
-    for dialogue in DIALOGUES
-    for supporter, card in [dialogue.id.split("/")]
-    for base, card in [(2.75 if supporter == "good" else 0.75, int(card))]
+    score(f"{supporter}/{card}", who, base + (card % 3) / 4 + mild, dimension)
+    for supporter, base in (("good", 2.75), ("poor", 0.75))
+    for card in range(6)
     for who, mild in (("ann", 0.0), ("bo", 0.5))
     for dimension in RUBRIC.dimensions
 ]
