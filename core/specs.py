@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from core.addresses import FORM, SPEC_FILES, address_of, check_key_variable, record_name
 from core.errors import UserError, near
 from core.files import CONFIGS, digest, read_named, sha256_file
+from core.machine import Precision, precision
 from core.masking import PlainUrl
 
 Language = Literal["en", "zh"]
@@ -109,8 +110,9 @@ class ServeOptions(_Part):
     router: Literal["consistent_hash", "sticky_least_loaded", "cache_aware"] = "consistent_hash"
     """The router's policy. `consistent_hash` keeps a dialogue, and so its prefix, on one replica; `sticky_least_loaded` does
     too and evens out new dialogues; `cache_aware` goes by the longest known prefix."""
-    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "bfloat16"
-    """What the server computes in; bfloat16 is what most checkpoints are published in."""
+    dtype: Literal["auto"] | Precision = "bfloat16"
+    """What the server computes in; bfloat16 is what most checkpoints are published in. auto: bfloat16 where the GPU or CPU has
+    instructions for it, float32 on a CPU without, float16 on a GPU without. Answers of another one are never mixed in."""
     fp8: tuple[Literal["weights", "cache"], ...] = ()
     """What is kept in 8 bits, at half the memory: the weights of linear layers, the cache. It changes what a model says, so it
     is part of its identity."""
@@ -235,6 +237,11 @@ class ModelSpec(_Part):
             return self.sampling.reasoning_tokens
         return min(REASONING_TOKENS, (self.context_length or 2 * REASONING_TOKENS) // 2)
 
+    @property
+    def dtype(self) -> Precision:
+        """What its server computes in, started on this machine."""
+        return precision()[0] if self.serve.dtype == "auto" else self.serve.dtype
+
     def adapter_places(self) -> list[str]:
         """The texts that name its adapters: none, one, or one a language and dimension."""
         by_dimension = (self.adapters or {}).values()
@@ -265,7 +272,8 @@ class ModelSpec(_Part):
     def fingerprint(self) -> str:
         """Which weights answer: part of every call's key, so it does not change with port or address.
 
-        Local folders count by the hash of their weight files, hub ids by id and revision, remote models by name.
+        Local folders count by the hash of their weight files, hub ids by id and revision, remote models by name; and by what is
+        computed in, since other digits are other answers.
         """
         weights: list[object] = [self.checkpoint, self.revision, self.adapter, self.adapters, self.adapter_revision]
         for place in filter(None, [self.checkpoint, *self.adapter_places()]):
@@ -273,7 +281,7 @@ class ModelSpec(_Part):
             if folder.is_dir():
                 weights += [[f.name, sha256_file(f)] for f in sorted(folder.glob("*.safetensors"))]
         eight_bits = [sorted(self.serve.fp8)] if self.serve.fp8 else []
-        return digest([weights, self.served_name(), self.chat_template, self.serve.dtype, *eight_bits], 16)
+        return digest([weights, self.served_name(), self.chat_template, self.dtype, *eight_bits], 16)
 
 
 @cache

@@ -27,6 +27,7 @@ import yaml
 
 from core.errors import UserError
 from core.files import digest, sha256_file, write_json, write_text
+from core.machine import bf16_instructions
 from core.specs import ModelSpec
 from core.wandb_offline import offline_without_key
 from serve.checkpoints.lora import CONFIG, WEIGHTS
@@ -70,7 +71,6 @@ def check_machine(recipe: Recipe[Any]) -> None:
     Says so when bf16 is asked for on a CPU without instructions for it: emulated, products were 8 times as slow as in fp32
     where it was measured.
     """
-    import torch
 
     count = recipe.training.n_gpu
     if count > 1:
@@ -78,7 +78,7 @@ def check_machine(recipe: Recipe[Any]) -> None:
             f"one process sees {count} GPUs, so its batches would be {count} times the recipe's: choose one with `accelerate "
             "launch --gpu_ids 0` (or CUDA_VISIBLE_DEVICES=0), or start a process on each with configs/accelerate/ddp.yaml"
         )
-    if recipe.training.use_cpu and recipe.training.bf16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    if recipe.training.use_cpu and recipe.training.bf16 and not bf16_instructions():
         say("note: this CPU has no bf16 instructions, --bf16 false trains several times faster here")
 
 
