@@ -44,8 +44,8 @@ def padding(batches: list[list[int]]) -> float:
 
 
 def train(folder: Path, strategy: str, steps: int, batch: int, length: int, number: int) -> tuple[float, float]:
-    """Train on some batches of an epoch, the same number whichever way they were made: (tokens a second without padding, share of
-    padding of the whole epoch)."""
+    """Train on some batches of an epoch, the same number whichever way they were made: (tokens a second without padding, share
+    of padding of the whole epoch)."""
     from transformers import TrainerCallback
 
     from tests.train.conftest import untrained
