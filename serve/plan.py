@@ -15,6 +15,7 @@ from pathlib import Path
 
 from core.errors import UserError
 from core.files import cache_dir
+from core.machine import Machine, precision
 from core.specs import EMBEDDED_PREFIX, ModelSpec, place_of
 from serve import transformers_server
 from serve.checkpoints.embedded import embedded_folder
@@ -23,7 +24,6 @@ from serve.checkpoints.merge import merged, merged_folder
 from serve.checkpoints.model_card import TRAINING
 from serve.checkpoints.places import base_folder, download, local_path, on_hub, resolve_checkpoint, unpinned
 from serve.command import MODULE, ROUTER, TRANSFORMERS, ServerPlan, argv, check_installed, environment, router
-from serve.machine import Machine
 from serve.phases import ASSUMED_RANK, context_of, places, without
 from serve.placement import USABLE, Place
 from serve.sizes import size_of
@@ -144,6 +144,8 @@ def _plan(
         notes.append(
             f"{repository} is not pinned: the hub's newest is taken; name its commit in the spec (revision, adapter_revision)"
         )
+    if spec.serve.dtype == "auto":
+        notes.append("{} served in {}: {} (serve.dtype: auto)".format(unit.name, *precision(gpu)))
     context = context_of(unit, needs)
     if gpu and found is None:
         notes.append(_unknown(spec, machine))
@@ -153,7 +155,7 @@ def _plan(
     name = served_names[0] if unit.base_names or not adapters else spec.name
     if unit.engine == "transformers":
         hub = transformers_server.make_hub(spec, Path(checkpoint)) if resolve else transformers_server.hub_of(spec, checkpoint)
-        command, added = transformers_server.argv(spec), transformers_server.environment(hub, gpus)
+        command, added = transformers_server.argv(spec, gpu), transformers_server.environment(hub, gpus)
     else:
         share = found.share if found else USABLE / sharing if sharing > 1 else None
         split = found.split if found else spec.serve.tensor_parallel or 1

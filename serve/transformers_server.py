@@ -17,6 +17,7 @@ from typing import Any
 
 from core.errors import UserError
 from core.files import cache_dir, digest, read_object, write_bytes, write_json
+from core.machine import precision
 from core.specs import ModelSpec
 from serve.command import PORT, TRANSFORMERS
 
@@ -68,11 +69,11 @@ def _sampling(checkpoint: Path) -> dict[str, Any]:
     return {**tokens, "do_sample": True, "temperature": 1.0, "top_p": 1.0, "top_k": 0}
 
 
-def argv(spec: ModelSpec) -> list[str]:
+def argv(spec: ModelSpec, gpu: bool) -> list[str]:
     """The command line; see `transformers serve --help` for each flag."""
     options = spec.serve
     words = [sys.executable, "-m", TRANSFORMERS, "serve", spec.served_name(), "--host", "127.0.0.1", "--port", PORT]
-    words += ["--dtype", options.dtype]
+    words += ["--dtype", precision(gpu)[0] if options.dtype == "auto" else options.dtype]
     if options.trust_remote_code:
         words += ["--trust-remote-code"]
     return [*words, *options.extra_args]
