@@ -34,7 +34,7 @@ METHODS     ?= runs/train/methods
 EXAMPLES    ?= 399
 SETTINGS    ?=
 # CPUs without instructions for bf16 emulate it, several times slower than fp32; asked when needed, once the venv is there.
-PRECISION    = $(if $(filter True,$(shell $(BIN)/python -c 'import torch; print(torch.ops.mkldnn._is_mkldnn_bf16_supported())')),,--bf16 false)
+PRECISION    = $(if $(filter True,$(shell $(BIN)/python -c 'from core.machine import bf16_instructions; print(bf16_instructions())')),,--bf16 false)
 # For reproduce-table4: people's scores and their dialogues, the ranker's spec, further judges.
 SCORES      ?=
 DIALOGUES   ?=

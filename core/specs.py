@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from core.addresses import FORM, SPEC_FILES, address_of, check_key_variable, record_name
 from core.errors import UserError, near
 from core.files import CONFIGS, digest, read_named, sha256_file
+from core.machine import Precision, precision
 from core.masking import PlainUrl
 
 Language = Literal["en", "zh"]
@@ -108,8 +110,9 @@ class ServeOptions(_Part):
     router: Literal["consistent_hash", "sticky_least_loaded", "cache_aware"] = "consistent_hash"
     """The router's policy. `consistent_hash` keeps a dialogue, and so its prefix, on one replica; `sticky_least_loaded` does
     too and evens out new dialogues; `cache_aware` goes by the longest known prefix."""
-    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "bfloat16"
-    """What the server computes in; bfloat16 is what most checkpoints are published in."""
+    dtype: Literal["auto"] | Precision = "bfloat16"
+    """What the server computes in; bfloat16 is what most checkpoints are published in. auto: bfloat16 where the GPU or CPU has
+    instructions for it, float32 on a CPU without, float16 on a GPU without. Answers of another one are never mixed in."""
     fp8: tuple[Literal["weights", "cache"], ...] = ()
     """What is kept in 8 bits, at half the memory: the weights of linear layers, the cache. It changes what a model says, so it
     is part of its identity."""
@@ -234,6 +237,11 @@ class ModelSpec(_Part):
             return self.sampling.reasoning_tokens
         return min(REASONING_TOKENS, (self.context_length or 2 * REASONING_TOKENS) // 2)
 
+    @property
+    def dtype(self) -> Precision:
+        """What its server computes in, started on this machine."""
+        return precision()[0] if self.serve.dtype == "auto" else self.serve.dtype
+
     def adapter_places(self) -> list[str]:
         """The texts that name its adapters: none, one, or one a language and dimension."""
         by_dimension = (self.adapters or {}).values()
@@ -264,7 +272,8 @@ class ModelSpec(_Part):
     def fingerprint(self) -> str:
         """Which weights answer: part of every call's key, so it does not change with port or address.
 
-        Local folders count by the hash of their weight files, hub ids by id and revision, remote models by name.
+        Local folders count by the hash of their weight files, hub ids by id and revision, remote models by name; and by what is
+        computed in, since other digits are other answers.
         """
         weights: list[object] = [self.checkpoint, self.revision, self.adapter, self.adapters, self.adapter_revision]
         for place in filter(None, [self.checkpoint, *self.adapter_places()]):
@@ -272,12 +281,15 @@ class ModelSpec(_Part):
             if folder.is_dir():
                 weights += [[f.name, sha256_file(f)] for f in sorted(folder.glob("*.safetensors"))]
         eight_bits = [sorted(self.serve.fp8)] if self.serve.fp8 else []
-        return digest([weights, self.served_name(), self.chat_template, self.serve.dtype, *eight_bits], 16)
+        return digest([weights, self.served_name(), self.chat_template, self.dtype, *eight_bits], 16)
 
 
+@cache
 def learnt_packs() -> dict[str, str]:
-    """Pack → the bundled judge that has learnt it: such packs leave the rules out."""
-    return {pack: spec.name for spec in map(load_spec, model_names()) for pack in reversed(spec.learnt)}
+    """Bundled pack → the bundled judge that has learnt it: such packs leave the rules out. (The published prompts, a folder of
+    the user's, tell them.)"""
+    packs = ((pack, spec.name) for spec in map(load_spec, model_names()) for pack in spec.learnt)
+    return {pack: name for pack, name in packs if "/" not in pack}
 
 
 def _is_loopback(address: str) -> bool:

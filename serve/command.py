@@ -12,9 +12,9 @@ from pathlib import Path
 
 from core.errors import UserError
 from core.files import cache_dir
+from core.machine import cores, memory, precision
 from core.specs import ModelSpec
 from serve.checkpoints.lora import lora_rank_limit
-from serve.machine import cores, memory
 from serve.placement import Place
 
 # What `python -m vllm.entrypoints.openai.api_server` runs, which 0.33 calls deprecated. The `vllm` command itself fails with
@@ -129,7 +129,7 @@ def argv(
     if spec.revision and not Path(checkpoint).is_absolute():
         words += ["--revision", spec.revision, "--tokenizer-revision", spec.revision]
     words += ["--host", "127.0.0.1", "--port", PORT, "--served-model-name", *served]
-    words += ["--dtype", options.dtype, "--max-model-len", str(context)]
+    words += ["--dtype", precision(gpu)[0] if options.dtype == "auto" else options.dtype, "--max-model-len", str(context)]
     # Sampling is what the spec says; without this a checkpoint's generation_config would fill in what a request leaves out.
     words += ["--generation-config", "vllm"]
     words += ["--disable-uvicorn-access-log"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from core.machine import Machine
 from core.tables import Cell, Table
 from serve.command import ServerPlan
-from serve.machine import Machine
 from serve.placement import USABLE
 from serve.sizes import GIB, size_of
 

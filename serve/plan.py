@@ -15,6 +15,7 @@ from pathlib import Path
 
 from core.errors import UserError
 from core.files import cache_dir
+from core.machine import Machine, precision
 from core.specs import EMBEDDED_PREFIX, ModelSpec, place_of
 from serve.checkpoints.embedded import embedded_folder
 from serve.checkpoints.lora import adapter_rank
@@ -22,7 +23,6 @@ from serve.checkpoints.merge import merged, merged_folder
 from serve.checkpoints.model_card import TRAINING
 from serve.checkpoints.places import base_folder, download, local_path, on_hub, resolve_checkpoint, unpinned
 from serve.command import MODULE, ROUTER, ServerPlan, argv, check_installed, environment, router
-from serve.machine import Machine
 from serve.phases import ASSUMED_RANK, context_of, places, without
 from serve.placement import USABLE, Place
 from serve.sizes import size_of
@@ -143,6 +143,8 @@ def _plan(
         notes.append(
             f"{repository} is not pinned: the hub's newest is taken; name its commit in the spec (revision, adapter_revision)"
         )
+    if spec.serve.dtype == "auto":
+        notes.append("{} served in {}: {} (serve.dtype: auto)".format(unit.name, *precision(gpu)))
     context = context_of(unit, needs)
     if gpu and found is None:
         notes.append(_unknown(spec, machine))

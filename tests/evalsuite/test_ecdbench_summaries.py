@@ -135,7 +135,7 @@ def test_summaries_are_written_before_lm_eval_is_asked(
 def test_a_lost_server_is_told_and_asked_again(
     esc_eval: EscEval, corpora: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("serve.client.random.uniform", lambda low, high: 0.0)  # no waiting between attempts
+    monkeypatch.setattr("serve.transport.random.uniform", lambda low, high: 0.0)  # no waiting between attempts
     broken = {"now": True}
 
     def half(body: dict[str, Any], count: int) -> Answer:
