@@ -27,7 +27,7 @@ from evalsuite.role_play.rules import (
     says_everything,
     told_at_once,
 )
-from serve.client import Reply
+from serve.answers import Reply
 from tests.endpoint import Answer, Endpoint
 from tests.evalsuite.oracles import wilson
 from tests.evalsuite.test_role_play import Call, call, card, dialogue, run_folder
