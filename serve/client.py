@@ -37,12 +37,16 @@ _PROBE_TOKENS = 32  # of an answer to the question that tries a constraint
 _EMPTY_TRIES = 3  # an empty answer is believed when it comes this often: servers under load give some that mean nothing
 
 
+def _temperature(spec: ModelSpec) -> str:
+    return "the server's own temperature" if (degrees := spec.sampling.temperature) is None else f"temperature {degrees:g}"
+
+
 def _assumed(spec: ModelSpec, context: int | None) -> str:
     """What is taken for granted of a model that its spec says little of; empty for a spec that says it."""
     if spec.checkpoint is not None or {"roles", "languages"} <= spec.model_fields_set:
         return ""
     known = [f"reads {context} tokens by its own word"] if context and spec.context_length is None else []
-    drawn = f"temperature {spec.sampling.temperature:g}, at most {spec.sampling.max_tokens} tokens a reply"
+    drawn = f"{_temperature(spec)}, at most {spec.sampling.max_tokens} tokens a reply"
     speaks = " and ".join(_LANGUAGES[language] for language in spec.languages)
     return "; ".join([*known, f"assumed: it speaks {speaks}; replies are drawn at {drawn}"])
 

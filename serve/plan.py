@@ -157,7 +157,7 @@ def _plan(
         checkpoint=checkpoint,
         served_names=served_names,
         adapters=adapters,
-        argv=argv(spec, checkpoint, served_names, adapters, rank, context, split, gpu, share),
+        argv=argv(spec, checkpoint, served_names, adapters, rank, context, split, gpu, share, unit.leaves_sampling),
         env=environment(gpu, local, gpus, servers if not gpu else 1),
         log=log_dir / f"server-{re.sub(r'[^A-Za-z0-9._-]', '_', name)[:200]}.log",
         specs=unit.specs,

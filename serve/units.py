@@ -43,6 +43,11 @@ class Unit:
         """Tokens that its specs ask for."""
         return max(spec.context_length or 0 for spec in self.specs)
 
+    @property
+    def leaves_sampling(self) -> bool:
+        """Whether a spec leaves how replies are drawn to the checkpoint (paper mode)."""
+        return any(spec.sampling.temperature is None for spec in self.specs)
+
     def merges(self, gpu: bool) -> bool:
         """Whether its adapter is merged into a copy of the base: always on CPU, on GPUs where nothing else is served."""
         lone = len(self.adapters) == 1 and not self.base_names
@@ -75,7 +80,7 @@ def units_of(specs: Sequence[ModelSpec], split_adapters: bool) -> list[Unit]:
 def check_seeds(specs: Sequence[ModelSpec]) -> None:
     """vLLM's CPU build dies, server and all, when it reads a prompt in parts that is to be sampled with a seed."""
     for spec in specs:
-        if spec.endpoint.base_url is None and spec.sampling.seed is not None and spec.sampling.temperature > 0:
+        if spec.endpoint.base_url is None and spec.sampling.seed is not None and spec.sampling.temperature != 0:
             raise UserError(
                 f"model {spec.name}: sampling.seed with a temperature above 0 can kill vLLM's CPU server: leave the seed out, "
                 "or serve the model yourself and name it with --endpoint"
