@@ -191,6 +191,7 @@ lint: setup docs  ## ruff and mypy over the whole tree, and the documents
 
 docs: setup  ## The documents as a site (runs/docs/index.html); a broken link or anchor is an error
 	$(BIN)/python docs/reference.py
+	$(BIN)/python docs/paper_items.py
 	$(BIN)/zensical build --clean --strict
 
 format: setup  ## Let ruff mend what it can
