@@ -19,6 +19,7 @@ from core.records import Dialogue, HumanScore
 from core.rubrics import Rubric, load_rubric
 from core.tables import to_console
 from data_prep.cards.sheets import refuse_to_overwrite, remove_unanswered
+from data_prep.played import load_played, played_text
 from data_prep.scores import annotation
 from data_prep.scores.annotation import Mode
 from data_prep.scores.annotator_agreement import Agreed, agreement, agreement_table
@@ -33,6 +34,16 @@ RubricOption = Annotated[
     typer.Option("--rubric", help="What is scored: a rubric by name (configs/rubrics) or the path of a YAML file."),
     IN_NAME,
 ]
+CardsOption = Annotated[
+    list[Path] | None,
+    typer.Option("--cards", help="Role cards that the seekers play, for a rubric that rates seekers. Repeat for more."),
+    IN_FILE,
+]
+ProfilesOption = Annotated[
+    list[Path] | None,
+    typer.Option("--profiles", help="The same as profiles, of EmoHarbor's dialogues. Repeat for more."),
+    IN_FILE,
+]
 
 
 @app.command("export")
@@ -42,20 +53,24 @@ def export(
     out: Annotated[OutOption, writes("*.csv", "*.xlsx", "guide.txt")],
     each: Annotated[int, typer.Option("--each", help="How many people score each dialogue (the paper: 1).")] = 2,
     rubric: RubricOption = "esc_eval_human",
+    cards: CardsOption = None,
+    profiles: ProfilesOption = None,
     seed: SeedOption = 0,
 ) -> None:
     """Write one sheet an annotator, as CSV and XLSX, and the rules as guide.txt.
 
-    Sheets name neither supporter nor simulator (what a supporter says of itself stays: it is part of what is judged), and
-    each has an order of its own. Fill in one of the two files and give it to `import`.
+    A row a turn, then a row a dimension, with its rules beside the score. Where the rubric rates the seeker (role_play), the
+    role card or profile stands above the dialogue. Sheets name neither supporter nor simulator (what a supporter says of itself
+    stays: it is part of what is judged), and each has an order of its own. Fill in one of the two files for `import`.
     """
     rules = load_rubric(rubric)
     build = Build(out, "annotate-dialogues export", seed, {"rubric": rules.name, "each": each})
     loaded = _dialogues(dialogues, rules, build)
+    played = _played(loaded, rules, cards, profiles, build)
     sheets = annotation.assign(loaded, annotator, each, seed)
-    refuse_to_overwrite(out, annotator, annotation.layout(rules))
+    refuse_to_overwrite(out, annotator, annotation.LAYOUT)
     for name, assigned in sheets.items():
-        for file in annotation.write_sheet(build.folder, name, assigned, rules):
+        for file in annotation.write_sheet(build.folder, name, assigned, rules, played):
             build.output(file, len(assigned))
     languages = {dialogue.language for dialogue in loaded}
     annotation.write_guide(
@@ -84,6 +99,8 @@ def import_(
         ),
     ] = "native",
     rubric: RubricOption = "esc_eval_human",
+    cards: CardsOption = None,
+    profiles: ProfilesOption = None,
     seed: SeedOption = 0,
 ) -> None:
     """Sheets → OUT/scores.jsonl (every annotator's) and OUT/accepted.jsonl (settled); what waits → OUT/review.csv, .xlsx.
@@ -96,21 +113,22 @@ def import_(
     _check_files(sheet, review)
     build = Build(out, "annotate-dialogues import", seed, {"mode": chosen, "rubric": rules.name})
     loaded = _dialogues(dialogues, rules, build)
+    played = _played(loaded, rules, cards, profiles, build)
     scores: list[HumanScore] = []
     for path in sheet:
         build.input(path)
-        scores += annotation.read_scores(path, loaded, rules, build.step(f"sheet of {path.stem}"))
+        scores += annotation.read_scores(path, loaded, rules, build.step(f"sheet of {path.stem}"), played)
     if not scores:
         raise UserError(f"--sheet: no score in {', '.join(map(str, sheet))}")
     asked = annotation.to_review(scores, rules, chosen)
     decided: list[HumanScore] = []
     for path in review:
         build.input(path)
-        decided += annotation.read_review(path, loaded, asked, rules, build.step(f"review {path.name}"))
+        decided += annotation.read_review(path, loaded, asked, rules, build.step(f"review {path.name}"), played=played)
     check_unique("--review", [f"{s.dialogue_id}/{s.dimension}" for s in decided], "decisions")
     settled = annotation.settle(scores, decided, asked)
     if settled.waiting:
-        refuse_to_overwrite(out, [annotation.REVIEW], annotation.review_layout(rules))
+        refuse_to_overwrite(out, [annotation.REVIEW], annotation.REVIEW_LAYOUT)
     step = build.step("scores of a dialogue on a dimension")
     step.taken = len({(s.dialogue_id, s.dimension) for s in scores})
     step.kept = len(settled.accepted)
@@ -121,7 +139,7 @@ def import_(
     build.figures = {"agreement": [asdict(row) for row in rows]}
     build.write("scores.jsonl", scores)
     build.write("accepted.jsonl", settled.accepted)
-    _write_review(build, loaded, settled.waiting, scores, rules)
+    _write_review(build, loaded, settled.waiting, scores, rules, played)
     if rows:
         to_console(agreement_table(rows), console)
     else:
@@ -144,6 +162,21 @@ def _dialogues(paths: list[Path], rubric: Rubric, build: Build) -> list[Dialogue
     return kept
 
 
+def _played(
+    dialogues: list[Dialogue], rubric: Rubric, cards: list[Path] | None, profiles: list[Path] | None, build: Build
+) -> dict[str, str]:
+    """Dialogue id → who its seeker is meant to be, where the rubric rates seekers. Raises `UserError` where that is unknown."""
+    if rubric.rates != "seeker":
+        if cards or profiles:
+            raise UserError(f"--cards, --profiles: rubric {rubric.name} rates the supporter, who knows neither: leave them out")
+        return {}
+    if not cards and not profiles:
+        raise UserError(f"--rubric {rubric.name} rates the seeker against who it plays: give --cards FILE or --profiles FILE")
+    build.input(*(cards or []), *(profiles or []))
+    known = load_played(cards or [], profiles or [])
+    return {dialogue.id: played_text(dialogue, known) for dialogue in dialogues}
+
+
 def _check_files(sheets: list[Path], reviews: list[Path]) -> None:
     """Two people's work is two files, with names of their own."""
     names = [path.stem for path in sheets]
@@ -161,12 +194,17 @@ def _check_files(sheets: list[Path], reviews: list[Path]) -> None:
 
 
 def _write_review(
-    build: Build, dialogues: list[Dialogue], waiting: annotation.Asked, scores: list[HumanScore], rubric: Rubric
+    build: Build,
+    dialogues: list[Dialogue],
+    waiting: annotation.Asked,
+    scores: list[HumanScore],
+    rubric: Rubric,
+    played: annotation.Texts,
 ) -> None:
     if not waiting:
-        remove_unanswered(build.out, annotation.REVIEW, annotation.review_layout(rubric))
+        remove_unanswered(build.out, annotation.REVIEW, annotation.REVIEW_LAYOUT)
         return
-    sheet, workbook = annotation.write_review(build.folder, dialogues, waiting, scores, rubric)
+    sheet, workbook = annotation.write_review(build.folder, dialogues, waiting, scores, rubric, played=played)
     for name in (sheet, workbook):
         build.output(name, len(waiting))
     console.print(f"{len(waiting)} dialogues wait for a reviewer: fill in {build.out / sheet} or {workbook}", soft_wrap=True)
@@ -206,15 +244,15 @@ def export_again(
 
     An annotator scores again who differs from another by more than one point while the others lie within one point of each
     other; other discrepancies of more than a point are reviewed jointly. In paper mode all three score again where every two
-    lie a point or more apart, and otherwise the one who is farthest from the middle. Sheets show all scores given, without
-    names; column decide names what is asked for. Fill in one of the two files and give it to `import`.
+    lie a point or more apart, and otherwise the one who is farthest from the middle. Sheets have a row
+    for each dimension that is asked for, with all scores given, without names. Fill in one of the two files for `import`.
     """
     chosen: Mode = choice("--mode", mode, get_args(Mode))
     build = Build(out, "rescore export", settings={"rubric": rubric, "mode": chosen})
     rules, first_round, spoken = _first_round(dialogues, scores, rubric, build)
     open_items = contested(first_round, chosen)
     sheets = {**open_items.by_annotator, **({JOINT: open_items.joint} if open_items.joint else {})}
-    refuse_to_overwrite(out, list(sheets), annotation.review_layout(rules))
+    refuse_to_overwrite(out, list(sheets), annotation.REVIEW_LAYOUT)
     for name, asked in sheets.items():
         for file in annotation.write_review(build.folder, spoken, asked, first_round, rules, name, halves=True):
             build.output(file, len(asked))

@@ -22,6 +22,7 @@ from core.prompts import PromptPack, load_pack
 from core.records import Dialogue, HumanScore, Language, RoleCard, dialogue_id
 from core.rubrics import Rubric, load_rubric
 from core.specs import ModelSpec, Sampling, load_spec, packs_without_rules
+from data_prep.played import Played
 from data_prep.scores import synthetic
 from data_prep.scores.human import read_dialogues
 from data_prep.scores.rank_sft import synthetic_test
@@ -31,7 +32,6 @@ from evalsuite.runs.config import EvalConfig, GoldConfig
 from evalsuite.runs.framework import Framework, framework_of
 from evalsuite.runs.held import Held, joined
 from evalsuite.runs.identity import HeldSpec, hashed, identity
-from evalsuite.runs.people import Person
 from evalsuite.runs.shard import Shard
 from evalsuite.statistics.agreement import read_gold
 from serve.client import ChatClient
@@ -41,7 +41,7 @@ PACK = "esc_eval"  # for plain seekers and judges
 _LONGEST = 80  # characters of a run folder's name that is made of supporters' names
 Role = Literal["seeker", "supporter", "judge"]
 J = TypeVar("J")
-P = TypeVar("P", bound=Person)
+P = TypeVar("P", bound=Played)
 
 
 @dataclass(frozen=True)
@@ -295,7 +295,7 @@ class Resolved(Framework):
         """
         wanted = (self.config.judge_prompts or "").rstrip("/") or None
         if wanted is not None:
-            check_pack(load_pack(wanted), self.method, self.languages)  # what is wrong with the pack itself comes first
+            load_pack(wanted)  # what is wrong with the pack itself comes first
         if (methods := self.judge.learnt_methods) and self.method not in methods:
             how = "--mode paper" if "paper" in methods else f"method: {methods[0]}"
             raise UserError(

@@ -143,8 +143,9 @@ def test_through_the_sheets_and_back(tmp_path: Path) -> None:
         path = tmp_path / "x" / f"{name}.csv"
         with path.open(encoding="utf-8-sig", newline="") as handle:
             rows = list(csv.DictReader(handle))
-        assert len(rows) == 1 and rows[0]["decide"] == "safety" and rows[0]["coherence_given"] == ""
-        rows[0]["safety"] = value
+        asked = [row for row in rows if row["rules"]]
+        assert [row["row"].partition(" score ")[2] for row in asked] == ["safety"]
+        asked[0]["score"] = value
         with path.open("w", encoding="utf-8-sig", newline="") as handle:
             writer = csv.DictWriter(handle, rows[0])
             writer.writeheader()
@@ -152,7 +153,7 @@ def test_through_the_sheets_and_back(tmp_path: Path) -> None:
 
     fill("a", "1.7")
     sheets = ("--sheet", tmp_path / "x" / "a.csv", "--sheet", tmp_path / "x" / "joint.csv")
-    with pytest.raises(UserError, match=r"a\.csv:2, column safety: '1\.7' is not a whole or half number from 0 to 3"):
+    with pytest.raises(UserError, match=r"a\.csv:4, column score: '1\.7' is not a whole or half number from 0 to 3 \(safety\)"):
         call("import", *base, *sheets[:2], "--out", tmp_path / "y")
     fill("a", "1.5")
     fill("joint", "2")
