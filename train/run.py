@@ -313,16 +313,17 @@ def export_adapter(
         if link.is_symlink():
             link.unlink()
         link.symlink_to(final.name)
-        spec = write_spec(final, trainer, recipe, data)
+        spec = write_spec(final, trainer, recipe, data, training.learnt)
         say(f"to serve it: {shlex.join(['python', '-m', 'serve', 'up', str(spec)])}")
     trainer.accelerator.wait_for_everyone()
     return final
 
 
-def write_spec(adapter: Path, trainer: Trainer, recipe: Recipe[Any], data: Sequence[Prepared]) -> Path:
+def write_spec(adapter: Path, trainer: Trainer, recipe: Recipe[Any], data: Sequence[Prepared], learnt: Sequence[str]) -> Path:
     """The model spec that serves this adapter, `model.yaml` in the output folder, over an older one; its path.
 
-    It names the adapter by its hash. Where the base's own chat template prompts otherwise than training did, it holds ours.
+    It names the adapter by its hash, and in `learnt` the prompt packs that a judge was trained in. Where the base's own chat
+    template prompts otherwise than training did, it holds ours.
     """
     out, task = adapter.parent, recipe.task
     tokenizer = trainer.processing_class
@@ -337,6 +338,8 @@ def write_spec(adapter: Path, trainer: Trainer, recipe: Recipe[Any], data: Seque
         "context_length": context,
         "sampling": {"temperature": 0.0, "max_tokens": min(512, context // 4) if task == "role" else 16},
     }
+    if learnt:
+        fields["learnt"] = list(learnt)
     if recipe.model.model_revision != "main":
         fields["revision"] = recipe.model.model_revision
     if recipe.data.licence:

@@ -38,7 +38,7 @@ from evalsuite.statistics.judges import POOLED, confusion, confusion_tables
 from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.summary import checked, distributions
 from evalsuite.statistics.trends import trends
-from serve.client import Reply
+from serve.answers import Reply
 from tests.evalsuite.records import fed_rubric, make_dialogue, make_judgement
 
 FED = fed_rubric()

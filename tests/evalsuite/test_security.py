@@ -41,7 +41,7 @@ def test_the_key_is_nowhere_but_in_the_header(
     """The endpoint gives the key back wherever it can: in errors of every length, in answers, in the error of a refusal."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PLANTED", KEY)
-    monkeypatch.setattr("serve.client.random.uniform", lambda low, high: 0.0)  # no waiting between attempts
+    monkeypatch.setattr("serve.transport.random.uniform", lambda low, high: 0.0)  # no waiting between attempts
     caplog.set_level("DEBUG")
     refusing = False
 
