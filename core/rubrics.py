@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -57,6 +58,11 @@ class Rubric(Settings):
     """Of every dimension without one of its own: ask `scale_of`, or `one_scale` where a figure needs the same everywhere."""
     dimensions: dict[Identifier, Dimension]
     """By name, in the order of tables."""
+    # Left out of dumps where they say nothing new, as facet and scale are.
+    rates: Literal["supporter", "seeker"] = Field(default="supporter", exclude_if=lambda rates: rates == "supporter")
+    """Whose part in the dialogue is scored; a seeker is scored against its role card or profile."""
+    halves: bool = Field(default=False, exclude_if=lambda halves: not halves)
+    """Whether people may give halves for what lies between two levels."""
 
     @model_validator(mode="after")
     def _complete(self) -> Rubric:
@@ -108,6 +114,11 @@ class Rubric(Settings):
             f"rubric {self.name}: {purpose} needs all dimensions on one scale, but {a} runs from {first.min} to {first.max} "
             f"and {b} from {second.min} to {second.max}: make a rubric of the dimensions that share one"
         )
+
+    def steps(self, dimension: str, halves: bool | None = None) -> list[float]:
+        """What people may give, ascending: whole scores, or halves too (`halves`; without it, as the rubric says)."""
+        scale, parts = self.scale_of(dimension), 2 if (self.halves if halves is None else halves) else 1
+        return [scale.min + step / parts for step in range(parts * scale.span + 1)]
 
     def texts(self, dimension: str, language: Language) -> dict[int, str]:
         """What each score of a dimension means, ascending; "" where the rubric does not say."""

@@ -6,9 +6,10 @@ from core.prompts import PromptPack
 from core.records import Language, RoleCard, RolePlay
 
 
-def seeker_system(prompts: PromptPack, card: RoleCard) -> str:
-    """The system message of a seeker: the role card and how to play it (ESC-Eval figure 11; the wording is the pack's)."""
-    return prompts.render(card.language, "seeker_system.j2", card=card)
+def seeker_system(prompts: PromptPack, card: RoleCard, paper: bool = False) -> str:
+    """The system message of a seeker: the role card and how to play it (ESC-Eval figure 11; the wording is the pack's).
+    `paper`: as the published strategy is, where ours differs (table 11)."""
+    return prompts.render(card.language, "seeker_system.j2", card=card, paper=paper)
 
 
 def greeting(prompts: PromptPack, language: Language) -> str:

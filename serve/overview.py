@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from core.machine import Machine
 from core.tables import Cell, Table
 from serve.command import ServerPlan
-from serve.machine import Machine
 from serve.placement import USABLE
 from serve.sizes import GIB, size_of
 
@@ -49,7 +49,8 @@ def _row(plan: ServerPlan, machine: Machine) -> tuple[Cell, ...]:
     if machine.has_gpu:
         gpus = plan.env.get("CUDA_VISIBLE_DEVICES", "all")
         return (plan.name, gpus, "?", weights, "?", "?", f"{plan.context:,}", "?")
-    cache = plan.env.get("VLLM_CPU_KVCACHE_SPACE", "as set")
+    grows = plan.specs[0].serve.engine == "transformers"  # with each reply, and is not planned
+    cache = "–" if grows else plan.env.get("VLLM_CPU_KVCACHE_SPACE", "as set")
     dialogues = str(int(cache) * GIB // size.cache(plan.context)) if size and cache.isdigit() else "?"
     return (plan.name, "CPU", "–", weights, "–", cache, f"{plan.context:,}", dialogues)
 

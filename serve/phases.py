@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from core.errors import UserError
+from core.machine import Machine
 from core.specs import ModelSpec, place_of
 from serve.checkpoints.lora import adapter_rank
 from serve.command import ServerPlan
-from serve.machine import Machine
 from serve.placement import COMFORT, USABLE, Demand, Place, place, refusal
 from serve.sizes import size_of
 from serve.units import Unit, units_of

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from core.errors import UserError
-from serve.machine import Gpu
+from core.machine import Gpu
 from serve.sizes import GIB, Size, batched_tokens
 
 K = TypeVar("K")

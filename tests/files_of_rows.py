@@ -302,13 +302,15 @@ def _sheets(rng: random.Random, folder: Path, run: Callable[..., str]) -> None:
         write_sheet(
             folder / "annotators" / f"{name}.csv",
             columns,
-            [row | {key: str(rng.randint(0, 3)) for key in RUBRIC.dimensions} for row in rows],
+            [row | ({"score": str(rng.randint(0, 3))} if row["rules"] else {}) for row in rows],
         )
     run("data_prep rescore export", *given, "--gold", "halves.jsonl", "--out", "again")
     for path in sorted((folder / "again").glob("*.csv")):
         columns, rows = read_sheet(path)
-        answers = [{key: str(rng.randint(0, 6) / 2).removesuffix(".0") for key in row["decide"].split(", ")} for row in rows]
-        write_sheet(path, columns, [row | own for row, own in zip(rows, answers, strict=True)])
+        halves = [f"{rng.randint(0, 6) / 2:g}" for _ in rows]
+        write_sheet(
+            path, columns, [row | {"score": half if row["rules"] else ""} for row, half in zip(rows, halves, strict=True)]
+        )
     esc_eval = ("empathy", "overall")
     talks = [orjson.loads(line) for line in (folder / "talks.jsonl").read_bytes().splitlines()]
     write(

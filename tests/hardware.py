@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from core.errors import UserError
+from core.machine import Machine
 from core.specs import ModelSpec, load_spec
 from serve.command import ServerPlan
-from serve.machine import Machine
 from serve.phases import CONTEXT, phases
 from serve.plan import plan_servers
 

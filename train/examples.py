@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from core.errors import UserError
-from core.files import check_unique, read_jsonl, sha256_file
+from core.files import check_unique, read_jsonl, read_object, sha256_file
 from core.records import Message
 from core.rubrics import Rubric, load_rubric
 from data_prep.role_play.examples import RoleExample
@@ -159,13 +159,19 @@ class Prepared:
         return Dataset.from_list(self.rows)
 
     def identity(self) -> dict[str, Any]:
-        """What a model card says about this file: its hash, that of the manifest beside it, and how many examples were used."""
+        """What a model card says about this file: its hash, that of the manifest beside it, how many examples were used, and
+        the prompt pack that they were written in, where the manifest names one."""
         manifest = self.path.parent / "manifest.json"
+        there = manifest.is_file()
+        settings = read_object(manifest, "the manifest of the examples").get("settings") if there else None
+        prompts = settings.get("prompts") if isinstance(settings, dict) else None
+        pack = prompts.get("pack") if isinstance(prompts, dict) else None
         return {
             "file": self.path.name,
             "sha256": sha256_file(self.path),
-            "manifest_sha256": sha256_file(manifest) if manifest.is_file() else None,
+            "manifest_sha256": sha256_file(manifest) if there else None,
             "examples": len(self.examples),
+            **({"prompts": pack} if isinstance(pack, str) else {}),
         }
 
     def summary(self) -> str:

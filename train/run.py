@@ -27,6 +27,7 @@ import yaml
 
 from core.errors import UserError
 from core.files import digest, sha256_file, write_json, write_text
+from core.machine import bf16_instructions
 from core.specs import ModelSpec
 from core.wandb_offline import offline_without_key
 from serve.checkpoints.lora import CONFIG, WEIGHTS
@@ -70,7 +71,6 @@ def check_machine(recipe: Recipe[Any]) -> None:
     Says so when bf16 is asked for on a CPU without instructions for it: emulated, products were 8 times as slow as in fp32
     where it was measured.
     """
-    import torch
 
     count = recipe.training.n_gpu
     if count > 1:
@@ -78,7 +78,7 @@ def check_machine(recipe: Recipe[Any]) -> None:
             f"one process sees {count} GPUs, so its batches would be {count} times the recipe's: choose one with `accelerate "
             "launch --gpu_ids 0` (or CUDA_VISIBLE_DEVICES=0), or start a process on each with configs/accelerate/ddp.yaml"
         )
-    if recipe.training.use_cpu and recipe.training.bf16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    if recipe.training.use_cpu and recipe.training.bf16 and not bf16_instructions():
         say("note: this CPU has no bf16 instructions, --bf16 false trains several times faster here")
 
 
@@ -313,16 +313,17 @@ def export_adapter(
         if link.is_symlink():
             link.unlink()
         link.symlink_to(final.name)
-        spec = write_spec(final, trainer, recipe, data)
+        spec = write_spec(final, trainer, recipe, data, training.learnt)
         say(f"to serve it: {shlex.join(['python', '-m', 'serve', 'up', str(spec)])}")
     trainer.accelerator.wait_for_everyone()
     return final
 
 
-def write_spec(adapter: Path, trainer: Trainer, recipe: Recipe[Any], data: Sequence[Prepared]) -> Path:
+def write_spec(adapter: Path, trainer: Trainer, recipe: Recipe[Any], data: Sequence[Prepared], learnt: Sequence[str]) -> Path:
     """The model spec that serves this adapter, `model.yaml` in the output folder, over an older one; its path.
 
-    It names the adapter by its hash. Where the base's own chat template prompts otherwise than training did, it holds ours.
+    It names the adapter by its hash, and in `learnt` the prompt packs that a judge was trained in. Where the base's own chat
+    template prompts otherwise than training did, it holds ours.
     """
     out, task = adapter.parent, recipe.task
     tokenizer = trainer.processing_class
@@ -337,6 +338,8 @@ def write_spec(adapter: Path, trainer: Trainer, recipe: Recipe[Any], data: Seque
         "context_length": context,
         "sampling": {"temperature": 0.0, "max_tokens": min(512, context // 4) if task == "role" else 16},
     }
+    if learnt:
+        fields["learnt"] = list(learnt)
     if recipe.model.model_revision != "main":
         fields["revision"] = recipe.model.model_revision
     if recipe.data.licence:

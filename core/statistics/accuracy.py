@@ -2,8 +2,9 @@
 
 Defined here and nowhere else. Everything is about one dimension; verdicts are in the same order as their gold.
 
-- ACC: share of items whose score equals the gold. Gold that is not whole (a mean of annotators, a half) is rounded, halves up,
-  and the number of items rounded is reported. ACC_soft: share with |score − gold| ≤ 1, on the gold as it is.
+- ACC: share of items whose score equals the gold. ACC_soft: share with |score − gold| ≤ 1. Gold that is not whole (a mean of
+  annotators, a half) is rounded for both, halves up, and the number of items rounded is reported. The other reading (ACC_soft
+  on the gold as it is) calls 4 wrong where gold is 2.5 and ACC calls 3 right; on whole gold, as the paper's, they are the same.
 - An unreadable verdict (None) is wrong in `acc` and `acc_soft` (the paper's procedure) and left out of `acc_read` and
   `acc_soft_read` (the native one). `parse_rate` is the share that could be read.
 - The baseline gives every item the most frequent (rounded) gold score; of equally frequent ones, the better in ACC_soft.
@@ -34,11 +35,11 @@ def round_half_up(value: float) -> int:
 def majority(targets: Sequence[float]) -> dict[str, Any]:
     """Label counts of n ≥ 1 mean scores and the majority baseline: what one gets for always giving the most frequent label.
 
-    ACC is on the rounded scores, ACC_soft (within 1) on the scores as they are, as agreement is measured (shares, 0–1); of
-    equally frequent labels the better in ACC_soft, then the lower.
+    ACC and ACC_soft (within 1) are on the rounded scores, as agreement is measured (shares, 0–1); of equally frequent labels
+    the better in ACC_soft, then the lower.
     """
     counts = Counter(map(round_half_up, targets))
-    soft = {label: sum(abs(label - target) <= 1 for target in targets) / len(targets) for label in counts}
+    soft = {label: sum(n for other, n in counts.items() if abs(label - other) <= 1) / len(targets) for label in counts}
     label = min(counts, key=lambda score: (-counts[score], -soft[score], score))
     return {
         "n": len(targets),
@@ -59,8 +60,7 @@ def accuracy(values: Verdicts, gold: Sequence[float]) -> dict[str, Any]:
     n = len(gold)
     rounded = [round_half_up(g) for g in gold]
     hits = [value is not None and value == r for value, r in zip(values, rounded, strict=True)]
-    # 2.2 − 1.2 is more than 1 in floats.
-    near = [value is not None and comparable(abs(value - g)) <= 1 for value, g in zip(values, gold, strict=True)]
+    near = [value is not None and comparable(abs(value - r)) <= 1 for value, r in zip(values, rounded, strict=True)]
     read = sum(value is not None for value in values)
     baseline = majority(gold)
     return {

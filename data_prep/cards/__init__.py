@@ -53,6 +53,12 @@ def bundled_cards(language: Language) -> Path:
     return BUNDLED / f"cards_{language}.jsonl"
 
 
+def card_text(card: RoleCard) -> str:
+    """The card as people read it: a headed line for each field that it has."""
+    place, colon = (0, ": ") if card.language == "en" else (1, "：")
+    return "\n".join(f"{names[place]}{colon}{text}" for name, names in _FIELDS.items() if (text := getattr(card, name)))
+
+
 def _published(path: Path) -> list[RoleCard]:
     entries = read_json(path, "role card file")
     if not isinstance(entries, list):

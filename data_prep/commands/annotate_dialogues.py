@@ -19,6 +19,7 @@ from core.records import Dialogue, HumanScore
 from core.rubrics import Rubric, load_rubric
 from core.tables import to_console
 from data_prep.cards.sheets import refuse_to_overwrite, remove_unanswered
+from data_prep.played import load_played, played_text
 from data_prep.scores import annotation
 from data_prep.scores.annotation import Mode
 from data_prep.scores.annotator_agreement import Agreed, agreement, agreement_table
@@ -33,6 +34,16 @@ RubricOption = Annotated[
     typer.Option("--rubric", help="What is scored: a rubric by name (configs/rubrics) or the path of a YAML file."),
     IN_NAME,
 ]
+CardsOption = Annotated[
+    list[Path] | None,
+    typer.Option("--cards", help="Role cards that the seekers play, for a rubric that rates seekers. Repeat for more."),
+    IN_FILE,
+]
+ProfilesOption = Annotated[
+    list[Path] | None,
+    typer.Option("--profiles", help="The same as profiles, of EmoHarbor's dialogues. Repeat for more."),
+    IN_FILE,
+]
 
 
 @app.command("export")
@@ -42,20 +53,24 @@ def export(
     out: Annotated[OutOption, writes("*.csv", "*.xlsx", "guide.txt")],
     each: Annotated[int, typer.Option("--each", help="How many people score each dialogue (the paper: 1).")] = 2,
     rubric: RubricOption = "esc_eval_human",
+    cards: CardsOption = None,
+    profiles: ProfilesOption = None,
     seed: SeedOption = 0,
 ) -> None:
     """Write one sheet an annotator, as CSV and XLSX, and the rules as guide.txt.
 
-    Sheets name neither supporter nor simulator (what a supporter says of itself stays: it is part of what is judged), and
-    each has an order of its own. Fill in one of the two files and give it to `import`.
+    A row a turn, then a row a dimension, with its rules beside the score. Where the rubric rates the seeker (role_play), the
+    role card or profile stands above the dialogue. Sheets name neither supporter nor simulator (what a supporter says of itself
+    stays: it is part of what is judged), and each has an order of its own. Fill in one of the two files for `import`.
     """
     rules = load_rubric(rubric)
     build = Build(out, "annotate-dialogues export", seed, {"rubric": rules.name, "each": each})
     loaded = _dialogues(dialogues, rules, build)
+    played = _played(loaded, rules, cards, profiles, build)
     sheets = annotation.assign(loaded, annotator, each, seed)
-    refuse_to_overwrite(out, annotator, annotation.layout(rules))
+    refuse_to_overwrite(out, annotator, annotation.LAYOUT)
     for name, assigned in sheets.items():
-        for file in annotation.write_sheet(build.folder, name, assigned, rules):
+        for file in annotation.write_sheet(build.folder, name, assigned, rules, played):
             build.output(file, len(assigned))
     languages = {dialogue.language for dialogue in loaded}
     annotation.write_guide(
@@ -84,6 +99,8 @@ def import_(
         ),
     ] = "native",
     rubric: RubricOption = "esc_eval_human",
+    cards: CardsOption = None,
+    profiles: ProfilesOption = None,
     seed: SeedOption = 0,
 ) -> None:
     """Sheets → OUT/scores.jsonl (every annotator's) and OUT/accepted.jsonl (settled); what waits → OUT/review.csv, .xlsx.
@@ -96,21 +113,22 @@ def import_(
     _check_files(sheet, review)
     build = Build(out, "annotate-dialogues import", seed, {"mode": chosen, "rubric": rules.name})
     loaded = _dialogues(dialogues, rules, build)
+    played = _played(loaded, rules, cards, profiles, build)
     scores: list[HumanScore] = []
     for path in sheet:
         build.input(path)
-        scores += annotation.read_scores(path, loaded, rules, build.step(f"sheet of {path.stem}"))
+        scores += annotation.read_scores(path, loaded, rules, build.step(f"sheet of {path.stem}"), played)
     if not scores:
         raise UserError(f"--sheet: no score in {', '.join(map(str, sheet))}")
     asked = annotation.to_review(scores, rules, chosen)
     decided: list[HumanScore] = []
     for path in review:
         build.input(path)
-        decided += annotation.read_review(path, loaded, asked, rules, build.step(f"review {path.name}"))
+        decided += annotation.read_review(path, loaded, asked, rules, build.step(f"review {path.name}"), played=played)
     check_unique("--review", [f"{s.dialogue_id}/{s.dimension}" for s in decided], "decisions")
     settled = annotation.settle(scores, decided, asked)
     if settled.waiting:
-        refuse_to_overwrite(out, [annotation.REVIEW], annotation.review_layout(rules))
+        refuse_to_overwrite(out, [annotation.REVIEW], annotation.REVIEW_LAYOUT)
     step = build.step("scores of a dialogue on a dimension")
     step.taken = len({(s.dialogue_id, s.dimension) for s in scores})
     step.kept = len(settled.accepted)
@@ -121,7 +139,7 @@ def import_(
     build.figures = {"agreement": [asdict(row) for row in rows]}
     build.write("scores.jsonl", scores)
     build.write("accepted.jsonl", settled.accepted)
-    _write_review(build, loaded, settled.waiting, scores, rules)
+    _write_review(build, loaded, settled.waiting, scores, rules, played)
     if rows:
         to_console(agreement_table(rows), console)
     else:
@@ -144,6 +162,21 @@ def _dialogues(paths: list[Path], rubric: Rubric, build: Build) -> list[Dialogue
     return kept
 
 
+def _played(
+    dialogues: list[Dialogue], rubric: Rubric, cards: list[Path] | None, profiles: list[Path] | None, build: Build
+) -> dict[str, str]:
+    """Dialogue id → who its seeker is meant to be, where the rubric rates seekers. Raises `UserError` where that is unknown."""
+    if rubric.rates != "seeker":
+        if cards or profiles:
+            raise UserError(f"--cards, --profiles: rubric {rubric.name} rates the supporter, who knows neither: leave them out")
+        return {}
+    if not cards and not profiles:
+        raise UserError(f"--rubric {rubric.name} rates the seeker against who it plays: give --cards FILE or --profiles FILE")
+    build.input(*(cards or []), *(profiles or []))
+    known = load_played(cards or [], profiles or [])
+    return {dialogue.id: played_text(dialogue, known) for dialogue in dialogues}
+
+
 def _check_files(sheets: list[Path], reviews: list[Path]) -> None:
     """Two people's work is two files, with names of their own."""
     names = [path.stem for path in sheets]
@@ -161,12 +194,17 @@ def _check_files(sheets: list[Path], reviews: list[Path]) -> None:
 
 
 def _write_review(
-    build: Build, dialogues: list[Dialogue], waiting: annotation.Asked, scores: list[HumanScore], rubric: Rubric
+    build: Build,
+    dialogues: list[Dialogue],
+    waiting: annotation.Asked,
+    scores: list[HumanScore],
+    rubric: Rubric,
+    played: annotation.Texts,
 ) -> None:
     if not waiting:
-        remove_unanswered(build.out, annotation.REVIEW, annotation.review_layout(rubric))
+        remove_unanswered(build.out, annotation.REVIEW, annotation.REVIEW_LAYOUT)
         return
-    sheet, workbook = annotation.write_review(build.folder, dialogues, waiting, scores, rubric)
+    sheet, workbook = annotation.write_review(build.folder, dialogues, waiting, scores, rubric, played=played)
     for name in (sheet, workbook):
         build.output(name, len(waiting))
     console.print(f"{len(waiting)} dialogues wait for a reviewer: fill in {build.out / sheet} or {workbook}", soft_wrap=True)
@@ -184,6 +222,14 @@ ScoresOption = Annotated[
     typer.Option("--gold", help="The first round: HumanScore records (JSONL, or CSV with its columns); halves may be given."),
     IN_FILE,
 ]
+RescoreMode = Annotated[
+    str,
+    typer.Option(
+        "--mode",
+        help="native: the paper's condition as it is written. paper: the rule of the authors' script, for three annotators "
+        "(1, 2, 3: all of them score again).",
+    ),
+]
 
 
 @rescore.command("export")
@@ -192,18 +238,21 @@ def export_again(
     scores: ScoresOption,
     out: Annotated[OutOption, writes("*.csv", "*.xlsx")],
     rubric: RubricOption = "feel",
+    mode: RescoreMode = "native",
 ) -> None:
     """Write a sheet for each annotator who must score again (NAME.csv, NAME.xlsx), and joint.* for what all review together.
 
     An annotator scores again who differs from another by more than one point while the others lie within one point of each
-    other; other discrepancies of more than a point are reviewed jointly. Sheets show all scores given, without names; column
-    decide names what is asked for. Fill in one of the two files and give it to `import`.
+    other; other discrepancies of more than a point are reviewed jointly. In paper mode all three score again where every two
+    lie a point or more apart, and otherwise the one who is farthest from the middle. Sheets have a row
+    for each dimension that is asked for, with all scores given, without names. Fill in one of the two files for `import`.
     """
-    build = Build(out, "rescore export", settings={"rubric": rubric})
+    chosen: Mode = choice("--mode", mode, get_args(Mode))
+    build = Build(out, "rescore export", settings={"rubric": rubric, "mode": chosen})
     rules, first_round, spoken = _first_round(dialogues, scores, rubric, build)
-    open_items = contested(first_round)
+    open_items = contested(first_round, chosen)
     sheets = {**open_items.by_annotator, **({JOINT: open_items.joint} if open_items.joint else {})}
-    refuse_to_overwrite(out, list(sheets), annotation.review_layout(rules))
+    refuse_to_overwrite(out, list(sheets), annotation.REVIEW_LAYOUT)
     for name, asked in sheets.items():
         for file in annotation.write_review(build.folder, spoken, asked, first_round, rules, name, halves=True):
             build.output(file, len(asked))
@@ -223,15 +272,18 @@ def import_again(
     ] = [],  # noqa: B006 (typer wants a list; it is not changed)
     rubric: RubricOption = "feel",
     seed: SeedOption = 0,
+    mode: RescoreMode = "native",
 ) -> None:
     """First round and sheets → OUT/scores.jsonl (everybody's, after the second round) and OUT/accepted.jsonl (final means).
 
     What is not answered yet waits and has no mean. Agreement (Krippendorff's alpha, kappa) is shown before and after; the seed
-    draws its intervals. accepted.jsonl is what `esc-eval feel fit --gold` and `esc-eval agree --gold` take.
+    draws its intervals. Give the mode of `export`. accepted.jsonl is what `esc-eval feel fit --gold` and `esc-eval agree
+    --gold` take.
     """
-    build = Build(out, "rescore import", seed, {"rubric": rubric})
+    chosen: Mode = choice("--mode", mode, get_args(Mode))
+    build = Build(out, "rescore import", seed, {"rubric": rubric, "mode": chosen})
     rules, first_round, spoken = _first_round(dialogues, scores, rubric, build)
-    open_items = contested(first_round)
+    open_items = contested(first_round, chosen)
     again: list[HumanScore] = []
     jointly: list[HumanScore] = []
     if doubled := sorted({path.stem for path in sheet if [p.stem for p in sheet].count(path.stem) > 1}):
@@ -244,7 +296,7 @@ def import_again(
         asked = open_items.joint if path.stem == JOINT else open_items.by_annotator[path.stem]
         read = annotation.read_review(path, spoken, asked, rules, build.step(f"sheet {path.name}"), halves=True)
         (jointly if path.stem == JOINT else again).extend(read)
-    final = finish(first_round, again, jointly)
+    final = finish(first_round, again, jointly, chosen)
     step = build.step("scores of a dialogue on a dimension")
     step.taken, step.kept = len(final.accepted) + len(final.waiting), len(final.accepted)
     for dialogue, dimension in final.waiting:

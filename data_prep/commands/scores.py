@@ -14,6 +14,7 @@ from core.ledger import Build
 from core.options import OutOption, SeedOption, StrictOption, console, name_and_value, writes
 from core.paths import IN_FILE, IN_PLACES
 from core.statistics.accuracy import majority
+from data_prep.played import load_played, played_text
 from data_prep.scores import synthetic
 from data_prep.scores.corpora import import_corpus
 from data_prep.scores.held import read_held, read_ratings, references
@@ -88,7 +89,8 @@ def import_held(
             "--dialogues",
             help="JSONL with one dialogue a line (situation, supporter, language, turns of role and text), or CSV with one "
             "utterance a row (situation, supporter, language, role, text); role is seeker or supporter. Optional: trial, from "
-            "0, for several dialogues on one situation with one supporter. Repeat for more files.",
+            "0, for several dialogues on one situation with one supporter; profile or card, who the seeker is or plays. Repeat "
+            "for more files.",
         ),
         IN_FILE,
     ],
@@ -111,19 +113,33 @@ def import_held(
         ),
         IN_FILE,
     ] = None,
+    cards: Annotated[
+        list[Path] | None, typer.Option("--cards", help="Role cards that column card names. Repeat for more."), IN_FILE
+    ] = None,
+    profiles: Annotated[
+        list[Path] | None,
+        typer.Option("--profiles", help="Profiles that column profile names (EmoHarbor). Repeat for more."),
+        IN_FILE,
+    ] = None,
     rubric: Rubrics = None,
 ) -> None:
     """Dialogues that people held with supporters, with their ratings: OUT/dialogues.jsonl and OUT/scores.jsonl.
 
     Each situation was talked over with every supporter, as in section 3.3 of ESC-Eval. Every row must be right. A dialogue that
     nobody rated is left out and counted. `esc-eval correlate --pair-by system --sample source` pairs these ratings with scores
-    of simulated dialogues on cards made of the same situations, and with metrics of replies on references.jsonl.
+    of simulated dialogues on cards made of the same situations, and with metrics of replies on references.jsonl. EmoHarbor's
+    table 1 (judges that see a participant's profile) needs column profile: `esc-eval score` then reads the profiles by id.
     """
     build = Build(out, "import-held")
     held = read_held(dialogues)
     ratings = read_ratings(scores, held, Check(rubric or []))
     texts = references(reference, held) if reference else []
-    build.input(*dialogues, *scores, *(reference or []), *(rubric or []))
+    if cards or profiles:
+        known = load_played(cards or [], profiles or [])
+        for dialogue in held.values():
+            if dialogue.card_id or dialogue.profile_id:
+                played_text(dialogue, known)  # which raises where it is not among them
+    build.input(*dialogues, *scores, *(reference or []), *(rubric or []), *(cards or []), *(profiles or []))
     Imported(dialogues=list(held.values()), scores=ratings).write(build)
     if reference:
         build.write("references.jsonl", texts)

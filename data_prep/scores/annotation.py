@@ -14,13 +14,12 @@ import random
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from core.errors import UserError
 from core.files import digest, write_text
-from core.judge_prompts import transcript
 from core.ledger import Step
 from core.records import Dialogue, HumanScore, Language
 from core.rubrics import Rubric, Scale
@@ -34,19 +33,37 @@ ACCEPTED = "accepted"  # the annotator's name in accepted scores
 REVIEW = "review"
 TOLERATED = 1  # points that two annotators may lie apart
 SHEET = "dialogues"
-_SHOWN = ("item", "language", "dialogue")
 _NAME = re.compile(r"\w[\w.-]{0,60}")
-_WHOLE = ("Give every dialogue a whole number in each column of a dimension.", "每段对话在每个维度一栏填一个整数。")
-_HALVES = ("What lies between two levels gets the half between them, as 1.5.", "介于两级之间的填中间的半分，例如 1.5。")
+_COLUMNS = ("row", "item", "language", "who", "text", "rules")
+_ANSWERS = ("score", "note")
+_SPEAKERS = {"en": {"seeker": "Seeker", "supporter": "Supporter"}, "zh": {"seeker": "求助者", "supporter": "支持者"}}
+_PLAYED = {"en": "Who the seeker is meant to be", "zh": "求助者应当是怎样的人"}
+_WHOLE = (
+    "Fill in column score with a whole number in every row that has rules.",
+    "凡有评分规则的行，在 score 一栏填一个整数。",
+)
+_HALVES = (
+    "Fill in column score in every row that has rules. What lies between two levels gets the half between them, as 1.5.",
+    "凡有评分规则的行都要在 score 一栏打分。介于两级之间的填中间的半分，例如 1.5。",
+)
+_RATED = {
+    "supporter": (
+        "Judge the supporter, not the seeker, and only what is written.",
+        "只评支持者，不评求助者；只看写出来的内容。",
+    ),
+    "seeker": (
+        "Judge how the seeker is played, against the text about who the seeker is meant to be; not the supporter.",
+        "只评求助者演得如何，以“求助者应当是怎样的人”为准；不评支持者。",
+    ),
+}
 _HOW = (
-    ("Judge the supporter, not the seeker, and only what is written.", "只评支持者，不评求助者；只看写出来的内容。"),
     ("Do not talk about the scores with other annotators before all sheets are in.", "交表之前不要和其他标注者讨论分数。"),
     (
         "Some dialogues speak of self-harm, abuse or despair. Pause when you need to, and tell whoever gave you this sheet.",
         "有些对话会提到自伤、虐待或绝望。需要时请随时停下，并告诉发表格给你的人。",
     ),
-    ("Where there is a column decide, it names the dimensions that are asked for.", "如有 decide 一栏，它列出需要打分的维度。"),
 )
+Texts = Mapping[str, str]  # dialogue id → who its seeker is meant to be
 
 
 def item_of(dialogue: Dialogue) -> str:
@@ -54,17 +71,10 @@ def item_of(dialogue: Dialogue) -> str:
     return digest(["annotate", dialogue.id], 12)
 
 
-def layout(rubric: Rubric) -> Layout:
-    """An annotator's sheet: one row a dialogue, one column a dimension."""
-    answers = (*rubric.dimensions, "note")
-    return Layout(SHEET, (*_SHOWN, *answers), answers, "item", "dialogue")
-
-
-def review_layout(rubric: Rubric) -> Layout:
-    """The reviewer's sheet: what is asked for, what was given, and a column a dimension for the answer."""
-    answers = (*rubric.dimensions, "note")
-    shown_columns = (f"{key}_given" for key in rubric.dimensions)
-    return Layout(SHEET, (*_SHOWN, "decide", *shown_columns, *answers), answers, "item", "dialogue")
+LAYOUT = Layout(SHEET, (*_COLUMNS, *_ANSWERS), _ANSWERS, "row", "text")
+"""An annotator's sheet: a row for every turn, then a row for every dimension with its rules and its score."""
+REVIEW_LAYOUT = Layout(SHEET, (*_COLUMNS, "given", *_ANSWERS), _ANSWERS, "row", "text")
+"""The reviewer's sheet: the same with the scores given, and rows only of the dimensions that are asked for."""
 
 
 def assign(dialogues: Sequence[Dialogue], annotators: Sequence[str], copies: int, seed: int) -> dict[str, list[Dialogue]]:
@@ -104,9 +114,13 @@ def check_names(annotators: Sequence[str], what: str) -> None:
         raise UserError(f"{what}: the same name twice")
 
 
-def write_sheet(folder: Path, name: str, dialogues: Sequence[Dialogue], rubric: Rubric) -> list[str]:
-    """NAME.csv and NAME.xlsx with empty answers; returns the two names."""
-    return _write(folder, name, layout(rubric), [_shown(dialogue) for dialogue in dialogues], rubric)
+def write_sheet(
+    folder: Path, name: str, dialogues: Sequence[Dialogue], rubric: Rubric, played: Texts | None = None
+) -> list[str]:
+    """NAME.csv and NAME.xlsx with empty answers; returns the two names. `played` holds who the seekers are meant to be, where
+    the rubric rates them."""
+    rows = [row for dialogue in dialogues for row in _rows(dialogue, rubric, list(rubric.dimensions), played or {})]
+    return _write(folder, name, LAYOUT, rows, rubric, rubric.halves)
 
 
 def write_review(
@@ -116,138 +130,199 @@ def write_review(
     scores: Sequence[HumanScore],
     rubric: Rubric,
     name: str = REVIEW,
-    halves: bool = False,
+    halves: bool | None = None,
+    played: Texts | None = None,
 ) -> list[str]:
-    """NAME.csv and NAME.xlsx: what waits, with the scores given (sorted, without names); returns the two names. With `halves`
-    scores between two levels may be given.
+    """NAME.csv and NAME.xlsx: what waits, with the scores given (sorted, without names); returns the two names. `halves` says
+    whether scores between two levels may be given; without it, the rubric does.
 
     Rows stand language by language in the order of a hash: the order of the records would tell the supporters apart.
     """
     values: dict[tuple[str, str], list[float]] = defaultdict(list)
     for score in scores:
         values[score.dialogue_id, score.dimension].append(score.value)
-    rows = []
+    halves = rubric.halves if halves is None else halves
+    rows: list[dict[str, str]] = []
     for dialogue in sorted(dialogues, key=lambda dialogue: (dialogue.language, digest(["review", dialogue.id]))):
         if wanted := [key for key in rubric.dimensions if key in asked.get(dialogue.id, ())]:
-            said = {f"{key}_given": " / ".join(f"{v:g}" for v in sorted(values[dialogue.id, key])) for key in wanted}
-            rows.append(_shown(dialogue) | said | {"decide": ", ".join(wanted)})
-    return _write(folder, name, review_layout(rubric), rows, rubric, halves)
+            given = {key: " / ".join(f"{value:g}" for value in sorted(values[dialogue.id, key])) for key in wanted}
+            rows += _rows(dialogue, rubric, wanted, played or {}, given)
+    return _write(folder, name, REVIEW_LAYOUT, rows, rubric, halves)
 
 
-def _shown(dialogue: Dialogue) -> dict[str, str]:
-    return {"item": item_of(dialogue), "language": dialogue.language, "dialogue": transcript(dialogue)}
+def _rows(
+    dialogue: Dialogue, rubric: Rubric, dimensions: Sequence[str], played: Texts, given: Mapping[str, str] = {}
+) -> list[dict[str, str]]:
+    """A dialogue's rows: who is played, every turn, every dimension with its rules."""
+    language = dialogue.language
+    item = {"item": item_of(dialogue), "language": language}
+    known = _texts_of(dialogue, rubric)
+    speakers = _SPEAKERS[language]
+    rows = []
+    if text := played.get(dialogue.id):
+        rows.append(item | {"row": _played_row(dialogue), "who": _PLAYED[language], "text": text})
+    for number, turn in enumerate(dialogue.turns, start=1):
+        row = _turn_row(dialogue, number)
+        rows.append(item | {"row": row, "who": f"{number} {speakers[turn.role]}", "text": known[row]})
+    for key in dimensions:
+        row, levels = _score_row(dialogue, key), rubric.texts(key, language)
+        rules = "\n".join(f"{score}: {text}" for score, text in levels.items())
+        label = rubric.dimensions[key].label[language]
+        rows.append(item | {"row": row, "who": label, "text": known[row], "rules": rules, "given": given.get(key, "")})
+    return rows
 
 
-def _write(
-    folder: Path, name: str, form: Layout, rows: Sequence[Mapping[str, str]], rubric: Rubric, halves: bool = False
-) -> list[str]:
-    places = _places(rubric, halves)
-    choices = [Choice(key, 0, len(rows) - 1, places[scale]) for key, scale in rubric.scales.items() if rows]
+def _played_row(dialogue: Dialogue) -> str:
+    return f"{item_of(dialogue)} seeker"
+
+
+def _turn_row(dialogue: Dialogue, number: int) -> str:
+    return f"{item_of(dialogue)} turn {number}"
+
+
+def _score_row(dialogue: Dialogue, dimension: str) -> str:
+    return f"{item_of(dialogue)} score {dimension}"
+
+
+def _texts_of(dialogue: Dialogue, rubric: Rubric) -> dict[str, str]:
+    """Row → text of what is asked about a dialogue: its turns, and what each dimension is about."""
+    turns = {_turn_row(dialogue, number): turn.text for number, turn in enumerate(dialogue.turns, start=1)}
+    about = {key: " ".join(one.about[dialogue.language].split()) for key, one in rubric.dimensions.items()}
+    return turns | {_score_row(dialogue, key): text for key, text in about.items()}
+
+
+def _write(folder: Path, name: str, form: Layout, rows: Sequence[Mapping[str, str]], rubric: Rubric, halves: bool) -> list[str]:
+    places, scales = _places(rubric, halves), rubric.scales
+    asked = [(number, scales[row["row"].partition(" score ")[2]]) for number, row in enumerate(rows) if row.get("rules")]
+    choices: list[Choice] = []
+    for number, scale in asked:  # one list of choices for every run of rows on one scale
+        last = choices[-1] if choices else None
+        if last and last.last == number - 1 and last.cells == places[scale]:
+            choices[-1] = replace(last, last=number)
+        else:
+            choices.append(Choice("score", number, number, places[scale]))
     languages = [language for language in rubric.languages if any(row["language"] == language for row in rows)]
     return write_both(folder, name, form, rows, choices, {"rules": _rules(rubric, languages, halves)})
-
-
-def _allowed(scale: Scale, halves: bool) -> list[str]:
-    """What may stand in the cell of a score."""
-    return [f"{scale.min + step / 2:g}" for step in range(2 * scale.span + 1)] if halves else list(map(str, scale.scores))
 
 
 def _places(rubric: Rubric, halves: bool) -> dict[Scale, str]:
     """Where in sheet `rules` the scores of each scale stand, one scale below the other from row 2."""
     places, row = {}, 2
-    for scale in dict.fromkeys(rubric.scales.values()):
-        last = row + len(_allowed(scale, halves)) - 1
-        places[scale], row = f"rules!$A${row}:$A${last}", last + 1
+    for key, scale in rubric.scales.items():
+        if scale not in places:
+            last = row + len(rubric.steps(key, halves)) - 1
+            places[scale], row = f"rules!$A${row}:$A${last}", last + 1
     return places
 
 
-def _rules(rubric: Rubric, languages: Sequence[Language], halves: bool = False) -> list[list[str]]:
+def _rules(rubric: Rubric, languages: Sequence[Language], halves: bool) -> list[list[str]]:
     """The scores in column A from row 2; then every dimension with its levels, and how to fill in the sheet."""
-    rows = [
-        ["score", "", ""],
-        *([score] for scale in dict.fromkeys(rubric.scales.values()) for score in _allowed(scale, halves)),
-    ]
+    of_scale = {scale: rubric.steps(key, halves) for key, scale in rubric.scales.items()}
+    rows = [["score", "", ""], *([f"{score:g}", "", ""] for scores in of_scale.values() for score in scores)]
     for key, dimension in rubric.dimensions.items():
         for language in languages:
             rows += [[], [key, dimension.label[language], " ".join(dimension.about[language].split())]]
             rows += [["", str(score), text] for score, text in rubric.texts(key, language).items()]
     rows.append([])
     for language in languages:
-        rows += [["", "", line[0 if language == "en" else 1]] for line in (_HALVES if halves else _WHOLE, *_HOW)]
+        how = (_HALVES if halves else _WHOLE, _RATED[rubric.rates], *_HOW)
+        rows += [["", "", line[0 if language == "en" else 1]] for line in how]
     return rows
 
 
 def write_guide(path: Path, rubric: Rubric, languages: Sequence[Language]) -> None:
     """The rubric's rules as text, for those who work on the CSV."""
-    write_text(path, "\n".join("\t".join(row).rstrip() for row in _rules(rubric, languages)) + "\n")
+    write_text(path, "\n".join("\t".join(row).rstrip() for row in _rules(rubric, languages, rubric.halves)) + "\n")
 
 
 # --- what came back ---------------------------------------------------------------------------------------------------------
 
 
-def read_scores(path: Path, dialogues: Sequence[Dialogue], rubric: Rubric, step: Step) -> list[HumanScore]:
-    """An annotator's sheet as scores; the annotator's name is the file's, without its suffix.
+def read_scores(
+    path: Path, dialogues: Sequence[Dialogue], rubric: Rubric, step: Step, played: Texts | None = None
+) -> list[HumanScore]:
+    """An annotator's sheet as scores; the annotator's name is the file's, without its suffix. `played` is what the sheet was
+    written with.
 
-    A row without any answer counts as dropped in `step`. Raises `UserError` with file, row and column for whatever cannot be
-    read, and for a row that is filled in only in part.
+    A dialogue without any score counts as dropped in `step`. Raises `UserError` with file, row and column for whatever cannot
+    be read, and for a dialogue that is scored only in part.
     """
-    known = {item_of(dialogue): dialogue for dialogue in dialogues}
+    filled = read_filled(path, LAYOUT, _texts(dialogues, rubric, played or {}), "row")
     scores = []
-    for item, row in read_filled(path, layout(rubric), _texts(known), "dialogue").items():
+    for dialogue in dialogues:
+        rows = {key: filled[row] for key in rubric.dimensions if (row := _score_row(dialogue, key)) in filled}
+        if not rows:
+            continue
         step.taken += 1
-        values = {key: _score(row, key, rubric) for key in rubric.dimensions}
+        values = {key: _score(row, key, rubric) for key, row in rows.items()}
         if all(value is None for value in values.values()):
-            step.drop("no score given yet", row.where)
+            step.drop("no score given yet", next(iter(rows.values())).where)
             continue
         step.kept += 1
-        for key, value in values.items():
-            if value is None:
-                raise row.fault(key, "empty, while other dimensions have a score; a row is filled in whole or not at all")
-            scores.append(human_score(known[item], path.stem, rubric.name, key, value))
+        for key in rubric.dimensions:
+            if key not in rows:
+                raise UserError(
+                    f"{path}: the row of {key} of dialogue {item_of(dialogue)} is missing, others of it have a score"
+                )
+            if (value := values[key]) is None:
+                raise rows[key].fault("score", "empty, while other dimensions of this dialogue have a score")
+            scores.append(human_score(dialogue, path.stem, rubric.name, key, value))
     return scores
 
 
 def read_review(
-    path: Path, dialogues: Sequence[Dialogue], asked: Asked, rubric: Rubric, step: Step, halves: bool = False
+    path: Path,
+    dialogues: Sequence[Dialogue],
+    asked: Asked,
+    rubric: Rubric,
+    step: Step,
+    halves: bool | None = None,
+    played: Texts | None = None,
 ) -> list[HumanScore]:
     """The reviewer's sheet as scores, only of what was asked for; delete the rows of what is not decided yet.
 
     An answer that nobody asked for counts as dropped in `step`. Raises `UserError` as `read_scores` does, and for an empty
     cell that was asked for.
     """
-    known = {item_of(dialogue): dialogue for dialogue in dialogues}
+    filled = read_filled(path, REVIEW_LAYOUT, _texts(dialogues, rubric, played or {}), "row")
     scores = []
-    for item, row in read_filled(path, review_layout(rubric), _texts(known), "dialogue").items():
-        dialogue = known[item]
-        wanted = asked.get(dialogue.id, ())
+    for dialogue in dialogues:
         for key in rubric.dimensions:
-            value = _score(row, key, rubric, halves)
-            if value is None and key in wanted:
-                raise row.fault(key, "empty, but asked for; delete the row if it is not decided yet")
-            if value is None:
+            row = filled.get(_score_row(dialogue, key))
+            value = None if row is None else _score(row, key, rubric, halves)
+            wanted = key in asked.get(dialogue.id, ())
+            if row is not None and value is None and wanted:
+                raise row.fault("score", "empty, but asked for; delete the row if it is not decided yet")
+            if row is None or value is None:
                 continue
             step.taken += 1
-            if key in wanted:
+            if wanted:
                 step.kept += 1
                 scores.append(human_score(dialogue, path.stem, rubric.name, key, value))
             else:
-                step.drop("not asked for, not used", f"{row.where}, column {key}")
+                step.drop("not asked for, not used", row.where)
     return scores
 
 
-def _texts(known: Mapping[str, Dialogue]) -> dict[str, str]:
-    return {item: transcript(dialogue) for item, dialogue in known.items()}
+def _texts(dialogues: Sequence[Dialogue], rubric: Rubric, played: Texts) -> dict[str, str]:
+    """Row → text of everything that a sheet of these dialogues holds."""
+    texts: dict[str, str] = {}
+    for dialogue in dialogues:
+        texts |= _texts_of(dialogue, rubric)
+        if dialogue.id in played:
+            texts[_played_row(dialogue)] = played[dialogue.id]
+    return texts
 
 
-def _score(row: SheetRow, column: str, rubric: Rubric, halves: bool = False) -> float | None:
-    """A cell's score, None for an empty cell."""
-    text = row.cells[column].strip()
+def _score(row: SheetRow, dimension: str, rubric: Rubric, halves: bool | None = None) -> float | None:
+    """A row's score, None for an empty cell."""
+    text = row.cells["score"].strip()
     if not text:
         return None
-    scale = rubric.scale_of(column)
-    if text not in _allowed(scale, halves):
-        kind = "a whole or half number" if halves else "a whole number"
-        raise row.fault(column, f"{text[:40]!r} is not {kind} from {scale.min} to {scale.max}")
+    allowed = rubric.steps(dimension, halves)
+    if text not in {f"{step:g}" for step in allowed}:
+        kind = "a whole number" if all(step % 1 == 0 for step in allowed) else "a whole or half number"
+        raise row.fault("score", f"{text[:40]!r} is not {kind} from {allowed[0]:g} to {allowed[-1]:g} ({dimension})")
     return float(text)
 
 

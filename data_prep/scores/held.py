@@ -15,8 +15,9 @@ Ratings, as CSV or as JSON lines with these fields, one score a row, 0 to 4 or w
     situation,supporter,annotator,rubric,dimension,value
     test/17,model-a,anna,esc_eval_human,empathy,3
 
-`trial` (0 if left out) tells dialogues apart that were held on one situation with one supporter. A role is seeker or supporter;
-messages that one side sent in a row become one turn, their texts on lines of their own.
+`trial` (0 if left out) tells dialogues apart that were held on one situation with one supporter. `profile` or `card` may say
+who the seeker is (EmoHarbor's participants) or plays (table 1's people). A role is seeker or supporter; messages that
+one side sent in a row become one turn, their texts on lines of their own.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import StringConstraints, ValidationError
+from pydantic import StringConstraints, ValidationError, model_validator
 
 from core.errors import UserError, near
 from core.files import explain
@@ -67,13 +68,27 @@ class _Said(Record):
     text: _Text
 
 
-class _HeldDialogue(_OfTalk):
+class _OfDialogue(_OfTalk):
     language: Language
+    profile: _Name | None = None
+    card: _Name | None = None
+
+    @model_validator(mode="after")
+    def _one_seeker(self) -> _OfDialogue:
+        if self.profile and self.card:
+            raise ValueError("profile and card: a dialogue's seeker has one of them")
+        return self
+
+    def person(self) -> dict[str, str | None]:
+        return {"profile_id": self.profile, "card_id": self.card}
+
+
+class _HeldDialogue(_OfDialogue):
     turns: tuple[_Said, ...]
 
 
-class _Utterance(_OfTalk, _Said):
-    language: Language
+class _Utterance(_OfDialogue, _Said):
+    pass
 
 
 class _Rating(_OfTalk):
@@ -106,6 +121,7 @@ def read_held(paths: Sequence[Path]) -> dict[Talk, Dialogue]:
                 supporter=held.supporter,
                 trial=held.trial,
                 turns=turns,
+                **held.person(),
             )
     return dialogues
 
@@ -117,9 +133,12 @@ def _by_utterance(path: Path) -> Iterator[tuple[str, _HeldDialogue]]:
         _, begun = first.setdefault(utterance.talk, (where, utterance))
         if utterance.language != begun.language:
             raise UserError(f"{where}: language: {utterance.language}, but {utterance.talk} began in {begun.language}")
+        if utterance.person() != begun.person():
+            raise UserError(f"{where}: profile, card: {utterance.talk} began with another one, or with none")
         said.setdefault(utterance.talk, []).append(_Said(role=utterance.role, text=utterance.text))
     for talk, (where, begun) in first.items():
-        yield where, _HeldDialogue(**talk._asdict(), language=begun.language, turns=tuple(said[talk]))
+        begun_with = {"language": begun.language, "profile": begun.profile, "card": begun.card}
+        yield where, _HeldDialogue(**talk._asdict(), **begun_with, turns=tuple(said[talk]))
 
 
 def read_ratings(

@@ -40,6 +40,7 @@ from evalsuite.statistics.coefficients import LEVELS
 from evalsuite.statistics.correlation import PairBy, Pairing, SampleBy, alignment_tables, correlation_tables, correlations
 from evalsuite.statistics.judge_figures import Settings, judge_figures
 from evalsuite.statistics.judges import by_judge, gold_of
+from evalsuite.statistics.people import scores_of_judges, verdicts_of_people
 from evalsuite.statistics.summary import checked
 from evalsuite.statistics.surface import baseline_judgements, read_split
 
@@ -247,8 +248,30 @@ _WITHOUT = "without --dialogues, the sample level; intervals are over dialogues,
 
 
 def correlate(
-    judgements: Annotated[list[Path], typer.Option(help=VERDICTS), IN_VERDICTS],
-    gold: GoldOption,
+    judgements: Annotated[list[Path] | None, typer.Option(help=VERDICTS), IN_VERDICTS] = None,
+    people: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--people",
+            help="People's scores in the place of a judge's verdicts, or beside them: ESC-Eval's own row of table 3, where "
+            "annotators scored the simulated dialogues. Repeat for more.",
+        ),
+        IN_FILE,
+    ] = None,
+    gold: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--gold",
+            help="What all is correlated with: HumanScore records (JSONL, or CSV with its columns), or a run folder for its "
+            "gold set. Annotators are averaged. Repeat for more.",
+        ),
+        IN_FILE,
+    ] = None,
+    gold_judgements: Annotated[
+        list[Path] | None,
+        typer.Option("--gold-judgements", help="A judge's verdicts in the place of --gold. Repeat for more."),
+        IN_VERDICTS,
+    ] = None,
     judge: OnlyJudgeOption = None,
     dialogues: Annotated[
         list[Path] | None,
@@ -291,12 +314,15 @@ def correlate(
 ) -> None:
     """Spearman, Pearson and Kendall (tau-b) of judges' scores with human ones, each dimension with each, with intervals.
 
+    Either side may be people or judges: --judgements and --people against --gold or --gold-judgements.
+
     A coefficient that is not defined (equal scores, or one system only) is a dash, never 0, and is in no mean. Metrics come in
     as judgements too. Turns and repeats are averaged to their dialogue first.
 
-    Tables 3 and 13 to 15 of ESC-Eval: import what people held and rated (`python -m data_prep import-held`), simulate and score
-    on cards made of the same situations, have the supporters answer the situations' own dialogues (`esc-eval respond`, then
-    `esc-eval metrics --judgements-out`), and give all of it here with --pair-by system --sample source.
+    Tables 3 and 13 to 15 of ESC-Eval (their row ESC-Eval is --people): import what people held and rated (`python -m data_prep
+    import-held`), simulate and score on cards made of the same situations, have the supporters answer the situations' own
+    dialogues (`esc-eval respond`, then `esc-eval metrics --judgements-out`), and give all of it here with --pair-by system
+    --sample source.
     """
     figure, levels = value_of(value), LEVELS if level is None else (choice("--level", level, LEVELS),)
     pairing = Pairing(choice("--pair-by", pair_by, get_args(PairBy)), choice("--sample", sample, get_args(SampleBy)))
@@ -306,15 +332,22 @@ def correlate(
                 what = "what sample and system a dialogue belongs to is in the dialogues"
                 raise UserError(f"{option} {text}: {what}: give --dialogues")
         levels = ("dataset",)
-    verdicts, scores = (
-        of_judges(judgements_of(verdict_files(judgements, gold)), judge),
-        of_annotators(gold_scores_of(gold), annotator or []),
-    )
-    names = {verdict.rubric for verdict in verdicts} | {score.rubric for score in scores}
+    if not (judgements or people) or not (gold or gold_judgements):
+        raise UserError("two sides are needed: --judgements or --people, and --gold or --gold-judgements")
+    verdicts = of_judges(judgements_of(verdict_files(judgements, gold or [])), judge) if judgements else []
+    if judge and not judgements:
+        raise UserError("--judge: it is for --judgements: give them or leave it out")
+    verdicts += verdicts_of_people(gold_scores_of(people or []))
+    golden = of_annotators(gold_scores_of(gold), annotator or []) if gold else []
+    if annotator and not gold:
+        raise UserError("--annotator: it is for --gold: give it or leave this out")
+    if gold_judgements:
+        golden += scores_of_judges(judgements_of(verdict_files(gold_judgements, gold or [])))
+    names = {verdict.rubric for verdict in verdicts} | {score.rubric for score in golden}
     rubrics = {name: known for name in sorted(names) if (known := known_rubric(name))}
     rubrics |= {loaded.name: loaded for loaded in map(load_rubric, map(str, rubric or []))}
     held = read_dialogues(dialogues) if dialogues else None
-    rows, left_out = correlations(verdicts, scores, held, figure, pairing, levels, rubrics)
+    rows, left_out = correlations(verdicts, golden, held, figure, pairing, levels, rubrics)
     for line in [*([] if dialogues else [_WITHOUT]), *left_out]:
         print(f"left out: {line}", file=sys.stderr)
     tables = against([*correlation_tables(rows), *alignment_tables(rows)], versus)

@@ -85,6 +85,17 @@ GoldOption = Annotated[
     ),
     IN_FILE,
 ]
+PeopleOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--gold",
+        help="People's scores (HumanScore records, JSONL or CSV with their columns): a leaderboard by people. Repeat for more.",
+    ),
+    IN_FILE,
+]
+OwnRubricOption = Annotated[
+    list[Path] | None, typer.Option("--rubric", help="Rubric file of your own that --gold names. Repeat for more."), IN_FILE
+]
 AnnotatorOption = Annotated[
     list[str] | None, typer.Option("--annotator", help="Only the scores that this annotator gave. Repeat for more.")
 ]

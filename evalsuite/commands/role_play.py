@@ -19,6 +19,7 @@ from core.rubrics import load_rubric
 from core.specs import load_spec
 from core.tables import Table
 from data_prep.cards import load_cards
+from data_prep.profiles import Profile
 from data_prep.scores.human import Check, read_dialogues, read_preferences, read_scores
 from evalsuite.commands.options import IN_RUN, AgainstOption, EndpointOption, JudgeOption, LanguageOption, out_tables, resolve
 from evalsuite.commands.output import deliver, exit_if_lost, plain
@@ -35,7 +36,7 @@ from evalsuite.statistics.win_rates import Mode
 from serve.batch import Batch
 
 PACK = "role_play_judge"
-IN_SEEKER = Reads("place", ("dialogues.jsonl", "cards.jsonl"), labelled=True)
+IN_SEEKER = Reads("place", ("dialogues.jsonl", "cards.jsonl", "profiles.jsonl"), labelled=True)
 BESIDE = Reads(beside=True)  # with people's choices, only OUT/tables is written
 app = Verbs(no_args_is_help=True, help="Which model plays the seeker best: scores and pairwise choices, by a judge or people.")
 console = Console()
@@ -56,6 +57,11 @@ SeekersOption = Annotated[
 CardsOption = Annotated[
     list[Path] | None,
     typer.Option("--cards", help="Role cards beside those of the run folders; needed for corpora. Repeat."),
+    IN_FILE,
+]
+ProfilesOption = Annotated[
+    list[Path] | None,
+    typer.Option("--profiles", help="Profiles beside those of EmoHarbor's run folders. Repeat."),
     IN_FILE,
 ]
 LimitOption = Annotated[int | None, typer.Option("--limit", min=1, help="At most this many cards a language.")]
@@ -142,6 +148,7 @@ def pairwise(
         IN_SEEKER,
     ] = None,
     cards: CardsOption = None,
+    profiles: ProfilesOption = None,
     preferences: Annotated[
         Path | None,
         typer.Option(
@@ -164,8 +171,9 @@ def pairwise(
 ) -> None:
     """Figure 3: which of two seekers on one card is closer to a human. A judge sees every pair in both orders.
 
-    Writes OUT/answers.jsonl (all answers), OUT/preferences.jsonl (the readable ones), and what they are about to
-    OUT/pairwise_dialogues.jsonl and pairwise_cards.jsonl. With --preferences nothing is asked.
+    With run folders of EmoHarbor, its figure 5: seekers on one profile. Writes OUT/answers.jsonl (all answers),
+    OUT/preferences.jsonl (the readable ones), and what they are about to OUT/pairwise_dialogues.jsonl and pairwise_cards.jsonl
+    or pairwise_profiles.jsonl. With --preferences nothing is asked.
     """
     if preferences is not None:
         if seeker or config or judge:
@@ -182,7 +190,7 @@ def pairwise(
     if config is None or not seeker:
         raise UserError("give --config and two or more --seeker NAME=PLACE to ask a judge, or --preferences FILE")
     resolved = resolve(config, endpoint, judge=judge, language=language, mode=mode, out=out)
-    seekers = _field(seeker, cards, resolved, limit, _talk(as_json))
+    seekers = _field(seeker, cards, resolved, limit, _talk(as_json), profiles)
     pairs, left_out = pairs_of(seekers)
     talk = _talk(as_json)
     for name, count in sorted(left_out.items()):
@@ -255,14 +263,21 @@ def _audit_input(
         for dialogue in given_dialogues(path):
             dialogues.append(dialogue)
             if dialogue.card_id is None or dialogue.card_id in cards.by_id:  # without its card, some checks do not apply
-                card = cards.of(dialogue, str(path))
-                held |= {dialogue.id: card} if card else {}
+                card = None if dialogue.profile_id else cards.of(dialogue, str(path))
+                held |= {dialogue.id: card} if isinstance(card, RoleCard) else {}
     check_unique(", ".join(map(str, (*runs, *files))), (dialogue.id for dialogue in dialogues), "dialogue ids")
     return dialogues, held
 
 
-def _field(seekers: list[str], cards: list[Path] | None, resolved: Resolved, limit: int | None, talk: Console) -> Field:
-    field = read_field(seekers, cards or [], resolved.config.languages, limit or resolved.config.limit)
+def _field(
+    seekers: list[str],
+    cards: list[Path] | None,
+    resolved: Resolved,
+    limit: int | None,
+    talk: Console,
+    profiles: list[Path] | None = None,
+) -> Field:
+    field = read_field(seekers, cards or [], resolved.config.languages, limit or resolved.config.limit, profiles or [])
     for name, count in sorted(field.unplaced.items()):
         talk.print(f"{name}: {count} dialogues belong to none of the cards given and are left out", **_PLAIN)
     return field
@@ -271,7 +286,10 @@ def _field(seekers: list[str], cards: list[Path] | None, resolved: Resolved, lim
 def _write_field(folder: Path, stage: str, seekers: Field) -> None:
     """The dialogues and cards of a stage under names of its own: another stage in the same folder may have others."""
     write_jsonl(folder / f"{stage}_dialogues.jsonl", seekers.dialogues)
-    write_jsonl(folder / f"{stage}_cards.jsonl", {card.id: card for card in seekers.cards.values()}.values())
+    people = list({person.id: person for person in seekers.cards.values()}.values())
+    for name, kind in (("cards", RoleCard), ("profiles", Profile)):
+        if of_kind := [person for person in people if isinstance(person, kind)]:
+            write_jsonl(folder / f"{stage}_{name}.jsonl", of_kind)
 
 
 def _readable(answers: Sequence[PairAnswer]) -> list[Preference]:

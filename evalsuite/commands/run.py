@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,14 +12,18 @@ import typer
 from rich.console import Console
 
 from core.errors import UserError
+from core.machine import Machine
 from core.paths import Reads
-from core.tables import to_console
+from core.records import Dialogue
+from core.tables import Table, to_console
 from core.wandb_offline import need_wandb
 from data_prep.scores.human import read_dialogues
 from evalsuite.commands.options import (
     IN_RUN,
     OUT_RUN,
     AgainstOption,
+    OwnRubricOption,
+    PeopleOption,
     RunOptions,
     ScoreOptions,
     SimulateOptions,
@@ -26,6 +31,7 @@ from evalsuite.commands.options import (
     WholeRunOptions,
     grouped,
 )
+from evalsuite.report.by_people import by_people, people_scores
 from evalsuite.report.content import report_run
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Runner
@@ -36,7 +42,6 @@ from evalsuite.runs.status import status as tables_of_status
 from evalsuite.statistics.summary import cut_off, in_trouble
 from serve.answers import Retry
 from serve.limits import Budget
-from serve.machine import Machine
 
 console = Console()
 
@@ -127,14 +132,26 @@ def merge(
 
 def report(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder."), IN_RUN, OUT_RUN],
+    gold: PeopleOption = None,
+    rubric: OwnRubricOption = None,
     versus: AgainstOption = None,
     wandb: WandbOption = False,
 ) -> None:
-    """Write report.html, report.json, report.md and every table as CSV (tables/) of a run folder again, from its records."""
+    """Write report.html, report.json, report.md and every table as CSV (tables/) of a run folder again, from its records.
+
+    With --gold, people's scores of these dialogues too, as a leaderboard of their own (table 2 of ESC-Eval). A later report
+    without the option leaves them out.
+    """
     _check_wandb(wandb)
+    if rubric and not gold:
+        raise UserError("--rubric: it is for --gold: give both or leave it out")
     shards.whole(folder)
+
+    def people(dialogues: Sequence[Dialogue]) -> list[Table]:
+        return by_people(dialogues, *people_scores(gold or [], rubric or [], dialogues))
+
     with open_run(folder) as opened:
-        report_run(opened, console, wandb, versus)
+        report_run(opened, console, wandb, versus, people if gold else None)
 
 
 def _work(

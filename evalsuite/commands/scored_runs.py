@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,11 +13,15 @@ from core.errors import UserError
 from core.files import read_object, write_text
 from core.paths import IN_FILE, Writes
 from core.tables import to_console, to_markdown
+from data_prep.scores.annotator_agreement import agreement, agreement_table
+from data_prep.scores.human import read_dialogues
 from evalsuite.commands.options import (
     IN_RUN,
     HarbourOption,
     JsonOption,
     JudgedByOption,
+    OwnRubricOption,
+    PeopleOption,
     TablesOption,
     ValueOption,
     out_tables,
@@ -24,12 +29,15 @@ from evalsuite.commands.options import (
 )
 from evalsuite.commands.output import deliver
 from evalsuite.report.board import board
-from evalsuite.report.report import write_report
+from evalsuite.report.by_people import by_people, people_scores
+from evalsuite.report.report import ReportContent, write_report
 from evalsuite.reported.against import against
 from evalsuite.runs.records import read_run, read_runs
 from evalsuite.statistics import comparison as comparisons
 from evalsuite.statistics import dialogue_costs, discrimination, survival, trends
+from evalsuite.statistics.comparison import RunRecords
 from evalsuite.statistics.leaderboard import contestants_of
+from evalsuite.statistics.people import verdicts_of_people
 
 
 def compare(
@@ -61,8 +69,15 @@ def compare(
 
 
 def leaderboard(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Scored run folders."), IN_RUN],
+    runs: Annotated[list[Path] | None, typer.Argument(metavar="RUN…", help="Scored run folders."), IN_RUN] = None,
     judge: JudgedByOption = None,
+    gold: PeopleOption = None,
+    dialogues: Annotated[
+        list[Path] | None,
+        typer.Option("--dialogues", help="With --gold and without runs: what people scored (JSONL). Repeat for more."),
+        IN_FILE,
+    ] = None,
+    rubric: OwnRubricOption = None,
     out: Annotated[
         Path,
         typer.Option(help="Folder for leaderboard.html, .json, .md and every table as CSV."),
@@ -74,18 +89,49 @@ def leaderboard(
     Runs compare where they were made alike: framework, mode, seeker, prompts, exchanges, judge and rubric. A run that differs
     from the first one is left out, and the board says why. Only cards and trials that all the others have count.
 
+    With --gold, people's scores of these dialogues make a board of their own below; with --dialogues and --gold there is
+    a board by people alone (table 2 of ESC-Eval).
+
     Example: esc-eval leaderboard runs/esc_eval/model-a runs/esc_eval/model-b --out runs/board
     """
-    content = board(read_runs(runs, least=1, judge=judge))
+    content = _board(runs or [], judge, gold or [], dialogues or [], rubric or [])
     paths = write_report(out, content, "leaderboard")
     console = Console()
     for table in content.tables:
-        if table.key.startswith(("leaderboard", "runs")):
+        if table.key.startswith(("leaderboard", "people-leaderboard", "runs")):
             to_console(table, console)
     for warning in content.cautions:
         console.print(warning, markup=False, highlight=False)
     for kind, path in paths.items():
         console.print(f"{kind}: {path}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _board(runs: list[Path], judge: str | None, gold: list[Path], dialogues: list[Path], rubric: list[Path]) -> ReportContent:
+    if rubric and not gold:
+        raise UserError("--rubric: it is for --gold: give both or leave it out")
+    if runs and dialogues:
+        raise UserError("--dialogues: the runs hold their own dialogues: leave it out, or the runs")
+    if runs:
+        records = read_runs(runs, least=1, judge=judge)
+        content = board(records)
+        if not gold:
+            return content
+        known = {dialogue.id: dialogue for record in records for dialogue in record.dialogues}
+        given, rubrics = people_scores(gold, rubric, list(known.values()))
+        shown = {dialogue.id for dialogue in content.tally.dialogues}
+        kept = [score for score in given if score.dialogue_id in shown]
+        return replace(content, tables=[*content.tables, *by_people(content.tally.dialogues, kept, rubrics)])
+    if not gold or not dialogues or judge is not None:
+        raise UserError("what to show: give run folders, or --dialogues with --gold (and no --judge) for a board by people")
+    spoken = read_dialogues(dialogues)
+    given, rubrics = people_scores(gold, rubric, spoken)
+    if len(rubrics) > 1:
+        raise UserError(f"--gold: scores on several rubrics ({', '.join(rubrics)}): a board is on one")
+    (rules,) = rubrics.values()
+    alone = RunRecords("people", dialogues[0].parent, {"score": {}}, rules, spoken, verdicts_of_people(given), {})
+    agreed = [agreement_table(rows)] if (rows := agreement(given, [rules])) else []
+    content = board([alone])
+    return replace(content, title="Leaderboard by people", tables=[*content.tables, *agreed])
 
 
 def discriminate(

@@ -296,6 +296,7 @@ class EmoHarbor(Resolved):
             talker=self.seeker,
             thinker=self.thinker,
             triples=self.section.triples,
+            examples=self.config.mode == "paper",
         )
 
     def completing(self, dialogues: Iterable[Dialogue]) -> list[ModelSpec]:

@@ -84,6 +84,8 @@ class Person:
     talker: ModelSpec
     thinker: ModelSpec | None
     triples: bool
+    examples: bool = False
+    """Whether the Thinker is shown examples of thoughts (H.2)."""
 
     async def speak(self, client: ChatClient, turns: Sequence[Turn]) -> Utterance:
         thought = await self._think(client, turns)
@@ -104,7 +106,7 @@ class Person:
     async def _think(self, client: ChatClient, turns: Sequence[Turn]) -> Utterance | None:
         if self.thinker is None:
             return None
-        system = self.prompts.render(self.language, "thinker_system.j2", profile=self.profile)
+        system = self.prompts.render(self.language, "thinker_system.j2", profile=self.profile, examples=self.examples)
         memory = transcript_of_turns(turns, self.language, states=True)
         user = self.prompts.render(self.language, "thinker.j2", transcript=memory, start=self.start)
         return utterance(await self._ask(client, self.thinker, "thinker", len(turns), system, user))

@@ -71,7 +71,7 @@ class EscEval(Resolved):
     def plans(self) -> Iterator[Plan]:
         for dialogue, card, supporter in self.beginnings(self.cards):
             opening = Turn(role="supporter", text=greeting(self.prompts, card.language))
-            system = seeker_system(self.prompts, card)
+            system = seeker_system(self.prompts, card, self.config.mode == "paper")
             yield Plan(
                 dialogue.model_copy(update={"turns": (opening,)}),
                 seeker_side=ModelSide(self.seeker, "seeker", dialogue.id, system=system),

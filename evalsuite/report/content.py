@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -70,14 +70,23 @@ LEADERBOARD = "leaderboard-"
 _BRIEF = ("rank", "supporter", "judged by", AVERAGE)  # columns of a leaderboard that every console has room for
 
 
-def report_run(run: Run, console: Console, wandb: bool = False, versus: str | None = None) -> None:
+def report_run(
+    run: Run,
+    console: Console,
+    wandb: bool = False,
+    versus: str | None = None,
+    people: Callable[[Sequence[Dialogue]], Sequence[Table]] | None = None,
+) -> None:
     """Write report.html, report.json, report.md and tables/*.csv into a run's folder, and print its tables.
 
+    `people` makes tables of people's scores of the run's dialogues (`by_people`).
     `versus` puts a paper's figures beside ours (`evalsuite.reported.against`). With `wandb`, the same tables and charts go
     there too (see `log_wandb`). Everything comes from the folder's own files, and all is written before anything is printed: a
     reader who stops listening (`| head`) costs no file. Raises `UserError` when the folder holds no judgements yet.
     """
     content = content_of(run)
+    if people is not None:
+        content = replace(content, tables=[*content.tables, *people(content.tally.dialogues)])
     content = replace(content, tables=against(content.tables, versus))
     paths = write_report(run.folder, content)
     for table in content.tables:

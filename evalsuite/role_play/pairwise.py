@@ -60,7 +60,7 @@ def given_answers(preferences: Sequence[Preference]) -> list[PairAnswer]:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two dialogues on one card, of two seekers; simulated ones were held with the same supporter in the same trial."""
+    """Two dialogues on one card or profile, of two seekers; simulated ones had the same supporter in the same trial."""
 
     a: Dialogue
     b: Dialogue
@@ -83,7 +83,7 @@ def pairs_of(seekers: Field) -> tuple[list[Pair], Counter[str]]:
         if seeker_of(a) != seeker_of(b) and a.language == b.language and _alike(a, b)
     ]
     if not pairs:
-        raise UserError("no card has dialogues of two seekers (with the same supporter and trial): nothing to compare")
+        raise UserError("nobody was played by two seekers (with the same supporter and trial): nothing to compare")
     return pairs, left_out
 
 
@@ -196,7 +196,7 @@ TITLES = {QUESTION: "Closer to a human"}
 def choices_of(answers: Sequence[PairAnswer], dialogues: Sequence[Dialogue]) -> list[Choice]:
     """Answers on these dialogues as choices between their seekers.
 
-    Raises `UserError` for a dialogue that is not given, or two dialogues on different cards or of one seeker.
+    Raises `UserError` for a dialogue that is not given, or two dialogues on different cards (or profiles) or of one seeker.
     """
     known = {dialogue.id: dialogue for dialogue in dialogues}
     return [_choice(answer, known) for answer in answers]
@@ -210,11 +210,12 @@ def _choice(answer: PairAnswer, known: dict[str, Dialogue]) -> Choice:
     where = f"answer by {answer.annotator} on {a.id} and {b.id}"
     if seeker_of(a) == seeker_of(b):
         raise UserError(f"{where}: both are of seeker {seeker_of(a)}")
-    if a.card_id is None or a.card_id != b.card_id:
-        raise UserError(f"{where}: card_id: {a.card_id or 'none'} and {b.card_id or 'none'}; a pair is on one card")
+    person, other = a.card_id or a.profile_id, b.card_id or b.profile_id
+    if person is None or person != other:
+        raise UserError(f"{where}: card_id or profile_id: {person or 'none'} and {other or 'none'}; a pair is on one of them")
     return Choice(
         a.language,
-        a.card_id,
+        person,
         seeker_of(a),
         seeker_of(b),
         answer.verdict,

@@ -22,7 +22,7 @@ from core.records import Dialogue, HumanScore, Judgement, Language, RoleCard, Su
 from core.rubrics import Rubric
 from core.statistics.means import exact_mean
 from core.tables import Cell, Estimate, Table
-from data_prep.cards import load_cards
+from data_prep.played import Played, load_played
 from data_prep.scores.human import check_scale, read_dialogues
 from evalsuite.judge.judge import Judge
 from evalsuite.runner.engine import Runner
@@ -30,6 +30,7 @@ from evalsuite.runs import shards
 from evalsuite.runs.folder import Run
 from evalsuite.runs.framework import opened_freely
 from evalsuite.runs.identity import hashed
+from evalsuite.runs.people import read_people
 from evalsuite.statistics.leaderboard import card_of, ends
 from evalsuite.statistics.paired import over_cards
 from evalsuite.statistics.summary import AVERAGE, checked, dimension_label, languages_of, scorer_of
@@ -45,14 +46,14 @@ _NAME = re.compile(r"[^\s:=/][^:=/]{0,59}")
 
 @dataclass
 class Field:
-    """The seekers that are compared, their dialogues, and the card of each dialogue (by dialogue id).
+    """The seekers that are compared, their dialogues, and the card or profile of each dialogue (by dialogue id).
 
     Every dialogue carries its seeker's name as `simulator` and in its id, `SEEKER:ID`: one model under two prompting strategies
     holds dialogues of the same id. `unplaced` counts, for each seeker, imported dialogues that belong to none of the cards.
     """
 
     dialogues: list[Dialogue] = field(default_factory=list)
-    cards: dict[str, RoleCard] = field(default_factory=dict)
+    cards: dict[str, Played] = field(default_factory=dict)
     unplaced: Counter[str] = field(default_factory=Counter)
 
 
@@ -62,16 +63,20 @@ def seeker_of(dialogue: Dialogue) -> str:
 
 
 def read_field(
-    places: Sequence[str], card_files: Sequence[Path], languages: Sequence[Language], limit: int | None = None
+    places: Sequence[str],
+    card_files: Sequence[Path],
+    languages: Sequence[Language],
+    limit: int | None = None,
+    profile_files: Sequence[Path] = (),
 ) -> Field:
     """Seekers from `NAME=PLACE`, a run folder or a JSONL file of dialogues each (`SupportDialogue` records are taken as well).
 
-    Cards come from the run folders and from `card_files`. An imported dialogue without `card_id` belongs to the card that was
-    made from it: the one of the same `source` and `source_id`. With `limit`, that many cards a language stay, those that most
-    seekers have first. Raises `UserError` for a name given twice, a simulated dialogue whose card is not there, two cards made
-    from one dialogue, a seeker without any dialogue, and a folder that holds only a part of a run.
+    Cards and profiles come from the run folders and from files. An imported dialogue without `card_id` belongs to the card that
+    was made from it: the one of the same `source` and `source_id`. With `limit`, that many cards a language stay, those first
+    that most seekers have. Raises `UserError` for a name given twice, a simulated dialogue whose card is not there, two cards
+    made from one dialogue, a seeker without any dialogue, and a folder that holds only a part of a run.
     """
-    shared_cards = [card for path in card_files for card in load_cards(path)]
+    shared_cards = list(load_played(card_files, profile_files).values())
     compared, names = Field(), []
     for place in places:
         name, parted, where = place.partition("=")
@@ -82,8 +87,7 @@ def read_field(
         cards = Cards(shared_cards)
         if folder.is_dir():
             shards.whole(folder, needed=False)
-            if (folder / "cards.jsonl").exists():
-                cards.add(read_jsonl(folder / "cards.jsonl", RoleCard, "cards"))
+            cards.add(read_people(folder))
             dialogues = read_dialogues([folder / "dialogues.jsonl"])
         else:
             dialogues = given_dialogues(folder)
@@ -95,33 +99,39 @@ def read_field(
 
 
 class Cards:
-    """Cards by id, and by the dialogue that they were made from. Raises `UserError` for an id with two different contents."""
+    """Cards and profiles by id, and by the dialogue that they were made from. Raises `UserError` for an id with two different
+    contents."""
 
-    def __init__(self, cards: Iterable[RoleCard] = ()) -> None:
-        self.by_id: dict[str, RoleCard] = {}
-        self.by_source: dict[tuple[str, str], list[RoleCard]] = defaultdict(list)
+    def __init__(self, cards: Iterable[Played] = ()) -> None:
+        self.by_id: dict[str, Played] = {}
+        self.by_source: dict[tuple[str, str], list[Played]] = defaultdict(list)
         self.add(cards)
 
-    def add(self, cards: Iterable[RoleCard]) -> None:
+    def add(self, cards: Iterable[Played]) -> None:
         for card in cards:
             if self.by_id.setdefault(card.id, card) != card:
-                raise UserError(f"role card {card.id} is given twice with other contents")
+                raise UserError(f"{_kind(card)} {card.id} is given twice with other contents")
             if card.source_id is not None and card not in self.by_source[card.source, card.source_id]:
                 self.by_source[card.source, card.source_id].append(card)
 
-    def of(self, dialogue: Dialogue, where: str) -> RoleCard | None:
-        """A dialogue's card; None for an imported one that no card was made from. See `read_field` for what it raises."""
-        if dialogue.card_id is not None:
-            if dialogue.card_id not in self.by_id:
-                raise UserError(
-                    f"{where}: dialogue {dialogue.id}: no role card {dialogue.card_id!r}; give its file with --cards"
-                )
-            return self.by_id[dialogue.card_id]
+    def of(self, dialogue: Dialogue, where: str) -> Played | None:
+        """A dialogue's card or profile; None for an imported one that no card was made from. See `read_field` for what it
+        raises."""
+        id = dialogue.card_id or dialogue.profile_id
+        if id is not None:
+            if id not in self.by_id:
+                kind, option = ("role card", "--cards") if dialogue.card_id else ("profile", "--profiles")
+                raise UserError(f"{where}: dialogue {dialogue.id}: no {kind} {id!r}; give its file with {option}")
+            return self.by_id[id]
         made = self.by_source.get((dialogue.source, dialogue.source_id or ""), [])
         if len(made) > 1:
             listed = ", ".join(card.id for card in made[:3])
             raise UserError(f"{where}: dialogue {dialogue.id}: several cards were made from it ({listed}); set its card_id")
         return made[0] if made else None
+
+
+def _kind(card: Played) -> str:
+    return "role card" if isinstance(card, RoleCard) else "profile"
 
 
 def given_dialogues(path: Path) -> list[Dialogue]:
@@ -145,7 +155,8 @@ def _place(compared: Field, name: str, where: str, dialogues: Sequence[Dialogue]
         if card is None:
             compared.unplaced[name] += 1
             continue
-        ours = dialogue.model_copy(update={"id": f"{name}:{dialogue.id}", "simulator": name, "card_id": card.id})
+        person = "card_id" if isinstance(card, RoleCard) else "profile_id"
+        ours = dialogue.model_copy(update={"id": f"{name}:{dialogue.id}", "simulator": name, person: card.id})
         compared.dialogues.append(ours)
         compared.cards[ours.id] = card
     if len(compared.dialogues) == before:
@@ -182,6 +193,13 @@ def score_seekers(runner: Runner, seekers: Field) -> list[Judgement]:
     resolved = runner.resolved
     if resolved.method == "paper":
         raise UserError("--mode paper: people rated the seekers in the paper; give their scores to `role-play table --gold`")
+
+    profiles = sorted({card.id for card in seekers.cards.values() if not isinstance(card, RoleCard)})
+    if profiles:
+        raise UserError(
+            f"{profiles[0]} is a profile: rubric {resolved.rubric.name} rates seekers against role cards; "
+            "`esc-eval role-play pairwise` compares seekers of profiles"
+        )
 
     async def judged(client: ChatClient, dialogue: Dialogue) -> list[Judgement]:
         pack = resolved.judge_prompts.with_values(card=seekers.cards[dialogue.id])  # a seeker cannot be rated without it

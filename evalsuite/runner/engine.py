@@ -174,7 +174,7 @@ class Runner:
         return ChatClient(
             self.run.store,
             endpoints,
-            config.concurrency,
+            concurrency=config.concurrency,
             offline=offline,
             threshold=Threshold(config.fail_on_error),
             retry=self.run.retry,

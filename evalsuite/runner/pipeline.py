@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from core.errors import UserError
 from core.files import read_jsonl, write_json, write_jsonl
+from core.machine import Machine
 from core.records import Dialogue, HumanScore, Judgement, Usage
 from core.specs import ModelSpec
 from core.tables import Table
@@ -31,7 +32,6 @@ from evalsuite.statistics.agreement import agreement
 from serve.answers import Tally
 from serve.client import ChatClient
 from serve.failures import FailedCall, NotStored
-from serve.machine import Machine
 from serve.overview import overview
 from serve.plan import plan_servers
 

@@ -12,12 +12,13 @@ from core.differences import differing_leaves
 from core.errors import UserError
 from core.files import read_jsonl
 from core.records import Dialogue, Judgement, Language
+from data_prep.played import Played
 from evalsuite.runs.folder import Run
 from evalsuite.runs.identity import HeldSpec
 from evalsuite.runs.judgement_sets import VERDICTS, JudgementSet
-from evalsuite.runs.people import Person, read_people
+from evalsuite.runs.people import read_people
 
-P = TypeVar("P", bound=Person)
+P = TypeVar("P", bound=Played)
 T = TypeVar("T")
 
 
@@ -30,7 +31,7 @@ class Held:
     """In the order of the folder's config."""
     languages: Sequence[Language] = ()
     trials: int = 1
-    people: Sequence[Person] = ()
+    people: Sequence[Played] = ()
     references: str | None = None
     """The hash of what the supporters of source dialogues said, where they are floors."""
     names: frozenset[str] = field(default_factory=frozenset)

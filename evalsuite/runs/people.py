@@ -6,14 +6,14 @@ from pathlib import Path
 
 from core.files import read_jsonl
 from core.records import RoleCard
+from data_prep.played import Played
 from data_prep.profiles import Profile
 
-Person = RoleCard | Profile
-_RECORDS: dict[str, type[Person]] = {"cards.jsonl": RoleCard, "profiles.jsonl": Profile}
+_RECORDS: dict[str, type[Played]] = {"cards.jsonl": RoleCard, "profiles.jsonl": Profile}
 PEOPLE = tuple(_RECORDS)
 
 
-def read_people(folder: Path) -> list[Person]:
+def read_people(folder: Path) -> list[Played]:
     """Everybody in a run folder; none where its dialogues were given."""
     return [
         person

@@ -16,10 +16,12 @@ from core.addresses import FORM
 from core.errors import UserError
 from core.files import check_unique, digest
 from core.judge_prompts import JudgeMethod, check_pack
+from core.machine import Machine
 from core.prompts import PromptPack, load_pack
 from core.records import Dialogue, HumanScore, Language, RoleCard, dialogue_id
 from core.rubrics import Rubric, load_rubric
 from core.specs import ModelSpec, Sampling, learnt_packs, load_spec
+from data_prep.played import Played
 from data_prep.scores import synthetic
 from data_prep.scores.human import read_dialogues
 from data_prep.scores.rank_sft import synthetic_test
@@ -29,17 +31,15 @@ from evalsuite.runs.config import EvalConfig, GoldConfig
 from evalsuite.runs.framework import Framework, framework_of
 from evalsuite.runs.held import Held, joined
 from evalsuite.runs.identity import HeldSpec, hashed, identity
-from evalsuite.runs.people import Person
 from evalsuite.runs.shard import Shard
 from evalsuite.statistics.agreement import read_gold
 from serve.client import ChatClient
-from serve.machine import Machine
 from serve.phases import phases
 
 _LONGEST = 80  # characters of a run folder's name that is made of supporters' names
 Role = Literal["seeker", "supporter", "judge"]
 J = TypeVar("J")
-P = TypeVar("P", bound=Person)
+P = TypeVar("P", bound=Played)
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,7 @@ class Resolved(Framework):
         """
         learnt, wanted = self.judge.learnt, (self.config.judge_prompts or "").rstrip("/") or None
         if wanted is not None:
-            check_pack(load_pack(wanted), self.method, self.languages)  # what is wrong with the pack itself comes first
+            load_pack(wanted)  # what is wrong with the pack itself comes first
         if learnt:
             if wanted is not None and wanted not in learnt:
                 raise UserError(

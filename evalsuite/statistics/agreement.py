@@ -229,7 +229,7 @@ def hit_counts(dimensions: Dimensions, units: Sequence[str], groups: Mapping[str
             if j.value is not None:
                 counts.read[place] += 1
                 counts.right[place] += j.value == round_half_up(gold)
-                counts.near[place] += comparable(abs(j.value - gold)) <= 1
+                counts.near[place] += comparable(abs(j.value - round_half_up(gold))) <= 1
     return counts
 
 
@@ -254,7 +254,7 @@ def agreement_tables(
         if lost := rows[AVERAGE].get("lost"):
             notes.append(f"{lost} verdicts were lost with a server and are in no figure: run the same command again.")
         if rounded := rows[AVERAGE]["gold_rounded"]:
-            notes.append(f"{rounded} gold scores are not whole: ACC and kappa are on the rounded gold (halves up).")
+            notes.append(f"{rounded} gold scores are not whole: ACC, ACC_soft and kappa are on the rounded gold (halves up).")
         heads = ("Dimension", "ACC", "ACC_soft", "Majority ACC", "Majority ACC_soft", "Read %", "kappa", "Spearman", "ECE")
         tables.append(
             Table(

@@ -22,12 +22,14 @@ _MARKUP = re.compile(r"([\\`*_\[\]<>|~&$])")
 
 
 class Data(Settings):
-    """One file that was trained or evaluated on: its sha256, that of the manifest beside it, and how many examples it gave."""
+    """One file that was trained or evaluated on: its sha256, that of the manifest beside it, how many examples it gave, and the
+    prompt pack that they were written in."""
 
     file: str
     sha256: str
     manifest_sha256: str | None = None
     examples: int = Field(ge=0)
+    prompts: str | None = Field(default=None, exclude_if=lambda prompts: prompts is None)
 
 
 class Training(Settings):
@@ -51,6 +53,11 @@ class Training(Settings):
     versions: dict[str, str]
     hardware: str
     created_by: str = Field(default_factory=lambda: f"esc-eval {importlib.metadata.version('esc-eval')}")
+
+    @property
+    def learnt(self) -> list[str]:
+        """The prompt packs that a judge was trained in; a seeker has none."""
+        return sorted({data.prompts for data in self.data if data.prompts}) if self.kind == "rank" else []
 
 
 def read_training(folder: Path) -> Training | None:
@@ -108,6 +115,7 @@ def _spec(training: Training | None, merged: bool, base: str) -> dict[str, Any]:
         "name": "my-model",
         "about": "see its model card",
         "roles": ["judge" if training and training.kind == "rank" else "seeker"],
+        **({"learnt": training.learnt} if training and training.learnt else {}),
         "languages": ["en"],
         **(
             {"checkpoint": here}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from statsmodels.stats.proportion import proportion_confint
 
@@ -23,7 +23,7 @@ def test_accuracy_by_hand() -> None:
     counts = {"n": 5, "read": 4, "gold_rounded": 1}
     shares = {"acc": 2 / 5, "acc_read": 2 / 4, "acc_soft": 4 / 5, "acc_soft_read": 1.0, "parse_rate": 4 / 5}
     assert {key: row[key] for key in counts | shares} == counts | shares
-    # Rounded gold 3, 3, 3, 1, 4: always 3 is right on three; within one of 3, 2.5, 3 and 4.
+    # Rounded gold 3, 3, 3, 1, 4: always 3 is right on three; within one of 3, 3, 3 and 4.
     assert (row["majority_acc"], row["majority_acc_soft"]) == (3 / 5, 4 / 5)
 
 
@@ -33,7 +33,6 @@ def test_accuracy_of_nothing_read() -> None:
     assert [row[key] for key in ("acc_read", "acc_soft_read", "acc_read_low", "acc_read_high")] == [None] * 4
 
 
-@settings(max_examples=50)
 @given(st.lists(st.tuples(st.none() | st.integers(0, 4), st.integers(0, 8).map(lambda n: n / 2)), min_size=1, max_size=12))
 def test_accuracy_of_any_verdicts(pairs: list[tuple[int | None, float]]) -> None:
     """Unread verdicts, halves in gold, ties, constants, one item: numpy over all items and over the read ones."""
@@ -41,16 +40,15 @@ def test_accuracy_of_any_verdicts(pairs: list[tuple[int | None, float]]) -> None
     row, read = accuracy(*zip(*pairs, strict=True)), ~np.isnan(values)
     whole = np.trunc(gold + 0.5)
     assert (row["n"], row["read"], row["gold_rounded"]) == (len(pairs), read.sum(), (whole != gold).sum())
-    for name, hits in (("acc", values == whole), ("acc_soft", abs(values - gold) <= 1)):
+    for name, hits in (("acc", values == whole), ("acc_soft", abs(values - whole) <= 1)):
         assert row[name] == pytest.approx(hits.mean())
         assert row[f"{name}_read"] == (pytest.approx(hits[read].mean()) if read.any() else None)
     labels, counts = np.unique(whole, return_counts=True)
     assert row["majority_acc"] == pytest.approx(counts.max() / len(pairs))
-    best = max((abs(gold - label) <= 1).mean() for label in labels[counts == counts.max()])
+    best = max((abs(whole - label) <= 1).mean() for label in labels[counts == counts.max()])
     assert row["majority_acc_soft"] == pytest.approx(best)
 
 
-@settings(max_examples=50)
 @given(st.integers(1, 900).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
 @example((0, 1))
 @example((1, 1))

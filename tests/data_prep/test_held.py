@@ -15,6 +15,7 @@ from core.paths import Verbs
 from core.records import Dialogue, HumanScore, Turn
 from data_prep.__main__ import app as data_prep
 from data_prep.commands.scores import import_held
+from data_prep.profiles import bundled_profiles
 from evalsuite.statistics.agreement import read_gold
 
 app = Verbs(pretty_exceptions_enable=False)
@@ -236,3 +237,33 @@ def test_the_verb_is_registered_and_takes_a_rubric_of_ones_own(given: Path) -> N
     assert result.exception is None, result.output
     scores = read_jsonl(given / "out" / "scores.jsonl", HumanScore, "scores")
     assert [(score.rubric, score.dimension, score.value) for score in scores] == [("mine", "warm", 2.0)]
+
+
+PROFILED = """situation,supporter,language,profile,role,text
+rain/1,alpha,zh,profile-zh-01,seeker,下雨。
+rain/1,alpha,zh,profile-zh-01,supporter,很大吗？
+dog/2,alpha,zh,,seeker,狗跑了。
+dog/2,alpha,zh,,supporter,什么时候？
+"""
+RATED = """situation,supporter,annotator,rubric,dimension,value
+rain/1,alpha,ann,emoharbor,safety,5
+dog/2,alpha,ann,emoharbor,safety,4
+"""
+
+
+def test_a_dialogue_may_say_whose_profile_or_card_its_seeker_has(given: Path) -> None:
+    (given / "p.csv").write_text(PROFILED)
+    (given / "r.csv").write_text(RATED)
+    call(given, "--profiles", bundled_profiles("zh"), dialogues="p.csv", scores="r.csv")
+    found = written(given)
+    assert found["rain/1", "alpha"].profile_id == "profile-zh-01" and found["dog/2", "alpha"].profile_id is None
+    assert found["rain/1", "alpha"].language == "zh"
+    with pytest.raises(UserError, match="profile 'profile-zh-01' is not among those given"):
+        call(given, "--profiles", bundled_profiles("en"), dialogues="p.csv", scores="r.csv")
+    (given / "p.csv").write_text(PROFILED.replace("zh,profile-zh-01,supporter", "zh,profile-zh-02,supporter"))
+    with pytest.raises(UserError, match=r"p\.csv:3: profile, card: rain/1 with alpha began with another one"):
+        call(given, dialogues="p.csv", scores="r.csv")
+    row = {"situation": "a", "supporter": "b", "language": "en", "profile": "p", "card": "c", "turns": []}
+    (given / "p.jsonl").write_text(json.dumps(row))
+    with pytest.raises(UserError, match="a dialogue's seeker has one of them"):
+        call(given, dialogues="p.jsonl", scores="r.csv")

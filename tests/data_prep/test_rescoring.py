@@ -67,6 +67,40 @@ def test_the_condition_as_the_paper_writes_it(values: list[float]) -> None:
     assert found == (tuple(meets) if meets or not wide else None)
 
 
+@pytest.mark.parametrize(
+    ("values", "again"),
+    [
+        ("1 2 3", "abc"),  # native: a and c
+        ("0 2 3", "abc"),  # native: a
+        ("0 1.5 3", "abc"),  # native: joint review
+        ("3 1 2", "abc"),
+        ("2 2.5 3", ""),
+        ("0.5 2 2.5", "a"),
+        ("3 0.5 0.5", "a"),
+        ("2 3 1.5", "b"),
+        ("0 0.6 1.2", "a"),  # both as far from the middle: the first
+        ("1.2 0.6 0", "a"),
+        ("1.2 0.1 1.1", "b"),  # 1.1 − 0.1 is less than 1 in floats, and 1.2 − 1.1 is not a point
+        ("1.1 0.1 2.1", "abc"),
+    ],
+)
+def test_who_scores_again_by_the_authors_rule(values: str, again: str) -> None:
+    given = {who: float(v) for who, v in zip("abc", values.split(), strict=True)}
+    assert who_again(given, "paper") == tuple(again)
+    assert who_again(dict(reversed(given.items())), "paper") == tuple(again)
+
+
+def test_paper_mode_takes_three_annotators_and_reviews_nothing_jointly() -> None:
+    first = [*scores("d1", "1 2 3"), *scores("d2", "0 1.5 3")]
+    asked = contested(first, "paper")
+    assert not asked.joint and asked.by_annotator == {who: {"d1": ("safety",), "d2": ("safety",)} for who in "abc"}
+    some = [score("d1", who, 2) for who in "abc"]
+    final = finish(first, some, [], "paper")
+    assert [(s.dialogue_id, s.value) for s in final.accepted] == [("d1", 2)] and final.waiting == [("d2", "safety")]
+    with pytest.raises(UserError, match="dialogue d3, safety: paper mode compares three annotators, .* here are 2: use --mode"):
+        contested(scores("d3", "0 3"), "paper")
+
+
 FIRST = [*scores("d1", "0.5 2 3"), *scores("d2", "0 1.5 3"), *scores("d3", "2 2 2.5"), *scores("d1", "1 1 1", "coherence")]
 
 
@@ -109,8 +143,9 @@ def test_through_the_sheets_and_back(tmp_path: Path) -> None:
         path = tmp_path / "x" / f"{name}.csv"
         with path.open(encoding="utf-8-sig", newline="") as handle:
             rows = list(csv.DictReader(handle))
-        assert len(rows) == 1 and rows[0]["decide"] == "safety" and rows[0]["coherence_given"] == ""
-        rows[0]["safety"] = value
+        asked = [row for row in rows if row["rules"]]
+        assert [row["row"].partition(" score ")[2] for row in asked] == ["safety"]
+        asked[0]["score"] = value
         with path.open("w", encoding="utf-8-sig", newline="") as handle:
             writer = csv.DictWriter(handle, rows[0])
             writer.writeheader()
@@ -118,7 +153,7 @@ def test_through_the_sheets_and_back(tmp_path: Path) -> None:
 
     fill("a", "1.7")
     sheets = ("--sheet", tmp_path / "x" / "a.csv", "--sheet", tmp_path / "x" / "joint.csv")
-    with pytest.raises(UserError, match=r"a\.csv:2, column safety: '1\.7' is not a whole or half number from 0 to 3"):
+    with pytest.raises(UserError, match=r"a\.csv:4, column score: '1\.7' is not a whole or half number from 0 to 3 \(safety\)"):
         call("import", *base, *sheets[:2], "--out", tmp_path / "y")
     fill("a", "1.5")
     fill("joint", "2")
@@ -142,6 +177,9 @@ def test_through_the_sheets_and_back(tmp_path: Path) -> None:
         "d3safety": 2.167,
         "d1coherence": 1,
     }
+    call("export", *base, "--out", tmp_path / "p", "--mode", "paper")  # d1 and d2 lie a point or more apart throughout
+    assert {path.name for path in (tmp_path / "p").glob("*.csv")} == {"a.csv", "b.csv", "c.csv"}
+    assert json.loads((tmp_path / "p" / "manifest.json").read_text())["settings"]["mode"] == "paper"
     changes: list[tuple[dict[str, Any], str]] = [
         ({"value": 1.3}, "neither a whole nor a half number"),
         ({"annotator": "joint"}, "kept for the joint review"),

@@ -104,12 +104,13 @@ def test_of_equally_frequent_classes_the_better_in_acc_soft_is_the_baseline() ->
     assert (row["majority_acc"], row["majority_acc_soft"]) == (2 / 5, 3 / 5)
 
 
-def test_annotators_are_averaged_and_what_is_not_whole_is_rounded_for_acc_only() -> None:
+def test_annotators_are_averaged_and_what_is_not_whole_is_rounded() -> None:
     gold = golden([2, 3], annotator="a") + golden([3, 3], annotator="b")
     row = agreement(judged([3, 3]), gold)["en"]["fluency"]
     assert row["gold_rounded"] == 1 and row["n"] == 2
     assert row["acc"] == 1.0  # 2.5 is rounded up
-    assert agreement(judged([4, 4]), gold)["en"]["fluency"]["acc_soft"] == 0.5  # |4 − 2.5| > 1 although |4 − 3| = 1
+    assert agreement(judged([4, 4]), gold)["en"]["fluency"]["acc_soft"] == 1.0  # |4 − 3| = 1, though |4 − 2.5| is more
+    assert agreement(judged([1, 1]), gold)["en"]["fluency"]["acc_soft"] == 0.0
 
 
 @pytest.mark.parametrize(("value", "rounded"), [(0.5, 1), (1.5, 2), (2.5, 3), (2.49, 2), (3.0, 3)])
@@ -135,7 +136,8 @@ def test_means_that_are_equal_on_paper_tie() -> None:
 
 
 def test_what_is_one_point_off_on_paper_is_within_one() -> None:
-    assert agreement(judged([2.2]), golden([1.2]))["en"]["fluency"]["acc_soft"] == 1
+    mean = math.nextafter(2, 3)  # of a judge asked several times: 2 on paper
+    assert agreement(judged([mean]), golden([1]))["en"]["fluency"]["acc_soft"] == 1
 
 
 def test_the_average_is_the_unweighted_mean_over_dimensions_and_languages_stay_apart() -> None:

@@ -126,7 +126,7 @@ def test_an_unknown_judge_pack_is_refused(esc_eval: EscEval) -> None:
 
 
 def test_a_pack_without_judge_prompts_is_refused_before_anything_starts(esc_eval: EscEval) -> None:
-    code, err = esc_eval("run", "--config", DEMO, "--judge-prompts", "cards", "--out", "run")
+    code, err = esc_eval("run", "--config", DEMO, "--judge", "embedded", "--judge-prompts", "cards", "--out", "run")
     assert code == 2 and "prompt pack has no file" in err and "judge_system.j2" in err
     assert not Path("run").exists()
 
@@ -134,7 +134,7 @@ def test_a_pack_without_judge_prompts_is_refused_before_anything_starts(esc_eval
 def test_a_lost_supporter_is_told_and_the_rest_goes_on(
     esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serve.client.random.uniform", lambda low, high: 0.0)  # no waiting between attempts
+    monkeypatch.setattr("serve.transport.random.uniform", lambda low, high: 0.0)  # no waiting between attempts
     broken = {"now": True}
 
     def behave(body: dict[str, Any], count: int) -> Answer:

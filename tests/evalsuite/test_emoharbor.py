@@ -112,6 +112,9 @@ def test_what_a_supporter_is_told_depends_on_the_mode(esc_eval: EscEval, tmp_pat
         given = config(tmp_path, endpoint, {"triples": True}, mode=mode, exchanges=2, languages=["en", "zh"])
         assert esc_eval("simulate", "--config", given)[0] == 0
         told_to = [body for body in endpoint.requests if body["model"] == "my-model"]
+        inner = [body["messages"][0]["content"] for body in endpoint.requests if body["model"] == "thinker"]
+    examples = {"en": "Words out of a textbook.", "zh": "全是书上的词"}  # of thoughts, as H.2 has them
+    assert [sum(text in system for system in inner) for text in examples.values()] == ([2, 2] if mode == "paper" else [0, 0])
     for language, opening in (("en", told_to[0]), ("zh", told_to[2])):
         profile = PROFILES[language]
         first = opening["messages"]
@@ -364,6 +367,7 @@ def test_the_pack_and_the_rubric_are_complete_in_both_languages(language: Langua
         "user_info": "U",
         "limit": True,
         "monologue": "M",
+        "examples": True,
     }
     values |= {"transcript": "T [END CHAT]", "start": "S [BEGIN CHAT]", "states": True, "problem": "p", "low": 1, "high": 5}
     for template in (*EmoHarbor.templates, "judge_system.j2", "judge_again.j2"):

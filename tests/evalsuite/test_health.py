@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 from typer.testing import CliRunner
@@ -87,7 +87,6 @@ def test_length_is_spearman_within_supporters() -> None:
     assert len(length_table(list(rows.values()), RUBRIC).rows) == 3
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 6), st.one_of(st.none(), st.integers(0, 4))), min_size=1, max_size=8))
 def test_length_with_ties_gaps_and_one_dialogue(pairs: list[tuple[int, int | None]]) -> None:
     dialogues = [of_length(f"d{n}", length) for n, (length, _) in enumerate(pairs)]
@@ -101,7 +100,6 @@ def test_length_with_ties_gaps_and_one_dialogue(pairs: list[tuple[int, int | Non
         assert cell.mean == pytest.approx(spearmanr([a for a, _ in read], [b for _, b in read]).statistic)
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 5), st.none() | st.integers(0, 4)), min_size=1, max_size=9))
 @example([("a", 1, 0), ("a", 2, 3), ("b", 1, 4), ("b", 2, 2), ("b", 3, 1)])
 def test_all_supporters_together_are_scipys_weighted_by_their_dialogues(
@@ -187,7 +185,6 @@ def test_injections_are_measured_against_neutral_text() -> None:
 MARK = st.none() | st.integers(0, 4)
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(*[MARK] * 6), min_size=1, max_size=5), st.booleans())
 def test_any_injections_against_numpy(rows: list[tuple[int | None, ...]], one_dimension: bool) -> None:
     """Verdicts as is, neutral and injected, on both dimensions or on one alone: gaps, ties, constants."""
@@ -283,7 +280,6 @@ def test_bundled_models_have_their_family(name: str, family: str) -> None:
     assert base_of(load_spec(name).model_dump(mode="json")).family == family
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(MARK, MARK, MARK), min_size=1, max_size=5))
 def test_any_sharing_against_plain_means(rows: list[tuple[int | None, ...]]) -> None:
     """On each card two supporters alike, averaged first, and one other."""

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from core.files import CONFIGS
+from core.machine import Machine
 from serve.command import MODULE, ServerPlan
 from serve.launch import Servers
-from serve.machine import Machine
 from tests.conftest import EscEval
 from tests.demo import demo_config
 from tests.evalsuite.test_faults import outputs

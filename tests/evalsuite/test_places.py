@@ -61,7 +61,7 @@ def test_json_is_utf_8_in_any_locale(tmp_path: Path) -> None:
 
 def test_lost_judgements_name_their_cause(esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the summary of the report does not call them unreadable."""
-    monkeypatch.setattr("serve.client.random.uniform", lambda low, high: 0.0)
+    monkeypatch.setattr("serve.transport.random.uniform", lambda low, high: 0.0)
 
     def behave(body: dict[str, Any], count: int) -> Answer:
         if "structured_outputs" in body:

@@ -14,7 +14,6 @@ from typing import Any, get_args
 
 import pytest
 from hypothesis import given as drawn
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from core.errors import UserError
@@ -352,7 +351,6 @@ def test_repeats_are_averaged_and_scorers_kept_apart_in_rows() -> None:
 MARKS = st.lists(st.tuples(st.integers(0, 1), st.none() | st.integers(0, 4)), max_size=6)
 
 
-@settings(max_examples=40, deadline=None)
 @drawn(MARKS, st.lists(st.tuples(st.integers(0, 4), st.none() | st.integers(0, 4)), min_size=1, max_size=6))
 def test_scores_of_the_filter_and_tones_of_the_heat_map(
     marks: list[tuple[int, int | None]], pairs: list[tuple[int, int | None]]

@@ -41,7 +41,7 @@ GIVEN = [
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("serve.client.random.uniform", lambda low, high: 0.0)  # no waiting between attempts
+    monkeypatch.setattr("serve.transport.random.uniform", lambda low, high: 0.0)  # no waiting between attempts
     write_jsonl(Path("d.jsonl"), GIVEN)
     config = yaml.safe_load((CONFIGS / "eval" / "demo.yaml").read_text()) | {"supporters": ["my-model"], "out": "run"}
     config |= {"limit": None, "concurrency": 4}

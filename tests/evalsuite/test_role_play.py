@@ -13,7 +13,7 @@ import orjson
 import pytest
 import typer
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import UserError, run_cli
@@ -102,24 +102,28 @@ def test_the_six_metrics_of_table_10_on_0_to_2() -> None:
         assert all("supporter" not in text.lower() for text in dimension.levels["en"].values()), "the seeker is rated"
 
 
+@pytest.mark.parametrize("paper", [False, True])
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_strategy_tells_the_seeker_its_card_and_what_the_strategy_adds(language: Language, strategy: str) -> None:
+def test_a_strategy_tells_the_seeker_its_card_and_what_it_adds(language: Language, strategy: str, paper: bool) -> None:
     pack = load_pack(f"role_play_{strategy}")
     full = card(language=language, age="ninety-one", gender="female", occupation="lighthouse keeper")
-    told = seeker_system(pack, full)
+    told = seeker_system(pack, full, paper)
     for value in (full.age, full.gender, full.occupation, full.problem):
         assert value in told
-    lines = seeker_system(pack, full.model_copy(update={"age": ""})).split("\n")
+    lines = seeker_system(pack, full.model_copy(update={"age": ""}), paper).split("\n")
     assert lines == [line for line in told.split("\n") if "ninety-one" not in line]
-    assert ("</think>" in told) == ("cot" in strategy)
+    assert ("</think>" in told) == ("cot" in strategy and not paper), "table 11 has its steps in the prompt, and hides nothing"
+    assert ({"en": "about five rounds", "zh": "大约五轮"}[language] in told) == ("cot" in strategy)
     assert ({"en": "Seeker: ", "zh": "求助者："}[language] in told) == ("icl" in strategy)
     assert greeting(pack, language) == greeting(load_pack("esc_eval"), language), "all seekers answer the same first line"
 
 
+@pytest.mark.parametrize("paper", [False, True])
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_the_strategies_share_their_parts_word_for_word(language: Language) -> None:
-    told = {name: seeker_system(load_pack(f"role_play_{name}"), card(language=language)).split("\n\n") for name in STRATEGIES}
+def test_the_strategies_share_their_parts_word_for_word(language: Language, paper: bool) -> None:
+    played = card(language=language)
+    told = {name: seeker_system(load_pack(f"role_play_{name}"), played, paper).split("\n\n") for name in STRATEGIES}
     intro, own_card, plain = told["zero_shot"]
     assert told["icl"] == [intro, own_card, *told["icl"][2:-1], plain]
     assert told["cot_icl"] == [*told["cot"][:-1], *told["icl"][2:-1], told["cot"][-1]]
@@ -152,6 +156,17 @@ def test_the_bundled_config_runs_every_strategy(strategy: str) -> None:
     run = resolve_config(load_config(CONFIGS / "eval" / "role_play.yaml", changed))
     assert run.simulate_identity()["prompts"]["pack"] == f"role_play_{strategy}"
     assert run.score_identity()["rubric"]["name"] == "role_play"
+
+
+@pytest.mark.parametrize("mode", ["native", "paper"])
+def test_a_strategy_is_played_in_the_form_of_the_mode(esc_eval: EscEval, tmp_path: Path, mode: str) -> None:
+    path = config(tmp_path, prompts="role_play_cot_icl", limit=1, supporters=["embedded"], mode=mode)
+    with Endpoint(lambda body, count: Answer("well"), models=("embedded",)) as endpoint:
+        code, error = esc_eval("simulate", "--config", path, "--endpoint", f"embedded={endpoint.url}", "--out", "run")
+    assert (code, error) == (0, "")
+    systems = [body["messages"][0]["content"] for body in endpoint.requests]
+    assert any("</think>" in system for system in systems) == (mode == "native")
+    assert any("step by step, in spoken words" in system for system in systems) == (mode == "paper")
 
 
 def test_a_seekers_reasoning_never_reaches_the_supporter(esc_eval: EscEval, tmp_path: Path) -> None:
@@ -358,7 +373,6 @@ RATED = st.lists(  # of each dialogue: its card, and what one or two repeats gav
 )
 
 
-@settings(max_examples=25, deadline=None)
 @given(RATED)
 def test_any_ratings_against_plain_means(rated: list[tuple[int, list[tuple[int | None, int | None]]]]) -> None:
     """Repeats are averaged first; unreadable verdicts, ties, constants, one dialogue, one card."""

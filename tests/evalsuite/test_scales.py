@@ -38,7 +38,7 @@ from evalsuite.statistics.judges import POOLED, confusion, confusion_tables
 from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.summary import checked, distributions
 from evalsuite.statistics.trends import trends
-from serve.client import Reply
+from serve.answers import Reply
 from tests.evalsuite.records import fed_rubric, make_dialogue, make_judgement
 
 FED = fed_rubric()
@@ -220,19 +220,19 @@ def test_sheets_offer_each_dimensions_scores(tmp_path: Path) -> None:
     offered = {}
     sheet = next(sheet for sheet in book if sheet.title != "rules")
     for rule in sheet.data_validations.dataValidation:
-        column = next(cell.value for cell in sheet[1] if cell.column_letter == str(rule.sqref)[0])
-        area = rule.formula1.removeprefix("rules!").replace("$", "")
-        offered[column] = [cell.value for (cell,) in book["rules"][area]]
+        row, area = str(rule.sqref)[1:], rule.formula1.removeprefix("rules!").replace("$", "")
+        offered[str(sheet[f"A{row}"].value).split()[-1]] = [cell.value for (cell,) in book["rules"][area]]
     assert offered == {"lively": ["0", "1", "2"], "consistent": ["0", "1"], "overall": ["0", "1", "2", "3", "4"]}
     with (tmp_path / "anna.csv").open(newline="", encoding="utf-8-sig") as handle:
-        (row,) = csv.DictReader(handle)
+        rows = list(csv.DictReader(handle))
 
     def read(**values: str) -> list[float]:
-        write_csv(tmp_path / "ben.csv", tuple(row), [row | values])
+        filled = [row | {"score": values.get(row["row"].split()[-1], "")} for row in rows]
+        write_csv(tmp_path / "ben.csv", tuple(rows[0]), filled)
         return [score.value for score in annotation.read_scores(tmp_path / "ben.csv", [TALK], FED, Step("s"))]
 
     assert read(lively="2", consistent="1", overall="4") == [2, 1, 4]
-    with pytest.raises(UserError, match="column consistent: '2' is not a whole number from 0 to 1"):
+    with pytest.raises(UserError, match=r"column score: '2' is not a whole number from 0 to 1 \(consistent\)"):
         read(lively="2", consistent="2", overall="4")
 
 

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
+from core import machine
 from core.errors import UserError
 from core.files import CONFIGS, write_jsonl
 from core.specs import ModelSpec, load_spec
@@ -20,7 +21,7 @@ from core.tables import write_csv
 from data_prep.cards import bundled_cards, load_cards
 from evalsuite import cli
 from evalsuite.commands.options import endpoints_of, resolve
-from serve import machine, plan
+from serve import plan
 from serve.checkpoints.places import local_path, resolve_checkpoint
 from serve.client import ChatClient
 from serve.store import Store
@@ -40,7 +41,7 @@ def test_the_key_is_nowhere_but_in_the_header(
     """The endpoint gives the key back wherever it can: in errors of every length, in answers, in the error of a refusal."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PLANTED", KEY)
-    monkeypatch.setattr("serve.client.random.uniform", lambda low, high: 0.0)  # no waiting between attempts
+    monkeypatch.setattr("serve.transport.random.uniform", lambda low, high: 0.0)  # no waiting between attempts
     caplog.set_level("DEBUG")
     refusing = False
 
@@ -244,7 +245,7 @@ def test_a_models_name_is_a_plain_name(name: str) -> None:
 
 def test_the_log_of_a_server_stays_in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its name is the name that the server is asked by, which may be anything."""
-    monkeypatch.setattr("serve.machine.has_gpu", lambda: False)
+    monkeypatch.setattr("core.machine.has_gpu", lambda: False)
     for name in NAMES:
         model = spec(None, endpoint={"model": name}, checkpoint="org/model", context_length=1024)
         (server,) = plan.plan_servers([model], tmp_path, resolve=False)

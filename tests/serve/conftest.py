@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serve import machine
+from core import machine
 
 
 @pytest.fixture

@@ -79,6 +79,23 @@ async def test_vllm_is_known_by_its_list_and_asked_no_question_of_its_own(tmp_pa
     assert all(judgement.value is not None for judgement in judgements)
 
 
+async def test_a_trial_is_kept_before_anything_is_answered(tmp_path: Path) -> None:
+    """A run that is killed between the trial and the first verdict does not pay for the trial again."""
+    dialect = ServerDialect("openai")
+    speaker = Speaker(dialect)
+
+    def behave(body: dict[str, Any], count: int) -> Answer:
+        return speaker(body, count) if probes([body]) else Answer(status=500)
+
+    with Endpoint(behave, dialect=dialect) as endpoint:
+        lost, _ = await judged(tmp_path, endpoint)
+        assert all(judgement.value is None for judgement in lost) and len(probes(endpoint.requests)) == 1
+        endpoint.behave = speaker
+        judgements, said = await judged(tmp_path, endpoint)
+        assert all(judgement.value is not None for judgement in judgements)
+        assert len(probes(endpoint.requests)) == len(endpoint.refused) == 1 and "JSON schema" in said[0]
+
+
 @pytest.mark.parametrize(
     "dialect", [ServerDialect("plain"), ServerDialect("openai", json_schema=False)], ids=["ignores", "refuses"]
 )

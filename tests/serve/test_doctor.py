@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from serve import doctor, machine
+from core import machine
+from serve import doctor
 from serve.doctor import Finding, Installed, findings
 
 SMI = """#!{python}

@@ -54,7 +54,7 @@ PLAN = """
 import json, shutil, sys
 from pathlib import Path
 from core.errors import UserError
-from serve.machine import Machine
+from core.machine import Machine
 from serve.plan import plan_servers
 from tests.serve.test_plan import spec
 gpus, free, commit = sys.argv[1:]

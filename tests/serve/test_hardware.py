@@ -12,8 +12,8 @@ import pytest
 
 from core.errors import UserError
 from core.files import CONFIGS
+from core.machine import Gpu, Machine
 from core.specs import ModelSpec, load_spec, model_names
-from serve.machine import Gpu, Machine
 from serve.phases import CONTEXT, phases
 from serve.placement import USABLE, Demand, place
 from serve.plan import plan_servers

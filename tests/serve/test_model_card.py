@@ -19,7 +19,7 @@ RECORD: dict[str, Any] = {
     "base_revision": "abc123",
     "licence": "apache-2.0",
     "recipe": {"learning_rate": 1e-5, "lora": {"r": 16}, "seeds": [1, 2]},
-    "data": [{"file": "train.jsonl", "sha256": "a" * 64, "manifest_sha256": "b" * 64, "examples": 5965}],
+    "data": [{"file": "train.jsonl", "sha256": "a" * 64, "manifest_sha256": "b" * 64, "examples": 5965, "prompts": "esc_rank"}],
     "metrics": {"acc": 0.51234, "kappa": None, "en": {"ece": 0.03}},
     "baselines": {"majority": {"acc": 0.4}, "untrained base": {"acc": 0.25, "mae": 2}},
     "seed": 7,
@@ -112,6 +112,7 @@ def test_the_spec_on_the_card_is_one_that_serve_takes(kind: str, role: str, merg
     front, body = card(tmp_path, merged, kind=kind)
     spec = ModelSpec.model_validate(yaml.safe_load(blocks(body, "yaml")[-1]))
     assert spec.roles == (role,) and spec.licence == "apache-2.0"
+    assert spec.learnt == (("esc_rank",) if role == "judge" else ()), "a judge is asked in the prompts that it was trained in"
     here = "path/of/this/folder"
     expected = (here, None, None) if merged else ("org/base-7b", "abc123", here)
     assert (spec.checkpoint, spec.revision, spec.adapter) == expected

@@ -12,13 +12,14 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
+from core import machine
 from core.errors import UserError
+from core.machine import Gpu, Machine
 from core.specs import ModelSpec
-from serve import command, machine, plan
+from serve import command, plan
 from serve.__main__ import app
 from serve.checkpoints.places import commits
 from serve.command import MODULE, PORT, ServerPlan
-from serve.machine import Gpu, Machine
 from serve.plan import plan_servers
 
 DIMENSIONS = ("fluency", "expression", "empathy", "information", "humanoid", "skill", "overall")
@@ -355,7 +356,7 @@ def test_hub_adapters_are_fetched_at_their_revision(gpus: list[str], tmp_path: P
         ),
         (
             lambda t: [spec(checkpoint=checkpoint(t / "b"), chat_template="no.jinja")],
-            "model m: chat_template not found: no.jinja",
+            "model m: chat_template not found: no.jinja: known: vicuna",
         ),
     ],
 )

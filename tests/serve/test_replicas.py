@@ -68,7 +68,7 @@ def test_replicas_beyond_the_gpus_are_refused_and_on_cpu_they_share_the_cores(
 ) -> None:
     with pytest.raises(UserError, match=r"tensor_parallel 1 × .* × serve.replicas 3 needs 3 GPUs, this machine shows 2"):
         plan_servers([spec(serve={"replicas": 3})], tmp_path)
-    monkeypatch.setattr("serve.machine.has_gpu", lambda: False)
+    monkeypatch.setattr("core.machine.has_gpu", lambda: False)
     assert len(plan_servers([spec(checkpoint=checkpoint(tmp_path / "base"), serve={"replicas": 3})], tmp_path)) == 4
 
 
@@ -107,7 +107,7 @@ def test_a_missing_router_is_said_before_anything_starts(
 
 def replicas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[ServerPlan]:
     """Two planned replicas of one model, played by our own little server, and their router as it is planned."""
-    monkeypatch.setattr("serve.machine.has_gpu", lambda: False)
+    monkeypatch.setattr("core.machine.has_gpu", lambda: False)
     plans = plan_servers([spec("m", checkpoint(tmp_path / "base"), serve={"replicas": 2})], tmp_path)
     return [plan if plan.workers else replace(plan, argv=[sys.executable, "-c", WORKER, PORT], env={}) for plan in plans]
 

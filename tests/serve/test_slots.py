@@ -181,14 +181,14 @@ async def test_the_client_asks_for_less_after_a_refusal_and_is_answered_in_the_e
 HIT = """
 import asyncio, resource, sys
 from pathlib import Path
-import serve.client
+import serve.transport
 from serve.client import ChatClient
 from serve.store import Store
 from tests.serve.test_client import question, spec
 
 async def main(url):
     store = Store(Path("calls.sqlite"))
-    serve.client.connections = lambda: 1024  # as if nobody knew the limit: the kernel says it
+    serve.transport.connections = lambda: 1024  # as if nobody knew the limit: the kernel says it
     async with ChatClient(store, backoff_s=0.01) as client:
         await client.ask(spec(url), question("first"))
         used = len(list(Path("/proc/self/fd").iterdir()))

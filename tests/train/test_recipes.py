@@ -119,13 +119,11 @@ def test_not_a_mapping(tmp_path: Path) -> None:
 def test_slow_bf16_is_noted(
     tmp_path: Path, instructions: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import torch
+    from train import run
 
-    from train.run import check_machine
-
-    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: instructions)
+    monkeypatch.setattr(run, "bf16_instructions", lambda: instructions)
     for bf16, noted in ((True, not instructions), (False, False)):
-        check_machine(read_recipe(recipe(tmp_path, bf16=bf16)))
+        run.check_machine(read_recipe(recipe(tmp_path, bf16=bf16)))
         assert ("--bf16 false" in capsys.readouterr().err) == noted
 
 

@@ -20,6 +20,8 @@ from typing import Any
 import orjson
 import pytest
 
+from core.files import write_json
+from core.specs import load_spec
 from tests.train.conftest import write_data, write_recipe
 from train import esc_rank, esc_role
 from train.recipes import parse_recipe
@@ -110,6 +112,15 @@ def test_one_and_two_processes_learn_the_same(tmp_path: Path, tiny: dict[str, Pa
     assert b"manifest_sha256" in written and b"lora_target_modules" in written and b"mean_token_accuracy" in written
     assert losses(found[2]) == pytest.approx(losses(found[1]), rel=1e-5)
     same_adapter(found[1], found[2])
+
+
+def test_a_trained_judge_is_asked_in_the_prompts_that_it_was_trained_in(tmp_path: Path, tiny: dict[str, Path]) -> None:
+    """`rank-sft` names its prompt pack in the manifest beside the examples; the spec that training writes has learnt it."""
+    data = write_data(tmp_path, "rank", train=4, valid=2)
+    write_json(tmp_path / "manifest.json", {"settings": {"method": "joint", "prompts": {"pack": "esc_rank"}}})
+    here("rank", write_recipe(tmp_path / "r.yaml", "rank", tiny["qwen2"], data, tmp_path / "out", max_steps=1, save_steps=1))
+    assert load_spec(str(tmp_path / "out" / "model.yaml")).learnt == ("esc_rank",)
+    assert "learnt:\n- esc_rank" in (tmp_path / "out" / "adapter" / "README.md").read_text()
 
 
 def same_adapter(one: Path, other: Path) -> None:

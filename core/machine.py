@@ -1,4 +1,4 @@
-"""What servers started here run on: GPUs and their memory, or the CPU and its own."""
+"""What servers and trainings started here run on: GPUs and their memory, or the CPU, its memory and its instructions."""
 
 from __future__ import annotations
 
@@ -8,11 +8,18 @@ import os
 import re
 import subprocess
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Literal
 
 import psutil
 
 from core.errors import UserError
+
+Precision = Literal["bfloat16", "float16", "float32"]
+AMPERE = 8.0  # compute capability of the first GPUs with bf16, the least that vLLM takes it on
+# What oneDNN can be told to stop at (ONEDNN_MAX_CPU_ISA) that has no products of bf16.
+_WITHOUT_BF16 = {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI"}
 
 
 @dataclass(frozen=True)
@@ -103,6 +110,47 @@ def has_gpu() -> bool:
     if os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in {"", "-1"}:
         return False
     return bool(visible_gpus()) or Path("/proc/driver/nvidia/version").exists()
+
+
+def bf16_instructions() -> bool:
+    """Whether the CPU multiplies bf16 with instructions of its own (x86: avx512_bf16 or amx_bf16; ARM: bf16).
+
+    Without them bf16 is emulated, several times slower than fp32. torch's own answer (`_is_mkldnn_bf16_supported`) is yes on
+    any CPU with AVX-512, where one product of bf16 was seen to take five times as long as one of fp32. `ONEDNN_MAX_CPU_ISA`,
+    by which a CPU can be told to behave like a lesser one, holds here too.
+    """
+    if os.environ.get("ONEDNN_MAX_CPU_ISA", "").strip().upper() in _WITHOUT_BF16:
+        return False
+    return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(_processor_flags())
+
+
+@cache
+def _processor_flags() -> frozenset[str]:
+    """What Linux says that the first processor can do (x86 calls it flags, ARM Features)."""
+    try:
+        listed = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:  # no Linux
+        return frozenset()
+    found = re.search(r"^(?:flags|Features)\s*:(.*)$", listed, re.MULTILINE)
+    return frozenset(found[1].split()) if found else frozenset()
+
+
+def precision(gpu: bool | None = None) -> tuple[Precision, str]:
+    """What a server started here computes in where its spec says `auto`, and why. `gpu`: whether on one (None: look)."""
+    if has_gpu() if gpu is None else gpu:
+        if (oldest := _capability()) is not None and oldest < AMPERE:
+            return "float16", f"a GPU of compute capability {oldest} has no bf16 instructions"
+        return "bfloat16", "the GPU has instructions for it"
+    if bf16_instructions():
+        return "bfloat16", "this CPU has instructions for it"
+    return "float32", "this CPU has no bf16 instructions and would emulate them, several times slower"
+
+
+@cache
+def _capability() -> float | None:
+    """The lowest compute capability of this machine's GPUs; None where none is told."""
+    listed = smi("--query-gpu=compute_cap", "--format=csv,noheader") or ""
+    return min((float(line) for line in listed.split() if re.fullmatch(r"\d+\.\d+", line)), default=None)
 
 
 def memory() -> int:

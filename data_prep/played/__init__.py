@@ -1,0 +1,39 @@
+"""Who is played in a dialogue, a role card or a profile, as people read it beside the dialogue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from core.errors import UserError, near
+from core.records import Dialogue, RoleCard
+from data_prep.cards import card_text, load_cards
+from data_prep.profiles import Profile, load_profiles, profile_text
+
+Played = RoleCard | Profile
+
+
+def load_played(cards: Sequence[Path], profiles: Sequence[Path]) -> dict[str, Played]:
+    """Cards and profiles of files, by id. Raises `UserError` for one id with two different contents."""
+    loaded: list[tuple[Path, Played]] = [(path, card) for path in cards for card in load_cards(path)]
+    loaded += [(path, profile) for path in profiles for profile in load_profiles(path)]
+    by_id: dict[str, Played] = {}
+    for path, one in loaded:
+        if by_id.setdefault(one.id, one) != one:
+            raise UserError(f"{path}: {one.id} is given twice with other contents")
+    return by_id
+
+
+def played_text(dialogue: Dialogue, known: dict[str, Played]) -> str:
+    """Who is played in a dialogue, as headed lines. Raises `UserError` where nobody is named, or nobody known."""
+    id = dialogue.card_id or dialogue.profile_id
+    if id is None:
+        raise UserError(
+            f"dialogue {dialogue.id}: it names no card_id and no profile_id: its seeker cannot be rated against one"
+        )
+    if id not in known:
+        kind = "profile" if dialogue.profile_id else "card"
+        what = f"{kind} {id!r} is not among those given (--{kind}s): {near(id, known)}"
+        raise UserError(f"dialogue {dialogue.id}: {what}")
+    one = known[id]
+    return card_text(one) if isinstance(one, RoleCard) else profile_text(one, one.language)

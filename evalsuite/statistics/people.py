@@ -1,0 +1,52 @@
+"""People's scores as verdicts of one judge, `people`: with these, whatever is counted for a judge is counted for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from core.records import HumanScore, Judgement
+from core.statistics.means import exact_mean
+
+PEOPLE = "people"
+
+
+def verdicts_of_people(scores: Sequence[HumanScore]) -> list[Judgement]:
+    """A verdict for each score. The annotators count as repeats: a dialogue's scores on a dimension are averaged first."""
+    places = {name: place for place, name in enumerate(sorted({score.annotator for score in scores}))}
+    method = f"{len(places)} annotator{'s' * (len(places) > 1)}"
+    return [
+        Judgement(
+            dialogue_id=score.dialogue_id,
+            language=score.language,
+            judge=PEOPLE,
+            rubric=score.rubric,
+            dimension=score.dimension,
+            value=score.value,
+            turn=score.turn,
+            repeat=places[score.annotator],
+            method=method,
+        )
+        for score in scores
+    ]
+
+
+def scores_of_judges(verdicts: Sequence[Judgement]) -> list[HumanScore]:
+    """Readable verdicts in the place of people's scores; each judge is an annotator, a judge's repeats are averaged."""
+    by_item: dict[tuple[str, str, str, str, int | None], list[Judgement]] = {}
+    for verdict in verdicts:
+        if verdict.value is not None:
+            key = (verdict.dialogue_id, verdict.judge, verdict.rubric, verdict.dimension, verdict.turn)
+            by_item.setdefault(key, []).append(verdict)
+    return [
+        HumanScore(
+            dialogue_id=first.dialogue_id,
+            language=first.language,
+            annotator=first.judge,
+            rubric=first.rubric,
+            dimension=first.dimension,
+            value=exact_mean([float(verdict.value or 0) for verdict in same]),
+            turn=first.turn,
+        )
+        for same in by_item.values()
+        for first in same[:1]
+    ]

@@ -1,0 +1,253 @@
+"""The transport: one request at a time to a server that may be away, crowded or broken, until it is answered or given up.
+
+It knows how many calls a server bears and how fast they may come (`serve.limits`), when to try again and for how long. What
+is asked, and what is kept of the answers, is the client's (`serve.client`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import aiohttp
+import orjson
+
+from core.specs import ModelSpec
+from serve import http
+from serve.answers import BadFinish, Reply, Tally, Unreadable
+from serve.failures import NotAsked, Rejected, ServerLost, Threshold
+from serve.limits import MOST, Budget, Limit, Patience, Rate, connections, queue_length
+from serve.questions import Question
+
+LOST_DIALOGUES = 3  # a model is not given up for what goes wrong in fewer: one dialogue alone can have a server fail every time
+_EMPTY_TRIES = 3  # an empty answer is believed when it comes this often: servers under load give some that mean nothing
+
+
+@dataclass
+class _Server:
+    """What is known of the server at one base URL."""
+
+    url: str
+    limit: Limit
+    rate: Rate
+    patience: Patience
+    tells_queue: bool = True
+
+
+@dataclass
+class _Call:
+    """How far a call has come, in seconds of the client's clock."""
+
+    started: float
+    sent: float = 0.0  # when its last try was sent
+    attempts: int = 0  # tries that count
+    absences: int = 0  # tries that found the server away
+    empty: int = 0  # empty answers
+    idle: float = 0.0  # seconds in which nothing was asked: the server was away, or had its rate
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A server's reply, the tries that it took, and the seconds once the call had its turn."""
+
+    reply: Reply
+    attempts: int
+    seconds: float
+
+
+@dataclass(kw_only=True)
+class Transport:
+    """Requests to any number of servers over one connection pool. Use as an async context manager.
+
+    A call is tried again on 408/409/425/429 (Retry-After honoured), 5xx, timeouts, dropped connections, unreadable bodies and
+    completions that the server broke off, with exponential back-off, each wait drawn from its upper half (with the defaults a
+    server that restarts has at least half a minute). No call takes longer than `give_up_s` + `timeout_s` (25 minutes; about one
+    where the server refuses at once). An answer without a word in it is asked for twice more before it is believed.
+
+    An error that says that the prompt is too long, or against a content policy, is an answer. Any other status, a redirect, a
+    body of more than `endpoint.max_response_mb` and a completion broken off in every try are `Rejected`; `ServerLost` is raised
+    when the tries are used up. Nothing is asked any more once `threshold` is reached or `budget` used up.
+    """
+
+    concurrency: int | None = None
+    """Calls in flight at most. None: each server has as many as it bears (`serve.limits.Limit`). Never more than this process
+    may open files."""
+    attempts: int = 8
+    """Tries a call has. One that finds the server away counts only as `patience_s` says."""
+    timeout_s: float = 600.0
+    """Seconds that a try may take."""
+    give_up_s: float = 900.0
+    """Seconds after which a call is not tried again."""
+    lost_in_a_row: int = 5
+    """A model that lost so many calls, of at least `LOST_DIALOGUES` dialogues, with no answer between them, is given up: what
+    is asked of it later is lost at once."""
+    threshold: Threshold = field(default_factory=Threshold)
+    budget: Budget = field(default_factory=Budget)
+    patience_s: float = 0.0
+    """Seconds that a server that is away is waited for (`serve.limits.Patience`)."""
+    launched: Collection[str] = ()
+    """Base URLs of servers that are not waited for: they died if they are away."""
+    say: Callable[[str], None] = lambda text: None
+    """Is told once a minute which server is waited for, and what is assumed of models."""
+    told: set[str] = field(default_factory=set)
+    """What was said already, and is not said again."""
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    backoff_s: float = 0.5
+    backoff_max_s: float = 30.0
+    tallies: dict[tuple[str, str], Tally] = field(default_factory=lambda: defaultdict(Tally))
+    """(Spec name, purpose) → what was asked and answered."""
+
+    async def __aenter__(self) -> Self:
+        self._connections = connections()
+        self._fixed_limit = Limit(self.concurrency, self._connections) if self.concurrency else None
+        self._servers: dict[str, _Server] = {}  # by base URL
+        self._begun: dict[str, int] = {}  # session → its place in the order in which they began
+        # (base URL, served name) → the dialogues of the calls lost since its last answer
+        self._lost: dict[tuple[str, str], list[str]] = defaultdict(list)
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=self._connections),
+            timeout=aiohttp.ClientTimeout(total=self.timeout_s),
+            headers={"Accept-Encoding": http.ACCEPTED},
+        )
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._session.close()
+
+    @property
+    def width(self) -> int:
+        """How many pieces of work are worth having in flight at once."""
+        return self.concurrency or MOST
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """Base URL → calls that it is given at once at this moment, where that adapts."""
+        return {} if self.concurrency else {url: server.limit.limit for url, server in self._servers.items()}
+
+    def _tell(self, text: str) -> None:
+        """Say something once."""
+        if text not in self.told:
+            self.told.add(text)
+            self.say(text)
+
+    def _server(self, url: str) -> _Server:
+        if url not in self._servers:
+            limit = self._fixed_limit or Limit(None, self._connections)
+            patience = Patience(self.patience_s, self.say, self.clock)
+            self._servers[url] = _Server(url, limit, Rate(self.clock, self.sleep), patience)
+        return self._servers[url]
+
+    async def send(self, spec: ModelSpec, url: str, question: Question, body: Mapping[str, Any]) -> Completion:
+        """What the server at a base URL answers to a request, when it is the call's turn. Raises `Rejected` or `ServerLost`."""
+        server, place = self._server(url), (url, question.served_name)
+        begun = self._begun.setdefault(question.session, len(self._begun)) if question.session else 0
+        await server.limit.acquire(begun)
+        reply: Reply | None = None
+        if cause := self.budget.begin_call():
+            self.threshold.end(cause)
+        call = _Call(self.clock())
+        try:
+            reply = await self._answer(spec, question, orjson.dumps(body), server, call)
+            seconds = self.clock() - call.started - call.idle
+        except Rejected:
+            self._lost[place].clear()  # it works
+            server.patience.answered()
+            raise
+        finally:
+            server.limit.release()
+            self.budget.end_call(spec, reply)
+        self._lost[place].clear()
+        self.threshold.answered(place)
+        return Completion(reply, call.attempts, seconds)
+
+    async def _answer(self, spec: ModelSpec, question: Question, payload: bytes, server: _Server, call: _Call) -> Reply:
+        """The reply, after as many tries as it takes."""
+        where, patience, tally = http.place(spec, server.url), server.patience, self.tallies[spec.name, question.purpose]
+        lost = self._lost[server.url, question.served_name]
+        if len(lost) >= self.lost_in_a_row and len(set(lost)) >= LOST_DIALOGUES:
+            raise NotAsked(f"{where}: given up after {len(lost)} lost calls in a row")
+        server.rate.tighten(spec.endpoint)
+        answers = patience.answers
+        while True:
+            if cause := self.budget.over():
+                self.threshold.end(cause)
+            if self.threshold.cause:
+                raise NotAsked(f"{where}: not asked any more: the run ended early")
+            call.attempts += 1
+            try:
+                reply = await self._try(spec, question, payload, server, call)
+                call.empty += reply.empty
+                if not reply.empty or call.empty == _EMPTY_TRIES or call.attempts == self.attempts:
+                    return reply
+                tally.retries += 1
+                continue
+            except http.PASSING as error:
+                problem = error
+            wait = (problem.wait or 0.0) if isinstance(problem, http.PassingError) else 0.0
+            if not http.is_away(problem):
+                patience.answered()
+            elif (  # away from everybody, not only from this call
+                patience.answers == answers
+                and server.url not in self.launched
+                and patience.lasts(where, http.redact(spec, problem))
+            ):
+                call.attempts -= 1
+                call.absences += 1
+                await self.sleep(max(wait, self._backoff(call.absences)))
+                call.idle += self.clock() - call.sent
+                continue
+            answers = patience.answers
+            left = self.give_up_s - (self.clock() - call.started - call.idle)
+            if call.attempts == self.attempts or left <= 0:
+                return self._last_resort(spec, question, server, call, problem)
+            tally.retries += 1
+            await self.sleep(min(wait + self._backoff(call.attempts - 1), left))
+
+    async def _try(self, spec: ModelSpec, question: Question, payload: bytes, server: _Server, call: _Call) -> Reply:
+        """One try, when the server's rate allows it; what the server bears is learnt from its outcome."""
+        queued = self.clock()
+        reserved = await server.rate.wait(len(payload), question.sampling.max_tokens)
+        call.sent = self.clock()
+        call.idle += call.sent - queued
+        try:
+            reply = await http.post_chat(self._session, spec, server.url, payload, question.session)
+        except http.PASSING as error:
+            server.rate.settle(reserved, 0)
+            if http.is_crowded(error):
+                server.limit.crowded()
+            raise
+        server.patience.answered()
+        server.rate.settle(reserved, reply.prompt_tokens + reply.completion_tokens or reserved)
+        if not reply.empty and server.limit.answered(question.purpose, self.clock() - call.sent):
+            server.limit.adapt(await self._queue(spec, server))
+        return reply
+
+    async def _queue(self, spec: ModelSpec, server: _Server) -> int | None:
+        """Calls that wait at a server, where it tells: one that wants a key is somebody else's, and is not asked."""
+        if spec.endpoint.api_key_env or not server.tells_queue:
+            return None
+        metrics = await http.probe(self._session, f"{server.url.removesuffix('/v1')}/metrics")
+        waiting = queue_length(metrics or b"")
+        server.tells_queue = waiting is not None or metrics is None
+        return waiting
+
+    def _backoff(self, exponent: int) -> float:
+        longest = min(self.backoff_max_s, self.backoff_s * 2 ** min(exponent, 30))
+        return random.uniform(longest / 2, longest)
+
+    def _last_resort(self, spec: ModelSpec, question: Question, server: _Server, call: _Call, problem: Exception) -> Reply:
+        """The reply that the last try's error stands for. Raises `Rejected` or `ServerLost` where it stands for none."""
+        if isinstance(problem, http.PassingError) and problem.believed:
+            return problem.believed
+        cause = problem if isinstance(problem, http.PassingError | Unreadable) else f"{type(problem).__name__} {problem}"
+        message = f"{http.place(spec, server.url)}: gave up after {call.attempts} attempts: {http.redact(spec, cause)}"
+        if isinstance(problem, BadFinish):
+            raise Rejected(message)
+        self._lost[server.url, question.served_name].append(question.session or str(dict(question.sample)))
+        raise ServerLost(message, problem.status if isinstance(problem, http.PassingError) else None)
