@@ -242,7 +242,6 @@ class Patience:
 # ---- budget
 
 
-
 @dataclass
 class Budget:
     """The time, calls and money that a run may take. When one is used up nothing more is asked, and what is there is written.
