@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
 import json
 import logging
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
 
 from core.errors import UserError
+from core.files import write_jsonl
 from evalsuite.fdaef import tasks as running
 from evalsuite.fdaef.answers import reciprocal_rank_by_chance
 from evalsuite.fdaef.forms import FORMS
@@ -25,7 +28,7 @@ from evalsuite.fdaef.registry import Benchmark, load_benchmark
 from evalsuite.fdaef.scores import TaskScore, measure
 from tests.conftest import Embedded, EscEval
 from tests.ecdbench_corpora import AFFECTS, bbq, lines, memory, released, stereo, unreleased, write
-from tests.endpoint import Endpoint
+from tests.endpoint import Answer, Endpoint
 
 WORDS = ["diligent", "purple", "lazy"]
 HARNESS = Path(lm_eval.__file__).parent / "tasks"
@@ -544,6 +547,63 @@ def test_a_server_that_cannot_tell_likelihoods_is_named(
     Path("far.yaml").write_text(spec + "api_key_env: PLANTED}\n")
     code, said = esc_eval("ecdbench", "run", "--model", "far.yaml", "--data", corpora, "--out", "run", "--dataset", "piqa")
     assert code == 2 and "did not answer piqa" in said and "echo" in said and "sk-planted" not in said
+
+
+def summaries_and_verdicts(body: dict[str, Any], count: int) -> Answer:
+    """The model's summary; of the judge (who has a system message) 4 for completeness and 2 for conciseness."""
+    return Answer("42" if body["messages"][0]["role"] == "system" else "短")
+
+
+def total_of(table: Path) -> dict[str, str]:
+    return {row["part"]: row["score"] for row in csv.DictReader(table.read_text().splitlines())}
+
+
+def test_a_run_on_every_published_form_ends_with_a_total(
+    esc_eval: EscEval, manager: TaskManager, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    lm = Scripted(lambda _, option: len(option) + 99 * ("Tall" in option), "the answer is (B)")
+    monkeypatch.setattr(running, "load_manager", lambda: manager)
+    monkeypatch.setattr(running, "language_model", lambda *_: lm)
+    data = write(tmp_path / "corpora", released())
+    with Endpoint(summaries_and_verdicts, models=("embedded",)) as endpoint:
+        model = f"embedded@{endpoint.url}"
+        command = ["ecdbench", "run", "--model", model, "--judge", model, "--data", data, "--out", "run"]
+        assert esc_eval(*command)[0] == 0
+        calls, items = len(endpoint.requests), lm.asked
+        assert esc_eval(*command)[0] == 0
+        assert (len(endpoint.requests), lm.asked) == (calls, items)  # the same command asks nothing again
+        assert calls == 12 + 12  # summaries, verdicts on them
+        total = total_of(Path("run/runnable.csv"))
+        assert all(re.fullmatch(r"\d+\.\d\d", score) for score in total.values()), total
+        assert total_of(Path("run/capabilities.csv"))["ECDBench 1.0"] == ""
+        reasons = Path("run/not_run.csv").read_text()
+        assert reasons.count("\n") == 6 and "ecdbench_3,ECDBench3,built by the paper's authors and not released" in reasons
+
+        # With copies of what has no published form, and BLEURT from elsewhere, the benchmark's own total is there as well.
+        write(data, unreleased())
+        assert esc_eval(*command)[0] == 0 and len(endpoint.requests) == calls
+    bleurt = TaskScore(model="embedded", dataset="truthfulqa", metric="bleurt_acc", value=0.5, n=4)
+    write_jsonl(Path("bleurt.jsonl"), [bleurt])
+    files = ["--scores", "run/scores.jsonl", "--scores", "bleurt.jsonl"]
+    for rule in ("null", "left_out"):
+        assert esc_eval("ecdbench", "aggregate", *files, "--missing", rule, "--out", rule)[0] == 0
+        (figures,) = json.loads(Path(f"{rule}/aggregate.json").read_text())["models"]
+        assert figures["total"]["listed"] is not None and figures["total"]["reasons"] == []
+        shares = {key: one["share"] for key, one in figures["capabilities"].items()}
+        assert set(shares) == {"values_safety", "foundational", "emotional", "companionship"}
+        assert all(share == pytest.approx(1) for share in shares.values())
+    left_out = json.loads(Path("left_out/aggregate.json").read_text())["models"][0]["total"]["listed"]
+    assert f"{left_out:.2f}" == total["ECDBench 1.0, what can be run"]  # copies of one's own change nothing there
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+def test_the_embedded_model_has_a_total(embedded: Embedded, esc_eval: EscEval, tmp_path: Path) -> None:
+    """On vLLM, with all of lm-eval's tasks: every published form, summaries and their judge, down to one total."""
+    data, model = write(tmp_path / "corpora", released()), f"{embedded.spec_file}@{embedded.url}"
+    assert esc_eval("ecdbench", "run", "--model", model, "--judge", model, "--data", data, "--out", "run")[0] == 0
+    total = total_of(Path("run/runnable.csv"))
+    assert all(re.fullmatch(r"\d+\.\d\d", score) for score in total.values()), total
 
 
 @pytest.mark.vllm
