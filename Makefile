@@ -50,7 +50,7 @@ TABLE4      ?= runs/table4
 SCORE4      = $(BIN)/esc-eval score --config configs/eval/table4.yaml --mode $(MODE) $(if $(LANGUAGE),--language $(LANGUAGE)) \
               --dialogues $(TABLE4)/gold/dialogues.jsonl
 spec_name   = $(patsubst %.yml,%,$(patsubst %.yaml,%,$(notdir $(1))))
-.PHONY: help setup setup-browser setup-slurm setup-gpu constraints-gpu demo demo-data demo-cards train-role-cpu train-rank-cpu train-survey-cpu rank-methods-cpu reproduce-table4
+.PHONY: help setup setup-browser setup-postgres setup-slurm setup-gpu constraints-gpu demo demo-data demo-cards train-role-cpu train-rank-cpu train-survey-cpu rank-methods-cpu reproduce-table4
 .PHONY: doctor gpu-check test test-fast test-full lint docs format bench clean
 
 help:  ## Show this list
@@ -77,6 +77,9 @@ $(VENV)/.ready: pyproject.toml $(CONSTRAINTS)
 
 setup-browser:  ## Install Debian's Chromium for the report's browser test (root)
 	apt-get update -qq && apt-get install -y -qq chromium chromium-driver fonts-noto-cjk
+
+setup-postgres:  ## Install Debian's PostgreSQL for the tests of studies with people (root)
+	apt-get update -qq && apt-get install -y -qq --no-install-recommends postgresql
 
 setup-slurm: $(LAUNCH)/.ready  ## Install Debian's Slurm (root), and Ray and SkyPilot in an environment of their own: for tests of configs/launch
 	command -v slurmctld >/dev/null && command -v munged >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends slurm-wlm munge; }
