@@ -13,7 +13,7 @@ from core.errors import UserError, near, need_modules
 from core.files import write_jsonl
 from core.options import ModelOption as AskedOption
 from core.options import choice
-from core.paths import IN_FILE, IN_FOLDER, IN_NAME, OUT_FILE, Reads, Verbs
+from core.paths import IN_FILE, IN_FOLDER, IN_NAME, IN_SPEC, OUT_FILE, Reads, Verbs
 from core.specs import load_spec
 from core.tables import Table
 from evalsuite.commands.options import JsonOption, TablesOption, out_tables
@@ -21,6 +21,7 @@ from evalsuite.commands.output import deliver, exit_if_lost, plain
 from evalsuite.fdaef.aggregate import Missing, Node, aggregate
 from evalsuite.fdaef.asking import Examination
 from evalsuite.fdaef.figures import charts, write_page
+from evalsuite.fdaef.judging import judge_summaries, resolved_judge
 from evalsuite.fdaef.local_data import load_layout
 from evalsuite.fdaef.plan import coverage, left_out_lines, plan_table, plan_tasks
 from evalsuite.fdaef.registry import Benchmark, load_benchmark, load_models
@@ -111,7 +112,7 @@ def plan(
     """
     known = load_benchmark(benchmark)
     table = plan_table(known, plan_tasks(known, load_layout(layout), data, dataset, hub))
-    deliver("plan", plain([table]), [table], out, as_json)
+    deliver("plan", plain([table]) | {"notes": table.notes}, [table], out, as_json)
 
 
 @app.command("run")
@@ -121,8 +122,13 @@ def run(
     out: Annotated[
         Path,
         typer.Option("--out", help="Run folder; the same command again asks only what is missing."),
-        out_tables("ecdbench", "scores.jsonl", "summaries.jsonl", "datasets/*"),
+        out_tables("ecdbench", "scores.jsonl", "summaries.jsonl", "datasets/*", "judged/*"),
     ] = Path("runs/ecdbench"),
+    judge: Annotated[
+        str | None,
+        typer.Option("--judge", metavar="MODEL", help="Who scores the summaries (a spec); without it they are only written."),
+        IN_SPEC,
+    ] = None,
     dataset: DatasetOption = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Items a dataset; without it as the benchmark says (300).")] = None,
     seed: Annotated[int, typer.Option(help="Which items are drawn.")] = 0,
@@ -141,24 +147,31 @@ def run(
     """Ask a model the benchmark's tasks (on lm-eval, zero-shot) and add the answers up to capabilities: OUT/scores.jsonl.
 
     A choice is answered by the likeliest option, so the model's server must tell log-probabilities of a prompt: vLLM does, chat
-    APIs do not. Summaries are written through chat, OUT/summaries.jsonl, and scored by a judge of yours: how is printed. What
-    cannot be run is listed with its reason, and the totals say what share of the benchmark they rest on.
+    APIs do not. Summaries are written through chat, OUT/summaries.jsonl, and scored by --judge in OUT/judged. What is not asked
+    is listed with its reason before any call. The first total is the benchmark's, null where something is missing; the second
+    leaves out what nobody can run.
 
-    Example: esc-eval ecdbench run --model embedded --data corpora --limit 20 --out runs/ecdbench
+    Example: esc-eval ecdbench run --model embedded --judge embedded --data corpora --limit 20
     """
     console.quiet = as_json
     need_modules("lm_eval", purpose="running tasks")
     known, spec = load_benchmark(benchmark), load_spec(model)
     planned = plan_tasks(known, load_layout(layout), data, dataset, hub)
     planned.check()
+    judging = resolved_judge(out, judge) if judge and planned.summaries else None
     for line in (*coverage(known, planned), *_left_out(planned.missing)):
         console.print(Text(line))
     items = limit or known.sample or 300
     with open_run(out) as folder:
         examination = Examination(known, spec, name or spec.name, items, seed, chat, tokenizer, console)
         scores, summaries = examination.ask(folder, planned)
+    lost = sum(dialogue.lost for dialogue in summaries)
+    if judging and not lost:
+        if judging.judge.name == spec.name:
+            console.print(Text(f"{spec.name} scores its own summaries: read completeness and conciseness with care"))
+        scores += judge_summaries(judging, out / "summaries.jsonl", console)
     tables: list[Table] = []
-    if planned.local or planned.hub:
+    if planned.local or planned.hub or judging:
         write_jsonl(out / "scores.jsonl", scores)
         if not scores:
             raise UserError(f"{out}: no task gave a score for a metric of {known.name}")
@@ -168,8 +181,8 @@ def run(
     if planned.missing:
         tables.append(left_out_table(known, planned.missing))
     if deliver("ecdbench", plain(tables), tables, out, as_json, [table for table in tables if table.key != LEFT_OUT]):
-        console.print(Text("\n".join(_next_commands(out, bool(scores), bool(summaries)))), soft_wrap=True)
-    exit_if_lost(sum(dialogue.lost for dialogue in summaries), len(summaries), "summaries")
+        console.print(Text("\n".join(_next_commands(out, bool(scores), bool(summaries) and judging is None))), soft_wrap=True)
+    exit_if_lost(lost, len(summaries), "summaries")
 
 
 @app.command("judged")
@@ -228,6 +241,14 @@ def show_leaderboard(
     scores: MoreScores = None,
     published: Annotated[bool, typer.Option("--published", help="The 30 models of the paper's table 5 as well.")] = False,
     benchmark: BenchmarkOption = "ecdbench",
+    missing: Annotated[
+        str,
+        typer.Option(
+            "--missing",
+            help="null: a model without all scores has no total. left_out: what nobody can run (`ecdbench plan`) is left out "
+            "of all weights.",
+        ),
+    ] = "null",
     models: Annotated[
         list[Path] | None,
         typer.Option("--models", help="YAML file with family, type and parameters of models, as configs/ecdbench/models.yaml."),
@@ -255,6 +276,8 @@ def show_leaderboard(
     names = [one.model for one in every]
     if doubled := [name for name in names if names.count(name) > 1]:
         raise UserError(f"--scores: {doubled[0]!r} is also in the paper's table 5: name yours differently")
+    if choice("--missing", missing, ("null", "left_out")) == "left_out":
+        known = known.runnable
     results = [aggregate(known, one) for one in every]
     board, ranks = leaderboard(known, results), ranks_table(known, results, every, spread)
     tables = [board, *(t for t in (ranks, separation_table(separations(results)), datasets_table(results)) if t.rows)]

@@ -122,13 +122,10 @@ def _state(benchmark: Benchmark, plan: TaskPlan, key: str) -> tuple[str, str, in
         return "runs", f"lm-eval downloads {runner.task}", None
     parts = read_dataset(benchmark, key, files)
     lost = [f"no {metric}: {why}" for metric, why in _unavailable(benchmark, key).items()]
-    how = [
-        "the model summarises, and a judge scores (--judge)"
-        if key in plan.summaries
-        else ", ".join(p.task for p, _, _ in parts[:3])
-    ]
+    tasks = ", ".join(part.task for part, _, _ in parts[:3]) + (", …" if len(parts) > 3 else "")
+    how = "summaries, for a judge (--judge)" if key in plan.summaries else tasks
     groups = [{doc["group"] for doc in docs} if "group" in docs[0] else docs for _, docs, _ in parts]
-    return "runs", "; ".join(how + lost), sum(map(len, groups))
+    return "runs", "; ".join([how, *lost]), sum(map(len, groups))
 
 
 def _unavailable(benchmark: Benchmark, key: str) -> dict[str, str]:
@@ -161,7 +158,7 @@ def coverage(benchmark: Benchmark, plan: TaskPlan) -> list[str]:
             share for (name, metric), share in shares.items() if name in asked and metric not in _unavailable(benchmark, name)
         )
         parts.append(f"{100 * there:.1f} % of the weights of the {of}")
-    lines = [", ".join(parts) + "."]
+    lines = [", ".join(parts) + (", with a judge of the summaries (--judge)." if plan.summaries else ".")]
     if benchmark.not_runnable:
         lines.append(
             "What cannot be run is left out of the second total (`aggregate --missing left_out`): "

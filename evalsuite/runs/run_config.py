@@ -43,11 +43,20 @@ class Hashed(_Part):
     sha256: str = ""
 
 
+class Prompts(_Part):
+    """The prompt pack that somebody was told from."""
+
+    fingerprint: str = ""
+    own_wording: list[str] | None = None
+    """In paper mode: the parts that are in our words. Null in native mode."""
+
+
 class Simulated(_Part):
     """What decided the dialogues. A framework adds fields of its own."""
 
     framework: str = ""
     mode: Mode = "native"
+    prompts: Prompts = Prompts()
     seeker: ModelIdentity | None = None
     supporters: list[ModelIdentity] = []
     languages: list[Language] = []
@@ -65,12 +74,6 @@ class Simulated(_Part):
             if isinstance(value, dict) and {"name", "fingerprint"} <= value.keys():
                 models[role] = ModelIdentity.model_validate(value)
         return models
-
-
-class Prompts(_Part):
-    """The prompt pack that a judge was asked in."""
-
-    fingerprint: str = ""
 
 
 class Judged(_Part):
@@ -209,6 +212,13 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
         supporters = {spec["name"]: spec for spec in simulated.get("supporters", [])}
         return self.root | ({"simulate": simulated | {"supporters": supporters}} if simulated else {})
 
+    def own_wording(self) -> list[str] | None:
+        """The parts of the published prompts that this run had in our words; None in native mode."""
+        simulated = self.simulated
+        packs = [*([simulated.prompts] if simulated else []), *(judged.prompts for judged in self.judged.values())]
+        told = [pack.own_wording for pack in packs if pack.own_wording is not None]
+        return list(dict.fromkeys(part for parts in told for part in parts)) if told else None
+
     def models(self) -> dict[str, ModelIdentity]:
         """Every model of a run by `role name`."""
         simulated = self.simulated
@@ -222,7 +232,16 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
         models = [*self.models().values(), *([probed.judge] if probed and probed.judge else [])]
         return {spec.name: spec.model_dump(exclude_unset=True) for spec in models}
 
+    def floors(self) -> set[str]:
+        """The supporters that need no model and say nothing of use; a reference, which people wrote, is none of them."""
+        kinds = {spec.name: ((spec.model_extra or {}).get("floor") or {}).get("kind") for spec in self._supporters}
+        return {name for name, kind in kinds.items() if kind not in (None, "reference")}
+
     def groups(self) -> dict[str, str]:
         """Supporter → group of table 2; supporters whose spec names none are left out."""
+        return {spec.name: spec.group for spec in self._supporters if spec.group}
+
+    @property
+    def _supporters(self) -> list[ModelIdentity]:
         simulated = self.simulated
-        return {spec.name: spec.group for spec in simulated.supporters if spec.group} if simulated else {}
+        return simulated.supporters if simulated else []

@@ -23,7 +23,7 @@ class _Article(RowModel):
 
 
 class _Segment(RowModel):
-    context: Annotated[list[list[Text]], Field(min_length=1)]
+    context: Annotated[list[list[str]], Field(min_length=1)]
     speaker: list[Whole]
 
 
