@@ -22,6 +22,8 @@ _NOT_ASKED = {
     "requests_per_minute",
     "tokens_per_minute",
 }
+# What a spec says of its use, and what has a line of its own.
+_NOT_THE_MODEL = {"about", "serving", "roles", "learnt", "learnt_methods", "paper_sampling", "licence", "endpoint", "serve"}
 
 
 def hashed(records: Sequence[BaseModel]) -> dict[str, Any]:
@@ -33,7 +35,7 @@ def identity(spec: ModelSpec) -> dict[str, Any]:
     """What a model is, without where it answers: ports and addresses of servers may change between tries of one run."""
     if isinstance(spec, HeldSpec):
         return spec.claimed
-    kept = spec.model_dump(mode="json", exclude={"about", "serving", "roles", "learnt", "licence", "endpoint", "serve"})
+    kept = spec.model_dump(mode="json", exclude=_NOT_THE_MODEL)
     asked = spec.endpoint.model_dump(mode="json", exclude=_NOT_ASKED)
     eight_bits = {"fp8": sorted(spec.serve.fp8)} if spec.serve.fp8 else {}
     return kept | {"endpoint": asked, "dtype": spec.dtype, **eight_bits, "fingerprint": spec.fingerprint()}
