@@ -194,7 +194,8 @@ class Store:
             session.flush()
             for task in tasks:
                 fields = {"rater": task.rater, "item": task.item, "place": task.place, "order": task.order}
-                session.add(TaskRow(study=self.name, purpose=task.purpose, details={}, submitted=False, **fields))
+                details = dict(task.details)
+                session.add(TaskRow(study=self.name, purpose=task.purpose, details=details, submitted=False, **fields))
         return key, tokens
 
     def _rater(self, person: Person, token: str, reviewer: bool = False) -> RaterRow:
