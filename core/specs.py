@@ -61,6 +61,10 @@ class Price(_Part):
     output: Annotated[float, Field(ge=0)]
     """A million tokens of answers."""
 
+    def of(self, prompt_tokens: int, completion_tokens: int) -> float:
+        """What so many tokens cost."""
+        return (prompt_tokens * self.input + completion_tokens * self.output) / 10**6
+
 
 class Endpoint(_Part):
     """Where an OpenAI-compatible server answers, and what it takes."""

@@ -15,10 +15,9 @@ from core.files import read_jsonl, write_jsonl
 from core.records import HumanScore, Preference
 from core.rubrics import load_rubric
 from tests.conftest import EscEval
-from tests.evalsuite.test_report_browser import browser, no_errors, text_of, until
+from tests.evalsuite.browsing import no_errors, text_of, until
 from tests.people_study import SCRIPT, cards, dialogue, links, postgres, served, write_dialogues
 
-__all__ = ["browser"]
 pytestmark = pytest.mark.browser
 KEYS = list(load_rubric("esc_eval_human").dimensions)
 

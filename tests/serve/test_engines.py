@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from core.errors import UserError
+from core.files import CONFIGS
+from core.machine import Machine
 from core.specs import CHAT_TEMPLATES, ModelSpec, load_spec, model_names
 from serve.checkpoints.embedded import materialise
 from serve.command import PORT, TRANSFORMERS
@@ -195,3 +198,22 @@ def test_the_embedded_model_is_a_supporter_served_by_transformers(esc_eval: EscE
     replies = [turn["text"] for turn in dialogue["turns"] if turn["role"] == "supporter"]
     assert dialogue["termination"] == "max_turns" and len(replies) >= 2 and all(replies)
     assert len(set(replies)) > 1, "a model, not a parrot of one line"
+
+
+# --- what headers promise -------------------------------------------------------------------------------------------------
+
+COUNTS = {"One": 1, "Two": 2, "Four": 4, "Eight": 8, "two": 2, "four": 4, "eight": 8}
+PROMISE = re.compile(rf"\b({'|'.join(COUNTS)}) (\d+) GB(?: GPUs?)?(?: or ({'|'.join(COUNTS)}) (\d+) GB)?")
+
+
+@pytest.mark.parametrize("name", [name for name in SERVED if not name.startswith("embedded")])
+def test_a_spec_fits_the_gpus_that_its_header_names(name: str, tmp_path: Path) -> None:
+    """By the planner, with the context that the spec asks for."""
+    header = " ".join((CONFIGS / "models" / f"{name}.yaml").read_text(encoding="utf-8").split("\nname:")[0].split("\n# "))
+    promise = PROMISE.search(header)
+    assert promise, header
+    for count, memory in ((promise[1], promise[2]), (promise[3], promise[4])):
+        if count:
+            machine = Machine.parse(f"{COUNTS[count]}x{memory}")
+            (server,) = plan_servers([load_spec(name)], tmp_path, resolve=False, machine=machine)
+            assert server.place is not None and server.place.dialogues >= 1
