@@ -17,11 +17,10 @@ from core.rubrics import load_rubric
 from evalsuite.people.assignment import Item, Person, assign_talks
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
+from tests.evalsuite.browsing import no_errors, text_of, until
 from tests.evalsuite.test_people_browser import click, enter, press, saved, submit
-from tests.evalsuite.test_report_browser import browser, no_errors, text_of, until
 from tests.people_study import SCRIPT, Client, cards, links, served
 
-__all__ = ["browser"]
 KEYS = list(load_rubric("emoharbor").dimensions)
 FAILING: list[bool] = []  # not empty: supporters answer with an error
 
