@@ -65,7 +65,9 @@ def plan_servers(
     if port is not None and port + processes > MOST_PORT + 1:
         raise UserError(f"{processes} servers need as many ports from {port} on, and {MOST_PORT} is the last")
     if resolve and servers:  # not after the download
-        check_installed(MODULE, *([ROUTER] if len(servers) > len(units) else []))
+        check_installed(
+            [spec.name for unit in units for spec in unit.specs], MODULE, *([ROUTER] if len(servers) > len(units) else [])
+        )
         for unit in units:
             _check_places(unit)
         learn_shapes([spec for unit in units for spec in unit.specs] if gpu else [])
