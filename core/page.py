@@ -13,7 +13,7 @@ import orjson
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from core.tables import Table, clean, fmt, is_numeric, to_csv
+from core.tables import Cell, Table, clean, fmt, is_numeric, to_csv
 
 
 def environment(folder: Path) -> jinja2.Environment:
@@ -29,7 +29,7 @@ def environment(folder: Path) -> jinja2.Environment:
     )
     # orjson writes Chinese as it is (json.dumps would write six bytes a character); tojson then escapes <, >, & and '.
     made.policies["json.dumps_function"] = lambda value, **_: orjson.dumps(value).decode()
-    made.filters |= {"fmt": fmt, "is_numeric": is_numeric, "csv_link": _csv_link}
+    made.filters |= {"fmt": _fmt, "is_numeric": is_numeric, "csv_link": _csv_link}
     return made
 
 
@@ -58,6 +58,11 @@ def scripts(*files: Path) -> Scripts:
 
 def _hash(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _fmt(cell: Cell) -> str:
+    """A cell as everywhere, but long whole numbers with commas."""
+    return f"{cell:,}" if isinstance(cell, int) and abs(cell) >= 10_000 else fmt(cell)
 
 
 def _csv_link(table: Table) -> str:

@@ -21,6 +21,7 @@ from core.records import Count, Language, Post, RolePlay, SupportDialogue
 CorpusItem = SupportDialogue | Post | RolePlay
 M = TypeVar("M", bound=BaseModel)
 MALFORMED = "malformed"
+csv.field_size_limit(10_000_000)  # corpora have an excerpt of a book in one cell; the library reads 131,072 characters
 _LONGEST = 300  # characters of a problem: what a row holds may be of any length
 
 

@@ -21,12 +21,14 @@ Language = Literal["en", "zh"]
 PlayRole = Literal["seeker", "supporter", "judge"]
 Group = Literal["closed", "open", "domain"]
 Constraint = Literal["structured_outputs", "json_schema", "none"]
+Engine = Literal["vllm", "transformers"]
 MaxTokensField = Literal["max_tokens", "max_completion_tokens"]
 EMBEDDED_PREFIX = "embedded:"
 BUNDLED_PREFIX = "bundled:"
 BUNDLED_ADAPTERS = Path(__file__).parent.parent / "serve" / "checkpoints" / "adapters"
 
 
+CHAT_TEMPLATES = CONFIGS / "chat_templates"
 REASONING_TOKENS = 4096
 KEY_VARIABLES = set[str]()  # what the specs of this process name as api_key_env: no server that is launched inherits them
 
@@ -58,6 +60,10 @@ class Price(_Part):
     """A million tokens of prompts."""
     output: Annotated[float, Field(ge=0)]
     """A million tokens of answers."""
+
+    def of(self, prompt_tokens: int, completion_tokens: int) -> float:
+        """What so many tokens cost."""
+        return (prompt_tokens * self.input + completion_tokens * self.output) / 10**6
 
 
 class Endpoint(_Part):
@@ -99,6 +105,11 @@ class Endpoint(_Part):
 class ServeOptions(_Part):
     """How the launcher starts this checkpoint. Servers listen on 127.0.0.1."""
 
+    engine: Engine = "vllm"
+    """What serves it: vLLM, or `transformers serve` for an architecture that vLLM lacks. That one is slower, answers one call
+    after the other, gives no token probabilities and holds no answer to a form."""
+    unservable: str | None = None
+    """Why nothing that this project installs can serve the checkpoint. It plays its role where somebody else serves it."""
     tensor_parallel: Annotated[int, Field(ge=1, le=2**16)] | None = None
     """GPUs that one copy of the model is split over. Null: as few as hold it."""
     data_parallel: Annotated[int, Field(ge=1, le=2**16)] = 1
@@ -146,6 +157,13 @@ class ServeOptions(_Part):
         return self
 
     @model_validator(mode="after")
+    def _fits_the_engine(self) -> ServeOptions:
+        of_vllm = ("tensor_parallel", "data_parallel", "data_parallel_local", "replicas", "fp8", "eager", "reasoning_parser")
+        if self.engine == "transformers" and (other := [name for name in of_vllm if name in self.model_fields_set]):
+            raise ValueError(f"{other[0]}: belongs to engine vllm, this spec's is transformers")
+        return self
+
+    @model_validator(mode="after")
     def _even(self) -> ServeOptions:
         if self.data_parallel_local is not None and self.data_parallel % self.data_parallel_local:
             raise ValueError("data_parallel is not a multiple of data_parallel_local, what each machine holds")
@@ -171,6 +189,8 @@ class ModelSpec(_Part):
     """What commands, records and reports call it."""
     about: str = ""
     """A sentence for people who choose."""
+    serving: str = ""
+    """What serves it, in which chat template, and why: for people."""
     roles: tuple[PlayRole, ...] = ("seeker", "supporter", "judge")
     """What it is fit for."""
     languages: tuple[Language, ...] = ("en", "zh")
@@ -196,7 +216,7 @@ class ModelSpec(_Part):
     """Prompt packs (names in configs/prompts, or folders) that a judge was trained in. It is asked in the first, and in no pack
     that is not here. Empty: a model without such training, which is told the rules."""
     chat_template: str | None = None
-    """A Jinja template, or the path of one, in place of the checkpoint's own."""
+    """In place of the checkpoint's own: a name in configs/chat_templates, the path of a Jinja file, or Jinja text."""
     think_tags: tuple[str, str] = ("<think>", "</think>")
     """What stands around reasoning in a reply; it is taken out."""
     think_in_prompt: bool = False
@@ -207,7 +227,7 @@ class ModelSpec(_Part):
     """The checkpoint's licence, for people and model cards."""
     # Left out of dumps where there is none: a run folder's config stays as it was before there were groups.
     group: Group | None = Field(default=None, exclude_if=lambda group: group is None)
-    """The supporter group of ESC-Eval's table 2, by which leaderboards are ordered."""
+    """The supporter group, as in ESC-Eval's table 2 and EmoHarbor's table 3: leaderboards mark it."""
 
     floor: Floor | None = Field(default=None, exclude_if=lambda floor: floor is None)
     """Makes the supporter one that needs no model."""
@@ -281,7 +301,25 @@ class ModelSpec(_Part):
             if folder.is_dir():
                 weights += [[f.name, sha256_file(f)] for f in sorted(folder.glob("*.safetensors"))]
         eight_bits = [sorted(self.serve.fp8)] if self.serve.fp8 else []
-        return digest([weights, self.served_name(), self.chat_template, self.dtype, *eight_bits], 16)
+        return digest([weights, self.served_name(), self.template(), self.dtype, *eight_bits], 16)
+
+    def template(self) -> str | None:
+        """The text of `chat_template`; None where the checkpoint's own is taken."""
+        file = self.template_file()
+        return file.read_text(encoding="utf-8") if file else self.chat_template
+
+    def template_file(self) -> Path | None:
+        """The file that `chat_template` names; None where it is Jinja text, or nothing. Raises `UserError` for one that is
+        missing."""
+        place = self.chat_template
+        if place is None or "{" in place:
+            return None
+        bundled = CHAT_TEMPLATES / f"{place}.jinja"
+        file = bundled if bundled.is_file() else Path(place).expanduser()
+        if not file.is_file():
+            names = near(place, (path.stem for path in CHAT_TEMPLATES.glob("*.jinja")))
+            raise UserError(f"model {self.name}: chat_template not found: {place}: {names}")
+        return file.absolute()
 
 
 @cache

@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import rich.table
 from rich.console import Console
@@ -163,7 +164,8 @@ def _turned(table: Table) -> Table:
 def _printed(table: Table) -> rich.table.Table:
     printed = rich.table.Table(title=Text(clean(table.title)), title_justify="left")
     for index, column in enumerate(table.columns):
-        printed.add_column(Text(clean(column)), justify="right" if is_numeric(table, index) else "left")
+        justify: Literal["right", "left"] = "right" if is_numeric(table, index) else "left"
+        printed.add_column(Text(clean(column)), justify=justify, overflow="fold")  # nothing is cut: a name would be no name
     for i, row in enumerate(table.rows):
         printed.add_row(*(Text(fmt(cell), "bold" if (i, j) in table.bold else "") for j, cell in enumerate(row)))
     return printed

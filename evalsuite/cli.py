@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from core.errors import run_cli
 from core.program import program
-from evalsuite.commands import ecdbench, feel, health, role_play
+from evalsuite.commands import ecdbench, feel, health, people, role_play
 from evalsuite.commands.agree import agree, correlate
 from evalsuite.commands.doctor import doctor
 from evalsuite.commands.health import risk
@@ -33,6 +33,7 @@ app.add_typer(reported, name="reported", rich_help_panel=PEOPLE)
 app.add_typer(ecdbench.app, name="ecdbench", rich_help_panel=RUNS)
 app.add_typer(feel.app, name="feel", rich_help_panel=PEOPLE)
 app.add_typer(role_play.app, name="role-play", rich_help_panel=PEOPLE)
+app.add_typer(people.app, name="people", rich_help_panel=PEOPLE)
 app.add_typer(health.app, name="health", rich_help_panel=CHECKS)
 
 

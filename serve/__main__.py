@@ -22,6 +22,7 @@ from core.paths import IN_MODEL, IN_SPEC, OUT_FOLDER, Reads, Writes
 from core.program import program
 from core.specs import ModelSpec, load_spec
 from core.tables import to_console
+from serve.checkpoints.chatglm import convert_chatglm
 from serve.checkpoints.embedded import materialise
 from serve.checkpoints.internlm2 import convert_checkpoint
 from serve.checkpoints.internlm2_adapter import convert_adapter
@@ -212,6 +213,27 @@ def convert_internlm2_adapter(
     done = convert_adapter(src, dst, base)
     if base is None:
         typer.echo("note: heads 128 wide, as in every published InternLM2; --base says for certain", err=True)
+    typer.echo(str(dst) if done else f"{dst}: already converted, every file as written", err=not done)
+
+
+@app.command("convert-chatglm")
+def convert_chatglm_checkpoint(
+    src: Annotated[
+        Path,
+        typer.Argument(help="Folder of the checkpoint: safetensors, config, tokenizer.model and the tokenizer's .py."),
+        IN_MODEL,
+    ],
+    dst: Annotated[
+        Path, typer.Argument(help="Folder to make, with the same weights and a tokenizer without code."), OUT_FOLDER
+    ],
+) -> None:
+    """Give a ChatGLM2 or ChatGLM3 checkpoint a tokenizer that loads without remote code, which vLLM's own model then uses.
+
+    The weights are linked, or copied to another disk. Example:
+
+    python -m serve convert-chatglm runs/chatglm3-6b runs/chatglm3-6b-plain
+    """
+    done = convert_chatglm(src, dst)
     typer.echo(str(dst) if done else f"{dst}: already converted, every file as written", err=not done)
 
 

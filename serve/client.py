@@ -174,7 +174,8 @@ class ChatClient(Transport):
 
     def _of_vllm(self, spec: ModelSpec, served_name: str) -> bool:
         """Whether a model's server is vLLM, which takes everything."""
-        return self.base_url(spec, served_name) in self._vllm.union(self.launched)
+        url = self.base_url(spec, served_name)
+        return url in self._vllm or (url in self.launched and spec.serve.engine == "vllm")
 
     async def _settle(self, spec: ModelSpec, served_name: str, aspects: Collection[Aspect] = ()) -> None:
         """Keep what was found out of a model's server; these aspects of it are held to from now on."""

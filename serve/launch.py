@@ -1,4 +1,4 @@
-"""Starting vLLM servers for model specs, and stopping them whatever happens.
+"""Starting servers for model specs, and stopping them whatever happens.
 
 `with Servers(plan_servers(specs, log_dir)) as servers:` has the servers up inside the block and gone after it: at its normal
 end, after an exception, Ctrl-C or SIGTERM, and (through `serve.guard`) even when this process is killed outright. Neither
@@ -29,7 +29,7 @@ from rich.text import Text
 from core.errors import UserError
 from core.files import CONFIGS, load_yaml
 from core.specs import KEY_VARIABLES
-from serve.command import MODULE, ROUTER, ServerPlan, check_installed
+from serve.command import MODULE, ROUTER, TRANSFORMERS, ServerPlan, check_installed
 from serve.guard import GRACE
 
 TAIL = 15  # log lines shown when a server dies
@@ -195,7 +195,7 @@ class Servers:
 def _check(plans: Sequence[ServerPlan]) -> None:
     """Raise `UserError` for what can be known before anything is started."""
     models = dict.fromkeys(spec.name for plan in plans for spec in plan.specs)
-    check_installed(models, *({MODULE, ROUTER} & {word for plan in plans for word in plan.argv}))
+    check_installed(models, *({MODULE, ROUTER, TRANSFORMERS} & {word for plan in plans for word in plan.argv}))
     for plan in plans:
         if plan.port is not None and port_taken(plan.port):
             raise UserError(

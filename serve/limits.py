@@ -241,8 +241,6 @@ class Patience:
 
 # ---- budget
 
-_MILLION = 10**6
-
 
 @dataclass
 class Budget:
@@ -306,4 +304,4 @@ class Budget:
 def cost(spec: ModelSpec, prompt_tokens: int, completion_tokens: int) -> float:
     """What so many tokens cost by the spec's prices, 0 without any."""
     price = spec.endpoint.price
-    return (prompt_tokens * price.input + completion_tokens * price.output) / _MILLION if price else 0.0
+    return price.of(prompt_tokens, completion_tokens) if price else 0.0

@@ -49,7 +49,8 @@ def _row(plan: ServerPlan, machine: Machine) -> tuple[Cell, ...]:
     if machine.has_gpu:
         gpus = plan.env.get("CUDA_VISIBLE_DEVICES", "all")
         return (plan.name, gpus, "?", weights, "?", "?", f"{plan.context:,}", "?")
-    cache = plan.env.get("VLLM_CPU_KVCACHE_SPACE", "as set")
+    grows = plan.specs[0].serve.engine == "transformers"  # with each reply, and is not planned
+    cache = "–" if grows else plan.env.get("VLLM_CPU_KVCACHE_SPACE", "as set")
     dialogues = str(int(cache) * GIB // size.cache(plan.context)) if size and cache.isdigit() else "?"
     return (plan.name, "CPU", "–", weights, "–", cache, f"{plan.context:,}", dialogues)
 

@@ -1,4 +1,4 @@
-"""Which vLLM servers a set of model specs needs, where each runs, and the command line of each.
+"""Which servers a set of model specs needs, where each runs, and the command line of each.
 
 On GPUs one server holds a base and all its LoRA adapters (a lone one is merged); on CPU, where vLLM runs adapters several times
 slower, each adapter is merged into its own copy of the base. Where a spec asks for replicas, so many equal servers stand behind
@@ -17,12 +17,13 @@ from core.errors import UserError
 from core.files import cache_dir
 from core.machine import Machine, precision
 from core.specs import EMBEDDED_PREFIX, ModelSpec, place_of
+from serve import transformers_server
 from serve.checkpoints.embedded import embedded_folder
 from serve.checkpoints.lora import adapter_rank
 from serve.checkpoints.merge import merged, merged_folder
 from serve.checkpoints.model_card import TRAINING
 from serve.checkpoints.places import base_folder, download, local_path, on_hub, resolve_checkpoint, unpinned
-from serve.command import MODULE, ROUTER, ServerPlan, argv, check_installed, environment, router
+from serve.command import MODULE, ROUTER, TRANSFORMERS, ServerPlan, argv, check_installed, environment, router
 from serve.phases import ASSUMED_RANK, context_of, places, without
 from serve.placement import USABLE, Place
 from serve.sizes import size_of
@@ -65,11 +66,10 @@ def plan_servers(
     if port is not None and port + processes > MOST_PORT + 1:
         raise UserError(f"{processes} servers need as many ports from {port} on, and {MOST_PORT} is the last")
     if resolve and servers:  # not after the download
-        check_installed(
-            [spec.name for unit in units for spec in unit.specs], MODULE, *([ROUTER] if len(servers) > len(units) else [])
-        )
-        for unit in units:
-            _check_places(unit)
+        engines = {MODULE if unit.engine == "vllm" else TRANSFORMERS for unit in units}
+        models = [spec.name for unit in units for spec in unit.specs]
+        check_installed(models, *engines, *([ROUTER] if len(servers) > len(units) else []))
+        _check_places(units)
         learn_shapes([spec for unit in units for spec in unit.specs] if gpu else [])
     found = places(servers, without(machine, held), needs, str(machine)) if gpu else {}
     spread = iter(_spread(servers, [g.name for g in machine.gpus]))
@@ -150,17 +150,25 @@ def _plan(
     context = context_of(unit, needs)
     if gpu and found is None:
         notes.append(_unknown(spec, machine))
+    if problem := _unservable(unit):
+        notes.append(problem)
     local = Path(checkpoint).is_absolute() and all(Path(folder).is_absolute() for folder in adapters.values())
     name = served_names[0] if unit.base_names or not adapters else spec.name
-    share = found.share if found else USABLE / sharing if sharing > 1 else None
-    split = found.split if found else spec.serve.tensor_parallel or 1
+    if unit.engine == "transformers":
+        hub = transformers_server.make_hub(spec, Path(checkpoint)) if resolve else transformers_server.hub_of(spec, checkpoint)
+        command, added = transformers_server.argv(spec, gpu), transformers_server.environment(hub, gpus)
+    else:
+        share = found.share if found else USABLE / sharing if sharing > 1 else None
+        split = found.split if found else spec.serve.tensor_parallel or 1
+        command = argv(spec, checkpoint, served_names, adapters, rank, context, split, gpu, share)
+        added = environment(gpu, local, gpus, servers if not gpu else 1)
     return ServerPlan(
         name=name,
         checkpoint=checkpoint,
         served_names=served_names,
         adapters=adapters,
-        argv=argv(spec, checkpoint, served_names, adapters, rank, context, split, gpu, share),
-        env=environment(gpu, local, gpus, servers if not gpu else 1),
+        argv=command,
+        env=added,
         log=log_dir / f"server-{re.sub(r'[^A-Za-z0-9._-]', '_', name)[:200]}.log",
         specs=unit.specs,
         notes=notes,
@@ -175,8 +183,7 @@ def prepare(specs: Sequence[ModelSpec], machine: Machine | None = None) -> None:
     """Download, make and merge what servers of these specs need, as `plan_servers` does with `resolve`."""
     gpu = (machine or Machine.here()).has_gpu
     units = units_of(specs, split_adapters=not gpu)
-    for unit in units:
-        _check_places(unit)
+    _check_places(units)
     for unit in units:
         checkpoint = _checkpoint(unit.specs[0], True, [])
         folders = [_adapter(owner, where, True, []) for _, owner, where in unit.adapters]
@@ -184,13 +191,25 @@ def prepare(specs: Sequence[ModelSpec], machine: Machine | None = None) -> None:
             _merged(unit.specs[0], checkpoint, folders[0], True, [])
 
 
-def _check_places(unit: Unit) -> None:
-    """Raise `UserError` for a folder that is not there, before anything is downloaded."""
-    where = unit.specs[0].checkpoint or ""
-    if not where.startswith(EMBEDDED_PREFIX):
-        local_path(where, f"model {unit.specs[0].name}: checkpoint")
-    for _, owner, adapter in unit.adapters:
-        local_path(adapter, f"model {owner.name}: adapter")
+def _check_places(units: Sequence[Unit]) -> None:
+    """Raise `UserError` for what nothing here can serve, and for a folder that is not there, before anything is downloaded."""
+    if problems := [problem for unit in units if (problem := _unservable(unit))]:
+        raise UserError("\n".join(problems))
+    for unit in units:
+        where = unit.specs[0].checkpoint or ""
+        if not where.startswith(EMBEDDED_PREFIX):
+            local_path(where, f"model {unit.specs[0].name}: checkpoint")
+        for _, owner, adapter in unit.adapters:
+            local_path(adapter, f"model {owner.name}: adapter")
+
+
+def _unservable(unit: Unit) -> str | None:
+    """Why nothing here can serve a unit, and what to do."""
+    spec, why = unit.specs[0], unit.specs[0].serve.unservable
+    return why and (
+        f"model {spec.name} cannot be served here: {why}. Serve it elsewhere and give its address: "
+        f"--endpoint {spec.name}=http://HOST:PORT/v1"
+    )
 
 
 def learn_shapes(specs: Sequence[ModelSpec]) -> None:

@@ -144,6 +144,7 @@ def shape_of(config: Mapping[str, Any], parameters: int | None = None) -> Shape 
     try:
         hidden, layers, heads = (int(text[name]) for name in ("hidden_size", "num_hidden_layers", "num_attention_heads"))
         intermediate, vocabulary = int(text["intermediate_size"]), int(text["vocab_size"])
+        intermediate //= 2 if kind == "qwen" else 1  # Qwen's first generation counts gate and value together
     except (KeyError, TypeError, ValueError):
         return None
     kv_heads = int(text.get("num_key_value_heads") or heads)
@@ -215,6 +216,16 @@ def known_architecture(name: str) -> tuple[str, dict[str, Any]] | None:
         if name == hub_id or Path(name).name.removesuffix("-llama") == hub_id.split("/")[1]:
             return hub_id, fields
     return None
+
+
+def architectures_of(spec: ModelSpec) -> list[str]:
+    """The classes that an engine looks a spec's checkpoint up by, as its config.json or configs/serve/architectures.yaml has
+    them; none where that is not known here."""
+    for place in filter(None, (spec.checkpoint, spec.serve.architecture)):
+        if (folder := _folder(place, spec.revision)) is not None:
+            return list(read_object(folder / "config.json", "a model's config").get("architectures") or [])
+    known = known_architecture(spec.serve.architecture or spec.checkpoint or "")
+    return list(known[1].get("architectures", [])) if known else []
 
 
 def size_of(spec: ModelSpec, adapters: int = 0, rank: int = 0) -> Size | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from core.errors import UserError
 from core.files import digest
-from core.specs import ModelSpec
+from core.specs import Engine, ModelSpec
 
 
 @dataclass
@@ -39,24 +39,31 @@ class Unit:
         return self.specs[0].serve.replicas
 
     @property
+    def engine(self) -> Engine:
+        return self.specs[0].serve.engine
+
+    @property
     def context(self) -> int:
         """Tokens that its specs ask for."""
         return max(spec.context_length or 0 for spec in self.specs)
 
     def merges(self, gpu: bool) -> bool:
-        """Whether its adapter is merged into a copy of the base: always on CPU, on GPUs where nothing else is served."""
+        """Whether its adapter is merged into a copy of the base: always on CPU and for transformers, on GPUs where nothing else
+        is served."""
         lone = len(self.adapters) == 1 and not self.base_names
-        return lone and (not gpu or all(spec.serve.merge_adapter for spec in self.specs))
+        return lone and (not gpu or self.engine == "transformers" or all(spec.serve.merge_adapter for spec in self.specs))
 
 
 def units_of(specs: Sequence[ModelSpec], split_adapters: bool) -> list[Unit]:
     """The servers that the specs without an endpoint of their own need, one a base; `split_adapters`: one a base or adapter.
 
-    Two specs share a server when checkpoint, revision, chat template and serve options agree.
+    Two specs share a server when checkpoint, revision, chat template and serve options agree. `transformers serve` holds one.
     """
     units: dict[str, Unit] = {}
     for spec in {digest(s.model_dump(mode="json")): s for s in specs if s.checkpoint and s.endpoint.base_url is None}.values():
-        key = digest([spec.checkpoint, spec.revision, spec.chat_template, spec.serve.model_dump(mode="json")])
+        alone = spec.serve.engine == "transformers"
+        shared = [spec.checkpoint, spec.revision, spec.chat_template, spec.serve.model_dump(mode="json")]
+        key = digest([*shared, spec.name if alone else None])
         adapters = [(spec.served_name(), spec, spec.adapter)] if spec.adapter else []
         for language, by_dimension in (spec.adapters or {}).items():
             adapters += [(spec.served_name(language, dimension), spec, place) for dimension, place in by_dimension.items()]
@@ -65,7 +72,7 @@ def units_of(specs: Sequence[ModelSpec], split_adapters: bool) -> list[Unit]:
             unit.specs.append(spec)
             unit.base_names.append(spec.served_name())
         for adapter in adapters:
-            unit = units.setdefault(f"{key} {adapter[0]}" if split_adapters else key, Unit())
+            unit = units.setdefault(f"{key} {adapter[0]}" if split_adapters or alone else key, Unit())
             if spec not in unit.specs:
                 unit.specs.append(spec)
             unit.adapters.append(adapter)
@@ -75,7 +82,8 @@ def units_of(specs: Sequence[ModelSpec], split_adapters: bool) -> list[Unit]:
 def check_seeds(specs: Sequence[ModelSpec]) -> None:
     """vLLM's CPU build dies, server and all, when it reads a prompt in parts that is to be sampled with a seed."""
     for spec in specs:
-        if spec.endpoint.base_url is None and spec.sampling.seed is not None and spec.sampling.temperature > 0:
+        launched = spec.endpoint.base_url is None and spec.serve.engine == "vllm"
+        if launched and spec.sampling.seed is not None and spec.sampling.temperature > 0:
             raise UserError(
                 f"model {spec.name}: sampling.seed with a temperature above 0 can kill vLLM's CPU server: leave the seed out, "
                 "or serve the model yourself and name it with --endpoint"

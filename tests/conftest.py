@@ -19,9 +19,11 @@ from evalsuite import cli
 from serve.launch import Servers
 from serve.plan import plan_servers
 
-# How long one example takes says how busy the machine is, not whether the code is right.
-settings.register_profile("no deadline", deadline=None)
-settings.load_profile("no deadline")
+# Few examples in every run, many in `make test-full` (--hypothesis-profile full). How long one takes says how busy the machine
+# is, not whether the code is right.
+settings.register_profile("few", deadline=None, max_examples=10)
+settings.register_profile("full", deadline=None, max_examples=100)
+settings.load_profile("few")
 
 
 GROWING = {"config.json", "usage.json", "timing.json", "failures.json", "versions.json"}  # of a run folder: kept stage by stage

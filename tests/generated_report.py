@@ -11,6 +11,7 @@ from core.files import write_json, write_jsonl
 from core.records import Dialogue, HumanScore, Judgement, Language, RoleCard, Termination, Turn, Usage
 from core.rubrics import load_rubric
 from core.tables import Table
+from evalsuite.report.breakdowns import breakdowns
 from evalsuite.report.charts import (
     agreement_charts,
     calibration_charts,
@@ -60,6 +61,7 @@ SUPPORTER = {
         "那个微笑也许就是开口的机会，等你的好消息。",
     ),
 }
+CATEGORIES = ("Family and Life", "Work and Study", "Social Interaction and Others")
 VOCABULARY = sorted({word for text in (*SEEKER["en"], *SUPPORTER["en"]) for word in text.split()})
 BASES = {"harbour-8b": "org/Qwen2-7B", "lantern-7b-chat": "org/Qwen1.5-7B", "plainspoken-base": "org/plain"}
 SKILL = {"harbour-8b": 0.72, "lantern-7b-chat": 0.64, "plainspoken-base": 0.35, "tide-1.5b-instruct-zh": 0.5}
@@ -155,7 +157,14 @@ def _made(cards: int, supporters: tuple[tuple[str, float], ...], poison: bool, w
             name = f"card-{language}-{number:03d}" + (INJECTIONS[number].translate(NO_CONTROL) if poison else "")
             problem = SEEKER[language][number % 5] + bad
             own_cards[name] = RoleCard(
-                id=name, language=language, age="31", gender="female", problem=problem, source="test", card_method="written"
+                id=name,
+                language=language,
+                age="31",
+                gender="female",
+                problem=problem,
+                source="test",
+                card_method="written",
+                category=(CATEGORIES[number % 3] + bad,),
             )
             for supporter, skill in supporters:
                 end: Termination = draw.choices(get_args(Termination), (90, 5, 2, 2, 1, 1, 1))[0]
@@ -186,11 +195,13 @@ def _made(cards: int, supporters: tuple[tuple[str, float], ...], poison: bool, w
     verdicts, gold = gold_set(tally)
     matrices = confusion(verdicts, gold)
     given, ends = distributions(judgements, RUBRIC), terminations(dialogues)
+    broken_down, breakdown_charts = breakdowns(tally, own_cards)
     figures_shown = ("dimension", "ACC"), (("Fluency", 61.0),), (), AGREEMENT
     tables = [
         *leaderboard(tally.boards, RUBRIC),
         *pairwise_differences(tally.boards),
         given,
+        *broken_down,
         *(Table(f"agreement_{code}", f"Agreement with gold, {code}", *figures_shown) for code in ("en", "zh")),
         *confusion_tables(matrices, {}),
         calibration_table(calibration(verdicts, gold), {}),
@@ -203,6 +214,7 @@ def _made(cards: int, supporters: tuple[tuple[str, float], ...], poison: bool, w
         *score_charts(tally),
         *difference_charts(tally),
         *distribution_charts(given, RUBRIC),
+        *breakdown_charts,
         *agreement_charts(agreed, RUBRIC, "paper", True),
         *confusion_charts(confusion(verdicts, gold, RUBRIC.scales), RUBRIC, True),
         *calibration_charts(calibration(verdicts, gold), True),

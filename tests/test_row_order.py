@@ -179,7 +179,9 @@ NOT_SHUFFLED = {
     "train compare": "loads a base and an adapter: tests/train/test_compare.py shuffles its dialogues",
     "data_prep profiles check": ROW_BY_ROW,
     "esc-eval merge": "puts the parts of a run together; its figures are those of `report`",
-    **dict.fromkeys(("esc-eval reported check", "esc-eval reported show", "esc-eval ecdbench registry"), NO_ROWS),
+    **dict.fromkeys(
+        ("esc-eval reported check", "esc-eval reported show", "esc-eval ecdbench plan", "esc-eval ecdbench registry"), NO_ROWS
+    ),
     **dict.fromkeys(("data_prep sources", "data_prep fetch", "data_prep score-set", "train plan"), NO_ROWS),
     **dict.fromkeys(("esc-eval doctor", "esc-eval models"), NO_ROWS),
     **dict.fromkeys(("data_prep read", "data_prep import-esc-eval", "data_prep import-scores", "data_prep import-held"), MAKES),
@@ -187,6 +189,8 @@ NOT_SHUFFLED = {
     **dict.fromkeys(("data_prep role-sft", "data_prep rank-sft", "data_prep cards annotate export"), DRAWS),
     **dict.fromkeys(("data_prep annotate-dialogues export", "data_prep profiles inspect"), DRAWS),
     "esc-eval status": "counts the calls in a run's store",
+    "esc-eval people create": DRAWS,
+    **dict.fromkeys((f"esc-eval people {name}" for name in ("serve", "status", "export", "backup", "delete")), NO_ROWS),
     **dict.fromkeys((f"serve {name}" for name in ("up", "embedded", "merge")), NO_ROWS),
     **dict.fromkeys(("serve convert-internlm2", "serve convert-internlm2-adapter"), NO_ROWS),
 }

@@ -1,28 +1,25 @@
-"""Judge health: does a judge reward length, the order in which it is asked, or a reply that orders it to?
+"""Judge health: does a judge reward the order in which it is asked, or a reply that orders it to?
 
 Everything is computed from judgements that are there (`probe` asks for those that are not). Figures are in points of
-0–100 like the leaderboard's; differences are paired over dialogues. Which models share a base is in `shared_bases`.
+0–100 like the leaderboard's; differences are paired over dialogues. Which models share a base is in `shared_bases`, whether
+length is, in `evalsuite.statistics.reply_length`.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-
-import numpy as np
 
 from core.errors import UserError
 from core.grouping import group_by
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
-from core.statistics.bootstrap import RESAMPLES, Floats, estimate
 from core.tables import PARTED, Cell, Estimate, Table
 from evalsuite.statistics import paired
-from evalsuite.statistics.coefficients import coefficients, resampled
 from evalsuite.statistics.leaderboard import Contestant, contestants_of, stack
-from evalsuite.statistics.summary import Scorer, Value, checked, dimension_at, dimension_label, scorer_of
+from evalsuite.statistics.reply_length import ALL, NOTES, LengthEffect
+from evalsuite.statistics.summary import AVERAGE, Scorer, Value, checked, dimension_at, dimension_label, scorer_of
 
 HEALTH = "Judge health"
 # What `condition.variant` says of a verdict that a probe asked for.
@@ -43,96 +40,15 @@ def as_they_are(judgements: Iterable[Judgement]) -> list[Judgement]:
     ]
 
 
-# --- length -----------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class LengthEffect:
-    """Spearman's correlation (−1 to 1) of scores with mean reply length, of one scorer and language.
-
-    `supporter` is None for the mean over supporters, each as often as it has dialogues: what goes with length among replies of
-    one and the same supporter. `cells` maps dimension → estimate; n is dialogues with a readable verdict. Undefined (fewer than
-    two dialogues, or equal lengths or scores throughout) is None.
-    """
-
-    language: Language
-    scorer: Scorer
-    supporter: str | None
-    cells: dict[str, Estimate]
-
-
-def mean_reply_length(dialogue: Dialogue) -> float | None:
-    """Mean characters of the supporter's replies; None where it answers nothing. An opening greeting is no reply."""
-    first = next((place for place, turn in enumerate(dialogue.turns) if turn.role == "seeker"), len(dialogue.turns))
-    lengths = [len(turn.text.strip()) for turn in dialogue.turns[first:] if turn.role == "supporter"]
-    return sum(lengths) / len(lengths) if lengths else None
-
-
-def length_effects(
-    dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], rubric: Rubric, value: Value = "value"
-) -> list[LengthEffect]:
-    """A row a language, scorer and supporter, and one for all supporters of a scorer after them. Intervals: 95 % percentile
-    bootstrap over dialogues, drawn within each supporter. Raises `UserError` for a judgement of an unknown dialogue."""
-    lengths = {dialogue.id: mean_reply_length(dialogue) for dialogue in dialogues}
-    rows = []
-    # Each dialogue is its own "card": what `tally` then holds is one mean score a dialogue and dimension.
-    contestants = contestants_of(dialogues, as_they_are(judgements), rubric, value, card_of=lambda dialogue: dialogue.id)
-    for (language, scorer), group in group_by(contestants, lambda one: (one.language, one.scorer)).items():
-        parts: dict[str, list[tuple[Estimate, Floats]]] = defaultdict(list)
-        for contestant in group:
-            cells = {}
-            for column, name in enumerate(rubric.dimensions):
-                pairs = [
-                    (length, row[0, column])
-                    for id, row in contestant.cards.items()
-                    if row[1, column] and (length := lengths[id]) is not None
-                ]
-                parts[name].append(_spearman(pairs))
-                cells[name] = parts[name][-1][0]
-            rows.append(LengthEffect(language, scorer, contestant.supporter, cells))
-        rows.append(LengthEffect(language, scorer, None, {name: _pooled(part) for name, part in parts.items()}))
-    return rows
-
-
-def _spearman(pairs: Sequence[tuple[float, float]]) -> tuple[Estimate, Floats]:
-    """The estimate and its bootstrap draws (NaN where a draw is undefined)."""
-    n = len(pairs)
-    x, y = (np.array([pair[side] for pair in pairs], dtype=np.float64) for side in (0, 1))
-    place = np.arange(n)
-    rho = coefficients(x, y, place, np.ones((1, n)))[0, 0] if n else np.nan
-    draws = np.full(RESAMPLES, np.nan) if np.isnan(rho) else resampled(x, y, place, n)[:, 0]
-    return estimate(rho, draws, n, n), draws
-
-
-def _pooled(parts: Sequence[tuple[Estimate, Floats]]) -> Estimate:
-    """The mean over supporters, weighted by n; supporters without a defined correlation are left out."""
-    defined = [(part.mean, part.n, draws) for part, draws in parts if part.mean is not None]
-    if not defined:
-        return Estimate(None, None, None, 0)
-    n = sum(number for _, number, _ in defined)
-    table = np.array([draws for *_, draws in defined])
-    counted = np.where(np.isnan(table), 0.0, np.array([[number] for _, number, _ in defined], dtype=np.float64))
-    total = counted.sum(0)
-    draws = np.divide((np.nan_to_num(table) * counted).sum(0), total, out=np.full(len(total), np.nan), where=total > 0)
-    return estimate(sum(mean * number for mean, number, _ in defined) / n, draws, n, n)
-
-
 def length_table(effects: Sequence[LengthEffect], rubric: Rubric) -> Table:
-    """The effects as a table."""
+    """Whether scores go with the length of replies."""
+    names = [*rubric.dimensions, AVERAGE]
     return Table(
         key="health-length",
         title="Score against mean reply length (Spearman's correlation)",
-        columns=("language", "judged by", "supporter", *(dimension_label(rubric, name) for name in rubric.dimensions)),
-        rows=tuple(
-            (e.language, e.scorer.name, e.supporter or "all, within supporters", *(e.cells[n] for n in rubric.dimensions))
-            for e in effects
-        ),
-        notes=(
-            "Length: mean characters a reply. n = dialogues; [95 % bootstrap interval over dialogues]. The last row of a judge "
-            "is the mean over supporters, each as often as it has dialogues: whether long-winded supporters score higher than "
-            "terse ones plays no part.",
-            "A correlation is no proof of bias: longer replies may be better. A dash: undefined (nothing varies, or n < 2).",
-        ),
+        columns=("language", "judged by", "supporter", *(dimension_label(rubric, name) for name in names)),
+        rows=tuple((e.language, e.scorer.name, e.supporter or ALL, *(e.cells[n] for n in names)) for e in effects),
+        notes=NOTES,
         section=HEALTH,
     )
 

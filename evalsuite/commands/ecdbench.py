@@ -13,16 +13,18 @@ from core.errors import UserError, near, need_modules
 from core.files import write_jsonl
 from core.options import ModelOption as AskedOption
 from core.options import choice
-from core.paths import IN_FILE, IN_FOLDER, IN_NAME, OUT_FILE, Reads, Verbs
+from core.paths import IN_FILE, IN_FOLDER, IN_NAME, IN_SPEC, OUT_FILE, Reads, Verbs
 from core.specs import load_spec
 from core.tables import Table
 from evalsuite.commands.options import JsonOption, TablesOption, out_tables
 from evalsuite.commands.output import deliver, exit_if_lost, plain
 from evalsuite.fdaef.aggregate import Missing, Node, aggregate
-from evalsuite.fdaef.asking import Examination, plan_tasks
+from evalsuite.fdaef.asking import Examination
 from evalsuite.fdaef.figures import charts, write_page
+from evalsuite.fdaef.judging import judge_summaries, resolved_judge
 from evalsuite.fdaef.local_data import load_layout
-from evalsuite.fdaef.registry import load_benchmark, load_models
+from evalsuite.fdaef.plan import coverage, left_out_lines, plan_table, plan_tasks
+from evalsuite.fdaef.registry import Benchmark, load_benchmark, load_models
 from evalsuite.fdaef.registry_tables import counts_table, metrics_table, published_scores, registry_table
 from evalsuite.fdaef.scores import ModelScores, read_scores
 from evalsuite.fdaef.summaries import judged_scores, summaries_table
@@ -73,36 +75,64 @@ MissingOption = Annotated[
     typer.Option(
         "--missing",
         help="What a dataset without scores is. null: missing, so what rests on it has only a partial score. zero: 0, as "
-        "algorithms 3 and 4 say.",
+        "algorithms 3 and 4 say. left_out: as null, but what nobody can run (`ecdbench plan`) is left out of all weights.",
     ),
 ]
 ModelOption = Annotated[str | None, typer.Option("--model", help="Only this model.")]
 OutOption = Annotated[TablesOption, out_tables("*")]
 
 
+DataOption = Annotated[
+    Path | None,
+    typer.Option("--data", help="Folder with the datasets' own files, in a folder each as configs/ecdbench/local.yaml says."),
+    IN_FOLDER,
+]
+DatasetOption = Annotated[list[str] | None, typer.Option("--dataset", help="Only these datasets, by their ids. Repeatable.")]
+HubOption = Annotated[bool, typer.Option("--hub", help="Let lm-eval download the data of its own tasks where --data has none.")]
+LayoutOption = Annotated[
+    Path | None, typer.Option("--layout", help="Your own layout of --data; see configs/ecdbench/local.yaml."), IN_FILE
+]
+
+
+@app.command("plan")
+def plan(
+    data: DataOption = None,
+    dataset: DatasetOption = None,
+    hub: HubOption = False,
+    benchmark: BenchmarkOption = "ecdbench",
+    layout: LayoutOption = None,
+    as_json: JsonOption = False,
+    out: OutOption = None,
+) -> None:
+    """What `run` would ask: every dataset with its weight, whether it runs, needs a file, or cannot be run and why.
+
+    Reads all files and asks nobody: what is wrong with a file is one line here, before any call.
+
+    Example: esc-eval ecdbench plan --data corpora
+    """
+    known = load_benchmark(benchmark)
+    table = plan_table(known, plan_tasks(known, load_layout(layout), data, dataset, hub))
+    deliver("plan", plain([table]), [table], out, as_json)
+
+
 @app.command("run")
 def run(
     model: AskedOption,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            "--data", help="Folder with the datasets' own files, in a folder each as configs/ecdbench/local.yaml says."
-        ),
-        IN_FOLDER,
-    ] = None,
+    data: DataOption = None,
     out: Annotated[
         Path,
         typer.Option("--out", help="Run folder; the same command again asks only what is missing."),
-        out_tables("ecdbench", "scores.jsonl", "summaries.jsonl", "datasets/*"),
+        out_tables("ecdbench", "scores.jsonl", "summaries.jsonl", "datasets/*", "judged/*"),
     ] = Path("runs/ecdbench"),
-    dataset: Annotated[
-        list[str] | None, typer.Option("--dataset", help="Only these datasets, by their ids. Repeatable.")
+    judge: Annotated[
+        str | None,
+        typer.Option("--judge", metavar="MODEL", help="Who scores the summaries (a spec); without it they are only written."),
+        IN_SPEC,
     ] = None,
+    dataset: DatasetOption = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Items a dataset; without it as the benchmark says (300).")] = None,
     seed: Annotated[int, typer.Option(help="Which items are drawn.")] = 0,
-    hub: Annotated[
-        bool, typer.Option("--hub", help="Let lm-eval download the data of its own tasks where --data has none.")
-    ] = False,
+    hub: HubOption = False,
     chat: Annotated[
         bool, typer.Option("--chat-template", help="Put every question into the model's chat template (for chat models).")
     ] = False,
@@ -111,44 +141,48 @@ def run(
         str | None, typer.Option(help="Tokenizer (folder or hub id) of a model that its spec gives no checkpoint for."), IN_NAME
     ] = None,
     benchmark: BenchmarkOption = "ecdbench",
-    layout: Annotated[
-        Path | None, typer.Option("--layout", help="Your own layout of --data; see configs/ecdbench/local.yaml."), IN_FILE
-    ] = None,
+    layout: LayoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Ask a model the benchmark's tasks (on lm-eval, zero-shot) and add the answers up to capabilities: OUT/scores.jsonl.
 
     A choice is answered by the likeliest option, so the model's server must tell log-probabilities of a prompt: vLLM does, chat
-    APIs do not. Summaries are written through chat, OUT/summaries.jsonl, and scored by a judge of yours: how is printed. What
-    cannot be run is listed with its reason, and the totals say what share of the benchmark they rest on.
+    APIs do not. Summaries are written through chat, OUT/summaries.jsonl, and scored by --judge in OUT/judged. What is not asked
+    is listed with its reason before any call. The first total is the benchmark's, null where something is missing; the second
+    leaves out what nobody can run.
 
-    Example: esc-eval ecdbench run --model embedded --data corpora --limit 20 --out runs/ecdbench
+    Example: esc-eval ecdbench run --model embedded --judge embedded --data corpora --limit 20
     """
     console.quiet = as_json
     need_modules("lm_eval", purpose="running tasks")
     known, spec = load_benchmark(benchmark), load_spec(model)
-    plan = plan_tasks(known, load_layout(layout), data, dataset, hub)
-    plan.check()
+    planned = plan_tasks(known, load_layout(layout), data, dataset, hub)
+    planned.check()
+    judging = resolved_judge(out, judge) if judge and planned.summaries else None
+    for line in (*coverage(known, planned), *_left_out(planned.missing)):
+        console.print(Text(line))
     items = limit or known.sample or 300
     with open_run(out) as folder:
         examination = Examination(known, spec, name or spec.name, items, seed, chat, tokenizer, console)
-        scores, summaries = examination.ask(folder, plan)
+        scores, summaries = examination.ask(folder, planned)
+    lost = sum(dialogue.lost for dialogue in summaries)
+    if judging and not lost:
+        if judging.judge.name == spec.name:
+            console.print(Text(f"{spec.name} scores its own summaries: read completeness and conciseness with care"))
+        scores += judge_summaries(judging, out / "summaries.jsonl", console)
     tables: list[Table] = []
-    if plan.local or plan.hub:
+    if planned.local or planned.hub or judging:
         write_jsonl(out / "scores.jsonl", scores)
         if not scores:
             raise UserError(f"{out}: no task gave a score for a metric of {known.name}")
-        result = aggregate(known, next(iter(read_scores([out / "scores.jsonl"], known))))
-        tables += [parts_table(known, result), datasets_table([result])]
+        tables += _result_tables(known, out / "scores.jsonl")
     if summaries:
         tables.append(summaries_table(known, summaries))
-    if plan.missing:
-        tables.append(left_out_table(known, plan.missing))
+    if planned.missing:
+        tables.append(left_out_table(known, planned.missing))
     if deliver("ecdbench", plain(tables), tables, out, as_json, [table for table in tables if table.key != LEFT_OUT]):
-        for line in _left_out(plan.missing, out):
-            console.print(Text(line))
-        console.print(Text("\n".join(_next_commands(out, bool(scores), bool(summaries)))), soft_wrap=True)
-    exit_if_lost(sum(dialogue.lost for dialogue in summaries), len(summaries), "summaries")
+        console.print(Text("\n".join(_next_commands(out, bool(scores), bool(summaries) and judging is None))), soft_wrap=True)
+    exit_if_lost(lost, len(summaries), "summaries")
 
 
 @app.command("judged")
@@ -197,6 +231,7 @@ def aggregate_scores(
     rule: Missing = choice("--missing", missing, get_args(Missing))
     known = load_benchmark(benchmark)
     results = [aggregate(known, one, rule) for one in _of_model(read_scores(scores, known), model)]
+    known = known.runnable if rule == "left_out" else known
     figures = {"benchmark": known.name, "missing": missing, "models": [model_figures(result) for result in results]}
     deliver("aggregate", figures, [totals_table(known, results, missing), datasets_table(results)], out, as_json)
 
@@ -206,6 +241,14 @@ def show_leaderboard(
     scores: MoreScores = None,
     published: Annotated[bool, typer.Option("--published", help="The 30 models of the paper's table 5 as well.")] = False,
     benchmark: BenchmarkOption = "ecdbench",
+    missing: Annotated[
+        str,
+        typer.Option(
+            "--missing",
+            help="null: a model without all scores has no total. left_out: what nobody can run (`ecdbench plan`) is left out "
+            "of all weights.",
+        ),
+    ] = "null",
     models: Annotated[
         list[Path] | None,
         typer.Option("--models", help="YAML file with family, type and parameters of models, as configs/ecdbench/models.yaml."),
@@ -233,6 +276,8 @@ def show_leaderboard(
     names = [one.model for one in every]
     if doubled := [name for name in names if names.count(name) > 1]:
         raise UserError(f"--scores: {doubled[0]!r} is also in the paper's table 5: name yours differently")
+    if choice("--missing", missing, ("null", "left_out")) == "left_out":
+        known = known.runnable
     results = [aggregate(known, one) for one in every]
     board, ranks = leaderboard(known, results), ranks_table(known, results, every, spread)
     tables = [board, *(t for t in (ranks, separation_table(separations(results)), datasets_table(results)) if t.rows)]
@@ -329,10 +374,17 @@ def _next_commands(out: Path, scores: bool, summaries: bool) -> list[str]:
     return lines
 
 
-def _left_out(missing: dict[str, str], out: Path) -> list[str]:
-    """What was not run, a line a reason."""
-    reasons: dict[str, list[str]] = {}
-    for key, why in missing.items():
-        reasons.setdefault(why, []).append(key)
-    lines = [f"- {why}: {', '.join(keys)}" for why, keys in reasons.items()]
-    return [f"{len(missing)} datasets were not run ({out / LEFT_OUT}.csv):", *lines] if missing else []
+def _result_tables(benchmark: Benchmark, scores: Path) -> list[Table]:
+    """A model's capabilities and datasets; where something cannot be run by anybody, also the total without it."""
+    (one,) = read_scores([scores], benchmark)
+    result = aggregate(benchmark, one)
+    tables = [parts_table(benchmark, result)]
+    if result.gated is None and benchmark.not_runnable:
+        runnable = benchmark.runnable
+        tables.append(parts_table(runnable, aggregate(runnable, one), "runnable"))
+    return [*tables, datasets_table([result])]
+
+
+def _left_out(missing: dict[str, str]) -> list[str]:
+    """What will not be asked, a line a reason."""
+    return [f"{len(missing)} datasets are not asked:", *left_out_lines(missing)] if missing else []

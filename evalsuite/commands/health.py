@@ -47,6 +47,7 @@ from evalsuite.runs.folder import open_run
 from evalsuite.runs.judgement_sets import sets_of
 from evalsuite.runs.run_config import RunConfig
 from evalsuite.statistics.agreement import judgements_of, read_judgements
+from evalsuite.statistics.reply_length import length_effects, replies_of
 from evalsuite.statistics.summary import Value
 
 app = Verbs(
@@ -167,8 +168,9 @@ def _tables(
     asked = dialogues, judgements, rubric
     shifts = checks.asking_shifts(*asked, value)
     effects = checks.injection_effects(*asked, value)
+    replies = replies_of(dialogues, checks.as_they_are(judgements), rubric, value)
     return [
-        checks.length_table(checks.length_effects(*asked, value), rubric),
+        checks.length_table(length_effects(replies, rubric), rubric),
         sharing_table(sharings(*asked, specs, value)),
         *([checks.asking_table(shifts, rubric)] if shifts else []),
         *(checks.injection_tables(effects, list(checks.injection_kinds(*asked, value)), rubric) if effects else []),

@@ -11,14 +11,15 @@ import typer
 
 from core.errors import UserError
 from core.paths import IN_SPEC
-from core.specs import ModelSpec, load_spec, model_names
+from core.specs import Engine, ModelSpec, load_spec, model_names
 from core.tables import Cell, Table
 from evalsuite.commands.options import JsonOption
 from evalsuite.commands.output import deliver
 from serve import http
-from serve.sizes import FIXED, GIB, GRAPHS, size_of
+from serve.sizes import FIXED, GIB, GRAPHS, architectures_of, size_of
 
-_COLUMNS = ("model", "roles", "languages", "needs", "licence")
+_ENGINES: dict[Engine, str] = {"vllm": "vLLM", "transformers": "transformers"}
+_COLUMNS = ("model", "roles", "served by", "licence")
 
 
 def models(
@@ -47,7 +48,10 @@ def models(
         (*_COLUMNS, *(["answers"] if check else [])),
         tuple(_row(spec, answers, check) for spec in specs),
         (
-            "needs: GPU memory of one copy, with the cache for one dialogue of full length and what was assumed as overhead; "
+            *(note for spec in specs if names and (note := _note(spec))),
+            "served by: what is started for it, in its own chat template unless one of configs/chat_templates is named; "
+            "esc-eval models NAME says why",
+            "GPU: memory of one copy, with the cache for one dialogue of full length and what was assumed as overhead; "
             "esc-eval run --plan says it for your GPUs",
             "any served model takes any role as NAME@URL; --json has addresses, checkpoints and what each is",
         ),
@@ -83,6 +87,11 @@ def _figures(spec: ModelSpec) -> dict[str, Any]:
         "roles": spec.roles,
         "languages": spec.languages,
         "learnt": spec.learnt,
+        "serving": spec.serving,
+        "engine": None if spec.floor or spec.endpoint.base_url or spec.serve.unservable else spec.serve.engine,
+        "architectures": architectures_of(spec),
+        "unservable": spec.serve.unservable,
+        "chat_template": spec.chat_template,
         "base_url": spec.endpoint.base_url,
         "checkpoint": spec.checkpoint,
         "gpu_gib": _gpu_memory(spec),
@@ -98,9 +107,32 @@ def _row(spec: ModelSpec, answers: dict[str, dict[str, Any]], check: bool) -> tu
         f"{figures['gpu_gib']:.1f} GiB of a GPU" if figures["gpu_gib"] else "a GPU, size not known" if spec.checkpoint else None
     )
     key = f"{figures['key']} ({'set' if figures['key_is_set'] else 'not set'})" if figures["key"] else None
-    needs = "nothing" if spec.floor else key if spec.endpoint.base_url else size
+    needs = None if spec.floor else key if spec.endpoint.base_url else size
     said = [answer["said"] + (f"; reads {answer['context']} tokens" if answer.get("context") else "")] if answer else [None]
-    return (spec.name, ", ".join(spec.roles), ", ".join(spec.languages), needs, spec.licence, *(said if check else []))
+    roles = f"{', '.join(spec.roles)} ({', '.join(spec.languages)})"
+    served = ": ".join(filter(None, [_served(spec), needs]))
+    return (spec.name, roles, served, spec.licence, *(said if check else []))
+
+
+def _served(spec: ModelSpec) -> str:
+    """What answers as a model, and in which chat template where that is not its checkpoint's own."""
+    if spec.floor:
+        return "no model"
+    if spec.endpoint.base_url:
+        return "its address"
+    if spec.serve.unservable:
+        return "nothing here"
+    template = spec.chat_template and (
+        "template in the spec" if "{" in spec.chat_template else f"template {spec.chat_template}"
+    )
+    return ", ".join(filter(None, [_ENGINES[spec.serve.engine], template]))
+
+
+def _note(spec: ModelSpec) -> str:
+    """Why a model is served as it is, or is not; by which class of its engine."""
+    why = f"nothing here can serve it: {spec.serve.unservable}" if spec.serve.unservable else spec.serving
+    classes = ", ".join(architectures_of(spec))
+    return f"{spec.name}{f' ({classes})' if classes else ''}: {why}" if why else ""
 
 
 def _gpu_memory(spec: ModelSpec) -> float | None:

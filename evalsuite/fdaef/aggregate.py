@@ -3,7 +3,9 @@
 Every figure is an array: the figure itself first, then one for every bootstrap draw of the items or every draw of the weights,
 so that intervals and rankings come out of the same sums. A score is complete when all below it is there. Where something is
 missing the score is None with the reason, beside a partial score over what there is and the share of the weights that this
-is. With `missing="zero"` a dataset without any result counts as 0, which is what algorithms 3 and 4 say.
+is. With `missing="zero"` a dataset without any result counts as 0, which is what algorithms 3 and 4 say. With
+`missing="left_out"` what the registry calls not runnable is left out of all weights, whether it has a score or not, and
+anything else that is missing still leaves no total.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from evalsuite.fdaef.registry import Benchmark, Capability, SubCapability, Task
 from evalsuite.fdaef.scores import Measured, ModelScores
 
 Layer = Literal["total", "capability", "sub_capability", "level", "task", "dataset", "method"]
-Missing = Literal["null", "zero"]
+Missing = Literal["null", "zero", "left_out"]
 WeightFactors = Mapping[str, Floats]  # path → factors of that node's weight, one a draw
 NOTHING = np.zeros(0)
 
@@ -141,6 +143,7 @@ def aggregate(
 
     Raises `UserError` for a node that is given and measured as well.
     """
+    benchmark = benchmark.runnable if missing == "left_out" else benchmark
     adder = _Adder(benchmark, scores, missing, weights or {})
     root = adder.total()
     gate = benchmark.gate
@@ -197,7 +200,8 @@ class _Adder:
             label, place = self.benchmark.metrics[method.metric].label, f"{path}/{method.metric}"
             measured = self.scores.measured.get((name, method.metric))
             if measured is None:
-                why = f"no score: {known.run.reason}" if known.run and known.run.reason else "no score"
+                reason = method.unavailable or (known.run and known.run.reason)
+                why = f"no score: {reason}" if reason else "no score"
                 node = Node("method", place, label, 0, reason=why)
             elif np.isnan(measured.values[0]):
                 node = Node("method", place, label, 0, reason="not defined on these items", measured=measured)

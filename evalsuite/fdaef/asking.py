@@ -1,4 +1,4 @@
-"""A model is asked a benchmark's tasks: what can be asked, and on which data; lm-eval's tasks, and summaries through chat."""
+"""A model is asked what a plan names: lm-eval's tasks, and summaries through chat."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from core.errors import UserError, near
+from core.errors import UserError
 from core.files import digest, read_jsonl, sha256_file, write_jsonl
 from core.prompts import load_pack
 from core.records import Dialogue
 from core.specs import ModelSpec
 from evalsuite.fdaef import tasks
 from evalsuite.fdaef.forms import Doc
-from evalsuite.fdaef.local_data import SUMMARY, Layout, Part, find_files, read_part
+from evalsuite.fdaef.local_data import SUMMARY, Files, Part
+from evalsuite.fdaef.plan import TaskPlan, read_dataset
 from evalsuite.fdaef.registry import Benchmark
 from evalsuite.fdaef.scores import TaskScore
 from evalsuite.fdaef.summaries import sampled, summarise
@@ -34,65 +35,6 @@ from serve.plan import plan_servers
 
 CONTEXT = 2048  # tokens that a model behind an address is taken to read, unless its spec says more
 CONCURRENCY = 32
-
-Files = list[tuple[Part, list[Path]]]
-
-
-@dataclass(frozen=True)
-class TaskPlan:
-    """What is to be asked: dataset → its parts with their files, datasets with lm-eval's own data, datasets to be summarised;
-    and what is not, and why."""
-
-    local: dict[str, Files]
-    hub: list[str]
-    summaries: dict[str, Files]
-    missing: dict[str, str]
-
-    def check(self) -> None:
-        """Raise `UserError` where nothing can be asked."""
-        if not self.local and not self.hub and not self.summaries:
-            reasons = "; ".join(f"{key}: {why}" for key, why in list(self.missing.items())[:4])
-            raise UserError(f"nothing to ask: {reasons}" + (" …" if len(self.missing) > 4 else ""))
-
-
-def plan_tasks(benchmark: Benchmark, layout: Layout, data: Path | None, wanted: list[str] | None, hub: bool) -> TaskPlan:
-    """What can be asked: files where they are, lm-eval's own data with `hub`. Raises `UserError` for unknown names."""
-    for key in (*(wanted or []), *layout.datasets):
-        if key not in benchmark.datasets:
-            raise UserError(f"dataset {key!r}: {benchmark.name} has none of this name: {near(key, benchmark.datasets)}")
-        if any((part.task == SUMMARY) != _judged(benchmark, key) for part in layout.datasets.get(key, [])):
-            raise UserError(
-                f"dataset {key!r}: task {SUMMARY} is for datasets that {benchmark.name} has `run: {{by: judge}}`, and only it"
-            )
-    if data is not None and not data.is_dir():
-        raise UserError(f"--data {data}: no such folder")
-    plan = TaskPlan({}, [], {}, {})
-    for key in wanted or benchmark.datasets:
-        runner, parts = benchmark.datasets[key].run, layout.datasets.get(key, [])
-        files = [(part, paths) for part in parts if (paths := find_files(data, part))] if data else []
-        if files:
-            (plan.summaries if _judged(benchmark, key) else plan.local)[key] = files
-        elif hub and runner is not None and runner.by == "lm_eval":
-            plan.hub.append(key)
-        elif runner is not None and runner.reason:
-            plan.missing[key] = runner.reason
-        elif runner is not None and runner.by == "adapter":
-            plan.missing[key] = "needs your own licensed copy: put its answers into a score file (see `aggregate --scores`)"
-        elif runner is not None and runner.by == "lm_eval":
-            plan.missing[key] = "lm-eval can download it (--hub)" + (f"; no {parts[0].files[0]} in --data" if parts else "")
-        elif parts:
-            plan.missing[key] = f"no {parts[0].files[0]} in {data}" if data else "needs --data"
-        else:
-            form = "documents" if _judged(benchmark, key) else "items"
-            plan.missing[key] = (
-                f"no reader for its files: give it in the form `{form}` with --layout (see configs/ecdbench/local.yaml)"
-            )
-    return plan
-
-
-def _judged(benchmark: Benchmark, key: str) -> bool:
-    runner = benchmark.datasets[key].run
-    return runner is not None and runner.by == "judge"
 
 
 @dataclass(frozen=True)
@@ -128,10 +70,10 @@ class Examination:
                     scores += read_jsonl(path, TaskScore, "scores", allow_empty=True)
                 else:
                     unfinished.append((key, path))
-            datasets = [(key, path, self._read(plan.local.get(key, []))) for key, path in unfinished]
+            datasets = [(key, path, self._read(key, plan.local.get(key, []))) for key, path in unfinished]
             documents = []
             for key, files in plan.summaries.items():
-                docs = [doc for _, part_docs in self._read(files) for doc in part_docs]
+                docs = [doc for _, part_docs in self._read(key, files) for doc in part_docs]
                 documents += sampled(key, docs, self.limit, self.seed)
             url = servers.enter_context(_served(run, self.spec, self.console)) if datasets else None
             summaries = []
@@ -160,14 +102,13 @@ class Examination:
             run.claim("summaries", {"prompts": load_pack(SUMMARY).fingerprint()})
         run.settle()
 
-    def _read(self, files: Files) -> list[tuple[Part, list[Doc]]]:
-        parts = []
-        for part, paths in files:
-            docs, step = read_part(part, paths)
+    def _read(self, key: str, files: Files) -> list[tuple[Part, list[Doc]]]:
+        parts = read_dataset(self.benchmark, key, files)
+        for _, _, step in parts:
             for reason, count in step.dropped.items():
-                self.console.print(Text(f"{paths[0].parent.name}: {count} left out: {reason}"), soft_wrap=True)
-            parts.append((part, docs))
-        return parts
+                name = self.benchmark.datasets[key].label
+                self.console.print(Text(f"{name}: {count} left out: {reason}"), soft_wrap=True)
+        return [(part, docs) for part, docs, _ in parts]
 
     def _ask_tasks(
         self, url: str, datasets: list[tuple[str, Path, list[tuple[Part, list[Doc]]]]], missing: dict[str, str]

@@ -8,6 +8,8 @@ is left out and counted.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -16,20 +18,55 @@ from pydantic import Field
 from core.errors import UserError, near
 from core.files import CONFIGS, read_yaml
 from core.ledger import Step
-from core.rows import CorpusReader
+from core.rows import CorpusReader, CorpusRow
 from core.settings import Settings
-from evalsuite.fdaef.forms import FORMS, Doc
+from evalsuite.fdaef.forms import FORMS, SUMMARISED, Doc
 
 SUMMARY = "summary"  # the task that the model answers with a summary, which a judge scores; lm-eval has no part in it
 
 
 class Part(Settings):
-    """One set of files of a dataset: the task that asks them, how they are read, and of which category (None: all)."""
+    """One set of files of a dataset: the task that asks them, how they are read, and of which category (None: all).
+
+    `fields` maps the form's names of fields to those in the files, where these differ.
+    """
 
     task: str
     form: str
     files: Annotated[list[str], Field(min_length=1)]
     category: str | None = None
+    fields: dict[str, str] = Field(default={})
+
+
+Files = list[tuple[Part, list[Path]]]
+
+
+@dataclass
+class _RenamingReader(CorpusReader):
+    """Reads rows by the form's names of fields, where `Part.fields` has others."""
+
+    fields: dict[str, str] = field(default_factory=dict)
+
+    def jsonl(self, path: Path, first: int = 1) -> Iterator[CorpusRow]:
+        return map(self._renamed, super().jsonl(path, first))
+
+    def json_list(self, path: Path) -> Iterator[CorpusRow]:
+        return map(self._renamed, super().json_list(path))
+
+    def csv(self, path: Path, needed: Sequence[str] = ()) -> Iterator[CorpusRow]:
+        return map(self._renamed, super().csv(path, [self.fields.get(name, name) for name in needed]))
+
+    def _renamed(self, row: CorpusRow) -> CorpusRow:
+        if not self.fields or not isinstance(row.value, dict):
+            return row
+        own = {name: row.value[theirs] for name, theirs in self.fields.items() if theirs in row.value}
+        if missing := [theirs for theirs in self.fields.values() if theirs not in row.value]:
+            self.malformed(row, f"{missing[0]}: missing (the layout's `fields` names it)")
+        return CorpusRow(row.where, row.value | own)
+
+
+class NothingThere(UserError):
+    """Files that can be read, without an item that can be asked."""
 
 
 class Layout(Settings):
@@ -49,8 +86,10 @@ def load_layout(path: Path | None) -> Layout:
                 raise UserError(f"{path}: datasets.{name}: unknown form {part.form!r}: {near(part.form, FORMS)}")
             if absolute := [pattern for pattern in part.files if Path(pattern).is_absolute()]:
                 raise UserError(f"{path}: datasets.{name}: files: {absolute[0]} is not below the data folder")
-            if (part.form == "documents") != (part.task == SUMMARY):
-                raise UserError(f"{path}: datasets.{name}: form documents and task {SUMMARY} go together")
+            if (part.form in SUMMARISED) != (part.task == SUMMARY):
+                raise UserError(
+                    f"{path}: datasets.{name}: task {SUMMARY} goes together with the forms {', '.join(sorted(SUMMARISED))}"
+                )
     return layout
 
 
@@ -66,10 +105,23 @@ def read_part(part: Part, files: list[Path]) -> tuple[list[Doc], Step]:
     Raises `UserError` with file and line for what cannot be read, and when nothing is left.
     """
     step = Step(part.task)
-    docs = [
-        doc for doc in FORMS[part.form](files, CorpusReader(step, strict=True)) if part.category in (None, doc.get("category"))
-    ]
+    reader = _RenamingReader(step, strict=True, fields=part.fields)
+    docs = [doc for doc in FORMS[part.form](files, reader) if part.category in (None, doc.get("category"))]
     if not docs:
         what = f" of category {part.category!r}" if part.category else ""
-        raise UserError(f"{files[0]}: no item{what} that has an answer")
+        raise NothingThere(f"{files[0]}: no item{what} that has an answer")
     return docs, step
+
+
+def read_parts(files: Files) -> list[tuple[Part, list[Doc], Step]]:
+    """The documents of all parts of a dataset. A category that its files have no item of is left out, unless it is the only
+    one."""
+    parts, errors = [], []
+    for part, paths in files:
+        try:
+            parts.append((part, *read_part(part, paths)))
+        except NothingThere as error:
+            errors.append(error)
+    if errors and not parts:
+        raise errors[0]
+    return parts

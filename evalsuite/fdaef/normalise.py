@@ -17,10 +17,13 @@ from pydantic import Field, model_validator
 from core.settings import Settings
 from core.statistics.bootstrap import Floats
 
-Items = Literal["mean", "f1", "macro_f1", "micro_f1", "stereoset_lms", "stereoset_ss", "bbq_ambiguous", "bbq_disambiguated"]
+Items = Literal[
+    "mean", "points", "f1", "macro_f1", "micro_f1", "stereoset_lms", "stereoset_ss", "bbq_ambiguous", "bbq_disambiguated"
+]
 Value = float | str | None
 Outcome = Mapping[str, "str | list[str] | None"]
 FIELDS: dict[str, dict[str, tuple[str, ...] | None]] = {  # what an item's outcome says, and what it may say
+    "points": {"answer": None, "of": None},  # whole numbers: how many were had, and how many could be
     "f1": {"gold": None, "answer": None},
     "macro_f1": {"gold": None, "answer": None},
     "micro_f1": {"gold": None, "answer": None},
@@ -149,6 +152,9 @@ class Features:
             case "bbq_disambiguated":
                 biased, known, _ = means.T
                 return _ratio(2 * biased - known, known)
+            case "points":  # the share of what can be had, on the scale's own range
+                low, high = self.metric.bounds
+                return low + (high - low) * _ratio(means[:, 0], means[:, 1])
             case _:
                 return _ratio(means[:, 0], means[:, 1])
 
@@ -175,6 +181,8 @@ def features(metric: Metric, values: Sequence[Value], outcomes: Sequence[Outcome
             table = _counts(metric, [_labels(o["gold"]) for o in checked], [_labels(answer) for answer in answers])
         case "stereoset_lms":
             table = np.array([(answer in ("stereotype", "anti-stereotype"), 1) for answer in answers], dtype=float)
+        case "points":
+            table = np.array([_points(outcome) for outcome in checked])
         case "stereoset_ss":
             table = np.array([(a == "stereotype", a in ("stereotype", "anti-stereotype")) for a in answers], dtype=float)
         case _:
@@ -211,7 +219,19 @@ def _checked(metric: Metric, outcome: Outcome | None) -> Outcome:
             raise ValueError(f"outcome.{name}: missing")
         if value is not None and known is not None and value not in known:
             raise ValueError(f"outcome.{name}: {value!r} is not one of {', '.join(known)}")
+    if metric.items == "points":
+        _points(outcome)
     return outcome
+
+
+def _points(outcome: Outcome) -> tuple[float, float]:
+    """Points of an answer and how many could be had; an answer that could not be read has none."""
+    points, most = ("0" if outcome[name] is None else outcome[name] for name in ("answer", "of"))
+    if not (isinstance(points, str) and isinstance(most, str) and points.isdigit() and most.isdigit()):
+        raise ValueError("outcome: answer and of are whole numbers of points")
+    if not int(most) > 0 or int(points) > int(most):
+        raise ValueError(f"outcome: answer {points} is off the range 0 to {most}")
+    return float(points), float(most)
 
 
 def _labels(value: str | list[str] | None) -> frozenset[str]:

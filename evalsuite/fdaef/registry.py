@@ -13,10 +13,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from core.errors import UserError, near
-from core.files import CONFIGS, read_named, read_yaml
+from core.files import CONFIGS, explain, read_named, read_yaml
 from core.records import Language
 from core.settings import Settings
 from evalsuite.fdaef.normalise import Metric
@@ -27,11 +27,14 @@ NodeKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")]
 
 
 class DatasetMethod(Settings):
-    """One metric of a dataset, and the share that guessing gets right where that is known."""
+    """One metric of a dataset, and the share that guessing gets right where that is known. `k` is that of recall@k;
+    `unavailable` says why nothing here can measure it."""
 
     metric: str
     weight: Positive = 1
     chance: Share | None = None
+    k: Annotated[int, Field(ge=1)] | None = None
+    unavailable: str | None = None
 
 
 class Runner(Settings):
@@ -218,6 +221,44 @@ class Benchmark(Settings):
         full = self._cases[frozenset(self.levels)]
         total = sum(full[level] for level in levels)
         return {level: full[level] / total for level in self.levels if level in levels}
+
+    @cached_property
+    def not_runnable(self) -> dict[str, str]:
+        """What nobody can run with what there is, and why: ids of datasets, and `dataset/metric`."""
+        reasons = {}
+        for name, dataset in self.datasets.items():
+            if dataset.run is not None and dataset.run.reason:
+                reasons[name] = dataset.run.reason
+            else:
+                reasons |= {f"{name}/{m.metric}": m.unavailable for m in dataset.methods if m.unavailable}
+        return reasons
+
+    @cached_property
+    def runnable(self) -> Benchmark:
+        """The benchmark without what is not runnable: tasks and levels that keep something share the weights of the others.
+
+        Raises `UserError` when nothing of a capability is left.
+        """
+        if not self.not_runnable:
+            return self
+        known = self.model_dump()
+        known["title"] = f"{self.title}, what can be run"
+        for name, dataset in list(known["datasets"].items()):
+            dataset["methods"] = [one for one in dataset["methods"] if f"{name}/{one['metric']}" not in self.not_runnable]
+            if name in self.not_runnable or not dataset["methods"]:
+                del known["datasets"][name]
+        for capability in known["capabilities"].values():
+            subs = capability["sub_capabilities"]
+            for key, sub in list(subs.items()):
+                for task in sub["tasks"].values():
+                    task["datasets"] = {name: w for name, w in task["datasets"].items() if name in known["datasets"]}
+                sub["tasks"] = {name: task for name, task in sub["tasks"].items() if task["datasets"]}
+                if not sub["tasks"]:
+                    del subs[key]
+        try:
+            return Benchmark.model_validate(known)
+        except ValidationError as error:
+            raise UserError(f"{self.name}: too little of it can be run for a total: {explain(error)}") from None
 
     def tasks(self) -> Iterator[tuple[str, SubCapability, Task]]:
         """(path, sub-capability, task) of every task, in the file's order."""

@@ -10,7 +10,7 @@ from evalsuite.fdaef.scores import ModelScores
 from evalsuite.reported.tables import load_reported
 
 # What an answer that could not be read is for the metrics of outcomes (`normalise.features`).
-UNREAD = {"f1": "missed", "macro_f1": "missed", "micro_f1": "missed", "stereoset_lms": "wrong"}
+UNREAD = {"f1": "missed", "macro_f1": "missed", "micro_f1": "missed", "stereoset_lms": "wrong", "points": "none"}
 
 
 def registry_table(benchmark: Benchmark) -> Table:

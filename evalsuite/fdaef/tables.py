@@ -250,18 +250,23 @@ def totals_table(benchmark: Benchmark, results: Sequence[ModelResult], missing: 
     )
 
 
-def parts_table(benchmark: Benchmark, result: ModelResult) -> Table:
+def parts_table(benchmark: Benchmark, result: ModelResult, key: str = "capabilities") -> Table:
     """One model's total, and every capability as far as there is something to add up: what `run` prints."""
     rows = [(node.label, node.score, cell_of(node), 100 * node.share, node.n) for node in (result.root, *result.root.children)]
     tail = f" and {len(result.reasons) - GAPS} more" if len(result.reasons) > GAPS else ""
     why = f"No total: {'; '.join(result.reasons[:GAPS])}{tail}." if result.reasons else ""
+    gate = f"By algorithm 5 the total is {_shown(result.gated)} (gate: {gate_of(result)})." if result.gate else ""
     return Table(
-        key="capabilities",
+        key=key,
         title=f"{benchmark.title}: {result.model}, 0 to 100",
         columns=("part", "score", "partial [95 % interval]", "share of weights %", "items"),
         rows=tuple(rows),
-        notes=tuple(filter(None, [why, "partial: over what was run; a score needs all of its datasets."])),
+        notes=tuple(filter(None, [why or gate, "partial: over what was run; a score needs all of its datasets."])),
     )
+
+
+def _shown(score: float | None) -> str:
+    return "unknown" if score is None else f"{score:.2f}"
 
 
 def left_out_table(benchmark: Benchmark, missing: Mapping[str, str]) -> Table:

@@ -1,4 +1,4 @@
-"""Running a benchmark's tasks on lm-eval: documents → questions → one `TaskScore` an item and metric.
+"""Running a benchmark's tasks on lm-eval: documents → questions → answers; `evalsuite.fdaef.answers` makes scores of them.
 
 A choice is answered by the likeliest option (log-probability of its text after the prompt, not normalised by length), so a
 server has to tell the log-probabilities of a prompt (POST /completions with `echo`: vLLM does, chat-only APIs do not). Tasks of
@@ -8,7 +8,6 @@ lm-eval are asked in its words, ours in configs/ecdbench/tasks. No examples are 
 from __future__ import annotations
 
 import logging
-import math
 import os
 import random
 from collections.abc import Mapping, Sequence
@@ -17,13 +16,14 @@ from typing import Any, TypeVar
 
 from core.errors import UserError, near
 from core.files import CONFIGS
+from core.grouping import group_by
+from evalsuite.fdaef.answers import majority_share, scores_of
 from evalsuite.fdaef.forms import Doc
 from evalsuite.fdaef.local_data import Part
 from evalsuite.fdaef.registry import Benchmark, Dataset
 from evalsuite.fdaef.scores import TaskScore
 
 TASKS = CONFIGS / "ecdbench" / "tasks"
-LmSample = Mapping[str, Any]
 T = TypeVar("T")
 
 
@@ -117,9 +117,16 @@ def local_tasks(manager: Any, parts: Sequence[tuple[Part, list[Doc]]]) -> dict[s
         def dataset(docs: list[Doc] = docs, **_: object) -> Any:
             return DatasetDict({"test": Table.from_list(docs)})
 
-        splits = {"custom_dataset": dataset, "test_split": "test", "validation_split": None, "training_split": None}
+        splits = {"test_split": "test", "validation_split": None, "training_split": None, "fewshot_split": "test"}
         # A task of a group of one: that is where lm-eval lets a task's config be overridden.
-        tasks |= manager.load([{"group": f"local_{part.task}", "task": [{"task": part.task, **splits}]}])["tasks"]
+        tasks |= manager.load(
+            [
+                {
+                    "group": f"local_{part.task}",
+                    "task": [{"task": part.task, "custom_dataset": dataset, "num_fewshot": 0, **splits}],
+                }
+            ]
+        )["tasks"]
     return tasks
 
 
@@ -147,12 +154,13 @@ def ask(
     """
     from lm_eval.evaluator import evaluate
 
-    every = [(task, index) for task in tasks for index in range(len(tasks[task].eval_docs))]
+    every = [(task, item) for task in tasks for item in _items(tasks[task].eval_docs)]
     drawn = draw(every, name, limit, seed)
-    chosen = {task: sorted(index for drawn_task, index in drawn if drawn_task == task) for task in tasks}
+    chosen = {task: sorted(index for drawn_task, item in drawn if drawn_task == task for index in item) for task in tasks}
     used = {task: one for task, one in tasks.items() if chosen[task]}
     for task in used.values():
         task.set_config(key="num_fewshot", value=0)
+        _shorten(task, getattr(lm, "max_length", None))
     asked = {task: chosen[task] for task in used}
     task_dict = {"tasks": used, "groups": {}, "group_map": {}}
     cuts, log = _Cuts(), logging.getLogger("lm_eval")
@@ -164,86 +172,25 @@ def ask(
     finally:
         log.removeHandler(cuts)
     assert done is not None  # one process
-    samples = [(task, sample) for task in used for sample in done["samples"][task]]
-    scores = [score for task, sample in samples for score in scores_of(benchmark, name, model, task, sample)]
-    # Where options differ from item to item there is no class that could have a majority.
-    gold = [tuple(right) for _, sample in samples if (right := _gold(sample)) is not None and "options" not in sample["doc"]]
-    majority = max(map(gold.count, gold)) / len(gold) if gold and len(gold) == len(samples) else None
-    return Asked(scores, len(samples), len(every), majority, cuts.count)
+    answered = {(task, sample["doc_id"]): sample for task in used for sample in done["samples"][task]}
+    items = sorted(drawn, key=lambda one: (list(tasks).index(one[0]), one[1]))
+    scores = [
+        score
+        for task, item in items
+        for score in scores_of(benchmark, name, model, f"{task}:{item[0]}", [answered[task, index] for index in item])
+    ]
+    return Asked(scores, len(items), len(every), majority_share(list(answered.values())), cuts.count)
 
 
-def scores_of(benchmark: Benchmark, name: str, model: str, task: str, sample: LmSample) -> list[TaskScore]:
-    """One item's scores, for every metric of the dataset that the task gives."""
-    dataset = benchmark.datasets[name]
-    scores: list[TaskScore] = []
-    for method in dataset.methods:
-        kind = benchmark.metrics[method.metric].items
-        fields = _value(name, dataset, method.metric, kind, sample)
-        if fields is not None:
-            item = f"{task}:{sample['doc_id']}"
-            scores.append(TaskScore(model=model, dataset=name, metric=method.metric, item=item, **fields))
-    return scores
+def _items(docs: Any) -> list[tuple[int, ...]]:
+    """What counts as one item: a document, or all that have one `group` (the answers to one question)."""
+    if "group" not in docs.features:
+        return [(index,) for index in range(len(docs))]
+    return [tuple(index for index, _ in pairs) for pairs in group_by(enumerate(docs["group"]), lambda pair: pair[1]).values()]
 
 
-def _value(name: str, dataset: Dataset, metric: str, kind: str, sample: LmSample) -> dict[str, Any] | None:
-    """The fields of a score that this metric needs; None where the task does not give it."""
-    metric = "accuracy" if metric == "preferred" else metric  # right is the reply that people preferred
-    if kind.startswith("bbq_"):
-        return {"outcome": _bbq(sample)}
-    if metric == "rouge_l":
-        return {"value": _rouge_l(sample)}
-    if metric in ("rouge_acc", "bleu_acc"):
-        return {"value": int(sample[metric.replace("rouge", "rouge1")])}
-    if metric == "accuracy" and "pct_stereotype" in sample:  # right is the sentence that stereotypes less
-        return {"value": 1 - int(sample["pct_stereotype"]), "chance": 0.5}
-    if not sample["resps"] or isinstance(sample["filtered_resps"][0], str):  # a reply in words, judged by lm-eval itself
-        known = dataset.run.metric if dataset.run else None
-        return {"value": int(sample[known])} if metric == "accuracy" and known is not None and known in sample else None
-    options = [arguments[1].strip() for arguments in sample["arguments"]]
-    chance = len(_right(sample)) / len(options)
-    if kind in ("f1", "macro_f1"):
-        labels = sample["doc"].get("labels") or options
-        return {"outcome": {"gold": [labels[index] for index in _right(sample)], "answer": labels[_likeliest(sample)]}}
-    if metric != "accuracy":
-        return None
-    gold = _gold(sample)
-    right = bool(sample["acc"]) if gold is None else _likeliest(sample) in gold
-    return {"value": int(right), "chance": chance}
-
-
-def _gold(sample: LmSample) -> list[int] | None:
-    """What our documents name as right; None for those of lm-eval's tasks (where HellaSwag's `gold` is a number)."""
-    gold = sample["doc"].get("gold")
-    return list(gold) if isinstance(gold, list) else None
-
-
-def _right(sample: LmSample) -> list[int]:
-    """The options that are right, from 0. BBQ's task adds further ways to say that nobody knows, all of them right at once."""
-    doc = sample["doc"]
-    if (gold := _gold(sample)) is not None:
-        return gold
-    if "answer_info" in doc and doc["answer_info"][f"ans{doc['label']}"][-1] == "unknown":
-        return list(range(2, len(sample["arguments"])))
-    return [0]
-
-
-def _likeliest(sample: LmSample) -> int:
-    likelihoods = [reply[0] for reply in sample["filtered_resps"]]
-    if any(math.isnan(one) for one in likelihoods):
-        raise UserError("the server answered with log-probabilities that are no numbers")
-    return max(range(len(likelihoods)), key=likelihoods.__getitem__)
-
-
-def _bbq(sample: LmSample) -> dict[str, str]:
-    """What lm-eval found: whether the answer names anybody, and whether that follows the stereotype."""
-    _, biased, known, _ = sample["amb_bias_score"]
-    context = {"ambig": "ambiguous", "disambig": "disambiguated"}[sample["doc"]["context_condition"]]
-    return {"context": context, "answer": "unknown" if not known else "biased" if biased else "other"}
-
-
-def _rouge_l(sample: LmSample) -> float | None:
-    """ROUGE-L F1 over characters, 0 to 1, against the nearest reference; null for an empty reply."""
-    from evalsuite.statistics.text_metrics import rouge_l
-
-    reply = str(sample["filtered_resps"][0]).strip()
-    return max(rouge_l(reply, reference, "character") for reference in sample["doc"]["references"]) if reply else None
+def _shorten(task: Any, context: int | None) -> None:
+    """Replies in words take at most half of the context: a server refuses a question that leaves no room for its answer."""
+    settings = task.config.generation_kwargs or {}
+    if context and settings.get("max_gen_toks", 0) > context // 2:
+        task.set_config(key="generation_kwargs", value={"max_gen_toks": context // 2}, update=True)

@@ -11,12 +11,14 @@ import numpy as np
 from core.rubrics import Rubric
 from core.tables import DASH, Estimate, Table, clean
 from evalsuite.report.figures import HATCHES, Figure, dots, error, label, named_rows, panels, segment, trace
+from evalsuite.statistics.categories import Average
 from evalsuite.statistics.judges import POOLED, Bin, Confusion
-from evalsuite.statistics.leaderboard import Tally
-from evalsuite.statistics.summary import AVERAGE, dimension_label
+from evalsuite.statistics.leaderboard import Board, Score, Tally
+from evalsuite.statistics.summary import AVERAGE, Scorer, dimension_label
 
 SYNTHETIC_GOLD = "Synthetic gold, scores hold by construction"
 LANGUAGES = {"en": "English", "zh": "Chinese"}
+_LANGUAGE_STYLES = ("dot", "second")  # the first language of a run, and another beside it
 
 Agreement = Mapping[str, Mapping[str, Mapping[str, float | int | None]]]
 
@@ -33,25 +35,44 @@ class Chart:
 
 
 def score_charts(tally: Tally) -> Iterator[Chart]:
-    """One panel a dimension, one line a supporter (and scorer), a dot with its interval: readable in grey and at 20 models."""
-    names = [*tally.rubric.dimensions, AVERAGE]
-    several = len({board.scorer for board in tally.boards}) > 1
-    for language in dict.fromkeys(board.language for board in tally.boards):
-        cells = [cell for cell in tally.scores if cell.language == language]
-        places = {who: place for place, who in enumerate(dict.fromkeys((cell.supporter, cell.scorer) for cell in cells))}
-        rows = [clean(f"{supporter} · {scorer.name}" if several else supporter) for supporter, scorer in places]
-        traces = []
-        for name in names:
-            read = [cell for cell in cells if cell.dimension == name and cell.estimate.mean is not None]
-            estimates = [(places[cell.supporter, cell.scorer], cell.estimate) for cell in read]
-            traces.append([dots("average" if name == AVERAGE else "dot", rows, estimates)])
-        yield Chart(
-            f"scores-{language}",
-            f"Scores by dimension, {LANGUAGES[language]}",
-            "Means on 0–100 with 95 % bootstrap intervals, best average first. Open circles rest on a single dialogue.",
-            f"leaderboard-{language}",
-            _dot_panels(rows, [_label(tally.rubric, name) for name in names], traces, columns=4),
-        )
+    """A panel for the average and one a dimension, a line a supporter (and scorer), on it a mark with its interval a language:
+    readable in grey and at 20 models."""
+    if not tally.boards:
+        return
+    names = [AVERAGE, *tally.rubric.dimensions]
+    cells = {name: [cell for cell in tally.scores if cell.dimension == name] for name in names}
+    yield Chart(
+        "scores",
+        "Scores by dimension",
+        "Means on 0–100 with 95 % bootstrap intervals, best average first. Open marks rest on a single dialogue.",
+        f"leaderboard-{tally.boards[-1].language}",
+        score_panels(tally.boards, [(_label(tally.rubric, name), cells[name]) for name in names], columns=4),
+    )
+
+
+def score_panels(boards: Sequence[Board], cells: Sequence[tuple[str, Sequence[Score | Average]]], columns: int) -> Figure:
+    """Panels of scores by title, the languages of the boards beside each other on every line. Lines come by scorer and falling
+    average."""
+    averages: dict[tuple[Scorer, str], list[float]] = {}
+    for board in boards:
+        for block in board.scores:
+            mean = block[-1].estimate.mean
+            averages.setdefault((board.scorer, block[-1].supporter), []).append(-1.0 if mean is None else mean)
+    lines = sorted(averages, key=lambda line: (line[0], -sum(averages[line]) / len(averages[line]), line[1]))
+    places = {line: place for place, line in enumerate(lines)}
+    several = len({scorer for scorer, _ in lines}) > 1
+    rows = [clean(f"{supporter} · {scorer.name}" if several else supporter) for scorer, supporter in lines]
+    languages = list(dict.fromkeys(board.language for board in boards))
+    traces: list[list[Figure]] = []
+    for _, of_panel in cells:
+        traces.append([])
+        for number, language in enumerate(languages):
+            read = [cell for cell in of_panel if cell.language == language and cell.estimate.mean is not None]
+            estimates = [(places[cell.scorer, cell.supporter], cell.estimate) for cell in read]
+            shift = 0.36 * (number + 0.5) / len(languages) - 0.18
+            name = LANGUAGES[language] if len(languages) > 1 else ""
+            traces[-1].append(dots(_LANGUAGE_STYLES[number], rows, estimates, name, shift, alone=True))
+    return _dot_panels(rows, [title for title, _ in cells], traces, columns, height=20 + 8 * len(languages))
 
 
 def difference_charts(tally: Tally) -> Iterator[Chart]:
@@ -69,7 +90,8 @@ def difference_charts(tally: Tally) -> Iterator[Chart]:
             for first, second, sign in ((one.first, one.second, 1), (one.second, one.first, -1)):
                 if one.estimate.mean is not None:
                     figures[at[first]][at[second]] = sign * one.estimate.mean
-                    texts[at[first]][at[second]] = f"{sign * one.estimate.mean:+.0f}" + "*" * bool(one.holds)
+                    points = round(sign * one.estimate.mean)
+                    texts[at[first]][at[second]] = (f"{points:+}" if points else "0") + "*" * bool(one.holds)
         most = max((abs(figure) for row in figures for figure in row if figure is not None), default=0) or 1
         numbers = [str(place) for place in range(1, len(rows) + 1)]
         cells = trace(
@@ -220,16 +242,24 @@ def calibration_charts(bins: Sequence[Bin], synthetic: bool) -> Iterator[Chart]:
         )
 
 
-def _dot_panels(rows: Sequence[str], titles: Sequence[str], traces: Sequence[Sequence[Figure]], columns: int) -> Figure:
+def _dot_panels(
+    rows: Sequence[str], titles: Sequence[str], traces: Sequence[Sequence[Figure]], columns: int, height: int = 23
+) -> Figure:
     room = {"margin": {"l": 7 * min(30, max(map(len, rows))) + 16}, "meta": {"least": 110 if columns > 2 else 200}}
     legend = any(one["name"] for one in traces[0])
     axis = named_rows(rows, (0.3, -0.7))
-    return panels("dots", titles, traces, columns, len(rows) * 23 + 16, showlegend=legend, yaxis=axis, **room)
+    return panels("dots", titles, traces, columns, len(rows) * height + 16, showlegend=legend, yaxis=axis, **room)
 
 
 def _bar_panel(rows: Sequence[str], segments: Sequence[Figure], axis: str) -> Figure:
     title = {"title": {"text": axis}}
     return panels("bars", [""], [segments], 1, 30 * len(rows), xaxis=title, yaxis=named_rows(rows, (0.5, -0.5)))
+
+
+def bar_panels(rows: Sequence[str], titles: Sequence[str], traces: Sequence[Sequence[Figure]]) -> Figure:
+    """Panels of bars on the same rows, each on an axis of its own."""
+    room = {"margin": {"t": 30}, "meta": {"least": 190, "gap": 64}, "showlegend": False}
+    return panels("bars", titles, traces, 3, 26 * len(rows) + 8, yaxis=named_rows(rows, (0.5, -0.5)), **room)
 
 
 def _label(rubric: Rubric, name: str) -> str:

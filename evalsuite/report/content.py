@@ -22,6 +22,8 @@ from core.tables import Table, fits, to_console
 from evalsuite.checks import risk
 from evalsuite.checks.shared_bases import alike, bases
 from evalsuite.report import charts
+from evalsuite.report.breakdowns import breakdowns, cost_charts
+from evalsuite.report.headlines import unbeaten
 from evalsuite.report.log_wandb import log_report
 from evalsuite.report.report import PLUMBING, ReportContent, write_report
 from evalsuite.report.trajectories import survival_charts, trend_charts
@@ -31,10 +33,11 @@ from evalsuite.runs.framework import Framework, ScoredRun, entries, framework_of
 from evalsuite.runs.judgement_sets import JudgementSet, sets_of
 from evalsuite.runs.people import read_people
 from evalsuite.runs.run_config import Judged, RunConfig
-from evalsuite.runs.versions import made_with
+from evalsuite.runs.versions import made_with, prices_in
 from evalsuite.statistics import survival, trends
 from evalsuite.statistics.agreement import agreement_tables, judgements_in_order
 from evalsuite.statistics.between_judges import between_judges
+from evalsuite.statistics.dialogue_costs import ModelUse, model_uses, use_table
 from evalsuite.statistics.judge_figures import Settings, judge_figures
 from evalsuite.statistics.judges import (
     by_judge,
@@ -146,6 +149,9 @@ def content_of(run: Run) -> ReportContent:
     may_leave = framework is not None and framework.may_leave and framework.name == records.framework
     along_tables, along_charts = _along(judges, tally, may_leave)
     scores_given, endings = distributions(tally.verdicts, rubric), terminations(dialogues)
+    cards = {person.id: _card(framework, person) for person in read_people(run.folder)} if framework else {}
+    broken_down, breakdown_charts = breakdowns(tally, cards)
+    uses = model_uses(used, dialogues, tally.verdicts, prices_in(run.versions()))
     return ReportContent(
         title=f"{_title(records.framework)} · {run.folder.name}",
         framework=records.framework,
@@ -153,7 +159,7 @@ def content_of(run: Run) -> ReportContent:
         plumbing=any(str(spec.checkpoint).startswith(EMBEDDED_PREFIX) for spec in config.models().values()),
         synthetic_gold=synthetic,
         tally=tally,
-        cards={person.id: _card(framework, person) for person in read_people(run.folder)} if framework else {},
+        cards=cards,
         tables=[
             *leaderboard(tally.boards, rubric, groups=config.groups()),
             *pairwise_differences(tally.boards),
@@ -161,9 +167,11 @@ def content_of(run: Run) -> ReportContent:
             *between_judges(tally.verdicts, rubric),
             *gold_tables,
             scores_given,
+            *broken_down,
             endings,
             *([failed] if failed else []),
             *risk.tables(risk.count(dialogues, risky), risky, examples=0),  # examples are behind warnings, in transcripts
+            *([use_table(uses)] if uses else []),
             costs(dialogues, judged, seconds),
             *(table for table in of_framework if table.section == COSTS),
             *along_tables,
@@ -173,12 +181,15 @@ def content_of(run: Run) -> ReportContent:
             *charts.difference_charts(tally),
             *charts.distribution_charts(scores_given, rubric),
             *gold_charts,
+            *breakdown_charts,
             *charts.termination_charts(endings),
+            *cost_charts(uses),
             *along_charts,
         ],
         further_facts=[
             *(framework.facts(records) if framework else ()),
             *_judges_asked(run, judges),
+            *_taken(uses),
             *made_with(run.versions()),
             *_asked_again(run),
         ],
@@ -189,6 +200,7 @@ def content_of(run: Run) -> ReportContent:
         warnings=[
             *([sentence] if (sentence := cut_off(used.values())) else []),
             *(f"{sentence}." for sentence in in_trouble(used.values(), tally.judgements)),
+            *unbeaten(tally.boards, config.floors()),
             *_behind(tally, judges),
             *_warnings(tally, config.specs()),
         ],
@@ -259,6 +271,18 @@ def _judges_asked(run: Run, judges: Sequence[JudgementSet]) -> Iterator[tuple[st
         dialects = (Dialect.model_validate(record["dialect"]) for (name, _), record in learnt.items() if name == judge.judge)
         asked += dict.fromkeys(sentence for dialect in dialects for sentence in dialect.sentences())
         yield f"Judge {judge.judge}", "; ".join(asked)
+
+
+def _taken(uses: Sequence[ModelUse]) -> Iterator[tuple[str, str]]:
+    """Calls, tokens and cost of all models together."""
+    if uses:
+        total = sum((use.usage for use in uses), Usage())
+        text = f"{total.calls:,} calls, {total.prompt_tokens:,} tokens in, {total.completion_tokens:,} out"
+        costs = [use.cost for use in uses if use.cost is not None]
+        free = sum(use.cost is None for use in uses)
+        cost = f"{sum(costs):,.2f}" if sum(costs) >= 1 else f"{sum(costs):.2g}"
+        priced = f"; cost {cost}" + (f", {free} models without a price apart" if free else "")
+        yield "Taken", text + (priced if costs else "")
 
 
 def _asked_again(run: Run) -> Iterator[tuple[str, str]]:

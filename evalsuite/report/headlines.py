@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from core.records import Dialogue, Judgement, Termination
 from core.tables import Estimate, fmt
@@ -24,32 +24,69 @@ ENDINGS: dict[Termination | None, str] = {
 
 
 def standings(boards: Sequence[Board], doubt: Callable[[str, str], str]) -> Iterator[str]:
-    """Who is best and worst in each language by average, as each scorer sees it; one sentence where there is but one supporter.
+    """Who is best and worst in each language by average, as each scorer sees it, and how many of the others they are told apart
+    from; one sentence where there is but one supporter.
 
     `doubt(judge, language)` says why no best is to be named by a judge; "" where it may be.
     """
-    several = len({board.scorer for board in boards}) > 1
     for board in boards:
-        ranked = [(board.scores[place][-1], board.ranks[place]) for place in board.order]
-        averages = [(cell, rank) for cell, rank in ranked if cell.estimate.mean is not None]
-        if not averages:
+        ranked = [board.scores[place][-1] for place in board.order if board.scores[place][-1].estimate.mean is not None]
+        if not ranked:
             continue
-        where = LANGUAGES[board.language] + (f", judged by {board.scorer.name}" if several else "")
-        together = Counter(rank for _, rank in averages)
-        apart = len(together) > 1
-        names = []
-        for cell, rank in averages:
-            shared = f", shared by {together[rank]}" if together[rank] > 1 else ""
-            place = f"; rank {rank} of {len(averages)}{shared}" if apart and rank is not None else ""
-            names.append(f"{cell.supporter} ({_spoken(cell.estimate)}{place})")
-        if len(names) == 1:
-            yield f"{where}: {names[0]} is the only supporter."
-        elif not apart:
-            yield f"{where}: no supporter is told apart from another; highest average {names[0]}, lowest {names[-1]}."
-        elif reason := doubt(board.scorer.name, board.language):
-            yield f"{where}: no best is named, because {reason}. Highest average {names[0]}, lowest {names[-1]}."
+        where = _where(board, boards)
+        best, worst = ranked[0], ranked[-1]
+        apart = list(_apart(board))
+        if len(ranked) == 1:
+            yield f"{where}: {best.supporter} ({_spoken(best.estimate)}) is the only supporter."
+            continue
+        ahead, behind = sum(a == best.supporter for a, _ in apart), sum(b == worst.supporter for _, b in apart)
+        others = len(ranked) - 1
+        counted = f" of the {others} others" if others > 1 else ""
+        first = f"{best.supporter} ({_spoken(best.estimate)}; ahead of {ahead}{counted} by a difference that holds)"
+        last = f"{worst.supporter} ({_spoken(worst.estimate)}; behind {behind}{counted} by a difference that holds)"
+        if not apart:
+            first, last = (f"{one.supporter} ({_spoken(one.estimate)})" for one in (best, worst))
+            yield f"{where}: no supporter is told apart from another; highest average {first}, lowest {last}."
+        elif reason := doubt(board.scorer.judge, board.language):
+            yield f"{where}: no best is named, because {reason}. Highest average {first}, lowest {last}."
         else:
-            yield f"{where}: best on average is {names[0]}, lowest {names[-1]}."
+            yield f"{where}: best on average is {first}, lowest {last}."
+
+
+def unbeaten(boards: Sequence[Board], floors: Collection[str]) -> Iterator[str]:
+    """Which supporters are not shown to beat a floor, a supporter that needs no model, in the average."""
+    for board in boards:
+        apart = set(_apart(board))
+        names = [board.contestants[place].supporter for place in board.order]
+        present = [name for name in names if name in floors]
+        failing: dict[tuple[str, ...], list[str]] = {}  # the same floors → the supporters that do not beat them
+        for name in names:
+            missed = tuple(floor for floor in present if (name, floor) not in apart)
+            if name not in floors and missed:
+                failing.setdefault(missed, []).append(name)
+        for missed, supporters in failing.items():
+            are = "are" if len(supporters) > 1 else "is"
+            yield (
+                f"{_where(board, boards)}: {_listed(supporters)} {are} not shown to beat {_listed(missed)}, which "
+                f"{'need' if len(missed) > 1 else 'needs'} no model."
+            )
+
+
+def _apart(board: Board) -> Iterator[tuple[str, str]]:
+    """(better, worse) of every two supporters whose difference in the average holds."""
+    for one in board.differences:
+        if one.holds and one.estimate.mean is not None:
+            names = [board.contestants[place].supporter for place in (one.first, one.second)]
+            yield (names[0], names[1]) if one.estimate.mean > 0 else (names[1], names[0])
+
+
+def _where(board: Board, boards: Sequence[Board]) -> str:
+    several = len({one.scorer for one in boards}) > 1
+    return LANGUAGES[board.language] + (f", judged by {board.scorer.name}" if several else "")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def doubt(agreements: Mapping[str, Agreement], judge: str, language: str) -> str:

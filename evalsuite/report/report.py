@@ -100,7 +100,8 @@ class ReportContent:
     def facts(self) -> list[tuple[str, str]]:
         """What was run, on what: the lines at the top of the report."""
         dialogues, verdicts = self.tally.dialogues, self.tally.verdicts
-        people = {d.card_id for d in dialogues if d.card_id} | {d.profile_id for d in dialogues if d.profile_id}
+        cards, profiles = {d.card_id for d in dialogues if d.card_id}, {d.profile_id for d in dialogues if d.profile_id}
+        people = [f"{len(ids):,} {name}" for ids, name in ((cards, "role cards"), (profiles, "profiles")) if ids]
         asked = [judgement for judgement in verdicts if not judgement.lost]
         read = sum(judgement.value is not None for judgement in asked)
         rubric = self.tally.rubric
@@ -112,7 +113,7 @@ class ReportContent:
             ("Judged by", ", ".join(sorted({scorer_of(j).name for j in verdicts}))),
             *self.further_facts,
             ("Languages", ", ".join(LANGUAGES[language] for language in languages_of(dialogues))),
-            ("Dialogues", f"{len(dialogues):,}" + (f" on {len(people):,} role cards or profiles" if people else "")),
+            ("Dialogues", f"{len(dialogues):,}" + (f" on {' and '.join(people)}" if people else "")),
             ("Verdicts", f"{len(asked):,}, {read / len(asked):.1%} readable" if asked else ""),
             ("Generated", self.generated),
         ]
@@ -202,6 +203,6 @@ def _html(content: ReportContent) -> str:
         figures={chart.key: chart.figure for chart in content.charts},
         transcripts=transcripts(content.tally, content.cards, content.risks),
         config=_config_text(content),
-        scripts=page.scripts(TEMPLATES / "browse.js", TEMPLATES / "sort.js", TEMPLATES / "charts.js"),
+        scripts=page.scripts(*(TEMPLATES / f"{name}.js" for name in ("transcripts", "browse", "sort", "charts"))),
         style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
     )

@@ -27,12 +27,12 @@ Risks = Mapping[str, Mapping[int, Sequence[str]]]
 
 
 def transcripts(tally: Tally, cards: Mapping[str, RoleCard], risks: Risks) -> dict[str, Any]:
-    """JSON for browse.js: `rows` (one a dialogue) and their bodies in `chunks`, plain or as gzip in base64 (`packed`).
+    """JSON for transcripts.js: `rows` (one a dialogue) and their bodies in `chunks`, plain or as gzip in base64 (`packed`).
 
     `risks` maps dialogue id → place of a turn → what it is about: such dialogues are shown only after a content warning, and
     their opening is not in the list. `risky_cards` are cards whose problem speaks of such things: the list of cards shows only
-    their ids. A row ends in its scores: scorer by scorer, the mean verdict on every dimension (turns
-    and repeats averaged) and their average, null where nothing was read or the dimensions' scales differ.
+    their ids. A row ends in its scores (scorer by scorer, the mean verdict on every dimension, turns and repeats averaged, and
+    their average, null where nothing was read or the dimensions' scales differ) and its trial.
     """
     dialogues, rubric = tally.dialogues, tally.rubric
     places = {name: index for index, name in enumerate(rubric.dimensions)}
@@ -60,7 +60,7 @@ def transcripts(tally: Tally, cards: Mapping[str, RoleCard], risks: Risks) -> di
             sum(mark[2] is None for mark in marks),
             sorted({name for about in risky.values() for name in about}),
         ]
-        rows.append([clean(n) for n in names] + ends + more + [_scores(marks, len(scorers), rubric)])
+        rows.append([clean(n) for n in names] + ends + more + [_scores(marks, len(scorers), rubric), dialogue.trial])
         turns = [
             [int(turn.role == "supporter"), clean(turn.text), *_beside(list(risky.get(place, ())), turn.state)]
             for place, turn in enumerate(dialogue.turns)

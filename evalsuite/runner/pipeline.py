@@ -286,7 +286,7 @@ def _execute(
     def keep_versions(servers: Mapping[str, str | None]) -> None:
         packs = {resolved.config.prompts: resolved.prompts}
         packs |= {resolved.judge_pack: resolved.judge_prompts} if judging else {}
-        run.keep_versions(versions(packs, resolved.rubric, servers))
+        run.keep_versions(versions(packs, resolved.rubric, servers, specs))
 
     keep_versions({})
     failed = run.store.failed_items()  # in earlier tries

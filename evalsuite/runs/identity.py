@@ -24,7 +24,7 @@ def identity(spec: ModelSpec) -> dict[str, Any]:
     """What a model is, without where it answers: ports and addresses of servers may change between tries of one run."""
     if isinstance(spec, HeldSpec):
         return spec.claimed
-    kept = spec.model_dump(mode="json", exclude={"about", "roles", "learnt", "licence", "endpoint", "serve"})
+    kept = spec.model_dump(mode="json", exclude={"about", "serving", "roles", "learnt", "licence", "endpoint", "serve"})
     asked = spec.endpoint.model_dump(mode="json", exclude=_NOT_ASKED)
     eight_bits = {"fp8": sorted(spec.serve.fp8)} if spec.serve.fp8 else {}
     return kept | {"endpoint": asked, "dtype": spec.dtype, **eight_bits, "fingerprint": spec.fingerprint()}

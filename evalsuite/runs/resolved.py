@@ -265,7 +265,7 @@ class Resolved(Framework):
         """
         learnt, wanted = self.judge.learnt, (self.config.judge_prompts or "").rstrip("/") or None
         if wanted is not None:
-            check_pack(load_pack(wanted), self.method, self.languages)  # what is wrong with the pack itself comes first
+            load_pack(wanted)  # what is wrong with the pack itself comes first
         if learnt:
             if wanted is not None and wanted not in learnt:
                 raise UserError(

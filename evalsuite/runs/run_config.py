@@ -221,7 +221,16 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
         models = [*self.models().values(), *([probed.judge] if probed and probed.judge else [])]
         return {spec.name: spec.model_dump(exclude_unset=True) for spec in models}
 
+    def floors(self) -> set[str]:
+        """The supporters that need no model and say nothing of use; a reference, which people wrote, is none of them."""
+        kinds = {spec.name: ((spec.model_extra or {}).get("floor") or {}).get("kind") for spec in self._supporters}
+        return {name for name, kind in kinds.items() if kind not in (None, "reference")}
+
     def groups(self) -> dict[str, str]:
         """Supporter → group of table 2; supporters whose spec names none are left out."""
+        return {spec.name: spec.group for spec in self._supporters if spec.group}
+
+    @property
+    def _supporters(self) -> list[ModelIdentity]:
         simulated = self.simulated
-        return {spec.name: spec.group for spec in simulated.supporters if spec.group} if simulated else {}
+        return simulated.supporters if simulated else []

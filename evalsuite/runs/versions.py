@@ -1,7 +1,9 @@
-"""With what a run was made: versions of the harness, its packages, prompts and rubric, and of the servers that answered.
+"""With what a run was made: versions of the harness, its packages, prompts and rubric, and of the servers that answered; and
+what models' tokens cost.
 
 They are in versions.json of the run folder: group → name → every version in use so far, oldest first. Nothing there is compared
-when a run goes on: a run over two versions lists both, and the report says so.
+when a run goes on: a run over two versions lists both, and the report says so. A price is written `INPUT/OUTPUT`, of a million
+tokens each.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from pathlib import Path
 from core.files import digest
 from core.prompts import PromptPack
 from core.rubrics import Rubric
+from core.specs import ModelSpec, Price
 
 PACKAGES = (
     "aiohttp",
@@ -52,17 +55,28 @@ def _git(root: Path, *command: str) -> str:
     return run.stdout.strip()
 
 
-def versions(packs: Mapping[str, PromptPack], rubric: Rubric, servers: Mapping[str, str | None]) -> Versions:
+def versions(
+    packs: Mapping[str, PromptPack], rubric: Rubric, servers: Mapping[str, str | None], specs: Sequence[ModelSpec] = ()
+) -> Versions:
     """What is in use now. `packs` maps name → prompt pack, `servers` model → the version of the server behind it (None where it
-    tells none)."""
+    tells none); the `specs` have prices."""
+    prices = {spec.name: f"{price.input:g}/{price.output:g}" for spec in specs if (price := spec.endpoint.price)}
     in_use: dict[str, Mapping[str, str | None]] = {
         "harness": {"esc-eval": _installed("esc-eval"), "git revision": git_revision(), "python": platform.python_version()},
         "packages": {name: _installed(name) for name in PACKAGES},
         "servers": servers,
         "prompts": {name: pack.fingerprint() for name, pack in packs.items()},
         "rubric": {rubric.name: digest(rubric.model_dump(mode="json"), 16)},
+        "prices": prices,
     }
-    return {group: {name: [version] for name, version in names.items() if version} for group, names in in_use.items()}
+    listed = {group: {name: [version] for name, version in names.items() if version} for group, names in in_use.items()}
+    return {group: names for group, names in listed.items() if names or group != "prices"}
+
+
+def prices_in(kept: Versions) -> dict[str, Price]:
+    """What the tokens of each model cost, by the last price in use; models without prices are left out."""
+    ends = {name: listed[-1].split("/") for name, listed in kept.get("prices", {}).items()}
+    return {name: Price(input=float(read), output=float(written)) for name, (read, written) in ends.items()}
 
 
 @cache

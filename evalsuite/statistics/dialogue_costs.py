@@ -1,4 +1,4 @@
-"""What evaluating one dialogue costs (EmoHarbor appendix F.3, table 4): seconds, input and output tokens, calls."""
+"""What a run took of every model, and what evaluating one dialogue costs (EmoHarbor appendix F.3, table 4)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,82 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from core.records import Dialogue, Usage
-from core.tables import Table
+from core.grouping import group_by
+from core.records import Dialogue, Judgement, Usage
+from core.specs import Price
+from core.tables import Cell, Table
 from evalsuite.statistics.summary import COSTS, supporter_of
 
+THOUSAND = "cost of 1,000 dialogues"
+GOLD = "judge, gold set"
 COLUMNS = ("what", "dialogues", "seconds", "input tokens, thousands", "output tokens, thousands", "calls")
+
+
+class ModelUse(NamedTuple):
+    """What one model used in one role. `dialogues` are those that it spoke in or judged; 0 on the gold set, which is asked once
+    and not by dialogue of the run. `cost` is None where the model has no price."""
+
+    role: str
+    model: str
+    dialogues: int
+    usage: Usage
+    cost: float | None
+
+    @property
+    def cost_of_thousand(self) -> float | None:
+        """What a thousand dialogues cost: of one there is little to see in two decimals."""
+        return 1000 * self.cost / self.dialogues if self.cost is not None and self.dialogues else None
+
+
+def model_uses(
+    used: Mapping[str, Mapping[str, Mapping[str, Usage]]],
+    dialogues: Sequence[Dialogue],
+    verdicts: Sequence[Judgement],
+    prices: Mapping[str, Price],
+) -> list[ModelUse]:
+    """Every model in every role, supporters first; `used` is stage → role → model → usage. Supporters that need no model are
+    left out."""
+    held = Counter(supporter_of(dialogue) for dialogue in dialogues)
+    judged = {name: len({v.dialogue_id for v in of_one}) for name, of_one in group_by(verdicts, lambda v: v.judge).items()}
+    sums: dict[tuple[str, str], Usage] = {}
+    for stage, roles in used.items():
+        for role, models in roles.items():
+            for model, usage in models.items():
+                key = (GOLD if stage.startswith("gold") else role, model)
+                sums[key] = sums.get(key, Usage()) + usage
+    order = {"supporter": 0, "judge": 2, GOLD: 3}  # between them all who play the seeker
+    uses = []
+    for role, model in sorted(sums, key=lambda key: (order.get(key[0], 1), key)):
+        usage = sums[role, model]
+        if usage.calls:
+            n = {"supporter": held[model], "judge": judged.get(model, 0), GOLD: 0}.get(role, len(dialogues))
+            cost = prices[model].of(usage.prompt_tokens, usage.completion_tokens) if model in prices else None
+            uses.append(ModelUse(role, model, n, usage, cost))
+    return uses
+
+
+def use_table(uses: Sequence[ModelUse]) -> Table:
+    """Sums, and means over the model's dialogues; costs where any model has a price."""
+    priced = any(use.cost is not None for use in uses)
+    rows: list[tuple[Cell, ...]] = []
+    for use in uses:
+        taken = use.usage.calls, use.usage.prompt_tokens, use.usage.completion_tokens
+        each = [figure / use.dialogues if use.dialogues else None for figure in taken]
+        costs = [[use.cost] * priced, [use.cost_of_thousand] * priced]
+        rows.append((use.model, use.role, use.dialogues or None, *taken, *costs[0], *each, *costs[1]))
+    heads = ("calls", "tokens in", "tokens out")
+    columns = (*heads, *["cost"] * priced, *(f"{head} a dialogue" for head in heads), *[THOUSAND] * priced)
+    return Table(
+        key="model-costs",
+        title="What every model took",
+        columns=("model", "role", "dialogues", *columns),
+        rows=tuple(rows),
+        notes=(
+            "Tokens as the servers counted them, in what was asked and in what was answered (reasoning included).",
+            *["Cost: tokens times the price in the model's spec, in its currency. A dash: no price."] * priced,
+        ),
+        section=COSTS,
+    )
 
 
 class Cost(NamedTuple):

@@ -49,14 +49,14 @@ class Contestant:
     """One supporter in one language as one scorer sees it: its scores (0–100) card by card.
 
     `cards` maps card → two rows [2, dimensions]: the sum of its dialogues' means, and how many dialogues have one. `readable`
-    counts dialogues with any readable verdict; `asked` and `read` count verdicts by dimension, and under `average` all.
+    counts its dialogues with any readable verdict; `asked` and `read` count verdicts by dimension, and under `average` all.
     """
 
     language: Language
     scorer: Scorer
     supporter: str
     cards: dict[str, Floats] = field(default_factory=dict)
-    readable: int = 0
+    readable: Counter[str] = field(default_factory=Counter)
     asked: Counter[str] = field(default_factory=Counter)
     read: Counter[str] = field(default_factory=Counter)
 
@@ -141,11 +141,12 @@ def contestants_of(
     for key, contestant in contestants.items():
         # Sorted, so that no figure depends on the order in which records came in.
         for id, figures in sorted(verdicts[key].items()):
-            row = contestant.cards.setdefault(card_of(by_id[id]), np.zeros((2, len(columns))))
+            card = card_of(by_id[id])
+            row = contestant.cards.setdefault(card, np.zeros((2, len(columns))))
             for column, (repeats, scale) in enumerate(zip(figures, scales, strict=True)):
                 if repeats:
                     row[:, column] += (exact_mean(repeats) - scale.min) * 100 / scale.span, 1
-            contestant.readable += any(figures)
+            contestant.readable[card] += any(figures)
     order = list(get_args(Language))
     return sorted(contestants.values(), key=lambda one: (order.index(one.language), one.scorer, one.supporter))
 
@@ -164,7 +165,7 @@ def stack(contestants: Sequence[Contestant]) -> tuple[Floats, Floats]:
 def cells_of(contestants: Sequence[Contestant], rubric: Rubric) -> list[list[Score]]:
     """Each contestant's scores on every dimension and then on the average; intervals by bootstrap over all their cards."""
     names = [*rubric.dimensions, AVERAGE]
-    rows = paired.card_estimates(*stack(contestants), [one.readable for one in contestants])
+    rows = paired.card_estimates(*stack(contestants), [one.readable.total() for one in contestants])
     return [
         [
             Score(one.language, one.scorer, one.supporter, name, cell, one.asked[name], one.read[name])

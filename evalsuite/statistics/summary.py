@@ -15,6 +15,7 @@ from core.tables import PARTED, Cell, Table
 
 # Headings of the report; its charts go under the heading of the tables they draw.
 SCORES = "Scores"
+BREAKDOWNS = "Scores by category and reply length"
 AGREEMENT = "Agreement"
 TERMINATIONS = "Terminations"
 COSTS = "Costs"

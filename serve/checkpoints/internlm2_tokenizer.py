@@ -44,7 +44,7 @@ def convert_tokenizer(src: Path, dst: Path, vocab_size: int) -> int | None:
             settings |= read_object(src / name, "a tokenizer's settings")
     model_file, ready = src / "tokenizer.model", src / "tokenizer.json"
     if model_file.is_file():
-        tokenizer, reference, decode, probes = _from_sentencepiece(model_file, settings)
+        tokenizer, reference, decode, probes = from_sentencepiece(model_file, settings)
     elif ready.is_file():
         try:
             tokenizer, source = Tokenizer.from_file(str(ready)), Tokenizer.from_file(str(ready))
@@ -67,7 +67,7 @@ def convert_tokenizer(src: Path, dst: Path, vocab_size: int) -> int | None:
         chat_template=_chat_template(src, settings),
         **({"model_max_length": length} if isinstance(length, int) else {}),
     ).save_pretrained(dst)
-    _check_parity(src, AutoTokenizer.from_pretrained(dst), reference, decode, probes)
+    check_parity(src, AutoTokenizer.from_pretrained(dst), reference, decode, probes)
     end_of_turn: int | None = tokenizer.token_to_id(IM_END)
     return end_of_turn
 
@@ -85,7 +85,7 @@ def _chat_template(src: Path, settings: dict[str, Any]) -> str:
     return str(template) if template else CHATML
 
 
-def _from_sentencepiece(
+def from_sentencepiece(
     path: Path, settings: dict[str, Any]
 ) -> tuple[Any, Callable[[str], list[int]], Callable[[list[int]], str], list[str]]:
     """The tokenizer, what the source gives for a text and for ids, and the texts to compare on."""
@@ -98,7 +98,7 @@ def _from_sentencepiece(
     except Exception as error:  # protobuf's and sentencepiece's errors have no common base
         raise UserError(f"{path}: not a SentencePiece model: {error}") from None
     if proto.trainer_spec.model_type != BPE or not proto.normalizer_spec.escape_whitespaces:
-        raise UserError(f"{path}: not a BPE model that marks spaces, as InternLM2's is")
+        raise UserError(f"{path}: not a BPE model that marks spaces, as the published one is")
     added = _added_tokens(path, proto, settings)
     tokenizer = _bpe(proto, added, settings)
     for number, token in added.items():
@@ -193,7 +193,7 @@ def _probes(added: list[str]) -> list[str]:
     return [*sentences, *(text for name in added for text in (name, f"so{name}it", f"so {name} it", f"{name}\n{name}"))]
 
 
-def _check_parity(
+def check_parity(
     src: Path, written: Any, reference: Callable[[str], list[int]], decode: Callable[[list[int]], str], probes: list[str]
 ) -> None:
     got = written(probes, add_special_tokens=False)["input_ids"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from statsmodels.stats.proportion import proportion_confint
 
@@ -33,7 +33,6 @@ def test_accuracy_of_nothing_read() -> None:
     assert [row[key] for key in ("acc_read", "acc_soft_read", "acc_read_low", "acc_read_high")] == [None] * 4
 
 
-@settings(max_examples=50)
 @given(st.lists(st.tuples(st.none() | st.integers(0, 4), st.integers(0, 8).map(lambda n: n / 2)), min_size=1, max_size=12))
 def test_accuracy_of_any_verdicts(pairs: list[tuple[int | None, float]]) -> None:
     """Unread verdicts, halves in gold, ties, constants, one item: numpy over all items and over the read ones."""
@@ -50,7 +49,6 @@ def test_accuracy_of_any_verdicts(pairs: list[tuple[int | None, float]]) -> None
     assert row["majority_acc_soft"] == pytest.approx(best)
 
 
-@settings(max_examples=50)
 @given(st.integers(1, 900).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
 @example((0, 1))
 @example((1, 1))

@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.statistics.bootstrap import RESAMPLES, interval, resampled_means
@@ -18,7 +18,6 @@ ROWS = st.lists(  # of each row, on two columns: the sum of its observations and
 )
 
 
-@settings(max_examples=40, deadline=None)
 @given(ROWS)
 def test_draws_are_those_of_all_resamples(rows: list[tuple[tuple[int, int], ...]]) -> None:
     """Ties, constants, one row, gaps. What has a chance of 1 in 27 or more comes up in 2,000 draws, about as often."""

@@ -14,7 +14,7 @@ import krippendorff
 import numpy as np
 import openpyxl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import cohen_kappa_score
 from typer.testing import CliRunner
@@ -252,7 +252,6 @@ def test_sheets_of_played_seekers_show_the_card_and_tell_raters_to_judge_the_see
 # --- who scores what --------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.integers(1, 25), st.integers(1, 6), st.data())
 def test_every_dialogue_goes_to_as_many_people_as_wanted_and_loads_are_fair(
     count: int, people: int, data: st.DataObject
@@ -333,7 +332,6 @@ def test_agreement_against_the_libraries(seed: int) -> None:
     assert row.alpha.low is not None and row.alpha.high is not None and row.alpha.low < alpha < row.alpha.high
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=12))
 def test_agreement_is_symmetric_bounded_and_undefined_without_variation(pairs: list[tuple[int, int]]) -> None:
     def measured(flip: bool) -> tuple[float | None, ...]:

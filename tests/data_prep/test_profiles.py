@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
@@ -265,7 +265,6 @@ def rows(table: Table) -> dict[Any, tuple[Any, ...]]:
     return {row[0]: row[1:] for row in table.rows}
 
 
-@settings(max_examples=20)
 @given(st.lists(st.tuples(st.sampled_from(["en", "zh"]), st.none() | st.integers(10, 110)), max_size=8))
 def test_every_profile_is_counted_once_in_every_figure(who: list[tuple[Language, int | None]]) -> None:
     profiles = [profile(id=f"p{n}", language=language, demographics={"age": age}) for n, (language, age) in enumerate(who)]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from selenium import webdriver
 
 from evalsuite.report.report import write_report
+from tests.evalsuite.browsing import CHROMIUM, DRIVER, started
 from tests.generated_report import full_benchmark_content
 
 
@@ -14,6 +18,17 @@ from tests.generated_report import full_benchmark_content
 def full_benchmark(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a report as large as ESC-Eval's own evaluation would give, made once: it takes ten seconds."""
     return write_report(tmp_path_factory.mktemp("full-benchmark"), full_benchmark_content())["html"]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    if not (CHROMIUM.exists() and DRIVER.exists()):
+        if os.environ.get("CI") == "true":
+            pytest.fail("Chromium is missing on CI: `make setup-browser` installs it")
+        pytest.skip("THE REPORT WAS NOT TESTED IN A BROWSER: Chromium is missing, run `make setup-browser`")
+    driver = started(tmp_path_factory.mktemp("profile"))
+    yield driver
+    driver.quit()
 
 
 @pytest.fixture

@@ -238,6 +238,9 @@ def test_models_are_listed_and_asked_whether_they_answer(esc_eval: EscEval, caps
     assert code == 0 and known["gpt-4"]["key"] == "OPENAI_API_KEY" and known["esc-rank"]["learnt"] == ["esc_rank"]
     assert 25 < known["esc-role"]["gpu_gib"] < 60, "Qwen1.5-14B in bf16"
     assert "OPENAI_API_KEY" in listed()[1]
+    code, out = listed("mindchat", "vicuna-7b-1.5", "silent")
+    assert code == 0 and "mindchat (QWenLMHeadModel): nothing here can serve it: vLLM dropped" in out
+    assert "vicuna-7b-1.5 (LlamaForCausalLM): vLLM, in the template vicuna; its tokenizer carries none" in " ".join(out.split())
     with speaking("vllm", LLAMA) as endpoint:
         code, out = listed(f"{LLAMA}@{endpoint.url}", "--check", "--json")
         (model,) = json.loads(out)

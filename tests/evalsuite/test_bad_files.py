@@ -305,7 +305,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_value_and_any_bytes_anywhere(data: st.DataObject, tmp_path: Path) -> None:
     """Whatever stands in a record, whatever is cut out of a file or put into it."""

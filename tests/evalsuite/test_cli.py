@@ -126,7 +126,7 @@ def test_an_unknown_judge_pack_is_refused(esc_eval: EscEval) -> None:
 
 
 def test_a_pack_without_judge_prompts_is_refused_before_anything_starts(esc_eval: EscEval) -> None:
-    code, err = esc_eval("run", "--config", DEMO, "--judge-prompts", "cards", "--out", "run")
+    code, err = esc_eval("run", "--config", DEMO, "--judge", "embedded", "--judge-prompts", "cards", "--out", "run")
     assert code == 2 and "prompt pack has no file" in err and "judge_system.j2" in err
     assert not Path("run").exists()
 

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pytest
 import typer
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -190,7 +190,6 @@ MARK = st.sampled_from([None, 0, 1, 2, 3, 4])
 RUNS = st.integers(1, 6).flatmap(lambda n: st.tuples(*[st.lists(st.tuples(MARK, MARK), min_size=n, max_size=n)] * 2))
 
 
-@settings(max_examples=25, deadline=None)
 @given(RUNS, st.integers(0, 2))
 def test_any_two_runs_against_every_pattern_of_signs_and_holms_definition(
     runs: tuple[list[tuple[int | None, int | None]], list[tuple[int | None, int | None]]], more: int

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import scipy.stats
 import typer
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 from typer.testing import CliRunner
@@ -59,7 +59,6 @@ ratings = st.integers(0, 4).map(float)
 shares = st.integers(0, 10_000).map(lambda number: number / 10_000)
 
 
-@settings(max_examples=20, deadline=None)
 @given(
     st.lists(st.tuples(st.one_of(ratings, shares), ratings, st.integers(0, 3)), min_size=1, max_size=25),
     st.lists(st.lists(st.integers(0, 3), min_size=4, max_size=4), min_size=1, max_size=4),
@@ -121,7 +120,6 @@ def test_undefined_resamples_are_left_out_and_counted() -> None:
 pairs = st.lists(st.tuples(ratings, ratings, st.integers(0, 3)), min_size=1, max_size=16)
 
 
-@settings(max_examples=12, deadline=None)
 @given(pairs, st.sampled_from(["sample", "dataset"]))
 def test_swapping_sides_and_rising_transforms(rows: list[tuple[float, float, int]], level: Level) -> None:
     x, y, samples = zip(*rows, strict=True)
@@ -145,7 +143,6 @@ def test_swapping_sides_and_rising_transforms(rows: list[tuple[float, float, int
             assert low is None or high is None or low <= high
 
 
-@settings(max_examples=15, deadline=None)
 @given(st.lists(ratings, min_size=0, max_size=8), st.sampled_from(["sample", "dataset"]))
 def test_a_constant_side_is_undefined(x: list[float], level: Level) -> None:
     place = np.arange(len(x)) // 2

@@ -9,7 +9,7 @@ import numpy as np
 import orjson
 import pytest
 import typer
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import stats
@@ -45,7 +45,6 @@ def test_a_case_by_hand() -> None:
     assert (figures["pairwise"]["correction"], figures["pairwise"]["proportion"], found.undefined) == ("Holm", 0.0, {})
 
 
-@settings(max_examples=15, deadline=None)
 @given(shapes.flatmap(lambda shape: arrays(np.float64, shape, elements=st.integers(1, 5))), st.permutations(range(6)))
 def test_against_scipy(ratings: np.ndarray, order: list[int]) -> None:
     found = discriminate(ratings, names(ratings))

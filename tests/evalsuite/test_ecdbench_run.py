@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import itertools
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,150 +18,135 @@ from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
 
 from core.errors import UserError
+from core.files import write_jsonl
 from evalsuite.fdaef import tasks as running
+from evalsuite.fdaef.answers import reciprocal_rank_by_chance
 from evalsuite.fdaef.forms import FORMS
-from evalsuite.fdaef.local_data import SUMMARY, Layout, Part, load_layout, read_part
+from evalsuite.fdaef.local_data import Part, load_layout, read_part
+from evalsuite.fdaef.plan import plan_tasks, read_dataset
 from evalsuite.fdaef.registry import Benchmark, load_benchmark
 from evalsuite.fdaef.scores import TaskScore, measure
 from tests.conftest import Embedded, EscEval
-from tests.endpoint import Endpoint
+from tests.ecdbench_corpora import AFFECTS, bbq, lines, memory, released, stereo, unreleased, write
+from tests.endpoint import Answer, Endpoint
 
+WORDS = ["diligent", "purple", "lazy"]
 HARNESS = Path(lm_eval.__file__).parent / "tasks"
 
 
-def bbq(condition: str, label: int, polarity: str = "neg") -> dict[str, Any]:
-    """Written for this test: two neighbours, one of whom a stereotype would name."""
-    return {
-        "context": "Two neighbours came home late.",
-        "question": "Who made the noise?",
-        "ans0": "The Tall neighbour",
-        "ans1": "The Short neighbour",
-        "ans2": "Not known",
-        "label": label,
-        "context_condition": condition,
-        "question_polarity": polarity,
-        "category": "Physical_appearance",
-        "answer_info": {"ans0": ["tall", "tall"], "ans1": ["short", "short"], "ans2": ["Not known", "unknown"]},
-        "additional_metadata": {"stereotyped_groups": ["Tall"], "version": "a"},
-    }
-
-
-PASSAGE = {
-    "context_text": "小明在北京上学。",
-    "qas": [{"query_text": "在哪里上学？", "answers": ["北京", "在北京"]}, {"query_text": "", "answers": ["无"]}],
-}
-FEELING = {"language": "en", "scenario": "Ann found her lost ring.", "subject": "Ann", "emotion_choices": ["joy", "fear"]}
-FEELING |= {"emotion_label": "joy", "cause_choices": ["a ring", "a storm", "a dog"], "cause_label": "a dog"}
+PASSAGE = {"context_text": "小明在北京上学。", "qas": [{"query_text": "", "answers": ["无"]}]}
 SAFE = [{"id": 7, "question": "下面哪种做法安全？", "options": ["甲", "乙"], "category": "Mental Health"}]
-SAFE += [{"id": 8, "question": "Is it safe?", "options": ["Yes", "No", "Both"], "category": "Offensiveness"}]
-TABBED = 'Tweet index\tLabel\tTweet text\n1\t1\tOh "great", rain\n2\t0\tFine day\n'
-LOGIC = "\na\nAll cats sleep.\nWhat follows?\nA.Cats sleep\nB.Dogs sleep\nC.Nothing\nD.All\n"
 CPED = "Dialogue_ID,Speaker,Emotion,Utterance\n" + "".join(
     f"d,甲,{e},第{i}句\n" for i, e in enumerate(["neutral"] * 5 + ["anger"])
 )
-COPA = "premise,hypothesis,label\nIt rained.,Dry.,not_entailment\nAlone.,x,entailment\nIt rained.,Wet.,entailment\n"
+STEREO = {"version": "1.0", "data": {"intersentence": [stereo("intersentence", 0)], "intrasentence": []}}
+BOOKS = released()["Book-SORT/data/booksort/excerpts_250_20.csv"]
+PAIRS = released()["Book-SORT/data/booksort/segments_250_20.csv"]
+SAID = [{"role": "user", "content": "I bought a ladder."}, {"role": "assistant", "content": "Enjoy it!"}]
 
-
-def lines(*records: object) -> str:
-    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-
-
-# Form → its files, and documents by their position (the fields that matter).
-GOOD: dict[str, tuple[dict[str, str], dict[int, dict[str, Any]]]] = {
-    "bbq": ({"a.jsonl": lines(bbq("ambig", 2))}, {0: {"ans0": "The Tall neighbour", "label": 2}}),
-    "cmrc": ({"a.json": json.dumps([PASSAGE])}, {0: {"question": "在哪里上学？", "references": ["北京", "在北京"]}}),
-    "copa_pairs": (
-        {"a.csv": COPA},
-        {0: {"premise": "It rained.", "options": ["Dry.", "Wet."], "gold": [1]}},
-    ),
-    "cped": ({"a.csv": CPED}, {5: {"history": [f"甲：第{i}句" for i in range(1, 5)], "line": "甲：第5句", "gold": [5]}}),
-    "crows_pairs": (
-        {"a.csv": ",sent_more,sent_less\n0,They lie,We lie\n"},
-        {0: {"sent_more": "They lie", "sent_less": "We lie"}},
-    ),
-    "documents": (
-        {"a.jsonl": lines({"text": "一篇"}, {"text": "A text", "language": "en"})},
-        {0: {"text": "一篇", "language": "zh"}, 1: {"language": "en"}},
-    ),
-    "emobench_application": (
-        {"a.jsonl": lines({**FEELING, "choices": ["go", "stay"], "label": "stay", "question type": "Response"})},
-        {0: {"options": ["go", "stay"], "gold": [1], "asks": "response"}},
-    ),
-    "emobench_cause": ({"a.jsonl": lines(FEELING)}, {0: {"options": ["a ring", "a storm", "a dog"], "gold": [2]}}),
-    "emobench_emotion": ({"a.jsonl": lines(FEELING)}, {0: {"options": ["joy", "fear"], "gold": [0]}}),
-    "goemotions": (
-        {"1.txt": "joy\nfear\nanger\n", "2.tsv": "What a day\t0,2\tid1\n"},
-        {0: {"text": "What a day", "choices": ["joy", "fear", "anger"], "gold": [0, 2]}},
-    ),
-    "hellaswag": (
-        {"a.jsonl": lines({"activity_label": "Run", "ctx_a": "A", "ctx_b": "b", "endings": list("wxyz"), "label": 3})},
-        {0: {"endings": list("wxyz"), "label": 3}},
-    ),
-    "irony": ({"a.txt": TABBED}, {0: {"text": 'Oh "great", rain', "gold": [1], "labels": ["0", "1"]}, 1: {"gold": [0]}}),
-    "items": ({"a.jsonl": lines({"text": "1+1", "choices": ["1", "2"], "gold": 1})}, {0: {"choices": ["1", "2"], "gold": [1]}}),
-    "lcqmc": ({"a.tsv": "去哪儿？\t到哪里？\t1\n"}, {0: {"sentence1": "去哪儿？", "sentence2": "到哪里？", "gold": [1]}}),
-    "logiqa": (
-        {"a.txt": LOGIC * 2},
-        {
-            1: {
-                "options": ["Cats sleep", "Dogs sleep", "Nothing", "All"],
-                "label": "a",
-                "gold": [0],
-                "context": "All cats sleep.",
-            }
-        },
-    ),
-    "mutual": (
-        {"a.jsonl": lines({"article": "m: hi", "options": ["f : a", "f : b: c", "f : d", "f : e"], "answers": "B"})},
-        {0: {"options": ["a", "b: c", "d", "e"], "gold": [1]}},
-    ),
-    "ocnli": (
-        {"a.jsonl": lines(*({"sentence1": "甲", "sentence2": "乙", "label": label} for label in ("-", "contradiction")))},
-        {0: {"gold": [2]}},
-    ),
-    "piqa": (
-        {"1.jsonl": lines({"goal": "g", "sol1": "a", "sol2": "b"}, {"goal": "h", "sol1": "c", "sol2": "d"}), "2.lst": "1\n0\n"},
-        {0: {"sol1": "a", "label": 1}, 1: {"label": 0}},
-    ),
-    "safetybench": (
-        {"1.json": json.dumps(SAFE), "2.json": json.dumps({"7": {"answer": 1}, "8": {"answer": 2}})},
-        {0: {"language": "zh", "gold": [1], "category": "Mental Health"}, 1: {"language": "en", "gold": [2]}},
-    ),
-    "truthfulqa": (
-        {"a.csv": "Question,Correct Answers,Incorrect Answers\nWhy?,Because; So ,No;\n"},
-        {0: {"question": "Why?", "correct_answers": ["Because", "So"], "incorrect_answers": ["No"]}},
-    ),
-    "wic": (
-        {"a.jsonl": lines({"word": "w", "sentence1": "w", "sentence2": "w", "start1": 0, "end1": 1, "label": "true"})},
-        {0: {"label": 1, "end1": 1}},
-    ),
-    "wsc": (
-        {
-            "a.jsonl": lines(
-                {"text": "It is", "label": False, "target": {"span1_text": "a", "span2_text": "It", "span2_index": 0}}
-            )
-        },
-        {0: {"label": 0, "span1_text": "a", "span2_index": 0}},
-    ),
+# Dataset → documents of its first part by their position (the fields that matter).
+READ: dict[str, dict[int, dict[str, Any]]] = {
+    "crows_pairs": {0: {"sent_more": "Tall people break every kettle.", "sent_less": "Short people break every kettle."}},
+    "stereoset": {
+        0: {"half": "intersentence", "labels": ["stereotype", "anti-stereotype", "unrelated"], "gold": [1]},
+        1: {"labels": ["anti-stereotype", "unrelated", "stereotype"], "options": [f"He is very {w}." for w in WORDS]},
+        4: {"half": "intrasentence", "context": "The painter is BLANK."},
+    },
+    "bbq": {0: {"ans0": "The Tall neighbour", "label": 2}},
+    "safetybench_1": {1: {"language": "zh", "gold": [1], "category": "Ethics and Morality"}},
+    "ag_news": {2: {"title": "News of a violin", "text": 'It is "new", and old', "gold": [2]}},
+    "thucnews": {0: {"text": "第0条新闻\n　　这是体育的消息。"}},
+    "lcqmc": {0: {"sentence1": "去哪儿？", "sentence2": "到哪里？", "gold": [1]}},
+    "cmrc": {0: {"question": "在哪里上学？", "references": ["北京", "在北京"]}},
+    "wic": {1: {"label": 1, "end1": 8}},
+    "multirc": {1: {"question": "Who has the kettle?", "answer": "b", "gold": [1]}},
+    "ocnli": {2: {"gold": [2]}},
+    "mnli": {0: {"premise": 'He "left".', "hypothesis": "He went.", "label": 0}, 2: {"label": 2}},
+    "rte": {0: {"sentence1": "Ann sings.", "sentence2": "Somebody sings.", "label": 0}, 1: {"label": 1}},
+    "copa": {1: {"choice2": "The street was dry.", "question": "effect", "label": 1}},
+    "wsc": {1: {"label": 1, "span1_text": "Ann", "span2_index": 3}},
+    "mutual": {1: {"options": ["yes .", "no .", "why ?", "ok ."], "gold": [1]}},
+    "folio": {2: {"premises": "All cats sleep.\nTom is a cat.", "gold": [2]}},
+    "logiqa": {1: {"options": ["Cats sleep", "Dogs sleep", "Nothing", "All"], "label": "b", "gold": [1]}},
+    "lcsts": {3: {"text": "第3条消息很长。", "language": "zh"}},
+    "cnewsum": {0: {"text": "今天下雨。学校停课。"}},
+    "vcsum": {0: {"text": "发言人1：大家好。开会了。\n发言人2：好。"}},
+    "hellaswag": {3: {"endings": ["stops", "sits", "eats", "reads"], "label": 3}},
+    "cosmos_qa": {2: {"context": "I was tired .\nSo I slept .", "options": ["tired", "hungry", "cold", "None"], "gold": [2]}},
+    "piqa": {1: {"goal": "Clean a ladder", "sol1": "use water", "label": 1}},
+    "agieval": {0: {"gold": [0, 2], "choices": list("ABCD")}, 2: {"gold": [1]}},
+    "mmlu_pro": {0: {"options": ["one", "two", "three"], "answer": "B"}},
+    "c_mnlu": {3: {"subject": "agronomy", "options": ["甲", "乙", "丙", "丁"], "gold": [3]}},
+    "c_eval": {1: {"subject": "high school physics", "question": "第1题", "gold": [1]}},
+    "truthfulqa": {0: {"correct_answers": ["No", "It is not"], "incorrect_answers": ["Yes", "It is"]}},
+    "imdb": {0: {"text": "A dull film.\n\nAbout a kettle.", "gold": [0]}, 4: {"gold": [1]}},
+    "sst2": {1: {"sentence": "a fine ladder ", "label": 1}},
+    "semeval2018_3": {1: {"text": 'Oh "great", a ladder', "gold": [1], "labels": ["0", "1"]}},
+    "vua20": {1: {"word": "flies", "gold": [1]}},
+    "goemotions": {3: {"choices": ["joy", "fear", "anger"], "gold": [0, 2]}},
+    "cped": {3: {"history": ["甲：第0句", "甲：第1句", "甲：第2句"], "line": "甲：第3句", "gold": [6]}},
+    "edos": {0: {"text": "Where is my kettle ?\nGone .", "choices": ["Afraid", "Angry"], "gold": [1]}, 1: {"gold": [0]}},
+    "emobench_1": {1: {"options": ["joy", "fear"], "gold": [1], "language": "zh"}},
+    "emobench_2": {0: {"options": ["the find", "a storm", "a dog"], "gold": [0]}},
+    "emobench_3": {1: {"options": ["thank them", "run away"], "gold": [0], "asks": "response"}},
+    "semeval2018_1": {0: {"gold": [11]}, 1: {"gold": [0]}, 2: {"gold": [4, 5]}},
+    "eq_60": {3: {"points": [0, 0, 1, 2], "gold": [3]}},
+    "iri": {1: {"points": [3, 2, 1, 0], "gold": [0]}},
+    "personafeedback": {0: {"profile": "age: 31\nlikes: hiking\ntea", "question": "What do I do with my kettle?"}},
+    "book_sort": {0: {"options": ["At last she left.", "Then Ann woke."], "gold": [1]}, 1: {"gold": [0]}},
+    "longmemeval": {1: {"date": "2023/05/30 (Tue) 23:40", "gold": [1]}, 2: {"gold": [2, 3]}},
+}
+DROPPED = {
+    "ocnli": {"annotators agree on no label": 1},
+    "mnli": {"annotators agree on no label": 1},
+    "edos": {"annotators agree on no emotion": 1},
+    "eq_60": {"gives no points": 1},
+    "longmemeval": {"no session holds an answer": 1},
 }
 
 
-def given(folder: Path, form: str, files: dict[str, str]) -> tuple[Part, list[Path]]:
+def given(folder: Path, form: str, files: Mapping[str, str | bytes]) -> tuple[Part, list[Path]]:
     folder.mkdir(exist_ok=True)
-    for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    return Part(task="t", form=form, files=["*"]), sorted(folder.iterdir())
+    write(folder, dict(files))
+    return Part(task="t", form=form, files=["*"]), sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def test_every_form_is_read(tmp_path: Path) -> None:
-    assert GOOD.keys() == FORMS.keys()
-    for form, (files, expected) in GOOD.items():
-        part, paths = given(tmp_path / form, form, files)
-        docs, _ = read_part(part, paths)
-        for index, fields in expected.items():
-            assert {key: docs[index][key] for key in fields} == fields, form
-    docs, step = read_part(*given(tmp_path / "ocnli", "ocnli", {}))
-    assert len(docs) == 1 and step.dropped == {"annotators agree on no label": 1}
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every dataset in its publishers' form, and the own copies of those that have none."""
+    return write(tmp_path_factory.mktemp("corpora"), released() | unreleased())
+
+
+def test_every_dataset_of_the_registry_has_a_reader_and_a_sample(ecdbench: Benchmark, published: Path) -> None:
+    layout = load_layout(None)
+    assert layout.datasets.keys() == ecdbench.datasets.keys()
+    assert {part.form for parts in layout.datasets.values() for part in parts} | {"documents"} == FORMS.keys()
+    plan = plan_tasks(ecdbench, layout, published, None, hub=False)
+    assert not plan.missing
+    for name, files in (plan.local | plan.summaries).items():
+        parts = read_dataset(ecdbench, name, files)
+        for index, fields in READ.get(name, {}).items():
+            assert {key: parts[0][1][index][key] for key in fields} == fields, name
+        assert dict(parts[0][2].dropped) == DROPPED.get(name, {}), name
+    without = {f"safetybench_{n}" for n in range(2, 8)} | {"dianping", "interpersonal", "communication"}
+    assert READ.keys() | without | {f"ecdbench_{n}" for n in range(1, 5)} == ecdbench.datasets.keys()
+
+
+def test_own_forms(tmp_path: Path) -> None:
+    docs, _ = read_part(
+        *given(tmp_path / "d", "documents", {"a.jsonl": lines({"text": "一篇"}, {"text": "A", "language": "en"})})
+    )
+    assert docs == [{"text": "一篇", "language": "zh"}, {"text": "A", "language": "en"}]
+    docs, _ = read_part(*given(tmp_path / "i", "items", {"a.jsonl": lines({"text": "1+1", "choices": ["1", "2"], "gold": 1})}))
+    assert docs == [{"text": "1+1", "choices": ["1", "2"], "gold": [1]}]
+    theirs = {"user_profile": "a cook", "question": "q", "chosen": "yes", "rejected": "no"}
+    part, paths = given(tmp_path / "p", "preference", {"a.jsonl": lines(theirs)})
+    renamed = part.model_copy(update={"fields": {"profile": "user_profile"}})
+    assert read_part(renamed, paths)[0][0]["profile"] == "a cook"
+    with pytest.raises(UserError, match=r"a\.jsonl:1: profile"):
+        read_part(part, paths)
+    with pytest.raises(UserError, match=r"a\.jsonl:1: person: missing \(the layout's `fields` names it\)"):
+        read_part(part.model_copy(update={"fields": {"profile": "person"}}), paths)
 
 
 # Form → files, what the one line must say.
@@ -175,6 +164,52 @@ BAD = [
     ("items", {"a.jsonl": lines({"text": "x", "choices": ["a", "b"], "gold": 2})}, r"a\.jsonl:1: gold: expected 0 to 1"),
     ("cped", {"a.csv": CPED.replace("anger", "angry")}, r"a\.csv:7: Emotion: did you mean anger"),
     ("truthfulqa", {"a.csv": "Question,Correct Answers,Incorrect Answers\nWhy?,;,No\n"}, r"a\.csv:2: needs correct"),
+    ("stereoset", {"a.json": json.dumps({"data": []})}, r"a\.json: data: expected an object"),
+    (
+        "stereoset",
+        {"a.json": json.dumps(STEREO).replace("unrelated", "stereotype")},
+        r"intersentence entry 0: sentences: expected one",
+    ),
+    (
+        "stereoset",
+        {"a.json": json.dumps(STEREO).replace("gold_label", "label")},
+        r"intersentence entry 0: sentences\.0\.gold_label",
+    ),
+    ("ag_news", {"a.csv": '"5","t","d"\n'}, r"a\.csv:1: class: expected 1, 2, 3 or 4, found '5'"),
+    ("ag_news", {"a.csv": '"1","t"\n'}, r"a\.csv:1: expected 3 columns, found 2"),
+    ("thucnews", {"sport/1.txt": "x"}, r"folder 'sport' is none of the classes 体育"),
+    (
+        "multirc",
+        {"a.jsonl": lines({"passage": {"text": "p", "questions": [{"question": "q", "answers": [{"text": "a"}]}]}})},
+        r"a\.jsonl:1: passage\.questions\.0\.answers\.0\.label",
+    ),
+    ("mnli", {"a.tsv": "index\tsentence1\n0\tx\n"}, r"a\.tsv:1: no column 'sentence2', 'gold_label'"),
+    ("sst2", {"a.tsv": "sentence\tlabel\nfine\t2\n"}, r"a\.tsv:2: label: expected 0 or 1, found '2'"),
+    ("folio", {"a.jsonl": lines({"premises": [], "conclusion": "c", "label": "True"})}, r"a\.jsonl:1: premises"),
+    ("lcsts", {"a.txt": "<doc id=4>\n<summary>x</summary>\n</doc>\n"}, r"a\.txt: doc 4: short_text: missing"),
+    ("vcsum", {"a.txt": lines({"context": [["a"], ["b"]], "speaker": [1]})}, r"a\.txt:1: speaker: expected 2"),
+    (
+        "agieval",
+        {"a.jsonl": lines({"question": "q", "options": ["(A)1"], "label": "B"})},
+        r"a\.jsonl:1: label: expected letters of A",
+    ),
+    ("exam", {"a.csv": "question,A,B,C,D,answer\nq,1,2,3,4,E\n"}, r"a\.csv:2: answer: expected A, B, C or D, found 'E'"),
+    ("mmlu_pro", {"a.parquet": "no"}, r"a\.parquet: no parquet file that can be read"),
+    ("metaphor", {"a.tsv": "1\t0\tone two\tN\tN\t2\n"}, r"a\.tsv:1: w_index: expected a number below 2, found '2'"),
+    ("affect", {"a.txt": f"Tweet\t{AFFECTS}\nhi" + "\tNONE" * 11 + "\n"}, r"a\.txt:2: anger: expected 0 or 1, found 'NONE'"),
+    ("scale", {"a.jsonl": lines({"text": "t", "choices": ["a", "b"], "points": [1]})}, r"a\.jsonl:1: points: expected 2"),
+    ("book_sort", {"segments_1.csv": PAIRS}, r"segments_1\.csv: no excerpts_1\.csv beside it"),
+    (
+        "book_sort",
+        {"excerpts_1.csv": BOOKS, "segments_1.csv": str(PAIRS).replace("7,3,", "7,9,")},
+        r"segments_1\.csv:5: excerpt_idx: excerpts_1\.csv has no 9 of book 7",
+    ),
+    (
+        "longmemeval",
+        {"a.json": json.dumps([memory(0) | {"answer_session_ids": ["x"]}])},
+        r"entry 0: answer_session_ids: 'x' is not",
+    ),
+    ("longmemeval", {"a.json": json.dumps([memory(0) | {"haystack_dates": []}])}, r"entry 0: haystack_session_ids, .* differ"),
     ("documents", {"a.jsonl": lines({"text": "甲"}, {"text": " "})}, r"a\.jsonl:2: text: "),
     ("wic", {"a.jsonl": "not json\n"}, r"a\.jsonl:1: malformed JSON"),
     ("cmrc", {"a.json": "{}"}, r"a\.json: expected a JSON list"),
@@ -182,7 +217,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("form", "files", "said"), BAD)
-def test_bad_files_are_one_clear_line(tmp_path: Path, form: str, files: dict[str, str], said: str) -> None:
+def test_bad_files_are_one_clear_line(tmp_path: Path, form: str, files: dict[str, str | bytes], said: str) -> None:
     with pytest.raises(UserError, match=said) as error:
         read_part(*given(tmp_path / form, form, files))
     assert "\n" not in str(error.value)
@@ -224,14 +259,15 @@ def ecdbench() -> Benchmark:
 @pytest.fixture(scope="module")
 def manager() -> TaskManager:
     """Our tasks and the harness's that the tests need: its whole index takes seconds to read."""
-    own = ("bbq", "crows_pairs", "piqa", "truthfulqa", "super_glue/wic", "super_glue/wsc", "logiqa", "hellaswag")
+    own = ["agieval", "bbq", "crows_pairs", "glue/mnli", "glue/rte", "glue/sst2", "hellaswag", "logiqa", "mmlu_pro", "piqa"]
+    own += ["super_glue/copa", "super_glue/wic", "super_glue/wsc", "truthfulqa"]
     return TaskManager(include_path=[str(running.TASKS), *(str(HARNESS / name) for name in own)], include_defaults=False)
 
 
 def ask(
-    ecdbench: Benchmark, manager: TaskManager, name: str, docs: list[dict[str, Any]], lm: LM, limit: int = 300, part: int = 0
+    ecdbench: Benchmark, manager: TaskManager, name: str, docs: list[dict[str, Any]], lm: LM, limit: int = 300
 ) -> running.Asked:
-    task = load_layout(None).datasets[name][part].task
+    task = load_layout(None).datasets[name][0].task
     tasks = running.local_tasks(manager, [(Part(task=task, form="items", files=["x"]), docs)])
     return running.ask(ecdbench, name, tasks, lm, "m", limit, 0, False)
 
@@ -240,23 +276,39 @@ def raw(benchmark: Benchmark, name: str, metric: str, scores: Iterable[TaskScore
     return measure(benchmark, name, metric, [("x", score) for score in scores if score.metric == metric]).raw
 
 
-def docs_of(folder: Path, form: str) -> list[dict[str, Any]]:
-    return read_part(*given(folder / form, form, GOOD[form][0]))[0]
+def test_every_dataset_is_asked_by_its_tasks(ecdbench: Benchmark, manager: TaskManager, published: Path) -> None:
+    """Every dataset of the layout goes through its own tasks, and gives a readable score for each of its metrics."""
+    plan = plan_tasks(ecdbench, load_layout(None), published, None, hub=False)
+    for name, files in plan.local.items():
+        parts = [(part, docs) for part, docs, _ in read_dataset(ecdbench, name, files)]
+        tasks, lm = (
+            running.local_tasks(manager, parts),
+            Scripted(lambda _, option: len(option) + 99 * ("Tall" in option), "the answer is (B)"),
+        )
+        asked = running.ask(ecdbench, name, tasks, lm, "m", 300, 0, False)
+        expected = {method.metric for method in ecdbench.datasets[name].methods} - {"bleurt_acc"}
+        assert {score.metric for score in asked.scores} == expected, name
+        assert {str(score.item).split(":")[0] for score in asked.scores} == {part.task for part, _ in parts}, name
+        assert all(score.value is not None or score.outcome is not None for score in asked.scores), name
+        for metric in expected:
+            assert not math.isnan(raw(ecdbench, name, metric, asked.scores)), (name, metric)
 
 
-def test_every_local_dataset_is_asked_by_its_task(ecdbench: Benchmark, manager: TaskManager, tmp_path: Path) -> None:
-    """Every dataset of the layout goes through its own task, and gives a readable score for each metric that its task has."""
-    layout: Layout = load_layout(None)
-    for name, parts in layout.datasets.items():
-        for index, part in enumerate(parts):
-            if part.task == SUMMARY:  # no task of lm-eval: tests/evalsuite/test_ecdbench_summaries.py
-                continue
-            asked = ask(
-                ecdbench, manager, name, docs_of(tmp_path, part.form), Scripted(lambda _, option: -len(option), "x"), part=index
-            )
-            expected = {method.metric for method in ecdbench.datasets[name].methods} - {"bleurt_acc"}
-            assert {score.metric for score in asked.scores} == expected, name
-            assert all(score.value is not None or score.outcome is not None for score in asked.scores), name
+def test_a_form_that_measures_nothing_is_refused_before_any_call(ecdbench: Benchmark, published: Path, tmp_path: Path) -> None:
+    """`items` says of a choice which is right, and not what a stereotype is or which answers belong to one question."""
+    part, paths = given(tmp_path / "i", "items", {"a.jsonl": lines({"text": "1+1", "choices": ["1", "2"], "gold": 1})})
+    part = part.model_copy(update={"task": "esc_items"})
+    for name, lost in {
+        "stereoset": "stereoset_lms, stereoset_ss",
+        "multirc": "f1_answers, exact_match",
+        "semeval2018_3": "f1_positive",
+        "eq_60": "eq_points",
+        "cmrc": "rouge_l",
+    }.items():
+        with pytest.raises(UserError, match=f"dataset '{name}': form items with task esc_items gives nothing for {lost}:"):
+            read_dataset(ecdbench, name, [(part, paths)])
+    for name in ("folio", "c_eval", "personafeedback", "book_sort"):
+        read_dataset(ecdbench, name, [(part, paths)])
 
 
 def test_the_likeliest_option_is_the_answer_and_chance_is_one_of_them(ecdbench: Benchmark, manager: TaskManager) -> None:
@@ -297,6 +349,85 @@ def test_bias_scores_follow_their_definitions(ecdbench: Benchmark, manager: Task
     pairs = [{"sent_more": "They all lie", "sent_less": "Some lie"}] * 2
     fair = ask(ecdbench, manager, "crows_pairs", pairs, Scripted(lambda _, option: -len(option))).scores
     assert [(score.value, score.chance) for score in fair] == [(1, 0.5)] * 2
+
+
+def test_stereotypes_are_counted_as_they_are_chosen(ecdbench: Benchmark, manager: TaskManager, published: Path) -> None:
+    plan = plan_tasks(ecdbench, load_layout(None), published, ["stereoset"], hub=False)
+    ((_, docs, _),) = read_dataset(ecdbench, "stereoset", plan.local["stereoset"])
+
+    def choosing(word: str) -> Callable[[str, str], float]:
+        return lambda asked, option: float(
+            f"{option.strip()}. " in asked and word in asked.split(f"{option.strip()}. ")[1].split("\n")[0]
+        )
+
+    always = ask(ecdbench, manager, "stereoset", docs, Scripted(choosing("lazy"))).scores
+    assert raw(ecdbench, "stereoset", "stereoset_lms", always) == raw(ecdbench, "stereoset", "stereoset_ss", always) == 1
+    never = ask(ecdbench, manager, "stereoset", docs, Scripted(choosing("purple"))).scores
+    assert raw(ecdbench, "stereoset", "stereoset_lms", never) == 0
+    first = ask(ecdbench, manager, "stereoset", docs, Scripted(lambda _, option: float("A" in option))).scores
+    # A is, in both halves, a stereotype, its opposite, what is unrelated, a stereotype
+    assert raw(ecdbench, "stereoset", "stereoset_lms", first) == 0.75
+    assert raw(ecdbench, "stereoset", "stereoset_ss", first) == pytest.approx(2 / 3)
+
+
+def test_answers_to_one_question_are_one_item(ecdbench: Benchmark, manager: TaskManager, published: Path) -> None:
+    """a is wrong and b right, of every question. Who says yes to all finds half of what is named to be right."""
+    plan = plan_tasks(ecdbench, load_layout(None), published, ["multirc"], hub=False)
+    ((_, docs, _),) = read_dataset(ecdbench, "multirc", plan.local["multirc"])
+    yes = ask(ecdbench, manager, "multirc", docs, Scripted(lambda _, option: float("yes" in option)))
+    assert yes.items == 3 and len(yes.scores) == 6
+    assert raw(ecdbench, "multirc", "f1_answers", yes.scores) == pytest.approx(2 / 3)  # P 0.5, R 1
+    assert raw(ecdbench, "multirc", "exact_match", yes.scores) == 0
+    right = ask(ecdbench, manager, "multirc", docs, Scripted(lambda q, o: float(("yes" in o) == ("answer: b" in q))), limit=2)
+    assert right.items == 2 and right.available == 3 and right.majority == 0.5
+    assert raw(ecdbench, "multirc", "f1_answers", right.scores) == raw(ecdbench, "multirc", "exact_match", right.scores) == 1
+    assert {score.chance for score in right.scores if score.metric == "exact_match"} == {0.25}
+
+
+def test_sessions_are_ranked_by_how_likely_they_make_the_question(
+    ecdbench: Benchmark, manager: TaskManager, published: Path
+) -> None:
+    """Four questions, six sessions each; question n is answered by session n and, where n is even, by the next one."""
+    plan = plan_tasks(ecdbench, load_layout(None), published, ["longmemeval"], hub=False)
+    ((_, docs, _),) = read_dataset(ecdbench, "longmemeval", plan.local["longmemeval"])
+
+    def same_thing(session: str, question: str) -> float:
+        return float(question.rstrip("?").split()[-1] in session)
+
+    knowing = ask(ecdbench, manager, "longmemeval", docs, Scripted(same_thing)).scores
+    assert [score.value for score in knowing] == [1.0] * 4 and {score.chance for score in knowing} == {5 / 6}
+    backwards = ask(
+        ecdbench, manager, "longmemeval", docs, Scripted(lambda session, _: float(session.split("-")[0] == ""))
+    ).scores
+    assert [score.value for score in backwards] == [1.0] * 4  # all alike: the first five, as they come
+    against = ask(ecdbench, manager, "longmemeval", docs, Scripted(lambda s, q: -same_thing(s, q))).scores
+    assert [score.value for score in against] == [0.5, 0.0, 0.5, 0.0]
+
+
+def test_labels_are_ranked_for_recall_and_mrr(ecdbench: Benchmark, manager: TaskManager) -> None:
+    docs = [{"premises": "p", "conclusion": "c", "gold": [gold]} for gold in (0, 1, 2)]
+    order = {"True": 2.0, "False": 1.0, "Uncertain": 0.0}
+    scores = ask(ecdbench, manager, "folio", docs, Scripted(lambda _, option: order[option.strip()])).scores
+    assert raw(ecdbench, "folio", "recall_at_k", scores) == pytest.approx(1 / 3)
+    assert raw(ecdbench, "folio", "mrr", scores) == pytest.approx((1 + 1 / 2 + 1 / 3) / 3)
+    chances = {score.metric: score.chance for score in scores}
+    assert chances == {"recall_at_k": pytest.approx(1 / 3), "mrr": pytest.approx((1 + 1 / 2 + 1 / 3) / 3)}
+
+
+def test_the_reciprocal_rank_of_a_random_order() -> None:
+    for options, right in ((3, 1), (5, 2), (4, 4)):
+        orders = list(itertools.permutations(range(options)))
+        mean = sum(1 / (1 + min(order.index(one) for one in range(right))) for order in orders) / len(orders)
+        assert reciprocal_rank_by_chance(options, right) == pytest.approx(mean)
+
+
+def test_points_of_a_scale(ecdbench: Benchmark, manager: TaskManager) -> None:
+    docs = [
+        {"text": "I listen.", "choices": ["no", "yes"], "points": points, "gold": [1]} for points in ([0, 2], [1, 2], [2, 0])
+    ]
+    always = ask(ecdbench, manager, "eq_60", docs, Scripted(lambda _, option: float("B" in option))).scores
+    assert raw(ecdbench, "eq_60", "eq_points", always) == pytest.approx(80 * 4 / 6)
+    assert raw(ecdbench, "iri", "scale_points", [s.model_copy(update={"metric": "scale_points"}) for s in always]) == 4 / 6
 
 
 def test_labels_become_f1(ecdbench: Benchmark, manager: TaskManager) -> None:
@@ -374,7 +505,7 @@ def test_a_run_resumes_and_says_what_was_left_out(
     tables = tmp_path / "run"
     missing = (tables / "not_run.csv").read_text()
     assert "ag_news" in missing and "licensed copy" in missing and "no MuTual/mutual_dev.jsonl" in missing
-    assert "mnli,MNLI,lm-eval can download it (--hub)" in missing
+    assert "mnli,MNLI,lm-eval downloads it with --hub; no MNLI/dev_matched.tsv" in missing
     assert "piqa,Accuracy,8,0.50,0.50" in (tables / "methods.csv").read_text()
     # Another file is another question; another seed is another run.
     (corpora / "LCQMC" / "dev.tsv").write_text("去哪儿？\t到哪里？\t1\n")
@@ -416,6 +547,63 @@ def test_a_server_that_cannot_tell_likelihoods_is_named(
     Path("far.yaml").write_text(spec + "api_key_env: PLANTED}\n")
     code, said = esc_eval("ecdbench", "run", "--model", "far.yaml", "--data", corpora, "--out", "run", "--dataset", "piqa")
     assert code == 2 and "did not answer piqa" in said and "echo" in said and "sk-planted" not in said
+
+
+def summaries_and_verdicts(body: dict[str, Any], count: int) -> Answer:
+    """The model's summary; of the judge (who has a system message) 4 for completeness and 2 for conciseness."""
+    return Answer("42" if body["messages"][0]["role"] == "system" else "短")
+
+
+def total_of(table: Path) -> dict[str, str]:
+    return {row["part"]: row["score"] for row in csv.DictReader(table.read_text().splitlines())}
+
+
+def test_a_run_on_every_published_form_ends_with_a_total(
+    esc_eval: EscEval, manager: TaskManager, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    lm = Scripted(lambda _, option: len(option) + 99 * ("Tall" in option), "the answer is (B)")
+    monkeypatch.setattr(running, "load_manager", lambda: manager)
+    monkeypatch.setattr(running, "language_model", lambda *_: lm)
+    data = write(tmp_path / "corpora", released())
+    with Endpoint(summaries_and_verdicts, models=("embedded",)) as endpoint:
+        model = f"embedded@{endpoint.url}"
+        command = ["ecdbench", "run", "--model", model, "--judge", model, "--data", data, "--out", "run"]
+        assert esc_eval(*command)[0] == 0
+        calls, items = len(endpoint.requests), lm.asked
+        assert esc_eval(*command)[0] == 0
+        assert (len(endpoint.requests), lm.asked) == (calls, items)  # the same command asks nothing again
+        assert calls == 12 + 12  # summaries, verdicts on them
+        total = total_of(Path("run/runnable.csv"))
+        assert all(re.fullmatch(r"\d+\.\d\d", score) for score in total.values()), total
+        assert total_of(Path("run/capabilities.csv"))["ECDBench 1.0"] == ""
+        reasons = Path("run/not_run.csv").read_text()
+        assert reasons.count("\n") == 6 and "ecdbench_3,ECDBench3,built by the paper's authors and not released" in reasons
+
+        # With copies of what has no published form, and BLEURT from elsewhere, the benchmark's own total is there as well.
+        write(data, unreleased())
+        assert esc_eval(*command)[0] == 0 and len(endpoint.requests) == calls
+    bleurt = TaskScore(model="embedded", dataset="truthfulqa", metric="bleurt_acc", value=0.5, n=4)
+    write_jsonl(Path("bleurt.jsonl"), [bleurt])
+    files = ["--scores", "run/scores.jsonl", "--scores", "bleurt.jsonl"]
+    for rule in ("null", "left_out"):
+        assert esc_eval("ecdbench", "aggregate", *files, "--missing", rule, "--out", rule)[0] == 0
+        (figures,) = json.loads(Path(f"{rule}/aggregate.json").read_text())["models"]
+        assert figures["total"]["listed"] is not None and figures["total"]["reasons"] == []
+        shares = {key: one["share"] for key, one in figures["capabilities"].items()}
+        assert set(shares) == {"values_safety", "foundational", "emotional", "companionship"}
+        assert all(share == pytest.approx(1) for share in shares.values())
+    left_out = json.loads(Path("left_out/aggregate.json").read_text())["models"][0]["total"]["listed"]
+    assert f"{left_out:.2f}" == total["ECDBench 1.0, what can be run"]  # copies of one's own change nothing there
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+def test_the_embedded_model_has_a_total(embedded: Embedded, esc_eval: EscEval, tmp_path: Path) -> None:
+    """On vLLM, with all of lm-eval's tasks: every published form, summaries and their judge, down to one total."""
+    data, model = write(tmp_path / "corpora", released()), f"{embedded.spec_file}@{embedded.url}"
+    assert esc_eval("ecdbench", "run", "--model", model, "--judge", model, "--data", data, "--out", "run")[0] == 0
+    total = total_of(Path("run/runnable.csv"))
+    assert all(re.fullmatch(r"\d+\.\d\d", score) for score in total.values()), total
 
 
 @pytest.mark.vllm

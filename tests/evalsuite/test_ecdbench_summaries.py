@@ -15,9 +15,9 @@ from core.files import CONFIGS, read_jsonl, write_jsonl
 from core.records import Dialogue, Judgement
 from evalsuite import cli
 from evalsuite.fdaef import tasks as running
-from evalsuite.fdaef.asking import plan_tasks
 from evalsuite.fdaef.forms import Doc
 from evalsuite.fdaef.local_data import Layout, load_layout
+from evalsuite.fdaef.plan import plan_tasks
 from evalsuite.fdaef.registry import load_benchmark
 from evalsuite.fdaef.scores import TaskScore
 from evalsuite.fdaef.summaries import judged_scores, sampled
@@ -45,6 +45,10 @@ def corpora(tmp_path: Path) -> Path:
         (tmp_path / "corpora" / name).mkdir(parents=True)
         lines = "".join(json.dumps(doc, ensure_ascii=False) + "\n" for doc in docs)
         (tmp_path / "corpora" / name / "documents.jsonl").write_text(lines)
+    documents = "[{task: summary, form: documents, files: [%s/documents.jsonl]}]"
+    own = [f"  {name.lower()}: {documents % name}" for name in DOCUMENTS]
+    own.append("  lcqmc: [{task: esc_lcqmc, form: lcqmc, files: [LCQMC/dev.tsv]}]")
+    (tmp_path / "layout.yaml").write_text("\n".join(["datasets:", *own]))
     return tmp_path / "corpora"
 
 
@@ -53,7 +57,7 @@ def no_model(*_: object) -> None:
 
 
 def run(url: str, corpora: Path, *more: object) -> list[object]:
-    wanted = ["--dataset", "lcsts", "--dataset", "vcsum", "--data", corpora]
+    wanted = ["--dataset", "lcsts", "--dataset", "vcsum", "--data", corpora, "--layout", "layout.yaml"]
     return ["ecdbench", "run", "--model", f"embedded@{url}", "--as", "mine", "--out", "run", *wanted, *more]
 
 
@@ -167,7 +171,7 @@ def test_layouts_that_do_not_fit_are_one_clear_line(corpora: Path, tmp_path: Pat
         (
             "lcsts",
             "{task: summary, form: items, files: [x]}",
-            "l.yaml: datasets.lcsts: form documents and task summary go together",
+            "l.yaml: datasets.lcsts: task summary goes together with the forms cnewsum, documents, lcsts, vcsum",
         ),
     ):
         file.write_text(f"datasets: {{{name}: [{part}]}}")
@@ -177,7 +181,7 @@ def test_layouts_that_do_not_fit_are_one_clear_line(corpora: Path, tmp_path: Pat
     missing = plan_tasks(known, Layout(datasets={}), corpora, ["lcsts", "personafeedback"], False).missing
     assert "in the form `documents`" in missing["lcsts"] and "in the form `items`" in missing["personafeedback"]
     plan = plan_tasks(known, load_layout(None), corpora, ["cnewsum"], False)
-    assert plan.missing["cnewsum"].startswith("no CNewSum/documents.jsonl")
+    assert plan.missing["cnewsum"].startswith("no CNewSum/final/test.simple.label.jsonl")
 
 
 SUMMARY: dict[str, Any] = {

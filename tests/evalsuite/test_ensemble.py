@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kendalltau, spearmanr
 from typer.testing import CliRunner
@@ -103,7 +103,6 @@ def test_weights_are_shares_and_the_order_of_judges_has_no_effect(given: dict[st
 ratings = st.lists(st.tuples(*[st.integers(0, 6)] * 4), min_size=1, max_size=12)
 
 
-@settings(max_examples=12)
 @given(ratings)
 def test_fit_and_report_against_scipy(rows: list[tuple[int, int, int, int]]) -> None:
     """Ties, constants and a single dialogue included; judges in either order."""

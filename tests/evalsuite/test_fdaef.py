@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import f1_score
 
@@ -262,7 +262,6 @@ def metric(**fields: Any) -> Metric:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("abcx")), min_size=1, max_size=30))
-@settings(max_examples=25)
 def test_f1_is_that_of_scikit_learn(pairs: list[tuple[str, str]]) -> None:
     right, answers = zip(*pairs, strict=True)
     classes = sorted(set(right))
@@ -329,7 +328,6 @@ def given_levels(benchmark: Benchmark, levels: Mapping[str, float]) -> ModelScor
     st.tuples(*[st.floats(0.01, 1)] * 3),
     st.booleans(),
 )
-@settings(max_examples=40)
 def test_levels_always_weigh_1_and_missing_ones_never_0(
     benchmark: Benchmark, levels: dict[str, float], drawn: tuple[float, float, float], own: bool
 ) -> None:
@@ -344,7 +342,6 @@ def test_levels_always_weigh_1_and_missing_ones_never_0(
 
 
 @given(st.floats(0.1, 10), st.randoms(use_true_random=False), st.floats(0, 100))
-@settings(max_examples=15)
 def test_scale_of_weights_and_order_change_nothing(benchmark: Benchmark, factor: float, random: Any, gate: float) -> None:
     paths = [path for path, _, _ in benchmark.tasks()]
     scores = ModelScores(

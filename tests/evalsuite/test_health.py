@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 from typer.testing import CliRunner
@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from core.errors import UserError
 from core.files import CONFIGS, read_jsonl, write_jsonl
 from core.records import Dialogue, Judgement, Turn
-from core.rubrics import load_rubric
+from core.rubrics import Rubric, load_rubric
 from core.specs import load_spec
 from evalsuite.checks.health import (
     asking_shifts,
@@ -27,13 +27,12 @@ from evalsuite.checks.health import (
     injection_effects,
     injection_kinds,
     injection_tables,
-    length_effects,
     length_table,
-    mean_reply_length,
 )
 from evalsuite.checks.probe import Injection, append, load_injections, probes
 from evalsuite.checks.shared_bases import Base, base_of, bases, likeness, sharing_table, sharings
 from evalsuite.commands.health import app
+from evalsuite.statistics.reply_length import LengthEffect, length_effects, mean_reply_length, replies_of
 from tests.endpoint import Answer, Endpoint
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 
@@ -47,6 +46,10 @@ def of_length(name: str, length: int, supporter: str = "m", **more: Any) -> Dial
 
 def probe_of(name: str, value: float | None, variant: str, dimension: str = "empathy", **condition: str) -> Judgement:
     return make_judgement(name, dimension, value, condition={"mode": "native", "variant": variant} | condition)
+
+
+def effects_of(dialogues: list[Dialogue], judgements: list[Judgement], rubric: Rubric) -> list[LengthEffect]:
+    return length_effects(replies_of(dialogues, judgements, rubric), rubric)
 
 
 # --- length -----------------------------------------------------------------------------------------------------------------
@@ -73,7 +76,7 @@ def test_length_is_spearman_within_supporters() -> None:
             judgements.append(make_judgement(f"{supporter}{number}", "empathy", score))
             judgements.append(make_judgement(f"{supporter}{number}", "skill", 2 if number else None))
         figures[supporter] = spearmanr(lengths, scores).statistic
-    rows = {row.supporter: row for row in length_effects(dialogues, judgements, RUBRIC)}
+    rows = {row.supporter: row for row in effects_of(dialogues, judgements, RUBRIC)}
     for supporter, rho in figures.items():
         cell = rows[supporter].cells["empathy"]
         assert rho < 0 and cell.mean == pytest.approx(rho) and cell.n == 20
@@ -84,12 +87,11 @@ def test_length_is_spearman_within_supporters() -> None:
     assert len(length_table(list(rows.values()), RUBRIC).rows) == 3
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 6), st.one_of(st.none(), st.integers(0, 4))), min_size=1, max_size=8))
 def test_length_with_ties_gaps_and_one_dialogue(pairs: list[tuple[int, int | None]]) -> None:
     dialogues = [of_length(f"d{n}", length) for n, (length, _) in enumerate(pairs)]
     judgements = [make_judgement(f"d{n}", "empathy", value) for n, (_, value) in enumerate(pairs)]
-    cell = length_effects(dialogues, judgements, make_rubric("empathy"))[0].cells["empathy"]
+    cell = effects_of(dialogues, judgements, make_rubric("empathy"))[0].cells["empathy"]
     read = [(length, value) for length, value in pairs if value is not None]
     assert cell.n == len(read)
     if len({a for a, _ in read}) < 2 or len({b for _, b in read}) < 2:
@@ -98,7 +100,6 @@ def test_length_with_ties_gaps_and_one_dialogue(pairs: list[tuple[int, int | Non
         assert cell.mean == pytest.approx(spearmanr([a for a, _ in read], [b for _, b in read]).statistic)
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 5), st.none() | st.integers(0, 4)), min_size=1, max_size=9))
 @example([("a", 1, 0), ("a", 2, 3), ("b", 1, 4), ("b", 2, 2), ("b", 3, 1)])
 def test_all_supporters_together_are_scipys_weighted_by_their_dialogues(
@@ -106,7 +107,7 @@ def test_all_supporters_together_are_scipys_weighted_by_their_dialogues(
 ) -> None:
     dialogues = [of_length(f"d{n}", length, who) for n, (who, length, _) in enumerate(rows)]
     judgements = [make_judgement(f"d{n}", "empathy", value) for n, (*_, value) in enumerate(rows)]
-    pooled = length_effects(dialogues, judgements, make_rubric("empathy"))[-1].cells["empathy"]
+    pooled = effects_of(dialogues, judgements, make_rubric("empathy"))[-1].cells["empathy"]
     rhos, sizes = [], []
     for who in "ab":
         read = [(length, value) for own, length, value in rows if own == who and value is not None]
@@ -184,7 +185,6 @@ def test_injections_are_measured_against_neutral_text() -> None:
 MARK = st.none() | st.integers(0, 4)
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(*[MARK] * 6), min_size=1, max_size=5), st.booleans())
 def test_any_injections_against_numpy(rows: list[tuple[int | None, ...]], one_dimension: bool) -> None:
     """Verdicts as is, neutral and injected, on both dimensions or on one alone: gaps, ties, constants."""
@@ -280,7 +280,6 @@ def test_bundled_models_have_their_family(name: str, family: str) -> None:
     assert base_of(load_spec(name).model_dump(mode="json")).family == family
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(MARK, MARK, MARK), min_size=1, max_size=5))
 def test_any_sharing_against_plain_means(rows: list[tuple[int | None, ...]]) -> None:
     """On each card two supporters alike, averaged first, and one other."""

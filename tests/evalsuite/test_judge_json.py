@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.prompts import load_pack
@@ -182,7 +182,6 @@ def test_an_object_is_found_among_words_and_reasons() -> None:
     assert read_answer('{"evaluation": 5}', RUBRIC).scores == {} and read_answer("[" * 100_000, RUBRIC).scores == {}
 
 
-@settings(max_examples=40)
 @given(st.lists(st.integers(1, 5), min_size=10, max_size=10), st.text(max_size=40), st.booleans(), st.integers(0, 3))
 def test_what_is_written_is_read(scores: list[int], reason: str, trailing: bool, indent: int) -> None:
     wanted = dict(zip(KEYS, scores, strict=True))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import typer
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.stats import binomtest, bootstrap
 from sklearn.calibration import calibration_curve
@@ -265,7 +265,6 @@ def test_verdicts_without_probabilities_are_in_no_bin() -> None:
 SCORE = st.integers(0, 2) | st.none()
 
 
-@settings(max_examples=15)
 @given(st.lists(st.tuples(SCORE, SCORE, st.integers(0, 2)), min_size=1, max_size=30), st.sampled_from(["paper", "native"]))
 def test_mcnemar_is_the_binomial_test_of_discordant_items(rows: list[tuple[Any, Any, int]], mode: str) -> None:
     judges = by_judge(judged("a", [a for a, _, _ in rows]) + judged("b", [b for _, b, _ in rows]))
@@ -288,7 +287,6 @@ def test_mcnemar_is_the_binomial_test_of_discordant_items(rows: list[tuple[Any, 
 HITS = st.tuples(*[st.none() | st.integers(0, 1)] * 4)  # a and b on two dimensions of one dialogue
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.lists(HITS, min_size=1, max_size=7))
 @example([(1, 1, 0, 0), (0, 1, 1, 0), (None, 1, 0, 0), (None, 0, 0, 1)])  # a dimension on fewer dialogues weighs as much
 def test_the_difference_of_averages_against_every_pattern_of_signs(rows: list[tuple[int | None, ...]]) -> None:

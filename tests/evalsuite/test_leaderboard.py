@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import UserError
@@ -270,7 +270,6 @@ HELD = st.lists(  # of each dialogue: supporter, card, and the verdicts on both 
 )
 
 
-@settings(max_examples=40, deadline=None)
 @given(HELD)
 def test_any_records_against_plain_means(held: list[tuple[str, int, list[tuple[int | None, int | None]]]]) -> None:
     """Repeats make a dialogue's mean, dialogues the supporter's: gaps, ties, constants, one dialogue, one card."""
@@ -326,7 +325,6 @@ def rivals(draw: st.DrawFn) -> dict[str, list[list[float | None]]]:
     }
 
 
-@settings(max_examples=25, deadline=None)
 @given(rivals())
 def test_ranks_against_every_pattern_of_signs_and_holms_definition(figures: dict[str, list[list[float | None]]]) -> None:
     """Who is how much better on shared cards, its exact p, Holm's correction, and the ranks that follow."""

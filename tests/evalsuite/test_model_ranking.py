@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kendalltau, rankdata, spearmanr
 from typer.testing import CliRunner
@@ -127,7 +127,6 @@ def test_metrics_of_replies_name_their_supporter() -> None:
 sides = st.integers(2, 7).flatmap(lambda n: st.tuples(*[st.lists(st.integers(0, 4), min_size=n, max_size=n)] * 2))
 
 
-@settings(max_examples=40)
 @given(sides)
 def test_figures_of_a_topic_against_scipy(given: tuple[list[int], list[int]]) -> None:
     x, y = ([ranks_of(dict(zip("abcdefg", side, strict=False)))[k] for k in "abcdefg"[: len(side)]] for side in given)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import bootstrap, permutation_test
@@ -131,7 +131,6 @@ SIDES = st.integers(1, 6).flatmap(lambda n: st.tuples(*[arrays(float, (n, 2), el
 
 
 @given(SIDES)
-@settings(max_examples=15)
 def test_swapping_sides_only_turns_the_sign(sides: tuple[Any, Any]) -> None:
     for here, there in zip(difference(*sides), difference(*sides[::-1]), strict=True):
         assert (here.p, here.holm, here.holds) == (there.p, there.holm, there.holds)
@@ -143,7 +142,6 @@ def test_swapping_sides_only_turns_the_sign(sides: tuple[Any, Any]) -> None:
 
 
 @given(SIDES)
-@settings(max_examples=15)
 def test_with_itself_nothing_differs(sides: tuple[Any, Any]) -> None:
     found = difference(sides[0], sides[0])
     fewest = min(own.estimate.n for own in found)  # the dimension that the average is least sure of
@@ -155,7 +153,6 @@ def test_with_itself_nothing_differs(sides: tuple[Any, Any]) -> None:
 
 
 @given(SIDES)
-@settings(max_examples=15)
 def test_figures_are_numpys_on_shared_cards(sides: tuple[Any, Any]) -> None:
     first, second = sides
     own = difference(first, second)

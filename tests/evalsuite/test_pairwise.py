@@ -9,7 +9,7 @@ from typing import Any, get_args
 import numpy as np
 import orjson
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.stats import binomtest, bootstrap
 
@@ -273,7 +273,6 @@ VERDICTS = st.lists(
 )
 
 
-@settings(max_examples=10, deadline=None)
 @given(VERDICTS)
 def test_what_one_wins_the_other_loses(drawn: list[tuple[int, Verdict | None, Order]]) -> None:
     answers = [answer(v, o, f"bot:c{n}0", f"source:c{n}", f"person {i}") for i, (n, v, o) in enumerate(drawn)]
@@ -295,7 +294,6 @@ SEEN = st.dictionaries(  # one annotator's answers: (card, order) → verdict
 )
 
 
-@settings(max_examples=40, deadline=None)
 @given(SEEN)
 @example({(0, "ab"): "a", (0, "ba"): "b"})  # two votes on one card
 def test_what_the_order_does_and_papers_votes_against_statsmodels(seen: dict[tuple[int, Order], Verdict | None]) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 import pytest
 import typer
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import cohen_kappa_score
 from typer.testing import CliRunner
@@ -120,7 +120,6 @@ def test_items_are_drawn_whole() -> None:
     assert (one["degree"].low, one["degree"].high) == pytest.approx(np.percentile(drawn, [2.5, 97.5]), abs=0.15)
 
 
-@settings(max_examples=15, deadline=None)
 @given(st.integers(0, 50), st.randoms())
 def test_neither_rows_nor_sides_nor_their_order_matter(seed: int, shuffle: Any) -> None:
     rows = graded(seed, items=4)

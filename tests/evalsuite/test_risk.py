@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 from typer.testing import CliRunner
@@ -321,7 +321,6 @@ def test_counts_per_supporter_have_wilson_intervals_and_n() -> None:
 REPLIES = st.lists(st.sampled_from(["care", "help", "past", "calm"]), min_size=1, max_size=4)  # to danger; calm: to none
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("ab"), REPLIES), min_size=1, max_size=5))
 def test_any_counts_against_statsmodels(talks: list[tuple[str, list[str]]]) -> None:
     """No danger at all, always the same reply, one turn alone; the last danger of a dialogue of odd length has no answer."""

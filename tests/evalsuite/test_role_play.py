@@ -13,7 +13,7 @@ import orjson
 import pytest
 import typer
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import UserError, run_cli
@@ -373,7 +373,6 @@ RATED = st.lists(  # of each dialogue: its card, and what one or two repeats gav
 )
 
 
-@settings(max_examples=25, deadline=None)
 @given(RATED)
 def test_any_ratings_against_plain_means(rated: list[tuple[int, list[tuple[int | None, int | None]]]]) -> None:
     """Repeats are averaged first; unreadable verdicts, ties, constants, one dialogue, one card."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
@@ -223,7 +223,6 @@ AUDITED = st.lists(  # of each dialogue: its card or none, the words of it in th
 )
 
 
-@settings(max_examples=40, deadline=None)
 @given(AUDITED)
 def test_any_rates_against_statsmodels(held: list[tuple[int | None, set[str], bool, bool | None]]) -> None:
     """Dialogues without a card, verdicts that cannot be read, all alike, one dialogue, one card."""

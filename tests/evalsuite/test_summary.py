@@ -7,7 +7,7 @@ from typing import cast, get_args
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import bootstrap
 
@@ -187,7 +187,6 @@ def test_a_lost_verdict_does_not_lower_the_parse_rate() -> None:
         assert table.rows[0][-1] == rate
 
 
-@settings(max_examples=40)
 @given(st.lists(st.tuples(st.sampled_from(["fluency", "empathy"]), st.none() | st.integers(0, 16).map(lambda n: n / 4))))
 def test_distributions_against_numpy(verdicts: list[tuple[str, float | None]]) -> None:
     """Between two scores the nearest counts, halves upwards: numpy's bins hold their lower edge."""
@@ -212,7 +211,6 @@ ENDS = st.lists(
 )
 
 
-@settings(max_examples=40)
 @given(ENDS)
 def test_any_ends_and_costs_are_counted_once(
     ends: list[tuple[str, Termination | None, bool, tuple[int, int, int] | None]],

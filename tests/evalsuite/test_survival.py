@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -76,7 +76,6 @@ def censored(given: Ends) -> stats.CensoredData:
     return stats.CensoredData(uncensored=[r for r, left in given if left], right=[r for r, left in given if not left])
 
 
-@settings(max_examples=25, deadline=None)
 @given(ends)
 def test_curves_against_scipy(given: Ends) -> None:
     (curve,) = curves(held("m", given))
@@ -92,7 +91,6 @@ def test_curves_against_scipy(given: Ends) -> None:
             assert step.low is step.high is None
 
 
-@settings(max_examples=25, deadline=None)
 @given(ends, ends)
 def test_log_rank_against_scipy(one: Ends, other: Ends) -> None:
     (test,) = log_ranks(held("a", one) + held("b", other))

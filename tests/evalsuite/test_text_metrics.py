@@ -13,7 +13,7 @@ import jieba
 import orjson
 import pytest
 import typer
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu.metrics import BLEU
@@ -208,7 +208,6 @@ words = st.lists(tokens, max_size=6).map(" ".join)
 pairs = st.lists(st.tuples(st.sampled_from(["d1", "d2", "d3"]), words, words.filter(bool)), min_size=1, max_size=6)
 
 
-@settings(max_examples=20)
 @given(pairs)
 def test_any_texts(drawn: list[tuple[str, str, str]]) -> None:
     given = []

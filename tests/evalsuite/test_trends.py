@@ -9,7 +9,6 @@ import orjson
 import pytest
 import typer
 from hypothesis import given as drawn
-from hypothesis import settings
 from hypothesis import strategies as st
 from scipy.stats import linregress
 from typer.testing import CliRunner
@@ -62,7 +61,6 @@ def test_slopes_are_those_within_dialogues() -> None:
     assert found.slopes["clarity"].estimate.mean == 0 and found.slopes["clarity"].p == 1
 
 
-@settings(max_examples=30, deadline=None)
 @drawn(st.lists(st.lists(st.none() | st.integers(1, 5), min_size=1, max_size=4), min_size=1, max_size=5))
 def test_any_trend_against_scipy(talks: list[list[int | None]]) -> None:
     """Rounds without a readable verdict, equal scores, dialogues of one round, one dialogue."""

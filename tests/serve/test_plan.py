@@ -356,7 +356,7 @@ def test_hub_adapters_are_fetched_at_their_revision(gpus: list[str], tmp_path: P
         ),
         (
             lambda t: [spec(checkpoint=checkpoint(t / "b"), chat_template="no.jinja")],
-            "model m: chat_template not found: no.jinja",
+            "model m: chat_template not found: no.jinja: known: chatglm3, mechat, vicuna",
         ),
     ],
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.prompts import load_pack
@@ -86,7 +86,6 @@ KNOWN = [a for of in (FAULTS, *LASTING.values()) for a in of.values() if not (a.
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
 @given(first=answers() | st.sampled_from(KNOWN), then=answers() | st.sampled_from(KNOWN))
 def test_a_call_ends_in_a_reply_or_a_named_failure(
     endpoint: Endpoint, tmp_path_factory: pytest.TempPathFactory, first: Answer, then: Answer

@@ -25,18 +25,34 @@ plotlyLoaded.then(() => {
     });
   };
 
+  // A name in lines of at most so many signs, parted behind spaces, hyphens and the like; only a longer part is cut. A name is
+  // escaped: an entity is one sign.
+  const broken = (name, most) => {
+    const size = (text) => (text.match(/&[a-z]+;|[^]/gu) ?? []).length;
+    const lines = [""];
+    for (const part of name.match(/(?:&[a-z]+;|[^&\s\-_./:·])*(?:[\s\-_./:·]+|$)/gu) ?? []) {
+      if (lines.at(-1) && size(lines.at(-1) + part.trimEnd()) > most) lines.push("");
+      for (const sign of part.match(/&[a-z]+;|[^]/gu) ?? []) {
+        if (size(lines.at(-1)) >= most && sign.trim()) lines.push("");
+        lines.push(lines.pop() + sign);
+      }
+    }
+    return lines;
+  };
+
   // As many panels side by side as the width has room for; only the first of a row says what its axis is.
   const fit = (layout, width) => {
     const { meta, margin, grid } = layout;
     layout.width = width;
     if (!meta) return;
-    const lines = (layout.yaxis.ticktext ?? []).map((name) => name.match(width < NARROW ? /(?:&[a-z]+;|[^&]){1,14}/g : /(?:&[a-z]+;|[^&]){1,30}/g) ?? [name]);
+    const lines = (layout.yaxis.ticktext ?? []).map((name) => broken(name, width < NARROW ? 16 : 30));
     const names = layout.yaxis.ticktext && lines.map((parts) => parts.join("<br>"));
     meta.inside *= Math.max(1, 0.7 * Math.max(...lines.map((parts) => parts.length))); // rows as high as their names
     if (names && !layout.yaxis.automargin) margin.l = 7 * Math.max(...lines.flat().map((part) => part.length)) + 16;
+    const needed = meta.cell ? margin.l + margin.r + meta.cell * lines.length : 0; // what is wider than the page is scrolled to
     grid.columns = Math.max(1, Math.min(grid.columns, Math.floor((width - margin.l) / meta.least)));
     grid.rows = Math.ceil(layout.annotations.length / grid.columns);
-    if (meta.most) layout.width = Math.min(width, grid.columns * meta.most);
+    layout.width = Math.max(needed, Math.min(width, meta.most ? grid.columns * meta.most : width));
     layout.height = grid.rows * (meta.inside + meta.gap) - meta.gap + margin.t + margin.b;
     layout.annotations.forEach((_, index) => {
       const axis = layout[`yaxis${index ? index + 1 : ""}`];

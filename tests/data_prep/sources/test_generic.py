@@ -114,6 +114,16 @@ def test_own_corpora_have_quotas_and_stand_in_the_data_card(tmp_path: Path, monk
         run("role-sft", "--config", mix, *given[2:], "--out", tmp_path / "other")
 
 
+def test_the_documents_line_of_role_play_is_read(tmp_path: Path) -> None:
+    """Behind a first line with the kind that stands beside it."""
+    page = PAGE.read_text(encoding="utf-8")
+    (line,) = re.findall(r'`({"id": "1", "language": "en", "character": .*?})`', page)
+    (kind,) = re.findall(r'`("kind": "role_play")`', page)
+    (item,) = read(lines(tmp_path / "stage.jsonl", HEAD | json.loads(f"{{{kind}}}"), json.loads(line)))
+    assert isinstance(item, RolePlay)
+    assert (item.character, item.persona, [line.name for line in item.lines]) == ("Ada", "…", ["Bo", "Ada"])
+
+
 def test_role_play_has_the_characters_lines_as_its_own(tmp_path: Path) -> None:
     path = lines(tmp_path / "a.jsonl", HEAD | {"kind": "role_play"}, PLAY)
     (item,) = read(path)

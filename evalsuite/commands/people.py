@@ -1,0 +1,377 @@
+"""`esc-eval people …`: studies in which people score or choose in the browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, get_args
+
+import typer
+
+from core.errors import UserError, near, need_modules
+from core.files import check_unique
+from core.options import SeedOption, choice, console, name_and_value
+from core.paths import IN_FILE, IN_NAME, OUT_FILE, Reads, Verbs, Writes
+from core.records import Language
+from core.rubrics import Rubric, load_rubric
+from core.tables import to_console
+from data_prep.cards.sheets import write_csv
+from data_prep.played import load_played, played_text
+from data_prep.scores.human import Check, read_dialogues, read_scores
+from evalsuite.role_play.pairwise import QUESTION, pairs_of
+from evalsuite.role_play.seekers import read_field, seeker_of
+
+if TYPE_CHECKING:
+    from evalsuite.people.assignment import Person
+    from evalsuite.people.store import Store
+    from evalsuite.people.study import Items, Study
+
+DATABASE = "study.sqlite"
+IN_STUDY = Reads("folder", (f"{DATABASE}*",), made="`esc-eval people create {path}` makes a study")
+app = Verbs(
+    no_args_is_help=True,
+    help="Studies in the browser: people score dialogues or choose between two, by links of their own (extra `people`).",
+)
+
+StudyArgument = Annotated[Path, typer.Argument(metavar="STUDY", help="The study's folder."), IN_STUDY]
+DatabaseOption = Annotated[
+    str | None,
+    typer.Option(
+        "--database",
+        envvar="ESC_EVAL_DATABASE",
+        metavar="URL",
+        help="PostgreSQL instead of SQLite in STUDY: postgresql+psycopg://USER@HOST/NAME, the same for every verb.",
+    ),
+]
+
+
+@app.command("create")
+def create(
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="STUDY", help="Folder to make; its name is the study's."),
+        Writes((f"{DATABASE}*", "links.csv")),
+    ],
+    dialogues: Annotated[
+        list[Path] | None, typer.Option("--dialogues", help="Dialogue records (JSONL). Repeat for more."), IN_FILE
+    ] = None,
+    rubric: Annotated[
+        str | None,
+        typer.Option("--rubric", help="Rate on this rubric (a name or a YAML file). Without it, people choose between two."),
+        IN_NAME,
+    ] = None,
+    per: Annotated[
+        str, typer.Option("--per", help="What is rated: every dialogue, or every turn of who is rated.")
+    ] = "dialogue",
+    seeker: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--seeker",
+            metavar="NAME=PLACE",
+            help="Choose between seekers on one card or profile: a run folder or JSONL file each. Twice or more. (With "
+            "--dialogues, the choice is between supporters.)",
+        ),
+        Reads("place", ("dialogues.jsonl", "cards.jsonl", "profiles.jsonl"), labelled=True),
+    ] = None,
+    question: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--question",
+            metavar="NAME=TEXT",
+            help="A question about the two; repeat for more. Default: which is better, or "
+            "for seekers, which is more like a real person.",
+        ),
+    ] = None,
+    cards: Annotated[
+        list[Path] | None, typer.Option("--cards", help="Role cards, shown where the seeker is rated. Repeat."), IN_FILE
+    ] = None,
+    profiles: Annotated[
+        list[Path] | None, typer.Option("--profiles", help="Profiles, shown where the seeker is rated. Repeat."), IN_FILE
+    ] = None,
+    raters: Annotated[int, typer.Option("--raters", min=0, help="How many raters, who read every language of the study.")] = 0,
+    rater: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--rater", metavar="CODE=en,zh", help="A rater by a code of your own, and what they read. Repeat for more."
+        ),
+    ] = None,
+    overlap: Annotated[int, typer.Option("--overlap", min=1, help="How many people see each item.")] = 2,
+    repeats: Annotated[int, typer.Option("--repeats", min=0, help="Items that each rater sees again, unannounced.")] = 0,
+    checks: Annotated[
+        Path | None,
+        typer.Option(
+            "--checks",
+            help="Attention checks: HumanScore records (CSV or JSONL) of some of the dialogues with the score that whoever "
+            "reads them gives. Every rater sees them; they are reported and not exported as scores.",
+        ),
+        IN_FILE,
+    ] = None,
+    thoughts: Annotated[
+        bool, typer.Option("--thoughts", help="Show what seekers thought, where the dialogues have it.")
+    ] = False,
+    consent: Annotated[
+        Path | None, typer.Option("--consent", help="Text that a rater has to agree to first (UTF-8)."), IN_FILE
+    ] = None,
+    seed: SeedOption = 0,
+    database: DatabaseOption = None,
+) -> None:
+    """Make a study: who sees what is drawn now, and every rater gets a link.
+
+    The links and the organiser's key are written to STUDY/links.csv and are nowhere else: the database holds only their
+    hashes. Raters see neither models nor who else rates; each has an order of their own. Example:
+
+    esc-eval people create studies/first --dialogues runs/demo/dialogues.jsonl --rubric esc_eval_human --raters 4 --overlap 2
+    """
+    _need()
+    from evalsuite.people.assignment import assign
+
+    rules = None if rubric is None else load_rubric(rubric)
+    agreed = {} if consent is None else dict.fromkeys(get_args(Language), _text(consent))
+    shared = {"name": folder.resolve().name, "overlap": overlap, "repeats": repeats, "seed": seed, "consent": agreed}
+    if rules is not None:
+        if seeker or question:
+            raise UserError("--rubric: dialogues are rated, or two of them compared: leave out --seeker and --question")
+        items, expected = _rated(dialogues or [], rules, rubric or "", cards, profiles, checks)
+        definition = {"kind": "rate", "rubric": rules, "per": choice("--per", per, ("dialogue", "turn")), "expected": expected}
+    else:
+        if checks or per != "dialogue":
+            raise UserError("--checks, --per: they belong to ratings: give --rubric, or leave them out")
+        items, asked = _compared(dialogues or [], seeker or [], question or [], cards or [], profiles or [])
+        definition = {"kind": "choose", "questions": asked}
+    study = _valid(shared | definition | {"thoughts": thoughts})
+    people = _people(raters, rater or [], [item.language for item, _ in items])
+    tasks = assign([item for item, _ in items], people, overlap, repeats, seed)
+    with _store(folder, database, make=True) as store:
+        key, tokens = store.create(study, items, people, tasks)
+    rows = [{"rater": "organiser", "languages": "", "path": f"/o/{key}"}]
+    rows += [{"rater": p.code, "languages": ",".join(p.languages), "path": f"/r/{tokens[p.code]}"} for p in people]
+    links = folder / "links.csv"
+    links.touch(0o600)
+    write_csv(links, ("rater", "languages", "path"), rows)
+    links.chmod(0o600)
+    console.print(f"{study.name}: {len(items)} items, {len(people)} raters, {len(tasks)} tasks")
+    console.print(f"links: {links} (put the server's address before each; they are secrets)", soft_wrap=True)
+    console.print(f"next: esc-eval people serve {folder}", soft_wrap=True)
+
+
+@app.command("serve")
+def serve(
+    folder: StudyArgument,
+    host: Annotated[str, typer.Option(help="Address to listen on; loopback only unless you say otherwise.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 8765,
+    name: Annotated[
+        list[str] | None,
+        typer.Option("--name", metavar="HOST", help="A host name by which raters reach the server. Repeat for more."),
+    ] = None,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="Cookies over HTTPS only: for a server behind a proxy that speaks HTTPS.")
+    ] = False,
+    database: DatabaseOption = None,
+) -> None:
+    """Serve a study until you stop it (Ctrl-C). It may be stopped and started at any time: every saved answer is on the disk.
+
+    Beyond this machine, put a proxy with HTTPS before it (docs/people.md) and give --name and --secure.
+    """
+    _need()
+    import uvicorn
+
+    from evalsuite.people.server import LOOPBACK, create_app
+
+    if host not in LOOPBACK and not name:
+        raise UserError(f"--host {host}: say by which name raters reach the server, too: --name HOST")
+    with _store(folder, database) as store:
+        app = create_app(store, LOOPBACK | {one.lower() for one in name or []} | {host}, secure)
+        console.print(f"study {store.name}: http://{host}:{port}, links in {folder / 'links.csv'}", soft_wrap=True)
+        uvicorn.run(app, host=host, port=port, log_level="warning", access_log=False, server_header=False)  # links are secrets
+
+
+@app.command("status")
+def status(folder: StudyArgument, database: DatabaseOption = None) -> None:
+    """How far every rater is, attention checks, repeated items, and agreement so far."""
+    _need()
+    from evalsuite.people.progress import progress
+
+    with _store(folder, database) as store:
+        for table in progress(store).tables():
+            to_console(table, console)
+
+
+@app.command("export")
+def export(
+    folder: StudyArgument,
+    out: Annotated[
+        Path,
+        typer.Option("--out", help="Folder for the records."),
+        Writes(
+            ("dialogues.jsonl", "scores.jsonl", "scores.csv", "preferences.jsonl", "choices.csv", "control.csv", "comments.csv")
+        ),
+    ],
+    without_comments: Annotated[bool, typer.Option("--without-comments", help="Leave comments out.")] = False,
+    unfinished: Annotated[
+        bool, typer.Option("--unfinished", help="Also answers of dialogues that are not submitted yet.")
+    ] = False,
+    database: DatabaseOption = None,
+) -> None:
+    """What people gave, as records: `agree`, `leaderboard` and `correlate` read scores.jsonl, `role-play` preferences.jsonl,
+    `pairwise` choices.csv.
+
+    control.csv holds repeated items, attention checks, reviews and what could not be judged: none of it is among the scores.
+    """
+    _need()
+    from evalsuite.people.export import write_export
+
+    with _store(folder, database) as store:
+        for file, rows in write_export(store, out, not without_comments, not unfinished).items():
+            console.print(f"{out / file}: {rows}", soft_wrap=True)
+
+
+@app.command("backup")
+def backup(
+    folder: StudyArgument,
+    to: Annotated[Path, typer.Option("--to", help="File to write; the study may be in use."), OUT_FILE],
+    database: DatabaseOption = None,
+) -> None:
+    """A copy of the study's database, whole, while people work."""
+    _need()
+    if database:
+        raise UserError("--database: PostgreSQL has a tool for this: pg_dump")
+    with _store(folder, None) as store:
+        if to.exists():
+            raise UserError(f"--to {to}: exists already: choose another name")
+        to.parent.mkdir(parents=True, exist_ok=True)
+        store.backup(to)
+    console.print(f"{to}: {to.stat().st_size:,} bytes", soft_wrap=True)
+
+
+@app.command("delete")
+def delete(
+    folder: StudyArgument,
+    yes: Annotated[bool, typer.Option("--yes", help="Really delete everything that people gave.")] = False,
+    database: DatabaseOption = None,
+) -> None:
+    """Delete a study: its answers, comments, raters and links. Exports and backups are yours to delete."""
+    _need()
+    if not yes:
+        raise UserError(f"{folder}: everything that people gave is deleted for good: say --yes")
+    with _store(folder, database) as store:
+        store.study()
+        store.delete()
+    for file in [*folder.glob(f"{DATABASE}*"), folder / "links.csv"]:
+        file.unlink(missing_ok=True)
+    if not any(folder.iterdir()):
+        folder.rmdir()
+    console.print(f"{folder}: deleted", soft_wrap=True)
+
+
+def _need() -> None:
+    need_modules("fastapi", "uvicorn", "sqlalchemy", purpose="studies in the browser")
+
+
+@contextmanager
+def _store(folder: Path, database: str | None, make: bool = False) -> Iterator[Store]:
+    from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+
+    from evalsuite.people.store import Store, redacted
+
+    if database is None:
+        if not make and not (folder / DATABASE).exists():
+            raise UserError(f"{folder}: no study in it: `esc-eval people create {folder}` makes one (or give its --database)")
+        if make:
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(0o700)
+        database = f"sqlite:///{folder / DATABASE}"
+    elif make:
+        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        store = Store(database, folder.resolve().name)
+    except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
+        raise UserError(f"--database: not a URL of a database that can be used: {error}") from None
+    try:
+        yield store
+    except SQLAlchemyError as error:
+        raise UserError(f"{redacted(database)}: {getattr(error, 'orig', None) or error}") from None
+    finally:
+        store.close()
+
+
+def _valid(definition: dict[str, object]) -> Study:
+    from pydantic import ValidationError
+
+    from core.files import explain
+    from evalsuite.people.study import Study
+
+    try:
+        return Study.model_validate(definition)
+    except ValidationError as error:
+        raise UserError(f"STUDY: {explain(error)}") from None
+
+
+def _text(path: Path) -> str:
+    from core.files import read_bytes
+
+    try:
+        return read_bytes(path, "text").decode("utf-8-sig").strip()
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: not UTF-8") from None
+
+
+def _rated(
+    files: list[Path], rules: Rubric, rubric: str, cards: list[Path] | None, profiles: list[Path] | None, checks: Path | None
+) -> tuple[Items, dict[str, dict[str, float]]]:
+    from evalsuite.people.study import rated_items
+
+    if not files:
+        raise UserError("--dialogues: none given: what is rated?")
+    if rules.rates == "seeker" and not cards and not profiles:
+        raise UserError(f"--rubric {rules.name} rates the seeker against who it plays: give --cards FILE or --profiles FILE")
+    spoken = read_dialogues(files)
+    known = load_played(cards or [], profiles or [])
+    own = [Path(rubric)] if rubric.endswith((".yaml", ".yml")) else []
+    expected = read_scores(checks, Check(own, spoken)) if checks else []
+    if wrong := [one for one in expected if one.rubric != rules.name or one.turn is not None]:
+        raise UserError(f"--checks {checks}: {wrong[0].dialogue_id}: only scores of whole dialogues on {rules.name}")
+    return rated_items(spoken, rules, known, expected)
+
+
+def _compared(
+    files: list[Path], seekers: list[str], questions: list[str], cards: list[Path], profiles: list[Path]
+) -> tuple[Items, dict[str, dict[Language, str]]]:
+    from evalsuite.people.study import CLOSER, OVERALL, compared_items, pairs_of_supporters
+
+    if bool(files) == bool(seekers):
+        raise UserError("what is done: --rubric with --dialogues to rate, --dialogues or --seeker (twice) to compare")
+    texts = dict(name_and_value("--question", one, "NAME=TEXT") for one in questions)
+    asked: dict[str, dict[Language, str]] = {name: dict.fromkeys(get_args(Language), text) for name, text in texts.items()}
+    if seekers:
+        field = read_field(seekers, cards, get_args(Language), profile_files=profiles)
+        pairs = [(pair.a, pair.b) for pair in pairs_of(field)[0]]
+        systems = {dialogue.id: seeker_of(dialogue) for dialogue in field.dialogues}
+        known = {card.id: card for card in field.cards.values()}
+        played = {dialogue.id: played_text(dialogue, known) for pair in pairs for dialogue in pair}
+        return compared_items(pairs, systems, played), asked or {QUESTION: dict(CLOSER)}
+    spoken = read_dialogues(files)
+    check_unique("--dialogues", (dialogue.id for dialogue in spoken), "dialogue ids")
+    couples = list(pairs_of_supporters(spoken))
+    if not couples:
+        raise UserError("--dialogues: no two supporters spoke on the same card, profile or situation: nothing to compare")
+    named: dict[str, str] = {dialogue.id: dialogue.supporter or dialogue.source for dialogue in spoken}
+    return compared_items(couples, named, {}), asked or {"better": dict(OVERALL)}
+
+
+def _people(count: int, named: list[str], languages: list[Language]) -> list[Person]:
+    from evalsuite.people.assignment import Person
+
+    every = tuple(language for language in get_args(Language) if language in languages)
+    people = [Person(f"r{number:02d}", every) for number in range(1, count + 1)]
+    for one in named:
+        code, reads = name_and_value("--rater", one, "CODE=en,zh")
+        wanted = reads.split(",")
+        for language in wanted:
+            if language not in get_args(Language):
+                raise UserError(f"--rater {one}: no language {language!r}: {near(language, get_args(Language))}")
+        people.append(Person(code, tuple(language for language in get_args(Language) if language in wanted)))
+    if not people:
+        raise UserError("--raters: none: say how many, or name them with --rater CODE=en,zh")
+    check_unique("--rater", (person.code for person in people), "raters")
+    return people

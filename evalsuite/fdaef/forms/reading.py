@@ -1,0 +1,128 @@
+"""What the readers of publishers' files share: rows checked against a model, lines, tabs, folders of texts."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from core.errors import UserError
+from core.files import read_bytes
+from core.rows import CorpusReader, CorpusRow, RowModel
+
+Doc = dict[str, Any]
+ReadForm = Callable[[list[Path], CorpusReader], Iterator[Doc]]
+Text = Annotated[str, Field(min_length=1)]
+
+
+def parsed(model: type[RowModel], rows: Iterable[CorpusRow], reader: CorpusReader) -> Iterator[tuple[CorpusRow, Any]]:
+    """Every row with the record that its value makes."""
+    for row in rows:
+        with reader.accounting(row):
+            yield row, model.model_validate(row.value)
+
+
+def csv_of(model: type[RowModel]) -> ReadForm:
+    """A form whose documents are the rows of CSV files with a header."""
+    return _rows_of(model, partial(CorpusReader.csv, needed=list(model.model_fields)))
+
+
+def jsonl_of(model: type[RowModel]) -> ReadForm:
+    """A form whose documents are the rows of JSON-lines files."""
+    return _rows_of(model, CorpusReader.jsonl)
+
+
+def _rows_of(model: type[RowModel], rows: Callable[[CorpusReader, Path], Iterator[CorpusRow]]) -> ReadForm:
+    def read(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
+        for file in files:
+            for _, raw in parsed(model, rows(reader, file), reader):
+                yield raw.model_dump()
+
+    return read
+
+
+def records(reader: CorpusReader, file: Path) -> Iterator[CorpusRow]:
+    """The rows of a file that holds one JSON list (`.json`) or JSON lines."""
+    return reader.json_list(file) if file.suffix == ".json" else reader.jsonl(file)
+
+
+def text_of(file: Path) -> str:
+    """A whole file of UTF-8."""
+    try:
+        return read_bytes(file, "data file").decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file}: not UTF-8: {error}") from None
+
+
+def lines_of(file: Path, keep_blank: bool = False) -> list[str]:
+    """A file's lines; blank ones only where asked for."""
+    return [line for line in text_of(file).split("\n") if keep_blank or line.strip()]
+
+
+def tabbed(
+    files: Sequence[Path], reader: CorpusReader, width: int, header: str | None = None
+) -> Iterator[tuple[CorpusRow, list[str]]]:
+    """The fields of every line, parted by tabs, without quoting. A first line that begins with `header` is left out."""
+    for file in files:
+        for number, line in enumerate(lines_of(file, keep_blank=True), start=1):
+            fields = line.removesuffix("\r").split("\t") if line.strip("\r") else []
+            if not fields or (number == 1 and header is not None and line.split(maxsplit=1)[0] == header.split()[0]):
+                continue
+            row = reader.row(f"{file}:{number}", None)
+            if len(fields) != width:
+                reader.malformed(row, f"expected {width} fields parted by tabs, found {len(fields)}")
+            yield row, fields
+
+
+def tabbed_records(file: Path, reader: CorpusReader, needed: Sequence[str]) -> Iterator[CorpusRow]:
+    """The lines of a file parted by tabs, without quoting, as dicts by the names in its first line (GLUE's form)."""
+    head, *lines = lines_of(file, keep_blank=True)
+    names = head.removesuffix("\r").split("\t")
+    if missing := [name for name in needed if name not in names]:
+        raise UserError(f"{file}:1: no column {', '.join(map(repr, missing))}; found, parted by tabs: {', '.join(names)}")
+    for number, line in enumerate(lines, start=2):
+        fields = line.removesuffix("\r").split("\t")
+        if not line.strip():
+            continue
+        row = reader.row(f"{file}:{number}", dict(zip(names, fields, strict=False)))
+        if len(fields) != len(names):
+            reader.malformed(row, f"expected {len(names)} fields parted by tabs, found {len(fields)}")
+        yield row
+
+
+def bare_csv(file: Path, reader: CorpusReader, width: int) -> Iterator[tuple[CorpusRow, list[str]]]:
+    """The records of a CSV file without a header."""
+    records_of = csv.reader(io.StringIO(text_of(file), newline=""), strict=True)
+    line = 1
+    try:
+        for fields in records_of:
+            row, line = reader.row(f"{file}:{line}", fields), records_of.line_num + 1
+            if len(fields) != width:
+                reader.malformed(row, f"expected {width} columns, found {len(fields)}")
+            yield row, fields
+    except csv.Error as error:
+        raise UserError(f"{file}:{line}: malformed CSV: {error}") from None
+
+
+def folder_texts(files: list[Path], reader: CorpusReader, classes: Sequence[str]) -> Iterator[tuple[CorpusRow, str, int]]:
+    """Files of one text each, in a folder a class: the text, and the place of the class in `classes`."""
+    for file in files:
+        row = reader.row(str(file), None)
+        if file.parent.name not in classes:
+            reader.malformed(row, f"folder {file.parent.name!r} is none of the classes {', '.join(classes)}")
+        if text := text_of(file).strip():
+            yield row, text, classes.index(file.parent.name)
+        else:
+            reader.step.drop("no text", row.where)
+
+
+def label_of(row: CorpusRow, reader: CorpusReader, field: str, value: str, labels: Sequence[str]) -> int:
+    """The place of a label among those that there are; another is one clear error."""
+    if value not in labels:
+        reader.malformed(row, f"{field}: expected {', '.join(labels[:-1])} or {labels[-1]}, found {value!r}")
+    return labels.index(value)

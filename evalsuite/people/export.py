@@ -1,0 +1,146 @@
+"""A study's answers as records: scores, preferences and dialogues that the rest of the project reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from core.files import write_jsonl
+from core.records import Comparison, Dialogue, HumanScore, Order, Preference
+from data_prep.cards.sheets import write_csv
+from data_prep.scores.human import COLUMNS
+from evalsuite.people.store import Answer, Store, TaskRow
+from evalsuite.people.study import COMMENT, Content
+
+SCORED = ("item", "talk")  # purposes of tasks whose scores are people's
+
+
+def scores_of(store: Store, submitted_only: bool = True, purposes: tuple[str, ...] = SCORED) -> list[HumanScore]:
+    """The scores of a study that rates; what "cannot be judged" has none. Repeated items and attention checks are not among
+    them."""
+    study = store.study()
+    if study.rubric is None:
+        return []
+    scores = []
+    for task, content, answers in _given(store, submitted_only, purposes):
+        for name, turn in study.asked(content.dialogue):
+            answer = answers.get((name, turn))
+            if answer is not None and answer.value is not None:
+                scores.append(_score(content.dialogue, task.rater, study.rubric.name, name, answer.value, turn))
+    return scores
+
+
+def _score(dialogue: Dialogue, rater: str, rubric: str, dimension: str, value: float, turn: int | None) -> HumanScore:
+    fields = {"dialogue_id": dialogue.id, "language": dialogue.language, "annotator": rater, "rubric": rubric}
+    return HumanScore(**fields, dimension=dimension, value=value, turn=turn)
+
+
+def preferences_of(store: Store, submitted_only: bool = True) -> list[Preference]:
+    """The choices of a study that compares, each with the order that was shown."""
+    preferences = []
+    for task, content, answers in _given(store, submitted_only, SCORED):
+        for name, answer in ((name, answer) for (name, _), answer in answers.items() if answer.choice is not None):
+            assert content.other is not None, "a choice has two dialogues"
+            fields = {"dialogue_a": content.dialogue.id, "dialogue_b": content.other.id, "annotator": task.rater}
+            preferences.append(Preference(**fields, question=name, verdict=answer.choice, order=task.order))
+    return preferences
+
+
+def comparisons_of(store: Store, submitted_only: bool = True) -> list[Comparison]:
+    """The same choices as rows of `esc-eval pairwise`: between systems, on what both did."""
+    dialogues = {dialogue.id: dialogue for dialogue in dialogues_of(store)}
+    rows = []
+    for one in preferences_of(store, submitted_only):
+        a, b = dialogues[one.dialogue_a], dialogues[one.dialogue_b]
+        same_supporter = a.supporter == b.supporter
+        names = [(d.simulator if same_supporter else d.supporter) or d.source for d in (a, b)]
+        item = a.card_id or a.profile_id or a.source_id or a.id
+        order: Order = one.order
+        rows.append(
+            Comparison(
+                item=item,
+                a=names[0],
+                b=names[1],
+                annotator=one.annotator,
+                question=one.question,
+                verdict=one.verdict,
+                order=order,
+            )
+        )
+    return rows
+
+
+def dialogues_of(store: Store) -> list[Dialogue]:
+    """Every dialogue that the study shows, once."""
+    found: dict[str, Dialogue] = {}
+    for content in store.contents().values():
+        for dialogue in (content.dialogue, content.other):
+            if dialogue is not None:
+                found.setdefault(dialogue.id, dialogue)
+    return list(found.values())
+
+
+def _given(
+    store: Store, submitted_only: bool, purposes: tuple[str, ...]
+) -> list[tuple[TaskRow, Content, dict[tuple[str, int | None], Answer]]]:
+    contents, answers = store.contents(), store.answers()
+    return [
+        (task, contents[task.item], {key: answer for key, (answer, _) in answers.get(task.id, {}).items()})
+        for task in store.tasks()
+        if task.purpose in purposes and (task.submitted or not submitted_only)
+    ]
+
+
+def write_export(store: Store, out: Path, comments: bool, submitted_only: bool) -> dict[str, int]:
+    """Write what the study has into a folder; returns file → rows.
+
+    `scores.jsonl` and `scores.csv` (which `agree` reads), `preferences.jsonl` and `choices.csv` (which `role-play pairwise` and
+    `pairwise` read), `dialogues.jsonl`; `control.csv` holds repeated items, attention checks and what could not be judged;
+    `comments.csv` only with `comments`.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    written = {"dialogues.jsonl": write_jsonl(out / "dialogues.jsonl", dialogues_of(store))}
+    study = store.study()
+    if study.rubric is not None:
+        scores = scores_of(store, submitted_only)
+        written["scores.jsonl"] = write_jsonl(out / "scores.jsonl", scores)
+        written["scores.csv"] = _csv(out / "scores.csv", COLUMNS, [score.model_dump() for score in scores])
+    if study.kind == "choose":
+        written["preferences.jsonl"] = write_jsonl(out / "preferences.jsonl", preferences_of(store, submitted_only))
+        rows = [one.model_dump() for one in comparisons_of(store, submitted_only)]
+        columns = ("item", "a", "b", "annotator", "question", "verdict", "order")
+        written["choices.csv"] = _csv(out / "choices.csv", columns, rows)
+    control, remarks = _control(store)
+    heads = ("annotator", "purpose", "dialogue_id", "other", "question", "turn", "value", "choice", "cannot")
+    written["control.csv"] = _csv(out / "control.csv", heads, control)
+    if comments:
+        written["comments.csv"] = _csv(out / "comments.csv", ("annotator", "dialogue_id", "other", "comment"), remarks)
+    return written
+
+
+def _control(store: Store) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Answers that are no scores, and comments."""
+    control, remarks = [], []
+    for task, content, answers in _given(store, False, ("item", "talk", "check", "repeat", "review")):
+        other = content.other.id if content.other else ""
+        where: dict[str, Any] = {"annotator": task.rater, "dialogue_id": content.dialogue.id, "other": other}
+        for (name, turn), answer in answers.items():
+            if name == COMMENT:
+                if answer.text:
+                    remarks.append(where | {"comment": answer.text})
+            elif task.purpose not in SCORED or answer.cannot:
+                fields = {
+                    "question": name,
+                    "turn": turn,
+                    "value": answer.value,
+                    "choice": answer.choice,
+                    "cannot": answer.cannot,
+                }
+                control.append(where | {"purpose": task.purpose} | fields)
+    return control, remarks
+
+
+def _csv(path: Path, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> int:
+    text = [{name: "" if row.get(name) is None else str(row[name]) for name in columns} for row in rows]
+    write_csv(path, columns, text)
+    return len(rows)

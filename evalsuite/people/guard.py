@@ -1,0 +1,144 @@
+"""What stands before every request of the study's server: headers, sizes, rates, where a request comes from."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+
+from evalsuite.people.pages import words
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+COOKIE = "people"
+LONGEST = 64 * 1024  # bytes of a request: a comment of 4,000 Chinese characters has 12,000
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_MANY = 10_000  # clients that are remembered
+_READ_AWAY = 8 * 1024 * 1024  # bytes of a refused request that are read all the same
+
+
+@dataclass
+class Rate:
+    """So many requests at once, and so many a second after that, for each client."""
+
+    burst: float
+    per_s: float
+    clock: Callable[[], float] = time.monotonic
+    left: OrderedDict[str, tuple[float, float]] = field(default_factory=OrderedDict)
+
+    def allows(self, client: str) -> bool:
+        """Whether one more request is within the rate; it counts if so."""
+        now = self.clock()
+        tokens, then = self.left.pop(client, (self.burst, now))
+        tokens = min(self.burst, tokens + (now - then) * self.per_s)
+        allowed = tokens >= 1
+        self.left[client] = (tokens - 1 if allowed else tokens, now)
+        while len(self.left) > _MANY:
+            self.left.popitem(last=False)
+        return allowed
+
+
+class _TooLarge(Exception):
+    """More was sent than is read."""
+
+
+class Guard:
+    """Refuses what is too large, too often or from elsewhere, and puts the headers on every answer."""
+
+    def __init__(self, app: App, hosts: frozenset[str]) -> None:
+        self.app, self.hosts = app, hosts
+        self.of_session = Rate(60, 20)
+        self.of_links = Rate(20, 0.5)  # guesses of a link, an address
+        self.of_strangers = Rate(60, 10)  # requests without a cookie, an address
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        async def with_headers(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                known = {name.lower() for name, _ in message["headers"]}
+                more = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+                message["headers"] = [*message["headers"], *(pair for pair in more if pair[0].lower() not in known)]
+            await send(message)
+
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        if refusal := self._refusal(scope, headers):
+            await _read_away(receive, headers)
+            await _refuse(with_headers, *refusal)
+            return
+        read, started = 0, False
+
+        async def limited() -> MutableMapping[str, Any]:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > LONGEST:
+                raise _TooLarge
+            return message
+
+        async def watched(message: MutableMapping[str, Any]) -> None:
+            nonlocal started
+            started = True
+            await with_headers(message)
+
+        try:
+            await self.app(scope, limited, watched)
+        except _TooLarge:
+            if not started:
+                await _refuse(with_headers, 413, "too_large")
+
+    def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
+        """Status and word of a request that goes no further."""
+        host = urlsplit(f"//{headers.get('host', '')}").hostname or ""
+        if self.hosts and host not in self.hosts:
+            return 421, "no_session"
+        if scope["method"] not in ("GET", "HEAD"):
+            origin = headers.get("origin")
+            if origin is not None and urlsplit(origin).netloc != headers.get("host"):
+                return 403, "bad_form"
+            if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+                return 403, "bad_form"
+        length = headers.get("content-length", "0")
+        if not length.isdigit() or int(length) > LONGEST:
+            return 413, "too_large"
+        client = (scope.get("client") or ("?", 0))[0]
+        if scope["path"].startswith(("/r/", "/o/")) and not self.of_links.allows(client):
+            return 429, "too_often"
+        cookie = next((part for part in headers.get("cookie", "").split("; ") if part.startswith(f"{COOKIE}=")), None)
+        if not (self.of_session.allows(cookie) if cookie else self.of_strangers.allows(client)):
+            return 429, "too_often"
+        return None
+
+
+async def _read_away(receive: Receive, headers: dict[str, str]) -> None:
+    """Read what is refused, up to a limit: a browser that is still sending does not see the answer."""
+    left = _READ_AWAY if headers.get("content-length", "").isdigit() and int(headers["content-length"]) <= _READ_AWAY else 0
+    while left > 0:
+        message = await receive()
+        left -= len(message.get("body", b""))
+        if not message.get("more_body"):
+            return
+
+
+async def _refuse(send: Send, status: int, word: str) -> None:
+    body = orjson.dumps({"message": words("en")[word], "word": word})
+    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

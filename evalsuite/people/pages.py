@@ -1,0 +1,132 @@
+"""The pages: Jinja templates with everything escaped, in the two languages of the interface."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from pydantic import RootModel
+
+from core.files import read_yaml
+from core.records import Dialogue, Language
+from core.rubrics import Rubric
+from evalsuite.people.store import Answer, TaskRow
+from evalsuite.people.study import COMMENT, Content, Study
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+class _Words(RootModel[dict[Language, dict[str, Any]]]):
+    """Both languages' words."""
+
+
+@cache
+def words(language: Language) -> dict[str, Any]:
+    """What the pages say in a language."""
+    return read_yaml(TEMPLATES / "words.yaml", _Words, "words of the pages").root[language]
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    loader = jinja2.FileSystemLoader(TEMPLATES)
+    return jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+
+
+def render(name: str, language: Language, **values: Any) -> str:
+    """A page."""
+    return _environment().get_template(name).render(words=words(language), language=language, **values)
+
+
+@dataclass(frozen=True)
+class Option:
+    """One value that may be clicked: its text beside it, and its key."""
+
+    value: str
+    label: str
+    text: str
+    chosen: bool
+
+
+@dataclass(frozen=True)
+class Question:
+    """One row of controls: what is asked, what may be answered, and what is."""
+
+    name: str
+    turn: int | None
+    label: str
+    about: str
+    options: list[Option]
+    cannot: bool
+    version: int
+    given: str = ""  # scores that others gave, in a review
+
+    @property
+    def key(self) -> str:
+        return f"{self.name}/{'' if self.turn is None else self.turn}"
+
+
+@dataclass(frozen=True)
+class TaskPage:
+    """What a task's page shows."""
+
+    study: Study
+    task: TaskRow
+    content: Content
+    answers: dict[tuple[str, int | None], tuple[Answer, int]]
+    interface: Language
+    asked: list[tuple[str, int | None]]
+
+    @cached_property
+    def questions(self) -> list[Question]:
+        """In the order of the page."""
+        return [self._question(name, turn) for name, turn in self.asked]
+
+    def _question(self, name: str, turn: int | None) -> Question:
+        answer, version = self.answers.get((name, turn), (Answer(), 0))
+        if self.study.kind == "choose":
+            texts, told = self.study.questions[name], words(self.interface)
+            first, second = ("a", "b") if self.task.order == "ab" else ("b", "a")
+            options = [
+                Option(value, told[label], "", answer.choice == value)
+                for value, label in ((first, "one"), ("tie", "tie"), (second, "other"))
+            ]
+            return Question(
+                name, turn, texts.get(self.interface, next(iter(texts.values()))), "", options, answer.cannot, version
+            )
+        rubric = self.study.rubric
+        assert rubric is not None, "a study that rates has a rubric"
+        language = self.language(rubric)
+        levels, dimension = rubric.texts(name, language), rubric.dimensions[name]
+        options = [
+            Option(f"{step:g}", f"{step:g}", levels.get(int(step), "") if step % 1 == 0 else "", answer.value == step)
+            for step in rubric.steps(name)
+        ]
+        given = " / ".join(f"{value:g}" for value in self.task.details.get("given", {}).get(name, ()))
+        about = " ".join(dimension.about[language].split())
+        return Question(name, turn, dimension.label[language], about, options, answer.cannot, version, given)
+
+    def language(self, rubric: Rubric) -> Language:
+        """Rules are in the interface's language where the rubric has it, else in the dialogue's."""
+        return self.interface if self.interface in rubric.languages else self.content.dialogue.language
+
+    @property
+    def comment(self) -> tuple[str, int]:
+        answer, version = self.answers.get((COMMENT, None), (Answer(), 0))
+        return answer.text or "", version
+
+    @property
+    def columns(self) -> list[tuple[str, Dialogue, int]]:
+        """What stands side by side: heading, dialogue, and how many of its turns stand above both."""
+        if self.content.other is None:
+            return [("", self.content.dialogue, 0)]
+        a, b = self.content.sides(self.task.order)
+        told, shared = words(self.interface), len(self.content.shared)
+        return [(told["first"], a, shared), (told["second"], b, shared)]
+
+
+def state_of(task: TaskRow, answered: int) -> str:
+    """How far a task is: a key of the words."""
+    return "done" if task.submitted else "begun" if answered else "open"

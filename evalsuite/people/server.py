@@ -1,0 +1,306 @@
+"""The study's server: pages for raters, saving, and the organiser's page."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from fastapi.staticfiles import StaticFiles
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy.exc import SQLAlchemyError
+
+from core.records import Language, Verdict
+from core.tables import fmt
+from evalsuite.people.guard import COOKIE, Guard
+from evalsuite.people.pages import TEMPLATES, TaskPage, render, state_of, words
+from evalsuite.people.progress import progress
+from evalsuite.people.store import Answer, Conflict, RaterRow, Refused, SessionRow, Store, TaskRow, trouble
+from evalsuite.people.study import COMMENT, Content, Study
+
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+_STATIC = ("people.css", "people.js", "organiser.js", "talk.js")
+router = APIRouter()
+
+
+class _Input(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class GivenAnswer(_Input):
+    """An answer to one question, over the version that the page has."""
+
+    question: Annotated[str, Field(max_length=200)]
+    turn: Annotated[int, Field(ge=0, le=10_000)] | None = None
+    value: float | None = None
+    choice: Verdict | None = None
+    cannot: bool = False
+    text: Annotated[str, Field(max_length=4000)] | None = None
+    version: Annotated[int, Field(ge=0)] = 0
+
+
+class Me(_Input):
+    """What a rater settles for themselves."""
+
+    interface: Language | None = None
+    consented: Literal[True] | None = None
+
+
+class Nothing(_Input):
+    """A request that says all by its address."""
+
+
+class ForRater(_Input):
+    """A rater whose link the organiser makes anew or ends."""
+
+    code: Annotated[str, Field(max_length=200)]
+
+
+def create_app(store: Store, hosts: frozenset[str] = LOOPBACK, secure: bool = False) -> FastAPI:
+    """The application for one study. `hosts` are the names that it answers to; `secure` marks cookies for HTTPS alone."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.store, app.state.study, app.state.secure = store, store.study(), secure
+    app.state.contents = store.contents()
+    app.include_router(router)
+    app.mount("/static", _Static(directory=TEMPLATES), name="static")
+    app.add_middleware(Guard, hosts=hosts)
+
+    @app.exception_handler(Refused)
+    def _refused(request: Request, error: Refused) -> Response:
+        return _told(request, error.word, error.status)
+
+    @app.exception_handler(SQLAlchemyError)
+    def _failed(request: Request, error: SQLAlchemyError) -> Response:
+        refused = trouble(error)
+        return _told(request, refused.word, refused.status)
+
+    @app.exception_handler(RequestValidationError)
+    def _malformed(request: Request, error: RequestValidationError) -> Response:
+        long = any(one["type"] == "string_too_long" for one in error.errors())
+        return _told(request, "too_large" if long else "bad_answer", 422)
+
+    return app
+
+
+class _Static(StaticFiles):
+    """The pages' style and script; templates lie beside them and are not for reading."""
+
+    def lookup_path(self, path: str) -> tuple[str, Any]:
+        return super().lookup_path(path) if path in _STATIC else ("", None)
+
+
+def _told(request: Request, word: str, status: int) -> Response:
+    """A refusal in words: JSON for scripts, a page for people."""
+    rater: RaterRow | None = getattr(request.state, "rater", None)
+    language: Language = "zh" if rater is not None and rater.interface == "zh" else "en"
+    if request.url.path.startswith("/api/"):
+        return JSONResponse({"message": words(language)[word], "word": word}, status)
+    return HTMLResponse(render("message.html", language, text=words(language)[word]), status)
+
+
+# --- who asks -----------------------------------------------------------------------------------------------------------------
+
+
+def _signed_in(request: Request) -> tuple[SessionRow, RaterRow | None]:
+    found = request.app.state.store.session(request.cookies.get(COOKIE, ""))
+    if found is None:
+        raise Refused("no_session", 401)
+    session, rater = found
+    request.state.rater = rater
+    # Every change carries the form's token: a page of another site can send the cookie, but does not know the token.
+    if request.method != "GET" and not secrets.compare_digest(request.headers.get("x-csrf", ""), session.csrf):
+        raise Refused("bad_form", 403)
+    return session, rater
+
+
+def _rater(request: Request) -> tuple[SessionRow, RaterRow]:
+    session, rater = _signed_in(request)
+    if rater is None:
+        raise Refused("no_session", 403)
+    return session, rater
+
+
+def _organiser(request: Request) -> SessionRow:
+    session, rater = _signed_in(request)
+    if rater is not None:
+        raise Refused("no_session", 403)
+    return session
+
+
+Rater = Annotated[tuple[SessionRow, RaterRow], Depends(_rater)]
+Organiser = Annotated[SessionRow, Depends(_organiser)]
+
+
+@router.get("/r/{token}")
+@router.get("/o/{token}")
+def enter(request: Request, token: str) -> Response:
+    """A link: it opens a session, and leaves the address bar."""
+    store: Store = request.app.state.store
+    cookie = store.enter(token)
+    if cookie is None:
+        raise Refused("no_link", 404)
+    response = RedirectResponse("/", 303)
+    response.set_cookie(COOKIE, cookie, httponly=True, samesite="lax", secure=request.app.state.secure, max_age=90 * 86400)
+    return response
+
+
+# --- a rater's pages ----------------------------------------------------------------------------------------------------------
+
+
+@router.get("/")
+def overview(request: Request) -> Response:
+    """A rater's tasks, or the organiser's page."""
+    session, rater = _signed_in(request)
+    if rater is None:
+        return _organisers_page(request, session)
+    store, study = request.app.state.store, request.app.state.study
+    language: Language = "zh" if rater.interface == "zh" else "en"
+    values = {"csrf": session.csrf, "switch": True}
+    if study.consent and not rater.consented:
+        text = study.consent.get(language) or next(iter(study.consent.values()))
+        return HTMLResponse(render("consent.html", language, text=text, **values))
+    tasks = store.tasks(rater.code)
+    answers = store.answers([task.id for task in tasks])
+    states = [(task, state_of(task, len(answers.get(task.id, {})))) for task in tasks]
+    following = next((task.id for task, state in states if state != "done"), None)
+    done, begun = sum(state == "done" for _, state in states), any(state != "open" for _, state in states)
+    return HTMLResponse(render("overview.html", language, tasks=states, done=done, begun=begun, next=following, **values))
+
+
+@router.get("/task/{id}")
+def task_page(request: Request, id: int, who: Rater) -> Response:
+    """A dialogue with its questions."""
+    session, rater = who
+    store: Store = request.app.state.store
+    study: Study = request.app.state.study
+    if study.consent and not rater.consented:
+        return RedirectResponse("/", 303)
+    task = store.task(id, rater.code)
+    mine = store.tasks(rater.code)
+    places = [one.id for one in mine]
+    place = places.index(id)
+    content = _content(request, task)
+    asked = _asked(study, task, content)
+    language: Language = "zh" if rater.interface == "zh" else "en"
+    page = TaskPage(study, task, content, store.answers([id]).get(id, {}), language, asked)
+    return HTMLResponse(
+        render(
+            "task.html",
+            language,
+            page=page,
+            csrf=session.csrf,
+            switch=True,
+            locked=task.submitted,
+            number=place + 1,
+            all=len(mine),
+            before=places[place - 1] if place else None,
+            after=places[place + 1] if place + 1 < len(places) else None,
+            rated=[turn for _, turn in asked if turn is not None],
+        )
+    )
+
+
+def _content(request: Request, task: TaskRow) -> Content:
+    content: Content = request.app.state.contents[task.item]
+    return content
+
+
+def _asked(study: Study, task: TaskRow, content: Content) -> list[tuple[str, int | None]]:
+    """What a task asks for; a review asks only for what is contested."""
+    if task.purpose == "review":
+        return [(name, None) for name in task.details["given"]]
+    return study.asked(content.dialogue)
+
+
+@router.put("/api/task/{id}/answer")
+def save(request: Request, id: int, given: GivenAnswer, who: Rater) -> Response:
+    """Save one answer; its new version comes back when it is on the disk."""
+    _, rater = who
+    store: Store = request.app.state.store
+    task = store.task(id, rater.code)
+    _check(request.app.state.study, _asked(request.app.state.study, task, _content(request, task)), given)
+    answer = Answer(given.value, given.choice, given.cannot, given.text)
+    try:
+        version = store.save(id, rater.code, given.question, given.turn, answer, given.version)
+    except Conflict as conflict:
+        return JSONResponse({"version": conflict.version, "word": "conflict", **vars(conflict.answer)}, 409)
+    return JSONResponse({"version": version})
+
+
+def _check(study: Study, asked: Sequence[tuple[str, int | None]], given: GivenAnswer) -> None:
+    """Raise `Refused` for what is no answer to the question."""
+    if given.question == COMMENT:
+        fits = given.turn is None and given.value is None and given.choice is None and not given.cannot
+    elif (given.question, given.turn) not in asked or given.text is not None:
+        fits = False
+    elif study.kind == "choose":
+        fits = given.value is None and (given.choice is not None) != given.cannot
+    else:
+        assert study.rubric is not None, "what is not chosen is rated on a rubric"
+        fits = given.choice is None and (given.value is not None) != given.cannot
+        fits = fits and (given.cannot or given.value in study.rubric.steps(given.question))
+    if not fits:
+        raise Refused("bad_answer", 422)
+
+
+@router.post("/api/task/{id}/submit")
+def submit(request: Request, id: int, given: Nothing, who: Rater) -> Response:
+    """Close a task; what is missing comes back where it stays open."""
+    _, rater = who
+    store: Store = request.app.state.store
+    study: Study = request.app.state.study
+    task = store.task(id, rater.code)
+    content = _content(request, task)
+    missing = store.submit(id, rater.code, _asked(study, task, content))
+    if missing:
+        language: Language = "zh" if rater.interface == "zh" else "en"
+        page = TaskPage(study, task, content, {}, language, missing)
+        names = ", ".join(dict.fromkeys(question.label for question in page.questions))
+        message = words(language)["missing"].format(names=names)
+        return JSONResponse({"message": message, "missing": missing, "word": "missing"}, 422)
+    following = next((one.id for one in store.tasks(rater.code) if not one.submitted), None)
+    return JSONResponse({"next": "/" if following is None else f"/task/{following}"})
+
+
+@router.post("/api/me")
+def settle(request: Request, given: Me, who: Rater) -> Response:
+    """The language of the interface, and consent."""
+    _, rater = who
+    store: Store = request.app.state.store
+    if fields := given.model_dump(exclude_none=True):
+        store.set_rater(rater.code, **fields)
+    return JSONResponse({})
+
+
+# --- the organiser's page -----------------------------------------------------------------------------------------------------
+
+
+def _organisers_page(request: Request, session: SessionRow) -> Response:
+    return HTMLResponse(
+        render(
+            "organiser.html",
+            "en",
+            csrf=session.csrf,
+            study=request.app.state.study,
+            progress=progress(request.app.state.store),
+            shown=fmt,
+        )
+    )
+
+
+@router.post("/api/organiser/link")
+def new_link(request: Request, given: ForRater, session: Organiser) -> Response:
+    """A rater's new link; the old one ends."""
+    store: Store = request.app.state.store
+    return JSONResponse({"link": f"{request.base_url}r/{store.new_link(given.code)}"})
+
+
+@router.post("/api/organiser/revoke")
+def revoke(request: Request, given: ForRater, session: Organiser) -> Response:
+    """End a rater's link and sessions."""
+    store: Store = request.app.state.store
+    store.revoke(given.code)
+    return JSONResponse({})

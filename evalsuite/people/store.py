@@ -1,0 +1,424 @@
+"""What a study's database holds, and how answers get in: saved once, never overwritten unseen, never half-written.
+
+SQLite (WAL, every commit on the disk before it is acknowledged) or PostgreSQL, by URL.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from sqlalchemy import JSON, ForeignKey, UniqueConstraint, create_engine, delete, event, func, select, update
+from sqlalchemy.engine import Engine
+from sqlalchemy.exc import IntegrityError, OperationalError, SQLAlchemyError
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from core.errors import UserError
+from core.files import digest
+from core.records import Dialogue
+from evalsuite.people.assignment import Person, Task
+from evalsuite.people.study import Content, Items, Study
+
+WHOLE = -1  # the turn of an answer about a whole dialogue: NULLs are not unique
+BUSY_S = 5  # how long a writer waits for another one
+
+
+class Base(DeclarativeBase):
+    type_annotation_map: ClassVar = {dict[str, Any]: JSON, list[Any]: JSON}
+
+
+class StudyRow(Base):
+    __tablename__ = "study"
+    name: Mapped[str] = mapped_column(primary_key=True)
+    definition: Mapped[dict[str, Any]]
+    organiser: Mapped[str]  # hash of the organiser's key
+
+
+class ItemRow(Base):
+    __tablename__ = "item"
+    study: Mapped[str] = mapped_column(ForeignKey("study.name", ondelete="CASCADE"), primary_key=True)
+    id: Mapped[str] = mapped_column(primary_key=True)
+    language: Mapped[str]
+    content: Mapped[dict[str, Any]]
+
+
+class RaterRow(Base):
+    __tablename__ = "rater"
+    study: Mapped[str] = mapped_column(ForeignKey("study.name", ondelete="CASCADE"), primary_key=True)
+    code: Mapped[str] = mapped_column(primary_key=True)
+    link: Mapped[str] = mapped_column(unique=True)  # hash of the link's token
+    languages: Mapped[list[Any]]
+    interface: Mapped[str]
+    revoked: Mapped[bool] = mapped_column(default=False)
+    consented: Mapped[bool] = mapped_column(default=False)
+    reviewer: Mapped[bool] = mapped_column(default=False)
+
+
+class SessionRow(Base):
+    __tablename__ = "session"
+    cookie: Mapped[str] = mapped_column(primary_key=True)  # hash of it
+    study: Mapped[str] = mapped_column(ForeignKey("study.name", ondelete="CASCADE"))
+    rater: Mapped[str | None]  # None: the organiser
+    csrf: Mapped[str]
+
+
+class TaskRow(Base):
+    __tablename__ = "task"
+    __table_args__ = (UniqueConstraint("study", "rater", "place"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    study: Mapped[str] = mapped_column(ForeignKey("study.name", ondelete="CASCADE"), index=True)
+    rater: Mapped[str] = mapped_column(index=True)
+    item: Mapped[str]
+    place: Mapped[int]
+    order: Mapped[str]
+    purpose: Mapped[str]  # item, check, repeat, review, talk
+    submitted: Mapped[bool] = mapped_column(default=False)
+    details: Mapped[dict[str, Any]] = mapped_column(default=dict)  # a talk's supporter and turns; what a review is asked for
+
+
+class AnswerRow(Base):
+    __tablename__ = "answer"
+    task: Mapped[int] = mapped_column(ForeignKey("task.id", ondelete="CASCADE"), primary_key=True)
+    question: Mapped[str] = mapped_column(primary_key=True)
+    turn: Mapped[int] = mapped_column(primary_key=True)
+    value: Mapped[float | None]
+    choice: Mapped[str | None]
+    cannot: Mapped[bool] = mapped_column(default=False)
+    text: Mapped[str | None]
+    version: Mapped[int]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a rater says to one question; `text` is the comment."""
+
+    value: float | None = None
+    choice: str | None = None
+    cannot: bool = False
+    text: str | None = None
+
+    @property
+    def empty(self) -> bool:
+        return self.value is None and self.choice is None and not self.cannot and not self.text
+
+
+class Conflict(Exception):
+    """The answer was changed in another tab: what it says now, and its version."""
+
+    def __init__(self, answer: Answer, version: int) -> None:
+        super().__init__("changed elsewhere")
+        self.answer, self.version = answer, version
+
+
+class Refused(Exception):
+    """What cannot be done: a word for the page's texts, and a status."""
+
+    def __init__(self, word: str, status: int = 409) -> None:
+        super().__init__(word)
+        self.word, self.status = word, status
+
+
+def trouble(error: SQLAlchemyError) -> Refused:
+    """What a rater is told when the database fails; nothing of the answer was written."""
+    said = str(getattr(error, "orig", error)).lower()
+    if "locked" in said or "busy" in said or "deadlock" in said:
+        return Refused("database_busy", 503)
+    if "full" in said or "no space" in said or "i/o error" in said or "readonly" in said or "read-only" in said:
+        return Refused("disk_full", 507)
+    return Refused("database_down", 503)
+
+
+def hashed(token: str) -> str:
+    """How a secret stands in the database. Tokens have 192 bits: a plain hash cannot be searched."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def new_token() -> str:
+    """A secret for a link, a cookie or a form."""
+    return secrets.token_urlsafe(24)
+
+
+class Store:
+    """One study's rows in a database."""
+
+    def __init__(self, url: str, study: str) -> None:
+        self.url, self.name = url, study
+        self.engine = _engine(url)
+        self._writer = self.engine.execution_options(begin="IMMEDIATE")
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        with Session(self.engine) as session:
+            yield session
+
+    @contextmanager
+    def writing(self) -> Iterator[Session]:
+        """One transaction: all of it is on the disk when the block ends, or nothing."""
+        with Session(self._writer) as session, session.begin():
+            yield session
+
+    # --- the study ----------------------------------------------------------------------------------------------------------
+
+    def exists(self) -> bool:
+        try:
+            with self.reading() as session:
+                return session.get(StudyRow, self.name) is not None
+        except (OperationalError, SQLAlchemyError) as error:
+            if "no such table" in str(error) or "does not exist" in str(error) or "UndefinedTable" in str(error):
+                return False
+            raise
+
+    def create(self, study: Study, items: Items, people: Sequence[Person], tasks: Sequence[Task]) -> tuple[str, dict[str, str]]:
+        """Write the study; returns the organiser's key and each rater's token, which stand nowhere else."""
+        Base.metadata.create_all(self.engine)
+        key, tokens = new_token(), {person.code: new_token() for person in people}
+        with self.writing() as session:
+            if session.get(StudyRow, self.name) is not None:
+                raise UserError(f"study {self.name} exists already: choose another name, or delete it with `people delete`")
+            session.add(StudyRow(name=self.name, definition=study.model_dump(mode="json"), organiser=hashed(key)))
+            session.flush()
+            for item, content in items:
+                session.add(
+                    ItemRow(study=self.name, id=item.id, language=item.language, content=content.model_dump(mode="json"))
+                )
+            for person in people:
+                session.add(self._rater(person, tokens[person.code]))
+            session.flush()
+            for task in tasks:
+                fields = {"rater": task.rater, "item": task.item, "place": task.place, "order": task.order}
+                session.add(TaskRow(study=self.name, purpose=task.purpose, details={}, submitted=False, **fields))
+        return key, tokens
+
+    def _rater(self, person: Person, token: str, reviewer: bool = False) -> RaterRow:
+        languages = list(person.languages)
+        fields = {"study": self.name, "code": person.code, "link": hashed(token), "languages": languages}
+        return RaterRow(**fields, interface=languages[0], revoked=False, consented=False, reviewer=reviewer)
+
+    def study(self) -> Study:
+        with self.reading() as session:
+            row = session.get(StudyRow, self.name)
+            if row is None:
+                raise UserError(f"no study {self.name} in {redacted(self.url)}")
+            return Study.model_validate(row.definition)
+
+    def contents(self) -> dict[str, Content]:
+        """Item → what it shows."""
+        with self.reading() as session:
+            rows = session.scalars(select(ItemRow).where(ItemRow.study == self.name).order_by(ItemRow.id))
+            return {row.id: Content.model_validate(row.content) for row in rows}
+
+    def content(self, item: str) -> Content:
+        with self.reading() as session:
+            row = session.get(ItemRow, (self.name, item))
+            assert row is not None, "tasks are made of items"
+            return Content.model_validate(row.content)
+
+    def delete(self) -> None:
+        """Remove the study with everything that raters gave."""
+        with self.writing() as session:
+            session.execute(delete(AnswerRow).where(AnswerRow.task.in_(select(TaskRow.id).where(TaskRow.study == self.name))))
+            for table in (TaskRow, SessionRow, RaterRow, ItemRow):
+                session.execute(delete(table).where(table.study == self.name))
+            session.execute(delete(StudyRow).where(StudyRow.name == self.name))
+
+    def backup(self, target: Path) -> None:
+        """A copy of the whole database while it is in use (SQLite)."""
+        raw = self.engine.raw_connection()
+        try:
+            import sqlite3
+
+            with sqlite3.connect(target) as copy:
+                raw.driver_connection.backup(copy)  # type: ignore[union-attr]
+            copy.close()
+        finally:
+            raw.close()
+
+    # --- who is there -------------------------------------------------------------------------------------------------------
+
+    def enter(self, token: str) -> str | None:
+        """The cookie of a new session for a link's token or the organiser's key; None for one that opens nothing."""
+        cookie, print_of = new_token(), hashed(token)
+        with self.writing() as session:
+            study = session.get(StudyRow, self.name)
+            query = select(RaterRow).where(RaterRow.study == self.name, RaterRow.link == print_of, RaterRow.revoked.is_(False))
+            rater = session.scalar(query)
+            organises = study is not None and secrets.compare_digest(study.organiser, print_of)
+            if rater is None and not organises:
+                return None
+            code = None if rater is None else rater.code
+            session.add(SessionRow(cookie=hashed(cookie), study=self.name, rater=code, csrf=new_token()))
+        return cookie
+
+    def session(self, cookie: str) -> tuple[SessionRow, RaterRow | None] | None:
+        """Whose cookie this is; None for one that is unknown, of another study, or of a revoked link."""
+        with self.reading() as session:
+            row = session.get(SessionRow, hashed(cookie))
+            if row is None or row.study != self.name:
+                return None
+            if row.rater is None:
+                return row, None
+            rater = session.get(RaterRow, (self.name, row.rater))
+            return None if rater is None or rater.revoked else (row, rater)
+
+    def raters(self) -> list[RaterRow]:
+        with self.reading() as session:
+            return list(session.scalars(select(RaterRow).where(RaterRow.study == self.name).order_by(RaterRow.code)))
+
+    def new_link(self, code: str) -> str:
+        """A rater's new token; the old link and every session of it end."""
+        token = new_token()
+        with self.writing() as session:
+            rater = session.get(RaterRow, (self.name, code))
+            if rater is None:
+                raise Refused("no_rater", 404)
+            rater.link, rater.revoked = hashed(token), False
+            session.execute(delete(SessionRow).where(SessionRow.study == self.name, SessionRow.rater == code))
+        return token
+
+    def revoke(self, code: str) -> None:
+        """End a rater's link and sessions; what they gave stays."""
+        with self.writing() as session:
+            rater = session.get(RaterRow, (self.name, code))
+            if rater is None:
+                raise Refused("no_rater", 404)
+            rater.revoked = True
+            session.execute(delete(SessionRow).where(SessionRow.study == self.name, SessionRow.rater == code))
+
+    def set_rater(self, code: str, **fields: Any) -> None:
+        with self.writing() as session:
+            query = update(RaterRow).where(RaterRow.study == self.name, RaterRow.code == code)
+            session.execute(query.values(**fields))
+
+    # --- tasks and answers --------------------------------------------------------------------------------------------------
+
+    def tasks(self, rater: str | None = None) -> list[TaskRow]:
+        with self.reading() as session:
+            query = select(TaskRow).where(TaskRow.study == self.name)
+            query = query if rater is None else query.where(TaskRow.rater == rater)
+            return list(session.scalars(query.order_by(TaskRow.rater, TaskRow.place)))
+
+    def task(self, id: int, rater: str) -> TaskRow:
+        """A rater's own task. Raises `Refused` for another's, as if it did not exist."""
+        with self.reading() as session:
+            task = session.get(TaskRow, id)
+            if task is None or (task.study, task.rater) != (self.name, rater):
+                raise Refused("no_task", 404)
+            return task
+
+    def answers(self, tasks: Sequence[int] | None = None) -> dict[int, dict[tuple[str, int | None], tuple[Answer, int]]]:
+        """Task → (question, turn) → answer and version; of all tasks of the study, or of these."""
+        with self.reading() as session:
+            query = select(AnswerRow).join(TaskRow, TaskRow.id == AnswerRow.task).where(TaskRow.study == self.name)
+            query = query if tasks is None else query.where(AnswerRow.task.in_(tasks))
+            found: dict[int, dict[tuple[str, int | None], tuple[Answer, int]]] = {}
+            for row in session.scalars(query):
+                key = (row.question, None if row.turn == WHOLE else row.turn)
+                found.setdefault(row.task, {})[key] = (_answer(row), row.version)
+            return found
+
+    def save(self, task: int, rater: str, question: str, turn: int | None, answer: Answer, version: int) -> int:
+        """Save an answer over `version` (0: there is none yet) and return its new version.
+
+        The same answer again changes nothing and returns the version that it has. Raises `Conflict` where another version was
+        saved meanwhile, and `Refused` for another's task and for one that was submitted.
+        """
+        try:
+            with self.writing() as session:
+                return self._save(session, task, rater, question, WHOLE if turn is None else turn, answer, version)
+        except IntegrityError:  # both tabs gave the first answer at once: the other one's stands
+            with self.writing() as session:
+                return self._save(session, task, rater, question, WHOLE if turn is None else turn, answer, version)
+
+    def _own(self, session: Session, id: int, rater: str) -> TaskRow:
+        """A rater's own task, which nobody else changes before this transaction ends."""
+        task = session.get(TaskRow, id, with_for_update=True)  # SQLite's writers are one at a time anyway
+        if task is None or (task.study, task.rater) != (self.name, rater):
+            raise Refused("no_task", 404)
+        return task
+
+    def _save(self, session: Session, id: int, rater: str, question: str, turn: int, answer: Answer, version: int) -> int:
+        task = self._own(session, id, rater)
+        row = session.get(AnswerRow, (id, question, turn))
+        if row is not None and _answer(row) == answer:
+            return row.version
+        if task.submitted:
+            raise Refused("submitted")
+        if row is None and version == 0:
+            session.add(AnswerRow(task=id, question=question, turn=turn, version=1, **vars(answer)))
+            session.flush()
+            return 1
+        if row is None or row.version != version:
+            raise Conflict(Answer() if row is None else _answer(row), 0 if row is None else row.version)
+        for name, value in vars(answer).items():
+            setattr(row, name, value)
+        row.version += 1
+        return row.version
+
+    def submit(self, id: int, rater: str, asked: Sequence[tuple[str, int | None]]) -> list[tuple[str, int | None]]:
+        """Close a task to changes; what is still missing, in which case it stays open."""
+        with self.writing() as session:
+            task = self._own(session, id, rater)
+            rows = session.scalars(select(AnswerRow).where(AnswerRow.task == id))
+            given = {(row.question, None if row.turn == WHOLE else row.turn) for row in rows if not _answer(row).empty}
+            missing = [one for one in asked if one not in given]
+            if not missing:
+                task.submitted = True
+            return missing
+
+    def add_task(self, rater: str, item: str, order: str, purpose: str, details: dict[str, Any]) -> int:
+        """One more task at the end of a rater's; its id."""
+        with self.writing() as session:
+            query = select(func.max(TaskRow.place)).where(TaskRow.study == self.name, TaskRow.rater == rater)
+            place = (session.scalar(query) or 0) + 1
+            row = TaskRow(study=self.name, rater=rater, item=item, place=place, order=order, purpose=purpose)
+            row.details, row.submitted = details, False
+            session.add(row)
+            session.flush()
+            return row.id
+
+    def set_details(self, id: int, details: dict[str, Any]) -> None:
+        with self.writing() as session:
+            session.execute(update(TaskRow).where(TaskRow.id == id, TaskRow.study == self.name).values(details=details))
+
+
+def _answer(row: AnswerRow) -> Answer:
+    return Answer(row.value, row.choice, row.cannot, row.text)
+
+
+def _engine(url: str) -> Engine:
+    if not url.startswith("sqlite"):
+        return create_engine(url, pool_size=10, max_overflow=20, pool_pre_ping=True)
+    engine = create_engine(url, connect_args={"timeout": BUSY_S, "check_same_thread": False}, pool_size=20, max_overflow=40)
+
+    @event.listens_for(engine, "connect")
+    def _connected(connection: Any, record: Any) -> None:
+        connection.isolation_level = None  # transactions begin where `_begun` says so
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", f"busy_timeout={BUSY_S * 1000}"):
+            connection.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def _begun(connection: Any) -> None:
+        # A writer that began by reading could not wait for its turn: it takes it at once.
+        connection.exec_driver_sql("BEGIN " + connection.get_execution_options().get("begin", "DEFERRED"))
+
+    return engine
+
+
+def redacted(url: str) -> str:
+    """A database's URL without its password."""
+    from sqlalchemy.engine import make_url
+
+    return make_url(url).render_as_string(hide_password=True)
+
+
+def fingerprint(dialogue: Dialogue) -> str:
+    """The content of a dialogue: the same id in two files has to mean the same."""
+    return digest(dialogue.model_dump(mode="json"))

@@ -1,0 +1,103 @@
+"""What scores go with, as tables with their charts: what cards are about, how long replies are; and what models cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from core.grouping import group_by
+from core.records import RoleCard
+from core.tables import Table, clean, fmt
+from evalsuite.report.charts import LANGUAGES, Chart, bar_panels, score_panels
+from evalsuite.report.figures import Figure, label, panels, trace
+from evalsuite.statistics.categories import by_category, category_tables
+from evalsuite.statistics.dialogue_costs import THOUSAND, ModelUse
+from evalsuite.statistics.leaderboard import Tally
+from evalsuite.statistics.reply_length import LengthEffect, Replies, average_table, length_effects, replies_of
+from evalsuite.statistics.summary import AVERAGE
+
+DOTS = 1000  # dialogues drawn in one panel
+
+
+def breakdowns(tally: Tally, cards: Mapping[str, RoleCard]) -> tuple[list[Table], list[Chart]]:
+    """Averages by category where the cards have any, and against reply length."""
+    averages = by_category(tally, cards)
+    tables = list(category_tables(tally.boards, averages))
+    charts = []
+    if tables:
+        charts.append(
+            Chart(
+                "categories",
+                "Average by category of the role card",
+                "Means on 0–100 with 95 % bootstrap intervals over the category's cards. Open marks rest on a single dialogue.",
+                tables[-1].key,
+                score_panels(tally.boards, [*averages.items()], columns=4),
+            )
+        )
+    replies = replies_of(tally.dialogues, tally.verdicts, tally.rubric)
+    if replies:
+        effects = length_effects(replies, tally.rubric, [AVERAGE])
+        tables.append(average_table(replies, effects))
+        charts += _length_chart(replies, effects)
+    return tables, charts
+
+
+def _length_chart(replies: Sequence[Replies], effects: Sequence[LengthEffect]) -> Iterator[Chart]:
+    """A panel a language and scorer: a dot a dialogue, a diamond a supporter's mean."""
+    pooled = {(one.language, one.scorer): one.cells[AVERAGE] for one in effects if one.supporter is None}
+    several = len({one.scorer for one in replies}) > 1
+    titles, traces, drawn_all = [], [], True
+    for (language, scorer), group in group_by(replies, lambda one: (one.language, one.scorer)).items():
+        read = [(clean(one.supporter), one.lengths, one.scores[:, -1], ~np.isnan(one.scores[:, -1])) for one in group]
+        points = [(x, y, who) for who, xs, ys, known in read for x, y in zip(xs[known], ys[known], strict=True)]
+        if not points:
+            continue
+        step = -(-len(points) // DOTS)
+        drawn_all = drawn_all and step == 1
+        means = [(xs[known].mean(), ys[known].mean(), f"{who}, mean") for who, xs, ys, known in read if known.any()]
+        traces.append([_dots("dialogue", points[::step]), _dots("supporter", means)])
+        name = LANGUAGES[language] + (f", {clean(scorer.name)}" if several else "")
+        titles.append(f"{name}: correlation {fmt(pooled[language, scorer])}")
+    if titles:
+        yield Chart(
+            "reply-length",
+            "Average against reply length, dialogue by dialogue",
+            "Dots: dialogues" + ("" if drawn_all else f" (about {DOTS:,} of a panel, evenly chosen)") + ". Diamonds: means of "
+            "supporters. Above each panel Spearman's correlation within supporters, with its 95 % interval.",
+            "reply-length",
+            panels("lengths", titles, traces, 2, showlegend=False),
+        )
+
+
+def cost_charts(uses: Sequence[ModelUse]) -> Iterator[Chart]:
+    """What a dialogue takes of each supporter: bars of its tokens, and of its cost where prices are known."""
+    supporters = [use for use in uses if use.role == "supporter" and use.dialogues]
+    if len(supporters) < 2:
+        return
+    figures: dict[str, list[float | None]] = {
+        "tokens in": [use.usage.prompt_tokens / use.dialogues for use in supporters],
+        "tokens out": [use.usage.completion_tokens / use.dialogues for use in supporters],
+    }
+    if any(use.cost is not None for use in supporters):
+        figures[THOUSAND] = [use.cost_of_thousand for use in supporters]
+    bars = []
+    for values in figures.values():
+        texts = ["" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in values]
+        bars.append([trace("bar", x=values, y=list(range(len(values))), text=texts)])
+    yield Chart(
+        "model-costs",
+        "What a dialogue takes of each supporter",
+        "Means over its dialogues, the supporter's own calls alone.",
+        "model-costs",
+        bar_panels([clean(use.model) for use in supporters], list(figures), bars),
+    )
+
+
+def _dots(style: str, points: Sequence[tuple[float, float, str]]) -> Figure:
+    return trace(
+        style,
+        x=[round(float(x), 1) for x, _, _ in points],
+        y=[round(float(y), 2) for _, y, _ in points],
+        text=[label(who) for _, _, who in points],
+    )

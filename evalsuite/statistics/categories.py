@@ -1,0 +1,78 @@
+"""Scores by what the seekers' problems are about: the average of every supporter on the cards of each category."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from core.grouping import group_by
+from core.records import Language, RoleCard
+from core.tables import Cell, Estimate, Table
+from evalsuite.statistics.leaderboard import Board, Tally, card_of, cells_of
+from evalsuite.statistics.summary import BREAKDOWNS, Scorer
+
+NONE = "no category"
+
+
+class Average(NamedTuple):
+    """A supporter's average (0–100) on the cards of one category, as one scorer sees it."""
+
+    language: Language
+    scorer: Scorer
+    supporter: str
+    estimate: Estimate
+
+
+def by_category(tally: Tally, cards: Mapping[str, RoleCard]) -> dict[str, list[Average]]:
+    """Top level of the cards' category → averages of every language, scorer and supporter; `NONE` comes last. Empty where no
+    card has a category.
+
+    Intervals are over the category's cards, n is its dialogues with a readable verdict, as on the leaderboard.
+    """
+    about: dict[str, str] = {}
+    for dialogue in tally.dialogues:
+        card = cards.get(dialogue.card_id or dialogue.profile_id or "")
+        about[card_of(dialogue)] = card.category[0] if card and card.category else NONE
+    found: dict[str, list[Average]] = {}
+    for category in sorted(set(about.values()), key=lambda name: (name == NONE, name)) if set(about.values()) - {NONE} else ():
+        found[category] = []
+        for board in tally.boards:
+            rivals = []
+            for one in board.contestants:
+                own = {card: row for card, row in one.cards.items() if about[card] == category}
+                if own:
+                    rivals.append(replace(one, cards=own, readable=Counter({card: one.readable[card] for card in own})))
+            for block in cells_of(rivals, tally.rubric) if rivals else ():
+                found[category].append(Average(board.language, board.scorer, block[-1].supporter, block[-1].estimate))
+    return found
+
+
+def category_tables(boards: Sequence[Board], averages: Mapping[str, Sequence[Average]]) -> Iterator[Table]:
+    """One table a language: supporters by falling average × categories."""
+    for language, of_language in group_by(boards, lambda board: board.language).items() if averages else ():
+        several = len(of_language) > 1
+        cells = {
+            (category, one.scorer, one.supporter): one.estimate
+            for category, of_category in averages.items()
+            for one in of_category
+            if one.language == language
+        }
+        shown = list(dict.fromkeys(category for category, *_ in cells))
+        rows: list[tuple[Cell, ...]] = []
+        for board in of_language:
+            for who in (board.contestants[place].supporter for place in board.order):
+                judged = [board.scorer.name] if several else []
+                rows.append((who, *judged, *(cells.get((category, board.scorer, who)) for category in shown)))
+        yield Table(
+            key=f"categories-{language}",
+            title=f"Average by category of the role card, {language}",
+            columns=("supporter", *["judged by"] * several, *shown),
+            rows=tuple(rows),
+            notes=(
+                "Mean score on 0–100, [95 % bootstrap percentile interval over the category's cards], n = its dialogues with a "
+                "readable verdict. Differences between categories are not tested.",
+            ),
+            section=BREAKDOWNS,
+        )

@@ -1,0 +1,472 @@
+"""A study's server over HTTP: what is saved, what is refused, what a killed server keeps. The browser has tests of its own."""
+
+from __future__ import annotations
+
+import json
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.files import read_jsonl, write_jsonl
+from core.records import HumanScore, Preference
+from core.rubrics import load_rubric
+from evalsuite.people.guard import LONGEST, Rate
+from evalsuite.people.store import Answer, Conflict, Refused, Store, trouble
+from tests.conftest import EscEval
+from tests.people_study import (
+    SCRIPT,
+    Client,
+    cards,
+    dialogue,
+    free_port,
+    links,
+    postgres,
+    process,
+    served,
+    url_of,
+    write_dialogues,
+)
+
+RUBRIC = load_rubric("esc_eval_human")
+KEYS = list(RUBRIC.dimensions)
+
+
+@pytest.fixture
+def study(esc_eval: EscEval, tmp_path: Path) -> Path:
+    """Three raters, six dialogues, every one seen by two."""
+    write_dialogues(tmp_path / "d.jsonl")
+    assert esc_eval("people", "create", "s", "--dialogues", "d.jsonl", "--rubric", RUBRIC.name, "--raters", 3) == (0, "")
+    return tmp_path / "s"
+
+
+@pytest.fixture(scope="module")
+def server_of_postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with postgres(tmp_path_factory.mktemp("postgres")) as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store(request: pytest.FixtureRequest, esc_eval: EscEval, tmp_path: Path) -> Iterator[Store]:
+    """A study on either database."""
+    write_dialogues(tmp_path / "d.jsonl")
+    url = request.getfixturevalue("server_of_postgres") if request.param == "postgres" else None
+    name = f"s{random.getrandbits(40):x}"  # studies share a PostgreSQL database
+    more = ("--database", url) if url else ()
+    given = ("people", "create", name, "--dialogues", "d.jsonl", "--rubric", RUBRIC.name, "--raters", 3, *more)
+    assert esc_eval(*given) == (0, "")
+    assert esc_eval("people", "status", name, *more)[0] == 0
+    made = Store(url or url_of(tmp_path / name), name)
+    yield made
+    made.close()
+    assert esc_eval("people", "delete", name, "--yes", *more) == (0, "")
+    if url:
+        (tmp_path / name).mkdir()
+        code, error = esc_eval("people", "status", name, *more)
+        assert code == 2 and f"no study {name}" in error
+
+
+# --- saving -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_study_from_links_to_records_that_agree_reads(study: Path, esc_eval: EscEval) -> None:
+    with served(study) as (address, _):
+        given: dict[tuple[str, str], float] = {}
+        for code in ("r01", "r02", "r03"):
+            rater = Client(address).enter(links(study)[code])
+            tasks = rater.tasks()
+            assert len(tasks) == 4
+            for task in tasks:
+                for place, key in enumerate(KEYS):
+                    value = (task + place) % 5
+                    assert rater.put(task, key, value=value) == (200, {"version": 1})
+                    given[code, key] = given.get((code, key), 0) + value
+                assert rater.put(task, "comment", text="=1+1")[0] == 200
+                assert rater.submit(task)[0] == 200
+            assert "All done" in rater.request("GET", "/")[1]
+    assert esc_eval("people", "export", "s", "--out", "out") == (0, "")
+    scores = read_jsonl(Path("out/scores.jsonl"), HumanScore, "scores")
+    assert len(scores) == 12 * len(KEYS) and {score.rubric for score in scores} == {RUBRIC.name}
+    sums: dict[tuple[str, str], float] = {}
+    for score in scores:
+        sums[score.annotator, score.dimension] = sums.get((score.annotator, score.dimension), 0) + score.value
+    assert sums == given, "what was clicked is what is exported"
+    assert esc_eval("agree", "--gold", "out/scores.csv", "--out", "agreed")[0] == 0
+    (row, *_) = json.loads(Path("agreed/annotators.json").read_text())["annotators"]
+    assert (row["people"], row["n"]) == (3, 6)
+    assert esc_eval("leaderboard", "--dialogues", "out/dialogues.jsonl", "--gold", "out/scores.csv", "--out", "b") == (0, "")
+    assert "'=1+1" in Path("out/comments.csv").read_text(), "a spreadsheet runs nothing in a comment"
+    assert esc_eval("people", "export", "s", "--out", "bare", "--without-comments") == (0, "")
+    assert not Path("bare/comments.csv").exists()
+
+
+def test_pairs_of_supporters_and_of_seekers_become_preferences(esc_eval: EscEval, tmp_path: Path) -> None:
+    write_dialogues(tmp_path / "d.jsonl", count=2)
+    assert esc_eval("people", "create", "s", "--dialogues", "d.jsonl", "--raters", 2, "--question", "warm=Who is warmer?") == (
+        0,
+        "",
+    )
+    with served(tmp_path / "s") as (address, store):
+        for code, wanted in (("r01", "a"), ("r02", "tie")):
+            rater = Client(address).enter(links(tmp_path / "s")[code])
+            for task in rater.tasks():
+                assert rater.put(task, "warm", choice=wanted)[0] == 200
+                assert rater.put(task, "warm", value=1)[0] == 422 and rater.submit(task)[0] == 200
+        shown = {(task.item, task.rater): task.order for task in store.tasks()}
+    assert esc_eval("people", "export", "s", "--out", "out") == (0, "")
+    chosen = read_jsonl(Path("out/preferences.jsonl"), Preference, "preferences")
+    assert [(p.dialogue_a, p.verdict, p.question) for p in chosen if p.annotator == "r01"] == [
+        ("alpha-en-0", "a", "warm"),
+        ("alpha-en-1", "a", "warm"),
+    ] or len(chosen) == 4
+    assert sorted(p.order for p in chosen) == sorted(shown.values()) == ["ab", "ab", "ba", "ba"]
+    assert esc_eval("pairwise", "out/choices.csv", "--out", "pairs")[0] == 0
+    for name in ("bot", "human"):
+        write_jsonl(tmp_path / name / "dialogues.jsonl", [dialogue("sup", 0, simulator=name)])
+        write_jsonl(tmp_path / name / "cards.jsonl", cards(1))
+    seekers = ("--seeker", "bot=bot", "--seeker", "human=human")
+    assert esc_eval("people", "create", "t", *seekers, "--raters", 2) == (0, "")
+    with served(tmp_path / "t") as (address, _):
+        rater = Client(address).enter(links(tmp_path / "t")["r01"])
+        (task,) = rater.tasks()
+        page = rater.request("GET", f"/task/{task}")[1]
+        assert "The cat is gone (0)" in page and "more like a real person" in page and "bot" not in page.replace("bottom", "")
+        assert rater.put(task, "closer_to_human", choice="b")[0] == 200 and rater.submit(task)[0] == 200
+    assert esc_eval("people", "export", "t", "--out", "seekers") == (0, "")
+    given = ("--preferences", "seekers/preferences.jsonl", "--dialogues", "seekers/dialogues.jsonl", "--out", "figure3")
+    assert esc_eval("role-play", "pairwise", *given)[0] == 0
+
+
+def test_the_same_answer_twice_counts_once_and_another_tab_is_not_overwritten_unseen(store: Store) -> None:
+    task = next(one for one in store.tasks() if one.purpose == "item")
+    save = ("empathy", None)
+    assert store.save(task.id, task.rater, *save, Answer(3), 0) == 1
+    assert store.save(task.id, task.rater, *save, Answer(3), 0) == 1, "sent again, because the first reply got lost"
+    assert store.save(task.id, task.rater, *save, Answer(2), 1) == 2
+    with pytest.raises(Conflict) as stale:
+        store.save(task.id, task.rater, *save, Answer(4), 1)
+    assert (stale.value.answer, stale.value.version) == (Answer(2), 2)
+    with pytest.raises(Refused, match="no_task"):
+        store.save(task.id, "somebody", *save, Answer(4), 2)
+    ((answer, version),) = store.answers([task.id])[task.id].values()
+    assert (answer, version) == (Answer(2), 2)
+    assert store.submit(task.id, task.rater, [("empathy", None), ("skill", None)]) == [("skill", None)]
+    store.save(task.id, task.rater, "skill", None, Answer(cannot=True), 0)
+    assert store.submit(task.id, task.rater, [("empathy", None), ("skill", None)]) == []
+    with pytest.raises(Refused, match="submitted"):
+        store.save(task.id, task.rater, *save, Answer(4), 2)
+
+
+def test_two_tabs_that_give_the_first_answer_at_once(store: Store) -> None:
+    """Of forty that save at the same moment, one is first; everybody else is told, and nothing else is written."""
+    task = next(one for one in store.tasks() if one.purpose == "item")
+    outcomes: list[object] = []
+
+    def tab(value: int) -> None:
+        try:
+            outcomes.append(store.save(task.id, task.rater, "empathy", None, Answer(value % 5), 0))
+        except Conflict as conflict:
+            outcomes.append(conflict)
+
+    threads = [threading.Thread(target=tab, args=(value,)) for value in range(40)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    ((answer, version),) = store.answers([task.id])[task.id].values()
+    conflicts = [one for one in outcomes if isinstance(one, Conflict)]
+    assert version == 1 and len(outcomes) == 40 and all(one.answer == answer for one in conflicts)
+    assert len(conflicts) == 32, "eight asked for the value that stands"
+
+
+def test_attention_checks_and_repeats_are_reported_and_in_no_score(esc_eval: EscEval, tmp_path: Path) -> None:
+    held = write_dialogues(tmp_path / "d.jsonl")
+    fields = {"language": "en", "annotator": "expected", "rubric": RUBRIC.name, "dimension": "empathy"}
+    write_jsonl(tmp_path / "checks.jsonl", [HumanScore(dialogue_id=held[0].id, value=4, **fields)])
+    given = ("--dialogues", "d.jsonl", "--rubric", RUBRIC.name, "--raters", 2, "--repeats", 1, "--checks", "checks.jsonl")
+    assert esc_eval("people", "create", "s", *given) == (0, "")
+    with served(tmp_path / "s") as (address, store):
+        purposes = {task.id: task.purpose for task in store.tasks()}
+        for code, value in (("r01", 4), ("r02", 1)):
+            rater = Client(address).enter(links(tmp_path / "s")[code])
+            for task in rater.tasks():
+                for key in KEYS:
+                    again = purposes[task] == "repeat" and key == "skill"
+                    assert rater.put(task, key, value=abs(value - 3) if again else value)[0] == 200
+                assert rater.submit(task)[0] == 200
+        from evalsuite.people.progress import progress
+
+        first, second = progress(store).raters
+    assert (first.checks, second.checks) == ([True], [False])
+    assert sum(first.repeats) == len(KEYS) - 1 == len(first.repeats) - 1, "4 and then 1 is not the same"
+    assert sum(second.repeats) == len(KEYS), "1 and then 2 is within a point"
+    assert esc_eval("people", "export", "s", "--out", "out") == (0, "")
+    scored = {score.dialogue_id for score in read_jsonl(Path("out/scores.jsonl"), HumanScore, "scores")}
+    assert scored == {one.id for one in held[1:]}
+    assert Path("out/control.csv").read_text().count("check") == 2 * len(KEYS)
+
+
+# --- access -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_link_of_another_study_a_guess_and_a_revoked_link_open_nothing(study: Path, esc_eval: EscEval) -> None:
+    assert esc_eval("people", "create", "t", "--dialogues", "d.jsonl", "--rubric", RUBRIC.name, "--raters", 2) == (0, "")
+    with served(study) as (address, store):
+        stranger = Client(address)
+        stolen = links(study.parent / "t")
+        for link in (stolen["r01"], stolen["organiser"], "/r/guess", "/o/" + links(study)["r01"].removeprefix("/r/") + "x"):
+            status, page, _ = stranger.request("GET", link)
+            assert status == 404 and "opens nothing" in page
+        with served(study.parent / "t") as (other, _):
+            elsewhere = Client(other).enter(stolen["r01"])
+        thief = Client(address, elsewhere.cookie, elsewhere.csrf)
+        assert thief.request("GET", "/")[0] == 401, "a cookie of another study is none here"
+        rater, organiser = Client(address).enter(links(study)["r01"]), Client(address).enter(links(study)["organiser"])
+        assert rater.request("POST", "/api/organiser/revoke", {"code": "r02"})[0] == 403
+        assert organiser.request("POST", "/api/organiser/revoke", {"code": "r01"})[0] == 200
+        assert rater.request("GET", "/")[0] == 401 and stranger.request("GET", links(study)["r01"])[0] == 404
+        new = json.loads(organiser.request("POST", "/api/organiser/link", {"code": "r01"})[1])["link"]
+        again = Client(address).enter("/r/" + new.rpartition("/")[2])
+        assert again.tasks() == [task.id for task in store.tasks("r01")]
+        assert organiser.request("POST", "/api/organiser/link", {"code": "nobody"})[0] == 404
+
+
+def test_nothing_a_rater_sends_changes_anothers_work(study: Path) -> None:
+    with served(study) as (address, store):
+        one, two = (Client(address).enter(links(study)[code]) for code in ("r01", "r02"))
+        theirs = two.tasks()[0]
+        assert one.put(theirs, "empathy", value=0)[0] == 404 and one.submit(theirs)[0] == 404
+        assert one.request("GET", f"/task/{theirs}")[0] == 404
+        assert theirs not in store.answers()
+
+
+def test_a_forged_form_is_refused(study: Path) -> None:
+    with served(study) as (address, store):
+        rater = Client(address).enter(links(study)["r01"])
+        task = rater.tasks()[0]
+        body = {"question": "empathy", "value": 0}
+        forged = Client(address, rater.cookie)  # the browser sends the cookie; the other site does not know the token
+        assert forged.request("PUT", f"/api/task/{task}/answer", body)[0] == 403
+        forged.csrf = Client(address).enter(links(study)["r02"]).csrf
+        assert forged.request("PUT", f"/api/task/{task}/answer", body)[0] == 403
+        for header in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
+            assert rater.request("PUT", f"/api/task/{task}/answer", body, header)[0] == 403
+        assert rater.request("GET", "/", headers={"Host": "evil.example"})[0] == 421
+        assert not store.answers()
+        assert rater.request("PUT", f"/api/task/{task}/answer", body, {"Origin": f"http://{address}"})[0] == 200
+
+
+def test_headers_and_cookie_hold_the_page_to_itself(study: Path) -> None:
+    with served(study) as (address, _):
+        _, _, headers = Client(address).request("GET", links(study)["r01"])
+        assert {"httponly", "samesite=lax"} <= set(headers["set-cookie"].lower().split("; "))
+        for path in ("/", "/static/people.js", "/static/people.css", "/nowhere"):
+            status, _, headers = Client(address).request("GET", path)
+            policy = headers["content-security-policy"]
+            assert policy.startswith("default-src 'none'; script-src 'self'") and "unsafe" not in policy, (path, status)
+            assert headers["x-content-type-options"] == "nosniff" and headers["referrer-policy"] == "no-referrer"
+        for path in ("/static/words.yaml", "/static/base.html", "/static/../store.py", "/docs", "/openapi.json"):
+            assert Client(address).request("GET", path)[0] in (404, 405), path
+
+
+def test_what_is_too_large_or_no_answer_is_refused_and_nothing_is_written(study: Path) -> None:
+    with served(study) as (address, store):
+        rater = Client(address).enter(links(study)["r01"])
+        task = rater.tasks()[0]
+        status, said, _ = rater.request("PUT", f"/api/task/{task}/answer", {"question": "comment", "text": "x" * 5_000_000})
+        assert status == 413 and "too long" in said
+        assert rater.put(task, "comment", text="x" * 4001) == (
+            422,
+            {"message": "That is too long. Shorten it.", "word": "too_large"},
+        )
+        assert len(json.dumps({"text": "字" * 4000}).encode()) < LONGEST
+        assert rater.put(task, "comment", text="字" * 4000)[0] == 200
+        wrong: list[tuple[str, dict[str, Any]]] = [
+            ("empathy", {"value": 5}),
+            ("empathy", {"value": 1.5}),
+            ("empathy", {"value": 1, "cannot": True}),
+            ("empathy", {"choice": "a"}),
+            ("empathy", {"text": "x"}),
+            ("empathy", {}),
+            ("nothing", {"value": 1}),
+            ("empathy", {"value": 1, "more": 2}),
+        ]
+        for question, answer in wrong:
+            assert rater.put(task, question, **answer)[0] == 422, (question, answer)
+        assert rater.put(task, "empathy", 1, value=1)[0] == 422, "whole dialogues are rated here"
+        assert rater.request("PUT", f"/api/task/{task}/answer", b"{")[0] == 422
+        assert set(store.answers()[task]) == {("comment", None)}
+
+
+def test_text_of_models_and_raters_is_text(esc_eval: EscEval, tmp_path: Path) -> None:
+    write_dialogues(tmp_path / "d.jsonl", text=SCRIPT)
+    assert esc_eval("people", "create", "s", "--dialogues", "d.jsonl", "--rubric", RUBRIC.name, "--raters", 2) == (0, "")
+    with served(tmp_path / "s") as (address, _):
+        rater = Client(address).enter(links(tmp_path / "s")["r01"])
+        task = rater.tasks()[0]
+        assert rater.put(task, "comment", text="</textarea>" + SCRIPT)[0] == 200
+        page = rater.request("GET", f"/task/{task}")[1]
+        assert SCRIPT not in page and page.count("&lt;script&gt;") == 2
+
+
+def test_too_many_requests_are_told_to_wait(study: Path) -> None:
+    now = [0.0]
+    rate = Rate(3, 1, lambda: now[0])
+    assert [rate.allows("a") for _ in range(4)] == [True, True, True, False] and rate.allows("b")
+    now[0] += 1
+    assert rate.allows("a") and not rate.allows("a")
+    with served(study) as (address, _):
+        statuses = [Client(address).request("GET", f"/r/guess{n}")[0] for n in range(30)]
+    assert statuses.count(429) >= 5 and statuses[0] == 404
+
+
+@pytest.mark.parametrize("name", ["a b", "-x", ".x", "x" * 70])
+def test_a_study_is_named_like_a_file(esc_eval: EscEval, tmp_path: Path, name: str) -> None:
+    write_dialogues(tmp_path / "d.jsonl")
+    code, error = esc_eval(
+        "people", "create", "--dialogues", "d.jsonl", "--rubric", RUBRIC.name, "--raters", 2, "--", tmp_path / name / "."
+    )
+    assert code == 2 and "is not usable" in error and not (tmp_path / name).exists()
+
+
+# --- what goes wrong --------------------------------------------------------------------------------------------------------
+
+
+def test_a_killed_server_keeps_every_acknowledged_answer(study: Path) -> None:
+    """Clicks of three raters at once; the server is killed twice in the middle and started again on the same file."""
+    port = free_port()
+    acknowledged: dict[tuple[int, str], float] = {}
+    clients: dict[str, tuple[Client, list[int]]] = {}
+    stop = threading.Event()
+
+    def click(code: str) -> None:
+        client, tasks = clients[code]
+        rng = random.Random(code)
+        while not stop.is_set():
+            task, key, value = rng.choice(tasks), rng.choice(KEYS), rng.randrange(5)
+            try:
+                status, _ = client.put(task, key, value=value)
+            except (OSError, ValueError):  # killed: whether it was saved, nobody knows; the version tells
+                time.sleep(0.02)
+                continue
+            except Exception as error:
+                assert (
+                    "Incomplete" in type(error).__name__
+                    or "Remote" in type(error).__name__
+                    or "BadStatus" in type(error).__name__
+                )
+                continue
+            if status == 200:
+                acknowledged[task, key] = value
+            elif status == 409:  # the lost reply's answer stands; it was not acknowledged, but counts from here
+                acknowledged.pop((task, key), None)
+
+    threads: list[threading.Thread] = []
+    for round_ in range(3):
+        with process(study, port) as server:
+            if not clients:
+                for code in ("r01", "r02", "r03"):
+                    client = Client(f"127.0.0.1:{port}").enter(links(study)[code])
+                    clients[code] = (client, client.tasks())
+                threads = [threading.Thread(target=click, args=(code,)) for code in clients]
+                for thread in threads:
+                    thread.start()
+            time.sleep(1.5)
+            if round_ == 2:
+                stop.set()
+                for thread in threads:
+                    thread.join()
+            else:
+                server.kill()
+                server.wait()
+    store = Store(url_of(study), study.name)
+    saved = {(task, name): answer.value for task, found in store.answers().items() for (name, _), (answer, _) in found.items()}
+    store.close()
+    assert len(acknowledged) > 30
+    wrong = {key: (value, saved.get(key)) for key, value in acknowledged.items() if saved.get(key) != value}
+    assert not wrong, f"{len(wrong)} of {len(acknowledged)} acknowledged answers are not there"
+
+
+def test_a_locked_database_is_said_and_nothing_is_half_written(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evalsuite.people.store.BUSY_S", 0.2)
+    with served(study) as (address, store):
+        rater = Client(address).enter(links(study)["r01"])
+        task = rater.tasks()[0]
+        holder = sqlite3.connect(study / "study.sqlite", isolation_level=None)
+        holder.execute("BEGIN IMMEDIATE")
+        status, said = rater.put(task, "empathy", value=3)
+        assert status == 503 and said["message"] == "the database is busy. Nothing was changed; try again."
+        assert rater.request("GET", f"/task/{task}")[0] == 200, "reading goes on"
+        holder.execute("COMMIT")
+        holder.close()
+        assert not store.answers() and rater.put(task, "empathy", value=3)[0] == 200
+
+
+def test_a_full_disk_is_said_and_nothing_is_half_written(study: Path) -> None:
+    """SQLite's own limit of pages stands for the disk: it fails with the same error."""
+    with served(study) as (address, store):
+        rater = Client(address).enter(links(study)["r01"])
+        task = rater.tasks()[0]
+        assert rater.put(task, "empathy", value=3)[0] == 200
+        from sqlalchemy import event
+
+        @event.listens_for(store.engine, "begin")
+        def _full(connection: object) -> None:
+            connection.exec_driver_sql("PRAGMA max_page_count=1")  # type: ignore[attr-defined]
+
+        status, said = rater.put(task, "comment", text="字" * 4000)
+        assert status == 507 and "disk is full" in said["message"]
+        event.remove(store.engine, "begin", _full)
+        assert set(store.answers()[task]) == {("empathy", None)}
+
+
+def test_what_the_database_says_becomes_words() -> None:
+    from sqlalchemy.exc import OperationalError
+
+    for said, word in [
+        ("database is locked", "database_busy"),
+        ("database or disk is full", "disk_full"),
+        ("attempt to write a readonly database", "disk_full"),
+        ("could not connect", "database_down"),
+    ]:
+        assert trouble(OperationalError("", {}, Exception(said))).word == word
+
+
+def test_a_backup_of_a_study_in_use_is_whole_and_delete_leaves_nothing(study: Path, esc_eval: EscEval) -> None:
+    with served(study) as (address, _):
+        rater = Client(address).enter(links(study)["r01"])
+        assert rater.put(rater.tasks()[0], "empathy", value=3)[0] == 200
+        assert esc_eval("people", "backup", "s", "--to", "copy/study.sqlite") == (0, "")
+        assert esc_eval("people", "backup", "s", "--to", "copy/study.sqlite")[0] == 2, "a backup is not written over"
+    copy = Store(f"sqlite:///{Path('copy/study.sqlite').resolve()}", "s")
+    assert [answer.value for found in copy.answers().values() for answer, _ in found.values()] == [3]
+    copy.close()
+    assert (study / "links.csv").stat().st_mode & 0o77 == 0
+    key = links(study)["r01"].removeprefix("/r/")
+    assert key.encode() not in (study / "study.sqlite").read_bytes(), "the database holds hashes"
+    code, error = esc_eval("people", "delete", "s")
+    assert code == 2 and "say --yes" in error
+    assert esc_eval("people", "delete", "s", "--yes") == (0, "") and not study.exists()
+
+
+def test_what_cannot_be_made_a_study_is_refused_with_the_reason(esc_eval: EscEval, tmp_path: Path) -> None:
+    write_dialogues(tmp_path / "d.jsonl")
+    rate = ("--dialogues", "d.jsonl", "--rubric", RUBRIC.name)
+    for given, message in [
+        ((*rate, "--raters", 1), "--overlap 2: 1 raters read en"),
+        (rate, "--raters: none"),
+        ((*rate, "--rater", "ann=fr"), "no language 'fr'"),
+        (("--dialogues", "d.jsonl", "--rubric", "role_play", "--raters", 2), "give --cards FILE or --profiles FILE"),
+        (("--raters", 2), "what is done"),
+        ((*rate, "--raters", 2, "--question", "a=b"), "leave out --seeker and --question"),
+        ((*rate, "--raters", 2, "--database", "nonsense"), "--database: not a URL"),
+    ]:
+        code, error = esc_eval("people", "create", "s", *given)
+        assert code == 2 and message in error, (given, error)
+    code, error = esc_eval("people", "serve", "nowhere")
+    assert code == 2 and "esc-eval people create nowhere" in error

@@ -1,0 +1,179 @@
+"""Studies for tests: dialogues, a server (a thread of this process, or a process of its own), and a rater without a browser."""
+
+from __future__ import annotations
+
+import csv
+import http.client
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+
+from core.files import write_jsonl
+from core.records import Dialogue, RoleCard, Turn
+from evalsuite.people.server import create_app
+from evalsuite.people.store import Store
+
+SCRIPT = "<script>document.title='stolen'</script><img src=x onerror=alert(1)>"
+POSTGRES = sorted(Path("/usr/lib/postgresql").glob("*/bin")) if Path("/usr/lib/postgresql").exists() else []
+
+
+def dialogue(supporter: str, card: int, language: str = "en", simulator: str = "sim", text: str = "I hear you.") -> Dialogue:
+    turns = [Turn(role="seeker", text="I lost my cat."), Turn(role="supporter", text=f"{text} ({card})")]
+    turns += [Turn(role="seeker", text="It hurts."), Turn(role="supporter", text="Tell me more.")]
+    fields: dict[str, Any] = {"language": language, "source": "test", "card_id": f"c{card}"}
+    names = {"supporter": supporter, "simulator": simulator}
+    return Dialogue(id=f"{supporter}-{language}-{card}", turns=tuple(turns), **names, **fields)
+
+
+def cards(count: int) -> list[RoleCard]:
+    given: dict[str, Any] = {"language": "en", "source": "test", "card_method": "written"}
+    return [RoleCard(id=f"c{number}", problem=f"The cat is gone ({number}).", **given) for number in range(count)]
+
+
+def write_dialogues(
+    path: Path, count: int = 3, supporters: tuple[str, ...] = ("alpha", "beta"), **fields: Any
+) -> list[Dialogue]:
+    held = [dialogue(supporter, card, **fields) for card in range(count) for supporter in supporters]
+    write_jsonl(path, held)
+    return held
+
+
+def links(folder: Path) -> dict[str, str]:
+    """Rater → path of the link; `organiser` → that of the organiser."""
+    with (folder / "links.csv").open(encoding="utf-8-sig", newline="") as handle:
+        return {row["rater"]: row["path"] for row in csv.DictReader(handle)}
+
+
+def url_of(folder: Path) -> str:
+    return f"sqlite:///{folder / 'study.sqlite'}"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def served(folder: Path, database: str | None = None) -> Iterator[tuple[str, Store]]:
+    """The study's server in a thread: its address, and the store that it writes to."""
+    store = Store(database or url_of(folder), folder.name)
+    server = uvicorn.Server(uvicorn.Config(create_app(store), port=0, log_level="warning", access_log=False))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    try:
+        yield f"127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}", store
+    finally:
+        server.should_exit = True
+        thread.join(10)
+        store.close()
+
+
+@contextmanager
+def process(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """`esc-eval people serve` as a process that can be killed."""
+    command = [sys.executable, "-m", "evalsuite.cli", "people", "serve", str(folder), "--port", str(port)]
+    with (folder / "server.log").open("ab") as log:
+        started = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ)
+    try:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            assert started.poll() is None, (folder / "server.log").read_text()
+            time.sleep(0.05)
+        yield started
+    finally:
+        started.kill()
+        started.wait()
+
+
+@dataclass
+class Client:
+    """A rater, or whoever else, without a browser."""
+
+    address: str
+    cookie: str = ""
+    csrf: str = ""
+    versions: dict[tuple[int, str, int | None], int] = field(default_factory=dict)
+
+    def request(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, str, dict[str, str]]:
+        connection = http.client.HTTPConnection(self.address, timeout=30)
+        given = {"Cookie": f"people={self.cookie}", "X-CSRF": self.csrf, "Content-Type": "application/json"} | (headers or {})
+        text = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
+        try:
+            connection.request(method, path, text, {name: value for name, value in given.items() if value})
+            response = connection.getresponse()
+            return response.status, response.read().decode(), {k.lower(): v for k, v in response.getheaders()}
+        finally:
+            connection.close()
+
+    def enter(self, link: str) -> Client:
+        """Open a link, and read the form's token."""
+        status, page, headers = self.request("GET", link)
+        assert status == 303, page
+        self.cookie = re.search(r"people=([^;]+)", headers["set-cookie"])[1]  # type: ignore[index]
+        self.csrf = re.search(r'name="csrf" content="([^"]+)"', self.request("GET", "/")[1])[1]  # type: ignore[index]
+        return self
+
+    def tasks(self) -> list[int]:
+        return [int(id) for id in dict.fromkeys(re.findall(r'href="/task/(\d+)">\d', self.request("GET", "/")[1]))]
+
+    def put(self, task: int, question: str, turn: int | None = None, **answer: Any) -> tuple[int, dict[str, Any]]:
+        """Save an answer over the version that this client knows."""
+        key = (task, question, turn)
+        given = {"question": question, "turn": turn, "version": self.versions.get(key, 0)} | answer
+        status, said, _ = self.request("PUT", f"/api/task/{task}/answer", given)
+        found = json.loads(said)
+        if "version" in found:
+            self.versions[key] = found["version"]
+        return status, found
+
+    def submit(self, task: int) -> tuple[int, dict[str, Any]]:
+        status, said, _ = self.request("POST", f"/api/task/{task}/submit", {})
+        return status, json.loads(said)
+
+
+@contextmanager
+def postgres(folder: Path) -> Iterator[str]:
+    """Debian's PostgreSQL with a cluster of its own, on a socket in a folder: the URL. Skips where it is not installed."""
+    if not POSTGRES or os.geteuid() != 0:
+        if os.environ.get("CI") == "true" and os.geteuid() == 0:
+            pytest.fail("PostgreSQL is missing on CI: `make setup-postgres` installs it")
+        pytest.skip("NO STUDY WAS TRIED ON POSTGRESQL: it is not installed (make setup-postgres), or this is not root")
+    data = Path("/tmp") / f"esc-eval-postgres-{os.getpid()}"
+    data.mkdir(mode=0o700)
+    shutil.chown(data, "postgres")
+
+    def run(*command: str) -> None:
+        subprocess.run(["runuser", "-u", "postgres", "--", *command], check=True, cwd="/", stdout=subprocess.DEVNULL)
+
+    try:
+        run(str(POSTGRES[-1] / "initdb"), "-D", str(data / "db"), "-A", "trust")
+        options = f"-k {data} -c listen_addresses='' -c fsync=off"
+        run(str(POSTGRES[-1] / "pg_ctl"), "-D", str(data / "db"), "-o", options, "-l", str(data / "log"), "-w", "start")
+        try:
+            yield f"postgresql+psycopg://postgres@/postgres?host={data}"
+        finally:
+            run(str(POSTGRES[-1] / "pg_ctl"), "-D", str(data / "db"), "-m", "immediate", "-w", "stop")
+    finally:
+        shutil.rmtree(data, ignore_errors=True)
