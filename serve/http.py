@@ -158,7 +158,7 @@ def _cause(error: Exception) -> object:
     system = getattr(error, "os_error", None)
     if not isinstance(system, OSError):
         return error
-    return os.strerror(system.errno) if (system.errno or 0) > 0 else system.strerror or error
+    return os.strerror(system.errno) if system.errno and system.errno > 0 else system.strerror or error
 
 
 async def probe(session: aiohttp.ClientSession, url: str) -> bytes | None:
