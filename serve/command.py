@@ -126,10 +126,12 @@ def argv(
     split: int,
     gpu: bool,
     share: float | None,
+    leaves_sampling: bool = False,
 ) -> list[str]:
     """The command line; see `python -m vllm.entrypoints.launchers.api_server.entry --help` for each flag.
 
     `split` is the GPUs of one copy, `share` what the server may take of their memory (None: what vLLM takes).
+    `leaves_sampling`: what a request leaves out is as the checkpoint's generation_config has it.
     """
     options = spec.serve
     words = [sys.executable, "-m", MODULE, "--model", checkpoint]
@@ -137,8 +139,9 @@ def argv(
         words += ["--revision", spec.revision, "--tokenizer-revision", spec.revision]
     words += ["--host", "127.0.0.1", "--port", PORT, "--served-model-name", *served]
     words += ["--dtype", precision(gpu)[0] if options.dtype == "auto" else options.dtype, "--max-model-len", str(context)]
-    # Sampling is what the spec says; without this a checkpoint's generation_config would fill in what a request leaves out.
-    words += ["--generation-config", "vllm"]
+    # Sampling is what the spec says, unless it says to leave it: then the checkpoint's generation_config fills in the rest,
+    # top_k and repetition_penalty included, for everything that this server is asked.
+    words += ["--generation-config", "auto" if leaves_sampling else "vllm"]
     words += ["--disable-uvicorn-access-log"]
     if split > 1:
         words += ["--tensor-parallel-size", str(split)]

@@ -160,7 +160,7 @@ def _plan(
     else:
         share = found.share if found else USABLE / sharing if sharing > 1 else None
         split = found.split if found else spec.serve.tensor_parallel or 1
-        command = argv(spec, checkpoint, served_names, adapters, rank, context, split, gpu, share)
+        command = argv(spec, checkpoint, served_names, adapters, rank, context, split, gpu, share, unit.leaves_sampling)
         added = environment(gpu, local, gpus, servers if not gpu else 1)
     return ServerPlan(
         name=name,

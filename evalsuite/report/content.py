@@ -187,6 +187,7 @@ def content_of(run: Run) -> ReportContent:
             *along_charts,
         ],
         further_facts=[
+            *_wording(config),
             *(framework.facts(records) if framework else ()),
             *_judges_asked(run, judges),
             *_taken(uses),
@@ -339,6 +340,12 @@ def _players(dialogue: Dialogue) -> Sequence[str]:
     if dialogue.framework not in entries():
         return [dialogue.simulator]
     return framework_of(dialogue.framework).players(dialogue.simulator)
+
+
+def _wording(config: RunConfig) -> Iterator[tuple[str, str]]:
+    """Whose words the prompts of a run in paper mode are."""
+    if (ours := config.own_wording()) is not None:
+        yield "Wording", f"in our words: {', '.join(ours)}" if ours else "as published, every part"
 
 
 def _title(framework: str) -> str:
