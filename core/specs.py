@@ -393,5 +393,5 @@ def load_spec(name: str) -> ModelSpec:
 
 def _read_spec(name: str) -> ModelSpec:
     if not name.endswith(SPEC_FILES) and name not in model_names():
-        raise UserError(f"unknown model {name[:100]!r}: {near(name[:100], model_names())}; one that is served is {FORM}")
+        raise UserError(f"unknown model {name[:100]!r}: {near(name[:100], model_names())} (a model that is served: {FORM})")
     return read_named("models", name, ModelSpec, "model")

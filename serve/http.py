@@ -8,6 +8,7 @@ from __future__ import annotations
 import email.utils
 import errno
 import math
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -151,9 +152,17 @@ async def _list_models(session: aiohttp.ClientSession, spec: ModelSpec, base_url
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, aiohttp.ClientPayloadError):
         return None, None  # not every server has a list
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:  # ValueError: an address with a key in it
-        raise UserError(f"{where}: cannot be reached: {redact(spec, error)}") from None
+        raise UserError(f"{where}: cannot be reached: {redact(spec, _cause(error))}") from None
     known = {name: length if isinstance(length, int) else None for name, length in contexts.items()}
     return Listing(base_url, known, of_vllm), None
+
+
+def _cause(error: Exception) -> object:
+    """What the system says of a connection that failed; aiohttp's own text adds its settings."""
+    system = getattr(error, "os_error", None)
+    if not isinstance(system, OSError):
+        return error
+    return os.strerror(system.errno) if system.errno and system.errno > 0 else system.strerror or error
 
 
 async def probe(session: aiohttp.ClientSession, url: str) -> bytes | None:
