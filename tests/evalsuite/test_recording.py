@@ -26,7 +26,7 @@ def recorded(esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """A run on a CPU with bf16, made against a scripted endpoint that is gone again."""
     monkeypatch.setattr(machine, "bf16_instructions", lambda: True)
     settings: dict[str, Any] = {"limit": 2, "exchanges": 2, "gold": {"dialogues": "synthetic_test", "limit": 3}, "patience": 0}
-    with Endpoint(models=["embedded"]) as started:
+    with Endpoint(models=("embedded",)) as started:
         (tmp_path / "c.yaml").write_text(yaml.safe_dump(demo_config(**settings, endpoints={"embedded": started.url})))
         assert esc_eval("run", "--config", "c.yaml", "--out", "recorded")[0] == 0
     yield tmp_path / "recorded"
