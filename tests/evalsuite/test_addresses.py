@@ -226,7 +226,9 @@ def test_the_pack_follows_from_the_judge(tmp_path: Path) -> None:
     assert packs(mine) == "esc_rank" and packs(mine, judge_prompts="esc_eval") == "esc_eval"
 
 
-def test_models_are_listed_and_asked_whether_they_answer(esc_eval: EscEval, capsys: pytest.CaptureFixture[str]) -> None:
+def test_models_are_listed_and_asked_whether_they_answer(
+    esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def listed(*arguments: str) -> tuple[int, str]:
         code = 0
         with pytest.MonkeyPatch.context() as patch:
@@ -254,3 +256,11 @@ def test_models_are_listed_and_asked_whether_they_answer(esc_eval: EscEval, caps
         code, out = listed(f"{LLAMA}@{endpoint.url}", f"nobody@{endpoint.url}", "--check", "--json")
         assert code == 1 and [model["answers"]["served"] for model in json.loads(out)] == [True, False]
         assert not endpoint.requests, "costs nothing"
+    with Endpoint(models=("models/gemini-2.5-pro",)) as google:
+        monkeypatch.setenv("GEMINI_KEY", "a-key-of-the-test")
+        code, out = listed(f"gemini-2.5-pro@{google.url}#GEMINI_KEY", "--check", "--json")
+        assert code == 0 and json.loads(out)[0]["answers"]["served"], "listed by its path"
+    with Endpoint(models=("m",), key="another") as refusing:
+        (tmp_path / "m.yaml").write_text(f"name: m\nendpoint: {{base_url: {refusing.url}, lists_models: false}}\n")
+        code, out = listed(str(tmp_path / "m.yaml"), "--check", "--json")
+        assert code == 0 and json.loads(out)[0]["answers"]["said"] == "it has no list of models"
