@@ -251,6 +251,9 @@ class Resolved(Framework):
             raise UserError(
                 f"supporters: the same name twice in {', '.join(names)}: give one another name in a spec file (name, endpoint)"
             )
+        if not any(set(spec.languages) & set(self.config.languages) for spec in specs[: len(self.tested)] or specs):
+            known = "; ".join(f"{spec.name} speaks {', '.join(spec.languages)}" for spec in specs)
+            raise UserError(f"no supporter speaks {', '.join(self.config.languages)} ({known}): choose another --language")
         named = dict(zip(names, specs, strict=True))
         return [*(named.pop(spec.name, spec) for spec in self.held.supporters), *named.values()] if self.held else specs
 
