@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -33,7 +34,8 @@ ServerVersions = dict[str, str | None]  # by model; None where a server tells no
 
 
 class CallProgress:
-    """Progress of long work that asks models: a bar with rate and time left; a line now and then where there is no terminal.
+    """Progress of long work that asks models: a bar with rate and time left. Where there is no terminal, a line with the first
+    thing that is finished, and then now and then.
 
     Counts finished things (`unit`: dialogues, cards …); `client` is read for the tokens that its servers generated.
     """
@@ -41,7 +43,8 @@ class CallProgress:
     def __init__(self, total: int, client: ChatClient, console: Console, what: str, unit: str) -> None:
         self._client, self._console, self._total, self._what, self._unit = client, console, total, what, unit
         self._done = 0
-        self._started = self._last_line = time.monotonic()
+        self._started = time.monotonic()
+        self._last_line = -_LINE_EVERY_S
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -75,7 +78,9 @@ class CallProgress:
         now = time.monotonic()
         if not self._console.is_terminal and (now - self._last_line > _LINE_EVERY_S or self._done == self._total):
             self._last_line = now
-            self._console.print(f"{self._what}: {self._done}/{self._total}, {self.rate()}")
+            left = (now - self._started) / self._done * (self._total - self._done)
+            ahead = f", about {timedelta(seconds=round(left))} left" if self._done < self._total else ""
+            self._console.print(f"{self._what}: {self._done}/{self._total}, {self.rate()}{ahead}")
 
 
 async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

@@ -179,7 +179,7 @@ def test_a_budget_that_ends_in_the_first_phase_starts_no_judge(on: Callable[[str
 
 
 @pytest.mark.vllm
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("no_report")
 def test_phases_on_the_real_model(esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
