@@ -26,6 +26,8 @@ export HF_HUB_DISABLE_TELEMETRY = 1
 .DEFAULT_GOAL := help
 TRAIN       := $(BIN)/accelerate launch --config_file configs/accelerate/cpu.yaml
 RANK_RECIPE := configs/train/esc_rank_embedded.yaml
+RANK_PAPER  := configs/train/esc_rank_internlm2_7b_paper.yaml
+DIMENSIONS  := fluency expression empathy information humanoid skill overall
 AGREE       := $(BIN)/esc-eval agree --only-shared --mode paper
 WHOLE       := --model_name_or_path embedded:smollm2-135m-instruct
 # For the training targets: ESConv's folder (train.jsonl, valid.jsonl or .json), seeds of the ranker's runs.
@@ -48,9 +50,9 @@ PROMPTS     ?=
 LANGUAGE    ?=
 TABLE4      ?= runs/table4
 SCORE4      = $(BIN)/esc-eval score --config configs/eval/table4.yaml --mode $(MODE) $(if $(LANGUAGE),--language $(LANGUAGE)) \
-              --dialogues $(TABLE4)/gold/dialogues.jsonl
+              $(if $(PROMPTS),--judge-prompts $(PROMPTS)) --dialogues $(TABLE4)/gold/dialogues.jsonl
 spec_name   = $(patsubst %.yml,%,$(patsubst %.yaml,%,$(notdir $(1))))
-.PHONY: help setup setup-browser setup-postgres setup-slurm setup-gpu constraints-gpu demo demo-data demo-cards train-role-cpu train-rank-cpu train-survey-cpu rank-methods-cpu reproduce-table4
+.PHONY: help setup setup-browser setup-postgres setup-slurm setup-gpu constraints-gpu demo demo-data demo-cards train-role-cpu train-rank-cpu train-survey-cpu train-rank-paper rank-methods-cpu reproduce-table4
 .PHONY: doctor gpu-check test test-fast test-full lint docs format bench clean
 
 help:  ## Show this list
@@ -183,6 +185,13 @@ rank-methods-cpu: setup  ## The ranker, two losses × three ways of asking, Engl
 	  --reference 'majority (train)' --reference surface --out $(METHODS)/table
 	@cat $(METHODS)/table/table4.md
 
+train-rank-paper:  ## The paper's fourteen rankers on a GPU, one after the other: the adapters of the spec esc-rank-paper; resumes
+	@test -f runs/rank_sft_paper/train.jsonl || { echo "error: no runs/rank_sft_paper: the head of $(RANK_PAPER) says how to make it" >&2; exit 2; }
+	$(foreach language,en zh,$(foreach dimension,$(DIMENSIONS),$(BIN)/accelerate launch --config_file configs/accelerate/single_gpu.yaml \
+	  train/esc_rank.py --config $(RANK_PAPER) --dimension $(dimension) --language $(language) \
+	  --output_dir runs/esc-rank-paper/$(dimension)-$(language) --run_name esc-rank-paper-$(dimension)-$(language) $(SETTINGS) &&)) true
+	@echo "ask them with --judge esc-rank-paper --mode paper"
+
 test: setup  ## All tests but the long versions (one embedded vLLM server is shared by those that need one)
 	$(BIN)/python -m pytest
 
@@ -211,9 +220,11 @@ format: setup  ## Let ruff mend what it can
 reproduce-table4:  ## Table 4 from people's scores: SCORES= DIALOGUES= RANKER= (JUDGES= beside it, MODE=, PROMPTS=, LANGUAGE=; BIN= another environment's)
 	@test -n "$(SCORES)" -a -n "$(DIALOGUES)" -a -n "$(RANKER)" || \
 	  { echo "error: give SCORES=FILE DIALOGUES=FILE RANKER=SPEC (docs/reproduce.md)" >&2; exit 2; }
+	@test "$(MODE)" != paper -o -z "$(JUDGES)" -o -n "$(PROMPTS)" || \
+	  { echo "error: MODE=paper asks the ranker and JUDGES in the same prompts: give PROMPTS=, the pack that $(RANKER) has learnt" >&2; exit 2; }
 	@test -x $(BIN)/esc-eval || $(MAKE) --no-print-directory setup
 	$(BIN)/python -m data_prep import-scores --gold $(SCORES) --dialogues $(DIALOGUES) --out $(TABLE4)/gold
-	$(SCORE4) --judge $(RANKER) $(if $(PROMPTS),--judge-prompts $(PROMPTS)) --out $(TABLE4)/$(call spec_name,$(RANKER))
+	$(SCORE4) --judge $(RANKER) --out $(TABLE4)/$(call spec_name,$(RANKER))
 	$(foreach judge,$(JUDGES),$(SCORE4) --judge $(judge) --out $(TABLE4)/$(call spec_name,$(judge)) &&) true
 	$(BIN)/esc-eval agree $(foreach judge,$(RANKER) $(JUDGES),--judgements $(TABLE4)/$(call spec_name,$(judge))/judgements.jsonl) \
 	  --gold $(TABLE4)/gold/scores.jsonl --only-shared --mode $(MODE) --against paper --out $(TABLE4)

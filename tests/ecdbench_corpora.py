@@ -234,7 +234,7 @@ def released() -> dict[str, str | bytes]:
     files["CPED/valid_split.csv"] = table(
         ["Dialogue_ID", "Speaker", "Emotion", "Utterance"], *(["d1", "甲", feelings[i], f"第{i}句"] for i in n)
     )
-    votes = ["Angry", "-", "Afraid", "Angry"]
+    votes = ["Angry", "Bored (Other)", "Afraid", "-"]
     files["EDOS/Data/Training data for the dialogue emotion classifier/1. MTurk_groundtruth_labels_9K.csv"] = table(
         ["Count", "Index", "DialogID", "Dialog", "Agreed emotion (2/3 vote)", "Worker 1 answer"],
         *([i, f"0.9-{i}", i, f"Where is my {THINGS[i]} ?\nGone .", votes[i], "Angry"] for i in n),

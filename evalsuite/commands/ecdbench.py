@@ -112,7 +112,7 @@ def plan(
     """
     known = load_benchmark(benchmark)
     table = plan_table(known, plan_tasks(known, load_layout(layout), data, dataset, hub))
-    deliver("plan", plain([table]), [table], out, as_json)
+    deliver("plan", plain([table]) | {"notes": table.notes}, [table], out, as_json)
 
 
 @app.command("run")

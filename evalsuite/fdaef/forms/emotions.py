@@ -96,12 +96,14 @@ def _affect(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
 
 
 def _edos(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    """Dialogues that three people labelled. Classes are all that annotators agree on somewhere in the files."""
+    """Dialogues that three people labelled. Classes are all that annotators agree on somewhere in the files; words of their own
+    are marked `(Other)`."""
     rows = [row for file in files for row in reader.csv(file, ("Dialog", VOTES))]
-    names = sorted({row.value[VOTES].strip() for row in rows} - {"-"})
-    for row in rows:
-        said, label = row.value["Dialog"].strip(), row.value[VOTES].strip()
-        if label == "-" or not said:
+    labels = [row.value[VOTES].strip() for row in rows]
+    names = sorted({label for label in labels if label != "-" and not label.endswith("(Other)")})
+    for row, label in zip(rows, labels, strict=True):
+        said = row.value["Dialog"].strip()
+        if label not in names or not said:
             reader.step.drop("annotators agree on no emotion" if said else "no dialogue", row.where)
             continue
         yield {"text": said, "choices": names, "gold": [names.index(label)]}
