@@ -195,6 +195,12 @@ def test_what_is_wrong_with_roles(esc_eval: EscEval, tmp_path: Path) -> None:
         assert "x.yaml:3: temperatur: unknown field" in refused(esc_eval, "--model", "x.yaml")
         (tmp_path / "f.yaml").write_text("name: f\nroles: [supporter]\nfloor: {kind: fixed, text: {en: Hello.}}\n")
         assert "floor.text: none in zh" in refused(esc_eval, "--supporter", "f.yaml", "--model", f"m@{one.url}")
+        (tmp_path / "f.yaml").write_text(
+            "name: f\nroles: [supporter]\nlanguages: [zh]\nfloor: {kind: fixed, text: {zh: 你好。}}\n"
+        )
+        assert "no supporter speaks en (f speaks zh): choose" in refused(
+            esc_eval, "--supporter", "f.yaml", "--model", f"m@{one.url}"
+        )
         assert not one.requests and not two.requests
     assert "no seeker given" in refused(esc_eval, "--supporter", "m@http://127.0.0.1:9/v1")
     code, err = esc_eval("run", "--config", CONFIGS / "eval" / "demo.yaml", "--model", "m@http://127.0.0.1:9/v1")
