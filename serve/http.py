@@ -116,6 +116,8 @@ async def find_models(session: aiohttp.ClientSession, spec: ModelSpec, base_url:
 
     Raises `UserError` where it cannot be reached, refuses the key, redirects, or is no server of an API.
     """
+    if not spec.endpoint.lists_models:
+        return None
     listing, problem = await _list_models(session, spec, base_url)
     if listing is None and not base_url.endswith("/v1"):
         below, _ = await _list_models(session, spec, f"{base_url}/v1")
@@ -143,7 +145,9 @@ async def _list_models(session: aiohttp.ClientSession, spec: ModelSpec, base_url
             if response.status == 200 and response.content_type == "text/html":
                 return None, f"{where}: answers with a web page, which no API does: name the API's address (…/v1)"
             entries = orjson.loads(raw)["data"]
-            contexts = {str(entry["id"]): entry.get("max_model_len") for entry in entries}
+            # Google lists by path (models/gemini-…) what a request may name with it or without.
+            names = {name: entry for entry in entries for name in (str(entry["id"]), str(entry["id"]).removeprefix("models/"))}
+            contexts = {name: entry.get("max_model_len") for name, entry in names.items()}
             of_vllm = bool(entries) and all(entry.get("owned_by") == "vllm" for entry in entries)
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, aiohttp.ClientPayloadError):
         return None, None  # not every server has a list
