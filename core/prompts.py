@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -11,13 +11,14 @@ from jinja2 import StrictUndefined, TemplateError, TemplateNotFound, TemplateSyn
 from jinja2.loaders import FileSystemLoader
 
 from core.errors import UserError, near
-from core.files import CONFIGS, digest, read_bytes
+from core.files import CONFIGS, digest, read_bytes, read_object, sha256_file
 from core.records import Language
 from core.templates import LimitedEnvironment
 
 # What a template does with its values is the template's mistake.
 _MISTAKES = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
 _LARGEST = 1_000_000  # bytes of a pack's file
+PUBLISHED = "published.json"  # in an imported pack: file → sha256 of what was found published
 
 
 class PromptPack:
@@ -42,6 +43,20 @@ class PromptPack:
             if language.is_dir()
         }
         self._values: dict[str, object] = {}
+
+    def own_wording(self, languages: Iterable[Language], parts: Mapping[str, Sequence[str]]) -> list[str]:
+        """Which parts (name → patterns of their files) are not word for word what an import found published: all of them, in a
+        pack that was never imported."""
+        path = self.folder / PUBLISHED
+        published = read_object(path, "a list of published files") if path.is_file() else {}
+
+        def as_published(language: Language, patterns: Sequence[str]) -> bool:
+            files = [file for pattern in patterns for file in (self.folder / language).glob(pattern)]
+            known = (published.get(file.relative_to(self.folder).as_posix()) for file in files)
+            return bool(files) and all(sha256_file(file) == sha for file, sha in zip(files, known, strict=True))
+
+        asked = list(languages)
+        return [name for name, patterns in parts.items() if not all(as_published(one, patterns) for one in asked)]
 
     def with_values(self, **values: object) -> PromptPack:
         """This pack with values that every template knows, beside those of each call (which come first)."""

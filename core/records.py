@@ -102,6 +102,8 @@ class RoleCard(Record):
     """Path in `configs/taxonomy.yaml`: level 1 alone, or levels 1 to 3."""
     quality: Literal["high", "middle", "invalid"] | None = None
     """The annotators' verdict (ESC-Eval, table 8)."""
+    text: str | None = Field(default=None, exclude_if=lambda text: text is None)
+    """The card word for word as ESC-Eval's files have it: what the published prompt shows. Null for other cards."""
 
 
 class Turn(Record):

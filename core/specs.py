@@ -40,10 +40,11 @@ class _Part(BaseModel):
 class Sampling(_Part):
     """How replies are drawn."""
 
-    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
-    """0 is greedy: the likeliest token each time."""
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """The share of probability that tokens are drawn from."""
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = 0.0
+    """0 is greedy: the likeliest token each time. Null: left to the server; one that is launched takes the whole of its
+    checkpoint's generation_config."""
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = 1.0
+    """The share of probability that tokens are drawn from. Null: it is left to the server."""
     max_tokens: Annotated[int, Field(gt=0, le=2**31)] = 512
     """Tokens of one reply at most."""
     reasoning_tokens: Annotated[int, Field(ge=0, le=2**31)] | None = Field(default=None, exclude_if=lambda most: most is None)
@@ -51,6 +52,11 @@ class Sampling(_Part):
     `context_length` where that is less. 0: the reply's limit holds for both together."""
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     """One seed a run; every call draws from a stream of its own. Null: no seed is sent."""
+
+
+# How ESC-Eval's published script draws replies: it names a length and leaves the rest to each checkpoint's generation_config.
+# Odd: appendix C.1 says that the temperature was 0.
+LEFT_TO_THE_CHECKPOINT = Sampling(temperature=None, top_p=None, max_tokens=512)
 
 
 class Price(_Part):
@@ -88,6 +94,9 @@ class Endpoint(_Part):
     any_model: bool = False
     """Let answers count whatever model the server names in them: for routers that spell it in several ways. Otherwise another
     name than a run's first ends the run."""
+    lists_models: bool = True
+    """Whether its list of models (`/models`) takes the key: a run looks there before its first call. Anthropic's wants it in a
+    header of its own."""
     price: Price | None = None
     """What --max-cost counts."""
     requests_per_minute: Annotated[float, Field(gt=0)] | None = None
@@ -210,11 +219,17 @@ class ModelSpec(_Part):
     """Where it answers; by default a server started for it."""
     sampling: Sampling = Sampling()
     """How its replies are drawn where a config says nothing else."""
+    paper_sampling: Sampling = Field(
+        default=LEFT_TO_THE_CHECKPOINT, exclude_if=lambda sampling: sampling == LEFT_TO_THE_CHECKPOINT
+    )
+    """How ESC-Eval's published script draws its replies, for seekers and supporters in paper mode."""
     context_length: Annotated[int, Field(gt=0, le=2**31)] | None = None
     """Tokens of prompt and reply together. Needed to launch a server."""
     learnt: tuple[str, ...] = Field(default=(), exclude_if=lambda learnt: not learnt)
-    """Prompt packs (names in configs/prompts, or folders) that a judge was trained in. It is asked in the first, and in no pack
-    that is not here. Empty: a model without such training, which is told the rules."""
+    """Prompt packs (names in configs/prompts, or folders) that a judge or a seeker was trained in. It is asked in the first,
+    and in no pack that is not here. Empty: a model without such training, which is told everything."""
+    learnt_methods: tuple[str, ...] = Field(default=(), exclude_if=lambda methods: not methods)
+    """Ways of asking (`paper`, `per_dimension`, `joint`) that a judge was trained in; it is asked in no other. Empty: any."""
     chat_template: str | None = None
     """In place of the checkpoint's own: a name in configs/chat_templates, the path of a Jinja file, or Jinja text."""
     think_tags: tuple[str, str] = ("<think>", "</think>")
@@ -323,11 +338,11 @@ class ModelSpec(_Part):
 
 
 @cache
-def learnt_packs() -> dict[str, str]:
-    """Bundled pack → the bundled judge that has learnt it: such packs leave the rules out. (The published prompts, a folder of
-    the user's, tell them.)"""
-    packs = ((pack, spec.name) for spec in map(load_spec, model_names()) for pack in spec.learnt)
-    return {pack: name for pack, name in packs if "/" not in pack}
+def packs_without_rules() -> dict[str, str]:
+    """Pack of this package that leaves the rules out → the bundled ranker that has learnt it. A seeker's pack tells everything,
+    and so do the published prompts (a folder of the user's)."""
+    rankers = (spec for spec in map(load_spec, model_names()) if spec.roles == ("judge",))
+    return {pack: spec.name for spec in rankers for pack in reversed(spec.learnt) if "/" not in pack}
 
 
 def _is_loopback(address: str) -> bool:
@@ -378,5 +393,5 @@ def load_spec(name: str) -> ModelSpec:
 
 def _read_spec(name: str) -> ModelSpec:
     if not name.endswith(SPEC_FILES) and name not in model_names():
-        raise UserError(f"unknown model {name[:100]!r}: {near(name[:100], model_names())}; one that is served is {FORM}")
+        raise UserError(f"unknown model {name[:100]!r}: {near(name[:100], model_names())} (a model that is served: {FORM})")
     return read_named("models", name, ModelSpec, "model")

@@ -60,6 +60,8 @@ class Reply(BaseModel):
     """Per generated token its alternatives' log-probabilities (null: not reported; see `tokens_of`)."""
     model: str | None = None
     """The model that the server says answered (null: it names none)."""
+    verbatim: str | None = Field(default=None, exclude_if=lambda text: text is None)
+    """The answer with the white space that it came with; null where that is `text`, and where reasoning was taken out."""
 
     @property
     def empty(self) -> bool:
@@ -121,7 +123,8 @@ def read_reply(spec: ModelSpec, raw: bytes, key: str | None = None) -> Reply:
         choice = body["choices"][0]
         message, usage = choice["message"], body.get("usage")
         details = usage.get("completion_tokens_details") if isinstance(usage, Mapping) else None
-        text, reasoning = split_reasoning(spec, text_of(message.get("content")))
+        content = text_of(message.get("content"))
+        text, reasoning = split_reasoning(spec, content)
         separate = message.get("reasoning") or message.get("reasoning_content") or ""
         finish = "content_filter" if message.get("refusal") else finish_reason(choice)
         model = body.get("model")
@@ -135,6 +138,7 @@ def read_reply(spec: ModelSpec, raw: bytes, key: str | None = None) -> Reply:
             reasoning_characters=len(reasoning) + (len(separate) if isinstance(separate, str) else 0),
             tokens=_masked(tokens_of(choice.get("logprobs")), key),
             model=mask_answer(model, key)[:200] if isinstance(model, str) and model.strip() else None,
+            verbatim=mask_answer(content, key) if content != text == content.strip() else None,
         )
     except (orjson.JSONDecodeError, KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         if b'"error"' in raw and (meaning := meaning_of(200, raw)):

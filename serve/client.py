@@ -31,12 +31,16 @@ _UNSUPPORTED = (400, 422)  # how servers refuse a field
 _PROBE_TOKENS = 32  # of an answer to the question that tries a constraint
 
 
+def _temperature(spec: ModelSpec) -> str:
+    return "the server's own temperature" if (degrees := spec.sampling.temperature) is None else f"temperature {degrees:g}"
+
+
 def _assumed(spec: ModelSpec, context: int | None) -> str:
     """What is taken for granted of a model that its spec says little of; empty for a spec that says it."""
     if spec.checkpoint is not None or {"roles", "languages"} <= spec.model_fields_set:
         return ""
     known = [f"reads {context} tokens by its own word"] if context and spec.context_length is None else []
-    drawn = f"temperature {spec.sampling.temperature:g}, at most {spec.sampling.max_tokens} tokens a reply"
+    drawn = f"{_temperature(spec)}, at most {spec.sampling.max_tokens} tokens a reply"
     speaks = " and ".join(_LANGUAGES[language] for language in spec.languages)
     return "; ".join([*known, f"assumed: it speaks {speaks}; replies are drawn at {drawn}"])
 

@@ -6,10 +6,11 @@ import importlib.util
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from core.addresses import FORM
 from core.errors import UserError, need_modules
 from core.files import cache_dir
 from core.machine import cores, memory, precision
@@ -35,10 +36,13 @@ CPU_CACHE_SHARE, CPU_CACHE_MOST = 0.25, 16  # GiB a server at most: the cache is
 CPU_BLOCK = "32"
 
 
-def check_installed(*modules: str) -> None:
-    """Raise `UserError` where one of `MODULE`, `ROUTER` and `TRANSFORMERS` is to be started and is not installed."""
+def check_installed(models: Iterable[str], *modules: str) -> None:
+    """Raise `UserError` where one of `MODULE`, `ROUTER` and `TRANSFORMERS` is to be started for models and is not installed."""
     if MODULE in modules and importlib.util.find_spec("vllm") is None:
-        raise UserError("vLLM is not installed: make setup (CPU) or pip install '.[gpu]'")
+        raise UserError(
+            f"{', '.join(models)}: to be served by vLLM, which is not installed: make setup (CPU) or pip install '.[gpu]'. "
+            f"A model that is served already needs neither: name it {FORM}"
+        )
     if ROUTER in modules and importlib.util.find_spec("vllm_router") is None:
         raise UserError("serve.replicas needs a router: pip install vllm-router")
     if TRANSFORMERS in modules:
@@ -122,10 +126,12 @@ def argv(
     split: int,
     gpu: bool,
     share: float | None,
+    leaves_sampling: bool = False,
 ) -> list[str]:
     """The command line; see `python -m vllm.entrypoints.launchers.api_server.entry --help` for each flag.
 
     `split` is the GPUs of one copy, `share` what the server may take of their memory (None: what vLLM takes).
+    `leaves_sampling`: what a request leaves out is as the checkpoint's generation_config has it.
     """
     options = spec.serve
     words = [sys.executable, "-m", MODULE, "--model", checkpoint]
@@ -133,8 +139,9 @@ def argv(
         words += ["--revision", spec.revision, "--tokenizer-revision", spec.revision]
     words += ["--host", "127.0.0.1", "--port", PORT, "--served-model-name", *served]
     words += ["--dtype", precision(gpu)[0] if options.dtype == "auto" else options.dtype, "--max-model-len", str(context)]
-    # Sampling is what the spec says; without this a checkpoint's generation_config would fill in what a request leaves out.
-    words += ["--generation-config", "vllm"]
+    # Sampling is what the spec says, unless it says to leave it: then the checkpoint's generation_config fills in the rest,
+    # top_k and repetition_penalty included, for everything that this server is asked.
+    words += ["--generation-config", "auto" if leaves_sampling else "vllm"]
     words += ["--disable-uvicorn-access-log"]
     if split > 1:
         words += ["--tensor-parallel-size", str(split)]

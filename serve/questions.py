@@ -57,10 +57,9 @@ class Question:
         body: dict[str, Any] = {
             "model": self.served_name,
             "messages": [{"role": m["role"], "content": defang(m["content"], m["role"])} for m in self.messages],
-            "temperature": self.sampling.temperature,
-            "top_p": self.sampling.top_p,
             dialect.max_tokens_field: most,
         }
+        body |= self.sampling.model_dump(include={"temperature", "top_p"}, exclude_none=True)
         if self.sampling.seed is not None:  # one seed a run, another stream a sample
             body["seed"] = int(digest([self.sampling.seed, dict(self.sample)], 7), 16)
         for name in dialect.left_out:

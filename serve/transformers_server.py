@@ -34,7 +34,7 @@ def hub_of(spec: ModelSpec, checkpoint: str) -> Path:
             f"model {spec.name}: `transformers serve` knows a model by its name on the hub, and {name!r} cannot be one: set "
             "endpoint.model to letters and digits with single . _ - between them"
         )
-    return cache_dir() / "transformers-serve" / digest([checkpoint, name, spec.template()], 16)
+    return cache_dir() / "transformers-serve" / digest([checkpoint, name, spec.template(), *_left(spec)], 16)
 
 
 def make_hub(spec: ModelSpec, checkpoint: Path) -> Path:
@@ -53,14 +53,21 @@ def make_hub(spec: ModelSpec, checkpoint: Path) -> Path:
         raise UserError(f"cannot write the model cache {hub}: {error.strerror}; set ESC_EVAL_CACHE to another folder") from None
     if template:
         write_bytes(snapshot / _TEMPLATE, template.encode())
-    write_json(snapshot / _SAMPLING, _sampling(checkpoint))
+    write_json(snapshot / _SAMPLING, _sampling(checkpoint, bool(_left(spec))))
     write_bytes(model / "refs" / "main", _COMMIT.encode())
     return hub
 
 
-def _sampling(checkpoint: Path) -> dict[str, Any]:
+def _left(spec: ModelSpec) -> list[str]:
+    """A mark of a spec that leaves how replies are drawn to its checkpoint (paper mode)."""
+    return ["left"] if spec.sampling.temperature is None else []
+
+
+def _sampling(checkpoint: Path, left: bool) -> dict[str, Any]:
     """What a request leaves open: nothing is cut off, and temperature 0 is greedy. The checkpoint's own would cut (top_k, a
-    repetition penalty), and one that says nothing would be greedy at any temperature."""
+    repetition penalty), and one that says nothing would be greedy at any temperature. `left`: the checkpoint's own it is."""
+    if left:
+        return read_object(checkpoint / _SAMPLING, "a generation config") if (checkpoint / _SAMPLING).is_file() else {}
     tokens: dict[str, Any] = {}
     for name in ("config.json", _SAMPLING):  # the second knows more: a list of tokens that end a reply
         if (checkpoint / name).is_file():

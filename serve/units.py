@@ -47,6 +47,11 @@ class Unit:
         """Tokens that its specs ask for."""
         return max(spec.context_length or 0 for spec in self.specs)
 
+    @property
+    def leaves_sampling(self) -> bool:
+        """Whether a spec leaves how replies are drawn to the checkpoint (paper mode)."""
+        return any(spec.sampling.temperature is None for spec in self.specs)
+
     def merges(self, gpu: bool) -> bool:
         """Whether its adapter is merged into a copy of the base: always on CPU and for transformers, on GPUs where nothing else
         is served."""
@@ -83,7 +88,7 @@ def check_seeds(specs: Sequence[ModelSpec]) -> None:
     """vLLM's CPU build dies, server and all, when it reads a prompt in parts that is to be sampled with a seed."""
     for spec in specs:
         launched = spec.endpoint.base_url is None and spec.serve.engine == "vllm"
-        if launched and spec.sampling.seed is not None and spec.sampling.temperature > 0:
+        if launched and spec.sampling.seed is not None and spec.sampling.temperature != 0:
             raise UserError(
                 f"model {spec.name}: sampling.seed with a temperature above 0 can kill vLLM's CPU server: leave the seed out, "
                 "or serve the model yourself and name it with --endpoint"

@@ -93,6 +93,7 @@ def _card(published: _Published) -> RoleCard:
         card_method="llm",
         category=(_TOP_LEVEL[published.res],),
         quality="high",
+        text=published.base,
     )
 
 

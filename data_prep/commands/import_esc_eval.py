@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -15,13 +16,31 @@ from core.files import write_bytes
 from core.ledger import Build
 from core.options import OutOption, StrictOption, console, writes
 from core.paths import IN_FOLDER, Writes
+from core.prompts import PUBLISHED, PromptPack
 from core.records import Language, RoleCard
 from core.rows import CorpusReader
+from core.side_prompts import SUPPORTER_PAPER
 from data_prep.cards import load_cards
 from data_prep.published import Clone, find_clone, read_dialogues, read_scores
-from data_prep.published.prompts import LANGUAGES, PublishedPrompts, edited, find_prompts, pack_files
+from data_prep.published.comparison import NotCompared, Part, compare
+from data_prep.published.prompts import (
+    JUDGE_SYSTEM,
+    LANGUAGES,
+    PublishedPrompts,
+    edited,
+    escaped,
+    find_prompts,
+    internlm2_system,
+    pack_files,
+    published_list,
+)
 
 R = TypeVar("R", bound=BaseModel)
+_FILES_OF = {
+    "seeker": ("seeker_system.j2", "greeting.txt"),
+    "supporter": (SUPPORTER_PAPER,),
+    "judge": ("judge_paper.j2", JUDGE_SYSTEM),
+}
 _FILE = {"high cards": "cards", "test cards": "test_cards"}
 _FILES = (
     "cards_*.jsonl",
@@ -42,19 +61,31 @@ def import_esc_eval(
     prompts_out: Annotated[
         Path | None,
         typer.Option("--prompts-out", help="Folder for the prompt pack; OUT/prompts if not given."),
-        Writes(("en/*", "zh/*", ".gitignore")),
+        Writes(("en/*", "zh/*", ".gitignore", PUBLISHED)),
+    ] = None,
+    internlm2: Annotated[
+        Path | None,
+        typer.Option(
+            "--internlm2",
+            metavar="FOLDER",
+            help="internlm2-chat-7b as downloaded: its code holds the system message that the published scorer leaves to it.",
+        ),
+        IN_FOLDER,
     ] = None,
     strict: StrictOption = False,
 ) -> None:
     """Import cards, sample dialogues, scores and prompts of the published ESC-Eval repository from your own clone.
 
-    The scripts are read, never run. The prompts become a prompt pack for paper mode: name its folder under `prompts` in an
-    evaluation config. Those that you have edited since the last import stay as they are. Cards must be right in every row;
-    malformed dialogues and scores are left out with their place. The repository states no licence: keep what is imported on
-    your machine.
+    The prompts become a prompt pack for paper mode: the published ESC-Role and ESC-RANK are asked in it. It is compared with
+    the scripts: these are run on two dialogues a language in a process where torch, transformers and peft are stand-ins that
+    write down what would be sent, and where no file, network or other module is to be had; the outcome is "equal" or the first
+    difference. Prompts that you have edited since the last import stay as they are. Cards must be right in every row; malformed
+    dialogues and scores are left out with their place. The repository states no licence: keep what is imported on your machine.
     """
     clone = find_clone(source.expanduser())
     prompts_found = find_prompts(clone.scripts)
+    if internlm2 is not None:
+        prompts_found.judge_system = escaped(internlm2_system(internlm2.expanduser()))
     pack = prompts_out or out / "prompts"
     build = Build(out, "import-esc-eval", settings={"strict": strict, "prompts": str(pack)})
     build.input(*clone.cards.values(), *(run.path for run in (*clone.results.values(), *clone.scores.values())))
@@ -62,14 +93,17 @@ def import_esc_eval(
     cards = _cards(clone, build)
     _runs(clone, cards, build, strict)
     missing = [*clone.missing(), *_missing_prompts(prompts_found)]
-    files = _write_prompts(pack, prompts_found, build)
+    parts, reason = _compared(clone, cards, prompts_found)
+    files = _write_prompts(pack, prompts_found, parts, build)
+    build.figures["comparison"] = [part._asdict() for part in parts] if reason is None else reason
     for problem in prompts_found.problems:
         console.print(f"left out: {problem}")
     for name in missing:
         console.print(f"not found: {name}")
-    if prompts_found.judge:
-        console.print("not in the clone: the judge's system message (InternLM2's default); ours stands in as")
-        console.print(f"  {pack}/LANGUAGE/judge_paper_system.j2: edit it for your own runs")
+    if prompts_found.judge and internlm2 is None:
+        console.print("not in the clone: the judge's system message (InternLM2's default); ours stands in, unless you give the")
+        console.print("  folder of internlm2-chat-7b with --internlm2")
+    _tell(parts, reason)
     build.finish(console)
     if files:
         console.print(f"prompt pack: {pack} ({len(files)} files; git-ignored)")
@@ -122,9 +156,49 @@ def _collect(build: Build, name: str, strict: bool, read: Callable[[CorpusReader
     return records
 
 
-def _write_prompts(pack: Path, published: PublishedPrompts, build: Build) -> list[str]:
-    """The prompt pack, but for files that somebody has edited since the last import: they stay, which is said. Its files."""
+def _compared(
+    clone: Clone, cards: dict[tuple[str, Language], list[RoleCard]], published: PublishedPrompts
+) -> tuple[list[Part], str | None]:
+    """How the imported prompts compare with the scripts, or why they were not compared."""
     files = pack_files(published)
+    whole = {language: path for (kind, language), path in clone.cards.items() if kind == "high cards"}
+    chosen = {language: clone.cards.get(("test cards", language), path) for language, path in whole.items()}
+    played = {
+        language: (path, cards["test cards" if ("test cards", language) in cards else "high cards", language])
+        for language, path in chosen.items()
+        if all(f"{language}/{name}" in files for name in ("seeker_system.j2", "greeting.txt", "judge_paper.j2"))
+    }
+    if not played or published.supporter is None:
+        return [], "the clone has no role cards or not all of the prompts"
+    samples = {run.language: run.path for run in reversed(clone.results.values())}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in files.items():
+            write_bytes(Path(folder) / name, content)
+        try:
+            return list(compare(published, PromptPack(f"{folder}/"), played, samples)), None
+        except NotCompared as error:
+            return [], str(error)
+
+
+def _tell(parts: Sequence[Part], reason: str | None) -> None:
+    """The outcome of the comparison, a line a part."""
+    if reason is not None:
+        console.print(f"not compared with the published scripts: {reason}", soft_wrap=True, markup=False, highlight=False)
+    for part in parts:
+        what = f"{part.name}, {part.language}" if part.language else part.name
+        count = f"{part.calls} calls" if part.language else f"{part.calls} models"
+        text = f"compared with the published scripts: {what} ({count}): {part.difference or 'equal'}"
+        console.print(text, soft_wrap=True, markup=False, highlight=False)
+
+
+def _write_prompts(pack: Path, published: PublishedPrompts, parts: Sequence[Part], build: Build) -> list[str]:
+    """The prompt pack, but for files that somebody has edited since the last import: they stay, which is said. Its files. What
+    differed from the scripts in the comparison is not listed as published."""
+    files = pack_files(published)
+    ours = {name for part in parts if part.difference for name in _FILES_OF.get(part.name, ())}
+    ours |= {JUDGE_SYSTEM} if published.judge_system is None else set()
+    if files:
+        files[PUBLISHED] = published_list(files, ours)
     before = build.earlier()
     same = before.get("settings", {}).get("prompts") == str(pack)
     kept = edited(pack, files, before.get("figures", {}).get("prompts", {}) if same else {})

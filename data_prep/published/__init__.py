@@ -32,6 +32,7 @@ _MARKERS: dict[str, Literal["seeker", "supporter"]] = {
     "AI assitant：": "supporter",
     "ESC-Role：": "seeker",
 }
+MARKED = ("AI assistant：", "ESC-Role：")  # what the published scorer knows
 _LANGUAGE: dict[str, Language] = {"en": "en", "zh": "zh", "ch": "zh"}
 
 
@@ -123,15 +124,16 @@ def read_dialogues(run: PublishedRun, cards: Sequence[RoleCard], reader: CorpusR
                 card_id=by_place.get(index),
                 supporter=run.supporter,
                 simulator=SIMULATOR,
-                turns=tuple(_turn(line, place) for place, line in enumerate(value)),
+                turns=tuple(turn_of(line, place) for place, line in enumerate(value)),
                 termination="max_turns",
             )
 
 
-def _turn(line: str, place: int) -> Turn:
+def turn_of(line: str, place: int) -> Turn:
+    """A line of a result file as a turn, with the white space that it has."""
     for marker, role in _MARKERS.items():
         if line.startswith(marker):
-            return Turn(role=role, text=line.removeprefix(marker).strip())
+            return Turn(role=role, text=line.removeprefix(marker))
     raise Malformed(f"line {place} begins with none of {', '.join(_MARKERS)}")
 
 

@@ -1,7 +1,8 @@
 """The published prompts of ESC-Eval, read from a user's own clone into a local prompt pack for paper mode.
 
-The clone's python sources are parsed with `ast`, never run. What is looked for, by shape and not by file:
+The clone's python sources are parsed with `ast`. What is looked for, by shape and not by file:
 - the seeker's system message: text around `…['base']`, the role card (Chinese text: zh, otherwise en);
+- the supporter's: the one constant message with role `system` in the same script;
 - the greeting: the constant message with role `user` in the same script (a simulator hears the supporter as its user);
 - the judge's message: a sum of texts with one item of a seven-item list of rules, one of a list of dimension names, and the
   dialogue; a list of the seven published keys gives the order. One list of rules a language (name or text tells which).
@@ -13,12 +14,16 @@ import ast
 import hashlib
 import re
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import orjson
+
+from core.errors import UserError
 from core.files import CONFIGS, read_bytes, sha256_file
 from core.records import Language
+from core.side_prompts import SUPPORTER_PAPER
 
 # The published names of the dimensions (keys of the score files, names of the adapters) and ours.
 DIMENSIONS = {
@@ -31,10 +36,10 @@ DIMENSIONS = {
     "overall": "overall",
 }
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
+JUDGE_SYSTEM = "judge_paper_system.j2"
 _CHINESE = re.compile(r"[\u4e00-\u9fff]")
 _SUFFIX: dict[str, Language] = {"en": "en", "eng": "en", "english": "en", "zh": "zh", "ch": "zh", "cn": "zh", "chinese": "zh"}
-# A card's text as published. "not mentioned" is an empty field of ours; the clone writes it with a small n in about a third of
-# its English cards, which cannot be told any more.
+# The text of a card that was not published, in the published form: an empty field of ours is "not mentioned".
 _CARD = {
     "en": (("Age: ", "Gender: ", "Occupation: ", "Problem: "), "Not mentioned"),
     "zh": (("年龄：", "性别：", "职业：", "问题："), "未提及"),
@@ -55,8 +60,14 @@ class PublishedPrompts:
     """Prompts found so far, as jinja2 templates by language, and what went wrong on the way."""
 
     seeker: dict[Language, str] = field(default_factory=dict)
+    supporter: str | None = None
+    """The same in both languages."""
     greeting: dict[Language, str] = field(default_factory=dict)
     judge: dict[Language, JudgePrompt] = field(default_factory=dict)
+    judge_system: str | None = None
+    """InternLM2's default, which is in the model's own code (`internlm2_system`)."""
+    seeker_script: Path | None = None
+    judge_script: Path | None = None
     problems: list[str] = field(default_factory=list)
 
 
@@ -76,8 +87,9 @@ def find_prompts(scripts: Sequence[Path]) -> PublishedPrompts:
 def pack_files(prompts: PublishedPrompts) -> dict[str, bytes]:
     """What was found as the files of a prompt pack ({en,zh}/NAME, the names of configs/prompts/esc_eval); {} for nothing.
 
-    The judge's system message is not in the clone (the published scorer leaves it to InternLM2's own default): this project's
-    stands in. The pack carries a `.gitignore` that keeps all of it out of git.
+    The judge's system message is not in the clone (the published scorer leaves it to InternLM2's own default): where
+    InternLM2's code is not given either, this project's stands in. The pack carries a `.gitignore` that keeps all of it out of
+    git.
     """
     files: dict[str, str] = {}
     for language in LANGUAGES:
@@ -85,15 +97,25 @@ def pack_files(prompts: PublishedPrompts) -> dict[str, bytes]:
             files[f"{language}/seeker_system.j2"] = prompts.seeker[language]
         if language in prompts.greeting:
             files[f"{language}/greeting.txt"] = prompts.greeting[language]
+        if prompts.supporter is not None:
+            files[f"{language}/{SUPPORTER_PAPER}"] = prompts.supporter
         if language in prompts.judge:
             judge = prompts.judge[language]
             files[f"{language}/judge_paper.j2"] = judge.template
+            files |= {f"{language}/{JUDGE_SYSTEM}": prompts.judge_system} if prompts.judge_system is not None else {}
             files |= {f"{language}/_rules_{key}.j2": text for key, text in judge.rules.items()}
     pack = {name: f"{text}\n".encode() for name, text in files.items()}  # jinja takes one line end off
-    for language in prompts.judge:
-        system = f"{language}/judge_paper_system.j2"
+    for language in prompts.judge if prompts.judge_system is None else ():
+        system = f"{language}/{JUDGE_SYSTEM}"
         pack[system] = (CONFIGS / "prompts" / "esc_eval" / system).read_bytes()
     return pack | {".gitignore": b"# Published prompts without a licence: local only.\n*\n"} if pack else {}
+
+
+def published_list(files: Mapping[str, bytes], ours: Collection[str]) -> bytes:
+    """`published.json` of a pack: the files by sha256 whose wording is the clone's. `ours`: names of those that are not."""
+    kept = {name: content for name, content in files.items() if not name.startswith(".") and name.split("/")[-1] not in ours}
+    listed = {name: hashlib.sha256(content).hexdigest() for name, content in kept.items()}
+    return orjson.dumps(listed, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
 def edited(folder: Path, pack: Mapping[str, bytes], imported: Mapping[str, str]) -> list[str]:
@@ -119,8 +141,10 @@ def escaped(text: str) -> str:
 
 def _card_template(language: Language) -> str:
     headings, nothing = _CARD[language]
-    fields = [f'{{{{ card.{name} or "{nothing}" }}}}' for name in ("age", "gender", "occupation")] + ["{{ card.problem }}"]
-    return "\n".join(heading + value for heading, value in zip(headings, fields, strict=True))
+    values = [f"(card.{name} or {_quoted(nothing)})" for name in ("age", "gender", "occupation")] + ["card.problem"]
+    lines = (f"{_quoted(heading)} ~ {value}" for heading, value in zip(headings, values, strict=True))
+    # A published card stands word for word: it writes "not mentioned" in two ways, which its fields do not tell.
+    return f"{{{{ card.text or ({' ~ _newline ~ '.join(lines)}) }}}}".replace("_newline", _quoted("\n"))
 
 
 def language_of(text: str) -> Language:
@@ -204,16 +228,22 @@ def _find_seeker(tree: ast.AST, path: Path, prompts: PublishedPrompts) -> None:
         template = "".join(escaped(part) if isinstance(part, str) else _card_template(language) for part in parts)
         prompts.seeker.setdefault(language, template)
     if here:
-        for text in _user_messages(tree):
+        prompts.seeker_script = prompts.seeker_script or path
+        for text in _messages(tree, "user"):
             prompts.greeting.setdefault(language_of(text), escaped(text))
+        told = sorted(set(_messages(tree, "system")))
+        if len(told) > 1:
+            prompts.problems.append(f"{path}: supporters are told different things: {', '.join(map(repr, told))[:200]}")
+        elif told and prompts.supporter is None:
+            prompts.supporter = escaped(told[0])
 
 
 def _is_card(part: TextPart) -> bool:
     return isinstance(part, ast.Subscript) and isinstance(part.slice, ast.Constant) and part.slice.value == "base"
 
 
-def _user_messages(tree: ast.AST) -> Iterator[str]:
-    """Texts of constant messages {"role": "user", "content": "…"}."""
+def _messages(tree: ast.AST, role: str) -> Iterator[str]:
+    """Texts of constant messages {"role": ROLE, "content": "…"}."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Dict):
             message = {
@@ -222,7 +252,7 @@ def _user_messages(tree: ast.AST) -> Iterator[str]:
                 if isinstance(key, ast.Constant) and isinstance(value, ast.Constant)
             }
             text = message.get("content")
-            if message.get("role") == "user" and isinstance(text, str):
+            if message.get("role") == role and isinstance(text, str):
                 yield text
 
 
@@ -253,6 +283,7 @@ def _find_judge(tree: ast.AST, path: Path, prompts: PublishedPrompts) -> None:
             prompts.problems.append(f"{path}: the judge's message is built in an unknown way")
             continue
         rules = max((names for names in pieces if names), key=lambda names: sum(map(len, lists[names[0]])))
+        prompts.judge_script = prompts.judge_script or path
         for name in rules:
             language = _SUFFIX.get(re.split(r"[_\W]+", name)[-1].lower()) or language_of("".join(lists[name]))
             judge = _judge(parts, pieces, rules, dict(zip(keys, lists[name], strict=True)), keys, lists)
@@ -314,3 +345,28 @@ def _judge(
 def _quoted(text: str) -> str:
     """A jinja2 string in double quotes."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r") + '"'
+
+
+# --- InternLM2's code -------------------------------------------------------------------------------------------------------
+
+
+def internlm2_system(folder: Path) -> str:
+    """The system message that InternLM2's own `chat` sends where a script names none: the default of its `meta_instruction`.
+
+    Raises `UserError` where the folder's code has none.
+    """
+    path = folder / "modeling_internlm2.py"
+    if not path.is_file():
+        raise UserError(f"--internlm2 {folder}: no {path.name} there: give internlm2-chat-7b's folder as it was downloaded")
+    try:
+        tree = ast.parse(read_bytes(path, "InternLM2's code"))
+    except (SyntaxError, ValueError) as error:
+        raise UserError(f"{path}: not readable as python: {error}") from None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name == "chat":
+            names = [argument.arg for argument in node.args.args]
+            defaults = dict(zip(reversed(names), reversed(node.args.defaults), strict=False))
+            match defaults.get("meta_instruction"):
+                case ast.Constant(value=str(text)) if text:
+                    return text
+    raise UserError(f"{path}: no function chat with a default meta_instruction")

@@ -16,7 +16,7 @@ from pydantic import Field
 from core.errors import UserError, need_modules
 from core.prompts import PromptPack
 from core.records import Dialogue, Identifier, Language, Message, Record, RoleCard, RolePlay, SupportDialogue, Whole
-from core.seeker_prompts import character_system, greeting, opening, seeker_system
+from core.side_prompts import character_system, greeting, opening, seeker_system
 from serve.checkpoints.embedded import materialise
 from serve.checkpoints.places import local_path
 

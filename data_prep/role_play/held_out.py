@@ -16,7 +16,7 @@ from core.ledger import Build
 from core.prompts import PromptPack
 from core.records import RoleCard, SupportDialogue
 from core.rows import CorpusItem
-from core.seeker_prompts import seeker_system
+from core.side_prompts import seeker_system
 from data_prep.cards.heuristic import NO_SITUATION, card_of_situation, heuristic_card
 from data_prep.role_play.examples import Draft, support_draft
 

@@ -186,9 +186,15 @@ def _work(
         machine = Machine.parse(options.gpus) if options.gpus else Machine.here()
         to_console(pipeline.servers(resolved, machine, None if simulate else path, score), console)
         return
+    if ours := resolved.own_wording(simulate, score):
+        published = f"; `{resolved.importer}` reads the published wording from your clone" if resolved.importer else ""
+        _say(f"paper mode, in our words: {', '.join(ours)}{published}")
     retry = Retry.parse(options.retry)
     with open_run(resolved.out) as opened:
         shards.claim(opened, shard)
+        if resolved.recording:
+            _say(f"a replay of {resolved.recording}: no model is asked")
+            resolved.recording.into(opened.store)
         opened.retry, opened.budget = retry, Budget(config.max_time, config.max_calls, config.max_cost)
         with Runner(opened, resolved, console, bounded=True) as runner:
             outcomes = [pipeline.simulate(runner, score) if simulate else pipeline.score(runner, path)]

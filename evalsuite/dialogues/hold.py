@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from core.records import Dialogue, Message, Role, Stopped, Termination, Turn, Usage
+from core.side_prompts import chat
 from core.specs import ModelSpec
 from evalsuite.statistics.text_metrics import Answered, Response, answered
 from serve.answers import Reply
@@ -56,22 +57,25 @@ class Plan:
         return self.dialogue.id
 
 
-def utterance(reply: Reply) -> Utterance:
-    """A model's reply as an utterance: refusal, overflow and emptiness are told apart, wording is not judged."""
+def utterance(reply: Reply, verbatim: bool = False) -> Utterance:
+    """A model's reply as an utterance: refusal, overflow and emptiness are told apart, wording is not judged. `verbatim` keeps
+    the white space around it."""
     if reply.refused:
         return Utterance(reply.text, [reply], stopped="refusal")
     if reply.finish_reason == "context_overflow":
         return Utterance("", [reply], stopped="context_overflow")
     text = reply.text.strip()
-    return Utterance(text, [reply], stopped=None if text else "empty_reply")
+    said = reply.verbatim if verbatim and reply.verbatim else text
+    return Utterance(said, [reply], stopped=None if text else "empty_reply")
 
 
 @dataclass(frozen=True)
 class ModelSide:
-    """A model as seeker or supporter: its own lines are `assistant`, the other side's are `user`.
+    """A model as seeker or supporter: it is shown the dialogue as its own chat (`core.side_prompts.chat`).
 
     `hidden_opening` leaves that many opening turns out of its history. `lead` is a line of the other side's that stands before
-    everything, where this side speaks first: chat templates want a user message to begin with.
+    everything, where this side speaks first: chat templates want a user message to begin with. `verbatim`: white space around
+    its replies stays.
     """
 
     spec: ModelSpec
@@ -80,21 +84,18 @@ class ModelSide:
     system: str | None = None
     hidden_opening: int = 0
     lead: str | None = None
+    verbatim: bool = False
 
     async def speak(self, client: ChatClient, turns: Sequence[Turn]) -> Utterance:
-        messages: list[Message] = [{"role": "system", "content": self.system}] if self.system else []
-        messages += [{"role": "user", "content": self.lead}] if self.lead else []
-        for turn in turns[self.hidden_opening :]:
-            messages.append({"role": "assistant" if turn.role == self.role else "user", "content": turn.text})
         question = Question(
-            messages,
+            chat(turns[self.hidden_opening :], self.role, self.system, self.lead),
             sample={"dialogue": self.dialogue, "turn": len(turns)},
             sampling=self.spec.sampling,
             served_name=self.spec.served_name(),
             purpose=self.role,
             session=self.dialogue,
         )
-        return utterance(await client.ask(self.spec, question))
+        return utterance(await client.ask(self.spec, question), self.verbatim)
 
 
 def usage_of(reply: Reply, role: Role) -> Usage:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -24,7 +24,7 @@ from core.errors import UserError
 from core.paths import IN_NAME, IN_SPEC
 from core.records import Dialogue, RoleCard
 from core.settings import Settings
-from core.specs import ModelSpec, Sampling, load_spec
+from core.specs import ModelSpec, Sampling
 from core.tables import Table
 from data_prep.profiles import Profile, bundled_profiles, load_profiles, profile_text
 from evalsuite.dialogues.hold import ModelSide, Plan
@@ -86,7 +86,7 @@ class EmoHarborConfig(EvalConfig):
     """The rubric that dialogues are scored on: a name in configs/rubrics, or a file."""
     method: Literal["joint", "per_dimension", "json", "bands"] = "json"
     """How the judge is asked; the published way is `json`."""
-    prompts: Annotated[str, IN_NAME] = "emoharbor"
+    prompts: Annotated[str | None, IN_NAME] = "emoharbor"
     """The prompt pack of all agents: a name in configs/prompts, or a folder."""
     exchanges: Annotated[int, Field(gt=0, le=10**6)] = 15
     """How many times both sides speak, at most. The seeker may leave sooner."""
@@ -139,6 +139,12 @@ class EmoHarbor(Resolved):
         *("supporter_system.j2", "opening.txt", "endings.txt", "thinker_system.j2", "thinker.j2"),
         *("talker_system.j2", "talker.j2", "triple_system.j2", "triple.j2"),
     )
+    dialogue_parts: ClassVar = {
+        "the supporter's prompt": ["supporter_system.j2"],
+        "the Thinker's prompt": ["thinker*.j2", "_*.j2"],
+        "the Talker's prompt": ["talker*.j2", "_*.j2", "endings.txt"],
+    }
+    judge_parts: ClassVar = {"the judge's prompt": ["judge_*.j2"]}
     may_leave = True
     opens_freely = True
 
@@ -165,7 +171,7 @@ class EmoHarbor(Resolved):
         """The model that thinks for the seeker; None where nobody does."""
         if self.section.simulator == "one_agent":
             return None
-        return self._sampled(self.speaks(load_spec(self.section.thinker or self.named("seeker")), "seeker"), "thinker")
+        return self._sampled(self.speaks(self.model(self.section.thinker or self.named("seeker")), "seeker"), "thinker")
 
     @property
     def seekers(self) -> list[ModelSpec]:

@@ -1,28 +1,31 @@
 """ESC-Eval (Zhao et al., EMNLP 2024): a simulator plays a role card, the supporter answers, a ranker scores (section 2).
 
-Protocol: a fixed greeting of the supporter opens; the seeker sees it, the supporter does not; five exchanges follow, greedy.
+Protocol: a fixed greeting of the supporter opens; the seeker sees it, the supporter does not; five exchanges follow.
+
+Paper mode sends what the published scripts send, with the prompts of a user's own clone (`import-esc-eval`, which compares): a
+system message for every supporter, replies as they come with the white space around them, and only the length of a reply named.
+Three things stay ours: an empty reply ends a dialogue (the script goes on), reasoning is taken out of a reply, and markers of
+chat templates in what was said are broken up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from core.judge_prompts import JudgeMethod
 from core.paths import IN_NAME
 from core.records import RoleCard, Turn
-from core.seeker_prompts import greeting, seeker_system
-from core.specs import ModelSpec, Sampling
+from core.side_prompts import SUPPORTER_PAPER, greeting, seeker_system, supporter_system
+from core.specs import ModelSpec
 from data_prep.cards import bundled_cards, load_cards
 from evalsuite.dialogues.hold import ModelSide, Plan
 from evalsuite.runs.config import EvalConfig
 from evalsuite.runs.identity import hashed
 from evalsuite.runs.resolved import Resolved, Role
-
-PAPER_SAMPLING = Sampling(temperature=0.0, top_p=1.0, max_tokens=512)  # of its published script
 
 
 class EscEvalConfig(EvalConfig):
@@ -37,7 +40,7 @@ class EscEvalConfig(EvalConfig):
     def _as_published(self) -> EscEvalConfig:
         for name in ("temperature", "max_tokens"):
             if self.mode == "paper" and getattr(self, name) is not None:
-                raise ValueError(f"{name}: paper mode samples supporters as published: greedily, at most 512 tokens")
+                raise ValueError(f"{name}: paper mode draws replies as the published script does (paper_sampling in the spec)")
         return self
 
 
@@ -48,15 +51,29 @@ class EscEval(Resolved):
     title = "ESC-Eval"
     config_model = EscEvalConfig
     config: EscEvalConfig
+    dialogue_parts: ClassVar = {
+        "the seeker's prompt": ["seeker_system.j2"],
+        "the greeting": ["greeting.txt"],
+        "the supporter's system message": [SUPPORTER_PAPER],
+    }
+    importer = "python -m data_prep import-esc-eval"
+    judge_parts: ClassVar = {
+        "the judge's prompt": ["judge_paper.j2", "_rules_*.j2"],
+        "the judge's system message": ["judge_paper_system.j2"],
+    }
 
     @property
     def method(self) -> JudgeMethod:
-        return "paper" if self.config.mode == "paper" else self.config.method
+        return "paper" if self._paper else self.config.method
 
     def sampled(self, spec: ModelSpec, role: Role) -> ModelSpec:
-        """Both sides of a dialogue are greedy in paper mode."""
-        paper = self.config.mode == "paper" and role != "judge"
-        return spec.model_copy(update={"sampling": PAPER_SAMPLING}) if paper else spec
+        """Both sides of a dialogue are drawn in paper mode as the published script draws them."""
+        paper = self._paper and role != "judge"
+        return spec.model_copy(update={"sampling": spec.paper_sampling}) if paper else spec
+
+    @property
+    def _paper(self) -> bool:
+        return self.config.mode == "paper"
 
     @cached_property
     def cards(self) -> list[RoleCard]:
@@ -71,10 +88,12 @@ class EscEval(Resolved):
     def plans(self) -> Iterator[Plan]:
         for dialogue, card, supporter in self.beginnings(self.cards):
             opening = Turn(role="supporter", text=greeting(self.prompts, card.language))
-            system = seeker_system(self.prompts, card, self.config.mode == "paper")
+            system = seeker_system(self.prompts, card, self._paper)
+            # Odd in the script: supporters are told that they are helpful, and nothing of what they are to do.
+            helpful = supporter_system(self.prompts, card.language) if self._paper else None
             yield Plan(
                 dialogue.model_copy(update={"turns": (opening,)}),
-                seeker_side=ModelSide(self.seeker, "seeker", dialogue.id, system=system),
-                supporter_side=ModelSide(supporter, "supporter", dialogue.id, hidden_opening=1),
+                seeker_side=ModelSide(self.seeker, "seeker", dialogue.id, system, verbatim=self._paper),
+                supporter_side=ModelSide(supporter, "supporter", dialogue.id, helpful, hidden_opening=1, verbatim=self._paper),
                 exchanges=self.config.exchanges,
             )

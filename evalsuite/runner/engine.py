@@ -56,8 +56,13 @@ class Runner:
         return {name: url for servers in self._servers for name, url in servers.endpoints.items()} | self._given
 
     def _launches(self, specs: Iterable[ModelSpec]) -> list[ModelSpec]:
-        """The models that need a server of ours."""
-        return [s for s in {s.name: s for s in specs}.values() if s.name not in self._given and s.endpoint.base_url is None]
+        """The models that need a server of ours. One in two roles is served as the role wants it that leaves more to its
+        checkpoint."""
+        by_name = {s.name: s for s in sorted(specs, key=lambda s: s.sampling.temperature is None)}
+        return [by_name[name] for name in dict.fromkeys(s.name for s in specs) if self._ours(by_name[name])]
+
+    def _ours(self, spec: ModelSpec) -> bool:
+        return spec.name not in self._given and spec.endpoint.base_url is None
 
     def _phases(self, specs: Sequence[ModelSpec], needs: Mapping[str, int]) -> list[list[ModelSpec]]:
         """Which of the models are up at the same time, those served elsewhere always."""
@@ -138,6 +143,11 @@ class Runner:
         check_names(specs)
 
         def servers() -> Generator[Phase, None, None]:
+            if recording := self.resolved.recording:
+                raise UserError(
+                    f"--replay: {recording}, lacks an answer that this run needs: its cards, models or prompts were others. "
+                    "Leave --replay out to ask the models; `make record` records the bundled one anew"
+                )
             self.run.budget.begin(specs, self.run.store.tokens())
             for spec in specs:
                 spec.api_key()  # a key that is not there is said before a server is started

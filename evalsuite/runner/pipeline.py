@@ -284,7 +284,7 @@ def _execute(
         return dialogue, judgements
 
     def keep_versions(servers: Mapping[str, str | None]) -> None:
-        packs = {resolved.config.prompts: resolved.prompts}
+        packs = {resolved.pack: resolved.prompts} if stage == "simulate" else {}
         packs |= {resolved.judge_pack: resolved.judge_prompts} if judging else {}
         run.keep_versions(versions(packs, resolved.rubric, servers, specs))
 

@@ -78,11 +78,12 @@ class EvalConfig(BaseModel):
     """The rubric that dialogues are scored on: a name in configs/rubrics, or a file."""
     method: Literal["joint", "per_dimension", "json", "bands"] = "joint"
     """How the judge is asked: for all dimensions at once, one at a time, JSON with reasons, or band probabilities."""
-    prompts: Annotated[str, IN_NAME] = "esc_eval"
-    """Prompt pack that seekers are told from: a strategy, by name (configs/prompts) or folder."""
+    prompts: Annotated[str | None, IN_NAME] = None
+    """Prompt pack that seekers are told from: a strategy, by name (configs/prompts) or folder. Default: the one that the
+    seeker's spec says it has learnt, or `esc_eval`."""
     judge_prompts: Annotated[str | None, IN_NAME] = None
     """Prompt pack that the judge is asked in, by name (configs/prompts) or folder. Default: the one that the judge's spec
-    says it has learnt, or `prompts`, which tells the rules. Rarely needed."""
+    says it has learnt, or that of the seeker, or `esc_eval`; these tell the rules. Rarely needed."""
     languages: Annotated[list[Language], Field(min_length=1)] = ["en", "zh"]
     """Which languages are played and judged."""
     limit: Annotated[int, Field(gt=0, le=10**6)] | None = None
@@ -120,6 +121,8 @@ class EvalConfig(BaseModel):
     tokens); calls under way are finished and may go over it; then as after `max_time`."""
     keep_messages_kb: Annotated[int, Field(ge=0, le=10**6)] = 32
     """The call store keeps the messages of a call beside its answer if they have at most this many KB (0: none)."""
+    replay: Annotated[str | None, IN_NAME] = None
+    """Take all answers from a recorded run and ask no model: `demo`, or a run folder of the same cards, models and prompts."""
     gold: GoldConfig | None = None
     """A gold set that the judge is measured on."""
     endpoints: dict[str, PlainUrl] = {}

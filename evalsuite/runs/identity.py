@@ -12,7 +12,18 @@ from core.files import digest, validated
 from core.specs import Endpoint, ModelSpec, ServeOptions
 
 # Fields of an endpoint that say how it is reached and what it may cost, not what is asked there: they may change in a run.
-_NOT_ASKED = {"base_url", "api_key_env", "max_response_mb", "any_model", "price", "requests_per_minute", "tokens_per_minute"}
+_NOT_ASKED = {
+    "base_url",
+    "api_key_env",
+    "max_response_mb",
+    "any_model",
+    "lists_models",
+    "price",
+    "requests_per_minute",
+    "tokens_per_minute",
+}
+# What a spec says of its use, and what has a line of its own.
+_NOT_THE_MODEL = {"about", "serving", "roles", "learnt", "learnt_methods", "paper_sampling", "licence", "endpoint", "serve"}
 
 
 def hashed(records: Sequence[BaseModel]) -> dict[str, Any]:
@@ -24,7 +35,7 @@ def identity(spec: ModelSpec) -> dict[str, Any]:
     """What a model is, without where it answers: ports and addresses of servers may change between tries of one run."""
     if isinstance(spec, HeldSpec):
         return spec.claimed
-    kept = spec.model_dump(mode="json", exclude={"about", "serving", "roles", "learnt", "licence", "endpoint", "serve"})
+    kept = spec.model_dump(mode="json", exclude=_NOT_THE_MODEL)
     asked = spec.endpoint.model_dump(mode="json", exclude=_NOT_ASKED)
     eight_bits = {"fp8": sorted(spec.serve.fp8)} if spec.serve.fp8 else {}
     return kept | {"endpoint": asked, "dtype": spec.dtype, **eight_bits, "fingerprint": spec.fingerprint()}

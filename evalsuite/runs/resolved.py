@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +21,7 @@ from core.machine import Machine
 from core.prompts import PromptPack, load_pack
 from core.records import Dialogue, HumanScore, Language, RoleCard, dialogue_id
 from core.rubrics import Rubric, load_rubric
-from core.specs import ModelSpec, Sampling, learnt_packs, load_spec
+from core.specs import ModelSpec, Sampling, load_spec, packs_without_rules
 from data_prep.played import Played
 from data_prep.scores import synthetic
 from data_prep.scores.human import read_dialogues
@@ -31,11 +32,13 @@ from evalsuite.runs.config import EvalConfig, GoldConfig
 from evalsuite.runs.framework import Framework, framework_of
 from evalsuite.runs.held import Held, joined
 from evalsuite.runs.identity import HeldSpec, hashed, identity
+from evalsuite.runs.recording import Recording
 from evalsuite.runs.shard import Shard
 from evalsuite.statistics.agreement import read_gold
 from serve.client import ChatClient
 from serve.phases import phases
 
+PACK = "esc_eval"  # for plain seekers and judges
 _LONGEST = 80  # characters of a run folder's name that is made of supporters' names
 Role = Literal["seeker", "supporter", "judge"]
 J = TypeVar("J")
@@ -59,6 +62,12 @@ class Resolved(Framework):
     config_model: ClassVar[type[BaseModel]] = EvalConfig
     templates: ClassVar[Sequence[str]] = ()
     """Files that the prompt pack must have, besides the judge's."""
+    dialogue_parts: ClassVar[Mapping[str, Sequence[str]]] = {}
+    """The wording that decides the dialogues: what a part is called → patterns of its files in the pack."""
+    judge_parts: ClassVar[Mapping[str, Sequence[str]]] = {}
+    """The wording that decides the judgements."""
+    importer: ClassVar[str] = ""
+    """The command that reads the published wording from a user's clone, where there is one."""
 
     # --- what a framework may define -------------------------------------------------------------------------------------
 
@@ -120,10 +129,11 @@ class Resolved(Framework):
             "languages": self.languages,
             "exchanges": self.config.exchanges,
             "trials": self.trials,
+            **({"replay": str(self.recording)} if self.recording else {}),
             "seeker": identity(self.seeker),
             "supporters": [identity(spec) for spec in self.supporters],
             **({"references": references} if references else {}),
-            "prompts": {"pack": self.config.prompts, "fingerprint": self.prompts.fingerprint()},
+            "prompts": self._told(self.pack, self.prompts, self.dialogue_parts),
         }
 
     def score_identity(self) -> dict[str, Any]:
@@ -133,9 +143,21 @@ class Resolved(Framework):
             "judge": identity(self.judge),
             "rubric": self.rubric.model_dump(mode="json"),
             "method": self.method,
-            "prompts": {"pack": self.judge_pack, "fingerprint": self.judge_prompts.fingerprint()},
+            "prompts": self._told(self.judge_pack, self.judge_prompts, self.judge_parts),
             **self.judging_identity(),
         }
+
+    def _told(self, name: str, pack: PromptPack, parts: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+        """A pack as an identity has it."""
+        ours = {"own_wording": pack.own_wording(self.languages, parts)} if self.config.mode == "paper" else {}
+        return {"pack": name, "fingerprint": pack.fingerprint(), **ours}
+
+    def own_wording(self, simulate: bool, score: bool) -> list[str]:
+        """What a run in paper mode has in our words of the published prompts, by the stages that are asked for."""
+        if self.config.mode != "paper":
+            return []
+        ours = self.prompts.own_wording(self.languages, self.dialogue_parts) if simulate else []
+        return ours + (self.judge_prompts.own_wording(self.languages, self.judge_parts) if score else [])
 
     def gold_identity(self) -> dict[str, Any]:
         """What decides the agreement: the gold set by its hash."""
@@ -198,14 +220,24 @@ class Resolved(Framework):
         return self.config.supporters or list(filter(None, [self.config.model]))
 
     @cached_property
+    def recording(self) -> Recording | None:
+        """The run whose answers are replayed."""
+        return Recording.read(self.config.replay) if self.config.replay else None
+
+    def model(self, name: str) -> ModelSpec:
+        """The spec of a model that the config names; of a replay, as it was when it was recorded."""
+        spec = load_spec(name)
+        return self.recording.spec(spec) if self.recording else spec
+
+    @cached_property
     def seeker(self) -> ModelSpec:
         """The model that speaks for the seeker."""
-        return self.sampled(self.speaks(load_spec(self.named("seeker")), "seeker"), "seeker")
+        return self.sampled(self.speaks(self.model(self.named("seeker")), "seeker"), "seeker")
 
     @cached_property
     def judge(self) -> ModelSpec:
         """The model that scores."""
-        return self.sampled(self.speaks(load_spec(self.named("judge")), "judge"), "judge")
+        return self.sampled(self.speaks(self.model(self.named("judge")), "judge"), "judge")
 
     @cached_property
     def supporters(self) -> list[ModelSpec]:
@@ -213,12 +245,15 @@ class Resolved(Framework):
         if not self.tested and not self.config.floors:
             raise UserError(f"no supporter given: name one with --supporter {FORM}, or under `supporters:` in the config")
         chosen = [*self.tested, *(name for name in self._floors() if name not in self.tested)]
-        specs = [self._tested(self.sampled(load_spec(name), "supporter")) for name in chosen]
+        specs = [self._tested(self.sampled(self.model(name), "supporter")) for name in chosen]
         names = [spec.name for spec in specs]
         if len(set(names)) < len(names):
             raise UserError(
                 f"supporters: the same name twice in {', '.join(names)}: give one another name in a spec file (name, endpoint)"
             )
+        if not any(set(spec.languages) & set(self.config.languages) for spec in specs[: len(self.tested)] or specs):
+            known = "; ".join(f"{spec.name} speaks {', '.join(spec.languages)}" for spec in specs)
+            raise UserError(f"no supporter speaks {', '.join(self.config.languages)} ({known}): choose another --language")
         named = dict(zip(names, specs, strict=True))
         return [*(named.pop(spec.name, spec) for spec in self.held.supporters), *named.values()] if self.held else specs
 
@@ -244,9 +279,19 @@ class Resolved(Framework):
         return rubric
 
     @cached_property
+    def pack(self) -> str:
+        """The pack that seekers are told from, by name: one that they have learnt, or for a plain model what the config says.
+
+        Raises `UserError` for a pack that a seeker's spec does not claim.
+        """
+        wanted = self.config.prompts.rstrip("/") if self.config.prompts else None
+        packs = [_learnt("seeker", spec, wanted, "--prompts (prompts)") for spec in self.seekers]
+        return next(filter(None, packs), wanted or PACK)
+
+    @cached_property
     def prompts(self) -> PromptPack:
         """The pack that seekers are told from."""
-        pack = load_pack(self.config.prompts)
+        pack = load_pack(self.pack)
         pack.require(self.languages, self.templates)
         return pack
 
@@ -263,25 +308,32 @@ class Resolved(Framework):
 
         Raises `UserError` for a pack that the judge's spec does not claim.
         """
-        learnt, wanted = self.judge.learnt, (self.config.judge_prompts or "").rstrip("/") or None
+        wanted = (self.config.judge_prompts or "").rstrip("/") or None
         if wanted is not None:
             load_pack(wanted)  # what is wrong with the pack itself comes first
-        if learnt:
-            if wanted is not None and wanted not in learnt:
-                raise UserError(
-                    f"judge {self.judge.name} has learnt the prompt pack {learnt[0]} and is not asked in {wanted}: leave out "
-                    f"--judge-prompts (judge_prompts), or add {wanted} to `learnt` in its spec if it was trained in it"
-                )
-            if "/" in (pack := wanted or learnt[0]) and not Path(pack).is_dir():
-                raise UserError(f"judge {self.judge.name} has learnt the prompts in {pack}, which is no folder: see its spec")
-            return pack
-        pack = wanted or self.config.prompts
-        if ranker := learnt_packs().get(pack):
+        if (methods := self.judge.learnt_methods) and self.method not in methods:
+            how = "--mode paper" if "paper" in methods else f"method: {methods[0]}"
+            raise UserError(
+                f"judge {self.judge.name} was not trained to be asked by method {self.method}, but {', '.join(methods)}: {how}"
+            )
+        if learnt := _learnt("judge", self.judge, wanted, "--judge-prompts (judge_prompts)"):
+            return learnt
+        pack = wanted or self.config.prompts or self._of_seeker() or PACK
+        if pack != PACK and (ranker := packs_without_rules().get(pack)):
             raise UserError(
                 f"judge {self.judge.name} has not learnt the prompt pack {pack}, which leaves the rules out "
                 f"(it is {ranker}'s): leave out --judge-prompts, or write `learnt: [{pack}]` into its spec if it was"
             )
         return pack
+
+    def _of_seeker(self) -> str | None:
+        """The pack that the named seeker has learnt, where it has the judge's prompts, too: a published one is for both."""
+        name = self.config.seeker or self.config.model
+        for pack in load_spec(name).learnt if name else ():
+            with suppress(UserError):
+                check_pack(load_pack(pack), self.method, self.languages)
+                return pack
+        return None
 
     def phases(
         self, launched: Sequence[ModelSpec], needs: Mapping[str, int], machine: Machine | None = None
@@ -361,8 +413,10 @@ class Resolved(Framework):
         gold = self.config.gold
         if gold is None:
             return [], []
+        dialogues: Sequence[Dialogue]
+        scores: Sequence[HumanScore]
         if gold.dialogues == "synthetic":
-            dialogues, scores = synthetic.build(languages=tuple(self.languages))
+            dialogues, scores = synthetic.whole(tuple(self.languages))
         elif gold.dialogues == "synthetic_test":
             dialogues, scores = synthetic_test()
         elif gold.scores is None:
@@ -403,6 +457,27 @@ class Resolved(Framework):
             if language not in spec.languages:
                 raise UserError(f"model {spec.name} does not speak {language}; choose --language {spec.languages[0]}")
         return spec
+
+
+def _learnt(role: Role, spec: ModelSpec, wanted: str | None, option: str) -> str | None:
+    """The pack that a model is asked in because it has learnt it; None for one that has learnt none.
+
+    Raises `UserError` where another is wanted, and where the folder of a pack is not there.
+    """
+    if not spec.learnt:
+        return None
+    if wanted is not None and wanted not in spec.learnt:
+        raise UserError(
+            f"{role} {spec.name} has learnt the prompt pack {spec.learnt[0]} and is not asked in {wanted}: leave out {option}, "
+            f"or add {wanted} to `learnt` in its spec if it was trained in it"
+        )
+    pack = wanted or spec.learnt[0]
+    if "/" in pack and not Path(pack).is_dir():
+        raise UserError(
+            f"{role} {spec.name} has learnt the prompts in {pack}, which is no folder: see its spec (published prompts come "
+            f"from your clone: python -m data_prep import-esc-eval --source CLONE --out {Path(pack).parent})"
+        )
+    return pack
 
 
 def resolve_config(config: EvalConfig) -> Resolved:

@@ -43,16 +43,26 @@ class Hashed(_Part):
     sha256: str = ""
 
 
+class Prompts(_Part):
+    """The prompt pack that somebody was told from."""
+
+    fingerprint: str = ""
+    own_wording: list[str] | None = None
+    """In paper mode: the parts that are in our words. Null in native mode."""
+
+
 class Simulated(_Part):
     """What decided the dialogues. A framework adds fields of its own."""
 
     framework: str = ""
     mode: Mode = "native"
+    prompts: Prompts = Prompts()
     seeker: ModelIdentity | None = None
     supporters: list[ModelIdentity] = []
     languages: list[Language] = []
     trials: int = 1
     references: str | None = None
+    replay: str | None = None
     cards: Hashed | None = None
     profiles: Hashed | None = None
 
@@ -64,12 +74,6 @@ class Simulated(_Part):
             if isinstance(value, dict) and {"name", "fingerprint"} <= value.keys():
                 models[role] = ModelIdentity.model_validate(value)
         return models
-
-
-class Prompts(_Part):
-    """The prompt pack that a judge was asked in."""
-
-    fingerprint: str = ""
 
 
 class Judged(_Part):
@@ -207,6 +211,13 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
         simulated = self.root.get("simulate", {})
         supporters = {spec["name"]: spec for spec in simulated.get("supporters", [])}
         return self.root | ({"simulate": simulated | {"supporters": supporters}} if simulated else {})
+
+    def own_wording(self) -> list[str] | None:
+        """The parts of the published prompts that this run had in our words; None in native mode."""
+        simulated = self.simulated
+        packs = [*([simulated.prompts] if simulated else []), *(judged.prompts for judged in self.judged.values())]
+        told = [pack.own_wording for pack in packs if pack.own_wording is not None]
+        return list(dict.fromkeys(part for parts in told for part in parts)) if told else None
 
     def models(self) -> dict[str, ModelIdentity]:
         """Every model of a run by `role name`."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,113 +19,38 @@ from core.judge_prompts import judge_messages
 from core.ledger import Step
 from core.paths import Verbs
 from core.prompts import PromptPack
-from core.records import Dialogue, Judgement, Language, RoleCard
+from core.records import Dialogue, Judgement, RoleCard
 from core.rows import CorpusReader
 from core.rubrics import load_rubric
-from core.seeker_prompts import greeting, seeker_system
+from core.side_prompts import greeting, seeker_system
 from data_prep.cards import load_cards
 from data_prep.commands.import_esc_eval import import_esc_eval
 from data_prep.published import find_clone, read_dialogues
-from data_prep.published.prompts import DIMENSIONS, escaped, find_prompts
+from data_prep.published.prompts import escaped, find_prompts
+from evalsuite.frameworks.esc_eval import EscEval
+from tests.published_clone import (
+    EVALUATE,
+    FILLED_IN,
+    HELLO,
+    INTERNLM2,
+    INTERNLM2_SYSTEM,
+    RULES,
+    SCORES,
+    SEEKER,
+    SUMMED,
+    WORDS,
+    lines,
+    make_clone,
+    published_card,
+    score_script,
+)
 
-KEYS = list(DIMENSIONS)
-WORDS = ["smoothness", "variety", "warmth", "tips' use", "likeness", 'know-"how"', "liking"]
-RULES: dict[Language, list[str]] = {
-    "en": [f"Rate {word} {{not a field}} {{{{ nor this }}}}.\n0: no {{% raw %}}\n4: yes\n" for word in WORDS],
-    "zh": [f"Rate {word} of a Chinese chat.\n0: no\n4: yes\n" for word in WORDS],
-}
-SEEKER_EN = ("Be somebody in trouble. Your card: '", "\n' Talk like one.")
-SEEKER_ZH = ("扮演有烦恼的人。卡片：“", "\n 像人一样说话。")
-HELLO_EN, HELLO_ZH = "Hi! What brings you here? {# not a comment #}", "你好！怎么了？"
 POISON = "raise SystemExit('this script was run')\nopen('ran', 'w')\n"
-
-ROLE_SCRIPT = f"""
-import nothing_of_that_name
-{POISON}
-class Model():
-    def __call__(self, message):
-        if message[0]['role'] != "system":
-            message.insert(0, {{"role": "system", "content": 'Help.'}})
-def play(args):
-    for index, card in enumerate(data):
-        if args.language == "zh":
-            prompt={SEEKER_ZH[0]!r}+card['base']+\\
-            {SEEKER_ZH[1]!r}
-            heard = [{{"role": "system", "content": prompt}}]
-            heard.append({{"role": "user", "content": {HELLO_ZH!r}}})
-        else:
-            prompt={SEEKER_EN[0]!r}+card['base']+{SEEKER_EN[1]!r}
-            heard = [{{"role": "system", "content": prompt}}]
-            heard.append({{"role": "user", "content": {HELLO_EN!r}}})
-        heard.append({{"role": "user", "content": answer}})
-"""
-SUMMED = """
-                text=rules[i]+"\\n  The chat: \\n"+chat.strip()+"\\n"
-                text+='Give the '+word+' score.'
-"""
-FILLED_IN = """
-                text=f"{rules[i]}\\n  The chat: \\n{chat.strip()}\\n" + 'Give the {} score.'.format(word)
-"""
-
-
-def score_script(message: str) -> str:
-    return f"""
-{POISON}
-RULES_EN={RULES["en"]!r}
-RULES_ZH={RULES["zh"]!r}
-if __name__=="__main__":
-    words={WORDS!r}
-    keys={KEYS!r}
-    labels=["0","1","2","3","4"]
-    for file in files:
-        if 'zh' in file:
-            rules=RULES_ZH
-        else:
-            rules=RULES_EN
-        for _, tem in progress(enumerate(data.items())):
-            for i, word in enumerate(words):
-                chat='\\n\\n'.join(tem).replace("AI assistant","**AI助手**")
-{message}
-                key = keys[i]
-"""
-
-
-def published_card(number: int, language: Language) -> dict[str, Any]:
-    en = "Age: not mentioned\nGender: Female\nOccupation: baker\nProblem: Her oven broke and the bank wants its money."
-    zh = "年龄：青年\n性别：未提及\n职业：未提及\n问题：他的猫走丢了，室友说是他没关门。"
-    base, name = (en, "english") if language == "en" else (zh, "chinese")
-    return {"id": number, "base": base, "base_biaozhu": base, "res": "家庭生活", "source": "own", "language": name}
-
-
-def lines(language: Language, supporter: str = "AI assistant") -> list[str]:
-    hello = HELLO_EN if language == "en" else HELLO_ZH
-    return [f"{supporter}：{hello}", "ESC-Role：Bad day.\nVery bad.", f"{supporter}：Tell me more."]
-
-
-SCORES = dict(zip(KEYS, (4, 3, 2, 1, 0, -1, 2), strict=True))
 
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """The published layout: cards in data/, results in result/DATE/, scores in score/, scripts at the top."""
-    folder = tmp_path / "clone"
-    files: dict[str, Any] = {
-        "data/card_high_en.json": [published_card(n, "en") for n in (1, 2, 3)],
-        "data/card_high_ch.json": [published_card(n, "zh") for n in (7, 8)],
-        "data/test_en.json": [published_card(1, "en")],
-        "data/test_zh.json": [published_card(7, "zh")],
-        "result/2024-01-02/Model_A_en.json": {"0": lines("en"), "1": lines("en", "AI assitant")},
-        "result/2024-01-02/Model_A_zh.json": {"0": lines("zh")},
-        "score/Model_A_en.json": {"0": SCORES, "1": SCORES},
-        "score/Model_A_zh.json": {"0": SCORES},
-        ".git/score/Model_A_en.json": {},
-    }
-    for name, value in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(json.dumps(value, ensure_ascii=False))
-    (folder / "evaluate.py").write_text(ROLE_SCRIPT)
-    (folder / "score.py").write_text(score_script(SUMMED))
-    return folder
+    return make_clone(tmp_path / "clone")
 
 
 Run = Callable[..., str]
@@ -151,14 +78,15 @@ def test_cards_dialogues_and_scores(run: Run, clone: Path) -> None:
     assert "not found" not in printed and "left out" not in printed
     cards = {lang: read_jsonl(out / f"cards_{lang}.jsonl", RoleCard, "cards") for lang in ("en", "zh")}
     assert [len(cards["en"]), len(cards["zh"])] == [3, 2]
-    assert (cards["en"][0].age, cards["en"][0].occupation, cards["en"][0].category) == ("", "baker", ("Family and Life",))
+    assert (cards["en"][0].age, cards["en"][0].gender, cards["en"][0].category) == ("", "Female", ("Family and Life",))
+    assert cards["en"][0].text == published_card(1, "en")["base"]
     dialogues = read_jsonl(out / "dialogues.jsonl", Dialogue, "dialogues")
     assert [(d.id, d.card_id, d.supporter, d.exchanges) for d in dialogues] == [
         ("esc-eval-Model_A_en-0", "esc-eval-1", "Model_A", 1),
         ("esc-eval-Model_A_en-1", None, "Model_A", 1),  # the test cards hold one card only
         ("esc-eval-Model_A_zh-0", "esc-eval-7", "Model_A", 1),
     ]
-    assert [t.text for t in dialogues[1].turns] == [HELLO_EN, "Bad day.\nVery bad.", "Tell me more."]
+    assert [t.text for t in dialogues[1].turns] == [HELLO["en"], " Bad day.\nVery bad.\n", "Tell me more."], "as it stands"
     verdicts = read_jsonl(out / "judgements.jsonl", Judgement, "judgements")
     assert len(verdicts) == 21
     first = {v.dimension: v.value for v in verdicts if v.dialogue_id == dialogues[0].id}
@@ -170,21 +98,21 @@ def test_cards_dialogues_and_scores(run: Run, clone: Path) -> None:
 
 @pytest.mark.parametrize("message", [SUMMED, FILLED_IN])
 def test_prompts_come_out_as_the_scripts_would_build_them(run: Run, clone: Path, message: str) -> None:
-    (clone / "score.py").write_text(score_script(message))
-    run()
+    (clone / "score.py").write_text(score_script(message, POISON))
+    assert "not compared with the published scripts: score.py: it ends at once" in run()
     assert not (clone.parent / "ran").exists()
     pack = PromptPack(f"{clone.parent}/out/prompts")
     rubric = load_rubric("esc_eval")
     for dialogue in read_jsonl(clone.parent / "out" / "dialogues.jsonl", Dialogue, "dialogues"):
-        assert greeting(pack, dialogue.language) == (HELLO_EN if dialogue.language == "en" else HELLO_ZH)
+        assert greeting(pack, dialogue.language) == (HELLO[dialogue.language])
         said = lines(dialogue.language)
         chat = "\n\n".join(said).replace("AI assistant", "**AI助手**").replace("ESC-Role：", "**用户**")
         for key, rules, word in zip(rubric.dimensions, RULES[dialogue.language], WORDS, strict=True):
             asked = judge_messages(pack, rubric, dialogue, "paper", [key])[1]["content"]
             assert asked == f"{rules}\n  The chat: \n{chat}\nGive the {word} score."
-    for language, (before, after) in (("en", SEEKER_EN), ("zh", SEEKER_ZH)):
+    for language, (before, after) in SEEKER.items():
         card = read_jsonl(clone.parent / "out" / f"cards_{language}.jsonl", RoleCard, "cards")[0]
-        base = published_card(1, card.language)["base"].replace("not mentioned", "Not mentioned")
+        base = published_card(1, card.language)["base"]
         assert seeker_system(pack, card) == f"{before}{base}{after}".strip()
 
 
@@ -206,18 +134,27 @@ def test_edited_prompts_stay_until_they_are_deleted(run: Run, clone: Path) -> No
     files = {p: p.read_bytes() for p in pack.rglob("*") if p.is_file()}
     mine, greeting = pack / "en" / "judge_paper.j2", pack / "zh" / "greeting.txt"
     mine.write_text("Mine.\n")
-    (clone / "evaluate.py").write_text(ROLE_SCRIPT.replace(HELLO_ZH, "早上好。"))  # published anew, and not edited: replaced
+    (clone / "evaluate.py").write_text(EVALUATE.replace(HELLO["zh"], "早上好。"))  # published anew, and not edited: replaced
     for _ in range(2):  # the published form is what is remembered, not the edited one
         told = run()
         assert "kept as edited in out/prompts: en/judge_paper.j2; to get a published one back, delete it" in told
         assert mine.read_text() == "Mine.\n" and greeting.read_text() == "早上好。\n"
     mine.unlink()
     assert "kept" not in run()
-    assert {p: p.read_bytes() for p in pack.rglob("*") if p.is_file()} == files | {greeting: "早上好。\n".encode()}
+    listed = pack / "published.json"
+    hashes = json.loads(files[listed]) | {"zh/greeting.txt": hashlib.sha256(greeting.read_bytes()).hexdigest()}
+    assert json.loads(listed.read_bytes()) == hashes
+    changed = {greeting: "早上好。\n".encode(), listed: listed.read_bytes()}
+    assert {p: p.read_bytes() for p in pack.rglob("*") if p.is_file()} == files | changed
     mine.write_text("Mine.\n")
     (clone / "score.py").unlink()  # nothing published any more: what nobody has edited goes
     run()
-    assert {p.name for p in (pack / "en").iterdir()} == {"judge_paper.j2", "seeker_system.j2", "greeting.txt"}
+    assert {p.name for p in (pack / "en").iterdir()} == {
+        "judge_paper.j2",
+        "seeker_system.j2",
+        "supporter_paper_system.j2",
+        "greeting.txt",
+    }
 
 
 def test_a_pack_that_no_import_is_remembered_of_is_not_touched(run: Run, clone: Path) -> None:
@@ -335,3 +272,119 @@ def test_text_is_not_taken_for_a_template(tmp_path: Path, text: str) -> None:
     (tmp_path / "en").mkdir()
     (tmp_path / "en" / "t.j2").write_text(f"{escaped(text)}{{{{ x }}}}\n")
     assert PromptPack(f"{tmp_path}/").render("en", "t.j2", x="X") == f"{text}X".strip()
+
+
+# --- the comparison with the scripts ----------------------------------------------------------------------------------------
+
+OURS = {**EscEval.dialogue_parts, **EscEval.judge_parts}
+
+
+def compared(printed: str) -> dict[str, str]:
+    """Part → outcome, of what was printed."""
+    return dict(re.findall(r"published scripts: (\w[\w, ]*) \(\d+ \w+\): (.*?)(?= compared with| high cards)", printed))
+
+
+def test_the_scripts_would_send_what_is_sent_here(run: Run, clone: Path) -> None:
+    (clone.parent / "base").mkdir()
+    (clone.parent / "base" / "modeling_internlm2.py").write_text(INTERNLM2)
+    printed = run("--internlm2", "base")
+    parts = [f"{part}, {language}" for language in ("en", "zh") for part in ("seeker", "supporter", "judge")]
+    assert compared(printed) == dict.fromkeys([*parts, "how replies are drawn"], "equal")
+    assert "seeker, zh (10 calls)" in printed, "two cards, five exchanges"
+    assert "judge, en (14 calls)" in printed and "judge, zh (21 calls)" in printed, "the held dialogues and those of the clone"
+    pack = PromptPack(f"{clone.parent}/out/prompts")
+    assert len(OURS) == 5 and pack.own_wording(["en", "zh"], OURS) == []
+    assert pack.render("zh", "judge_paper_system.j2") == INTERNLM2_SYSTEM
+    manifest = json.loads((clone.parent / "out" / "manifest.json").read_text())
+    assert len(manifest["figures"]["comparison"]) == 7 and not any(
+        part["difference"] for part in manifest["figures"]["comparison"]
+    )
+    (pack.folder / "zh" / "greeting.txt").write_text("早。\n")
+    assert pack.own_wording(["en"], OURS) == [] and pack.own_wording(["en", "zh"], OURS) == ["the greeting"]
+
+
+def test_without_internlm2s_code_its_system_message_is_ours(run: Run, clone: Path) -> None:
+    assert "not in the clone: the judge's system message" in run()
+    assert PromptPack(f"{clone.parent}/out/prompts").own_wording(["en"], OURS) == ["the judge's system message"]
+    (clone.parent / "base").mkdir()
+    with pytest.raises(UserError, match=r"--internlm2 base: no modeling_internlm2\.py there"):
+        run("--internlm2", "base")
+    (clone.parent / "base" / "modeling_internlm2.py").write_text(INTERNLM2.replace("meta_instruction", "system"))
+    with pytest.raises(UserError, match="no function chat with a default meta_instruction"):
+        run("--internlm2", "base")
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "part", "told", "ours"),
+    [
+        (
+            "evaluate.py",
+            ("skip_special_tokens=True)[0]", "skip_special_tokens=True)[0].strip()"),
+            "seeker, en",
+            "card esc-eval-1, turn 3: message 2 (assistant), character 0: in the script 'I feel stuck.' and here '",
+            ["the seeker's prompt", "the greeting", "the supporter's system message"],  # it goes on in the supporter's history
+        ),
+        (
+            "evaluate.py",
+            ("def __call__(self, heard, warmth=0.0) -> str:", "def __call__(self, heard) -> str:\n        heard = heard[-1:]"),
+            "supporter, zh",
+            "card esc-eval-7, turn 4: 2 messages in the script, 4 here",
+            ["the supporter's system message"],
+        ),
+        (
+            "evaluate.py",
+            ("generate(ids, max_new_tokens=512)", "generate(ids, max_new_tokens=99, do_sample=False)"),
+            "how replies are drawn",
+            "here/Helper: temperature 0, 99 tokens in the script, its own temperature, 512 tokens here",
+            [],
+        ),
+        (
+            "score.py",
+            ('"**用户**")', '"**他**")'),
+            "judge, zh",
+            "dialogue 0, fluency: message 0 (user), character",
+            ["the judge's prompt"],
+        ),
+    ],
+)
+def test_the_first_difference_is_told(
+    run: Run, clone: Path, file: str, change: tuple[str, str], part: str, told: str, ours: list[str]
+) -> None:
+    source = (clone / file).read_text()
+    (clone / file).write_text(source.replace(*change))
+    assert (clone / file).read_text() != source
+    found = compared(run())
+    assert found[part].startswith(told)
+    pack = PromptPack(f"{clone.parent}/out/prompts")
+    assert [p for p in pack.own_wording(["en", "zh"], OURS) if p != "the judge's system message"] == ours
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("import subprocess", "it imports subprocess"),
+        ("from pathlib import Path", "it imports pathlib"),
+        ("open('/etc/passwd')", "it reads passwd"),
+        ("os.system('touch ran')", "AttributeError"),
+        ("os.environ.clear.__self__", "__self__ is not let in"),
+        ("().__class__.__base__.__subclasses__()", "is not let in"),
+        ("__builtins__", "__builtins__ is not let in"),
+        ("(n for n in [1]).gi_frame.f_back", "is not let in"),
+        ("eval('1')", "NameError"),
+        ("getattr(os, 'listdir')", "NameError"),
+        ("x = [0] * 2**40", "MemoryError"),
+        ("1 / 0", "ZeroDivisionError"),
+        ("raise SystemExit", "it ends at once"),
+    ],
+)
+def test_a_script_is_let_do_nothing_else(run: Run, clone: Path, line: str, told: str) -> None:
+    (clone / "score.py").write_text(score_script(more=f"import os\n{line}"))
+    printed = run()
+    assert "not compared with the published scripts: score.py: " in printed and told in printed
+    assert not (clone.parent / "ran").exists() and (clone.parent / "out" / "prompts" / "published.json").exists()
+
+
+def test_a_script_that_does_not_end_is_left(run: Run, clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("data_prep.published.comparison._SECONDS", 2)
+    (clone / "score.py").write_text(score_script(more="while True: pass"))
+    assert "not compared with the published scripts: score.py does not end" in run()

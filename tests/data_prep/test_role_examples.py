@@ -10,7 +10,7 @@ import pytest
 from core.files import write_jsonl
 from core.prompts import load_pack
 from core.records import Dialogue, Language, Line, RoleCard, RolePlay, SupportDialogue, Turn
-from core.seeker_prompts import greeting, opening
+from core.side_prompts import greeting, opening
 from data_prep.role_play.examples import Draft, fit, role_play_draft, support_draft
 from evalsuite.dialogues.hold import ModelSide
 from evalsuite.frameworks.esc_eval import EscEval, EscEvalConfig

@@ -161,8 +161,8 @@ def refused(esc_eval: EscEval, *more: object) -> str:
 def test_what_is_wrong_with_an_address(esc_eval: EscEval, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "expected NAME@http://HOST:PORT/v1" in refused(esc_eval, "--model", "m@127.0.0.1:8000/v1")
     assert "stands behind its name" in refused(esc_eval, "--model", "http://127.0.0.1:8000/v1")
-    assert "cannot be reached" in refused(esc_eval, "--model", "m@http://127.0.0.1:9/v1")
-    assert "one that is served is NAME@http" in refused(
+    assert refused(esc_eval, "--model", "m@http://127.0.0.1:9/v1").endswith("cannot be reached: Connection refused\n")
+    assert "(a model that is served: NAME@http" in refused(
         esc_eval, "--judge", "gpt-4o-mini", "--model", "m@http://127.0.0.1:9/v1"
     )
     with a_web_page(200) as url:
@@ -195,6 +195,12 @@ def test_what_is_wrong_with_roles(esc_eval: EscEval, tmp_path: Path) -> None:
         assert "x.yaml:3: temperatur: unknown field" in refused(esc_eval, "--model", "x.yaml")
         (tmp_path / "f.yaml").write_text("name: f\nroles: [supporter]\nfloor: {kind: fixed, text: {en: Hello.}}\n")
         assert "floor.text: none in zh" in refused(esc_eval, "--supporter", "f.yaml", "--model", f"m@{one.url}")
+        (tmp_path / "f.yaml").write_text(
+            "name: f\nroles: [supporter]\nlanguages: [zh]\nfloor: {kind: fixed, text: {zh: 你好。}}\n"
+        )
+        assert "no supporter speaks en (f speaks zh): choose" in refused(
+            esc_eval, "--supporter", "f.yaml", "--model", f"m@{one.url}"
+        )
         assert not one.requests and not two.requests
     assert "no seeker given" in refused(esc_eval, "--supporter", "m@http://127.0.0.1:9/v1")
     code, err = esc_eval("run", "--config", CONFIGS / "eval" / "demo.yaml", "--model", "m@http://127.0.0.1:9/v1")
@@ -220,7 +226,9 @@ def test_the_pack_follows_from_the_judge(tmp_path: Path) -> None:
     assert packs(mine) == "esc_rank" and packs(mine, judge_prompts="esc_eval") == "esc_eval"
 
 
-def test_models_are_listed_and_asked_whether_they_answer(esc_eval: EscEval, capsys: pytest.CaptureFixture[str]) -> None:
+def test_models_are_listed_and_asked_whether_they_answer(
+    esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def listed(*arguments: str) -> tuple[int, str]:
         code = 0
         with pytest.MonkeyPatch.context() as patch:
@@ -248,3 +256,11 @@ def test_models_are_listed_and_asked_whether_they_answer(esc_eval: EscEval, caps
         code, out = listed(f"{LLAMA}@{endpoint.url}", f"nobody@{endpoint.url}", "--check", "--json")
         assert code == 1 and [model["answers"]["served"] for model in json.loads(out)] == [True, False]
         assert not endpoint.requests, "costs nothing"
+    with Endpoint(models=("models/gemini-2.5-pro",)) as google:
+        monkeypatch.setenv("GEMINI_KEY", "a-key-of-the-test")
+        code, out = listed(f"gemini-2.5-pro@{google.url}#GEMINI_KEY", "--check", "--json")
+        assert code == 0 and json.loads(out)[0]["answers"]["served"], "listed by its path"
+    with Endpoint(models=("m",), key="another") as refusing:
+        (tmp_path / "m.yaml").write_text(f"name: m\nendpoint: {{base_url: {refusing.url}, lists_models: false}}\n")
+        code, out = listed(str(tmp_path / "m.yaml"), "--check", "--json")
+        assert code == 0 and json.loads(out)[0]["answers"]["said"] == "it has no list of models"

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from core.files import CONFIGS
-from core.seeker_prompts import seeker_system
+from core.side_prompts import seeker_system
 from core.specs import load_spec
 from data_prep.scores import synthetic
 from evalsuite.commands.options import resolve
@@ -17,16 +17,17 @@ from evalsuite.runner.lengths import BYTES_A_TOKEN, MARKS, counter, needs
 from serve.checkpoints.embedded import materialise
 
 CONFIG = CONFIGS / "eval" / "esc_eval.yaml"
+SEEKER = "esc-role-own"  # the published one needs a clone's prompts
 
 
 def test_both_sides_and_the_judge_by_hand() -> None:
     """Five exchanges of 512 tokens a reply, without a tokenizer here."""
-    resolved = resolve(CONFIG, supporters=["qwen1.5-7b-chat"], language="en", limit=2)
+    resolved = resolve(CONFIG, seeker=SEEKER, supporters=["qwen1.5-7b-chat"], language="en", limit=2)
     assert isinstance(resolved, EscEval)
     found = needs(resolved, resolved.plans(), score=True)
     said = 5 * 2 * (512 + MARKS)
     systems = [seeker_system(resolved.prompts, card).encode() for card in resolved.cards]
-    assert found["esc-role"] == max(-(-len(system) // BYTES_A_TOKEN) for system in systems) + MARKS + said
+    assert found[SEEKER] == max(-(-len(system) // BYTES_A_TOKEN) for system in systems) + MARKS + said
     assert found["qwen1.5-7b-chat"] == MARKS + said, "it has no system prompt"
     assert said < found["esc-rank"] < 8192
     assert "esc-rank" not in needs(resolved, resolved.plans(), score=False)
@@ -36,7 +37,7 @@ def test_both_sides_and_the_judge_by_hand() -> None:
 def test_more_exchanges_need_more(exchanges: int, more: int, tmp_path: Path) -> None:
     settings = yaml.safe_load(CONFIG.read_text()) | {"exchanges": exchanges, "limit": 1, "languages": ["en"]}
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(settings))
-    resolved = resolve(tmp_path / "c.yaml", supporters=["qwen1.5-7b-chat"])
+    resolved = resolve(tmp_path / "c.yaml", seeker=SEEKER, supporters=["qwen1.5-7b-chat"])
     assert needs(resolved, resolved.plans(), score=False)["qwen1.5-7b-chat"] == 5 * 2 * (512 + MARKS) + MARKS + more
 
 

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import yaml
 
-from evalsuite.frameworks.esc_eval import PAPER_SAMPLING
 from tests.conftest import Embedded, EscEval
 from tests.demo import demo_config
 
@@ -37,9 +36,13 @@ def config_file(folder: Path, embedded: Embedded, **changes: Any) -> Path:
 
 def requests_answered(embedded: Embedded) -> int:
     """How many requests the server itself says it has finished."""
+    return told(embedded, r'request_success_total\{[^}]*finished_reason="(?:stop|length)"[^}]*\}')
+
+
+def told(embedded: Embedded, metric: str) -> int:
+    """The sum of a metric of the server's."""
     with urllib.request.urlopen(embedded.url.removesuffix("/v1") + "/metrics") as answer:
-        metrics = answer.read().decode()
-    found = re.findall(r'^vllm:request_success_total\{[^}]*finished_reason="(?:stop|length)"[^}]*\} ([\d.e+]+)', metrics, re.M)
+        found = re.findall(rf"^vllm:{metric} ([\d.e+]+)", answer.read().decode(), re.M)
     return int(sum(map(float, found)))
 
 
@@ -73,12 +76,15 @@ def test_a_run_from_cards_to_report(embedded: Embedded, esc_eval: EscEval, tmp_p
 
 
 @pytest.mark.parametrize("method", ["per_dimension", "paper"])
-def test_the_other_methods_of_judging(
-    embedded: Embedded, esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
-) -> None:
-    changes = {"mode": "paper"} if method == "paper" else {"method": method}
+def test_the_other_methods_of_judging(embedded: Embedded, esc_eval: EscEval, tmp_path: Path, method: str) -> None:
+    changes: dict[str, Any] = {"mode": "paper"} if method == "paper" else {"method": method}
     # Paper mode gives the sides 512 tokens, which takes this model half a minute; one exchange of short lines shows as much.
-    monkeypatch.setattr("evalsuite.frameworks.esc_eval.PAPER_SAMPLING", PAPER_SAMPLING.model_copy(update={"max_tokens": 24}))
+    spec = yaml.safe_load(embedded.spec_file.read_text()) | {
+        "paper_sampling": {"temperature": None, "top_p": None, "max_tokens": 24}
+    }
+    model = tmp_path / embedded.spec_file.name
+    model.write_text(yaml.safe_dump(spec))
+    changes |= {"seeker": str(model), "supporters": [str(model)], "judge": str(model)}
     config = config_file(tmp_path, embedded, limit=1, exchanges=1, **changes)
     assert esc_eval("run", "--config", config, "--out", "run") == (0, "")
     judgements = records(tmp_path / "run" / "judgements.jsonl")
@@ -110,7 +116,8 @@ def test_killed_and_run_again_equals_undisturbed_and_asks_nothing_twice(embedded
     process.wait()
     kept = stored(store)
     assert 0 < kept < calls
-    time.sleep(2)  # calls that were in flight end, or are aborted, on the server
+    while told(embedded, r"num_requests_running\{[^}]*\}"):  # calls that were in flight end, or are aborted, on the server
+        time.sleep(0.02)
     before = requests_answered(embedded)
     subprocess.run([*command, str(tmp_path / "killed")], check=True, stdout=subprocess.DEVNULL)
     assert requests_answered(embedded) - before == calls - kept

@@ -21,7 +21,7 @@ from core.files import CONFIGS, write_jsonl
 from core.prompts import load_pack
 from core.records import Dialogue, HumanScore, Judgement, Language, RoleCard
 from core.rubrics import load_rubric
-from core.seeker_prompts import greeting, seeker_system
+from core.side_prompts import greeting, seeker_system
 from core.specs import load_spec, model_names
 from core.tables import Estimate, Table
 from data_prep.cards import bundled_cards, load_cards

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -171,7 +172,11 @@ def ray(project: Path, launch_program: Callable[[str], Path]) -> Path:
 
 def submit_ray(slurm: Cluster, project: Path, url: str, **variables: str) -> int:
     supporter = write_spec(project / "mine.yaml", "mine", url, ["supporter"])
-    config = demo_config(languages=["en"], limit=2, exchanges=1, seeker="esc-role", supporters=[], judge="esc-rank")
+    config = demo_config(
+        languages=["en"], limit=2, exchanges=1, seeker="esc-role", supporters=[], judge="esc-rank", prompts=None
+    )
+    imported = project / "runs" / "esc_eval_clone" / "prompts"  # in place of the published ones
+    shutil.copytree(CONFIGS / "prompts" / "esc_eval", imported, dirs_exist_ok=True)
     (project / "configs" / "eval" / "esc_eval.yaml").write_text(yaml.safe_dump(config))
     (line,) = header_lines(project / "configs" / "launch" / "slurm_ray.sh")
     line = re.sub(r"http://HOST:800\d/v1", url, line).replace("mine.yaml", supporter)

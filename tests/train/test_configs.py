@@ -161,8 +161,26 @@ def test_trained_adapters_are_where_the_model_specs_look_for_them() -> None:
     spec = load_spec("esc-rank")
     assert spec.adapter == f"{recipe['output_dir']}/adapter" and spec.checkpoint == recipe["model_name_or_path"]
     role = load_yaml(CONFIGS / "train" / "esc_role_qwen1.5_14b.yaml", "recipe")
-    header = (CONFIGS / "models" / "esc-role.yaml").read_text(encoding="utf-8").split("\nname:")[0]
-    assert f"{role['output_dir']}/adapter" in header and role["model_name_or_path"] in header
+    own = load_spec("esc-role-own")
+    assert own.adapter == f"{role['output_dir']}/adapter" and own.checkpoint == role["model_name_or_path"]
+    assert own.learnt == (load_yaml(CONFIGS / "data" / "role_sft.yaml", "config")["prompts"],)
+
+
+def test_fourteen_adapters_are_trained_where_the_spec_looks_for_them(tmp_path: Path) -> None:
+    root = CONFIGS.parent
+    (tmp_path / "runs" / "rank_sft_paper").mkdir(parents=True)
+    (tmp_path / "runs" / "rank_sft_paper" / "train.jsonl").touch()
+    make = ["make", "-n", "-f", str(root / "Makefile"), "train-rank-paper"]
+    printed = subprocess.run(make, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    trained = re.findall(r"--dimension (\w+) --language (\w+) +--output_dir (\S+)", printed.replace("\\\n", " "))
+    spec = load_spec("esc-rank-paper")
+    assert spec.adapters is not None and spec.learnt_methods == ("paper",)
+    wanted = {(key, lang): place for lang, places in spec.adapters.items() for key, place in places.items()}
+    assert len(trained) == 14 and {(key, lang): f"{out}/adapter" for key, lang, out in trained} == wanted
+    assert set(wanted) == {(key, lang) for key in load_rubric("esc_eval").dimensions for lang in ("en", "zh")}
+    header = (CONFIGS / "train" / "esc_rank_internlm2_7b_paper.yaml").read_text(encoding="utf-8")
+    assert f"--method paper --split random --prompts {spec.learnt[0]}" in header
+    assert spec.checkpoint and spec.checkpoint in header
 
 
 # --- headers --------------------------------------------------------------------------------------------------------------

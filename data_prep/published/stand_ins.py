@@ -1,0 +1,194 @@
+"""Runs one published script with stand-ins for everything outside it, and writes down what it would ask of its models.
+
+Started as a program of its own (`python -I stand_ins.py`, nothing of this project is imported): a job as JSON on stdin, the
+calls as JSON on stdout. The script is a stranger's. It gets a few builtins, files that exist only here, and stand-ins for
+torch, transformers, peft and the modules of `_modules`; it may import nothing else, and what leads out of such a room (names
+and attributes that begin with an underscore, frames) is refused before it is run. The system lets the process write no file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import builtins
+import io
+import json
+import posixpath
+import resource
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count, cycle
+from types import SimpleNamespace
+from typing import Any
+
+SECONDS, BYTES = 60, 2**30
+_DUNDER = {"__name__", "__call__", "__init__"}
+_FRAMES = ("gi_", "cr_", "ag_", "f_", "tb_", "co_")  # attributes of generators, frames and tracebacks
+_PLAIN = "abs all any bool dict enumerate float hasattr int isinstance len list max min object range reversed round set sorted"
+_PLAIN += " str sum tuple zip Exception IndexError KeyError SystemExit ValueError __build_class__"
+
+
+class Refused(Exception):
+    """The script wants what it is not given."""
+
+
+class Thing:
+    """Whatever a script does with tensors, devices and loaded weights: everything can be done with it, and nothing happens."""
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("_"):
+            raise AttributeError(attribute)
+        return self
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self
+
+    def __getitem__(self, place: Any) -> Any:
+        return self
+
+    def __iter__(self) -> Iterator[Any]:
+        yield self
+
+    def __len__(self) -> int:
+        return 1
+
+
+class Calls:
+    """What was asked, in order, and what is answered: the given replies, over and over."""
+
+    def __init__(self, replies: Sequence[str]) -> None:
+        self.made: list[dict[str, Any]] = []
+        self.shown: list[dict[str, str]] = []  # what the last chat template was given
+        self.replies = cycle(replies)
+        self.reply = ""
+
+    def ask(self, model: str, messages: Sequence[Mapping[str, str]], options: Mapping[str, Any], adapter: str = "") -> str:
+        """Write a call down; its reply."""
+        self.reply = next(self.replies)
+        plain = {key: value for key, value in options.items() if isinstance(value, bool | int | float | str)}
+        asked = [{"role": message["role"], "content": message["content"]} for message in messages]
+        self.made.append({"model": model, "messages": asked, "options": plain, "adapter": adapter, "reply": self.reply})
+        return self.reply
+
+
+def _models(calls: Calls) -> dict[str, Any]:
+    """transformers and peft."""
+
+    class Tokenizer(Thing):
+        def apply_chat_template(self, messages: list[dict[str, str]], **options: Any) -> Any:
+            calls.shown = [dict(message) for message in messages]
+            return self
+
+        def decode(self, *args: Any, **options: Any) -> str:
+            return calls.reply
+
+        def batch_decode(self, *args: Any, **options: Any) -> list[str]:
+            return [calls.reply]
+
+    class Model(Thing):
+        adapter = ""
+
+        def set_adapter(self, name: str) -> None:
+            self.adapter = name
+
+        def generate(self, *args: Any, **options: Any) -> Any:
+            calls.ask(self.name, calls.shown, options)
+            return self
+
+        def chat(self, tokenizer: Any, query: str, *args: Any, history: Any = (), **options: Any) -> tuple[str, list[Any]]:
+            said = [
+                {"role": role, "content": text}
+                for pair in history
+                for role, text in zip(("user", "assistant"), pair, strict=True)
+            ]
+            reply = calls.ask(self.name, [*said, {"role": "user", "content": query}], options, self.adapter)
+            return reply, [*history, (query, reply)]
+
+    def loader(kind: type[Thing]) -> Any:
+        def load(name: Any, *args: Any, **options: Any) -> Thing:
+            return kind(name if isinstance(name, str) else name.name)
+
+        return SimpleNamespace(from_pretrained=load)
+
+    chat, tokenizer = loader(Model), loader(Tokenizer)
+    transformers = SimpleNamespace(AutoTokenizer=tokenizer, AutoModel=chat, AutoModelForCausalLM=chat)
+    peft = SimpleNamespace(PeftModel=chat, PeftMixedModel=chat, PeftModelForCausalLM=chat)
+    return {"transformers": transformers, "peft": peft, "torch": Thing()}
+
+
+def _modules(calls: Calls, files: Mapping[str, str]) -> dict[str, Any]:
+    """Every module that a script may import."""
+    path = SimpleNamespace(exists=lambda place: False, isdir=lambda place: True, join=posixpath.join)
+    made = {"makedirs": lambda *a, **k: None, "mkdir": lambda *a, **k: None}
+    system = SimpleNamespace(listdir=lambda place=".": sorted(files), path=path, environ={}, **made)
+    read = SimpleNamespace(load=json.load, loads=json.loads, dump=json.dump, dumps=json.dumps)
+    day = SimpleNamespace(today=lambda: "2000-01-01", now=lambda: "2000-01-01")
+    dates = SimpleNamespace(date=day, datetime=day)
+    options = SimpleNamespace(ArgumentParser=argparse.ArgumentParser)
+    bar = SimpleNamespace(tqdm=lambda items, *a, **k: items)
+    known = {"os": system, "json": read, "datetime": dates, "argparse": options, "tqdm": bar}
+    return known | _models(calls)
+
+
+def _check(tree: ast.AST) -> None:
+    """Raise `Refused` for a way out of the room."""
+    for node in ast.walk(tree):
+        name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+        framed = isinstance(node, ast.Attribute) and name.startswith(_FRAMES)
+        if framed or (name.startswith("_") and name not in (*_DUNDER, "_")):
+            raise Refused(f"line {getattr(node, 'lineno', '?')}: {name} is not let in")
+
+
+def run(source: str, argv: Sequence[str], files: Mapping[str, str], replies: Sequence[str]) -> dict[str, Any]:
+    """The calls that a script makes, and the files that it writes. `files` are by name, wherever the script looks for them."""
+    tree = ast.parse(source)
+    _check(tree)
+    calls, written = Calls(replies), dict[str, io.StringIO]()
+    modules = _modules(calls, files)
+    number = count()
+
+    def let_in(name: str, *args: Any) -> Any:
+        if name not in modules:
+            raise Refused(f"it imports {name}")
+        return modules[name]
+
+    def open_(place: str, mode: str = "r", *args: Any, **options: Any) -> io.StringIO:
+        name = posixpath.basename(str(place))
+        if "w" in mode:
+            buffer = written[f"{next(number)}/{name}"] = io.StringIO()
+            buffer.close = lambda: None  # type: ignore[method-assign]  # what it holds is read afterwards
+            return buffer
+        if name not in files:
+            raise Refused(f"it reads {name}")
+        return io.StringIO(files[name])
+
+    given: dict[str, Any] = {name: getattr(builtins, name) for name in _PLAIN.split()}
+    given |= {"print": lambda *a, **k: None, "open": open_, "type": lambda value: value.__class__, "__import__": let_in}
+    sys.argv = list(argv)
+    exec(compile(tree, "<script>", "exec"), {"__builtins__": given, "__name__": "__main__"})
+    return {"calls": calls.made, "written": {name: buffer.getvalue() for name, buffer in written.items()}}
+
+
+def _limited() -> None:
+    for kind, most in ((resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CPU, SECONDS), (resource.RLIMIT_AS, BYTES)):
+        resource.setrlimit(kind, (most, most))
+
+
+def main(work: Callable[..., dict[str, Any]] = run) -> None:
+    """Read a job, do it, write the outcome: calls and files, or why there are none."""
+    job = json.load(sys.stdin)
+    _limited()
+    try:
+        outcome = work(**job)
+    except SystemExit:
+        outcome = {"problem": "it ends at once"}
+    except Exception as error:
+        outcome = {"problem": f"{type(error).__name__}: {error}" if not isinstance(error, Refused) else str(error)}
+    json.dump(outcome, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""Paper mode against scripts of the published shape: what an endpoint is asked is what they would have sent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from core.records import Language
+from core.specs import LEFT_TO_THE_CHECKPOINT, ModelSpec
+from data_prep.__main__ import app as data_prep_app
+from data_prep.published.comparison import _REPLIES, _run
+from evalsuite import cli
+from serve.client import _assumed
+from serve.command import argv
+from serve.units import units_of
+from tests.conftest import EscEval
+from tests.endpoint import Answer, Endpoint
+from tests.published_clone import INTERNLM2, make_clone, published_card
+
+CARDS = {"en": 1, "zh": 7}
+OURS = "the seeker's prompt, the greeting, the supporter's system message"
+
+
+def behave(body: dict[str, Any], count: int) -> Answer:
+    """What the scripts' stand-ins answer at the same place of a dialogue; a judge answers 3."""
+    if body["model"] == "ranker":
+        return Answer("3")
+    place = (len(body["messages"]) - 2) + (body["model"] == "helper")
+    return Answer(_REPLIES[place % len(_REPLIES)])
+
+
+@pytest.fixture
+def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A clone beside the pack that was imported from it (out/prompts)."""
+    monkeypatch.chdir(tmp_path)
+    clone = make_clone(tmp_path / "clone")
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "modeling_internlm2.py").write_text(INTERNLM2)
+    arguments = ["import-esc-eval", "--source", "clone", "--out", "out", "--internlm2", "base"]
+    assert CliRunner().invoke(data_prep_app, arguments).exit_code == 0
+    return clone
+
+
+def write_config(folder: Path, url: str, **changes: Any) -> Path:
+    """A run in paper mode: seeker and ranker have learnt the imported pack."""
+    roles = {"player": "seeker", "helper": "supporter", "ranker": "judge"}
+    for name, role in roles.items():
+        learnt = {} if role == "supporter" else {"learnt": ["out/prompts"]}
+        spec = {"name": name, "roles": [role], "languages": ["en", "zh"], "endpoint": {"base_url": url}, **learnt}
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(spec))
+    settings = {"framework": "esc_eval", "mode": "paper", "seeker": "player.yaml", "supporters": ["helper.yaml"]}
+    settings |= {"judge": "ranker.yaml", "languages": ["en", "zh"], "out": "run", "cards": ["cards_en.json", "cards_zh.json"]}
+    for language, number in CARDS.items():
+        cards = [published_card(number, language)]  # type: ignore[arg-type]
+        (folder / f"cards_{language}.json").write_bytes(orjson.dumps(cards))
+    (folder / "c.yaml").write_text(yaml.safe_dump(settings | changes))
+    return folder / "c.yaml"
+
+
+def test_an_endpoint_is_asked_what_the_scripts_would_have_sent(esc_eval: EscEval, imported: Path, tmp_path: Path) -> None:
+    with Endpoint(behave, models=("player", "helper", "ranker")) as endpoint:
+        assert esc_eval("run", "--config", write_config(tmp_path, endpoint.url)) == (0, "")
+        asked = [(body["model"], body) for body in endpoint.requests]
+    sent: list[list[dict[str, str]]] = []
+    judged: list[list[dict[str, str]]] = []
+    languages: tuple[Language, ...] = ("en", "zh")
+    for language in languages:
+        script = imported / "evaluate.py"
+        cards = {"cards.json": orjson.dumps([published_card(CARDS[language], language)]).decode()}
+        argv = [script.name, "-ef", "cards.json", "-rf", "r/", "-lang", language]
+        calls, (held,) = _run(script, argv, cards, _REPLIES)
+        sent += [call["messages"] for call in calls]
+        judged += [
+            call["messages"] for call in _run(imported / "score.py", ["score.py"], {f"x_{language}.json": held}, ("3",))[0]
+        ]
+    talk = [body["messages"] for name, body in asked if name != "ranker"]
+    assert sorted(map(str, talk)) == sorted(map(str, sent)) and len(talk) == 2 * 10
+    of_ranker = [body["messages"] for name, body in asked if name == "ranker"]
+    assert {messages[0]["role"] for messages in of_ranker} == {"system"}, "InternLM2's own code adds it"
+    assert sorted(str(messages[1:]) for messages in of_ranker) == sorted(map(str, judged)) and len(judged) == 2 * 7
+    for name, body in asked:
+        drawn = {"temperature", "top_p"} & body.keys()
+        assert (not drawn and body["max_tokens"] == 512) if name != "ranker" else body["temperature"] == 0
+    assert "Wording: as published, every part" in (tmp_path / "run" / "report.md").read_text()
+    held_turns = orjson.loads((tmp_path / "run" / "dialogues.jsonl").read_bytes().splitlines()[0])["turns"]
+    assert [turn["text"] for turn in held_turns[1:4]] == list(_REPLIES[:3]), "with the white space that they came with"
+
+
+def test_what_is_in_our_words_is_said(esc_eval: EscEval, imported: Path, tmp_path: Path) -> None:
+    (tmp_path / "out" / "prompts" / "zh" / "greeting.txt").write_text("早。\n")
+    with Endpoint(behave, models=("player", "helper", "ranker")) as endpoint:
+        config = write_config(tmp_path, endpoint.url)
+        assert esc_eval("run", "--config", config, "--language", "en", "--out", "english")[0] == 0
+        assert "Wording: as published, every part" in (tmp_path / "english" / "report.md").read_text()
+        assert esc_eval("run", "--config", config)[0] == 0
+        assert "Wording: in our words: the greeting\n" in (tmp_path / "run" / "report.md").read_text()
+        for name in ("player", "ranker"):
+            spec = yaml.safe_load((tmp_path / f"{name}.yaml").read_text())
+            (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump({key: spec[key] for key in spec if key != "learnt"}))
+        assert esc_eval("run", "--config", config, "--out", "ours")[0] == 0
+        ours = (
+            "the seeker's prompt, the greeting, the supporter's system message, the judge's prompt, the judge's system message"
+        )
+        assert f"Wording: in our words: {ours}\n" in (tmp_path / "ours" / "report.md").read_text()
+        assert esc_eval("run", "--config", config, "--out", "native", "--mode", "native")[0] == 0
+        assert "Wording" not in (tmp_path / "native" / "report.md").read_text()
+
+
+def test_the_console_says_what_is_in_our_words(imported: Path, tmp_path: Path) -> None:
+    with Endpoint(behave, models=("player", "helper", "ranker", "other")) as endpoint:
+        config = write_config(tmp_path, endpoint.url)
+        told = [
+            CliRunner().invoke(cli.app, ["simulate", "--config", str(config), "--out", out, *more])
+            for out, more in (("a", []), ("b", ["--seeker", f"other@{endpoint.url}"]))
+        ]
+    assert [one.exit_code for one in told] == [0, 0] and "in our words" not in told[0].output
+    published = "`python -m data_prep import-esc-eval` reads the published wording from your clone"
+    assert f"paper mode, in our words: {OURS}; {published}" in " ".join(told[1].output.split())
+
+
+@pytest.mark.parametrize("mode", ["native", "paper"])
+def test_a_seeker_is_asked_in_what_it_has_learnt_or_refused(
+    esc_eval: EscEval, imported: Path, tmp_path: Path, mode: str
+) -> None:
+    with Endpoint(behave, models=("player", "helper", "ranker")) as endpoint:
+        config = write_config(tmp_path, endpoint.url, mode=mode, languages=["en"])
+        assert esc_eval("simulate", "--config", config)[0] == 0
+        (system,) = {body["messages"][0]["content"] for body in endpoint.requests if body["model"] == "player"}
+        assert system.startswith("Be somebody in trouble.")
+        code, error = esc_eval("simulate", "--config", config, "--prompts", "esc_eval", "--out", "other")
+        assert code == 2 and "seeker player has learnt the prompt pack out/prompts and is not asked in esc_eval" in error
+        (tmp_path / "out" / "prompts").rename(tmp_path / "gone")
+        code, error = esc_eval("simulate", "--config", config, "--out", "other")
+        assert code == 2 and "import-esc-eval --source CLONE --out out" in error and not (tmp_path / "other").exists()
+
+
+def test_a_judge_is_asked_by_the_method_that_it_has_learnt(esc_eval: EscEval, imported: Path, tmp_path: Path) -> None:
+    config = write_config(tmp_path, "http://127.0.0.1:9/v1", mode="native")
+    spec = yaml.safe_load((tmp_path / "ranker.yaml").read_text())
+    (tmp_path / "ranker.yaml").write_text(yaml.safe_dump(spec | {"learnt": ["esc_eval"], "learnt_methods": ["paper"]}))
+    code, error = esc_eval("run", "--config", config)
+    assert code == 2 and "ranker was not trained to be asked by method joint, but paper: --mode paper" in error
+
+
+def test_sampling_that_is_left_is_left_to_the_checkpoint() -> None:
+    spec = ModelSpec(name="m", checkpoint="org/m", context_length=4096)
+    left = spec.model_copy(update={"sampling": LEFT_TO_THE_CHECKPOINT})
+    for specs, wanted in (([spec], "vllm"), ([left], "auto"), ([spec, left.model_copy(update={"name": "n"})], "auto")):
+        (unit,) = units_of(specs, split_adapters=False)
+        words = argv(spec, "org/m", ["m"], {}, 1, 4096, 1, False, None, unit.leaves_sampling)
+        assert words[words.index("--generation-config") + 1] == wanted
+    remote = ModelSpec(name="m", endpoint={"base_url": "http://h/v1"}, sampling=LEFT_TO_THE_CHECKPOINT)
+    assert "the server's own temperature, at most 512 tokens" in _assumed(remote, None)
