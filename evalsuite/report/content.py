@@ -285,7 +285,7 @@ def _taken(uses: Sequence[ModelUse]) -> Iterator[tuple[str, str]]:
         costs = [use.cost for use in uses if use.cost is not None]
         free = sum(use.cost is None for use in uses)
         cost = f"{sum(costs):,.2f}" if sum(costs) >= 1 else f"{sum(costs):.2g}"
-        priced = f"; cost {cost}" + (f", {free} models without a price apart" if free else "")
+        priced = f"; cost {cost}" + (f", {free} model{'s' * (free > 1)} without a price apart" if free else "")
         yield "Taken", text + (priced if costs else "")
 
 

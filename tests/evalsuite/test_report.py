@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 from dataclasses import replace
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, get_args
@@ -437,6 +438,9 @@ def test_summary_names_best_and_worst_and_what_to_be_wary_of(tmp_path: Path) -> 
     assert told.endswith("; behind 1 of the 3 others by a difference that holds)."), "no rank that looks like a place"
     (told,) = standings([replace(board, differences=best_holds)], lambda judge, language: "the judge guesses")
     assert told.startswith("Chinese: no best is named, because the judge guesses. Highest average ")
+    better = {"acc": 0.6, "acc_low": 0.5, "acc_high": 0.7, "majority_acc": 0.45, "n": 56}
+    (told,) = standings([replace(board, differences=best_holds)], partial(doubt, {"ranker": {"zh": {"average": better}}}))
+    assert told.startswith("Chinese: best on average is "), "agreement is the judge's, whatever its method is called"
     counts = {end: sum(d.termination == end for d in content.tally.dialogues) for end in get_args(Termination)}
     assert found[2].startswith(
         f"48 dialogues (24 English, 24 Chinese): {counts['max_turns']} ended after the planned exchanges"
