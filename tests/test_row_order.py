@@ -189,6 +189,7 @@ NOT_SHUFFLED = {
     **dict.fromkeys(("data_prep annotate-dialogues export", "data_prep profiles inspect"), DRAWS),
     "esc-eval status": "counts the calls in a run's store",
     "esc-eval people create": DRAWS,
+    **dict.fromkeys(("data_prep annotate-dialogues label-studio", "data_prep annotate-dialogues label-studio-import"), MAKES),
     **dict.fromkeys((f"esc-eval people {name}" for name in ("serve", "status", "export", "backup", "delete")), NO_ROWS),
     **dict.fromkeys((f"serve {name}" for name in ("up", "embedded", "merge")), NO_ROWS),
     **dict.fromkeys(("serve convert-internlm2", "serve convert-internlm2-adapter", "serve convert-chatglm"), NO_ROWS),
