@@ -99,6 +99,8 @@ def report_run(
                 _print(table, columns, console)
     if content.plumbing:
         console.print(Text(PLUMBING))
+    if content.replay:
+        console.print(Text(content.replayed))
     for kind, path in paths.items():
         console.print(f"{kind}: {path}", soft_wrap=True, highlight=False, markup=False)
     if wandb:
@@ -158,6 +160,7 @@ def content_of(run: Run) -> ReportContent:
         mode=scored.mode,
         plumbing=any(str(spec.checkpoint).startswith(EMBEDDED_PREFIX) for spec in config.models().values()),
         synthetic_gold=synthetic,
+        replay=config.simulated.replay if config.simulated else None,
         tally=tally,
         cards=cards,
         tables=[
@@ -282,7 +285,7 @@ def _taken(uses: Sequence[ModelUse]) -> Iterator[tuple[str, str]]:
         costs = [use.cost for use in uses if use.cost is not None]
         free = sum(use.cost is None for use in uses)
         cost = f"{sum(costs):,.2f}" if sum(costs) >= 1 else f"{sum(costs):.2g}"
-        priced = f"; cost {cost}" + (f", {free} models without a price apart" if free else "")
+        priced = f"; cost {cost}" + (f", {free} model{'s' * (free > 1)} without a price apart" if free else "")
         yield "Taken", text + (priced if costs else "")
 
 

@@ -50,6 +50,19 @@ def test_a_run_folder_becomes_a_report(run: Run) -> None:
     assert content.config["fingerprints"]["judge ranker"] == "print-of-ranker"
 
 
+def test_a_report_breaks_scores_down_and_adds_up_what_models_took(run: Run) -> None:
+    used = {"calls": 50, "prompt_tokens": 7000, "completion_tokens": 900}
+    write_json(run.folder / "usage.json", {"simulate": {"supporter": {"harbour-8b": used, "tide-1.5b-instruct-zh": used}}})
+    write_json(run.folder / "versions.json", {"prices": {"harbour-8b": ["1/10"]}})
+    content = content_of(run)
+    tables = {table.key: table for table in content.tables}
+    assert {"categories-en", "categories-zh", "reply-length", "model-costs"} < set(tables)
+    assert {"categories", "reply-length", "model-costs"} < {chart.key for chart in content.charts}
+    assert tables["model-costs"].rows[0][6] == pytest.approx(0.016)
+    (taken,) = (text for name, text in content.facts if name == "Taken")
+    assert taken == "100 calls, 14,000 tokens in, 1,800 out; cost 0.016, 1 model without a price apart"
+
+
 def console_of(run: Run, width: int) -> str:
     shown = StringIO()
     report_run(run, Console(file=shown, width=width))
