@@ -18,6 +18,7 @@ RESOLVE_GPU  = echo certifi > $(VENV)/certifi.txt && $(BIN)/uv pip compile --qui
 PREP        := $(BIN)/python -m data_prep
 SAMPLES     := data_prep/bundled
 DATA        := runs/demo-data
+STUDIES     := runs/demo-people
 ASK         := --model embedded@$(SERVE_URL_EMBEDDED)
 # One model on two cores: these keep tokenizers and telemetry out of the way.
 export TOKENIZERS_PARALLELISM = false
@@ -52,7 +53,7 @@ TABLE4      ?= runs/table4
 SCORE4      = $(BIN)/esc-eval score --config configs/eval/table4.yaml --mode $(MODE) $(if $(LANGUAGE),--language $(LANGUAGE)) \
               $(if $(PROMPTS),--judge-prompts $(PROMPTS)) --dialogues $(TABLE4)/gold/dialogues.jsonl
 spec_name   = $(patsubst %.yml,%,$(patsubst %.yaml,%,$(notdir $(1))))
-.PHONY: help setup setup-browser setup-postgres setup-slurm setup-gpu constraints-gpu quick record recording demo demo-data demo-cards demo-run
+.PHONY: help setup setup-browser setup-postgres setup-slurm setup-gpu constraints-gpu quick record recording demo demo-people demo-data demo-cards demo-run
 .PHONY: train-role-cpu train-rank-cpu train-survey-cpu train-rank-paper rank-methods-cpu reproduce-table4
 .PHONY: doctor gpu-check test test-fast test-full lint docs format bench clean
 
@@ -108,6 +109,16 @@ constraints-gpu: setup  ## Resolve configs/constraints-gpu.txt anew (with a netw
 
 quick: setup  ## The demo's report in seconds: recorded answers are replayed, no model is asked (runs/quick/report.html)
 	$(BIN)/esc-eval run --config configs/eval/demo.yaml --replay demo --out runs/quick
+
+demo-people: setup  ## Studies in the browser: rate the demo's dialogues (port 8765), talk to the embedded model (8766); Ctrl-C ends
+	@test -f runs/quick/dialogues.jsonl || $(MAKE) --no-print-directory quick
+	@test -d $(STUDIES)/rate || $(BIN)/esc-eval people create $(STUDIES)/rate --dialogues runs/quick/dialogues.jsonl \
+	  --rubric esc_eval_human --raters 2 --overlap 2
+	@test -d $(STUDIES)/talk || $(BIN)/esc-eval people create $(STUDIES)/talk --supporter embedded --rubric emoharbor \
+	  --consent configs/people/consent_demo.txt --rater you=en --rate-after 2 --exchanges 4 --least 1
+	@for at in rate:8765 talk:8766; do \
+	  tr -d '\r' < $(STUDIES)/$${at%:*}/links.csv | sed -nE "s#^([a-z0-9]+),.*,(/[ro]/.*)#$${at%:*}: \1 http://127.0.0.1:$${at#*:}\2#p"; done
+	@trap 'kill 0' EXIT; $(BIN)/esc-eval people serve $(STUDIES)/rate --port 8765 & $(BIN)/esc-eval people serve $(STUDIES)/talk --port 8766
 
 demo: demo-data  ## Everything end to end on the embedded model: data, one start of its servers, cards, dialogues, scores, runs/demo/report.html
 	$(BIN)/python -m serve up embedded embedded-ranker --exec "$(MAKE) --no-print-directory demo-cards demo-run"

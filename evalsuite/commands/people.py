@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from core.errors import UserError, near, need_modules
-from core.files import check_unique
+from core.files import check_unique, write_jsonl
 from core.options import SeedOption, choice, console, name_and_value
 from core.paths import IN_FILE, IN_NAME, IN_SPEC, OUT_FILE, Reads, Verbs, Writes
 from core.records import Language
@@ -120,6 +120,14 @@ def create(
             "--rater", metavar="CODE=en,zh", help="A rater by a code of your own, and what they read. Repeat for more."
         ),
     ] = None,
+    reviewers: Annotated[
+        int,
+        typer.Option(
+            "--reviewers",
+            min=0,
+            help="People who decide where raters of a dialogue lie more than a point apart: their page fills as raters submit.",
+        ),
+    ] = 0,
     overlap: Annotated[int, typer.Option("--overlap", min=1, help="How many people see each item.")] = 2,
     repeats: Annotated[int, typer.Option("--repeats", min=0, help="Items that each rater sees again, unannounced.")] = 0,
     checks: Annotated[
@@ -176,10 +184,13 @@ def create(
         tasks = assign_talks(people, [spec.name for spec in talks], shown, seed)
     else:
         tasks = assign(shown, people, overlap, repeats, seed)
+    if reviewers and (study.kind != "rate" or study.per != "dialogue"):
+        raise UserError("--reviewers: they decide about scores of whole dialogues: leave it out here")
+    seconds = _people(reviewers, [], spoken, "reviewer") if reviewers else []
     with _store(folder, database, make=True) as store:
-        key, tokens = store.create(study, items, people, tasks)
+        key, tokens = store.create(study, items, people, tasks, seconds)
     rows = [{"rater": "organiser", "languages": "", "path": f"/o/{key}"}]
-    rows += [{"rater": p.code, "languages": ",".join(p.languages), "path": f"/r/{tokens[p.code]}"} for p in people]
+    rows += [{"rater": p.code, "languages": ",".join(p.languages), "path": f"/r/{tokens[p.code]}"} for p in (*people, *seconds)]
     links = folder / "links.csv"
     links.touch(0o600)
     write_csv(links, ("rater", "languages", "path"), rows)
@@ -245,7 +256,16 @@ def export(
         Path,
         typer.Option("--out", help="Folder for the records."),
         Writes(
-            ("dialogues.jsonl", "scores.jsonl", "scores.csv", "preferences.jsonl", "choices.csv", "control.csv", "comments.csv")
+            (
+                "dialogues.jsonl",
+                "scores.jsonl",
+                "scores.csv",
+                "accepted.jsonl",
+                "preferences.jsonl",
+                "choices.csv",
+                "control.csv",
+                "comments.csv",
+            )
         ),
     ],
     without_comments: Annotated[bool, typer.Option("--without-comments", help="Leave comments out.")] = False,
@@ -257,14 +277,21 @@ def export(
     """What people gave, as records: `agree`, `leaderboard` and `correlate` read scores.jsonl, `role-play` preferences.jsonl,
     `pairwise` choices.csv.
 
+    Where there are reviewers, accepted.jsonl holds their score where raters lie more than a point apart, else the raters' mean.
     control.csv holds repeated items, attention checks, reviews and what could not be judged: none of it is among the scores.
     """
     _need()
     from evalsuite.people.export import write_export
+    from evalsuite.people.review import settled
 
     with _store(folder, database) as store:
         for file, rows in write_export(store, out, not without_comments, not unfinished).items():
             console.print(f"{out / file}: {rows}", soft_wrap=True)
+        if any(row.reviewer for row in store.raters()):
+            final = settled(store)
+            console.print(f"{out / 'accepted.jsonl'}: {write_jsonl(out / 'accepted.jsonl', final.accepted)}", soft_wrap=True)
+            if final.waiting:
+                console.print(f"{sum(map(len, final.waiting.values()))} scores wait for a reviewer and are not accepted yet")
 
 
 @app.command("backup")
@@ -423,11 +450,11 @@ def _talks(
     return played_items(load_played(cards or [], profiles or [])), specs
 
 
-def _people(count: int, named: list[str], languages: list[Language]) -> list[Person]:
+def _people(count: int, named: list[str], languages: list[Language], prefix: str = "r") -> list[Person]:
     from evalsuite.people.assignment import Person
 
     every = tuple(language for language in get_args(Language) if language in languages)
-    people = [Person(f"r{number:02d}", every) for number in range(1, count + 1)]
+    people = [Person(f"{prefix}{number:02d}", every) for number in range(1, count + 1)]
     for one in named:
         code, reads = name_and_value("--rater", one, "CODE=en,zh")
         wanted = reads.split(",")

@@ -81,10 +81,6 @@ class Talk:
         return ended
 
     @property
-    def may_rate(self) -> bool:
-        return self.exchanges >= self.chat.least
-
-    @property
     def waits(self) -> bool:
         """Whether a person's last line has no answer yet."""
         turns = self.turns
@@ -155,7 +151,8 @@ def talk_of(request: Request, task: TaskRow) -> Talk:
 
 @router.post("/api/talk/{id}/say")
 async def say(request: Request, id: int, line: Line, who: Rater) -> Response:
-    """A person's line, and the supporter's reply to it. The same line sent again is said once."""
+    """Keep a person's line, and say whether it speaks of danger: help is shown before any model answers. Sent again, it is said
+    once."""
     _, rater = who
     async with request.app.state.locks[id]:
         talk = await _talk(request, id, rater.code)
@@ -171,12 +168,13 @@ async def say(request: Request, id: int, line: Line, who: Rater) -> Response:
             details = talk.task.details | {"turns": [*turns, ["seeker", line.text]]}
             details["help"] = details["help"] or danger
             await run_in_threadpool(request.app.state.store.set_details, id, details)
-        return await _answered(request, id, rater)
+            return JSONResponse({"help": details["help"]})
+        return JSONResponse({"help": talk.task.details["help"]})
 
 
-@router.post("/api/talk/{id}/again")
-async def again(request: Request, id: int, given: Empty, who: Rater) -> Response:
-    """Ask the supporter once more, where it did not answer."""
+@router.post("/api/talk/{id}/reply")
+async def reply(request: Request, id: int, given: Empty, who: Rater) -> Response:
+    """Ask the supporter for its reply to what was said last; again, where it did not answer."""
     _, rater = who
     async with request.app.state.locks[id]:
         return await _answered(request, id, rater)
@@ -206,20 +204,20 @@ async def _answered(request: Request, id: int, rater: RaterRow) -> Response:
     if not talk.waits or talk.ended:
         return JSONResponse({"reload": True})
     supporter = next(spec for spec in talk.chat.supporters if spec.name == talk.task.details["supporter"])
-    reply, failure = await _reply(request.app.state.client, supporter, talk)
+    text, failure = await _reply(request.app.state.client, supporter, talk)
     details = talk.task.details | {"failed": failure}
     if failure:
         await run_in_threadpool(store.set_details, id, details)
         told = words("zh" if rater.interface == "zh" else "en")
         message = told["talk_failed"].format(why=told["why"][failure])
-        return JSONResponse({"message": message, "word": failure, "help": details["help"]}, 502)
-    details["turns"] = [*details["turns"], ["supporter", reply]]
+        return JSONResponse({"message": message, "word": failure}, 502)
+    details["turns"] = [*details["turns"], ["supporter", text]]
     details["ended"] = "max_turns" if talk.exchanges + 1 >= talk.chat.most else None
     await run_in_threadpool(store.set_details, id, details)
     after = await _talk(request, id, rater.code)
     answered = await run_in_threadpool(store.answers, [id])
     reload = bool(after.ended or after.due(list(answered.get(id, {}))))
-    return JSONResponse({"reply": reply, "reload": reload, "may_rate": after.may_rate, "help": details["help"]})
+    return JSONResponse({"reply": text, "reload": reload})
 
 
 async def _reply(client: ChatClient, supporter: ModelSpec, talk: Talk) -> tuple[str, str | None]:

@@ -20,6 +20,7 @@ from evalsuite.people.chat import router as talks
 from evalsuite.people.guard import COOKIE, Guard
 from evalsuite.people.pages import TEMPLATES, TaskPage, render, state_of, words
 from evalsuite.people.progress import progress
+from evalsuite.people.review import REVIEW, queue
 from evalsuite.people.signed_in import Organiser, Rater, signed_in
 from evalsuite.people.store import Answer, Conflict, RaterRow, Refused, SessionRow, Store, TaskRow, trouble
 from evalsuite.people.study import COMMENT, Content, Study
@@ -149,6 +150,8 @@ def overview(request: Request) -> Response:
     if study.consent and not rater.consented:
         text = study.consent.get(language) or next(iter(study.consent.values()))
         return HTMLResponse(render("consent.html", language, text=text, **values))
+    if rater.reviewer:
+        queue(store)
     tasks = store.tasks(rater.code)
     answers = store.answers([task.id for task in tasks])
     states = [(task, state_of(task, len(answers.get(task.id, {})))) for task in tasks]
@@ -202,7 +205,9 @@ def _content(request: Request, task: TaskRow) -> Content:
 
 
 def _asked(request: Request, task: TaskRow, content: Content) -> list[tuple[str, int | None]]:
-    """What a task asks for; a talk as far as it has come."""
+    """What a task asks for: a talk as far as it has come, a review what raters differ on."""
+    if task.purpose == REVIEW:
+        return [(name, None) for name in task.details["given"]]
     if task.purpose == TALK:
         return talk_of(request, task).asked()
     study: Study = request.app.state.study

@@ -72,29 +72,33 @@ def test_a_talk_over_http_is_kept_line_by_line_and_becomes_records(
         first, second = ann.tasks()
         page = ann.request("GET", f"/task/{first}")[1]
         assert "The cat is gone (0)." in page and "alpha" not in page and "beta" not in page
-        status, said = talk(ann, first, "say", {"text": "I want to kill myself.", "turn": 0})
-        assert status == 200 and said["help"], "the risk check fires, and the page shows whom to call"
-        assert said["reload"], "a rating is due after one exchange"
-        assert talk(ann, first, "say", {"text": "I want to kill myself.", "turn": 0}) == (200, {"reload": True})
-        assert len(supporter.requests) == 1, "the same line again is said once"
+        danger = {"text": "I want to kill myself.", "turn": 0}
+        assert talk(ann, first, "say", danger) == (200, {"help": True}), "the page shows whom to call before any model answers"
+        assert talk(ann, first, "say", danger) == (200, {"help": True}) and not supporter.requests
+        assert len(store.task(first, "ann").details["turns"]) == 1, "the same line again is said once"
+        status, said = talk(ann, first, "reply", {})
+        assert status == 200 and said["reload"], "a rating is due after one exchange"
+        assert talk(ann, first, "reply", {}) == (200, {"reload": True}) and len(supporter.requests) == 1
         assert talk(ann, first, "say", {"text": "Go on.", "turn": 2})[0] == 409, "not before it is rated"
         assert ann.put(first, KEYS[0], value=3)[0] == 422, "the whole talk is rated at its end"
         for key in KEYS:
             assert ann.put(first, key, 1, value=3)[0] == 200
         assert ann.submit(first)[1]["word"] == "talk_open"
-        status, said = talk(ann, first, "say", {"text": "Go on.", "turn": 2})
+        assert talk(ann, first, "say", {"text": "Go on.", "turn": 2})[0] == 200
+        status, said = talk(ann, first, "reply", {})
         assert status == 200 and said["reload"] and "heard 3." in said["reply"], "two exchanges: the talk ends"
         assert talk(ann, first, "say", {"text": "More.", "turn": 4})[0] == 409
         for key in KEYS:
             assert ann.put(first, key, value=4)[0] == 200
         assert ann.submit(first)[0] == 200
         FAILING.append(True)
-        status, said = talk(ann, second, "say", {"text": "FAIL", "turn": 0})
+        assert talk(ann, second, "say", {"text": "FAIL", "turn": 0}) == (200, {"help": False})
+        status, said = talk(ann, second, "reply", {})
         assert status == 502 and "does not answer (its server refuses)" in said["message"]
         assert "alpha" not in said["message"] and "127.0.0.1" not in said["message"]
         assert store.task(second, "ann").details["turns"] == [["seeker", "FAIL"]], "what was said is kept"
         FAILING.clear()
-        assert talk(ann, second, "again", {})[0] == 200
+        assert talk(ann, second, "reply", {})[0] == 200
         assert len(store.task(second, "ann").details["turns"]) == 2
         assert talk(ann, second, "leave", {})[0] == 200
         other = Client(address).enter(links(tmp_path / "s")["organiser"])

@@ -1,8 +1,10 @@
 "use strict";
-// A talk: what a person says is shown at once, the reply when it comes. The page is loaded again where a rating is due.
+// A talk: what a person says is kept and shown at once, then the supporter is asked. The page is loaded again where a rating is due.
 const turns = document.getElementById("turns");
 const form = document.getElementById("say");
 const line = document.getElementById("line");
+const sendButton = document.getElementById("send");
+const againButton = document.getElementById("again");
 
 function bubble(role, text) {
   const turn = document.createElement("p");
@@ -16,55 +18,48 @@ function bubble(role, text) {
 }
 
 function busy(waits) {
-  line.disabled = waits;
-  document.getElementById("send").disabled = waits;
-  document.getElementById("again").disabled = waits;
+  [line, sendButton, againButton].forEach((one) => { one.disabled = waits; });
   status.textContent = waits ? words.waiting : "";
 }
 
-async function ask(path, body) {
+async function post(path, body) {
+  try { return await send("POST", `/api/talk/${task}/${path}`, body); }
+  catch { return { ok: false, status: 0, answer: { message: words.not_saved.replace("{why}", words.offline) } }; }
+}
+
+async function reply() {
   busy(true);
   tell("");
-  let result = null;
-  try { result = await send("POST", `/api/talk/${task}/${path}`, body); }
-  catch { result = { ok: false, status: 0, answer: { message: words.not_saved.replace("{why}", words.offline) } }; }
+  const { ok, answer } = await post("reply", {});
   busy(false);
-  if (result.answer.help) document.getElementById("help").hidden = false;
-  if (result.ok && result.answer.reload) { location.reload(); return; }
-  if (result.ok) {
-    bubble("supporter", result.answer.reply);
-    document.getElementById("again").hidden = true;
-    document.getElementById("send").hidden = false;
-    line.focus();
-    return;
-  }
-  tell(result.answer.message);
-  if (result.status === 502) {
-    line.disabled = true;
-    document.getElementById("again").hidden = false;
-    document.getElementById("send").hidden = true;
-  }
-  return result;
+  if (ok && answer.reload) { location.reload(); return; }
+  if (ok) bubble("supporter", answer.reply);
+  else tell(answer.message);
+  line.disabled = !ok;
+  againButton.hidden = ok;
+  sendButton.hidden = !ok;
+  if (ok) line.focus();
 }
 
 form?.addEventListener("submit", async (event) => {
   event.preventDefault();
   const text = line.value.trim();
   if (!text) return;
-  const turn = Number(turns.dataset.turns);
-  const asked = ask("say", { text, turn });
+  busy(true);
+  const { ok, answer } = await post("say", { text, turn: Number(turns.dataset.turns) });
+  busy(false);
+  if (!ok) { tell(answer.message); return; }
+  if (answer.help) document.getElementById("help").hidden = false;
   bubble("seeker", text);
   line.value = "";
-  const refused = await asked;
-  // Nothing was kept of it: it is given back to be sent again.
-  if (refused && refused.status !== 502) { turns.lastElementChild.remove(); turns.dataset.turns = turn; line.value = text; }
+  await reply();
 });
 line?.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); form.requestSubmit(); }
 });
-document.getElementById("again")?.addEventListener("click", () => ask("again", {}));
+againButton?.addEventListener("click", reply);
 document.getElementById("leave")?.addEventListener("click", async () => {
-  const { ok, answer } = await send("POST", `/api/talk/${task}/leave`, {});
+  const { ok, answer } = await post("leave", {});
   if (ok) location.reload(); else tell(answer.message);
 });
 document.getElementById("on")?.addEventListener("click", async () => { await saving; if (banner.hidden) location.reload(); });
