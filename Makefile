@@ -18,6 +18,7 @@ RESOLVE_GPU  = echo certifi > $(VENV)/certifi.txt && $(BIN)/uv pip compile --qui
 PREP        := $(BIN)/python -m data_prep
 SAMPLES     := data_prep/bundled
 DATA        := runs/demo-data
+STUDIES     := runs/demo-people
 ASK         := --model embedded@$(SERVE_URL_EMBEDDED)
 # One model on two cores: these keep tokenizers and telemetry out of the way.
 export TOKENIZERS_PARALLELISM = false
@@ -52,7 +53,8 @@ TABLE4      ?= runs/table4
 SCORE4      = $(BIN)/esc-eval score --config configs/eval/table4.yaml --mode $(MODE) $(if $(LANGUAGE),--language $(LANGUAGE)) \
               $(if $(PROMPTS),--judge-prompts $(PROMPTS)) --dialogues $(TABLE4)/gold/dialogues.jsonl
 spec_name   = $(patsubst %.yml,%,$(patsubst %.yaml,%,$(notdir $(1))))
-.PHONY: help setup setup-browser setup-postgres setup-slurm setup-gpu constraints-gpu demo demo-data demo-cards train-role-cpu train-rank-cpu train-survey-cpu train-rank-paper rank-methods-cpu reproduce-table4
+.PHONY: help setup setup-browser setup-postgres setup-slurm setup-gpu constraints-gpu quick record recording demo demo-people demo-data demo-cards demo-run
+.PHONY: train-role-cpu train-rank-cpu train-survey-cpu train-rank-paper rank-methods-cpu reproduce-table4
 .PHONY: doctor gpu-check test test-fast test-full lint docs format bench clean
 
 help:  ## Show this list
@@ -105,11 +107,37 @@ gpu-check:  ## A smoke run on one GPU, after setup-gpu: doctor, 5 steps of both 
 constraints-gpu: setup  ## Resolve configs/constraints-gpu.txt anew (with a network; downloads no wheels)
 	{ grep '^#' $(GPU_SET); $(RESOLVE_GPU); } > $(GPU_SET).new && mv $(GPU_SET).new $(GPU_SET)
 
-demo: demo-data  ## Everything end to end on the embedded model: data, then servers, dialogues, scores, runs/demo/report.html
-	$(BIN)/esc-eval run --config configs/eval/demo.yaml
+quick: setup  ## The demo's report in seconds: recorded answers are replayed, no model is asked (runs/quick/report.html)
+	$(BIN)/esc-eval run --config configs/eval/demo.yaml --replay demo --out runs/quick
 
-demo-data: setup  ## Data preparation on the bundled samples: cards, role-play set, contamination, score sets (runs/demo-data/)
-	$(BIN)/python -m serve up embedded --exec "$(MAKE) --no-print-directory demo-cards"
+demo-people: setup  ## Studies in the browser: rate the demo's dialogues (port 8765), talk to the embedded model (8766); Ctrl-C ends
+	@test -f runs/quick/dialogues.jsonl || $(MAKE) --no-print-directory quick
+	@test -d $(STUDIES)/rate || $(BIN)/esc-eval people create $(STUDIES)/rate --dialogues runs/quick/dialogues.jsonl \
+	  --rubric esc_eval_human --raters 2 --overlap 2
+	@test -d $(STUDIES)/talk || $(BIN)/esc-eval people create $(STUDIES)/talk --supporter embedded --rubric emoharbor \
+	  --consent configs/people/consent_demo.txt --rater you=en --rate-after 2 --exchanges 4 --least 1
+	@for at in rate:8765 talk:8766; do \
+	  tr -d '\r' < $(STUDIES)/$${at%:*}/links.csv | sed -nE "s#^([a-z0-9]+),.*,(/[ro]/.*)#$${at%:*}: \1 http://127.0.0.1:$${at#*:}\2#p"; done
+	@trap 'kill 0' EXIT; $(BIN)/esc-eval people serve $(STUDIES)/rate --port 8765 & $(BIN)/esc-eval people serve $(STUDIES)/talk --port 8766
+
+demo: demo-data  ## Everything end to end on the embedded model: data, one start of its servers, cards, dialogues, scores, runs/demo/report.html
+	$(BIN)/python -m serve up embedded embedded-ranker --exec "$(MAKE) --no-print-directory demo-cards demo-run"
+
+demo-run:  ## The part of demo that holds and scores dialogues, with models that are already served (SERVE_URL_…)
+	$(BIN)/esc-eval run --config configs/eval/demo.yaml --endpoint embedded=$(SERVE_URL_EMBEDDED) \
+	  --endpoint embedded-ranker=$(SERVE_URL_EMBEDDED_RANKER)
+
+record: setup  ## Record the demo's answers anew for quick, after its prompts, cards or models changed
+	rm -rf runs/record
+	$(BIN)/esc-eval run --config configs/eval/demo.yaml --out runs/record
+	$(MAKE) --no-print-directory recording RUN=runs/record
+
+recording:  ## The recording of a run of the demo (RUN=its folder): its config and its answers, without what was asked
+	mkdir -p evalsuite/recordings/demo && cp $(RUN)/config.json $(RUN)/calls.sqlite evalsuite/recordings/demo/
+	$(BIN)/python -c 'import sqlite3; sqlite3.connect("evalsuite/recordings/demo/calls.sqlite", isolation_level=None).executescript( \
+	  "DELETE FROM prompts; PRAGMA journal_mode = DELETE; PRAGMA page_size = 1024; VACUUM")'
+
+demo-data: setup  ## Data preparation on the bundled samples that asks no model: role-play set, contamination, score sets (runs/demo-data/)
 	$(PREP) cards annotate export --cards $(SAMPLES)/cards_en.jsonl --out $(DATA)/annotate
 	$(PREP) role-sft --config configs/data/role_sft_demo.yaml --source bundled_support=$(SAMPLES) \
 	  --source bundled_role_play=$(SAMPLES) --out $(DATA)/role_sft
@@ -119,8 +147,8 @@ demo-data: setup  ## Data preparation on the bundled samples: cards, role-play s
 	$(PREP) rank-sft --dialogues $(DATA)/scores/dialogues.jsonl --gold $(DATA)/scores/scores.jsonl --rubric esc_eval \
 	  --out $(DATA)/rank_sft
 
-demo-cards:  ## The part of demo-data that asks a model, which is already served (SERVE_URL_EMBEDDED)
-	$(PREP) cards extract --source bundled_support=$(SAMPLES) --limit 8 $(ASK) --out $(DATA)/extract
+demo-cards:  ## Data preparation that asks a model, which is already served (SERVE_URL_EMBEDDED)
+	$(PREP) cards extract --source bundled_support=$(SAMPLES) --limit 4 $(ASK) --out $(DATA)/extract
 	$(PREP) cards filter --cards $(DATA)/extract/cards.jsonl $(ASK) --out $(DATA)/filter
 	$(PREP) cards categorise --cards $(DATA)/filter/cards.jsonl $(ASK) --out $(DATA)/categorise
 	$(PREP) cards stats --cards $(DATA)/categorise/cards.jsonl --html $(DATA)/cards.html

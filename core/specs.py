@@ -94,6 +94,9 @@ class Endpoint(_Part):
     any_model: bool = False
     """Let answers count whatever model the server names in them: for routers that spell it in several ways. Otherwise another
     name than a run's first ends the run."""
+    lists_models: bool = True
+    """Whether its list of models (`/models`) takes the key: a run looks there before its first call. Anthropic's wants it in a
+    header of its own."""
     price: Price | None = None
     """What --max-cost counts."""
     requests_per_minute: Annotated[float, Field(gt=0)] | None = None
@@ -390,5 +393,5 @@ def load_spec(name: str) -> ModelSpec:
 
 def _read_spec(name: str) -> ModelSpec:
     if not name.endswith(SPEC_FILES) and name not in model_names():
-        raise UserError(f"unknown model {name[:100]!r}: {near(name[:100], model_names())}; one that is served is {FORM}")
+        raise UserError(f"unknown model {name[:100]!r}: {near(name[:100], model_names())} (a model that is served: {FORM})")
     return read_named("models", name, ModelSpec, "model")

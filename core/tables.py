@@ -115,10 +115,9 @@ def to_console(table: Table, console: Console) -> None:
     """Print a table to a rich console. One that is too wide for it loses the parts that all names of a column share (a note
     says which), and is turned on its side if it is narrower so. Cells are plain text: nothing in them is taken for console
     markup."""
-    printed = _printed(table)
-    if _width(printed, console) > console.width:
+    if not fits(table, console):
         table = _without_shared(table)
-        printed = _printed(table)
+    printed = _printed(table)
     if _width(printed, console) > console.width:
         aside = _printed(_turned(table))
         printed = aside if _width(aside, console) < _width(printed, console) else printed
@@ -127,12 +126,9 @@ def to_console(table: Table, console: Console) -> None:
         console.print(Text(clean(note)))
 
 
-def too_wide(table: Table, console: Console) -> bool:
-    """Whether a table would have words cut to fit this console, whichever way it is turned."""
-    return all(
-        Measurement.get(console, console.options.update(max_width=10_000), _printed(one)).minimum > console.width
-        for one in (table, _turned(table))
-    )
+def fits(table: Table, console: Console) -> bool:
+    """Whether a console has room for a table as it is, with nothing folded."""
+    return _width(_printed(table), console) <= console.width
 
 
 def _width(printed: rich.table.Table, console: Console) -> int:

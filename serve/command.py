@@ -6,10 +6,11 @@ import importlib.util
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from core.addresses import FORM
 from core.errors import UserError, need_modules
 from core.files import cache_dir
 from core.machine import cores, memory, precision
@@ -35,10 +36,13 @@ CPU_CACHE_SHARE, CPU_CACHE_MOST = 0.25, 16  # GiB a server at most: the cache is
 CPU_BLOCK = "32"
 
 
-def check_installed(*modules: str) -> None:
-    """Raise `UserError` where one of `MODULE`, `ROUTER` and `TRANSFORMERS` is to be started and is not installed."""
+def check_installed(models: Iterable[str], *modules: str) -> None:
+    """Raise `UserError` where one of `MODULE`, `ROUTER` and `TRANSFORMERS` is to be started for models and is not installed."""
     if MODULE in modules and importlib.util.find_spec("vllm") is None:
-        raise UserError("vLLM is not installed: make setup (CPU) or pip install '.[gpu]'")
+        raise UserError(
+            f"{', '.join(models)}: to be served by vLLM, which is not installed: make setup (CPU) or pip install '.[gpu]'. "
+            f"A model that is served already needs neither: name it {FORM}"
+        )
     if ROUTER in modules and importlib.util.find_spec("vllm_router") is None:
         raise UserError("serve.replicas needs a router: pip install vllm-router")
     if TRANSFORMERS in modules:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import email.utils
 import errno
 import math
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -115,6 +116,8 @@ async def find_models(session: aiohttp.ClientSession, spec: ModelSpec, base_url:
 
     Raises `UserError` where it cannot be reached, refuses the key, redirects, or is no server of an API.
     """
+    if not spec.endpoint.lists_models:
+        return None
     listing, problem = await _list_models(session, spec, base_url)
     if listing is None and not base_url.endswith("/v1"):
         below, _ = await _list_models(session, spec, f"{base_url}/v1")
@@ -142,14 +145,24 @@ async def _list_models(session: aiohttp.ClientSession, spec: ModelSpec, base_url
             if response.status == 200 and response.content_type == "text/html":
                 return None, f"{where}: answers with a web page, which no API does: name the API's address (…/v1)"
             entries = orjson.loads(raw)["data"]
-            contexts = {str(entry["id"]): entry.get("max_model_len") for entry in entries}
+            # Google lists by path (models/gemini-…) what a request may name with it or without.
+            names = {name: entry for entry in entries for name in (str(entry["id"]), str(entry["id"]).removeprefix("models/"))}
+            contexts = {name: entry.get("max_model_len") for name, entry in names.items()}
             of_vllm = bool(entries) and all(entry.get("owned_by") == "vllm" for entry in entries)
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, aiohttp.ClientPayloadError):
         return None, None  # not every server has a list
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:  # ValueError: an address with a key in it
-        raise UserError(f"{where}: cannot be reached: {redact(spec, error)}") from None
+        raise UserError(f"{where}: cannot be reached: {redact(spec, _cause(error))}") from None
     known = {name: length if isinstance(length, int) else None for name, length in contexts.items()}
     return Listing(base_url, known, of_vllm), None
+
+
+def _cause(error: Exception) -> object:
+    """What the system says of a connection that failed; aiohttp's own text adds its settings."""
+    system = getattr(error, "os_error", None)
+    if not isinstance(system, OSError):
+        return error
+    return os.strerror(system.errno) if system.errno and system.errno > 0 else system.strerror or error
 
 
 async def probe(session: aiohttp.ClientSession, url: str) -> bytes | None:

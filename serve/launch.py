@@ -194,7 +194,8 @@ class Servers:
 
 def _check(plans: Sequence[ServerPlan]) -> None:
     """Raise `UserError` for what can be known before anything is started."""
-    check_installed(*({MODULE, ROUTER, TRANSFORMERS} & {word for plan in plans for word in plan.argv}))
+    models = dict.fromkeys(spec.name for plan in plans for spec in plan.specs)
+    check_installed(models, *({MODULE, ROUTER, TRANSFORMERS} & {word for plan in plans for word in plan.argv}))
     for plan in plans:
         if plan.port is not None and port_taken(plan.port):
             raise UserError(

@@ -67,7 +67,8 @@ def plan_servers(
         raise UserError(f"{processes} servers need as many ports from {port} on, and {MOST_PORT} is the last")
     if resolve and servers:  # not after the download
         engines = {MODULE if unit.engine == "vllm" else TRANSFORMERS for unit in units}
-        check_installed(*engines, *([ROUTER] if len(servers) > len(units) else []))
+        models = [spec.name for unit in units for spec in unit.specs]
+        check_installed(models, *engines, *([ROUTER] if len(servers) > len(units) else []))
         _check_places(units)
         learn_shapes([spec for unit in units for spec in unit.specs] if gpu else [])
     found = places(servers, without(machine, held), needs, str(machine)) if gpu else {}

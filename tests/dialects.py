@@ -17,6 +17,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Literal
 
@@ -119,8 +120,8 @@ def _schema_fault(named: dict[str, Any]) -> str | None:
 
 @dataclass
 class Speaker:
-    """A behaviour like a chat model's: replies that depend on everything asked, verdicts where they are asked for in words or
-    by a constraint that the dialect knows.
+    """A behaviour like a chat model's: replies that depend on everything asked, verdicts (digits, bands, JSON with scores from
+    1 to 5) where they are asked for in words or by a constraint that the dialect knows.
 
     `reasoning` is how many tokens it reasons before it says anything; a limit below cuts it off with no text.
     """
@@ -170,7 +171,19 @@ class Speaker:
             low, high, times = [group for group in found.groups() if group]
             number = 1 if times == "one" else int(times)
             return "".join(str(int(low) + byte % (int(high) - int(low) + 1)) for byte in seed[:number])
+        if bands := re.findall(r"^.+: 0=p.*$", asked, re.M):
+            return "\n".join(_certain(line, byte) for line, byte in zip(bands, seed, strict=False))
+        if form := re.search(r'^\{"analysis".*\}$', asked, re.M):
+            draw = cycle(seed)
+            return re.sub(r"\bN\b", lambda _: str(1 + next(draw) % 5), form[0])
         return f"line {seed.hex()[:12]}"
+
+
+def _certain(line: str, byte: int) -> str:
+    """A line of probabilities in which one score is certain."""
+    scores = re.findall(r"(\d)=p", line)
+    given = iter("1.00" if place == byte % len(scores) else "0.00" for place in range(len(scores)))
+    return re.sub(r"(?<==)p", lambda _: next(given), line)
 
 
 def _top(digit: str, place: int) -> dict[str, Any]:

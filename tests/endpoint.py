@@ -17,9 +17,10 @@ import socket
 import struct
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -57,9 +58,36 @@ def echo(body: dict[str, Any], count: int) -> Answer:
     if "choice" in constraint:
         return Answer(constraint["choice"][seed[0] % len(constraint["choice"])])
     if "regex" in constraint:
-        low, high, times = map(int, re.fullmatch(r"\[(\d)-(\d)\]\{(\d+)\}", constraint["regex"]).groups())  # type: ignore[union-attr]
-        return Answer("".join(str(low + byte % (high - low + 1)) for byte in seed[:times]))
+        return Answer(matching(constraint["regex"], cycle(seed)))
     return Answer(f"line {seed.hex()[:12]}")
+
+
+def matching(pattern: str, draw: Iterator[int]) -> str:
+    """A text that a regular expression matches, drawn from bytes; of what may be repeated without end, few."""
+
+    def one(operation: Any, value: Any) -> str:
+        if operation is parser.LITERAL:
+            return chr(value)
+        if operation is parser.IN and value[0][0] is parser.NEGATE:
+            return chr(ord("a") + next(draw) % 26)
+        if operation is parser.IN:
+            ranges = [part if kind is parser.RANGE else (part, part) for kind, part in value]
+            characters = [chr(code) for low, high in ranges for code in range(low, high + 1)]
+            return characters[next(draw) % len(characters)]
+        if operation is parser.BRANCH:
+            return every(value[1][next(draw) % len(value[1])])
+        if operation is parser.SUBPATTERN:
+            return every(value[-1])
+        assert operation is parser.MAX_REPEAT, operation
+        least, most, part = value
+        times = least if least == most else least + next(draw) % min(most - least, 8)
+        return "".join(every(part) for _ in range(times))
+
+    def every(parts: Any) -> str:
+        return "".join(one(*part) for part in parts)
+
+    parser: Any = re._parser  # type: ignore[attr-defined]
+    return every(parser.parse(pattern))
 
 
 FAULTS = {

@@ -72,7 +72,8 @@ def free_port() -> int:
 def served(folder: Path, database: str | None = None) -> Iterator[tuple[str, Store]]:
     """The study's server in a thread: its address, and the store that it writes to."""
     store = Store(database or url_of(folder), folder.name)
-    server = uvicorn.Server(uvicorn.Config(create_app(store), port=0, log_level="warning", access_log=False))
+    calls = folder / "calls.sqlite" if store.study().chat else None
+    server = uvicorn.Server(uvicorn.Config(create_app(store, calls=calls), port=0, log_level="warning", access_log=False))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:

@@ -11,7 +11,7 @@ from typing import Annotated, get_args
 import typer
 
 from core.errors import UserError, near
-from core.files import check_unique, sha256_file
+from core.files import check_unique, sha256_file, write_json, write_text
 from core.ledger import Build
 from core.options import OutOption, SeedOption, choice, console, writes
 from core.paths import IN_FILE, IN_NAME, SHEET, Verbs
@@ -20,7 +20,7 @@ from core.rubrics import Rubric, load_rubric
 from core.tables import to_console
 from data_prep.cards.sheets import refuse_to_overwrite, remove_unanswered
 from data_prep.played import load_played, played_text
-from data_prep.scores import annotation
+from data_prep.scores import annotation, label_studio
 from data_prep.scores.annotation import Mode
 from data_prep.scores.annotator_agreement import Agreed, agreement, agreement_table
 from data_prep.scores.human import Check, read_dialogues, read_scores
@@ -144,6 +144,54 @@ def import_(
         to_console(agreement_table(rows), console)
     else:
         console.print("no dialogue has scores of two people: agreement is not defined")
+    build.finish(console)
+
+
+@app.command("label-studio")
+def label_studio_files(
+    dialogues: DialoguesOption,
+    out: Annotated[OutOption, writes("tasks_*.json", "labels_*.xml")],
+    rubric: RubricOption = "esc_eval_human",
+    cards: CardsOption = None,
+    profiles: ProfilesOption = None,
+) -> None:
+    """The same for Label Studio: tasks to import and a labelling configuration, for each language of the dialogues.
+
+    Let it hand each task to as many annotators as you want; `label-studio-import` reads its export (JSON).
+    """
+    rules = load_rubric(rubric)
+    build = Build(out, "annotate-dialogues label-studio", settings={"rubric": rules.name})
+    loaded = _dialogues(dialogues, rules, build)
+    played = _played(loaded, rules, cards, profiles, build)
+    for language in rules.languages:
+        if spoken := [dialogue for dialogue in loaded if dialogue.language == language]:
+            write_json(build.folder / f"tasks_{language}.json", label_studio.tasks(spoken, played))
+            build.output(f"tasks_{language}.json", len(spoken))
+            write_text(build.folder / f"labels_{language}.xml", label_studio.configuration(rules, language, bool(played)))
+            build.output(f"labels_{language}.xml")
+    build.finish(console)
+
+
+@app.command("label-studio-import")
+def label_studio_import(
+    dialogues: DialoguesOption,
+    result: Annotated[
+        list[Path], typer.Option("--result", help="Label Studio's export (JSON). Repeat for more, as one a language."), IN_FILE
+    ],
+    out: Annotated[OutOption, writes("scores.jsonl")],
+    rubric: RubricOption = "esc_eval_human",
+) -> None:
+    """Label Studio's results → OUT/scores.jsonl, as `import` writes them; annotators are called by their number there."""
+    rules = load_rubric(rubric)
+    build = Build(out, "annotate-dialogues label-studio-import", settings={"rubric": rules.name})
+    loaded = _dialogues(dialogues, rules, build)
+    build.input(*result)
+    scores = [
+        score for path in result for score in label_studio.read_results(path, loaded, rules, build.step(f"results {path.name}"))
+    ]
+    if not scores:
+        raise UserError(f"--result: no score in {', '.join(map(str, result))}")
+    build.write("scores.jsonl", scores)
     build.finish(console)
 
 

@@ -36,7 +36,7 @@ SHEET = "dialogues"
 _NAME = re.compile(r"\w[\w.-]{0,60}")
 _COLUMNS = ("row", "item", "language", "who", "text", "rules")
 _ANSWERS = ("score", "note")
-_SPEAKERS = {"en": {"seeker": "Seeker", "supporter": "Supporter"}, "zh": {"seeker": "求助者", "supporter": "支持者"}}
+SPEAKERS = {"en": {"seeker": "Seeker", "supporter": "Supporter"}, "zh": {"seeker": "求助者", "supporter": "支持者"}}
 _PLAYED = {"en": "Who the seeker is meant to be", "zh": "求助者应当是怎样的人"}
 _WHOLE = (
     "Fill in column score with a whole number in every row that has rules.",
@@ -157,7 +157,7 @@ def _rows(
     language = dialogue.language
     item = {"item": item_of(dialogue), "language": language}
     known = _texts_of(dialogue, rubric)
-    speakers = _SPEAKERS[language]
+    speakers = SPEAKERS[language]
     rows = []
     if text := played.get(dialogue.id):
         rows.append(item | {"row": _played_row(dialogue), "who": _PLAYED[language], "text": text})

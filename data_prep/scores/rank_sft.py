@@ -12,6 +12,7 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -192,14 +193,18 @@ def split_cases(every_case: Sequence[Case], method: SplitMethod, seed: int) -> d
     return {name: [c for c, split in zip(every_case, splits, strict=True) if split == name] for name in SHARES}
 
 
-def synthetic_test() -> tuple[list[Dialogue], list[HumanScore]]:
-    """The synthetic set's test split as `rank-sft` makes it with seed 0: no base dialogue of it is in the training split."""
+@cache
+def synthetic_test() -> tuple[tuple[Dialogue, ...], tuple[HumanScore, ...]]:
+    """The synthetic set's test split as `rank-sft` makes it with seed 0: no base dialogue of it is in the training split.
+
+    Made once a process: it takes seconds, and a run needs it twice.
+    """
     rubric = load_rubric("esc_eval")
-    dialogues, scores = synthetic.build()
+    dialogues, scores = synthetic.whole()
     targets, _ = mean_targets(scores, {dialogue.id: dialogue for dialogue in dialogues}, rubric, Step("scores"))
     split = split_cases(cases(dialogues, targets, rubric, "joint", Step("mean scores")), "grouped", 0)["test"]
     held_out = {case.dialogue.id for case in split}
-    return [case.dialogue for case in split], [score for score in scores if score.dialogue_id in held_out]
+    return tuple(case.dialogue for case in split), tuple(score for score in scores if score.dialogue_id in held_out)
 
 
 def describe(splits: dict[Split, list[Case]], rubric: Rubric) -> dict[str, Any]:

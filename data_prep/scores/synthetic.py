@@ -15,6 +15,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -404,3 +405,10 @@ def build(
                 for dimension, value in score(replies, [e.question for e in base.exchanges]).items():
                     scores.append(HumanScore.model_validate(by | {"dimension": dimension, "value": value}))
     return dialogues, scores
+
+
+@cache
+def whole(languages: tuple[Language, ...] = ("en", "zh")) -> tuple[tuple[Dialogue, ...], tuple[HumanScore, ...]]:
+    """The bundled score set as `build` makes it, made once a process: it takes seconds."""
+    dialogues, scores = build(languages=languages)
+    return tuple(dialogues), tuple(scores)

@@ -75,7 +75,8 @@ MissingOption = Annotated[
     typer.Option(
         "--missing",
         help="What a dataset without scores is. null: missing, so what rests on it has only a partial score. zero: 0, as "
-        "algorithms 3 and 4 say. left_out: as null, but what nobody can run (`ecdbench plan`) is left out of all weights.",
+        "algorithms 3 and 4 say. left_out: as null, but what nobody can run (`ecdbench plan`), or is not "
+        "defined on a model's answers, is left out of all weights.",
     ),
 ]
 ModelOption = Annotated[str | None, typer.Option("--model", help="Only this model.")]
@@ -160,7 +161,7 @@ def run(
     planned.check()
     judging = resolved_judge(out, judge) if judge and planned.summaries else None
     for line in (*coverage(known, planned), *_left_out(planned.missing)):
-        console.print(Text(line))
+        console.print(Text(line), soft_wrap=True)
     items = limit or known.sample or 300
     with open_run(out) as folder:
         examination = Examination(known, spec, name or spec.name, items, seed, chat, tokenizer, console)
@@ -276,9 +277,9 @@ def show_leaderboard(
     names = [one.model for one in every]
     if doubled := [name for name in names if names.count(name) > 1]:
         raise UserError(f"--scores: {doubled[0]!r} is also in the paper's table 5: name yours differently")
-    if choice("--missing", missing, ("null", "left_out")) == "left_out":
-        known = known.runnable
-    results = [aggregate(known, one) for one in every]
+    rule: Missing = choice("--missing", missing, ("null", "left_out"))
+    results = [aggregate(known, one, rule) for one in every]
+    known = known.runnable if rule == "left_out" else known
     board, ranks = leaderboard(known, results), ranks_table(known, results, every, spread)
     tables = [board, *(t for t in (ranks, separation_table(separations(results)), datasets_table(results)) if t.rows)]
     facts = dict(load_models("models"))
@@ -380,8 +381,7 @@ def _result_tables(benchmark: Benchmark, scores: Path) -> list[Table]:
     result = aggregate(benchmark, one)
     tables = [parts_table(benchmark, result)]
     if result.gated is None and benchmark.not_runnable:
-        runnable = benchmark.runnable
-        tables.append(parts_table(runnable, aggregate(runnable, one), "runnable"))
+        tables.append(parts_table(benchmark.runnable, aggregate(benchmark, one, "left_out"), "runnable"))
     return [*tables, datasets_table([result])]
 
 

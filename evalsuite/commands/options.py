@@ -205,6 +205,8 @@ class ScoreOptions(RunOptions):
 class WholeRunOptions(SimulateOptions, ScoreOptions):
     """What decides both."""
 
+    replay: Annotated[str | None, _setting("replay", "--replay", metavar="RUN"), IN_NAME] = None
+
 
 def grouped(verb: Callable[..., None]) -> Callable[..., None]:
     """The verb with every parameter that is a dataclass of options written out on the command line.

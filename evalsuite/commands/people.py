@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
 from core.errors import UserError, near, need_modules
-from core.files import check_unique
+from core.files import check_unique, write_jsonl
 from core.options import SeedOption, choice, console, name_and_value
-from core.paths import IN_FILE, IN_NAME, OUT_FILE, Reads, Verbs, Writes
+from core.paths import IN_FILE, IN_NAME, IN_SPEC, OUT_FILE, Reads, Verbs, Writes
 from core.records import Language
 from core.rubrics import Rubric, load_rubric
+from core.specs import ModelSpec, load_spec
 from core.tables import to_console
 from data_prep.cards.sheets import write_csv
 from data_prep.played import load_played, played_text
 from data_prep.scores.human import Check, read_dialogues, read_scores
+from evalsuite.commands.options import EndpointOption, endpoints_of
 from evalsuite.role_play.pairwise import QUESTION, pairs_of
 from evalsuite.role_play.seekers import read_field, seeker_of
+from serve.launch import Servers
+from serve.plan import plan_servers
 
 if TYPE_CHECKING:
     from evalsuite.people.assignment import Person
     from evalsuite.people.store import Store
     from evalsuite.people.study import Items, Study
 
-DATABASE = "study.sqlite"
-IN_STUDY = Reads("folder", (f"{DATABASE}*",), made="`esc-eval people create {path}` makes a study")
+DATABASE, CALLS = "study.sqlite", "calls.sqlite"
+IN_STUDY = Reads("folder", (f"{DATABASE}*", f"{CALLS}*"), made="`esc-eval people create {path}` makes a study")
 app = Verbs(
     no_args_is_help=True,
-    help="Studies in the browser: people score dialogues or choose between two, by links of their own (extra `people`).",
+    help="Studies in the browser: people score, choose or talk to supporters, by links of their own (extra `people`).",
 )
 
 StudyArgument = Annotated[Path, typer.Argument(metavar="STUDY", help="The study's folder."), IN_STUDY]
@@ -83,11 +88,30 @@ def create(
             "for seekers, which is more like a real person.",
         ),
     ] = None,
+    supporter: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--supporter",
+            metavar="MODEL",
+            help="People talk to this model and rate it: a name in configs/models, a spec's YAML, or NAME@URL. Repeat for "
+            "more: everybody talks to all of them, blind and in balanced orders.",
+        ),
+        IN_SPEC,
+    ] = None,
+    least: Annotated[int, typer.Option("--least", min=1, help="Exchanges that a talk should have.")] = 3,
+    exchanges: Annotated[int, typer.Option("--exchanges", min=1, help="Exchanges after which a talk ends.")] = 15,
+    rate_after: Annotated[
+        list[int] | None, typer.Option("--rate-after", help="Rate in mid-talk, too, after so many exchanges. Repeat for more.")
+    ] = None,
     cards: Annotated[
-        list[Path] | None, typer.Option("--cards", help="Role cards, shown where the seeker is rated. Repeat."), IN_FILE
+        list[Path] | None,
+        typer.Option("--cards", help="Role cards: shown where the seeker is rated, played by who talks. Repeat."),
+        IN_FILE,
     ] = None,
     profiles: Annotated[
-        list[Path] | None, typer.Option("--profiles", help="Profiles, shown where the seeker is rated. Repeat."), IN_FILE
+        list[Path] | None,
+        typer.Option("--profiles", help="Profiles: shown where the seeker is rated, played by who talks. Repeat."),
+        IN_FILE,
     ] = None,
     raters: Annotated[int, typer.Option("--raters", min=0, help="How many raters, who read every language of the study.")] = 0,
     rater: Annotated[
@@ -96,6 +120,14 @@ def create(
             "--rater", metavar="CODE=en,zh", help="A rater by a code of your own, and what they read. Repeat for more."
         ),
     ] = None,
+    reviewers: Annotated[
+        int,
+        typer.Option(
+            "--reviewers",
+            min=0,
+            help="People who decide where raters of a dialogue lie more than a point apart: their page fills as raters submit.",
+        ),
+    ] = 0,
     overlap: Annotated[int, typer.Option("--overlap", min=1, help="How many people see each item.")] = 2,
     repeats: Annotated[int, typer.Option("--repeats", min=0, help="Items that each rater sees again, unannounced.")] = 0,
     checks: Annotated[
@@ -124,12 +156,17 @@ def create(
     esc-eval people create studies/first --dialogues runs/demo/dialogues.jsonl --rubric esc_eval_human --raters 4 --overlap 2
     """
     _need()
-    from evalsuite.people.assignment import assign
+    from evalsuite.people.assignment import assign, assign_talks
 
     rules = None if rubric is None else load_rubric(rubric)
     agreed = {} if consent is None else dict.fromkeys(get_args(Language), _text(consent))
     shared = {"name": folder.resolve().name, "overlap": overlap, "repeats": repeats, "seed": seed, "consent": agreed}
-    if rules is not None:
+    talks = None
+    if supporter:
+        items, talks = _talks(supporter, rules, cards, profiles, dialogues, checks, consent)
+        chat = {"supporters": talks, "least": least, "most": exchanges, "rate_after": sorted(set(rate_after or []))}
+        definition: dict[str, object] = {"kind": "chat", "rubric": rules, "chat": chat}
+    elif rules is not None:
         if seeker or question:
             raise UserError("--rubric: dialogues are rated, or two of them compared: leave out --seeker and --question")
         items, expected = _rated(dialogues or [], rules, rubric or "", cards, profiles, checks)
@@ -140,12 +177,20 @@ def create(
         items, asked = _compared(dialogues or [], seeker or [], question or [], cards or [], profiles or [])
         definition = {"kind": "choose", "questions": asked}
     study = _valid(shared | definition | {"thoughts": thoughts})
-    people = _people(raters, rater or [], [item.language for item, _ in items])
-    tasks = assign([item for item, _ in items], people, overlap, repeats, seed)
+    spoken = [item.language for item, _ in items] or (list(rules.languages) if rules else [])
+    people = _people(raters, rater or [], spoken)
+    shown = [item for item, _ in items]
+    if talks:
+        tasks = assign_talks(people, [spec.name for spec in talks], shown, seed)
+    else:
+        tasks = assign(shown, people, overlap, repeats, seed)
+    if reviewers and (study.kind != "rate" or study.per != "dialogue"):
+        raise UserError("--reviewers: they decide about scores of whole dialogues: leave it out here")
+    seconds = _people(reviewers, [], spoken, "reviewer") if reviewers else []
     with _store(folder, database, make=True) as store:
-        key, tokens = store.create(study, items, people, tasks)
+        key, tokens = store.create(study, items, people, tasks, seconds)
     rows = [{"rater": "organiser", "languages": "", "path": f"/o/{key}"}]
-    rows += [{"rater": p.code, "languages": ",".join(p.languages), "path": f"/r/{tokens[p.code]}"} for p in people]
+    rows += [{"rater": p.code, "languages": ",".join(p.languages), "path": f"/r/{tokens[p.code]}"} for p in (*people, *seconds)]
     links = folder / "links.csv"
     links.touch(0o600)
     write_csv(links, ("rater", "languages", "path"), rows)
@@ -167,6 +212,7 @@ def serve(
     secure: Annotated[
         bool, typer.Option("--secure", help="Cookies over HTTPS only: for a server behind a proxy that speaks HTTPS.")
     ] = False,
+    endpoint: EndpointOption = None,
     database: DatabaseOption = None,
 ) -> None:
     """Serve a study until you stop it (Ctrl-C). It may be stopped and started at any time: every saved answer is on the disk.
@@ -180,8 +226,14 @@ def serve(
 
     if host not in LOOPBACK and not name:
         raise UserError(f"--host {host}: say by which name raters reach the server, too: --name HOST")
-    with _store(folder, database) as store:
-        app = create_app(store, LOOPBACK | {one.lower() for one in name or []} | {host}, secure)
+    with _store(folder, database) as store, ExitStack() as servers:
+        chat, endpoints = store.study().chat, endpoints_of(endpoint)
+        if chat is not None:
+            missing = [one for one in chat.supporters if one.name not in endpoints and one.endpoint.base_url is None]
+            if missing:
+                endpoints |= servers.enter_context(Servers(plan_servers(missing, folder / "logs"))).endpoints
+        calls = folder / CALLS if chat is not None else None
+        app = create_app(store, LOOPBACK | {one.lower() for one in name or []} | {host}, secure, calls, endpoints)
         console.print(f"study {store.name}: http://{host}:{port}, links in {folder / 'links.csv'}", soft_wrap=True)
         uvicorn.run(app, host=host, port=port, log_level="warning", access_log=False, server_header=False)  # links are secrets
 
@@ -204,7 +256,16 @@ def export(
         Path,
         typer.Option("--out", help="Folder for the records."),
         Writes(
-            ("dialogues.jsonl", "scores.jsonl", "scores.csv", "preferences.jsonl", "choices.csv", "control.csv", "comments.csv")
+            (
+                "dialogues.jsonl",
+                "scores.jsonl",
+                "scores.csv",
+                "accepted.jsonl",
+                "preferences.jsonl",
+                "choices.csv",
+                "control.csv",
+                "comments.csv",
+            )
         ),
     ],
     without_comments: Annotated[bool, typer.Option("--without-comments", help="Leave comments out.")] = False,
@@ -216,14 +277,21 @@ def export(
     """What people gave, as records: `agree`, `leaderboard` and `correlate` read scores.jsonl, `role-play` preferences.jsonl,
     `pairwise` choices.csv.
 
+    Where there are reviewers, accepted.jsonl holds their score where raters lie more than a point apart, else the raters' mean.
     control.csv holds repeated items, attention checks, reviews and what could not be judged: none of it is among the scores.
     """
     _need()
     from evalsuite.people.export import write_export
+    from evalsuite.people.review import settled
 
     with _store(folder, database) as store:
         for file, rows in write_export(store, out, not without_comments, not unfinished).items():
             console.print(f"{out / file}: {rows}", soft_wrap=True)
+        if any(row.reviewer for row in store.raters()):
+            final = settled(store)
+            console.print(f"{out / 'accepted.jsonl'}: {write_jsonl(out / 'accepted.jsonl', final.accepted)}", soft_wrap=True)
+            if final.waiting:
+                console.print(f"{sum(map(len, final.waiting.values()))} scores wait for a reviewer and are not accepted yet")
 
 
 @app.command("backup")
@@ -257,8 +325,9 @@ def delete(
     with _store(folder, database) as store:
         store.study()
         store.delete()
-    for file in [*folder.glob(f"{DATABASE}*"), folder / "links.csv"]:
+    for file in [*folder.glob(f"{DATABASE}*"), *folder.glob(f"{CALLS}*"), folder / "links.csv"]:
         file.unlink(missing_ok=True)
+    shutil.rmtree(folder / "logs", ignore_errors=True)
     if not any(folder.iterdir()):
         folder.rmdir()
     console.print(f"{folder}: deleted", soft_wrap=True)
@@ -359,11 +428,33 @@ def _compared(
     return compared_items(couples, named, {}), asked or {"better": dict(OVERALL)}
 
 
-def _people(count: int, named: list[str], languages: list[Language]) -> list[Person]:
+def _talks(
+    supporters: list[str],
+    rules: Rubric | None,
+    cards: list[Path] | None,
+    profiles: list[Path] | None,
+    dialogues: list[Path] | None,
+    checks: Path | None,
+    consent: Path | None,
+) -> tuple[Items, list[ModelSpec]]:
+    from evalsuite.people.study import played_items
+
+    if rules is None:
+        raise UserError("--supporter: what is the talk rated on? Give --rubric")
+    if dialogues or checks:
+        raise UserError("--supporter: people talk, nothing is shown to them: leave out --dialogues and --checks")
+    if consent is None:
+        raise UserError("--supporter: people tell of themselves to a model: say what they agree to (--consent FILE)")
+    specs = [load_spec(one) for one in supporters]
+    check_unique("--supporter", (spec.name for spec in specs), "supporters")
+    return played_items(load_played(cards or [], profiles or [])), specs
+
+
+def _people(count: int, named: list[str], languages: list[Language], prefix: str = "r") -> list[Person]:
     from evalsuite.people.assignment import Person
 
     every = tuple(language for language in get_args(Language) if language in languages)
-    people = [Person(f"r{number:02d}", every) for number in range(1, count + 1)]
+    people = [Person(f"{prefix}{number:02d}", every) for number in range(1, count + 1)]
     for one in named:
         code, reads = name_and_value("--rater", one, "CODE=en,zh")
         wanted = reads.split(",")

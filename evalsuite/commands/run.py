@@ -192,6 +192,9 @@ def _work(
     retry = Retry.parse(options.retry)
     with open_run(resolved.out) as opened:
         shards.claim(opened, shard)
+        if resolved.recording:
+            _say(f"a replay of {resolved.recording}: no model is asked")
+            resolved.recording.into(opened.store)
         opened.retry, opened.budget = retry, Budget(config.max_time, config.max_calls, config.max_cost)
         with Runner(opened, resolved, console, bounded=True) as runner:
             outcomes = [pipeline.simulate(runner, score) if simulate else pipeline.score(runner, path)]

@@ -4,8 +4,9 @@ Every figure is an array: the figure itself first, then one for every bootstrap 
 so that intervals and rankings come out of the same sums. A score is complete when all below it is there. Where something is
 missing the score is None with the reason, beside a partial score over what there is and the share of the weights that this
 is. With `missing="zero"` a dataset without any result counts as 0, which is what algorithms 3 and 4 say. With
-`missing="left_out"` what the registry calls not runnable is left out of all weights, whether it has a score or not, and
-anything else that is missing still leaves no total.
+`missing="left_out"` what the registry calls not runnable is left out of all weights, whether it has a score or not, and so is a
+method that is not defined on a model's answers, where its dataset has another. Anything else that is missing still leaves no
+total.
 """
 
 from __future__ import annotations
@@ -131,6 +132,12 @@ class ModelResult:
         return [] if self.gated is not None else [*gate, *self.root.gaps]
 
     @property
+    def undefined(self) -> list[str]:
+        """Methods that were left out since they are not defined on this model's answers."""
+        datasets = [node for node in self.root.walk() if node.layer == "dataset"]
+        return [f"{one.label}, {m.label}" for one in datasets for m in one.children if m.measured and not m.weight]
+
+    @property
     def covered(self) -> frozenset[str]:
         """The paths of all that the scores rest on: methods, and nodes that were given as such."""
         return frozenset(node.path for node in self.root.walk() if not node.children and len(node.values))
@@ -208,6 +215,8 @@ class _Adder:
             else:
                 node = Node("method", place, label, 0, measured.values, 1, True, measured.n, measured.drawn, measured=measured)
             below.append((node, method.weight))
+        if self.missing == "left_out" and any(len(node.values) for node, _ in below):
+            below = [(node, 0.0 if node.measured and not len(node.values) else weight) for node, weight in below]
         node = self.joined("dataset", path, known.label, below)
         # Methods are scores of the same items.
         node = replace(node, n=max((child.n for child in node.children), default=0))
@@ -238,7 +247,7 @@ class _Adder:
             weight=0,
             values=weighted_mean([node.values for node in present], factors),
             share=sum(node.weight * node.share for node in children),
-            complete=all(node.complete for node in children),
+            complete=all(node.complete for node in children if node.weight),
             n=sum(node.n for node in children),
             drawn=bool(present) and all(node.drawn for node in present),
             children=children,

@@ -62,7 +62,7 @@ def _why_not(benchmark: Benchmark, key: str, parts: list[Part], data: Path | Non
     runner = benchmark.datasets[key].run
     file = parts[0].files[0] if parts else None
     if runner is not None and runner.reason:
-        return runner.reason + (f"; a copy of your own goes to {file}" if file else "")
+        return runner.reason + ("; a copy of your own runs (configs/ecdbench/local.yaml says where it goes)" if file else "")
     if runner is not None and runner.by == "adapter":
         return f"needs your own licensed copy, {file}" if file else "needs your own licensed copy, or its answers as scores"
     if runner is not None and runner.by == "lm_eval":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from core.tables import Cell, Table
-from evalsuite.fdaef.registry import Benchmark, Runner, SubCapability
+from evalsuite.fdaef.registry import Benchmark, DatasetMethod, Runner, SubCapability
 from evalsuite.fdaef.scores import ModelScores
 from evalsuite.reported.tables import load_reported
 
@@ -28,7 +28,7 @@ def registry_table(benchmark: Benchmark) -> Table:
                     "id": name,
                     "dataset": dataset.label,
                     "evaluation": dataset.evaluation,
-                    "metrics": ", ".join(benchmark.metrics[method.metric].label for method in dataset.methods),
+                    "metrics": ", ".join(_named(benchmark, method) for method in dataset.methods),
                     "question": dataset.question,
                     "language": "+".join(dataset.language) if dataset.language else None,
                     "licence": dataset.licence,
@@ -43,6 +43,12 @@ def registry_table(benchmark: Benchmark) -> Table:
         rows=tuple(tuple(row.values()) for row in rows),
         notes=("A dash: not stated, or not known for certain.", *doubts(benchmark)),
     )
+
+
+def _named(benchmark: Benchmark, method: DatasetMethod) -> str:
+    label = benchmark.metrics[method.metric].label
+    label = label if method.k is None else label.replace("@k", f"@{method.k}")
+    return label + (" (not runnable)" if method.unavailable else "")
 
 
 def _how(run: Runner) -> str:

@@ -22,6 +22,7 @@ INTERVALS = (
 )
 GAPS = 6  # reasons that a note names
 LEFT_OUT = "not_run"
+PARTIAL_NOTE = "partial: over what was run; a score needs all of its datasets."
 
 
 def leaderboard(benchmark: Benchmark, results: Sequence[ModelResult]) -> Table:
@@ -105,6 +106,7 @@ def _board_notes(
         notes.append("No total is complete: ranks are by partial scores, which rest on the same parts for every model.")
     if not ranked and results:
         notes.append(f"No ranks: {_unranked(results)}.")
+    notes += filter(None, [undefined_note(results)])
     for result in results:
         if result.reasons:
             more = len(result.reasons) - GAPS
@@ -246,7 +248,10 @@ def totals_table(benchmark: Benchmark, results: Sequence[ModelResult], missing: 
             (r.model, r.root.score, r.gated, cell_of(r.root), 100 * r.root.share, gate_of(r), *map(cell_of, r.root.children))
             for r in results
         ),
-        notes=tuple(f"{r.model} has no total: {'; '.join(r.reasons)}." for r in results if r.reasons),
+        notes=(
+            *(f"{r.model} has no total: {'; '.join(r.reasons)}." for r in results if r.reasons),
+            *filter(None, [undefined_note(results)]),
+        ),
     )
 
 
@@ -261,8 +266,14 @@ def parts_table(benchmark: Benchmark, result: ModelResult, key: str = "capabilit
         title=f"{benchmark.title}: {result.model}, 0 to 100",
         columns=("part", "score", "partial [95 % interval]", "share of weights %", "items"),
         rows=tuple(rows),
-        notes=tuple(filter(None, [why or gate, "partial: over what was run; a score needs all of its datasets."])),
+        notes=tuple(filter(None, [why or gate, undefined_note([result]), PARTIAL_NOTE])),
     )
+
+
+def undefined_note(results: Sequence[ModelResult]) -> str:
+    """What was left out since it is not defined on a model's answers; "" for nothing."""
+    lines = [f"{one.model}: {'; '.join(one.undefined)}" for one in results if one.undefined]
+    return f"Left out, since it is not defined on the model's answers: {'. '.join(lines)}." if lines else ""
 
 
 def _shown(score: float | None) -> str:

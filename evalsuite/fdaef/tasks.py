@@ -81,7 +81,10 @@ def load_manager() -> Any:
     datasets.disable_progress_bars()
     # Every dataset says how it was set up, and a server that is gone says so once a question: several screens a run. What
     # matters of it, questions cut to fit the context, is counted by `ask`; errors come back as `Unanswered`.
-    logging.getLogger("lm_eval").propagate = False
+    log = logging.getLogger("lm_eval")
+    log.propagate = False
+    if not log.handlers:
+        log.addHandler(logging.NullHandler())  # without any, Python prints warnings to the console
     return TaskManager(include_path=str(TASKS))
 
 

@@ -24,7 +24,7 @@ from core.errors import UserError
 from core.paths import IN_NAME, IN_SPEC
 from core.records import Dialogue, RoleCard
 from core.settings import Settings
-from core.specs import ModelSpec, Sampling, load_spec
+from core.specs import ModelSpec, Sampling
 from core.tables import Table
 from data_prep.profiles import Profile, bundled_profiles, load_profiles, profile_text
 from evalsuite.dialogues.hold import ModelSide, Plan
@@ -171,7 +171,7 @@ class EmoHarbor(Resolved):
         """The model that thinks for the seeker; None where nobody does."""
         if self.section.simulator == "one_agent":
             return None
-        return self._sampled(self.speaks(load_spec(self.section.thinker or self.named("seeker")), "seeker"), "thinker")
+        return self._sampled(self.speaks(self.model(self.section.thinker or self.named("seeker")), "seeker"), "thinker")
 
     @property
     def seekers(self) -> list[ModelSpec]:

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from core.errors import UserError
 from core.grouping import group_by
 from core.records import Language, Order
 
-Purpose = Literal["item", "check", "repeat"]
+Purpose = Literal["item", "check", "repeat", "talk"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,8 @@ class Task:
     place: int
     order: Order
     purpose: Purpose
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """Of a talk: its supporter, its language and what was said."""
 
 
 def assign(items: Sequence[Item], people: Sequence[Person], overlap: int, repeats: int, seed: int) -> list[Task]:
@@ -92,3 +94,32 @@ def _ordered(person: Person, given: Sequence[tuple[Item, Order]], items: Sequenc
     for item, order, _ in rng.sample(again[: max(1, (len(again) + 1) // 2)], min(repeats, (len(again) + 1) // 2)):
         found.append((item, "ba" if order == "ab" else "ab", "repeat"))
     return [Task(person.code, item.id, place, order, purpose) for place, (item, order, purpose) in enumerate(found)]
+
+
+def assign_talks(people: Sequence[Person], supporters: Sequence[str], cards: Sequence[Item], seed: int) -> list[Task]:
+    """A talk with every supporter for every rater, in the language that they read first.
+
+    Blind and balanced: over the raters, each supporter stands in each place equally often. `cards`, where there are any, go
+    round: who is played. Without them people speak for themselves. Raises `UserError` where somebody has no card to play.
+    """
+    rng = random.Random(f"{seed}/people/talks")
+    order, tasks, given = rng.sample(list(supporters), len(supporters)), [], Counter[str]()
+    for shift, person in enumerate(rng.sample(list(people), len(people))):
+        language = person.languages[0]
+        own = [card for card in cards if card.language == language]
+        if cards and not own:
+            raise UserError(f"rater {person.code}: no role card or profile is in {language}, which they read first")
+        for place in range(len(order)):
+            card = own[given[language] % len(own)].id if own else ""
+            given[language] += 1
+            supporter = order[(place + shift) % len(order)]
+            details: dict[str, Any] = {
+                "supporter": supporter,
+                "language": language,
+                "turns": [],
+                "ended": None,
+                "help": False,
+                "failed": None,
+            }
+            tasks.append(Task(person.code, card, place, "ab", "talk", details))
+    return tasks

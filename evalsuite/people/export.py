@@ -9,10 +9,11 @@ from core.files import write_jsonl
 from core.records import Comparison, Dialogue, HumanScore, Order, Preference
 from data_prep.cards.sheets import write_csv
 from data_prep.scores.human import COLUMNS
+from evalsuite.people.chat import TALK, talks_in
 from evalsuite.people.store import Answer, Store, TaskRow
 from evalsuite.people.study import COMMENT, Content
 
-SCORED = ("item", "talk")  # purposes of tasks whose scores are people's
+SCORED = ("item", TALK)  # purposes of tasks whose scores are people's
 
 
 def scores_of(store: Store, submitted_only: bool = True, purposes: tuple[str, ...] = SCORED) -> list[HumanScore]:
@@ -21,11 +22,12 @@ def scores_of(store: Store, submitted_only: bool = True, purposes: tuple[str, ..
     study = store.study()
     if study.rubric is None:
         return []
+    places = {name: place for place, name in enumerate(study.rubric.dimensions)}
     scores = []
     for task, content, answers in _given(store, submitted_only, purposes):
-        for name, turn in study.asked(content.dialogue):
-            answer = answers.get((name, turn))
-            if answer is not None and answer.value is not None:
+        rated = [(name, turn, answer) for (name, turn), answer in answers.items() if name in places]
+        for name, turn, answer in sorted(rated, key=lambda one: (one[1] is None, one[1] or 0, places[one[0]])):
+            if answer.value is not None:
                 scores.append(_score(content.dialogue, task.rater, study.rubric.name, name, answer.value, turn))
     return scores
 
@@ -71,11 +73,11 @@ def comparisons_of(store: Store, submitted_only: bool = True) -> list[Comparison
 
 
 def dialogues_of(store: Store) -> list[Dialogue]:
-    """Every dialogue that the study shows, once."""
+    """Every dialogue that the study shows, and every talk that was held in it, once."""
     found: dict[str, Dialogue] = {}
-    for content in store.contents().values():
+    for content in [*store.contents().values(), *talks_in(store).values()]:
         for dialogue in (content.dialogue, content.other):
-            if dialogue is not None:
+            if dialogue is not None and dialogue.turns:
                 found.setdefault(dialogue.id, dialogue)
     return list(found.values())
 
@@ -83,12 +85,13 @@ def dialogues_of(store: Store) -> list[Dialogue]:
 def _given(
     store: Store, submitted_only: bool, purposes: tuple[str, ...]
 ) -> list[tuple[TaskRow, Content, dict[tuple[str, int | None], Answer]]]:
-    contents, answers = store.contents(), store.answers()
-    return [
-        (task, contents[task.item], {key: answer for key, (answer, _) in answers.get(task.id, {}).items()})
-        for task in store.tasks()
-        if task.purpose in purposes and (task.submitted or not submitted_only)
-    ]
+    contents, answers, talks = store.contents(), store.answers(), talks_in(store)
+    given = []
+    for task in store.tasks():
+        content = talks.get(task.id) if task.purpose == TALK else contents[task.item]
+        if content is not None and task.purpose in purposes and (task.submitted or not submitted_only):
+            given.append((task, content, {key: answer for key, (answer, _) in answers.get(task.id, {}).items()}))
+    return given
 
 
 def write_export(store: Store, out: Path, comments: bool, submitted_only: bool) -> dict[str, int]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
@@ -15,9 +15,13 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from core.records import Language, Verdict
 from core.tables import fmt
+from evalsuite.people.chat import TALK, talk_of, talking
+from evalsuite.people.chat import router as talks
 from evalsuite.people.guard import COOKIE, Guard
 from evalsuite.people.pages import TEMPLATES, TaskPage, render, state_of, words
 from evalsuite.people.progress import progress
+from evalsuite.people.review import REVIEW, queue
+from evalsuite.people.signed_in import Organiser, Rater, signed_in
 from evalsuite.people.store import Answer, Conflict, RaterRow, Refused, SessionRow, Store, TaskRow, trouble
 from evalsuite.people.study import COMMENT, Content, Study
 
@@ -59,12 +63,23 @@ class ForRater(_Input):
     code: Annotated[str, Field(max_length=200)]
 
 
-def create_app(store: Store, hosts: frozenset[str] = LOOPBACK, secure: bool = False) -> FastAPI:
-    """The application for one study. `hosts` are the names that it answers to; `secure` marks cookies for HTTPS alone."""
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+def create_app(
+    store: Store,
+    hosts: frozenset[str] = LOOPBACK,
+    secure: bool = False,
+    calls: Path | None = None,
+    endpoints: Mapping[str, str] = {},
+) -> FastAPI:
+    """The application for one study. `hosts` are the names that it answers to; `secure` marks cookies for HTTPS alone.
+
+    `calls` is where a study with talks keeps replies, `endpoints` where its supporters answer, beyond what their specs say.
+    """
+    life = talking(calls, endpoints) if calls else None
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=life)
     app.state.store, app.state.study, app.state.secure = store, store.study(), secure
     app.state.contents = store.contents()
     app.include_router(router)
+    app.include_router(talks)
     app.mount("/static", _Static(directory=TEMPLATES), name="static")
     app.add_middleware(Guard, hosts=hosts)
 
@@ -101,37 +116,10 @@ def _told(request: Request, word: str, status: int) -> Response:
     return HTMLResponse(render("message.html", language, text=words(language)[word]), status)
 
 
-# --- who asks -----------------------------------------------------------------------------------------------------------------
-
-
-def _signed_in(request: Request) -> tuple[SessionRow, RaterRow | None]:
-    found = request.app.state.store.session(request.cookies.get(COOKIE, ""))
-    if found is None:
-        raise Refused("no_session", 401)
-    session, rater = found
-    request.state.rater = rater
-    # Every change carries the form's token: a page of another site can send the cookie, but does not know the token.
-    if request.method != "GET" and not secrets.compare_digest(request.headers.get("x-csrf", ""), session.csrf):
-        raise Refused("bad_form", 403)
-    return session, rater
-
-
-def _rater(request: Request) -> tuple[SessionRow, RaterRow]:
-    session, rater = _signed_in(request)
-    if rater is None:
-        raise Refused("no_session", 403)
-    return session, rater
-
-
-def _organiser(request: Request) -> SessionRow:
-    session, rater = _signed_in(request)
-    if rater is not None:
-        raise Refused("no_session", 403)
-    return session
-
-
-Rater = Annotated[tuple[SessionRow, RaterRow], Depends(_rater)]
-Organiser = Annotated[SessionRow, Depends(_organiser)]
+@router.get("/favicon.ico")
+def icon() -> Response:
+    """None; browsers ask for it where an answer is no page."""
+    return Response(status_code=204)
 
 
 @router.get("/r/{token}")
@@ -153,7 +141,7 @@ def enter(request: Request, token: str) -> Response:
 @router.get("/")
 def overview(request: Request) -> Response:
     """A rater's tasks, or the organiser's page."""
-    session, rater = _signed_in(request)
+    session, rater = signed_in(request)
     if rater is None:
         return _organisers_page(request, session)
     store, study = request.app.state.store, request.app.state.study
@@ -162,6 +150,8 @@ def overview(request: Request) -> Response:
     if study.consent and not rater.consented:
         text = study.consent.get(language) or next(iter(study.consent.values()))
         return HTMLResponse(render("consent.html", language, text=text, **values))
+    if rater.reviewer:
+        queue(store)
     tasks = store.tasks(rater.code)
     answers = store.answers([task.id for task in tasks])
     states = [(task, state_of(task, len(answers.get(task.id, {})))) for task in tasks]
@@ -183,14 +173,18 @@ def task_page(request: Request, id: int, who: Rater) -> Response:
     places = [one.id for one in mine]
     place = places.index(id)
     content = _content(request, task)
-    asked = _asked(study, task, content)
+    asked = _asked(request, task, content)
     language: Language = "zh" if rater.interface == "zh" else "en"
-    page = TaskPage(study, task, content, store.answers([id]).get(id, {}), language, asked)
+    answers = store.answers([id]).get(id, {})
+    page = TaskPage(study, task, content, answers, language, asked)
+    talk = talk_of(request, task) if task.purpose == TALK else None
     return HTMLResponse(
         render(
-            "task.html",
+            "talk.html" if talk else "task.html",
             language,
             page=page,
+            talk=talk,
+            due=bool(talk and talk.due(list(answers))),
             csrf=session.csrf,
             switch=True,
             locked=task.submitted,
@@ -204,14 +198,19 @@ def task_page(request: Request, id: int, who: Rater) -> Response:
 
 
 def _content(request: Request, task: TaskRow) -> Content:
+    if task.purpose == TALK:
+        return talk_of(request, task).content()
     content: Content = request.app.state.contents[task.item]
     return content
 
 
-def _asked(study: Study, task: TaskRow, content: Content) -> list[tuple[str, int | None]]:
-    """What a task asks for; a review asks only for what is contested."""
-    if task.purpose == "review":
+def _asked(request: Request, task: TaskRow, content: Content) -> list[tuple[str, int | None]]:
+    """What a task asks for: a talk as far as it has come, a review what raters differ on."""
+    if task.purpose == REVIEW:
         return [(name, None) for name in task.details["given"]]
+    if task.purpose == TALK:
+        return talk_of(request, task).asked()
+    study: Study = request.app.state.study
     return study.asked(content.dialogue)
 
 
@@ -221,7 +220,7 @@ def save(request: Request, id: int, given: GivenAnswer, who: Rater) -> Response:
     _, rater = who
     store: Store = request.app.state.store
     task = store.task(id, rater.code)
-    _check(request.app.state.study, _asked(request.app.state.study, task, _content(request, task)), given)
+    _check(request.app.state.study, _asked(request, task, _content(request, task)), given)
     answer = Answer(given.value, given.choice, given.cannot, given.text)
     try:
         version = store.save(id, rater.code, given.question, given.turn, answer, given.version)
@@ -253,8 +252,10 @@ def submit(request: Request, id: int, given: Nothing, who: Rater) -> Response:
     store: Store = request.app.state.store
     study: Study = request.app.state.study
     task = store.task(id, rater.code)
+    if task.purpose == TALK and not talk_of(request, task).ended:
+        raise Refused("talk_open")
     content = _content(request, task)
-    missing = store.submit(id, rater.code, _asked(study, task, content))
+    missing = store.submit(id, rater.code, _asked(request, task, content))
     if missing:
         language: Language = "zh" if rater.interface == "zh" else "en"
         page = TaskPage(study, task, content, {}, language, missing)

@@ -8,9 +8,10 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any, ClassVar
 
 from sqlalchemy import JSON, ForeignKey, UniqueConstraint, create_engine, delete, event, func, select, update
@@ -150,6 +151,9 @@ class Store:
         self.url, self.name = url, study
         self.engine = _engine(url)
         self._writer = self.engine.execution_options(begin="IMMEDIATE")
+        # SQLite's writers are one at a time. Those of this process wait here, where the next one wakes at once: SQLite's own
+        # waiting sleeps for up to a tenth of a second.
+        self._turn: AbstractContextManager[Any] = Lock() if self.engine.dialect.name == "sqlite" else nullcontext()
 
     def close(self) -> None:
         self.engine.dispose()
@@ -162,7 +166,7 @@ class Store:
     @contextmanager
     def writing(self) -> Iterator[Session]:
         """One transaction: all of it is on the disk when the block ends, or nothing."""
-        with Session(self._writer) as session, session.begin():
+        with self._turn, Session(self._writer) as session, session.begin():
             yield session
 
     # --- the study ----------------------------------------------------------------------------------------------------------
@@ -176,10 +180,12 @@ class Store:
                 return False
             raise
 
-    def create(self, study: Study, items: Items, people: Sequence[Person], tasks: Sequence[Task]) -> tuple[str, dict[str, str]]:
-        """Write the study; returns the organiser's key and each rater's token, which stand nowhere else."""
+    def create(
+        self, study: Study, items: Items, people: Sequence[Person], tasks: Sequence[Task], reviewers: Sequence[Person] = ()
+    ) -> tuple[str, dict[str, str]]:
+        """Write the study; returns the organiser's key and each rater's and reviewer's token, which stand nowhere else."""
         Base.metadata.create_all(self.engine)
-        key, tokens = new_token(), {person.code: new_token() for person in people}
+        key, tokens = new_token(), {person.code: new_token() for person in (*people, *reviewers)}
         with self.writing() as session:
             if session.get(StudyRow, self.name) is not None:
                 raise UserError(f"study {self.name} exists already: choose another name, or delete it with `people delete`")
@@ -189,12 +195,13 @@ class Store:
                 session.add(
                     ItemRow(study=self.name, id=item.id, language=item.language, content=content.model_dump(mode="json"))
                 )
-            for person in people:
-                session.add(self._rater(person, tokens[person.code]))
+            for person in (*people, *reviewers):
+                session.add(self._rater(person, tokens[person.code], person in reviewers))
             session.flush()
             for task in tasks:
                 fields = {"rater": task.rater, "item": task.item, "place": task.place, "order": task.order}
-                session.add(TaskRow(study=self.name, purpose=task.purpose, details={}, submitted=False, **fields))
+                details = dict(task.details)
+                session.add(TaskRow(study=self.name, purpose=task.purpose, details=details, submitted=False, **fields))
         return key, tokens
 
     def _rater(self, person: Person, token: str, reviewer: bool = False) -> RaterRow:
@@ -373,16 +380,21 @@ class Store:
                 task.submitted = True
             return missing
 
-    def add_task(self, rater: str, item: str, order: str, purpose: str, details: dict[str, Any]) -> int:
-        """One more task at the end of a rater's; its id."""
+    def add_reviews(self, reviews: Sequence[tuple[str, str, dict[str, Any]]]) -> int:
+        """Add (reviewer, item, details) of items that nobody reviews yet; how many were added."""
+        added = 0
         with self.writing() as session:
-            query = select(func.max(TaskRow.place)).where(TaskRow.study == self.name, TaskRow.rater == rater)
-            place = (session.scalar(query) or 0) + 1
-            row = TaskRow(study=self.name, rater=rater, item=item, place=place, order=order, purpose=purpose)
-            row.details, row.submitted = details, False
-            session.add(row)
-            session.flush()
-            return row.id
+            session.get(StudyRow, self.name, with_for_update=True)  # one at a time: two reviewers may open their pages at once
+            of_study = TaskRow.study == self.name
+            reviewed = set(session.scalars(select(TaskRow.item).where(of_study, TaskRow.purpose == "review")))
+            for rater, item, details in reviews:
+                if item not in reviewed:
+                    place = session.scalar(select(func.max(TaskRow.place)).where(of_study, TaskRow.rater == rater))
+                    fields = {"rater": rater, "item": item, "place": 0 if place is None else place + 1, "order": "ab"}
+                    session.add(TaskRow(study=self.name, purpose="review", details=details, submitted=False, **fields))
+                    session.flush()
+                    added += 1
+        return added
 
     def set_details(self, id: int, details: dict[str, Any]) -> None:
         with self.writing() as session:

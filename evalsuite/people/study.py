@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from core.errors import UserError
 from core.files import digest
-from core.records import Dialogue, HumanScore, Language, Turn
+from core.records import Dialogue, HumanScore, Language, RoleCard, Turn
 from core.rubrics import Rubric
 from core.specs import ModelSpec
 from data_prep.played import Played, played_text
@@ -74,6 +74,8 @@ class Study(BaseModel):
             raise ValueError(f"rubric: a dimension named {COMMENT!r}: the name is kept for comments")
         if self.kind == "choose" and not self.questions:
             raise ValueError("questions: none given")
+        if self.kind == "chat" and self.rubric is not None and self.rubric.rates == "seeker":
+            raise ValueError(f"rubric: {self.rubric.name} rates the seeker, who is the person that talks")
         if (self.kind == "chat") != (self.chat is not None):
             raise ValueError("chat: the settings of a talk belong to a study of kind chat")
         return self
@@ -159,6 +161,17 @@ def compared_items(pairs: Sequence[tuple[Dialogue, Dialogue]], systems: Mapping[
     for a, b in pairs:
         item = Item(_item_id(a.id, b.id), a.language, (systems[a.id], systems[b.id]))
         items.append((item, Content(dialogue=a, other=b, played=played.get(a.id, ""))))
+    return items
+
+
+def played_items(played: Mapping[str, Played]) -> Items:
+    """An item for everybody who may be played in a talk: nothing is said in it yet."""
+    items: Items = []
+    for one in played.values():
+        who = {"card_id": one.id} if isinstance(one, RoleCard) else {"profile_id": one.id}
+        nothing = Dialogue(id=one.id, language=one.language, source="people", turns=(), termination="infrastructure", **who)
+        content = Content(dialogue=nothing, played=played_text(nothing, dict(played)))
+        items.append((Item(_item_id(one.id), one.language), content))
     return items
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -18,7 +18,7 @@ from core.errors import UserError
 from core.files import read_jsonl, read_object
 from core.records import Dialogue, HumanScore, RoleCard, Usage
 from core.specs import EMBEDDED_PREFIX
-from core.tables import Table, to_console, too_wide
+from core.tables import Table, fits, to_console
 from evalsuite.checks import risk
 from evalsuite.checks.shared_bases import alike, bases
 from evalsuite.report import charts
@@ -65,9 +65,13 @@ from serve.dialect import Dialect
 M = TypeVar("M", bound=BaseModel)
 _USAGE = TypeAdapter(dict[str, dict[str, dict[str, Usage]]])  # stage → role → model
 
-CONSOLE_ROWS = 30  # longer tables, and those too wide for it, are only named on the console
-LEADERBOARD = "leaderboard-"
-_BRIEF = ("rank", "supporter", "judged by", AVERAGE)  # columns of a leaderboard that every console has room for
+CONSOLE_ROWS = 30  # of longer tables the console shows the first
+# What the console shows of a run, by how keys begin, and the columns that every console has room for.
+_BRIEF = {
+    "agreement_": ("Dimension", "ACC", "Majority ACC"),
+    "leaderboard-": ("rank", "supporter", "judged by", AVERAGE),
+    "failures": ("model", "outcome", "calls", "for example"),
+}
 
 
 def report_run(
@@ -77,7 +81,7 @@ def report_run(
     versus: str | None = None,
     people: Callable[[Sequence[Dialogue]], Sequence[Table]] | None = None,
 ) -> None:
-    """Write report.html, report.json, report.md and tables/*.csv into a run's folder, and print its tables.
+    """Write report.html, report.json, report.md and tables/*.csv into a run's folder, and print the most important tables.
 
     `people` makes tables of people's scores of the run's dialogues (`by_people`).
     `versus` puts a paper's figures beside ours (`evalsuite.reported.against`). With `wandb`, the same tables and charts go
@@ -89,27 +93,30 @@ def report_run(
         content = replace(content, tables=[*content.tables, *people(content.tally.dialogues)])
     content = replace(content, tables=against(content.tables, versus))
     paths = write_report(run.folder, content)
-    for table in content.tables:
-        _print(table, console)
+    for beginning, columns in _BRIEF.items():
+        for table in content.tables:
+            if table.key.startswith(beginning):
+                _print(table, columns, console)
     if content.plumbing:
         console.print(Text(PLUMBING))
+    if content.replay:
+        console.print(Text(content.replayed))
     for kind, path in paths.items():
         console.print(f"{kind}: {path}", soft_wrap=True, highlight=False, markup=False)
     if wandb:
         log_report(run.folder, content, lambda line: console.print(Text(line)))
 
 
-def _print(table: Table, console: Console) -> None:
-    """Print a table as far as it has room: of a leaderboard that is too wide the ranks and averages, of another its name."""
-    if len(table.rows) <= CONSOLE_ROWS and not too_wide(table, console):
+def _print(table: Table, columns: Collection[str], console: Console) -> None:
+    """Print a table whole where it has room, else these columns of it and where the rest is."""
+    if len(table.rows) <= CONSOLE_ROWS and fits(table, console):
         to_console(table, console)
         return
-    if table.key.startswith(LEADERBOARD):
-        kept = [place for place, column in enumerate(table.columns) if column in _BRIEF]
-        rows = tuple(tuple(row[place] for place in kept) for row in table.rows[:CONSOLE_ROWS])
-        to_console(replace(table, columns=tuple(table.columns[place] for place in kept), rows=rows, notes=()), console)
+    kept = [place for place, column in enumerate(table.columns) if column in columns]
+    rows = tuple(tuple(row[place] for place in kept) for row in table.rows[:CONSOLE_ROWS])
+    to_console(replace(table, columns=tuple(table.columns[place] for place in kept), rows=rows, notes=()), console)
     size = f"{len(table.rows)} rows of {len(table.columns)} columns"
-    console.print(Text(f"{table.title}: {size}, in tables/{table.key}.csv"), soft_wrap=True)
+    console.print(Text(f"whole in tables/{table.key}.csv: {size}"), soft_wrap=True)
 
 
 def content_of(run: Run) -> ReportContent:
@@ -153,6 +160,7 @@ def content_of(run: Run) -> ReportContent:
         mode=scored.mode,
         plumbing=any(str(spec.checkpoint).startswith(EMBEDDED_PREFIX) for spec in config.models().values()),
         synthetic_gold=synthetic,
+        replay=config.simulated.replay if config.simulated else None,
         tally=tally,
         cards=cards,
         tables=[
@@ -277,7 +285,7 @@ def _taken(uses: Sequence[ModelUse]) -> Iterator[tuple[str, str]]:
         costs = [use.cost for use in uses if use.cost is not None]
         free = sum(use.cost is None for use in uses)
         cost = f"{sum(costs):,.2f}" if sum(costs) >= 1 else f"{sum(costs):.2g}"
-        priced = f"; cost {cost}" + (f", {free} models without a price apart" if free else "")
+        priced = f"; cost {cost}" + (f", {free} model{'s' * (free > 1)} without a price apart" if free else "")
         yield "Taken", text + (priced if costs else "")
 
 

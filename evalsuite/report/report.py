@@ -43,7 +43,8 @@ class ReportContent:
     stands below its table. `agreement` maps language → dimension or "average" → figures as fractions of 1: acc,
     acc_soft, majority_acc, majority_acc_soft, acc_low, acc_high, n, parse_rate and more; `agreements` maps judge → the same,
     the first being `agreement`. `config` is the resolved configuration (JSON values only); a `fingerprints` entry in it is
-    shown as a table. `timing` is in seconds and the only place for clock time. `generated` is the report's date as text.
+    shown as a table. `replay` names the recording whose answers were taken. `timing` is in seconds and the only place for clock
+    time. `generated` is the report's date as text.
 
     `warnings` are further sentences for the summary, `further_facts` further lines on what was run. `risks` maps dialogue id →
     place of a turn → what it is about: those transcripts stand behind a content warning.
@@ -59,6 +60,7 @@ class ReportContent:
     tables: Sequence[Table]
     charts: Sequence[Chart]
     generated: str
+    replay: str | None = None
     agreement: Agreement | None = None
     agreements: Mapping[str, Agreement] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -85,10 +87,16 @@ class ReportContent:
         """What came out, as sentences for the summary at the top."""
         return [*standings(self.tally.boards, partial(doubt, self.agreements)), held(self.tally.dialogues)]
 
+    @property
+    def replayed(self) -> str:
+        """That no model was asked, where it is so."""
+        return f"A replay of {self.replay}: no model was asked." if self.replay else ""
+
     @cached_property
     def cautions(self) -> list[str]:
         """What to be wary of, as sentences for the summary at the top."""
         warnings = [
+            self.replayed,
             PLUMBING if self.plumbing else "",
             f"{SYNTHETIC_GOLD}: agreement with it says nothing about agreement with people." if self.synthetic_gold else "",
             unread(self.tally.verdicts),

@@ -143,6 +143,11 @@ class Runner:
         check_names(specs)
 
         def servers() -> Generator[Phase, None, None]:
+            if recording := self.resolved.recording:
+                raise UserError(
+                    f"--replay: {recording}, lacks an answer that this run needs: its cards, models or prompts were others. "
+                    "Leave --replay out to ask the models; `make record` records the bundled one anew"
+                )
             self.run.budget.begin(specs, self.run.store.tokens())
             for spec in specs:
                 spec.api_key()  # a key that is not there is said before a server is started

@@ -121,6 +121,8 @@ class EvalConfig(BaseModel):
     tokens); calls under way are finished and may go over it; then as after `max_time`."""
     keep_messages_kb: Annotated[int, Field(ge=0, le=10**6)] = 32
     """The call store keeps the messages of a call beside its answer if they have at most this many KB (0: none)."""
+    replay: Annotated[str | None, IN_NAME] = None
+    """Take all answers from a recorded run and ask no model: `demo`, or a run folder of the same cards, models and prompts."""
     gold: GoldConfig | None = None
     """A gold set that the judge is measured on."""
     endpoints: dict[str, PlainUrl] = {}

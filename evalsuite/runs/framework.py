@@ -9,6 +9,7 @@ point of the group `esc_eval.frameworks`:
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -110,10 +111,15 @@ class Framework(Protocol):
         return ()
 
 
+@lru_cache
+def _installed(path: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """The frameworks of other packages on `sys.path`; every package's metadata is read for it."""
+    return {entry.name: entry for entry in entry_points(group=GROUP)}
+
+
 def entries() -> dict[str, EntryPoint]:
     """Every framework by name, not loaded yet."""
-    others = {entry.name: entry for entry in entry_points(group=GROUP)}
-    return others | {name: EntryPoint(name, place, GROUP) for name, place in _BUNDLED.items()}
+    return _installed(tuple(sys.path)) | {name: EntryPoint(name, place, GROUP) for name, place in _BUNDLED.items()}
 
 
 def framework_of(name: str) -> type[Framework]:

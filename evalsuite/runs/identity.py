@@ -12,7 +12,16 @@ from core.files import digest, validated
 from core.specs import Endpoint, ModelSpec, ServeOptions
 
 # Fields of an endpoint that say how it is reached and what it may cost, not what is asked there: they may change in a run.
-_NOT_ASKED = {"base_url", "api_key_env", "max_response_mb", "any_model", "price", "requests_per_minute", "tokens_per_minute"}
+_NOT_ASKED = {
+    "base_url",
+    "api_key_env",
+    "max_response_mb",
+    "any_model",
+    "lists_models",
+    "price",
+    "requests_per_minute",
+    "tokens_per_minute",
+}
 # What a spec says of its use, and what has a line of its own.
 _NOT_THE_MODEL = {"about", "serving", "roles", "learnt", "learnt_methods", "paper_sampling", "licence", "endpoint", "serve"}
 

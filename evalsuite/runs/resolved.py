@@ -32,6 +32,7 @@ from evalsuite.runs.config import EvalConfig, GoldConfig
 from evalsuite.runs.framework import Framework, framework_of
 from evalsuite.runs.held import Held, joined
 from evalsuite.runs.identity import HeldSpec, hashed, identity
+from evalsuite.runs.recording import Recording
 from evalsuite.runs.shard import Shard
 from evalsuite.statistics.agreement import read_gold
 from serve.client import ChatClient
@@ -128,6 +129,7 @@ class Resolved(Framework):
             "languages": self.languages,
             "exchanges": self.config.exchanges,
             "trials": self.trials,
+            **({"replay": str(self.recording)} if self.recording else {}),
             "seeker": identity(self.seeker),
             "supporters": [identity(spec) for spec in self.supporters],
             **({"references": references} if references else {}),
@@ -218,14 +220,24 @@ class Resolved(Framework):
         return self.config.supporters or list(filter(None, [self.config.model]))
 
     @cached_property
+    def recording(self) -> Recording | None:
+        """The run whose answers are replayed."""
+        return Recording.read(self.config.replay) if self.config.replay else None
+
+    def model(self, name: str) -> ModelSpec:
+        """The spec of a model that the config names; of a replay, as it was when it was recorded."""
+        spec = load_spec(name)
+        return self.recording.spec(spec) if self.recording else spec
+
+    @cached_property
     def seeker(self) -> ModelSpec:
         """The model that speaks for the seeker."""
-        return self.sampled(self.speaks(load_spec(self.named("seeker")), "seeker"), "seeker")
+        return self.sampled(self.speaks(self.model(self.named("seeker")), "seeker"), "seeker")
 
     @cached_property
     def judge(self) -> ModelSpec:
         """The model that scores."""
-        return self.sampled(self.speaks(load_spec(self.named("judge")), "judge"), "judge")
+        return self.sampled(self.speaks(self.model(self.named("judge")), "judge"), "judge")
 
     @cached_property
     def supporters(self) -> list[ModelSpec]:
@@ -233,12 +245,15 @@ class Resolved(Framework):
         if not self.tested and not self.config.floors:
             raise UserError(f"no supporter given: name one with --supporter {FORM}, or under `supporters:` in the config")
         chosen = [*self.tested, *(name for name in self._floors() if name not in self.tested)]
-        specs = [self._tested(self.sampled(load_spec(name), "supporter")) for name in chosen]
+        specs = [self._tested(self.sampled(self.model(name), "supporter")) for name in chosen]
         names = [spec.name for spec in specs]
         if len(set(names)) < len(names):
             raise UserError(
                 f"supporters: the same name twice in {', '.join(names)}: give one another name in a spec file (name, endpoint)"
             )
+        if not any(set(spec.languages) & set(self.config.languages) for spec in specs[: len(self.tested)] or specs):
+            known = "; ".join(f"{spec.name} speaks {', '.join(spec.languages)}" for spec in specs)
+            raise UserError(f"no supporter speaks {', '.join(self.config.languages)} ({known}): choose another --language")
         named = dict(zip(names, specs, strict=True))
         return [*(named.pop(spec.name, spec) for spec in self.held.supporters), *named.values()] if self.held else specs
 
@@ -398,8 +413,10 @@ class Resolved(Framework):
         gold = self.config.gold
         if gold is None:
             return [], []
+        dialogues: Sequence[Dialogue]
+        scores: Sequence[HumanScore]
         if gold.dialogues == "synthetic":
-            dialogues, scores = synthetic.build(languages=tuple(self.languages))
+            dialogues, scores = synthetic.whole(tuple(self.languages))
         elif gold.dialogues == "synthetic_test":
             dialogues, scores = synthetic_test()
         elif gold.scores is None:

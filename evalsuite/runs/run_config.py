@@ -62,6 +62,7 @@ class Simulated(_Part):
     languages: list[Language] = []
     trials: int = 1
     references: str | None = None
+    replay: str | None = None
     cards: Hashed | None = None
     profiles: Hashed | None = None
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from core.errors import run_cli
-from tests.bench import client, data, false_alarms, growth, report, role_sft, scoring, simulation, training
+from tests.bench import client, data, false_alarms, growth, people, report, role_sft, scoring, simulation, training
 from tests.bench.figures import OUT, OutOption
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ PARTS: dict[str, Callable[..., None]] = {
     "data": data.main,
     "report": report.main,
     "training": training.main,
+    "people": people.main,
 }
 for name, part in PARTS.items():
     app.command(name)(part)

@@ -18,12 +18,12 @@ from core.tables import (
     Table,
     clean,
     escape_markdown,
+    fits,
     fmt,
     is_numeric,
     to_console,
     to_csv,
     to_markdown,
-    too_wide,
 )
 
 
@@ -170,13 +170,11 @@ def test_names_lose_what_they_share_where_room_is_short() -> None:
     assert "bands · p=editor" in printed(Table("t", "t", ("judge", "of", "score"), rows), 200)
 
 
-def test_a_table_is_too_wide_when_no_turning_makes_its_words_fit() -> None:
-    shown = Table("t", "t", ("n", *"abcdefgh"), (("word", *range(100, 108)), ("y", *range(200, 208))))
-    text = io.StringIO()
-    for width, expected in ((60, False), (25, False), (9, True)):  # as it is, turned, not at all
-        assert too_wide(shown, Console(file=text, width=width)) is expected, width
-    wide = replace(shown, rows=tuple((str(i), *range(100, 108)) for i in range(20)))
-    assert too_wide(wide, Console(file=text, width=40)) and not too_wide(wide, Console(file=text, width=60))
+def test_a_table_fits_where_nothing_of_it_is_folded() -> None:
+    shown = Table("t", "t", ("n", "a"), (("word", "two words"),))
+    whole = printed(shown, 100).splitlines()[1].rstrip()
+    assert fits(shown, Console(file=io.StringIO(), width=len(whole)))
+    assert not fits(shown, Console(file=io.StringIO(), width=len(whole) - 1))
 
 
 @pytest.mark.parametrize("place", [(2, 0), (0, 2), (-1, 0)])

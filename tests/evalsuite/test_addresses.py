@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -97,6 +99,33 @@ def test_one_url_is_enough_and_what_is_assumed_is_said_once(
     assert any("judges itself" in line for line in said) and any("--limit N plays more" in line for line in said)
 
 
+_BASE = """
+import importlib.machinery, sys
+ABSENT = {"accelerate", "datasets", "datasketch", "huggingface_hub", "krippendorff", "lm_eval", "nltk", "openpyxl", "peft",
+          "sklearn", "tokenizers", "torch", "transformers", "trl", "vllm", "wandb"}
+
+class BaseInstall(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in ABSENT else super().find_spec(name, path, target)
+
+sys.meta_path = [BaseInstall if finder is importlib.machinery.PathFinder else finder for finder in sys.meta_path]
+from evalsuite.cli import main
+main()
+"""
+
+
+def test_the_first_run_needs_nothing_but_the_base_install(tmp_path: Path) -> None:
+    """README's command, with its gold set, floors and report, where no extra is installed."""
+    with speaking("openai", "my-model") as endpoint:
+        command = ("run", "--config", str(API), "--limit", "1", "--model", f"my-model@{endpoint.url}")
+        done = subprocess.run([sys.executable, "-c", _BASE, *command], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    first, *_ = (line for line in done.stdout.splitlines() if line.startswith(("Agreement", "Leaderboard")))
+    assert first.startswith("Agreement with gold"), "how good the judge is comes first"
+    assert (tmp_path / "runs/esc_eval/my-model/report.html").exists()
+
+
 def test_every_role_has_its_own_model_key_and_sampling(esc_eval: EscEval, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINE", "key-of-mine")
     monkeypatch.setenv("THEIRS", "key-of-theirs")
@@ -125,6 +154,32 @@ def test_a_model_that_is_judge_and_supporter_is_asked_as_one(esc_eval: EscEval) 
         usage = json.loads(Path("runs/esc_eval/a/usage.json").read_text())
         assert set(usage["score"]["judge"]) == set(usage["simulate"]["supporter"]) == {"a"}
         assert set(usage["simulate"]["seeker"]) == {"b"}
+
+
+def test_a_supporter_that_reasons_has_room_and_one_that_never_ends_is_told_of(
+    esc_eval: EscEval, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As OpenAI's reasoning models are: 512 tokens would be gone before the first word."""
+    said: list[str] = []
+    monkeypatch.setattr("evalsuite.commands.run._say", said.append)
+    kind = Dialect("openai", reasoning_model=True)
+    with (
+        speaking("openai", "judge") as judge,
+        Endpoint(Speaker(kind, reasoning=900), ("think",), dialect=kind) as think,
+        Endpoint(Speaker(kind, reasoning=90_000), ("endless",), dialect=kind) as endless,
+    ):
+        models = ("--supporter", f"think@{think.url}", "--supporter", f"endless@{endless.url}", "--model", f"judge@{judge.url}")
+        assert esc_eval(*small(*models, "--out", "r")) == (0, "")
+    verdicts = [json.loads(line) for line in Path("r/judgements.jsonl").read_text().splitlines()]
+    spoken = {dialogue["id"]: dialogue for dialogue in map(json.loads, Path("r/dialogues.jsonl").read_text().splitlines())}
+    read = {spoken[verdict["dialogue_id"]]["supporter"]: verdict["value"] is not None for verdict in verdicts}
+    assert read == {"think": True, "endless": False}
+    assert said == [
+        "7 of 14 verdicts have no value (null in judgements.jsonl): 7 no_supporter_turn",
+        "Replies cut off at their token limit: 1 of 1 by the supporter endless.",
+        "warning: 1 of 1 replies of the supporter endless were cut off: raise --max-tokens, or sampling.reasoning_tokens, as "
+        "it reasons",
+    ]
 
 
 @contextmanager
@@ -161,8 +216,8 @@ def refused(esc_eval: EscEval, *more: object) -> str:
 def test_what_is_wrong_with_an_address(esc_eval: EscEval, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "expected NAME@http://HOST:PORT/v1" in refused(esc_eval, "--model", "m@127.0.0.1:8000/v1")
     assert "stands behind its name" in refused(esc_eval, "--model", "http://127.0.0.1:8000/v1")
-    assert "cannot be reached" in refused(esc_eval, "--model", "m@http://127.0.0.1:9/v1")
-    assert "one that is served is NAME@http" in refused(
+    assert refused(esc_eval, "--model", "m@http://127.0.0.1:9/v1").endswith("cannot be reached: Connection refused\n")
+    assert "(a model that is served: NAME@http" in refused(
         esc_eval, "--judge", "gpt-4o-mini", "--model", "m@http://127.0.0.1:9/v1"
     )
     with a_web_page(200) as url:
@@ -195,6 +250,12 @@ def test_what_is_wrong_with_roles(esc_eval: EscEval, tmp_path: Path) -> None:
         assert "x.yaml:3: temperatur: unknown field" in refused(esc_eval, "--model", "x.yaml")
         (tmp_path / "f.yaml").write_text("name: f\nroles: [supporter]\nfloor: {kind: fixed, text: {en: Hello.}}\n")
         assert "floor.text: none in zh" in refused(esc_eval, "--supporter", "f.yaml", "--model", f"m@{one.url}")
+        (tmp_path / "f.yaml").write_text(
+            "name: f\nroles: [supporter]\nlanguages: [zh]\nfloor: {kind: fixed, text: {zh: 你好。}}\n"
+        )
+        assert "no supporter speaks en (f speaks zh): choose" in refused(
+            esc_eval, "--supporter", "f.yaml", "--model", f"m@{one.url}"
+        )
         assert not one.requests and not two.requests
     assert "no seeker given" in refused(esc_eval, "--supporter", "m@http://127.0.0.1:9/v1")
     code, err = esc_eval("run", "--config", CONFIGS / "eval" / "demo.yaml", "--model", "m@http://127.0.0.1:9/v1")
@@ -220,7 +281,9 @@ def test_the_pack_follows_from_the_judge(tmp_path: Path) -> None:
     assert packs(mine) == "esc_rank" and packs(mine, judge_prompts="esc_eval") == "esc_eval"
 
 
-def test_models_are_listed_and_asked_whether_they_answer(esc_eval: EscEval, capsys: pytest.CaptureFixture[str]) -> None:
+def test_models_are_listed_and_asked_whether_they_answer(
+    esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def listed(*arguments: str) -> tuple[int, str]:
         code = 0
         with pytest.MonkeyPatch.context() as patch:
@@ -248,3 +311,11 @@ def test_models_are_listed_and_asked_whether_they_answer(esc_eval: EscEval, caps
         code, out = listed(f"{LLAMA}@{endpoint.url}", f"nobody@{endpoint.url}", "--check", "--json")
         assert code == 1 and [model["answers"]["served"] for model in json.loads(out)] == [True, False]
         assert not endpoint.requests, "costs nothing"
+    with Endpoint(models=("models/gemini-2.5-pro",)) as google:
+        monkeypatch.setenv("GEMINI_KEY", "a-key-of-the-test")
+        code, out = listed(f"gemini-2.5-pro@{google.url}#GEMINI_KEY", "--check", "--json")
+        assert code == 0 and json.loads(out)[0]["answers"]["served"], "listed by its path"
+    with Endpoint(models=("m",), key="another") as refusing:
+        (tmp_path / "m.yaml").write_text(f"name: m\nendpoint: {{base_url: {refusing.url}, lists_models: false}}\n")
+        code, out = listed(str(tmp_path / "m.yaml"), "--check", "--json")
+        assert code == 0 and json.loads(out)[0]["answers"]["said"] == "it has no list of models"

@@ -50,14 +50,43 @@ def test_a_run_folder_becomes_a_report(run: Run) -> None:
     assert content.config["fingerprints"]["judge ranker"] == "print-of-ranker"
 
 
-def test_the_console_shows_short_tables_and_names_long_ones(run: Run) -> None:
+def test_a_report_breaks_scores_down_and_adds_up_what_models_took(run: Run) -> None:
+    used = {"calls": 50, "prompt_tokens": 7000, "completion_tokens": 900}
+    write_json(run.folder / "usage.json", {"simulate": {"supporter": {"harbour-8b": used, "tide-1.5b-instruct-zh": used}}})
+    write_json(run.folder / "versions.json", {"prices": {"harbour-8b": ["1/10"]}})
+    content = content_of(run)
+    tables = {table.key: table for table in content.tables}
+    assert {"categories-en", "categories-zh", "reply-length", "model-costs"} < set(tables)
+    assert {"categories", "reply-length", "model-costs"} < {chart.key for chart in content.charts}
+    assert tables["model-costs"].rows[0][6] == pytest.approx(0.016)
+    (taken,) = (text for name, text in content.facts if name == "Taken")
+    assert taken == "100 calls, 14,000 tokens in, 1,800 out; cost 0.016, 1 model without a price apart"
+
+
+def console_of(run: Run, width: int) -> str:
     shown = StringIO()
-    report_run(run, Console(file=shown, width=200))
-    text = shown.getvalue()
-    assert "How dialogues ended" in text and f"html: {run.folder}/report.html" in text
-    long = next(table for table in content_of(run).tables if table.key == "confusion_en")
-    assert f"{long.title}: {len(long.rows)} rows of {len(long.columns)} columns, in tables/confusion_en.csv" in text
-    assert (run.folder / "tables" / "confusion_en.csv").read_text().count("\n") == len(long.rows) + 1
+    report_run(run, Console(file=shown, width=width))
+    return shown.getvalue()
+
+
+def test_the_console_shows_the_judges_agreement_and_the_board(run: Run) -> None:
+    """First how good the judge is beside the majority class; the rest is in files that are named."""
+    text = console_of(run, 300)
+    assert text.index("Majority ACC") < text.index("Leaderboard, en") < text.index(f"html: {run.folder}/report.html")
+    assert "Fluency" in text.partition("Leaderboard, en")[2] and "How dialogues ended" not in text
+
+
+def test_at_80_columns_the_board_has_rank_supporter_and_average_and_names_the_file_of_the_rest(run: Run) -> None:
+    text = console_of(run, 80)
+    board = next(table for table in content_of(run).tables if table.key == "leaderboard-en")
+    assert max(map(len, text.partition("html:")[0].splitlines())) <= 80
+    named = f"whole in tables/leaderboard-en.csv: {len(board.rows)} rows of {len(board.columns)} columns"
+    shown = text.partition("Leaderboard, en")[2].partition(named)[0]
+    heads = [head.strip() for head in next(line for line in shown.splitlines() if "rank" in line).strip("┃").split("┃")]
+    assert heads == ["rank", "supporter", "average"]
+    for row in board.rows:
+        assert str(row[board.columns.index("supporter")]) in shown
+    assert (run.folder / "tables" / "leaderboard-en.csv").is_file()
 
 
 def test_calibration_table_has_the_points_of_its_chart(run: Run) -> None:

@@ -252,6 +252,9 @@ def test_an_undefined_bias_score_is_missing_and_not_0(benchmark: Benchmark, tmp_
     place = node(result, "heart/c/low/t7/d8")
     assert place.score is None and place.partial == pytest.approx((60 + 0.5 * 100) / 1.5)
     assert place.gaps == ["Disambiguated: not defined on these items"]
+    lenient = aggregate(benchmark, scores_of(benchmark, tmp_path, records), "left_out")
+    assert node(lenient, "heart/c/low/t7/d8").score == pytest.approx((60 + 0.5 * 100) / 1.5)
+    assert lenient.undefined == ["D8, Disambiguated"] and result.undefined == []
 
 
 # --- items and normalisation ----------------------------------------------------------------------------------------------

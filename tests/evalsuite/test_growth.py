@@ -31,6 +31,7 @@ MANY = [  # the paper's, without chatgpt
     *("gpt-4", "vicuna-7b-1.5", "wizardlm2-7b", "qwen1.5-7b-chat", "chatglm3-6b", "yi-6b-chat", "chatcounselor", "mindchat"),
     *("soulchat", "emollm", "mechat", "llama3-8b-instruct", "extes-llama"),
 ]
+_KEPT = ("config.json", "usage.json", "agreement.json")
 DIALOGUE = 3 * 2 + 1  # calls of a dialogue of three exchanges and of its judgement
 
 
@@ -60,12 +61,8 @@ def run(out: str, *options: object, verb: str = "run") -> tuple[str, ...]:
 
 def left(folder: Path) -> dict[str, Any]:
     """What a run left, without clock times and what depends on its folder's history (store, versions, logs)."""
-    records = {path.name: path.read_bytes() for path in folder.glob("*.jsonl")}
-    records |= {
-        name: (folder / name).read_bytes()
-        for name in ("config.json", "usage.json", "agreement.json")
-        if (folder / name).exists()
-    }
+    kept = [*folder.rglob("*.jsonl"), *(path for name in _KEPT for path in folder.rglob(name))]  # other judges' too
+    records = {str(path.relative_to(folder)): path.read_bytes() for path in kept}
     tables = {path.name: path.read_bytes() for path in (folder / "tables").glob("*.csv") if path.name != "costs.csv"}
     report = json.loads((folder / "report.json").read_text())
     del report["generated"], report["timing"]
@@ -335,3 +332,18 @@ def test_emoharbor_grows_by_profiles_and_by_a_language(esc_eval: EscEval, tmp_pa
         assert len(endpoint.requests) == (1 + 3 + 4) * asked, "of four dialogues three are new in the one, all in the other"
     for name in ("config.json", "profiles.jsonl", "dialogues.jsonl", "judgements.jsonl", "usage.json"):
         assert Path("grown", name).read_bytes() == Path("once", name).read_bytes(), name
+
+
+def test_a_reader_that_goes_away_costs_a_run_nothing(endpoint: Endpoint, tmp_path: Path) -> None:
+    """`esc-eval run … | head -1`: everything is asked, every file is written, and the exit code is that of the run."""
+    command = [sys.executable, "-m", "evalsuite.cli", *run("r", "--supporter", "a.yaml", "--floors")]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() and not endpoint.requests
+        process.stdout.close()
+        assert (process.wait(100), process.stderr.read()) == (0, "")
+    assert len(endpoint.requests) == 2 * DIALOGUE + 3 * 2 * (3 + 1)
+    report = json.loads((tmp_path / "r" / "report.json").read_text())
+    assert (tmp_path / "r" / "report.html").exists() and all(
+        (tmp_path / "r" / "tables" / f"{table['key']}.csv").exists() for table in report["tables"]
+    )

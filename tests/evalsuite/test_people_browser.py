@@ -91,6 +91,7 @@ def test_two_raters_and_an_organiser_rate_a_study(
                 until(browser, "return document.querySelector('fieldset.question') !== null")
                 assert "alpha" not in browser.page_source and "beta" not in browser.page_source, "models are not named"
                 assert SCRIPT in text_of(browser, ".turn.supporter")[0] and browser.title == "Study", "a script is text"
+                assert "Keys: 0–9 give a score" in text_of(browser, ".keys")[0] and "built-in" not in browser.page_source
                 rate(browser, value)
             until(browser, "return document.getElementById('finished') !== null")
             no_errors(browser)

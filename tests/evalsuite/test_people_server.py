@@ -211,6 +211,39 @@ def test_attention_checks_and_repeats_are_reported_and_in_no_score(esc_eval: Esc
     assert Path("out/control.csv").read_text().count("check") == 2 * len(KEYS)
 
 
+def test_what_raters_differ_on_waits_for_a_reviewer_and_is_then_accepted(esc_eval: EscEval, tmp_path: Path) -> None:
+    write_dialogues(tmp_path / "d.jsonl", count=1, supporters=("alpha", "beta"))
+    given = ("--dialogues", "d.jsonl", "--rubric", RUBRIC.name, "--raters", 2, "--reviewers", 1)
+    assert esc_eval("people", "create", "s", *given) == (0, "")
+    with served(tmp_path / "s") as (address, store):
+        dialogue_of = {item: content.dialogue.id for item, content in store.contents().items()}
+        item_of = {task.id: task.item for task in store.tasks()}
+        for code, skill in (("r01", 1), ("r02", 3)):
+            rater = Client(address).enter(links(tmp_path / "s")[code])
+            for task in rater.tasks():
+                far = dialogue_of[item_of[task]].startswith("alpha")
+                for key in KEYS:
+                    value = skill if far and key == "skill" else 2
+                    assert rater.put(task, key, value=value)[0] == 200
+                if code == "r01":
+                    reviewer = Client(address).enter(links(tmp_path / "s")["reviewer01"])
+                    assert not reviewer.tasks(), "the other rater is not through yet"
+                assert rater.submit(task)[0] == 200
+        (review,) = reviewer.tasks()
+        assert reviewer.tasks() == [review], "it is queued once"
+        page = reviewer.request("GET", f"/task/{review}")[1]
+        assert "Scores given: 1 / 3" in page and page.count("<fieldset") == 1 and "r01" not in page
+        assert esc_eval("people", "export", "s", "--out", "before") == (0, "")
+        assert reviewer.put(review, "empathy", value=2)[0] == 422, "only what is contested is asked"
+        assert reviewer.put(review, "skill", value=3)[0] == 200 and reviewer.submit(review)[0] == 200
+    assert esc_eval("people", "export", "s", "--out", "after") == (0, "")
+    before, after = (read_jsonl(Path(f"{name}/accepted.jsonl"), HumanScore, "scores") for name in ("before", "after"))
+    assert len(before) == 2 * len(KEYS) - 1 and len(after) == 2 * len(KEYS)
+    assert {s.value for s in after if s.dimension == "skill"} == {3, 2} and {s.annotator for s in after} == {"accepted"}
+    scores = read_jsonl(Path("after/scores.jsonl"), HumanScore, "scores")
+    assert {s.annotator for s in scores} == {"r01", "r02"}, "a reviewer is no rater"
+
+
 # --- access -----------------------------------------------------------------------------------------------------------------
 
 
@@ -321,7 +354,7 @@ def test_too_many_requests_are_told_to_wait(study: Path) -> None:
     now[0] += 1
     assert rate.allows("a") and not rate.allows("a")
     with served(study) as (address, _):
-        statuses = [Client(address).request("GET", f"/r/guess{n}")[0] for n in range(30)]
+        statuses = [Client(address).request("GET", f"/r/guess{n}")[0] for n in range(130)]
     assert statuses.count(429) >= 5 and statuses[0] == 404
 
 

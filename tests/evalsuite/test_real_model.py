@@ -36,9 +36,13 @@ def config_file(folder: Path, embedded: Embedded, **changes: Any) -> Path:
 
 def requests_answered(embedded: Embedded) -> int:
     """How many requests the server itself says it has finished."""
+    return told(embedded, r'request_success_total\{[^}]*finished_reason="(?:stop|length)"[^}]*\}')
+
+
+def told(embedded: Embedded, metric: str) -> int:
+    """The sum of a metric of the server's."""
     with urllib.request.urlopen(embedded.url.removesuffix("/v1") + "/metrics") as answer:
-        metrics = answer.read().decode()
-    found = re.findall(r'^vllm:request_success_total\{[^}]*finished_reason="(?:stop|length)"[^}]*\} ([\d.e+]+)', metrics, re.M)
+        found = re.findall(rf"^vllm:{metric} ([\d.e+]+)", answer.read().decode(), re.M)
     return int(sum(map(float, found)))
 
 
@@ -112,7 +116,8 @@ def test_killed_and_run_again_equals_undisturbed_and_asks_nothing_twice(embedded
     process.wait()
     kept = stored(store)
     assert 0 < kept < calls
-    time.sleep(2)  # calls that were in flight end, or are aborted, on the server
+    while told(embedded, r"num_requests_running\{[^}]*\}"):  # calls that were in flight end, or are aborted, on the server
+        time.sleep(0.02)
     before = requests_answered(embedded)
     subprocess.run([*command, str(tmp_path / "killed")], check=True, stdout=subprocess.DEVNULL)
     assert requests_answered(embedded) - before == calls - kept

@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 from dataclasses import replace
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, get_args
@@ -437,6 +438,9 @@ def test_summary_names_best_and_worst_and_what_to_be_wary_of(tmp_path: Path) -> 
     assert told.endswith("; behind 1 of the 3 others by a difference that holds)."), "no rank that looks like a place"
     (told,) = standings([replace(board, differences=best_holds)], lambda judge, language: "the judge guesses")
     assert told.startswith("Chinese: no best is named, because the judge guesses. Highest average ")
+    better = {"acc": 0.6, "acc_low": 0.5, "acc_high": 0.7, "majority_acc": 0.45, "n": 56}
+    (told,) = standings([replace(board, differences=best_holds)], partial(doubt, {"ranker": {"zh": {"average": better}}}))
+    assert told.startswith("Chinese: best on average is "), "agreement is the judge's, whatever its method is called"
     counts = {end: sum(d.termination == end for d in content.tally.dialogues) for end in get_args(Termination)}
     assert found[2].startswith(
         f"48 dialogues (24 English, 24 Chinese): {counts['max_turns']} ended after the planned exchanges"
@@ -476,7 +480,7 @@ def test_summary_of_one_supporter_and_of_several_scorers() -> None:
     read = [j.model_copy(update={"value": 2.0}) for j in content.tally.judgements]
     assert judged(content, read).findings[0] == "English: only (50.0 of 100, n = 1) is the only supporter."
     both = [*read, *(j.model_copy(update={"judge": "second"}) for j in read)]
-    assert judged(content, both).findings[1].startswith("English, judged by second · joint: only")
+    assert judged(content, both).findings[1].startswith("English, judged by second: only")
 
 
 def test_markdown_has_tables_and_no_html(tmp_path: Path) -> None:

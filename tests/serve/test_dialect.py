@@ -22,10 +22,9 @@ from serve.failures import FIRST_CALLS, Rejected
 from serve.questions import Question
 from serve.store import Store
 from tests.dialects import Dialect as ServerDialect
-from tests.dialects import Speaker
+from tests.dialects import DialectName, Speaker
 from tests.endpoint import Answer, Endpoint, error
 
-RUBRIC = load_rubric("esc_eval")
 TURNS = (Turn(role="seeker", text="I cannot sleep."), Turn(role="supporter", text="Since when?"))
 
 
@@ -39,14 +38,14 @@ def model(url: str, **changes: Any) -> ModelSpec:
 
 
 async def judged(
-    folder: Path, endpoint: Endpoint, many: int = 1, method: Any = "joint", **changes: Any
+    folder: Path, endpoint: Endpoint, many: int = 1, method: Any = "joint", of: str = "esc_eval", **changes: Any
 ) -> tuple[list[Judgement], list[str]]:
-    """Verdicts on so many dialogues, asked at once, and what was said on the console."""
+    """Verdicts on so many dialogues, asked at once by the rubric and prompts `of` a framework, and what the console said."""
     store, said = Store(folder / "calls.sqlite"), list[str]()
     async with ChatClient(store, backoff_s=0.001, attempts=2, say=said.append) as client:
         spec = model(endpoint.url, **changes)
         await client.check(spec, [spec.served_name()])
-        judge = Judge(client, spec, RUBRIC, load_pack("esc_eval"), method)
+        judge = Judge(client, spec, load_rubric(of), load_pack(of), method)
         judgements = await asyncio.gather(*(judge.score(dialogue(number)) for number in range(many)))
     store.close()
     return [judgement for verdicts in judgements for judgement in verdicts], said
@@ -94,6 +93,21 @@ async def test_a_trial_is_kept_before_anything_is_answered(tmp_path: Path) -> No
         judgements, said = await judged(tmp_path, endpoint)
         assert all(judgement.value is not None for judgement in judgements)
         assert len(probes(endpoint.requests)) == len(endpoint.refused) == 1 and "JSON schema" in said[0]
+
+
+@pytest.mark.parametrize("name", ["openai", "vllm", "plain"])
+@pytest.mark.parametrize(("method", "of"), [("bands", "feel"), ("json", "emoharbor")])
+async def test_bands_and_json_are_read_from_every_kind_of_server(
+    tmp_path: Path, name: DialectName, method: str, of: str
+) -> None:
+    """vLLM is held to a pattern, OpenAI to a schema where there is one (bands have none), a plain server is asked in words."""
+    dialect = ServerDialect(name)
+    with Endpoint(Speaker(dialect), dialect=dialect) as endpoint:
+        judgements, _ = await judged(tmp_path, endpoint, many=3, method=method, of=of)
+    asked = [body for body in endpoint.requests if body not in probes(endpoint.requests)]
+    assert all(judgement.value is not None for judgement in judgements) and len({j.value for j in judgements}) > 1
+    assert all(("regex" in body.get("structured_outputs", {})) == (name == "vllm") for body in asked)
+    assert all(("response_format" in body) == (name == "openai" and method == "json") for body in asked)
 
 
 @pytest.mark.parametrize(

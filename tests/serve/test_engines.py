@@ -13,13 +13,21 @@ from pydantic import ValidationError
 from core.errors import UserError
 from core.files import CONFIGS
 from core.machine import Machine
+from core.prompts import load_pack
+from core.records import Dialogue, Turn
+from core.rubrics import load_rubric
 from core.specs import CHAT_TEMPLATES, ModelSpec, load_spec, model_names
+from evalsuite.judge.judge import Judge
 from serve.checkpoints.embedded import materialise
+from serve.client import ChatClient
 from serve.command import PORT, TRANSFORMERS
 from serve.plan import plan_servers
 from serve.sizes import architectures_of
+from serve.store import Store
 from tests.conftest import EscEval
-from tests.endpoint import Answer, Endpoint
+from tests.dialects import Dialect as ServerDialect
+from tests.dialects import Speaker
+from tests.endpoint import Answer, Endpoint, error
 from tests.serve.test_plan import checkpoint, spec, value
 
 SERVED = [name for name in model_names() if (s := load_spec(name)).checkpoint and not s.serve.unservable]
@@ -176,14 +184,38 @@ def test_what_transformers_serve_cannot_do_is_refused(cpu: None, tmp_path: Path)
         plan_servers([bad], tmp_path)
 
 
+async def test_what_transformers_serve_takes_is_found_out_though_we_launched_it(tmp_path: Path) -> None:
+    """vLLM is taken at its word; this one refuses `structured_outputs`, passes over a schema and tells no probabilities."""
+    plain = Speaker(ServerDialect("plain"))
+
+    def behave(body: dict[str, Any], count: int) -> Answer:
+        if "structured_outputs" in body:
+            return error(422, "Unexpected fields in the request: {'structured_outputs'}")
+        return plain(body | {"logprobs": False}, count)
+
+    store = Store(tmp_path / "calls.sqlite")
+    turns = (Turn(role="seeker", text="I cannot sleep."), Turn(role="supporter", text="Since when?"))
+    dialogue = Dialogue(id="d", language="en", framework="esc_eval", source="test", turns=turns)
+    with Endpoint(behave, models=("m",)) as endpoint:
+        async with ChatClient(store, endpoints={"m": endpoint.url}, launched={endpoint.url}) as client:
+            judge = Judge(client, by_transformers(roles=["judge"]), load_rubric("esc_eval"), load_pack("esc_eval"), "joint")
+            verdicts = await judge.score(dialogue)
+    store.close()
+    assert len(verdicts) == 7 and all(verdict.value is not None and verdict.distribution is None for verdict in verdicts)
+    assert not {"structured_outputs", "response_format"} & endpoint.requests[-1].keys()
+
+
 @pytest.mark.slow
-def test_the_embedded_model_is_a_supporter_served_by_transformers(esc_eval: EscEval, tmp_path: Path) -> None:
+def test_the_embedded_model_is_a_supporter_served_by_transformers(
+    esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The real server: launched by the run, asked in its own dialect, gone afterwards."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # beside other work, two threads wait for each other token by token
     materialise()
     own = tmp_path / "hf.yaml"
     own.write_text(
         "name: hf-embedded\nroles: [supporter]\nlanguages: [en]\ncheckpoint: embedded:smollm2-135m-instruct\n"
-        "context_length: 8192\nsampling: {temperature: 0.0, max_tokens: 12}\nserve: {engine: transformers}\n"
+        "context_length: 8192\nsampling: {temperature: 0.0, max_tokens: 8}\nserve: {engine: transformers, dtype: auto}\n"
     )
     (tmp_path / "run.yaml").write_text("cards: [bundled]\nlanguages: [en]\nexchanges: 2\nout: run\n")
 
@@ -193,7 +225,8 @@ def test_the_embedded_model_is_a_supporter_served_by_transformers(esc_eval: EscE
     with Endpoint(behave=behave, models=("m",)) as other:
         place = f"m@{other.url}"
         words = ["run", "--config", "run.yaml", "--supporter", "hf.yaml", "--seeker", place, "--judge", place, "--limit", "1"]
-        assert esc_eval(*words) == (0, "")
+        code, said = esc_eval(*words)
+    assert code == 0 and said.startswith("# hf-embedded served in ") and said.count("\n") == 1
     (dialogue,) = [json.loads(line) for line in (tmp_path / "run" / "dialogues.jsonl").read_text().splitlines()]
     replies = [turn["text"] for turn in dialogue["turns"] if turn["role"] == "supporter"]
     assert dialogue["termination"] == "max_turns" and len(replies) >= 2 and all(replies)

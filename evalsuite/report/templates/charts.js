@@ -47,7 +47,9 @@ plotlyLoaded.then(() => {
     if (!meta) return;
     const lines = (layout.yaxis.ticktext ?? []).map((name) => broken(name, width < NARROW ? 16 : 30));
     const names = layout.yaxis.ticktext && lines.map((parts) => parts.join("<br>"));
-    meta.inside *= Math.max(1, 0.7 * Math.max(...lines.map((parts) => parts.length))); // rows as high as their names
+    const tallest = 15 * Math.max(0, ...lines.map((parts) => parts.length)) + 8; // px: rows are as high as their names
+    meta.inside = Math.max(meta.inside, lines.length * tallest);
+    grid.ygap = meta.gap / (meta.inside + meta.gap);
     if (names && !layout.yaxis.automargin) margin.l = 7 * Math.max(...lines.flat().map((part) => part.length)) + 16;
     const needed = meta.cell ? margin.l + margin.r + meta.cell * lines.length : 0; // what is wider than the page is scrolled to
     grid.columns = Math.max(1, Math.min(grid.columns, Math.floor((width - margin.l) / meta.least)));

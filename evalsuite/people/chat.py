@@ -1,0 +1,236 @@
+"""Talks: a person and a supporter, through the project's own client (EmoHarbor, appendix I).
+
+What a person says is in the database before the supporter is asked, and every reply before it is shown. A supporter that does
+not answer ends nothing: the talk can go on from what was said, or be left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from core.records import Dialogue, Language, Termination, Turn, dialogue_id
+from core.specs import ModelSpec
+from evalsuite.checks.risk import load_lexicon
+from evalsuite.dialogues.hold import ModelSide
+from evalsuite.people.pages import words
+from evalsuite.people.signed_in import Rater
+from evalsuite.people.store import RaterRow, Refused, Store, TaskRow
+from evalsuite.people.study import Chat, Content, Study
+from serve.client import ChatClient
+from serve.failures import Unanswered
+from serve.store import Store as CallStore
+
+TALK = "talk"  # a task's purpose
+_PATIENCE_S = 60.0  # a person waits for a reply; a supporter that takes longer has failed
+router = APIRouter()
+
+
+class Line(BaseModel):
+    """What a person says next; `turn` is how many turns their page shows."""
+
+    model_config = ConfigDict(extra="forbid")
+    text: Annotated[str, Field(min_length=1, max_length=4000)]
+    turn: Annotated[int, Field(ge=0)]
+
+
+class Empty(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True)
+class Talk:
+    """A talk as the database has it."""
+
+    study: Study
+    task: TaskRow
+    played: Content | None
+
+    @property
+    def language(self) -> Language:
+        language: Language = self.task.details["language"]
+        return language
+
+    @property
+    def chat(self) -> Chat:
+        assert self.study.chat is not None, "talks belong to a study of kind chat"
+        return self.study.chat
+
+    @property
+    def turns(self) -> list[Turn]:
+        return [Turn(role=role, text=text) for role, text in self.task.details["turns"]]
+
+    @property
+    def exchanges(self) -> int:
+        return sum(turn.role == "supporter" for turn in self.turns)
+
+    @property
+    def ended(self) -> Termination | None:
+        """How it ended; None while it goes on."""
+        ended: Termination | None = self.task.details["ended"]
+        return ended
+
+    @property
+    def waits(self) -> bool:
+        """Whether a person's last line has no answer yet."""
+        turns = self.turns
+        return bool(turns) and turns[-1].role == "seeker"
+
+    def due(self, answered: Sequence[tuple[str, int | None]]) -> list[tuple[str, int | None]]:
+        """What has to be rated before the talk goes on, or can be submitted."""
+        return [one for one in self.asked() if one not in answered]
+
+    def asked(self) -> list[tuple[str, int | None]]:
+        """Ratings in mid-dialogue, on the supporter's turn then, and of the whole at the end."""
+        assert self.study.rubric is not None, "talks are rated"
+        names = list(self.study.rubric.dimensions)
+        replies = [place for place, turn in enumerate(self.turns) if turn.role == "supporter"]
+        along = [replies[count - 1] for count in sorted(self.chat.rate_after) if count <= len(replies)]
+        whole = [(name, None) for name in names] if self.ended and replies else []
+        return [*((name, place) for place in along for name in names), *whole]
+
+    def dialogue(self) -> Dialogue:
+        """The talk as a record. Who talked is the rater's code, under `source_id`."""
+        turns = tuple(self.turns)
+        card = self.played.dialogue if self.played else None
+        supporter = self.task.details["supporter"]
+        return Dialogue(
+            id=dialogue_id("people", f"{self.study.name}/{self.task.rater}/{self.task.item}", supporter, "", 0),
+            language=self.language,
+            source=self.study.name,
+            source_id=self.task.rater,
+            card_id=card.card_id if card else None,
+            profile_id=card.profile_id if card else None,
+            supporter=supporter,
+            turns=turns,
+            termination=self.ended if turns else "infrastructure",  # a record without turns needs one that says why
+        )
+
+    def content(self) -> Content:
+        return Content(dialogue=self.dialogue(), played=self.played.played if self.played else "")
+
+
+# --- talking ------------------------------------------------------------------------------------------------------------------
+
+
+def talking(calls: Path, endpoints: Mapping[str, str]) -> Callable[[FastAPI], Any]:
+    """The application's life: one client for all talks. Its store keeps replies by their key and no messages."""
+
+    @asynccontextmanager
+    async def life(app: FastAPI) -> AsyncIterator[None]:
+        store = CallStore(calls)
+        try:
+            client = ChatClient(
+                store, endpoints, attempts=3, timeout_s=_PATIENCE_S, give_up_s=_PATIENCE_S, lost_in_a_row=10**9, keep_messages=0
+            )
+            async with client as app.state.client:
+                app.state.locks = defaultdict(asyncio.Lock)
+                yield
+        finally:
+            store.close()
+
+    return life
+
+
+def talk_of(request: Request, task: TaskRow) -> Talk:
+    """A task's talk. Raises `Refused` where the task is none."""
+    if task.purpose != TALK:
+        raise Refused("no_task", 404)
+    return Talk(request.app.state.study, task, request.app.state.contents.get(task.item))
+
+
+@router.post("/api/talk/{id}/say")
+async def say(request: Request, id: int, line: Line, who: Rater) -> Response:
+    """Keep a person's line, and say whether it speaks of danger: help is shown before any model answers. Sent again, it is said
+    once."""
+    _, rater = who
+    async with request.app.state.locks[id]:
+        talk = await _talk(request, id, rater.code)
+        turns = talk.task.details["turns"]
+        said_before = len(turns) > line.turn and turns[line.turn] == ["seeker", line.text]
+        if not said_before:
+            answered = await run_in_threadpool(request.app.state.store.answers, [id])
+            if talk.ended or talk.task.submitted or talk.waits or talk.due(list(answered.get(id, {}))):
+                raise Refused("bad_form")
+            if len(turns) != line.turn:
+                raise Refused("conflict")
+            danger = bool(load_lexicon(talk.language).danger(line.text))
+            details = talk.task.details | {"turns": [*turns, ["seeker", line.text]]}
+            details["help"] = details["help"] or danger
+            await run_in_threadpool(request.app.state.store.set_details, id, details)
+            return JSONResponse({"help": details["help"]})
+        return JSONResponse({"help": talk.task.details["help"]})
+
+
+@router.post("/api/talk/{id}/reply")
+async def reply(request: Request, id: int, given: Empty, who: Rater) -> Response:
+    """Ask the supporter for its reply to what was said last; again, where it did not answer."""
+    _, rater = who
+    async with request.app.state.locks[id]:
+        return await _answered(request, id, rater)
+
+
+@router.post("/api/talk/{id}/leave")
+async def leave(request: Request, id: int, given: Empty, who: Rater) -> Response:
+    """End the talk: what was said stays, and is rated where the supporter spoke."""
+    _, rater = who
+    async with request.app.state.locks[id]:
+        talk = await _talk(request, id, rater.code)
+        if not talk.ended:
+            ended = "infrastructure" if talk.waits and talk.task.details["failed"] else "seeker_ended"
+            await run_in_threadpool(request.app.state.store.set_details, id, talk.task.details | {"ended": ended})
+        return JSONResponse({"reload": True})
+
+
+async def _talk(request: Request, id: int, rater: str) -> Talk:
+    store: Store = request.app.state.store
+    return talk_of(request, await run_in_threadpool(store.task, id, rater))
+
+
+async def _answered(request: Request, id: int, rater: RaterRow) -> Response:
+    """The supporter's reply to what was said last, once it is in the database."""
+    talk = await _talk(request, id, rater.code)
+    store: Store = request.app.state.store
+    if not talk.waits or talk.ended:
+        return JSONResponse({"reload": True})
+    supporter = next(spec for spec in talk.chat.supporters if spec.name == talk.task.details["supporter"])
+    text, failure = await _reply(request.app.state.client, supporter, talk)
+    details = talk.task.details | {"failed": failure}
+    if failure:
+        await run_in_threadpool(store.set_details, id, details)
+        told = words("zh" if rater.interface == "zh" else "en")
+        message = told["talk_failed"].format(why=told["why"][failure])
+        return JSONResponse({"message": message, "word": failure}, 502)
+    details["turns"] = [*details["turns"], ["supporter", text]]
+    details["ended"] = "max_turns" if talk.exchanges + 1 >= talk.chat.most else None
+    await run_in_threadpool(store.set_details, id, details)
+    after = await _talk(request, id, rater.code)
+    answered = await run_in_threadpool(store.answers, [id])
+    reload = bool(after.ended or after.due(list(answered.get(id, {}))))
+    return JSONResponse({"reply": text, "reload": reload})
+
+
+async def _reply(client: ChatClient, supporter: ModelSpec, talk: Talk) -> tuple[str, str | None]:
+    """What the supporter says, or a word for why it says nothing. Its name and address are for nobody's eyes."""
+    try:
+        said = await ModelSide(supporter, "supporter", talk.dialogue().id).speak(client, talk.turns)
+    except Unanswered as error:
+        return "", error.outcome
+    return said.text, said.stopped
+
+
+def talks_in(store: Store) -> dict[int, Content]:
+    """Task → its talk, for all talks in which something was said."""
+    study, contents = store.study(), store.contents()
+    talks = {task.id: Talk(study, task, contents.get(task.item)) for task in store.tasks() if task.purpose == TALK}
+    return {id: talk.content() for id, talk in talks.items() if talk.turns}

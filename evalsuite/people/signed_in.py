@@ -1,0 +1,41 @@
+"""Who asks: a rater or the organiser, by the session's cookie; every change by the form's token besides."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from evalsuite.people.guard import COOKIE
+from evalsuite.people.store import RaterRow, Refused, SessionRow
+
+
+def signed_in(request: Request) -> tuple[SessionRow, RaterRow | None]:
+    found = request.app.state.store.session(request.cookies.get(COOKIE, ""))
+    if found is None:
+        raise Refused("no_session", 401)
+    session, rater = found
+    request.state.rater = rater
+    # Every change carries the form's token: a page of another site can send the cookie, but does not know the token.
+    if request.method != "GET" and not secrets.compare_digest(request.headers.get("x-csrf", ""), session.csrf):
+        raise Refused("bad_form", 403)
+    return session, rater
+
+
+def _rater(request: Request) -> tuple[SessionRow, RaterRow]:
+    session, rater = signed_in(request)
+    if rater is None:
+        raise Refused("no_session", 403)
+    return session, rater
+
+
+def _organiser(request: Request) -> SessionRow:
+    session, rater = signed_in(request)
+    if rater is not None:
+        raise Refused("no_session", 403)
+    return session
+
+
+Rater = Annotated[tuple[SessionRow, RaterRow], Depends(_rater)]
+Organiser = Annotated[SessionRow, Depends(_organiser)]

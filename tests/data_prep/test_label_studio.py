@@ -1,0 +1,92 @@
+"""Label Studio's files: blind tasks, a configuration with the rules, and its results as scores."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from typer.testing import CliRunner
+
+from core.errors import UserError
+from core.files import read_jsonl, write_jsonl
+from core.records import HumanScore
+from core.rubrics import load_rubric
+from data_prep.__main__ import app
+from data_prep.scores.annotation import item_of
+from tests.data_prep.test_dialogue_annotation import dialogue
+
+FEEL = load_rubric("feel")
+KEYS = list(FEEL.dimensions)
+
+
+def command(*arguments: object) -> str:
+    result = CliRunner().invoke(app, ["annotate-dialogues", *map(str, arguments), "--rubric", "feel"])
+    if result.exception is not None:
+        raise result.exception
+    return result.output
+
+
+def annotation(by: object, value: str, **more: Any) -> dict[str, Any]:
+    """As Label Studio exports it: choices by alias or by text, beside them a comment."""
+    results = [{"from_name": key, "to_name": "dialogue", "type": "choices", "value": {"choices": [value]}} for key in KEYS]
+    comment = {"from_name": "comment", "to_name": "dialogue", "type": "textarea", "value": {"text": ["hm"]}}
+    return {"id": 7, "completed_by": by, "was_cancelled": False, "result": [*results, comment]} | more
+
+
+def exported(n: int, *annotations: dict[str, Any]) -> dict[str, Any]:
+    return {"id": n, "data": {"item": item_of(dialogue(n))}, "annotations": list(annotations)}
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> Path:
+    write_jsonl(tmp_path / "d.jsonl", [dialogue(n, language) for language in ("zh", "en") for n in range(2)])
+    return tmp_path
+
+
+def test_tasks_are_blind_and_the_configuration_holds_the_rules_with_halves(given: Path) -> None:
+    command("label-studio", "--dialogues", given / "d.jsonl", "--out", given / "ls")
+    tasks = json.loads((given / "ls" / "tasks_en.json").read_text())
+    assert {task["data"]["item"] for task in tasks} == {item_of(dialogue(n)) for n in range(2)}
+    assert tasks[0]["data"]["turns"][1]["author"] == "Supporter" and "secret" not in json.dumps(tasks)
+    view = ElementTree.fromstring((given / "ls" / "labels_zh.xml").read_text())
+    choices = {one.get("name"): [choice.get("alias") for choice in one] for one in view.iter("Choices")}
+    assert list(choices) == KEYS and choices["safety"] == ["0", "0.5", "1", "1.5", "2", "2.5", "3"]
+    assert FEEL.texts("safety", "zh")[3] in view.find("Choices[@name='safety']/Choice[@alias='3']").get("value")  # type: ignore
+
+
+def test_results_become_scores(given: Path) -> None:
+    text = f"3: {FEEL.texts('safety', 'en')[3]}"
+    tasks = [
+        exported(0, annotation(1, "1.5"), annotation({"id": 2, "email": "ann@example.org"}, text)),
+        exported(1, annotation(1, "0", was_cancelled=True)),
+    ]
+    (given / "r.json").write_text(json.dumps(tasks))
+    shown = command("label-studio-import", "--dialogues", given / "d.jsonl", "--result", given / "r.json", "--out", given / "s")
+    scores = read_jsonl(given / "s" / "scores.jsonl", HumanScore, "scores")
+    assert {(s.annotator, s.value, s.dialogue_id) for s in scores} == {
+        ("annotator-1", 1.5, dialogue(0).id),
+        ("annotator-2", 3, dialogue(0).id),
+    }
+    assert len(scores) == 2 * len(KEYS) and "cancelled 1" in shown and "ann@example.org" not in shown
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda tasks: tasks[0]["data"].update(item="x"), "task 0: data.item: unknown dialogue 'x'"),
+        (lambda tasks: tasks[0].pop("annotations"), "no data.item or no annotations"),
+        (lambda tasks: tasks[0]["annotations"][0]["result"].pop(0), f"no score on {KEYS[0]}"),
+        (lambda tasks: tasks[0]["annotations"][0]["result"][0]["value"].update(choices=["9"]), "is no score of rubric feel"),
+        (lambda tasks: tasks[0]["annotations"].append(annotation(1, "1")), "annotator-1 scored"),
+    ],
+)
+def test_what_cannot_be_read_is_told(given: Path, change: Callable[[Any], object], message: str) -> None:
+    tasks = [exported(0, annotation(1, "1"))]
+    change(tasks)
+    (given / "r.json").write_text(json.dumps(tasks))
+    with pytest.raises(UserError, match=message):
+        command("label-studio-import", "--dialogues", given / "d.jsonl", "--result", given / "r.json", "--out", given / "s")

@@ -1,0 +1,154 @@
+"""Scores by category and by reply length, what models took, and floors that are not beaten: by hand and against scipy."""
+
+from __future__ import annotations
+
+import pytest
+from scipy.stats import spearmanr
+
+from core.records import RoleCard, Turn, Usage
+from core.specs import Endpoint, ModelSpec, Price
+from evalsuite.report.breakdowns import DOTS, breakdowns, cost_charts
+from evalsuite.report.headlines import unbeaten
+from evalsuite.runs.versions import joined, prices_in, versions
+from evalsuite.statistics.categories import NONE, by_category, category_tables
+from evalsuite.statistics.dialogue_costs import GOLD, THOUSAND, model_uses, use_table
+from evalsuite.statistics.leaderboard import Tally
+from evalsuite.statistics.reply_length import ALL, average_table, length_effects, replies_of
+from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
+
+RUBRIC = make_rubric("empathy", "skill")
+
+
+def card(name: str, *category: str) -> RoleCard:
+    about = category or None
+    return RoleCard(id=name, language="en", problem="p", source="s", card_method="written", category=about)
+
+
+CARDS = {name: card(name, *category) for name, *category in (("w1", "Work", "Pay"), ("w2", "Work"), ("f1", "Family"), ("n1",))}
+
+
+def scored(scores: dict[tuple[str, str], tuple[float, float]], length: int = 3) -> Tally:
+    """(supporter, card) → empathy and skill; the reply of the n-th dialogue has `length` + n signs."""
+    dialogues, judgements = [], []
+    for place, ((supporter, name), values) in enumerate(scores.items()):
+        turns = (Turn(role="seeker", text="hi"), Turn(role="supporter", text="x" * (length + place)))
+        dialogue = make_dialogue(f"{supporter}-{name}", supporter, card_id=name, turns=turns)
+        dialogues.append(dialogue)
+        judgements += [make_judgement(dialogue.id, key, v) for key, v in zip(RUBRIC.dimensions, values, strict=True)]
+    return Tally(dialogues, judgements, RUBRIC)
+
+
+def test_averages_by_category_are_those_of_its_cards_alone() -> None:
+    tally = scored(
+        {
+            ("a", "w1"): (4, 2),
+            ("a", "w2"): (2, 2),
+            ("a", "f1"): (0, 1),
+            ("a", "n1"): (4, 4),
+            ("b", "w1"): (1, 1),
+            ("b", "f1"): (3, 3),
+        }
+    )
+    found = by_category(tally, CARDS)
+    assert list(found) == ["Family", "Work", NONE], "what has no category comes last"
+    means = {(name, one.supporter): (one.estimate.mean, one.estimate.n) for name, cells in found.items() for one in cells}
+    assert means == {
+        ("Work", "a"): (pytest.approx(62.5), 2),  # (4+2)/2 and (2+2)/2 of 4: 75 and 50
+        ("Work", "b"): (25, 1),
+        ("Family", "a"): (12.5, 1),
+        ("Family", "b"): (75, 1),
+        (NONE, "a"): (100, 1),
+    }
+    (table,) = category_tables(tally.boards, found)
+    assert table.columns == ("supporter", "Family", "Work", NONE)
+    assert [row[0] for row in table.rows] == ["a", "b"] and table.rows[1][3] is None, "b never met such a card"
+
+
+def test_cards_without_categories_have_no_breakdown() -> None:
+    tally = scored({("a", "n1"): (4, 4), ("b", "n1"): (1, 1)})
+    assert by_category(tally, CARDS) == {} and by_category(tally, {}) == {}
+    tables, charts = breakdowns(tally, CARDS)
+    assert [table.key for table in tables] == ["reply-length"] == [chart.key for chart in charts]
+
+
+def test_the_average_against_reply_length_is_scipys_spearman() -> None:
+    values = [(0, 0), (1, 2), (3, 2), (2, 2), (4, 3)]
+    tally = scored({("a", f"c{n}"): value for n, value in enumerate(values)}, length=10)
+    replies = replies_of(tally.dialogues, tally.verdicts, RUBRIC)
+    table = average_table(replies, length_effects(replies, RUBRIC, ["average"]))
+    assert [row[0] for row in table.rows] == ["a", ALL] and table.rows[0][2] == pytest.approx(12)
+    rho = spearmanr(range(5), [sum(value) for value in values]).statistic
+    for row in table.rows:
+        assert row[3].mean == pytest.approx(rho) and row[3].n == 5 and row[3].low <= rho <= row[3].high  # type: ignore[union-attr, operator]
+
+
+def test_an_average_needs_all_dimensions() -> None:
+    tally = scored({("a", "c0"): (1, 2), ("a", "c1"): (1, 2)})
+    lost = [
+        v if v.dialogue_id != "a-c1" or v.dimension != "skill" else v.model_copy(update={"value": None}) for v in tally.verdicts
+    ]
+    (effect, _) = length_effects(replies_of(tally.dialogues, lost, RUBRIC), RUBRIC)
+    assert (effect.cells["empathy"].n, effect.cells["skill"].n, effect.cells["average"].n) == (2, 1, 1)
+
+
+def test_a_panel_draws_a_thousand_dialogues_and_says_so() -> None:
+    tally = scored({("a", f"c{n}"): (n % 5, n % 3) for n in range(DOTS + 200)})
+    _, (chart,) = breakdowns(tally, {})
+    assert len(chart.figure["data"][0]["x"]) == (DOTS + 200) // 2 and "evenly chosen" in chart.caption
+    few = scored({("a", f"c{n}"): (n % 5, n % 3) for n in range(20)})
+    _, (chart,) = breakdowns(few, {})
+    assert len(chart.figure["data"][0]["x"]) == 20 and "evenly" not in chart.caption
+
+
+def used(calls: int, read: int, written: int) -> Usage:
+    return Usage(calls=calls, prompt_tokens=read, completion_tokens=written)
+
+
+def test_what_models_took_is_summed_by_role_and_priced() -> None:
+    tally = scored({("a", "w1"): (1, 1), ("a", "f1"): (2, 2), ("silent", "w1"): (0, 0)})
+    stages = {
+        "simulate": {"supporter": {"a": used(10, 4000, 1000), "silent": Usage()}, "seeker": {"s": used(15, 3000, 300)}},
+        "score": {"judge": {"j": used(3, 900, 21)}},
+        "gold": {"judge": {"j": used(5, 50, 5)}},
+    }
+    prices = {"a": Price(input=1, output=10), "j": Price(input=2, output=0)}
+    uses = model_uses(stages, tally.dialogues, tally.verdicts, prices)
+    assert [(one.role, one.model, one.dialogues) for one in uses] == [
+        ("supporter", "a", 2),
+        ("seeker", "s", 3),
+        ("judge", "j", 3),
+        (GOLD, "j", 0),
+    ]
+    assert [one.cost for one in uses] == [pytest.approx(0.014), None, pytest.approx(0.0018), pytest.approx(0.0001)]
+    table = use_table(uses)
+    assert table.columns[3:7] == ("calls", "tokens in", "tokens out", "cost") and table.columns[-1] == THOUSAND
+    assert table.rows[0] == ("a", "supporter", 2, 10, 4000, 1000, pytest.approx(0.014), 5, 2000, 500, pytest.approx(7))
+    assert table.rows[3][7:] == (None, None, None, None), "the gold set is no dialogue of the run"
+    unpriced = use_table(model_uses(stages, tally.dialogues, tally.verdicts, {}))
+    assert "cost" not in " ".join(unpriced.columns) and unpriced.rows[0][3:] == (10, 4000, 1000, 5, 2000, 500)
+    assert not list(cost_charts(uses)), "one supporter is no comparison"
+
+
+def test_prices_are_remembered_and_the_last_one_counts() -> None:
+    def made(price: Price | None) -> dict[str, dict[str, list[str]]]:
+        spec = ModelSpec(name="m", endpoint=Endpoint(base_url="http://127.0.0.1:1/v1", price=price))
+        return versions({}, RUBRIC, {}, [spec])
+
+    first, second = Price(input=0.15, output=0.6), Price(input=2, output=8)
+    assert "prices" not in made(None)
+    assert prices_in(joined([made(first), made(None), made(second)])) == {"m": second}
+    assert prices_in(joined([made(first)])) == {"m": first} and prices_in({}) == {}
+
+
+def test_supporters_that_do_not_beat_a_floor_are_named() -> None:
+    scores: dict[tuple[str, str], tuple[float, float]] = {}
+    for n in range(12):
+        scores |= {("good", f"c{n}"): (4, 3), ("poor", f"c{n}"): (n % 2, 1), ("weak", f"c{n}"): (1, n % 2)}
+        scores |= {("silent", f"c{n}"): (1, (n + 1) % 2), ("parrot", f"c{n}"): (0, 0)}
+    boards = scored(scores).boards
+    (told,) = unbeaten(boards, {"silent", "parrot"})
+    assert told in (
+        "English: poor and weak are not shown to beat silent, which needs no model.",
+        "English: weak and poor are not shown to beat silent, which needs no model.",
+    )
+    assert list(unbeaten(boards, {"parrot"})) == [] == list(unbeaten(boards, set()))
