@@ -28,6 +28,7 @@ from pydantic import BaseModel
 from core.addresses import SPEC_FILES, named_part
 from core.completion import EVERYWHERE, NAMED
 from core.errors import UserError
+from core.files import CONFIGS
 
 F = TypeVar("F", bound=Callable[..., Any])
 _SUFFIXES = (".yaml", ".yml", ".json", ".jsonl", ".csv")  # what ends so is a file, not the name of something bundled
@@ -74,6 +75,8 @@ class Reads:
         if not path.exists():
             if path.is_symlink():
                 return f"a link to {path.readlink()}, which does not exist"
+            if path.parts[:1] == ("configs",) and (bundled := CONFIGS.parent / path).exists():
+                return f"no such {self.kind} here; the bundled one is {bundled}"
             made = f": {self.made.format(path=path)}" if self.made else ""
             return f"no such {'file or folder' if self.kind == 'place' else self.kind}{made}"
         if self.kind != "place" and path.is_dir() != (self.kind == "folder"):

@@ -23,9 +23,8 @@ from typer.testing import CliRunner
 
 from core.statistics import bootstrap
 from data_prep.__main__ import app as data_prep
-from evalsuite.checks import health
 from evalsuite.cli import app as esc_eval
-from evalsuite.statistics import coefficients, surface
+from evalsuite.statistics import coefficients, reply_length, surface
 from serve.__main__ import app as serve
 from tests.files_of_rows import read_sheet, write_all, write_sheet
 from train.__main__ import app as train
@@ -193,7 +192,7 @@ NOT_SHUFFLED = {
     **dict.fromkeys(("data_prep annotate-dialogues label-studio", "data_prep annotate-dialogues label-studio-import"), MAKES),
     **dict.fromkeys((f"esc-eval people {name}" for name in ("serve", "status", "export", "backup", "delete")), NO_ROWS),
     **dict.fromkeys((f"serve {name}" for name in ("up", "embedded", "merge")), NO_ROWS),
-    **dict.fromkeys(("serve convert-internlm2", "serve convert-internlm2-adapter"), NO_ROWS),
+    **dict.fromkeys(("serve convert-internlm2", "serve convert-internlm2-adapter", "serve convert-chatglm"), NO_ROWS),
 }
 
 
@@ -276,7 +275,7 @@ def test_figures_do_not_depend_on_the_order_of_rows(
     case: Case, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "strftime", lambda *given: "now")  # when a report was made
-    for module in (bootstrap, coefficients, health):  # what is drawn counts here, not how often
+    for module in (bootstrap, coefficients, reply_length):  # what is drawn counts here, not how often
         monkeypatch.setattr(module, "RESAMPLES", 50)
     every = surface._classifiers
     monkeypatch.setattr(surface, "_classifiers", lambda *given: {name: _small(one) for name, one in every(*given).items()})

@@ -164,14 +164,16 @@ class Prepared:
         manifest = self.path.parent / "manifest.json"
         there = manifest.is_file()
         settings = read_object(manifest, "the manifest of the examples").get("settings") if there else None
-        prompts = settings.get("prompts") if isinstance(settings, dict) else None
-        pack = prompts.get("pack") if isinstance(prompts, dict) else None
+        pack: str | None = None
+        match settings:
+            case {"prompts": {"pack": str(pack)}} | {"config": {"prompts": str(pack)}}:  # of rank-sft, of role-sft
+                pass
         return {
             "file": self.path.name,
             "sha256": sha256_file(self.path),
             "manifest_sha256": sha256_file(manifest) if there else None,
             "examples": len(self.examples),
-            **({"prompts": pack} if isinstance(pack, str) else {}),
+            **({"prompts": pack} if pack else {}),
         }
 
     def summary(self) -> str:

@@ -322,7 +322,7 @@ def export_adapter(
 def write_spec(adapter: Path, trainer: Trainer, recipe: Recipe[Any], data: Sequence[Prepared], learnt: Sequence[str]) -> Path:
     """The model spec that serves this adapter, `model.yaml` in the output folder, over an older one; its path.
 
-    It names the adapter by its hash, and in `learnt` the prompt packs that a judge was trained in. Where the base's own chat
+    It names the adapter by its hash, and in `learnt` the prompt packs that it was trained in. Where the base's own chat
     template prompts otherwise than training did, it holds ours.
     """
     out, task = adapter.parent, recipe.task

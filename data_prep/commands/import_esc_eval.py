@@ -24,6 +24,7 @@ from data_prep.cards import load_cards
 from data_prep.published import Clone, find_clone, read_dialogues, read_scores
 from data_prep.published.comparison import NotCompared, Part, compare
 from data_prep.published.prompts import (
+    INTERNLM2_CODE,
     JUDGE_SYSTEM,
     LANGUAGES,
     PublishedPrompts,
@@ -89,7 +90,7 @@ def import_esc_eval(
     pack = prompts_out or out / "prompts"
     build = Build(out, "import-esc-eval", settings={"strict": strict, "prompts": str(pack)})
     build.input(*clone.cards.values(), *(run.path for run in (*clone.results.values(), *clone.scores.values())))
-    build.input(*clone.scripts)
+    build.input(*clone.scripts, *([internlm2.expanduser() / INTERNLM2_CODE] if internlm2 else []))
     cards = _cards(clone, build)
     _runs(clone, cards, build, strict)
     missing = [*clone.missing(), *_missing_prompts(prompts_found)]

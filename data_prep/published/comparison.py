@@ -73,11 +73,10 @@ def compare(
             calls, written = _run(found.seeker_script, argv, {"cards.json": json.dumps(entries)}, _REPLIES)
             yield from _sides(calls, pack, known[:SAMPLES], language)
             drawn |= {call["model"]: call["options"] for call in calls}
-            lines |= {f"held_{language}.json": json.loads(text) for text in written[:1]}
+            lines |= {f"held_{language}.json": _marked(text) for text in written[:1]}
         if language in samples:
-            own = read_json(samples[language], "result file")
-            marked = {index: said for index, said in own.items() if all(line.startswith(MARKED) for line in said)}
-            lines[f"clone_{language}.json"] = dict(list(marked.items())[:SAMPLES])
+            own = _marked(read_bytes(samples[language], "result file"))
+            lines[f"clone_{language}.json"] = dict(list(own.items())[:SAMPLES])
         if found.judge_script and lines:
             texts = {name: json.dumps(dialogues) for name, dialogues in lines.items()}
             calls, _ = _run(found.judge_script, [found.judge_script.name], texts, ("3",))
@@ -87,6 +86,19 @@ def compare(
     if drawn:
         differences = filter(None, (_drawn_alike(model, options) for model, options in drawn.items()))
         yield Part("how replies are drawn", None, len(drawn), next(differences, None))
+
+
+def _marked(text: str | bytes) -> dict[str, list[str]]:
+    """The dialogues of a result file whose every line begins as the scorer expects it; none of what is no result file."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+
+    def sound(said: Any) -> bool:
+        return isinstance(said, list) and all(isinstance(line, str) and line.startswith(MARKED) for line in said)
+
+    return {index: said for index, said in value.items() if said and sound(said)} if isinstance(value, dict) else {}
 
 
 def _run(script: Path, argv: Sequence[str], files: Mapping[str, str], replies: Sequence[str]) -> tuple[list[Call], list[str]]:

@@ -37,6 +37,7 @@ DIMENSIONS = {
 }
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
 JUDGE_SYSTEM = "judge_paper_system.j2"
+INTERNLM2_CODE = "modeling_internlm2.py"
 _CHINESE = re.compile(r"[\u4e00-\u9fff]")
 _SUFFIX: dict[str, Language] = {"en": "en", "eng": "en", "english": "en", "zh": "zh", "ch": "zh", "cn": "zh", "chinese": "zh"}
 # The text of a card that was not published, in the published form: an empty field of ours is "not mentioned".
@@ -355,7 +356,7 @@ def internlm2_system(folder: Path) -> str:
 
     Raises `UserError` where the folder's code has none.
     """
-    path = folder / "modeling_internlm2.py"
+    path = folder / INTERNLM2_CODE
     if not path.is_file():
         raise UserError(f"--internlm2 {folder}: no {path.name} there: give internlm2-chat-7b's folder as it was downloaded")
     try:

@@ -63,7 +63,7 @@ class Guard:
     def __init__(self, app: App, hosts: frozenset[str]) -> None:
         self.app, self.hosts = app, hosts
         self.of_session = Rate(60, 20)
-        self.of_links = Rate(20, 0.5)  # guesses of a link, an address
+        self.of_links = Rate(100, 2)  # links, an address: a class behind one address opens its links at once
         self.of_strangers = Rate(60, 10)  # requests without a cookie, an address
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -15,7 +15,7 @@ from evalsuite.statistics.categories import by_category, category_tables
 from evalsuite.statistics.dialogue_costs import THOUSAND, ModelUse
 from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.reply_length import LengthEffect, Replies, average_table, length_effects, replies_of
-from evalsuite.statistics.summary import AVERAGE
+from evalsuite.statistics.summary import AVERAGE, short_names
 
 DOTS = 1000  # dialogues drawn in one panel
 
@@ -46,7 +46,7 @@ def breakdowns(tally: Tally, cards: Mapping[str, RoleCard]) -> tuple[list[Table]
 def _length_chart(replies: Sequence[Replies], effects: Sequence[LengthEffect]) -> Iterator[Chart]:
     """A panel a language and scorer: a dot a dialogue, a diamond a supporter's mean."""
     pooled = {(one.language, one.scorer): one.cells[AVERAGE] for one in effects if one.supporter is None}
-    several = len({one.scorer for one in replies}) > 1
+    names = short_names(one.scorer for one in replies)
     titles, traces, drawn_all = [], [], True
     for (language, scorer), group in group_by(replies, lambda one: (one.language, one.scorer)).items():
         read = [(clean(one.supporter), one.lengths, one.scores[:, -1], ~np.isnan(one.scores[:, -1])) for one in group]
@@ -57,7 +57,7 @@ def _length_chart(replies: Sequence[Replies], effects: Sequence[LengthEffect]) -
         drawn_all = drawn_all and step == 1
         means = [(xs[known].mean(), ys[known].mean(), f"{who}, mean") for who, xs, ys, known in read if known.any()]
         traces.append([_dots("dialogue", points[::step]), _dots("supporter", means)])
-        name = LANGUAGES[language] + (f", {clean(scorer.name)}" if several else "")
+        name = LANGUAGES[language] + (f", {clean(names[scorer])}" if len(names) > 1 else "")
         titles.append(f"{name}: correlation {fmt(pooled[language, scorer])}")
     if titles:
         yield Chart(

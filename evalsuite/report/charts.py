@@ -14,7 +14,7 @@ from evalsuite.report.figures import HATCHES, Figure, dots, error, label, named_
 from evalsuite.statistics.categories import Average
 from evalsuite.statistics.judges import POOLED, Bin, Confusion
 from evalsuite.statistics.leaderboard import Board, Score, Tally
-from evalsuite.statistics.summary import AVERAGE, Scorer, dimension_label
+from evalsuite.statistics.summary import AVERAGE, Scorer, dimension_label, short_names
 
 SYNTHETIC_GOLD = "Synthetic gold, scores hold by construction"
 LANGUAGES = {"en": "English", "zh": "Chinese"}
@@ -60,8 +60,8 @@ def score_panels(boards: Sequence[Board], cells: Sequence[tuple[str, Sequence[Sc
             averages.setdefault((board.scorer, block[-1].supporter), []).append(-1.0 if mean is None else mean)
     lines = sorted(averages, key=lambda line: (line[0], -sum(averages[line]) / len(averages[line]), line[1]))
     places = {line: place for place, line in enumerate(lines)}
-    several = len({scorer for scorer, _ in lines}) > 1
-    rows = [clean(f"{supporter} · {scorer.name}" if several else supporter) for scorer, supporter in lines]
+    names = short_names(scorer for scorer, _ in lines)
+    rows = [clean(f"{supporter} · {names[scorer]}" if len(names) > 1 else supporter) for scorer, supporter in lines]
     languages = list(dict.fromkeys(board.language for board in boards))
     traces: list[list[Figure]] = []
     for _, of_panel in cells:
@@ -77,7 +77,7 @@ def score_panels(boards: Sequence[Board], cells: Sequence[tuple[str, Sequence[Sc
 
 def difference_charts(tally: Tally) -> Iterator[Chart]:
     """One heat map a board: by how many points a row's supporter is ahead of a column's, with a star where that holds."""
-    several = len({board.scorer for board in tally.boards}) > 1
+    names = short_names(board.scorer for board in tally.boards)
     for number, board in enumerate(tally.boards):
         if not board.differences:
             continue
@@ -97,7 +97,9 @@ def difference_charts(tally: Tally) -> Iterator[Chart]:
         cells = trace(
             "difference", z=figures, text=texts, customdata=hovers, x=list(range(len(rows))), y=list(range(len(rows)))
         )
-        title = f"Differences in the average, {LANGUAGES[board.language]}" + f", {clean(board.scorer.name)}" * several
+        title = f"Differences in the average, {LANGUAGES[board.language]}" + f", {clean(names[board.scorer])}" * (
+            len(names) > 1
+        )
         yield Chart(
             f"differences-{number}",
             title,

@@ -9,7 +9,7 @@ from core.records import Dialogue, Judgement, Termination
 from core.tables import Estimate, fmt
 from evalsuite.report.charts import LANGUAGES, Agreement
 from evalsuite.statistics.leaderboard import Board
-from evalsuite.statistics.summary import AVERAGE, MISSING, broken, languages_of, missing
+from evalsuite.statistics.summary import AVERAGE, MISSING, broken, languages_of, missing, short_names
 
 ENDINGS: dict[Termination | None, str] = {
     "max_turns": "after the planned exchanges",
@@ -81,8 +81,8 @@ def _apart(board: Board) -> Iterator[tuple[str, str]]:
 
 
 def _where(board: Board, boards: Sequence[Board]) -> str:
-    several = len({one.scorer for one in boards}) > 1
-    return LANGUAGES[board.language] + (f", judged by {board.scorer.name}" if several else "")
+    names = short_names(one.scorer for one in boards)
+    return LANGUAGES[board.language] + (f", judged by {names[board.scorer]}" if len(names) > 1 else "")
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -54,6 +54,15 @@ class Scorer(NamedTuple):
         return {"judge": self.judge, "method": self.method, "condition": dict(self.condition)}
 
 
+def short_names(scorers: Iterable[Scorer]) -> dict[Scorer, str]:
+    """Scorers' names without the parts that all of several have."""
+    parts = {scorer: scorer.name.split(PARTED) for scorer in scorers}
+    shared = set.intersection(*map(set, parts.values())) if len(parts) > 1 else set()
+    return {
+        scorer: PARTED.join(part for part in of_one if part not in shared) or scorer.name for scorer, of_one in parts.items()
+    }
+
+
 def scorer_of(judgement: Judgement) -> Scorer:
     """The scorer a judgement came from. What became of its call (why a verdict is missing, broken probabilities) does not make
     it another scorer's."""

@@ -56,8 +56,8 @@ class Training(Settings):
 
     @property
     def learnt(self) -> list[str]:
-        """The prompt packs that a judge was trained in; a seeker has none."""
-        return sorted({data.prompts for data in self.data if data.prompts}) if self.kind == "rank" else []
+        """The prompt packs that it was trained in."""
+        return sorted({data.prompts for data in self.data if data.prompts})
 
 
 def read_training(folder: Path) -> Training | None:

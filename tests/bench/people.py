@@ -11,6 +11,7 @@ from typing import Annotated
 
 import aiohttp
 import numpy as np
+import psutil
 import typer
 
 from core.rubrics import load_rubric
@@ -37,17 +38,20 @@ def main(
         folder.mkdir()
         tokens, store = _study(folder, raters)
         port = free_port()
-        with process(folder, port):
+        with process(folder, port) as server:
             address = f"127.0.0.1:{port}"
             bench.say(f"{raters} raters sign in")
             clients = [_signed_in(store, address, code, token) for code, token in tokens.items()]
+            before = sum(psutil.Process(server.pid).cpu_times()[:2])
             at_once, in_turn, acknowledged = asyncio.run(_load(address, clients, seconds, pause))
+            spent = sum(psutil.Process(server.pid).cpu_times()[:2]) - before
         kept = {(t, name): answer.value for t, found in store.answers().items() for (name, _), (answer, _) in found.items()}
         store.close()
     lost = sum(kept.get(key) != value for key, value in acknowledged.items())
     bench.add("ms to save a click, all at once, 95th percentile", float(np.percentile(at_once, 95)))
     bench.add("ms to save a click, 95th percentile", float(np.percentile(in_turn, 95)), at_most=200)
     bench.add("ms to save a click, median", float(np.median(in_turn)))
+    bench.add("ms of the server's CPU a click", 1000 * spent / (len(in_turn) + len(at_once)))
     bench.add("clicks saved a second", len(in_turn) / seconds)
     bench.add("acknowledged answers that are not there", lost, at_most=0)
     bench.notes.append("Clients and server share the cores. Every commit is on the disk before it is acknowledged.")

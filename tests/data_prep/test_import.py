@@ -384,6 +384,13 @@ def test_a_script_is_let_do_nothing_else(run: Run, clone: Path, line: str, told:
     assert not (clone.parent / "ran").exists() and (clone.parent / "out" / "prompts" / "published.json").exists()
 
 
+@pytest.mark.parametrize("written", ["'no json'", "'[]'", '\'{"0": [1, "Somebody：hi"], "1": 2}\''])
+def test_what_is_no_dialogue_is_not_judged(run: Run, clone: Path, written: str) -> None:
+    source = (clone / "evaluate.py").read_text()
+    (clone / "evaluate.py").write_text(source.replace("f.write(json.dumps(held, ensure_ascii=False))", f"f.write({written})"))
+    assert "judge, en (7 calls): equal" in run(), "the clone's own dialogue is left"
+
+
 def test_a_script_that_does_not_end_is_left(run: Run, clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("data_prep.published.comparison._SECONDS", 2)
     (clone / "score.py").write_text(score_script(more="while True: pass"))

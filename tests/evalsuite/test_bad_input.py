@@ -44,6 +44,11 @@ def test_missing_config(esc_eval: EscEval) -> None:
     refused(run_with(esc_eval, config="nowhere.yaml"), "--config nowhere.yaml: no such file")
 
 
+def test_a_bundled_config_is_named_to_whoever_is_elsewhere(esc_eval: EscEval) -> None:
+    told = f"--config configs/eval/demo.yaml: no such file here; the bundled one is {DEMO}"
+    refused(run_with(esc_eval, config="configs/eval/demo.yaml"), told)
+
+
 def test_missing_cards(esc_eval: EscEval) -> None:
     refused(run_with(esc_eval, "--cards", "nowhere.jsonl"), "--cards nowhere.jsonl: no such file")
 

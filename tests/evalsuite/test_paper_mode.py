@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +14,13 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from core.records import Language
+from core.files import CONFIGS, write_jsonl
+from core.records import HumanScore, Language
+from core.rubrics import load_rubric
 from core.specs import LEFT_TO_THE_CHECKPOINT, ModelSpec
 from data_prep.__main__ import app as data_prep_app
 from data_prep.published.comparison import _REPLIES, _run
+from data_prep.scores.human import read_dialogues
 from evalsuite import cli
 from serve.client import _assumed
 from serve.command import argv
@@ -28,7 +35,7 @@ OURS = "the seeker's prompt, the greeting, the supporter's system message"
 
 def behave(body: dict[str, Any], count: int) -> Answer:
     """What the scripts' stand-ins answer at the same place of a dialogue; a judge answers 3."""
-    if body["model"] == "ranker":
+    if body["model"] in ("ranker", "baseline"):
         return Answer("3")
     place = (len(body["messages"]) - 2) + (body["model"] == "helper")
     return Answer(_REPLIES[place % len(_REPLIES)])
@@ -156,3 +163,35 @@ def test_sampling_that_is_left_is_left_to_the_checkpoint() -> None:
         assert words[words.index("--generation-config") + 1] == wanted
     remote = ModelSpec(name="m", endpoint={"base_url": "http://h/v1"}, sampling=LEFT_TO_THE_CHECKPOINT)
     assert "the server's own temperature, at most 512 tokens" in _assumed(remote, None)
+
+
+def test_table_4_asks_ranker_and_baselines_in_the_same_prompts(imported: Path, tmp_path: Path) -> None:
+    """`make reproduce-table4`, as it is."""
+    pack = tmp_path / "out" / "prompts"
+    talks = [dialogue for dialogue in read_dialogues([tmp_path / "out" / "dialogues.jsonl"]) if dialogue.language == "en"]
+    write_jsonl(tmp_path / "talks.jsonl", talks)
+    given = {"language": "en", "annotator": "ann", "rubric": "esc_eval", "value": 3}
+    dimensions = load_rubric("esc_eval").dimensions
+    write_jsonl(
+        tmp_path / "gold.jsonl",
+        [HumanScore(dialogue_id=talk.id, dimension=key, **given) for talk in talks for key in dimensions],
+    )
+    with Endpoint(behave, models=("ranker", "baseline")) as endpoint:
+        for name, learnt in (("ranker", {"learnt": [str(pack)]}), ("baseline", {})):
+            spec = {"name": name, "roles": ["judge"], "languages": ["en"], "endpoint": {"base_url": endpoint.url}, **learnt}
+            (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(spec))
+        settings = {"RANKER": "ranker.yaml", "JUDGES": "baseline.yaml", "SCORES": "gold.jsonl", "DIALOGUES": "talks.jsonl"}
+        words = [f"{name}={tmp_path / file}" for name, file in (settings | {"TABLE4": "table4"}).items()]
+        words += ["MODE=paper", "LANGUAGE=en", f"BIN={Path(sys.executable).parent}"]
+        command = ["make", "--no-print-directory", "reproduce-table4", *words]
+        run = partial(subprocess.run, cwd=CONFIGS.parent, env=os.environ | {"PYTHONPATH": str(CONFIGS.parent)}, text=True)
+        refused = run(command, capture_output=True)
+        assert refused.returncode == 2 and "asks the ranker and JUDGES in the same prompts: give PROMPTS=" in refused.stderr
+        assert endpoint.requests == []
+        made = run([*command, f"PROMPTS={pack}"], capture_output=True)
+        assert made.returncode == 0, made.stderr
+        asked = {
+            name: [body["messages"] for body in endpoint.requests if body["model"] == name] for name in ("ranker", "baseline")
+        }
+    assert len(asked["ranker"]) == 2 * 7 and sorted(map(str, asked["ranker"])) == sorted(map(str, asked["baseline"]))
+    assert (tmp_path / "table4" / "table4.md").exists()

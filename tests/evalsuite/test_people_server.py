@@ -354,7 +354,7 @@ def test_too_many_requests_are_told_to_wait(study: Path) -> None:
     now[0] += 1
     assert rate.allows("a") and not rate.allows("a")
     with served(study) as (address, _):
-        statuses = [Client(address).request("GET", f"/r/guess{n}")[0] for n in range(30)]
+        statuses = [Client(address).request("GET", f"/r/guess{n}")[0] for n in range(130)]
     assert statuses.count(429) >= 5 and statuses[0] == 404
 
 

@@ -480,7 +480,7 @@ def test_summary_of_one_supporter_and_of_several_scorers() -> None:
     read = [j.model_copy(update={"value": 2.0}) for j in content.tally.judgements]
     assert judged(content, read).findings[0] == "English: only (50.0 of 100, n = 1) is the only supporter."
     both = [*read, *(j.model_copy(update={"judge": "second"}) for j in read)]
-    assert judged(content, both).findings[1].startswith("English, judged by second · joint: only")
+    assert judged(content, both).findings[1].startswith("English, judged by second: only")
 
 
 def test_markdown_has_tables_and_no_html(tmp_path: Path) -> None:

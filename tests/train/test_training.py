@@ -114,13 +114,23 @@ def test_one_and_two_processes_learn_the_same(tmp_path: Path, tiny: dict[str, Pa
     same_adapter(found[1], found[2])
 
 
-def test_a_trained_judge_is_asked_in_the_prompts_that_it_was_trained_in(tmp_path: Path, tiny: dict[str, Path]) -> None:
-    """`rank-sft` names its prompt pack in the manifest beside the examples; the spec that training writes has learnt it."""
-    data = write_data(tmp_path, "rank", train=4, valid=2)
-    write_json(tmp_path / "manifest.json", {"settings": {"method": "joint", "prompts": {"pack": "esc_rank"}}})
-    here("rank", write_recipe(tmp_path / "r.yaml", "rank", tiny["qwen2"], data, tmp_path / "out", max_steps=1, save_steps=1))
-    assert load_spec(str(tmp_path / "out" / "model.yaml")).learnt == ("esc_rank",)
-    assert "learnt:\n- esc_rank" in (tmp_path / "out" / "adapter" / "README.md").read_text()
+@pytest.mark.parametrize(
+    ("task", "settings", "pack"),
+    [
+        ("rank", {"method": "joint", "prompts": {"pack": "esc_rank"}}, "esc_rank"),
+        ("role", {"config": {"prompts": "esc_eval", "target": 14}}, "esc_eval"),
+    ],
+)
+def test_a_trained_model_is_asked_in_the_prompts_that_it_was_trained_in(
+    tmp_path: Path, tiny: dict[str, Path], task: str, settings: dict[str, Any], pack: str
+) -> None:
+    """`rank-sft` and `role-sft` name their prompt pack in the manifest beside the examples; the spec that training writes has
+    learnt it."""
+    data = write_data(tmp_path, task, train=4, valid=2)
+    write_json(tmp_path / "manifest.json", {"settings": settings})
+    here(task, write_recipe(tmp_path / "r.yaml", task, tiny["qwen2"], data, tmp_path / "out", max_steps=1, save_steps=1))
+    assert load_spec(str(tmp_path / "out" / "model.yaml")).learnt == (pack,)
+    assert f"learnt:\n- {pack}" in (tmp_path / "out" / "adapter" / "README.md").read_text()
 
 
 def same_adapter(one: Path, other: Path) -> None:
