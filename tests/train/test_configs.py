@@ -92,7 +92,7 @@ PARSERS: dict[str, Callable[[Path], object]] = {
     "ecdbench/models.yaml": lambda path: load_models(path.stem),
     "ecdbench/registry.yaml": lambda path: load_benchmark(path.parent.name),
     "ecdbench/tasks/*.yaml": lambda path: load_yaml(path, "task"),  # more in tests/evalsuite/test_ecdbench_run.py
-    "eval/*.yaml": lambda path: (load_feel_config if path.stem.startswith("feel") else load_config)(path, {}),
+    "eval/*.yaml": lambda path: (load_feel_config if path.stem in ("feel", "feel_panel") else load_config)(path, {}),
     "launch/*.sh": lambda path: subprocess.run(["bash", "-n", str(path)], check=True),  # more in tests/test_launch_files.py
     "launch/*.yaml": lambda path: load_yaml(path, "SkyPilot task"),
     "models/*.yaml": lambda path: load_spec(str(path)),
