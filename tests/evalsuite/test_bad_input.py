@@ -93,7 +93,7 @@ def test_wrong_mode(esc_eval: EscEval) -> None:
 
 
 def test_unknown_model_offers_near_ones(esc_eval: EscEval) -> None:
-    refused(run_with(esc_eval, "--supporter", "chatglm-6b"), "unknown model 'chatglm-6b'", "did you mean", "chatglm3-6b")
+    refused(run_with(esc_eval, "--supporter", "chatglm9-6b"), "unknown model 'chatglm9-6b'", "did you mean", "chatglm3-6b")
 
 
 def test_a_model_in_a_role_it_cannot_play(esc_eval: EscEval) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import orjson
 import pytest
 import typer.main
@@ -81,6 +82,7 @@ def launch(path: Path, *words: str) -> tuple[Any, Any]:
 
 PARSERS: dict[str, Callable[[Path], object]] = {
     "accelerate/*.yaml": launch,
+    "chat_templates/*.jinja": lambda path: jinja2.Environment().parse(path.read_text(encoding="utf-8")),
     "card_quality.yaml": lambda path: load_yaml(path, "rules of card quality"),
     "constraints-*.txt": parse_constraints,
     "data/corpora.yaml": lambda path: read_yaml(path, CorpusList, "list of corpora"),
@@ -90,10 +92,11 @@ PARSERS: dict[str, Callable[[Path], object]] = {
     "ecdbench/models.yaml": lambda path: load_models(path.stem),
     "ecdbench/registry.yaml": lambda path: load_benchmark(path.parent.name),
     "ecdbench/tasks/*.yaml": lambda path: load_yaml(path, "task"),  # more in tests/evalsuite/test_ecdbench_run.py
-    "eval/*.yaml": lambda path: (load_feel_config if path.stem == "feel" else load_config)(path, {}),
+    "eval/*.yaml": lambda path: (load_feel_config if path.stem.startswith("feel") else load_config)(path, {}),
     "launch/*.sh": lambda path: subprocess.run(["bash", "-n", str(path)], check=True),  # more in tests/test_launch_files.py
     "launch/*.yaml": lambda path: load_yaml(path, "SkyPilot task"),
     "models/*.yaml": lambda path: load_spec(str(path)),
+    "people/*.txt": lambda path: path.read_text(encoding="utf-8"),
     "profiles/labels.yaml": lambda path: load_yaml(path, "labels of profiles"),
     "profiles/sage.yaml": lambda path: load_yaml(path, "words of SAGE's profiles"),
     "profiles/scenarios.yaml": load_vocabulary,
