@@ -108,6 +108,7 @@ constraints-gpu: setup  ## Resolve configs/constraints-gpu.txt anew (with a netw
 	{ grep '^#' $(GPU_SET); $(RESOLVE_GPU); } > $(GPU_SET).new && mv $(GPU_SET).new $(GPU_SET)
 
 quick: setup  ## The demo's report in seconds: recorded answers are replayed, no model is asked (runs/quick/report.html)
+	rm -rf runs/quick
 	$(BIN)/esc-eval run --config configs/eval/demo.yaml --replay demo --out runs/quick
 
 demo-people: setup  ## Studies in the browser: rate the demo's dialogues (port 8765), talk to the embedded model (8766); Ctrl-C ends
