@@ -52,6 +52,7 @@ from evalsuite.statistics.leaderboard import Tally, leaderboard, pairwise_differ
 from evalsuite.statistics.summary import (
     AVERAGE,
     COSTS,
+    TROUBLE,
     costs,
     cut_off,
     distributions,
@@ -128,6 +129,11 @@ def content_of(run: Run) -> ReportContent:
             f"{run.folder} holds scores of seekers, not of supporters: show them with `esc-eval role-play table --dialogues "
             f"{run.folder}/role_play_dialogues.jsonl --judgements {run.folder}/role_play_judgements.jsonl`"
         )
+    if scored is None and (others := config.stages.keys() - {"simulate", "dialogues", "gold"}):
+        raise UserError(
+            f"{run.folder} holds records of {', '.join(sorted(others))}, which have no page: the command that made them wrote "
+            "their tables there"
+        )
     if scored is None:
         raise UserError(f"{run.folder} has no judgements yet: run `esc-eval score {run.folder} --config CONFIG` first")
     judges = sets_of(run.folder, config)
@@ -202,7 +208,7 @@ def content_of(run: Run) -> ReportContent:
         config=config.root | {"fingerprints": _fingerprints(config, scored)},
         timing=seconds,
         warnings=[
-            *([sentence] if (sentence := cut_off(used.values())) else []),
+            *([sentence] if (sentence := cut_off(used.values(), TROUBLE)) else []),
             *(f"{sentence}." for sentence in in_trouble(used.values(), tally.judgements)),
             *unbeaten(tally.boards, config.floors()),
             *_behind(tally, judges),

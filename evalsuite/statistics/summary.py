@@ -181,12 +181,15 @@ def sums_of(used: Iterable[Mapping[str, Mapping[str, Usage]]]) -> dict[tuple[str
     return sums
 
 
-def cut_off(used: Iterable[Mapping[str, Mapping[str, Usage]]]) -> str:
-    """Which replies reached their token limit, of all, by role and model (`used` is that of several stages); "" for none."""
+def cut_off(used: Iterable[Mapping[str, Mapping[str, Usage]]], up_to: float = 1) -> str:
+    """Which replies reached their token limit, of all, by role and model (`used` is that of several stages); "" for none.
+
+    Models a larger share of whose replies than `up_to` was cut off are left out: `in_trouble` names those above `TROUBLE`.
+    """
     cut = [
         f"{count:,} of {usage.calls:,} by the {role} {model}"
         for (role, model), usage in sums_of(used).items()
-        if (count := sum(usage.cut_off.values()))
+        if 0 < (count := sum(usage.cut_off.values())) <= up_to * usage.calls
     ]
     return f"Replies cut off at their token limit: {', '.join(cut)}." if cut else ""
 

@@ -139,6 +139,13 @@ def test_a_run_without_judgements_says_what_to_do(run: Run) -> None:
         content_of(run)
 
 
+def test_a_folder_of_other_records_is_not_told_to_score(run: Run) -> None:
+    config = run.config().root
+    write_json(run.folder / "config.json", {"feel": config["score"]})
+    with pytest.raises(UserError, match="holds records of feel, which have no page: .* wrote their tables there"):
+        content_of(run)
+
+
 def test_scores_of_seekers_are_no_report_on_supporters(run: Run) -> None:
     write_json(run.folder / "config.json", {"role_play": run.config().root["score"]})
     with pytest.raises(UserError, match="esc-eval role-play table --dialogues .*role_play_dialogues.jsonl"):

@@ -17,7 +17,7 @@ from evalsuite.report.charts import distribution_charts
 from evalsuite.report.headlines import unread
 from evalsuite.statistics.leaderboard import boards_of, leaderboard
 from evalsuite.statistics.paired import over_cards
-from evalsuite.statistics.summary import costs, cut_off, distributions, failed_calls, terminations
+from evalsuite.statistics.summary import TROUBLE, costs, cut_off, distributions, failed_calls, terminations
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 
 RUBRIC = make_rubric("fluency", "empathy")
@@ -123,6 +123,7 @@ def test_replies_that_were_cut_off_are_counted_by_role() -> None:
     stages = [{"supporter": {"m": Usage(calls=7, cut_off={"supporter": 3})}, "judge": {"j": Usage(calls=2)}}]
     stages += [{"judge": {"j": Usage(calls=1_500, cut_off={"judge": 1})}}]
     assert cut_off(stages) == "Replies cut off at their token limit: 3 of 7 by the supporter m, 1 of 1,502 by the judge j."
+    assert cut_off(stages, TROUBLE) == "Replies cut off at their token limit: 1 of 1,502 by the judge j."
     assert cut_off([{"judge": {"j": Usage(calls=2)}}]) == ""
     assert "cut_off" not in Usage(calls=1).model_dump()  # records of before stay as they were
 
