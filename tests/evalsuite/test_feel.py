@@ -31,7 +31,7 @@ ASPECTS = load_rubric("feel").dimensions
 
 
 def judge(body: dict[str, Any], count: int) -> Answer:
-    """Bands or digits that depend on everything asked, the round's seed included; the peer's sums are off."""
+    """Bands or digits that depend on everything asked, the round's seed included, lower for odd troubles; the peer's sums are off."""
     seed = hashlib.sha256(orjson.dumps(body)).digest()
     if body["structured_outputs"]["regex"].startswith("["):
         digit = str(seed[0] % 4)
@@ -40,9 +40,10 @@ def judge(body: dict[str, Any], count: int) -> Answer:
         token = {"token": digit, "logprob": math.log(p[digit]), "top_logprobs": tops}
         return Answer(digit * 6, logprobs=[token] * 6)
     third = 0.9 if "hard time" in body["messages"][0]["content"] else 1.0
+    odd = 0.42 * any(f"trouble {number}" in message["content"] for number in (1, 3) for message in body["messages"])
     lines = []
     for n, dimension in enumerate(ASPECTS.values()):
-        first = round(seed[n] / 300, 2)
+        first = round(seed[n] / 600 + odd, 2)
         lines.append(f"{dimension.label['en']}: 0=0 1={first:.2f} 2=0 3={third - first:.2f}")
     return Answer("\n".join(lines))
 

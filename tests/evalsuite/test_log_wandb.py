@@ -150,6 +150,8 @@ def test_every_chart_is_a_figure_of_plotly_in_the_pages_colours(tmp_path: Path, 
     drawn = {key.partition("-")[0] for key in charts}
     assert drawn == {
         "scores",
+        "categories",
+        "reply",
         "differences",
         "distribution",
         "agreement",
@@ -187,7 +189,7 @@ def test_curves_share_a_legend_and_stand_before_their_counts(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("framework", "charts"), [(None, 14), ("esc_eval", 14), ("emoharbor", 16)])
+@pytest.mark.parametrize(("framework", "charts"), [(None, 14), ("esc_eval", 15), ("emoharbor", 17)])
 def test_wandb_itself_writes_offline(
     monkeypatch: pytest.MonkeyPatch, quiet: None, tmp_path: Path, framework: str | None, charts: int
 ) -> None:
