@@ -31,7 +31,7 @@ ASPECTS = load_rubric("feel").dimensions
 
 
 def judge(body: dict[str, Any], count: int) -> Answer:
-    """Bands or digits that depend on everything asked, the round's seed included, lower for odd troubles; the peer's sums are off."""
+    """Bands or digits that depend on all that is asked, seed included, lower for odd troubles; the peer's sums are off."""
     seed = hashlib.sha256(orjson.dumps(body)).digest()
     if body["structured_outputs"]["regex"].startswith("["):
         digit = str(seed[0] % 4)
