@@ -73,7 +73,7 @@ def served(folder: Path, database: str | None = None) -> Iterator[tuple[str, Sto
     """The study's server in a thread: its address, and the store that it writes to."""
     store = Store(database or url_of(folder), folder.name)
     calls = folder / "calls.sqlite" if store.study().chat else None
-    # uvicorn's own logging would shut down all handlers of this process; absl's then closes the stream that pytest captures into.
+    # With its own logging uvicorn shuts down all handlers here, and absl's closes the stream that pytest captures into.
     config = uvicorn.Config(create_app(store, calls=calls), port=0, log_config=None, access_log=False)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
