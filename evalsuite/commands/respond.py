@@ -55,7 +55,7 @@ def respond(
     ] = None,
     language: LanguageOption = None,
     mode: Annotated[
-        str | None, typer.Option("--mode", help="paper: greedy, at most 512 tokens. native: the model's own sampling.")
+        str | None, typer.Option("--mode", help="paper: drawn as the checkpoint says, 512 tokens. native: as the spec says.")
     ] = None,
     metrics: Annotated[bool, typer.Option(help="Also measure the replies against the real ones (see `metrics`).")] = True,
     out: Annotated[

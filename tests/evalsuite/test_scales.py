@@ -211,7 +211,7 @@ def test_tables_charts_and_transcripts_show_each_scale() -> None:
     data = transcripts(Tally([TALK], judged(), FED), {}, {})
     assert [about["scores"] for about in data["dimensions"]] == [[0, 1, 2], [0, 1], [0, 1, 2, 3, 4]]
     assert data["dimensions"][0]["levels"] == {"en": ["dull", "", "lively"]}
-    assert data["rows"][0][-1] == [1, 1, 1, None] and not data["averaged"]
+    assert data["rows"][0][-2] == [1, 1, 1, None] and not data["averaged"]
 
 
 def test_sheets_offer_each_dimensions_scores(tmp_path: Path) -> None:

@@ -121,13 +121,17 @@ def calls_and_imports(path: Path) -> tuple[list[ast.Call], set[str]]:
 
 def test_nothing_that_is_read_can_run() -> None:
     """No pickle, no code made from text, no shell, no remote code, and YAML by its safe loader only."""
+    # `import-esc-eval` runs two scripts of a user's own clone when told to, in a process of its own and without imports, files
+    # or builtins beyond a list (tests/data_prep/test_import.py holds what it refuses).
+    of_the_users = {"data_prep/published/stand_ins.py": {"exec", "compile"}}
     runs = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "torch.load", "np.load", "yaml.unsafe_load"}
     for path in (path for room in ROOMS for path in room.rglob("*.py")):
+        allowed = of_the_users.get(path.relative_to(CONFIGS.parent).as_posix(), set())
         calls, modules = calls_and_imports(path)
         assert not modules & {"pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}, path
         for call in calls:
             name = ast.unparse(call.func)
-            assert name not in runs, f"{path}:{call.lineno}: {name}"
+            assert name not in runs - allowed, f"{path}:{call.lineno}: {name}"
             given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
             for risky in ("shell", "trust_remote_code", "allow_pickle"):
                 assert given.get(risky, "False") == "False", f"{path}:{call.lineno}: {risky}"
@@ -135,7 +139,7 @@ def test_nothing_that_is_read_can_run() -> None:
                 assert given["Loader"] == "_OnceLoader", f"{path}:{call.lineno}"
     from core.files import _OnceLoader
 
-    assert issubclass(_OnceLoader, yaml.SafeLoader)
+    assert issubclass(_OnceLoader, (yaml.SafeLoader, yaml.CSafeLoader))
 
 
 def test_servers_listen_on_loopback_and_run_no_remote_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
