@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -27,22 +26,6 @@ SERVED = [name for name in model_names() if size_of(load_spec(name)) and load_sp
 def test_the_documented_table_is_the_planners() -> None:
     """`python -m tests.hardware` writes it."""
     assert DOCUMENT.read_text(encoding="utf-8").split(BEGIN)[1].split(END)[0].strip() == table().strip()
-
-
-@pytest.mark.parametrize("name", [name for name in SERVED if "embedded" not in name])
-def test_a_specs_header_names_the_smallest_gpu_that_will_do(name: str, tmp_path: Path) -> None:
-    """One of the usual: 24, 40, 48, 80 GB; with the context that a dialogue of ESC-Eval is given."""
-    header = (CONFIGS / "models" / f"{name}.yaml").read_text(encoding="utf-8").split("\nname:")[0]
-    (said,) = re.findall(r"[Oo]ne (\d+)\s(?:# )?GB\s(?:# )?GPU", header)
-
-    def fits(gigabytes: int) -> bool:
-        try:
-            machine = Machine.parse(str(gigabytes))
-            return bool(plan_servers([load_spec(name)], tmp_path, resolve=False, machine=machine, needs={name: CONTEXT}))
-        except UserError:
-            return False
-
-    assert int(said) == next(gigabytes for gigabytes in (24, 40, 48, 80) if fits(gigabytes))
 
 
 def test_headers_of_run_configs_say_what_the_planner_says() -> None:

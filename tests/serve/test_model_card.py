@@ -112,7 +112,7 @@ def test_the_spec_on_the_card_is_one_that_serve_takes(kind: str, role: str, merg
     front, body = card(tmp_path, merged, kind=kind)
     spec = ModelSpec.model_validate(yaml.safe_load(blocks(body, "yaml")[-1]))
     assert spec.roles == (role,) and spec.licence == "apache-2.0"
-    assert spec.learnt == (("esc_rank",) if role == "judge" else ()), "a judge is asked in the prompts that it was trained in"
+    assert spec.learnt == ("esc_rank",), "judges and seekers are asked in the prompts that they were trained in"
     here = "path/of/this/folder"
     expected = (here, None, None) if merged else ("org/base-7b", "abc123", here)
     assert (spec.checkpoint, spec.revision, spec.adapter) == expected
