@@ -146,7 +146,7 @@ def test_a_7b_that_is_not_there_is_skipped(check: Check) -> None:
     assert part.ok is None and part.line.startswith("skipped 7b")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(600)
 def test_all_parts_on_the_cpu(tmp_path: Path) -> None:
     import typer

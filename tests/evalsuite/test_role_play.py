@@ -277,7 +277,7 @@ def test_a_judge_sees_the_card_and_a_finished_score_asks_nothing(call: Call, tmp
 
 
 def test_a_judge_that_never_answers_is_an_error(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evalsuite.role_play.seekers.ChatClient", partial(ChatClient, attempts=1))
+    monkeypatch.setattr("evalsuite.runner.engine.ChatClient", partial(ChatClient, attempts=1))
     run_folder(tmp_path / "run", [dialogue("d")], [card()])
     with Endpoint(lambda body, count: Answer(status=500), models=("embedded",)) as endpoint:
         given = ("role-play", "score", "--config", config(tmp_path), "--seeker", "a=run")

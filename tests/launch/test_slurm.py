@@ -94,6 +94,7 @@ def test_training_on_two_nodes_is_requeued_and_goes_on(slurm: Cluster, project: 
         assert found["HF_HOME"].endswith("/huggingface") and found["TRITON_CACHE_DIR"].endswith("/triton")
 
 
+@pytest.mark.full
 def test_fourteen_rankers_train_on_the_gpus_that_they_were_given(slurm: Cluster, project: Path) -> None:
     """All at the same time, each on a GPU of its own; fluency and empathy in English train to the end."""
     notes = note_environments(project, training=("0", "2"))

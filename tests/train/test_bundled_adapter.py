@@ -67,7 +67,7 @@ def test_it_was_trained_by_the_recipe_on_the_data_that_this_repository_builds(da
     assert found.metrics["valid_average_acc"] > found.baselines["majority class"]["valid_average_acc"]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_its_first_steps_train_again(data: Path, tmp_path: Path, monkeypatch: Any) -> None:
     from transformers import TrainerCallback
 
