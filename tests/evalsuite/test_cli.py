@@ -239,5 +239,7 @@ def test_replies_that_were_cut_off_are_counted_wherever_they_are_of_interest(esc
     usage = json.loads(Path("run/usage.json").read_text())
     assert usage["score"]["judge"]["embedded"]["cut_off"] == {"judge": 2}
     assert "cut_off" not in usage["simulate"]["seeker"]["embedded"]
-    assert sentence in Path("run/report.md").read_text()
+    report = Path("run/report.md").read_text()
+    assert sentence not in report, "what is warned of is said once"
+    assert "2 of 6 replies of the supporter my-model were cut off" in report
     assert "cut off (supporter)" in Path("run/tables/terminations.csv").read_text()
