@@ -2,8 +2,9 @@
 
 Started as a program of its own (`python -I stand_ins.py`, nothing of this project is imported): a job as JSON on stdin, the
 calls as JSON on stdout. The script is a stranger's. It gets a few builtins, files that exist only here, and stand-ins for
-torch, transformers, peft and the modules of `_modules`; it may import nothing else, and what leads out of such a room (names
-and attributes that begin with an underscore, frames) is refused before it is run. The system lets the process write no file.
+torch, transformers, peft and the modules of `_modules`; it may import nothing else, and what leads out of such a room (names,
+attributes and imports that begin with an underscore, frames, patterns, which read attributes too) is refused before it is run.
+The system lets the process write no file.
 """
 
 from __future__ import annotations
@@ -74,6 +75,13 @@ class Calls:
         return self.reply
 
 
+class Options(argparse.ArgumentParser):
+    """A parser that reads no file for its arguments (`fromfile_prefix_chars`)."""
+
+    def _read_args_from_files(self, arg_strings: list[str]) -> list[str]:
+        return arg_strings
+
+
 def _models(calls: Calls) -> dict[str, Any]:
     """transformers and peft."""
 
@@ -127,7 +135,7 @@ def _modules(calls: Calls, files: Mapping[str, str]) -> dict[str, Any]:
     read = SimpleNamespace(load=json.load, loads=json.loads, dump=json.dump, dumps=json.dumps)
     day = SimpleNamespace(today=lambda: "2000-01-01", now=lambda: "2000-01-01")
     dates = SimpleNamespace(date=day, datetime=day)
-    options = SimpleNamespace(ArgumentParser=argparse.ArgumentParser)
+    options = SimpleNamespace(ArgumentParser=Options)
     bar = SimpleNamespace(tqdm=lambda items, *a, **k: items)
     known = {"os": system, "json": read, "datetime": dates, "argparse": options, "tqdm": bar}
     return known | _models(calls)
@@ -136,10 +144,17 @@ def _modules(calls: Calls, files: Mapping[str, str]) -> dict[str, Any]:
 def _check(tree: ast.AST) -> None:
     """Raise `Refused` for a way out of the room."""
     for node in ast.walk(tree):
-        name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+        match node:
+            case ast.Attribute(attr=name) | ast.Name(id=name) | ast.alias(name=name):
+                pass
+            case ast.Match():
+                raise Refused(f"line {node.lineno}: match is not let in")
+            case _:
+                continue
         framed = isinstance(node, ast.Attribute) and name.startswith(_FRAMES)
-        if framed or (name.startswith("_") and name not in (*_DUNDER, "_")):
-            raise Refused(f"line {getattr(node, 'lineno', '?')}: {name} is not let in")
+        hidden = any(part.startswith("_") for part in name.split("."))
+        if framed or (hidden and name not in (*_DUNDER, "_")):
+            raise Refused(f"line {node.lineno}: {name} is not let in")
 
 
 def run(source: str, argv: Sequence[str], files: Mapping[str, str], replies: Sequence[str]) -> dict[str, Any]:

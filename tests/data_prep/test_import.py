@@ -370,6 +370,12 @@ def test_the_first_difference_is_told(
         ("().__class__.__base__.__subclasses__()", "is not let in"),
         ("__builtins__", "__builtins__ is not let in"),
         ("(n for n in [1]).gi_frame.f_back", "is not let in"),
+        (
+            "match open:\n    case object(__globals__=g):\n        g['sys'].modules['os'].system('touch ran')",
+            "match is not let in",
+        ),
+        ("from json import __dict__ as inside", "__dict__ is not let in"),
+        ("import json.__init__", "json.__init__ is not let in"),
         ("eval('1')", "NameError"),
         ("getattr(os, 'listdir')", "NameError"),
         ("x = [0] * 2**40", "MemoryError"),
@@ -382,6 +388,19 @@ def test_a_script_is_let_do_nothing_else(run: Run, clone: Path, line: str, told:
     printed = run()
     assert "not compared with the published scripts: score.py: " in printed and told in printed
     assert not (clone.parent / "ran").exists() and (clone.parent / "out" / "prompts" / "published.json").exists()
+
+
+def test_a_script_reads_no_file_by_way_of_its_options(run: Run, clone: Path) -> None:
+    (clone.parent / "secret").write_text("--secret")
+    more = f"""
+import argparse
+options = argparse.ArgumentParser(fromfile_prefix_chars="@")
+options.add_argument("given")
+if options.parse_args(["@{clone.parent / "secret"}"]).given[0] != "@":
+    raise SystemExit
+"""
+    (clone / "score.py").write_text(score_script(more=more))
+    assert "not compared" not in run()
 
 
 @pytest.mark.parametrize("written", ["'no json'", "'[]'", '\'{"0": [1, "Somebody：hi"], "1": 2}\''])
