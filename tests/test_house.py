@@ -110,7 +110,7 @@ def test_the_harness_imports_nothing_heavy() -> None:
 
 
 # Imported inside functions only, or by each other: what subclasses lm-eval's client (`tasks`), and studies (`people`).
-BEHIND_AN_EXTRA = ("evalsuite.fdaef.completions", "evalsuite.people")
+BEHIND_AN_EXTRA = ("evalsuite.fdaef.completions", "evalsuite.people", "evalsuite.commands.people_inputs")
 
 
 def test_what_the_harness_imports_is_in_the_base_install() -> None:

@@ -10,27 +10,20 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from core.errors import UserError, near, need_modules
-from core.files import check_unique, write_jsonl
-from core.options import SeedOption, choice, console, name_and_value
+from core.errors import UserError, need_modules
+from core.files import write_jsonl
+from core.options import SeedOption, choice, console
 from core.paths import IN_FILE, IN_NAME, IN_SPEC, OUT_FILE, Reads, Verbs, Writes
 from core.records import Language
-from core.rubrics import Rubric, load_rubric
-from core.specs import ModelSpec, load_spec
+from core.rubrics import load_rubric
 from core.tables import to_console
 from data_prep.cards.sheets import write_csv
-from data_prep.played import load_played, played_text
-from data_prep.scores.human import Check, read_dialogues, read_scores
 from evalsuite.commands.options import EndpointOption, endpoints_of
-from evalsuite.role_play.pairwise import QUESTION, pairs_of
-from evalsuite.role_play.seekers import read_field, seeker_of
 from serve.launch import Servers
 from serve.plan import plan_servers
 
 if TYPE_CHECKING:
-    from evalsuite.people.assignment import Person
     from evalsuite.people.store import Store
-    from evalsuite.people.study import Items, Study
 
 DATABASE, CALLS = "study.sqlite", "calls.sqlite"
 IN_STUDY = Reads("folder", (f"{DATABASE}*", f"{CALLS}*"), made="`esc-eval people create {path}` makes a study")
@@ -156,29 +149,32 @@ def create(
     esc-eval people create studies/first --dialogues runs/demo/dialogues.jsonl --rubric esc_eval_human --raters 4 --overlap 2
     """
     _need()
+    from evalsuite.commands import people_inputs as inputs
     from evalsuite.people.assignment import assign, assign_talks
 
     rules = None if rubric is None else load_rubric(rubric)
-    agreed = {} if consent is None else dict.fromkeys(get_args(Language), _text(consent))
+    agreed = {} if consent is None else dict.fromkeys(get_args(Language), inputs.consent_text(consent))
     shared = {"name": folder.resolve().name, "overlap": overlap, "repeats": repeats, "seed": seed, "consent": agreed}
     talks = None
     if supporter:
-        items, talks = _talks(supporter, rules, cards, profiles, dialogues, checks, consent)
+        items, talks = inputs.what_is_talked_to(supporter, rules, cards, profiles, dialogues, checks, consent)
         chat = {"supporters": talks, "least": least, "most": exchanges, "rate_after": sorted(set(rate_after or []))}
         definition: dict[str, object] = {"kind": "chat", "rubric": rules, "chat": chat}
     elif rules is not None:
         if seeker or question:
             raise UserError("--rubric: dialogues are rated, or two of them compared: leave out --seeker and --question")
-        items, expected = _rated(dialogues or [], rules, rubric or "", cards, profiles, checks)
+        if checks and per == "turn":
+            raise UserError("--checks: the known scores are of whole dialogues: leave them out, or leave out --per turn")
+        items, expected = inputs.what_is_rated(dialogues or [], rules, rubric or "", cards, profiles, checks)
         definition = {"kind": "rate", "rubric": rules, "per": choice("--per", per, ("dialogue", "turn")), "expected": expected}
     else:
         if checks or per != "dialogue":
             raise UserError("--checks, --per: they belong to ratings: give --rubric, or leave them out")
-        items, asked = _compared(dialogues or [], seeker or [], question or [], cards or [], profiles or [])
+        items, asked = inputs.what_is_compared(dialogues or [], seeker or [], question or [], cards or [], profiles or [])
         definition = {"kind": "choose", "questions": asked}
-    study = _valid(shared | definition | {"thoughts": thoughts})
+    study = inputs.valid_study(shared | definition | {"thoughts": thoughts})
     spoken = [item.language for item, _ in items] or (list(rules.languages) if rules else [])
-    people = _people(raters, rater or [], spoken)
+    people = inputs.raters_of(raters, rater or [], spoken)
     shown = [item for item, _ in items]
     if talks:
         tasks = assign_talks(people, [spec.name for spec in talks], shown, seed)
@@ -186,7 +182,7 @@ def create(
         tasks = assign(shown, people, overlap, repeats, seed)
     if reviewers and (study.kind != "rate" or study.per != "dialogue"):
         raise UserError("--reviewers: they decide about scores of whole dialogues: leave it out here")
-    seconds = _people(reviewers, [], spoken, "reviewer") if reviewers else []
+    seconds = inputs.raters_of(reviewers, [], spoken, "reviewer") if reviewers else []
     with _store(folder, database, make=True) as store:
         key, tokens = store.create(study, items, people, tasks, seconds)
     rows = [{"rater": "organiser", "languages": "", "path": f"/o/{key}"}]
@@ -343,15 +339,13 @@ def _store(folder: Path, database: str | None, make: bool = False) -> Iterator[S
 
     from evalsuite.people.store import Store, redacted
 
+    if make:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)  # the links are in it
     if database is None:
         if not make and not (folder / DATABASE).exists():
             raise UserError(f"{folder}: no study in it: `esc-eval people create {folder}` makes one (or give its --database)")
-        if make:
-            folder.mkdir(parents=True, exist_ok=True)
-            folder.chmod(0o700)
         database = f"sqlite:///{folder / DATABASE}"
-    elif make:
-        folder.mkdir(parents=True, exist_ok=True)
     try:
         store = Store(database, folder.resolve().name)
     except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
@@ -362,107 +356,3 @@ def _store(folder: Path, database: str | None, make: bool = False) -> Iterator[S
         raise UserError(f"{redacted(database)}: {getattr(error, 'orig', None) or error}") from None
     finally:
         store.close()
-
-
-def _valid(definition: dict[str, object]) -> Study:
-    from pydantic import ValidationError
-
-    from core.files import explain
-    from evalsuite.people.study import Study
-
-    try:
-        return Study.model_validate(definition)
-    except ValidationError as error:
-        raise UserError(f"STUDY: {explain(error)}") from None
-
-
-def _text(path: Path) -> str:
-    from core.files import read_bytes
-
-    try:
-        return read_bytes(path, "text").decode("utf-8-sig").strip()
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: not UTF-8") from None
-
-
-def _rated(
-    files: list[Path], rules: Rubric, rubric: str, cards: list[Path] | None, profiles: list[Path] | None, checks: Path | None
-) -> tuple[Items, dict[str, dict[str, float]]]:
-    from evalsuite.people.study import rated_items
-
-    if not files:
-        raise UserError("--dialogues: none given: what is rated?")
-    if rules.rates == "seeker" and not cards and not profiles:
-        raise UserError(f"--rubric {rules.name} rates the seeker against who it plays: give --cards FILE or --profiles FILE")
-    spoken = read_dialogues(files)
-    known = load_played(cards or [], profiles or [])
-    own = [Path(rubric)] if rubric.endswith((".yaml", ".yml")) else []
-    expected = read_scores(checks, Check(own, spoken)) if checks else []
-    if wrong := [one for one in expected if one.rubric != rules.name or one.turn is not None]:
-        raise UserError(f"--checks {checks}: {wrong[0].dialogue_id}: only scores of whole dialogues on {rules.name}")
-    return rated_items(spoken, rules, known, expected)
-
-
-def _compared(
-    files: list[Path], seekers: list[str], questions: list[str], cards: list[Path], profiles: list[Path]
-) -> tuple[Items, dict[str, dict[Language, str]]]:
-    from evalsuite.people.study import CLOSER, OVERALL, compared_items, pairs_of_supporters
-
-    if bool(files) == bool(seekers):
-        raise UserError("what is done: --rubric with --dialogues to rate, --dialogues or --seeker (twice) to compare")
-    texts = dict(name_and_value("--question", one, "NAME=TEXT") for one in questions)
-    asked: dict[str, dict[Language, str]] = {name: dict.fromkeys(get_args(Language), text) for name, text in texts.items()}
-    if seekers:
-        field = read_field(seekers, cards, get_args(Language), profile_files=profiles)
-        pairs = [(pair.a, pair.b) for pair in pairs_of(field)[0]]
-        systems = {dialogue.id: seeker_of(dialogue) for dialogue in field.dialogues}
-        known = {card.id: card for card in field.cards.values()}
-        played = {dialogue.id: played_text(dialogue, known) for pair in pairs for dialogue in pair}
-        return compared_items(pairs, systems, played), asked or {QUESTION: dict(CLOSER)}
-    spoken = read_dialogues(files)
-    check_unique("--dialogues", (dialogue.id for dialogue in spoken), "dialogue ids")
-    couples = list(pairs_of_supporters(spoken))
-    if not couples:
-        raise UserError("--dialogues: no two supporters spoke on the same card, profile or situation: nothing to compare")
-    named: dict[str, str] = {dialogue.id: dialogue.supporter or dialogue.source for dialogue in spoken}
-    return compared_items(couples, named, {}), asked or {"better": dict(OVERALL)}
-
-
-def _talks(
-    supporters: list[str],
-    rules: Rubric | None,
-    cards: list[Path] | None,
-    profiles: list[Path] | None,
-    dialogues: list[Path] | None,
-    checks: Path | None,
-    consent: Path | None,
-) -> tuple[Items, list[ModelSpec]]:
-    from evalsuite.people.study import played_items
-
-    if rules is None:
-        raise UserError("--supporter: what is the talk rated on? Give --rubric")
-    if dialogues or checks:
-        raise UserError("--supporter: people talk, nothing is shown to them: leave out --dialogues and --checks")
-    if consent is None:
-        raise UserError("--supporter: people tell of themselves to a model: say what they agree to (--consent FILE)")
-    specs = [load_spec(one) for one in supporters]
-    check_unique("--supporter", (spec.name for spec in specs), "supporters")
-    return played_items(load_played(cards or [], profiles or [])), specs
-
-
-def _people(count: int, named: list[str], languages: list[Language], prefix: str = "r") -> list[Person]:
-    from evalsuite.people.assignment import Person
-
-    every = tuple(language for language in get_args(Language) if language in languages)
-    people = [Person(f"{prefix}{number:02d}", every) for number in range(1, count + 1)]
-    for one in named:
-        code, reads = name_and_value("--rater", one, "CODE=en,zh")
-        wanted = reads.split(",")
-        for language in wanted:
-            if language not in get_args(Language):
-                raise UserError(f"--rater {one}: no language {language!r}: {near(language, get_args(Language))}")
-        people.append(Person(code, tuple(language for language in get_args(Language) if language in wanted)))
-    if not people:
-        raise UserError("--raters: none: say how many, or name them with --rater CODE=en,zh")
-    check_unique("--rater", (person.code for person in people), "raters")
-    return people

@@ -28,6 +28,7 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+OF_ADDRESSES = (1000, 400)  # requests of an address, at once and a second, with whatever cookie: one can be made up
 _MANY = 10_000  # clients that are remembered
 _READ_AWAY = 8 * 1024 * 1024  # bytes of a refused request that are read all the same
 
@@ -65,6 +66,7 @@ class Guard:
         self.of_session = Rate(60, 20)
         self.of_links = Rate(100, 2)  # links, an address: a class behind one address opens its links at once
         self.of_strangers = Rate(60, 10)  # requests without a cookie, an address
+        self.of_addresses = Rate(*OF_ADDRESSES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -122,7 +124,8 @@ class Guard:
         if scope["path"].startswith(("/r/", "/o/")) and not self.of_links.allows(client):
             return 429, "too_often"
         cookie = next((part for part in headers.get("cookie", "").split("; ") if part.startswith(f"{COOKIE}=")), None)
-        if not (self.of_session.allows(cookie) if cookie else self.of_strangers.allows(client)):
+        within = self.of_session.allows(cookie) if cookie else self.of_strangers.allows(client)
+        if not within or not self.of_addresses.allows(client):
             return 429, "too_often"
         return None
 

@@ -18,7 +18,9 @@ def signed_in(request: Request) -> tuple[SessionRow, RaterRow | None]:
     session, rater = found
     request.state.rater = rater
     # Every change carries the form's token: a page of another site can send the cookie, but does not know the token.
-    if request.method != "GET" and not secrets.compare_digest(request.headers.get("x-csrf", ""), session.csrf):
+    if request.method != "GET" and not secrets.compare_digest(
+        request.headers.get("x-csrf", "").encode(), session.csrf.encode()
+    ):
         raise Refused("bad_form", 403)
     return session, rater
 

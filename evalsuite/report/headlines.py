@@ -41,9 +41,8 @@ def standings(boards: Sequence[Board], doubt: Callable[[str, str], str]) -> Iter
             continue
         ahead, behind = sum(a == best.supporter for a, _ in apart), sum(b == worst.supporter for _, b in apart)
         others = len(ranked) - 1
-        counted = f" of the {others} others" if others > 1 else ""
-        first = f"{best.supporter} ({_spoken(best.estimate)}; ahead of {ahead}{counted} by a difference that holds)"
-        last = f"{worst.supporter} ({_spoken(worst.estimate)}; behind {behind}{counted} by a difference that holds)"
+        first = f"{best.supporter} ({_spoken(best.estimate)}; ahead of {_counted(ahead, others)} by a difference that holds)"
+        last = f"{worst.supporter} ({_spoken(worst.estimate)}; behind {_counted(behind, others)} by a difference that holds)"
         if not apart:
             first, last = (f"{one.supporter} ({_spoken(one.estimate)})" for one in (best, worst))
             yield f"{where}: no supporter is told apart from another; highest average {first}, lowest {last}."
@@ -51,6 +50,10 @@ def standings(boards: Sequence[Board], doubt: Callable[[str, str], str]) -> Iter
             yield f"{where}: no best is named, because {reason}. Highest average {first}, lowest {last}."
         else:
             yield f"{where}: best on average is {first}, lowest {last}."
+
+
+def _counted(number: int, others: int) -> str:
+    return f"{number} of the {others} others" if others > 1 else "the other"
 
 
 def unbeaten(boards: Sequence[Board], floors: Collection[str]) -> Iterator[str]:

@@ -290,6 +290,7 @@ def test_a_forged_form_is_refused(study: Path) -> None:
         for header in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
             assert rater.request("PUT", f"/api/task/{task}/answer", body, header)[0] == 403
         assert rater.request("GET", "/", headers={"Host": "evil.example"})[0] == 421
+        assert rater.request("PUT", f"/api/task/{task}/answer", body, {"X-CSRF": "é"})[0] == 403
         assert not store.answers()
         assert rater.request("PUT", f"/api/task/{task}/answer", body, {"Origin": f"http://{address}"})[0] == 200
 
@@ -356,6 +357,13 @@ def test_too_many_requests_are_told_to_wait(study: Path) -> None:
     with served(study) as (address, _):
         statuses = [Client(address).request("GET", f"/r/guess{n}")[0] for n in range(130)]
     assert statuses.count(429) >= 5 and statuses[0] == 404
+
+
+def test_made_up_cookies_are_no_way_round_the_rate(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evalsuite.people.guard.OF_ADDRESSES", (20, 1))
+    with served(study) as (address, _):
+        statuses = [Client(address, cookie=f"guess{n}").request("GET", "/")[0] for n in range(40)]
+    assert statuses[:20] == [401] * 20 and 429 in statuses
 
 
 @pytest.mark.parametrize("name", ["a b", "-x", ".x", "x" * 70])
@@ -497,6 +505,7 @@ def test_what_cannot_be_made_a_study_is_refused_with_the_reason(esc_eval: EscEva
         (("--dialogues", "d.jsonl", "--rubric", "role_play", "--raters", 2), "give --cards FILE or --profiles FILE"),
         (("--raters", 2), "what is done"),
         ((*rate, "--raters", 2, "--question", "a=b"), "leave out --seeker and --question"),
+        ((*rate, "--raters", 2, "--per", "turn", "--checks", "d.jsonl"), "known scores are of whole dialogues"),
         ((*rate, "--raters", 2, "--database", "nonsense"), "--database: not a URL"),
     ]:
         code, error = esc_eval("people", "create", "s", *given)
