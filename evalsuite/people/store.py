@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from sqlalchemy import JSON, ForeignKey, UniqueConstraint, create_engine, delete, event, func, select, update
 from sqlalchemy.engine import Engine
-from sqlalchemy.exc import IntegrityError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from core.errors import UserError
@@ -171,15 +171,6 @@ class Store:
 
     # --- the study ----------------------------------------------------------------------------------------------------------
 
-    def exists(self) -> bool:
-        try:
-            with self.reading() as session:
-                return session.get(StudyRow, self.name) is not None
-        except (OperationalError, SQLAlchemyError) as error:
-            if "no such table" in str(error) or "does not exist" in str(error) or "UndefinedTable" in str(error):
-                return False
-            raise
-
     def create(
         self, study: Study, items: Items, people: Sequence[Person], tasks: Sequence[Task], reviewers: Sequence[Person] = ()
     ) -> tuple[str, dict[str, str]]:
@@ -221,12 +212,6 @@ class Store:
         with self.reading() as session:
             rows = session.scalars(select(ItemRow).where(ItemRow.study == self.name).order_by(ItemRow.id))
             return {row.id: Content.model_validate(row.content) for row in rows}
-
-    def content(self, item: str) -> Content:
-        with self.reading() as session:
-            row = session.get(ItemRow, (self.name, item))
-            assert row is not None, "tasks are made of items"
-            return Content.model_validate(row.content)
 
     def delete(self) -> None:
         """Remove the study with everything that raters gave."""
