@@ -13,6 +13,7 @@ packs decide how much of that they show; a pack for trained rankers leaves the r
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Literal
 
 from core.prompts import PromptPack
@@ -92,20 +93,49 @@ def judge_messages(
     """
     language = dialogue.language
     scales = list(dict.fromkeys(rubric.scale_of(key) for key in dimensions))
-    rules = [_rules(rubric, key, language) for key in dimensions]
-    if len(scales) > 1 and method != "bands":  # whose template shows every score, and whose answers are found by the label
-        for rule, scale in zip(rules, map(rubric.scale_of, dimensions), strict=True):
-            rule["label"] = f"{rule['label']} ({scale.min}-{scale.max})"
+    rules = _labelled(rubric, dimensions, language, method)
     values: dict[str, object] = {"dimension": rules[0]} if method in ("per_dimension", "paper") else {"dimensions": rules}
     values |= {"transcript": paper_transcript(dialogue) if method == "paper" else transcript(dialogue)}
     values |= {"low": min(scale.min for scale in scales), "high": max(scale.max for scale in scales)} | dict(more or {})
-    # Asked for one dimension, a native judge sees the rules of all: only so do its seven requests share the dialogue.
-    shared = [_rules(rubric, key, language) for key in rubric.dimensions] if method == "per_dimension" else rules
-    system = {} if method == "paper" else {"dimensions": shared}
+    asked = prompts, rubric, language, method, tuple(dimensions)
+    system = _system_message(*asked, more) if more else _shared_system_message(*asked)
     return [
-        {"role": "system", "content": prompts.render(language, _system(method), **system, **(more or {}))},
+        {"role": "system", "content": system},
         {"role": "user", "content": prompts.render(language, _TEMPLATES[method], **values)},
     ]
+
+
+def _system_message(
+    prompts: PromptPack,
+    rubric: Rubric,
+    language: Language,
+    method: JudgeMethod,
+    dimensions: tuple[str, ...],
+    more: Mapping[str, object],
+) -> str:
+    rules = _labelled(rubric, dimensions, language, method)
+    if method == "per_dimension":  # it sees the rules of all: only so do its requests share the dialogue
+        rules = [_rules(rubric, key, language) for key in rubric.dimensions]
+    shown = {} if method == "paper" else {"dimensions": rules}
+    return prompts.render(language, _system(method), **shown, **more)
+
+
+@lru_cache(maxsize=256)
+def _shared_system_message(
+    prompts: PromptPack, rubric: Rubric, language: Language, method: JudgeMethod, dimensions: tuple[str, ...]
+) -> str:
+    """The same for all dialogues of a run: rendered once."""
+    return _system_message(prompts, rubric, language, method, dimensions, {})
+
+
+def _labelled(rubric: Rubric, dimensions: Sequence[str], language: Language, method: JudgeMethod) -> list[dict[str, object]]:
+    """The rules of dimensions; where their scales differ, with the scale in the label."""
+    rules = [_rules(rubric, key, language) for key in dimensions]
+    scales = [rubric.scale_of(key) for key in dimensions]
+    if len(set(scales)) > 1 and method != "bands":  # whose template shows every score, and whose answers are found by the label
+        for rule, scale in zip(rules, scales, strict=True):
+            rule["label"] = f"{rule['label']} ({scale.min}-{scale.max})"
+    return rules
 
 
 def _rules(rubric: Rubric, key: str, language: Language) -> dict[str, object]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -181,9 +182,17 @@ class Usage(Record):
     """Replies that were cut off at the token limit, by role. Left out where there were none."""
 
     def __add__(self, other: Usage) -> Usage:
-        cut_off = Counter(self.cut_off) + Counter(other.cut_off)
-        sums = {name: getattr(self, name) + getattr(other, name) for name in Usage.model_fields if name != "cut_off"}
-        return Usage(**sums, cut_off=dict(sorted(cut_off.items())))
+        return Usage.total([self, other])
+
+    @classmethod
+    def total(cls, parts: Iterable[Usage]) -> Usage:
+        """What several cost together."""
+        sums, cut_off = Counter[str](), Counter[str]()
+        for part in parts:
+            figures = dict(part)
+            cut_off.update(figures.pop("cut_off"))
+            sums.update(figures)
+        return cls(**sums, cut_off=dict(sorted(cut_off.items())))
 
 
 class Dialogue(Record):

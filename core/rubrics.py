@@ -84,6 +84,9 @@ class Rubric(Settings):
                     )
         return self
 
+    def __hash__(self) -> int:  # what differs is told apart by comparison
+        return hash(self.name)
+
     def scale_of(self, dimension: str) -> Scale:
         """The dimension's own scale, else the rubric's."""
         return self.dimensions[dimension].scale or self.scale

@@ -47,6 +47,8 @@ PASSING = (PassingError, Unreadable, aiohttp.ClientError, TimeoutError, OSError)
 async def read_body(response: aiohttp.ClientResponse, most: int) -> tuple[bytes, bool]:
     """The body and whether that is all of it: reading stops at `most` bytes. aiohttp decompresses in pieces of bounded size, so
     never much more is held."""
+    if 0 < (response.content_length or 0) <= most and "Content-Encoding" not in response.headers:
+        return await response.read(), True  # no longer than it says
     body = bytearray()
     async for chunk in response.content.iter_any():
         room = most - len(body)

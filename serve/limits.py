@@ -81,6 +81,9 @@ class Limit:
 
     async def acquire(self, order: int = 0) -> None:
         """Wait for a slot. Whoever has one gives it back with `release`."""
+        if self._busy < self.limit and not self._queue:
+            self._busy += 1
+            return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._queue, (order, next(self._arrivals), turn))
         self._admit()

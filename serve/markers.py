@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 # Tokenizers read these inside a message as control tokens. By family: ChatML, Llama 3, Phi, GLM, Command R and others (<|…|>),
 # DeepSeek (full-width bars), Llama 2 and Mistral ([INST] …), Gemma, InternLM and MOSS (<eoa>, [UNUSED_TOKEN_146]), Baichuan
@@ -24,5 +25,10 @@ def defang(text: str, role: str = "user") -> str:
     keeps its tags of reasoning and tools, for which prompts ask. Records keep the text as it was."""
     if "<" not in text and "[" not in text:  # every marker begins with one of them; most messages hold neither
         return text
+    return _broken_up(text, role)
+
+
+@lru_cache(maxsize=256)  # a dialogue, and a system message, is sent many times
+def _broken_up(text: str, role: str) -> str:
     text = _CONTROL.sub(lambda m: f"{m[0][0]} {m[0][1:]}", text)
     return text if role == "system" else _TAGS.sub(lambda m: f"{m[0][0]} {m[0][1:]}", text)

@@ -59,7 +59,8 @@ class Question:
             "messages": [{"role": m["role"], "content": defang(m["content"], m["role"])} for m in self.messages],
             dialect.max_tokens_field: most,
         }
-        body |= self.sampling.model_dump(include={"temperature", "top_p"}, exclude_none=True)
+        drawn = {"temperature": self.sampling.temperature, "top_p": self.sampling.top_p}
+        body |= {name: value for name, value in drawn.items() if value is not None}
         if self.sampling.seed is not None:  # one seed a run, another stream a sample
             body["seed"] = int(digest([self.sampling.seed, dict(self.sample)], 7), 16)
         for name in dialect.left_out:

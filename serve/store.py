@@ -8,6 +8,7 @@ import hashlib
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,8 @@ _ORDER = (
 )  # of one commit: an answer is put aside before it is replaced
 
 
+_GATHER_S = 0.002  # a commit costs about as much as ten answers in it
+_CHECKPOINT_AFTER = 1000  # rows
 KEPT = 32 * 1024  # bytes of a call's messages that the store keeps by default
 
 
@@ -114,8 +117,9 @@ class Store:
     Beside each reply: its role and spec, the model that the server named, finish reason, time, number of the try, and the hash
     of the messages, which are in `prompts` if they are kept. All of it is null where an older version made the store.
 
-    Replies that arrive while a commit is under way are committed together (group commit), in a thread of their own.
-    WAL with synchronous=NORMAL survives the death of this process; only a power cut can lose the last commits.
+    Replies that arrive within `_GATHER_S` are committed together (group commit). A commit only appends to the WAL, which the
+    system writes to disk when it likes; what waits for the disk, its checkpoint, is made in a thread. WAL with
+    synchronous=NORMAL survives the death of this process; only a power cut can lose the last commits.
     """
 
     def __init__(self, path: Path) -> None:
@@ -125,6 +129,7 @@ class Store:
             self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
+            self._db.execute("PRAGMA wal_autocheckpoint=0")
             for table in _TABLES:
                 self._db.execute(table)
             known = {row[1] for row in self._db.execute("PRAGMA table_info(calls)")}
@@ -137,6 +142,9 @@ class Store:
         self._waiting: list[tuple[str, tuple[Any, ...]]] = []
         self._commit: asyncio.Task[None] | None = None
         self._next: asyncio.Future[None] | None = None
+        self._uncopied = 0  # answers since the last checkpoint
+        self._failing = set(self.failed_keys())
+        self._named = set(self.models())
 
     def get(self, key: str) -> Reply | None:
         """The reply of a finished call, or None."""
@@ -227,21 +235,25 @@ class Store:
             self._waiting.append((_SET_ASIDE, (key, instead)))
         if origin.messages is not None:
             self._waiting.append((_PROMPT, (origin.prompt, origin.messages)))
-        if origin.reference is not None:
+        if origin.reference is not None and (origin.spec, origin.served) not in self._named:
+            self._named.add((str(origin.spec), str(origin.served)))
             self._waiting.append((_NAME, (origin.spec, origin.served, origin.reference)))
-        self._waiting.append((_ANSWERED, (key,)))
+        if key in self._failing:
+            self._failing.remove(key)
+            self._waiting.append((_ANSWERED, (key,)))
         who, finish = (origin.role, origin.spec, origin.model), reply.get("finish_reason")
         await self._written(_PUT, (key, orjson.dumps(reply), seconds, *who, finish, time.time(), origin.attempt, origin.prompt))
 
     async def fail(self, key: str, item: str, role: str, spec: str, outcome: str, reason: str) -> None:
         """Remember that a call failed, until it is answered; returns once it is committed."""
+        self._failing.add(key)
         await self._written(_FAIL, (key, item, role, spec, outcome, reason))
 
     async def _written(self, statement: str, values: tuple[Any, ...]) -> None:
         """Commit a statement with what else waits."""
         loop = asyncio.get_running_loop()
         self._waiting.append((statement, values))
-        if self._next is None:
+        if self._next is None or self._next.get_loop() is not loop:
             self._next = loop.create_future()
         committed = self._next
         if self._commit is None or self._commit.done():
@@ -250,11 +262,12 @@ class Store:
 
     async def _drain(self) -> None:
         while self._waiting:
+            await asyncio.sleep(_GATHER_S)
             batch, self._waiting = self._waiting, []
             done, self._next = self._next, None
             assert done is not None
             try:
-                await asyncio.to_thread(self._write, batch)
+                self._write(batch)
                 done.set_result(None)
             except (OSError, sqlite3.Error) as error:
                 done.set_exception(
@@ -263,6 +276,16 @@ class Store:
                         "run the same command again when this is mended"
                     )
                 )
+
+            self._uncopied += len(batch)
+            if self._uncopied >= _CHECKPOINT_AFTER:
+                self._uncopied = 0
+                await asyncio.to_thread(self._checkpoint)
+
+    def _checkpoint(self) -> None:
+        """Copy the WAL into the file, over a connection of its own: the store is read meanwhile, and written after it."""
+        with suppress(sqlite3.Error), closing(sqlite3.connect(self.path)) as db:
+            db.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def _write(self, batch: list[tuple[str, tuple[Any, ...]]]) -> None:
         self._db.execute("BEGIN IMMEDIATE")
@@ -299,6 +322,7 @@ class Store:
                 for table in ("prompts", "failures", "models", "dialects"):
                     self._db.execute(f"INSERT OR IGNORE INTO {table} SELECT * FROM other.{table}")
                 self._db.execute("DELETE FROM failures WHERE key IN (SELECT key FROM calls)")
+                self._failing, self._named = set(self.failed_keys()), set(self.models())
             finally:
                 self._db.execute("DETACH other")
         except sqlite3.Error as error:

@@ -114,6 +114,7 @@ class Transport:
             connector=aiohttp.TCPConnector(limit=self._connections),
             timeout=aiohttp.ClientTimeout(total=self.timeout_s),
             headers={"Accept-Encoding": http.ACCEPTED},
+            cookie_jar=aiohttp.DummyCookieJar(),
         )
         return self
 

@@ -120,7 +120,7 @@ async def hold(plan: Plan, client: ChatClient) -> Dialogue:
     A refused, empty or overflowing reply is not a turn: the dialogue ends before it, and `Dialogue.ended_by` says whose
     it was. A server that is lost, or rejects a call, ends only this dialogue; the client lists why.
     """
-    turns, usage = list(plan.dialogue.turns), Usage()
+    turns, costs = list(plan.dialogue.turns), list[Usage]()
     termination: Termination = "max_turns"
     order: tuple[Role, Role] = ("seeker", "supporter") if plan.first == "seeker" else ("supporter", "seeker")
     try:
@@ -129,7 +129,7 @@ async def hold(plan: Plan, client: ChatClient) -> Dialogue:
                 said = await plan.seeker_side.speak(client, turns)
             else:  # a seeker's inner state never reaches the supporter
                 said = await plan.supporter_side.speak(client, [_unthinking(turn) for turn in turns])
-            usage = sum((usage_of(reply, role) for reply in said.replies), usage)
+            costs += [usage_of(reply, role) for reply in said.replies]
             if said.stopped:
                 termination = said.stopped
                 break
@@ -139,7 +139,7 @@ async def hold(plan: Plan, client: ChatClient) -> Dialogue:
                 break
     except Unanswered as error:
         termination = error.outcome
-    return Dialogue(**dict(plan.dialogue) | {"turns": tuple(turns), "termination": termination, "usage": usage})
+    return Dialogue(**dict(plan.dialogue) | {"turns": tuple(turns), "termination": termination, "usage": Usage.total(costs)})
 
 
 # --- replies on real histories ----------------------------------------------------------------------------------------------
