@@ -1,24 +1,33 @@
-"""Client and engine as a user runs them, against an endpoint on loopback that answers at once or after 200 ms."""
+"""Client and engine as a user runs them, beside other clients, against an endpoint on loopback that answers at once or after
+200 ms. All make the same calls, in turn, so that a ratio holds on any machine."""
 
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 import tempfile
+from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
+from unittest.mock import patch
 
+import orjson
 import typer
 
+from core.files import write_jsonl
+from serve.transport import Transport
 from tests.bench.endpoint_process import endpoint
 from tests.bench.figures import OUT, Bench, OutOption, RunsOption
-from tests.bench.one_run import EXCHANGES, Spent, run_config, spend, varied
-from tests.bench.rivals import DIMENSIONS, RIVALS, installed, rival
+from tests.bench.one_run import CALLS, DIMENSIONS, PATH, TURNS, Spent, run_config, spend, varied
+from tests.bench.rivals import PEERS, RIVALS
 
-TURNS = 2 * EXCHANGES
-CALLS = TURNS + DIMENSIONS
-PATH = TURNS + 2  # of a dialogue, one call after the other: its turns, the first dimension, the other six together
 LATENCY, IN_FLIGHT, IN_FLIGHT_AT_ONCE = 0.2, 256, 64
 FEWEST = 500  # dialogues for the target at 200 ms: of fewer, starting up is too large a part
+DIFFERENT = 50  # dialogues whose calls are kept for the others
+# Ratio of calls a second to this client, of CPU a call, and of time ÷ ideal.
+FASTER, CPU, LATE = {"openai-python": 10.0, "openai-python on aiohttp": 10.0, "Inspect AI": 25.0}, 1.6, 1.1
 
 
 def ideal(dialogues: int, latency: float, in_flight: int) -> float:
@@ -28,48 +37,101 @@ def ideal(dialogues: int, latency: float, in_flight: int) -> float:
 
 
 def ours(url: str, dialogues: int, concurrency: int | None) -> Spent:
-    """One run of ours (`concurrency` None: it finds by itself how many calls the server bears)."""
+    """One run of ours in a process of its own (`concurrency` None: it finds by itself how many calls the server bears)."""
     with tempfile.TemporaryDirectory() as folder:
-        settings = {"endpoints": {"embedded": url}, "concurrency": concurrency, "method": "per_dimension"}
-        spent = spend(run_config(Path(folder), varied(dialogues), **settings))[1]
+        write_jsonl(Path(folder) / "cards.jsonl", varied(dialogues))
+        command = [sys.executable, "-m", "tests.bench.one_run", folder, url, str(concurrency or 0), "per_dimension"]
+        spent = Spent(**orjson.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout))
     assert spent.calls == CALLS * dialogues
     return spent
 
 
+def calls_of(url: str, dialogues: int) -> list[list[dict[str, Any]]]:
+    """The requests that ours makes for so many dialogues, each dialogue's in their order."""
+    asked: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    send = Transport.send
+
+    async def kept(self: Transport, spec: Any, url: str, question: Any, body: Mapping[str, Any]) -> Any:
+        asked[question.session].append(dict(body))
+        return await send(self, spec, url, question, body)
+
+    with tempfile.TemporaryDirectory() as folder, patch.object(Transport, "send", kept):
+        spend(run_config(Path(folder), varied(dialogues), endpoints={"embedded": url}, method="per_dimension"))
+    return list(asked.values())
+
+
+def rival(name: str, url: str, calls: Path, concurrency: int, repeat: int) -> Spent:
+    """What these calls take another client, in a process of its own."""
+    python = sys.executable if name == "bare loop" else str(PEERS)
+    command = [python, "-m", "tests.bench.rivals", name, url, str(calls), str(concurrency), str(repeat)]
+    return Spent(**orjson.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout))
+
+
 def main(
     runs: RunsOption = 3,
-    dialogues: Annotated[int, typer.Option(help="Dialogues a run.")] = 500,
-    other_dialogues: Annotated[
-        int, typer.Option(help="Dialogues of other clients, answered at once. 0: no other clients.")
-    ] = 100,
+    dialogues: Annotated[int, typer.Option(help="Dialogues a run, of ours and of the bare loop.")] = 500,
+    other_dialogues: Annotated[int, typer.Option(help="Dialogues of the slower clients. 0: none of them.")] = 100,
+    latency: Annotated[bool, typer.Option(help="Also with answers after 200 ms.")] = True,
     out: OutOption = OUT,
 ) -> None:
-    """(a) Client and engine: calls a second, CPU a call, time ÷ ideal at 200 ms; other clients beside them."""
+    """(a) Client and engine beside a bare loop, openai-python and Inspect AI: calls/s, CPU a call, time ÷ ideal at 200 ms."""
     title = f"(a) Client and engine: {TURNS} alternating calls and {DIMENSIONS} of the judge a dialogue"
     bench = Bench("client", title, dialogues=dialogues, dialogues_of_others=other_dialogues, runs=runs)
-    others = installed() if other_dialogues else []
-    with endpoint(0) as url:
-        ours(url, dialogues // 5 + 1, IN_FLIGHT_AT_ONCE)  # warm-up
-        at_once = {"ours": [ours(url, dialogues, IN_FLIGHT_AT_ONCE) for _ in range(runs)]}
-        for name in others:
-            bench.say(f"{name}, answered at once")
-            at_once[name] = [rival(name, url, other_dialogues, IN_FLIGHT_AT_ONCE) for _ in range(runs)]
-    for name, spent in at_once.items():
-        bench.add(f"{name}: calls/s", [s.calls / s.seconds for s in spent], at_least=2000 if name == "ours" else None)
-        bench.add(f"{name}: CPU, ms a call", [1000 * s.cpu / s.calls for s in spent], at_most=0.5 if name == "ours" else None)
-    with endpoint(LATENCY) as url:
-        least = ideal(dialogues, LATENCY, IN_FLIGHT)
-        for width, target in ((IN_FLIGHT, 1.3 if dialogues >= FEWEST else None), (None, None)):
-            bench.say(f"ours, 200 ms, in flight: {width or 'as it finds'}")
-            ratios = [ours(url, dialogues, width).seconds / least for _ in range(runs)]
-            bench.add(f"ours, 200 ms, {width or 'adapting'} in flight: time ÷ ideal", ratios, at_most=target)
-        for name in others:
-            bench.say(f"{name}, 200 ms")
-            bench.add(f"{name}, 200 ms: time ÷ ideal", rival(name, url, dialogues, IN_FLIGHT).seconds / least)
+    others = [name for name in RIVALS if name == "bare loop" or (other_dialogues and PEERS.exists())]
+    with tempfile.TemporaryDirectory() as folder:
+        calls = Path(folder) / "calls.jsonl"
+        with endpoint(0) as url:
+            calls.write_bytes(b"".join(orjson.dumps(bodies) + b"\n" for bodies in calls_of(url, DIFFERENT)))
+            at_once: dict[str, list[Spent]] = {name: [] for name in ("ours", *others)}
+            for run in range(1, runs + 1):
+                bench.say(f"answered at once, {run} of {runs}")
+                at_once["ours"].append(ours(url, dialogues, IN_FLIGHT_AT_ONCE))
+                for name in others:
+                    repeat = (dialogues if name == "bare loop" else other_dialogues) // DIFFERENT
+                    at_once[name].append(rival(name, url, calls, IN_FLIGHT_AT_ONCE, repeat))
+        _compare(bench, at_once)
+        with endpoint(LATENCY) as url:
+            if latency:
+                _late(bench, url, dialogues, runs, others, calls)
     bench.notes.append(
-        f"Ideal, also of the adapting run: calls × latency ÷ {IN_FLIGHT}, or critical path × waves if that is more: "
-        f"{least:.2f} s. Ours is all that `esc-eval run` does before the report; of other clients only the calls."
+        "Ours is all that `esc-eval run` does before the report, with validation, retries, store and progress; of the other "
+        "clients only the calls, with requests that ours made. A ratio is taken within each round."
     )
     if absent := [name for name in RIVALS if name not in others]:
-        bench.notes.append(f"Not measured: {', '.join(absent)}" + (" (not installed)." if other_dialogues else "."))
+        bench.notes.append(f"Not measured: {', '.join(absent)}" + (" (make setup-peers)." if other_dialogues else "."))
     bench.deliver(out)
+
+
+def _compare(bench: Bench, at_once: Mapping[str, list[Spent]]) -> None:
+    """Figures of all clients answered at once, and the ratios of ours to each."""
+    for name, spent in at_once.items():
+        bench.add(f"{name}: calls/s", [s.calls / s.seconds for s in spent])
+        bench.add(f"{name}: CPU, ms a call", [1000 * s.cpu / s.calls for s in spent])
+    for name in list(at_once)[1:]:
+        pairs = list(zip(at_once["ours"], at_once[name], strict=True))
+        rates = [(a.calls / a.seconds) / (b.calls / b.seconds) for a, b in pairs]
+        bench.add(f"calls/s, ours ÷ {name}", rates, at_least=FASTER.get(name))
+        cpu = [(a.cpu / a.calls) / (b.cpu / b.calls) for a, b in pairs]
+        bench.add(f"CPU a call, ours ÷ {name}", cpu, at_most=CPU if name == "bare loop" else None)
+
+
+def _late(bench: Bench, url: str, dialogues: int, runs: int, others: list[str], calls: Path) -> None:
+    """Figures with answers after 200 ms: time ÷ ideal of ours, fixed and adapting, and of the others."""
+    least = ideal(dialogues, LATENCY, IN_FLIGHT)
+    ratios: dict[str, list[float]] = defaultdict(list)
+    for run in range(1, runs + 1):
+        bench.say(f"answered after 200 ms, {run} of {runs}")
+        ratios[f"ours, {IN_FLIGHT} in flight"].append(ours(url, dialogues, IN_FLIGHT).seconds / least)
+        ratios["ours, adapting"].append(ours(url, dialogues, None).seconds / least)
+        ratios["bare loop"].append(rival("bare loop", url, calls, IN_FLIGHT, dialogues // DIFFERENT).seconds / least)
+    for name in others[1:]:  # once: they take long
+        bench.say(f"answered after 200 ms: {name}")
+        ratios[name].append(rival(name, url, calls, IN_FLIGHT, dialogues // DIFFERENT).seconds / least)
+    for name, values in ratios.items():
+        bench.add(f"200 ms, {name}: time ÷ ideal", values)
+    both = zip(ratios[f"ours, {IN_FLIGHT} in flight"], ratios["bare loop"], strict=True)
+    target = LATE if dialogues >= FEWEST else None
+    bench.add("200 ms: time, ours ÷ bare loop", [a / b for a, b in both], at_most=target)
+    bench.notes.append(
+        f"Ideal, also of the adapting run: calls × latency ÷ {IN_FLIGHT}, or critical path × waves if more: {least:.2f} s."
+    )

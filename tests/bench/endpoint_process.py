@@ -3,13 +3,15 @@
     python -m tests.bench.endpoint_process LATENCY WORDS
 
 It answers after LATENCY seconds: with one fixed line and bare scores, or, with WORDS above 0, as a served model would
-(replies of so many words that differ, scores with 20 alternatives a token).
+(replies of so many words that differ, scores with 20 alternatives a token). It knows just enough of HTTP/1.1 for the clients
+that are measured: a server of a library takes several times as long for a call as they do, and would be what is measured.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import re
 import subprocess
 import sys
 import zlib
@@ -18,9 +20,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import orjson
-from aiohttp import web
 
 LINE = "I hear you, and I would like to know more about it."
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.I)
 
 
 @contextmanager
@@ -37,7 +39,7 @@ def endpoint(latency: float, words: int = 0) -> Iterator[str]:
 
 
 def answers(words: int) -> dict[str, list[bytes]]:
-    """Bodies to answer with: `text`, `digits` (seven scores), `digit` (one)."""
+    """Responses to answer with: `text`, `digits` (seven scores), `digit` (one)."""
     rng = random.Random(0)
     vocabulary = [f"{a}{b}{c}" for a in ("so", "mor", "el", "un") for b in ("a", "ti", "re", "lo") for c in ("n", "s", "d", "")]
     texts = [" ".join(rng.choices(vocabulary, k=words)) for _ in range(256)] if words else [LINE]
@@ -50,7 +52,7 @@ def answers(words: int) -> dict[str, list[bytes]]:
         written = digits or max(words, 12)
         usage = {"prompt_tokens": 100, "completion_tokens": written, "total_tokens": 100 + written}
         kind = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "embedded"}
-        return orjson.dumps(kind | {"choices": [{"index": 0, **choice}], "usage": usage})
+        return response(kind | {"choices": [{"index": 0, **choice}], "usage": usage})
 
     return {
         "text": [body(text) for text in texts],
@@ -59,31 +61,63 @@ def answers(words: int) -> dict[str, list[bytes]]:
     }
 
 
+def response(body: Any, status: str = "200 OK") -> bytes:
+    """A response with a JSON body."""
+    raw = orjson.dumps(body)
+    return f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n".encode() + raw
+
+
+# As vLLM lists its models: its constraints are then used without a trial.
+MODELS = response(
+    {
+        "object": "list",
+        "data": [{"id": name, "object": "model", "owned_by": "vllm"} for name in ("embedded", "embedded-ranker")],
+    }
+)
+NOTHING = response({"error": {"message": "no such path"}}, "404 Not Found")
+
+
+class Connection(asyncio.Protocol):
+    """One client's connection: requests one after the other, each answered after the latency."""
+
+    def __init__(self, latency: float, known: dict[str, list[bytes]]) -> None:
+        self._latency, self._known, self._read = latency, known, b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._transport, self._loop = transport, asyncio.get_running_loop()
+
+    def data_received(self, data: bytes) -> None:
+        self._read += data
+        head, blank, body = self._read.partition(b"\r\n\r\n")
+        length = _LENGTH.search(head)
+        if not blank or len(body) < (int(length[1]) if length else 0):
+            return
+        self._read = b""
+        if not head.startswith(b"POST /v1/chat/completions"):
+            self._transport.write(MODELS if head.startswith(b"GET /v1/models") else NOTHING)
+        elif self._latency:
+            self._loop.call_later(self._latency, self._answer, self._of(body))
+        else:
+            self._answer(self._of(body))
+
+    def _of(self, body: bytes) -> bytes:
+        """The answer to a request: one and the same as often as it is asked."""
+        kind = "digits" if b'"regex"' in body else "digit" if b'"choice"' in body else "text"
+        return self._known[kind][zlib.crc32(body) % len(self._known[kind])]
+
+    def _answer(self, answer: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(answer)
+
+
 async def serve(latency: float, words: int) -> None:
     known = answers(words)
-
-    async def chat(request: web.Request) -> web.Response:
-        raw = await request.read()
-        if latency:
-            await asyncio.sleep(latency)
-        constraint = orjson.loads(raw).get("structured_outputs") or {}
-        bodies = known["digits" if "regex" in constraint else "digit" if "choice" in constraint else "text"]
-        return web.Response(body=bodies[zlib.crc32(raw) % len(bodies)], content_type="application/json")
-
-    async def models(request: web.Request) -> web.Response:
-        """As vLLM lists them: its constraints are then used without a trial."""
-        listed = [{"id": name, "object": "model", "owned_by": "vllm"} for name in ("embedded", "embedded-ranker")]
-        return web.json_response({"object": "list", "data": listed})
-
-    app = web.Application()
-    app.router.add_get("/v1/models", models)
-    app.router.add_post("/v1/chat/completions", chat)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0, backlog=2048).start()
-    print(runner.addresses[0][1], flush=True)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Connection(latency, known), "127.0.0.1", 0, backlog=2048)
+    print(server.sockets[0].getsockname()[1], flush=True)
     await asyncio.to_thread(sys.stdin.read)
-    await runner.cleanup()
+    server.close()
 
 
 if __name__ == "__main__":

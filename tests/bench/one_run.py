@@ -1,9 +1,9 @@
 """One run of ours as a user has it: all of `esc-eval run` but the report (replay, check, dialogues and scores in one stream,
 call store, progress display, records written).
 
-    python -m tests.bench.one_run FOLDER URL CONCURRENCY
+    python -m tests.bench.one_run FOLDER URL CONCURRENCY [METHOD]
 
-runs FOLDER/cards.jsonl into FOLDER/run against a server and prints what it took as JSON.
+runs FOLDER/cards.jsonl into FOLDER/run against a server and prints what it took as JSON. CONCURRENCY 0: as it finds.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ from evalsuite.runs.folder import open_run
 from evalsuite.runs.resolved import resolve_config
 
 EXCHANGES = 5
+TURNS, DIMENSIONS = 2 * EXCHANGES, 7
+CALLS = TURNS + DIMENSIONS  # of a dialogue whose judge is asked one dimension at a time
+PATH = TURNS + 2  # one call after the other: its turns, the first dimension, the other six together
 assert cli, "imported, as a user's process does, for the memory that it takes"
 
 
@@ -94,6 +97,7 @@ def peak_memory(process: int | str = "self") -> float:
 
 
 if __name__ == "__main__":
-    place, url, concurrency = sys.argv[1:]
-    _, took = spend(config_of(Path(place), endpoints={"embedded": url}, concurrency=int(concurrency)))
+    place, url, concurrency, *method = sys.argv[1:]
+    settings: dict[str, Any] = {"endpoints": {"embedded": url}, "concurrency": int(concurrency) or None}
+    _, took = spend(config_of(Path(place), **settings | ({"method": method[0]} if method else {})))
     print(orjson.dumps(asdict(took)).decode())

@@ -1,36 +1,63 @@
-"""Other clients on the same calls: openai-python with both of its transports, and Inspect AI. Only the calls: nothing is
-stored, checked or shown."""
+"""Other clients on the calls that ours makes, each in a process of its own: a bare loop (aiohttp and orjson), openai-python on
+both of its transports, and Inspect AI. Only the calls: nothing is stored, checked or shown.
+
+    python -m tests.bench.rivals NAME URL CALLS IN_FLIGHT REPEAT
+
+asks every request of CALLS (JSON Lines: one dialogue a line, a list of request bodies) REPEAT times over and prints what that
+took as JSON. Each client is set up as its documentation says for many calls at once; none is retried or rate-limited here.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import importlib
-import importlib.util
 import os
+import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import orjson
 
 from serve.batch import in_flight, together
-from tests.bench.one_run import EXCHANGES, Spent, peak_memory
+from tests.bench.one_run import PATH, Spent, peak_memory
 
-Messages = list[dict[str, str]]
-Ask = Callable[[Messages], Awaitable[str]]
-SYSTEM = "Play the person described below in a chat. " * 30  # about as long as a seeker's instructions
-DIMENSIONS = 7
+Body = dict[str, Any]
+Ask = Callable[[Body], Awaitable[str]]
+PEERS = Path(__file__).resolve().parents[2] / ".venv-peers" / "bin" / "python"
+_OWN = ("model", "messages", "temperature", "max_tokens", "logprobs", "top_logprobs")  # OpenAI's; the rest is the server's
+
+
+@asynccontextmanager
+async def bare(url: str, concurrency: int) -> AsyncIterator[Ask]:
+    import aiohttp
+
+    connector = aiohttp.TCPConnector(limit=concurrency)
+    async with aiohttp.ClientSession(connector=connector) as session:
+
+        async def ask(body: Body) -> str:
+            headers = {"Content-Type": "application/json"}
+            async with session.post(f"{url}/chat/completions", data=orjson.dumps(body), headers=headers) as response:
+                answer = orjson.loads(await response.read())
+            return str(answer["choices"][0]["message"]["content"])
+
+        yield ask
 
 
 @asynccontextmanager
 async def openai(url: str, concurrency: int, aiohttp: bool) -> AsyncIterator[Ask]:
-    from openai import AsyncOpenAI, DefaultAioHttpClient, DefaultAsyncHttpxClient
-
-    httpx = importlib.import_module("httpx2" if importlib.util.find_spec("httpx2") else "httpx")  # by openai's release
+    library = importlib.import_module("openai")
+    httpx = importlib.import_module("httpx2")
     limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
-    http = (DefaultAioHttpClient if aiohttp else DefaultAsyncHttpxClient)(limits=limits)
-    async with AsyncOpenAI(base_url=url, api_key="none", http_client=http) as client:
+    http = (library.DefaultAioHttpClient if aiohttp else library.DefaultAsyncHttpxClient)(limits=limits)
+    async with library.AsyncOpenAI(base_url=url, api_key="none", http_client=http) as client:
 
-        async def ask(messages: Messages) -> str:
-            reply = await client.chat.completions.create(model="embedded", messages=messages, temperature=0, max_tokens=64)  # type: ignore[arg-type]
+        async def ask(body: Body) -> str:
+            own = {name: body[name] for name in _OWN if name in body}
+            reply = await client.chat.completions.create(**own, extra_body=_extra(body))
             return reply.choices[0].message.content or ""
 
         yield ask
@@ -38,56 +65,57 @@ async def openai(url: str, concurrency: int, aiohttp: bool) -> AsyncIterator[Ask
 
 @asynccontextmanager
 async def inspect_ai(url: str, concurrency: int) -> AsyncIterator[Ask]:
-    inspect = importlib.import_module("inspect_ai.model")  # not among our own extras
+    inspect = importlib.import_module("inspect_ai.model")
     os.environ.setdefault("BENCH_API_KEY", "none")
     kinds = {"system": inspect.ChatMessageSystem, "user": inspect.ChatMessageUser, "assistant": inspect.ChatMessageAssistant}
-    model = inspect.get_model(
-        "openai-api/bench/embedded",
-        base_url=url,
-        config=inspect.GenerateConfig(temperature=0, max_tokens=64, max_connections=concurrency),
-    )
+    config = inspect.GenerateConfig(max_connections=concurrency)
+    model = inspect.get_model("openai-api/bench/embedded", base_url=url, config=config)
 
-    async def ask(messages: Messages) -> str:
-        reply = await model.generate([kinds[message["role"]](content=message["content"]) for message in messages])
+    async def ask(body: Body) -> str:
+        messages = [kinds[message["role"]](content=message["content"]) for message in body["messages"]]
+        own = {name: body[name] for name in _OWN[2:] if name in body}
+        reply = await model.generate(messages, config=inspect.GenerateConfig(**own, extra_body=_extra(body)))
         return str(reply.completion)
 
     yield ask
 
 
-# Name → the modules that it needs, and what opens it for so many calls in flight.
-RIVALS: dict[str, tuple[tuple[str, ...], Callable[[str, int], AbstractAsyncContextManager[Ask]]]] = {
-    "openai-python": (("openai",), lambda url, n: openai(url, n, aiohttp=False)),
-    "openai-python on aiohttp": (("openai", "aiohttp"), lambda url, n: openai(url, n, aiohttp=True)),
-    "Inspect AI": (("inspect_ai",), inspect_ai),
+def _extra(body: Body) -> Body | None:
+    return {name: value for name, value in body.items() if name not in _OWN} or None
+
+
+# Name → what opens it for so many calls in flight.
+RIVALS: dict[str, Callable[[str, int], AbstractAsyncContextManager[Ask]]] = {
+    "bare loop": bare,
+    "openai-python": lambda url, n: openai(url, n, aiohttp=False),
+    "openai-python on aiohttp": lambda url, n: openai(url, n, aiohttp=True),
+    "Inspect AI": inspect_ai,
 }
 
 
-def installed() -> list[str]:
-    """The clients that can be measured here."""
-    return [name for name, (modules, _) in RIVALS.items() if all(map(importlib.util.find_spec, modules))]
-
-
-def rival(name: str, url: str, dialogues: int, concurrency: int) -> Spent:
-    """What the calls of so many dialogues take another client."""
-    return asyncio.run(_calls(name, url, dialogues, concurrency))
-
-
-async def _calls(name: str, url: str, dialogues: int, concurrency: int) -> Spent:
-    async with RIVALS[name][1](url, concurrency) as ask:
+async def calls(name: str, url: str, dialogues: Sequence[Sequence[Body]], concurrency: int) -> Spent:
+    """What these dialogues' calls take a client: one after the other as ours makes them, a dialogue's last ones together."""
+    async with RIVALS[name](url, concurrency) as ask:
         asked = 0
 
-        async def counted(messages: Messages) -> str:
+        async def counted(body: Body) -> None:
             nonlocal asked
+            assert await ask(body)
             asked += 1
-            return await ask(messages)
 
-        async def one(number: int) -> None:
-            messages = [{"role": "system", "content": f"{number} {SYSTEM}"}, {"role": "user", "content": "Hello."}]
-            for turn in range(2 * EXCHANGES):
-                messages.append({"role": "user" if turn % 2 else "assistant", "content": await counted(messages)})
-            await counted(messages)
-            await together(counted(messages) for _ in range(DIMENSIONS - 1))
+        async def one(bodies: Sequence[Body]) -> None:
+            for body in bodies[: PATH - 1]:
+                await counted(body)
+            await together(counted(body) for body in bodies[PATH - 1 :])
 
+        await counted(dialogues[0][0])  # what a client loads with its first call is not counted
+        asked = 0
         started, cpu = time.perf_counter(), time.process_time()
-        await in_flight(range(dialogues), one, concurrency)
-        return Spent(time.perf_counter() - started, time.process_time() - cpu, dialogues, asked, peak_memory())
+        await in_flight(dialogues, one, concurrency)
+        return Spent(time.perf_counter() - started, time.process_time() - cpu, len(dialogues), asked, peak_memory())
+
+
+if __name__ == "__main__":
+    name, url, file, concurrency, repeat = sys.argv[1:]
+    given = [orjson.loads(line) for line in Path(file).read_bytes().splitlines()]
+    print(orjson.dumps(asdict(asyncio.run(calls(name, url, given * int(repeat), int(concurrency))))).decode())

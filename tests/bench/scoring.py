@@ -63,7 +63,7 @@ def judged(folder: Path, spec: Path, url: str, method: str, dialogues: list[Dial
         outcome = pipeline.score(runner, file)
     seconds = time.perf_counter() - started
     assert not any(judgement.condition.get("failure") for judgement in outcome.judgements)
-    return seconds, outcome.judgements
+    return seconds, list(outcome.judgements)
 
 
 def agreement(bench: Bench, verdicts: dict[str, list[Judgement]]) -> None:
