@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -115,6 +115,21 @@ def write_bytes(path: Path, content: bytes) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write indented JSON, atomically."""
     write_bytes(path, orjson.dumps(value, option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def write_json_of(path: Path, value: Mapping[str, Any], records: Mapping[str, Iterable[BaseModel]]) -> None:
+    """Write an object as `write_json` does, with lists of records as its last fields; only one record is held at a time."""
+    with atomic_path(path) as temporary, temporary.open("wb") as handle:
+        handle.write(orjson.dumps(value, option=orjson.OPT_INDENT_2).removesuffix(b"\n}"))
+        for name, listed in records.items():
+            handle.write(b",\n  " + orjson.dumps(name) + b": [")
+            empty = True
+            for record in listed:
+                text = orjson.dumps(record.model_dump(mode="json"), option=orjson.OPT_INDENT_2)
+                handle.write((b"\n    " if empty else b",\n    ") + text.replace(b"\n", b"\n    "))
+                empty = False
+            handle.write(b"]" if empty else b"\n  ]")
+        handle.write(b"\n}\n")
 
 
 def write_jsonl(path: Path, records: Iterable[BaseModel]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -14,13 +14,13 @@ import yaml
 from markupsafe import Markup
 
 from core import page
-from core.files import write_json, write_text
+from core.files import write_json_of, write_text
 from core.records import RoleCard
 from core.tables import Table, clean, escape_markdown, to_markdown, write_csv
 from evalsuite.report.charts import LANGUAGES, SYNTHETIC_GOLD, Agreement, Chart
 from evalsuite.report.figures import TEMPLATES
 from evalsuite.report.headlines import doubt, held, standings, unread
-from evalsuite.report.transcripts import Risks, transcripts
+from evalsuite.report.transcripts import Risks, beside, transcripts
 from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.summary import AGREEMENT, languages_of, scorer_of, supporter_of
 
@@ -129,7 +129,8 @@ class ReportContent:
 
 
 def write_report(run: Path, content: ReportContent, name: str = "report") -> dict[str, Path]:
-    """Write NAME.html, NAME.json, NAME.md and tables/KEY.csv for every table into the run folder.
+    """Write NAME.html, NAME.json, NAME.md and tables/KEY.csv for every table into the run folder, and the transcripts of a page
+    that would be too large into NAME_transcripts, where it finds them.
 
     Returns the paths by kind: html, json, md, and tables (the folder). Raises `UserError` for judgements that do not fit the
     rubric or name no dialogue of the run, `ValueError` for two tables with one key, and for a chart whose table is
@@ -141,15 +142,19 @@ def write_report(run: Path, content: ReportContent, name: str = "report") -> dic
     if lost := [chart.key for chart in content.charts if chart.after not in keys]:
         raise ValueError(f"chart {lost[0]} stands below no table")
     paths = {kind: run / f"{name}.{kind}" for kind in ("html", "json", "md")}
-    write_text(paths["html"], _html(content))
-    write_json(paths["json"], _data(content))
+    shown, folder = transcripts(content.tally, content.cards, content.risks), run / f"{name}_transcripts"
+    shown = beside(shown, folder) if shown["split"] else shown
+    write_text(paths["html"], _html(content, shown))
+    _clear(folder, shown["chunks"] if shown["split"] else [])
+    records = {"dialogues": content.tally.dialogues, "judgements": content.tally.judgements}
+    write_json_of(paths["json"], _data(content), records)
     write_text(paths["md"], _markdown(content))
     write_csv(name, content.tables, run / "tables")
     return paths | ({"tables": run / "tables"} if content.tables else {})
 
 
 def _data(content: ReportContent) -> dict[str, Any]:
-    """report.json: records and figures in full precision; clock time under `timing` alone."""
+    """report.json but for its records: figures in full precision; clock time under `timing` alone."""
     tally = content.tally
     return {
         "title": content.title,
@@ -170,8 +175,6 @@ def _data(content: ReportContent) -> dict[str, Any]:
         "agreements": content.agreements,
         "timing": content.timing,
         "cards": {key: card.model_dump(mode="json") for key, card in content.cards.items()},
-        "dialogues": [dialogue.model_dump(mode="json") for dialogue in tally.dialogues],
-        "judgements": [judgement.model_dump(mode="json") for judgement in tally.judgements],
     }
 
 
@@ -204,12 +207,22 @@ def _markdown(content: ReportContent) -> str:
 # --- the HTML file -------------------------------------------------------------------------------------------------------
 
 
-def _html(content: ReportContent) -> str:
+def _clear(folder: Path, keep: Collection[str]) -> None:
+    """Remove what earlier pages had in a folder of transcripts."""
+    wanted = set(keep)
+    for path in folder.glob("*.js") if folder.is_dir() else ():
+        if path.name not in wanted:
+            path.unlink()
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+
+
+def _html(content: ReportContent, shown: Mapping[str, Any]) -> str:
     environment = page.environment(TEMPLATES)
     return environment.get_template("report.html.j2").render(
         content=content,
         figures={chart.key: chart.figure for chart in content.charts},
-        transcripts=transcripts(content.tally, content.cards, content.risks),
+        transcripts=shown,
         config=_config_text(content),
         scripts=page.scripts(*(TEMPLATES / f"{name}.js" for name in ("transcripts", "browse", "sort", "charts"))),
         style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import gzip
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
 
+from core.files import digest, write_text
 from core.records import RoleCard
 from core.rubrics import Rubric
 from core.tables import clean
@@ -20,6 +22,9 @@ from evalsuite.statistics.summary import MISSING, UNREADABLE, scorer_of, support
 # Transcripts larger than this (bytes of JSON) are stored compressed, so that the 8,500 dialogues of a full ESC-Eval run stay
 # well below 40 MB; smaller reports keep them as plain text that other tools can read.
 PACK_ABOVE = 8_000_000
+# A page that would be larger than this leaves the packed transcripts to files in a folder beside it.
+SPLIT_ABOVE = 40_000_000
+_REST = 4_000_000  # bytes of a page beside its transcripts: plotly, tables, charts
 CHUNK = 100  # dialogues that are unpacked together when one of them is opened
 OPENING = 80  # characters of the first seeker turn in the list
 
@@ -28,6 +33,8 @@ Risks = Mapping[str, Mapping[int, Sequence[str]]]
 
 def transcripts(tally: Tally, cards: Mapping[str, RoleCard], risks: Risks) -> dict[str, Any]:
     """JSON for transcripts.js: `rows` (one a dialogue) and their bodies in `chunks`, plain or as gzip in base64 (`packed`).
+
+    Where the page would be larger than `SPLIT_ABOVE`, `split` is set: the chunks are for files beside it (`beside`).
 
     `risks` maps dialogue id → place of a turn → what it is about: such dialogues are shown only after a content warning, and
     their opening is not in the list. `risky_cards` are cards whose problem speaks of such things: the list of cards shows only
@@ -47,7 +54,9 @@ def transcripts(tally: Tally, cards: Mapping[str, RoleCard], risks: Risks) -> di
         raw = None if reason is None else clean(j.raw or ("" if reason == UNREADABLE else MISSING.get(reason, reason)))
         place = [scorers[scorer_of(j)], places[j.dimension]]
         verdicts.setdefault(j.dialogue_id, []).append([*place, j.value, expected, spread, raw, j.turn, j.repeat])
-    rows, bodies = [], []
+    rows: list[list[Any]] = []
+    bodies: list[list[Any]] = []
+    written: list[bytes] = []
     for dialogue in dialogues:
         marks = sorted(verdicts.get(dialogue.id, []), key=lambda mark: (mark[0], mark[1], mark[6] or 0, mark[7]))
         risky = risks.get(dialogue.id, {})
@@ -66,15 +75,24 @@ def transcripts(tally: Tally, cards: Mapping[str, RoleCard], risks: Risks) -> di
             for place, turn in enumerate(dialogue.turns)
         ]
         bodies.append([turns, marks])
-    chunks = [bodies[start : start + CHUNK] for start in range(0, len(bodies), CHUNK)]
-    written = [orjson.dumps(chunk) for chunk in chunks]
+        if len(bodies) == CHUNK or len(rows) == len(dialogues):
+            written.append(orjson.dumps(bodies))
+            bodies = []
     packed = sum(map(len, written)) > PACK_ABOVE
+    chunks: list[Any]
+    if packed:
+        chunks = [base64.b64encode(gzip.compress(text, mtime=0)).decode() for text in written]
+    else:
+        chunks = [orjson.loads(text) for text in written]
+    split = packed and sum(map(len, chunks)) + len(orjson.dumps(rows)) + _REST > SPLIT_ABOVE
     card_fields = {"age", "gender", "occupation", "problem"}
     return {
         "rows": rows,
         "packed": packed,
         "size": CHUNK,
-        "chunks": [base64.b64encode(gzip.compress(text, mtime=0)).decode() for text in written] if packed else chunks,
+        "chunks": chunks,
+        "split": split,
+        "folder": None,
         "person": "profile" if any(dialogue.profile_id for dialogue in dialogues) else "card",
         "cards": {clean(key): {f: clean(getattr(card, f)) for f in card_fields} for key, card in cards.items()},
         "risky_cards": [clean(key) for key, card in cards.items() if load_lexicon(card.language).danger(card.problem)],
@@ -90,6 +108,17 @@ def transcripts(tally: Tally, cards: Mapping[str, RoleCard], risks: Risks) -> di
             for key, d in rubric.dimensions.items()
         ],
     }
+
+
+def beside(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The JSON with its chunks in files of a folder, by their names in its place. A page that was opened as a file may not read
+    other files, but may run them: each is a script that hands its chunk over. Their names hold a hash, so that no page takes
+    another one's."""
+    names = []
+    for number, chunk in enumerate(data["chunks"]):
+        names.append(f"{number:05d}-{digest(chunk, 12)}.js")
+        write_text(folder / names[-1], f'transcriptChunk("{names[-1]}", "{chunk}");\n')
+    return {**data, "chunks": names, "folder": folder.name}
 
 
 def _beside(risk: list[str], state: Mapping[str, Any] | None) -> list[Any]:

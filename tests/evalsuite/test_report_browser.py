@@ -39,6 +39,15 @@ def poisoned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return written
 
 
+@pytest.fixture(scope="module")
+def split(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report whose transcripts are in files of five beside its page."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("PACK_ABOVE", 0), ("SPLIT_ABOVE", 0), ("CHUNK", 5)):
+            patch.setattr(transcripts, name, value)
+        return write_report(tmp_path_factory.mktemp("split"), make_content(cards=8, poison=True))["html"]
+
+
 @pytest.fixture
 def page(request: pytest.FixtureRequest, browser: webdriver.Chrome, poisoned: dict[str, Path]) -> webdriver.Chrome:
     opened(browser, poisoned[getattr(request, "param", "plain")])
@@ -354,3 +363,29 @@ def test_a_full_benchmark_opens(browser: webdriver.Chrome, full_benchmark: Path)
     browser.find_element(By.ID, "filter-text").send_keys("no such words")
     until(browser, "return document.getElementById('count').textContent === '0 of 8,512 dialogues'")
     no_errors(browser)
+
+
+def test_a_large_report_takes_its_transcripts_from_files_beside_it(browser: webdriver.Chrome, split: Path) -> None:
+    files = sorted((split.parent / "report_transcripts").iterdir())
+    late = 5 * (len(files) - 1)  # dialogues before the last file's
+    assert late > 20 and not any(path.read_text().split('"')[3] in split.read_text() for path in files)
+    opened(browser, split)
+    (first,) = text_of(browser, "#detail")
+    browser.execute_script("document.getElementById('list').focus()")
+    browser.switch_to.active_element.send_keys(Keys.END)
+    until(browser, f"return document.querySelector('[aria-selected=true]')?.getAttribute('aria-posinset') > {late}")
+    until(browser, "return document.querySelectorAll('.bubble.supporter').length > 0")
+    (last,) = text_of(browser, "#detail")
+    assert "supporter · turn" in last and last != first
+    browser.execute_script("document.getElementById('filter-text').value = 'zzz no such words'")
+    browser.execute_script("document.getElementById('filter-text').dispatchEvent(new Event('input'))")
+    until(browser, "return document.getElementById('count').textContent.startsWith('0 of')")  # every file was read for that
+    no_errors(browser)
+
+
+def test_a_page_without_its_folder_says_so(browser: webdriver.Chrome, split: Path, tmp_path: Path) -> None:
+    alone = tmp_path / "report.html"
+    alone.write_bytes(split.read_bytes())
+    browser.get(alone.as_uri())
+    until(browser, "return document.getElementById('detail').textContent.includes('report_transcripts beside this page')")
+    browser.get_log("browser")  # what the browser says of the missing files

@@ -242,7 +242,8 @@
       content = await (now ? across(row, one) : single(row));
     } catch (error) {
       if (!data.packed) throw error;
-      detail.replaceChildren(make("p", "meta", "This browser cannot unpack the transcripts; report.json holds them."));
+      const why = data.split ? `The transcripts are not in the folder ${data.folder} beside this page: put it back there` : "This browser cannot unpack the transcripts";
+      detail.replaceChildren(make("p", "meta", `${why}; report.json holds them.`));
       return;
     }
     if (shown[selected] !== row || comparing !== now) return;

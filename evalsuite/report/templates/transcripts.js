@@ -24,11 +24,31 @@ const transcripts = (() => {
     return node;
   };
 
-  // --- bodies: plain, or chunks of gzip in base64 that are unpacked when first needed
+  // --- bodies: plain, or chunks of gzip in base64 that are unpacked when first needed. Those of a large report lie in a folder
+  // beside the page: a browser refuses a page that was opened as a file to read others, so each is a script that hands its chunk over.
   const unpacked = new Map();
+  const awaited = new Map();
+  globalThis.transcriptChunk = (name, text) => awaited.get(name)?.(text);
+  const fetched = (name) =>
+    new Promise((resolve, reject) => {
+      const script = document.createElement("script");
+      const done = (settle) => (value) => {
+        awaited.delete(name);
+        script.remove();
+        settle(value);
+      };
+      awaited.set(name, done(resolve));
+      script.onerror = done(() => reject(new Error(`${data.folder}/${name} is not beside the page`)));
+      script.src = `${data.folder}/${name}`;
+      document.head.append(script);
+    });
+  const load = async (number) => unpack(data.split ? await fetched(data.chunks[number]) : data.chunks[number]).json();
   const chunk = (number) => {
     if (!data.packed) return Promise.resolve(data.chunks[number]);
-    if (!unpacked.has(number)) unpacked.set(number, unpack(data.chunks[number]).json());
+    if (!unpacked.has(number)) {
+      unpacked.set(number, load(number));
+      unpacked.get(number).catch(() => unpacked.delete(number)); // what is not there yet is looked for again
+    }
     return unpacked.get(number);
   };
   const body = async (row) => (await chunk(Math.floor(row.index / data.size)))[row.index % data.size];
