@@ -229,7 +229,7 @@ def _finish(*outcomes: Outcome) -> None:
     used = [outcome.usage for outcome in outcomes]
     if sentence := cut_off(used):
         _say(sentence)
-    for warning in in_trouble(used, [judgement for outcome in outcomes for judgement in outcome.judgements]):
+    for warning in in_trouble(used, (judgement for outcome in outcomes for judgement in outcome.judgements)):
         _say(f"warning: {warning}")
     kept = {dialogue for outcome in outcomes for dialogue in outcome.kept}
     lost = {dialogue.id for outcome in outcomes for dialogue in outcome.dialogues if dialogue.lost}

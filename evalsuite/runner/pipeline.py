@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from evalsuite.dialogues.hold import Plan, hold
 from evalsuite.judge.judge import Judge
 from evalsuite.runner.engine import Runner
 from evalsuite.runner.lengths import needs
+from evalsuite.runner.spool import Piece, Records, Spool
 from evalsuite.runs.folder import Run
 from evalsuite.runs.framework import opened_freely
 from evalsuite.runs.held import Held
@@ -49,10 +50,10 @@ _GROWS: dict[str, Sequence[str]] = {
 class Outcome:
     """What a stage made, in the order of its jobs."""
 
-    dialogues: list[Dialogue] = field(default_factory=list)
-    judgements: list[Judgement] = field(default_factory=list)
+    dialogues: Records[Dialogue]
+    judgements: Records[Judgement]
     """Verdicts on whole dialogues."""
-    turn_judgements: list[Judgement] = field(default_factory=list)
+    turn_judgements: Records[Judgement]
     """Verdicts on parts of them."""
     failures: list[FailedCall] = field(default_factory=list)
     """Calls without an answer."""
@@ -164,7 +165,7 @@ def score_gold(runner: Runner) -> Outcome:
     write_jsonl(run.folder / "gold_scores.jsonl", scores)
     write_jsonl(judging.folder / "gold_judgements.jsonl", outcome.judgements)
     if resolved.shard is None:  # a part's would pass for the whole's; `esc-eval merge` makes it
-        write_json(judging.folder / "agreement.json", {"agreement": agreement(outcome.judgements, scores)})
+        write_json(judging.folder / "agreement.json", {"agreement": agreement(list(outcome.judgements), scores)})
     return outcome
 
 
@@ -178,11 +179,11 @@ def _write_judgements(judging: JudgementSet, outcome: Outcome) -> None:
     if any(judgement.judge != judging.judge for judgement in judging.records()):
         judging.clear()  # left by a judge that never answered
     write_jsonl(judging.folder / "judgements.jsonl", outcome.judgements)
-    if outcome.turn_judgements:
+    if len(outcome.turn_judgements):
         write_jsonl(judging.folder / "turn_judgements.jsonl", outcome.turn_judgements)
 
 
-def _drop_outdated(runner: Runner, resolved: Resolved, dialogues: Sequence[Dialogue], judging: JudgementSet | None) -> None:
+def _drop_outdated(runner: Runner, resolved: Resolved, dialogues: Iterable[Dialogue], judging: JudgementSet | None) -> None:
     """Remove what other judges said of dialogues that are others now: those that had been lost, or were drawn again."""
     known = resolved.held.dialogues if resolved.held else {}
     changed = {dialogue.id for dialogue in dialogues if known.get(dialogue.id, dialogue).turns != dialogue.turns}
@@ -270,9 +271,11 @@ def _execute(
         how = resolved.judge, resolved.rubric, resolved.judge_prompts, resolved.method
         judge = Judge(ChatClient(run.store), *how, shown=resolved.shown, opened_freely=opened_freely())
 
-    async def work(client: ChatClient, job: Job) -> tuple[Dialogue, list[Judgement]]:
+    spool = Spool(run.folder)
+
+    async def work(client: ChatClient, job: Job) -> Piece:
         if job.id not in asked:
-            return await _from_store(resolved, client, job, judge)
+            return spool.keep(*await _from_store(resolved, client, job, judge))
         dialogue = await hold(job, client) if isinstance(job, Plan) else job
         judgements: list[Judgement] = []
         if judge is not None:
@@ -281,7 +284,7 @@ def _execute(
             judgements = await replace(judge, client=client).score(complete)
         if dialogue.lost or any(judgement.lost for judgement in judgements):
             client.threshold.dialogue_failed(len(jobs))
-        return dialogue, judgements
+        return spool.keep(dialogue, judgements)
 
     def keep_versions(servers: Mapping[str, str | None]) -> None:
         packs = {resolved.pack: resolved.prompts} if stage == "simulate" else {}
@@ -311,11 +314,11 @@ def _execute(
         calls = {"/".join(who): asdict(tally) for who, tally in client.tallies.items()}
         run.keep_timing(stage, calls=calls, latency_s=run.store.latency(), in_flight=answers.in_flight)
         runner.console.print(f"{stage}: {len(jobs)} dialogues, {answers.rate}")
-    judgements = [judgement for _, of_one in answers.results for judgement in of_one]
+    pieces = answers.results
     return Outcome(
-        dialogues=[dialogue for dialogue, _ in answers.results],
-        judgements=[judgement for judgement in judgements if judgement.turn is None],
-        turn_judgements=[judgement for judgement in judgements if judgement.turn is not None],
+        dialogues=Records(Dialogue, spool, [piece.dialogue for piece in pieces]),
+        judgements=Records(Judgement, spool, [place for piece in pieces for place in piece.whole]),
+        turn_judgements=Records(Judgement, spool, [place for piece in pieces for place in piece.parts]),
         failures=client.failures,
         ended_early=client.threshold.cause,
         usage=usage,

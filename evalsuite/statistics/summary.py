@@ -194,7 +194,7 @@ def cut_off(used: Iterable[Mapping[str, Mapping[str, Usage]]], up_to: float = 1)
     return f"Replies cut off at their token limit: {', '.join(cut)}." if cut else ""
 
 
-def in_trouble(used: Iterable[Mapping[str, Mapping[str, Usage]]], judgements: Sequence[Judgement]) -> list[str]:
+def in_trouble(used: Iterable[Mapping[str, Mapping[str, Usage]]], judgements: Iterable[Judgement]) -> list[str]:
     """Warnings that name what to change: a model more than a tenth of whose replies were cut off, a judge more than a tenth of
     whose verdicts could not be read, and one that gives every dialogue the same score."""
     sentences = []
@@ -205,22 +205,22 @@ def in_trouble(used: Iterable[Mapping[str, Mapping[str, Usage]]], judgements: Se
             sentences.append(
                 f"{count:,} of {usage.calls:,} replies of the {role} {model} were cut off: raise {raised}{reasons}"
             )
-    by_judge: dict[str, list[Judgement]] = defaultdict(list)
+    by_judge: dict[str, Counter[float | None]] = defaultdict(Counter)
     for judgement in judgements:
         if not judgement.lost and judgement.condition.get("failure") is None:
-            by_judge[judgement.judge].append(judgement)
-    for judge, verdicts in by_judge.items():
-        read = [verdict.value for verdict in verdicts if verdict.value is not None]
-        unread = len(verdicts) - len(read)
-        if unread > TROUBLE * len(verdicts):
+            by_judge[judgement.judge][judgement.value] += 1
+    for judge, values in by_judge.items():
+        verdicts, unread = values.total(), values.pop(None, 0)
+        read = verdicts - unread
+        if unread > TROUBLE * verdicts:
             sentences.append(
-                f"{unread:,} of {len(verdicts):,} verdicts of the judge {judge} cannot be read: look at their `raw` in "
+                f"{unread:,} of {verdicts:,} verdicts of the judge {judge} cannot be read: look at their `raw` in "
                 "judgements.jsonl; a judge that needs more words needs another sampling.max_tokens in its spec, one that "
                 "follows no instructions cannot judge"
             )
-        elif len(read) >= SAME and len(set(read)) == 1:
+        elif read >= SAME and len(values) == 1:
             sentences.append(
-                f"the judge {judge} gave {read[0]} in all of {len(read):,} verdicts: its scores tell nothing apart"
+                f"the judge {judge} gave {next(iter(values))} in all of {read:,} verdicts: its scores tell nothing apart"
             )
     return sentences
 

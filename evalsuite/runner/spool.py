@@ -1,0 +1,75 @@
+"""Finished dialogues and their verdicts, kept on disk until their run ends: only those under way are in memory."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
+
+import orjson
+from pydantic import BaseModel
+
+from core.errors import UserError
+from core.records import Dialogue, Judgement
+
+R = TypeVar("R", bound=BaseModel)
+
+
+Place = tuple[int, int]  # where a record begins in the file, and its length
+
+
+class Piece(NamedTuple):
+    """Where the records of one dialogue stand: its own, its verdicts on the whole, those on parts."""
+
+    dialogue: Place
+    whole: Sequence[Place]
+    parts: Sequence[Place]
+
+
+class Spool:
+    """A file without a name in a folder: it is gone when nobody reads it any more."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (as long as anybody reads it)
+        self._end = 0
+
+    def keep(self, dialogue: Dialogue, judgements: Sequence[Judgement]) -> Piece:
+        """Write a finished dialogue and its verdicts."""
+        whole = [judgement for judgement in judgements if judgement.turn is None]
+        parts = [judgement for judgement in judgements if judgement.turn is not None]
+        return Piece(self._write(dialogue), list(map(self._write, whole)), list(map(self._write, parts)))
+
+    def _write(self, record: BaseModel) -> Place:
+        text, begin = orjson.dumps(record.model_dump(mode="json")), self._end
+        try:
+            self._file.seek(begin)
+            self._file.write(text)
+        except OSError as error:
+            raise UserError(f"cannot write into {self._folder}: {error.strerror or error}") from None
+        self._end += len(text)
+        return begin, len(text)
+
+    def read(self, place: Place) -> bytes:
+        """What stands at a place."""
+        begin, length = place
+        try:
+            self._file.seek(begin)  # what was written is written out by that
+            return self._file.read(length)
+        except OSError as error:
+            raise UserError(f"cannot read in {self._folder}: {error.strerror or error}") from None
+
+
+class Records(Generic[R]):
+    """Records of a spool, read anew each time that they are gone through."""
+
+    def __init__(self, model: type[R], spool: Spool, places: Sequence[Place]) -> None:
+        self._model, self._spool, self._places = model, spool, places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[R]:
+        for place in self._places:
+            yield self._model.model_validate_json(self._spool.read(place))
