@@ -96,11 +96,15 @@ def gold(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def card_of(
-    esc_eval: EscEval, gold: tuple[Path, Path], judge: Judge, *more: object, sure: float | None = None
+    esc_eval: EscEval,
+    gold: tuple[Path, Path],
+    judge: Judge,
+    *more: object,
+    sure: float | None = None,
+    name: str = "my-judge",
 ) -> dict[str, str]:
-    with Endpoint(answering(judge, sure)) as endpoint:
-        call = ("judge-card", f"my-judge@{endpoint.url}", "--dialogues", gold[0], "--gold", gold[1], "--language", "en")
-        endpoint.models = ("my-judge",)
+    with Endpoint(answering(judge, sure), models=(name,)) as endpoint:
+        call = ("judge-card", f"{name}@{endpoint.url}", "--dialogues", gold[0], "--gold", gold[1], "--language", "en")
         code, error = esc_eval(*call, "--limit", 10, "--repeats", 1, "--out", "card", *more)
     assert code == 0, error
     return {check["name"]: check["outcome"] for check in json.loads(Path("card/judge_card.json").read_text())["checks"]}
