@@ -7,6 +7,7 @@ from core.program import program
 from evalsuite.commands import ecdbench, feel, health, people, role_play
 from evalsuite.commands.agree import agree, correlate
 from evalsuite.commands.doctor import doctor
+from evalsuite.commands.export import export
 from evalsuite.commands.health import risk
 from evalsuite.commands.models import models
 from evalsuite.commands.pairwise import pairwise
@@ -23,7 +24,7 @@ app = program(
 
 RUNS, PEOPLE, CHECKS = "Runs", "Judges and people", "Checks"
 for panel, verbs in {
-    RUNS: (run, models, simulate, score, status, merge, report, leaderboard, compare, trajectories),
+    RUNS: (run, models, simulate, score, status, merge, report, leaderboard, compare, trajectories, export),
     PEOPLE: (agree, correlate, pairwise, discriminate, respond, metrics),
     CHECKS: (doctor, risk, role_play.audit_simulator),
 }.items():
