@@ -49,6 +49,8 @@ class Plan:
     supporter_side: Side
     exchanges: int
     first: Role = "seeker"
+    spoken: int = 0
+    """How many turns of its own, after the fixed ones, a dialogue has already that is gone on with."""
 
     @property
     def id(self) -> str:
@@ -123,7 +125,7 @@ async def hold(plan: Plan, client: Models) -> Dialogue:
     termination: Termination = "max_turns"
     order: tuple[Role, Role] = ("seeker", "supporter") if plan.first == "seeker" else ("supporter", "seeker")
     try:
-        for role in order * plan.exchanges:
+        for role in (order * plan.exchanges)[plan.spoken :]:
             if role == "seeker":
                 said = await plan.seeker_side.speak(client, turns)
             else:  # a seeker's inner state never reaches the supporter

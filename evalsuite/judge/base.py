@@ -69,6 +69,8 @@ class BaseJudge:
     shown: Shown = field(default_factory=Shown)
     opened_freely: Collection[str] = ()
     """Frameworks whose supporters open dialogues in words of their own."""
+    repeat: int = 0
+    """Which repetition of every question this is, from 0."""
 
     async def reply(self, question: Question) -> Reply | NoVerdict:
         """The judge's reply, cut to `LONGEST`, or the reason why there is none. A refusal is none, whatever it says."""
@@ -107,6 +109,7 @@ class BaseJudge:
             value=value,
             expected=expectation(distribution) if distribution else None,
             distribution=distribution,
+            repeat=self.repeat,
             condition=condition | ({"probabilities": "broken"} if broken else {}),
             method=self.method,
             raw=raw,
