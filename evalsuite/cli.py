@@ -7,6 +7,7 @@ from core.program import program
 from evalsuite.commands import ecdbench, feel, health, people, role_play
 from evalsuite.commands.agree import agree, correlate
 from evalsuite.commands.doctor import doctor
+from evalsuite.commands.export import export
 from evalsuite.commands.fork import fork
 from evalsuite.commands.health import risk
 from evalsuite.commands.judge_card import judge_card_verb
@@ -26,7 +27,7 @@ app = program(
 
 RUNS, PEOPLE, CHECKS = "Runs", "Judges and people", "Checks"
 for panel, verbs in {
-    RUNS: (run, models, simulate, score, status, merge, report, leaderboard, compare, trajectories, fork),
+    RUNS: (run, models, simulate, score, status, merge, report, leaderboard, compare, trajectories, fork, export),
     PEOPLE: (agree, correlate, pairwise, discriminate, power, respond, metrics),
     CHECKS: (doctor, risk, role_play.audit_simulator),
 }.items():

@@ -16,9 +16,8 @@ from core.specs import ModelSpec
 from evalsuite.statistics.text_metrics import Answered, Response, answered
 from serve.answers import Reply
 from serve.batch import Batch
-from serve.client import ChatClient
 from serve.failures import Lost, Unanswered
-from serve.questions import Question
+from serve.questions import Models, Question
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class Utterance:
 class Side(Protocol):
     """One side of a dialogue. The seeker sees every turn so far, its own states included; the supporter sees no state."""
 
-    async def speak(self, client: ChatClient, turns: Sequence[Turn]) -> Utterance: ...
+    async def speak(self, client: Models, turns: Sequence[Turn]) -> Utterance: ...
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ class ModelSide:
     lead: str | None = None
     verbatim: bool = False
 
-    async def speak(self, client: ChatClient, turns: Sequence[Turn]) -> Utterance:
+    async def speak(self, client: Models, turns: Sequence[Turn]) -> Utterance:
         question = Question(
             chat(turns[self.hidden_opening :], self.role, self.system, self.lead),
             sample={"dialogue": self.dialogue, "turn": len(turns)},
@@ -116,7 +115,7 @@ def _unthinking(turn: Turn) -> Turn:
     return turn if turn.state is None else turn.model_copy(update={"state": None})
 
 
-async def hold(plan: Plan, client: ChatClient) -> Dialogue:
+async def hold(plan: Plan, client: Models) -> Dialogue:
     """Hold one dialogue to its end and record how it ended.
 
     A refused, empty or overflowing reply is not a turn: the dialogue ends before it, and `Dialogue.ended_by` says whose

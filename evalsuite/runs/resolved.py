@@ -35,8 +35,8 @@ from evalsuite.runs.identity import HeldSpec, hashed, identity
 from evalsuite.runs.recording import Recording
 from evalsuite.runs.shard import Shard
 from evalsuite.statistics.agreement import read_gold
-from serve.client import ChatClient
 from serve.phases import phases
+from serve.questions import Models
 
 PACK = "esc_eval"  # for plain seekers and judges
 _LONGEST = 80  # characters of a run folder's name that is made of supporters' names
@@ -112,7 +112,7 @@ class Resolved(Framework):
         """The models that add what given dialogues lack of what the judge is to be shown; none where they lack nothing."""
         return []
 
-    async def completed(self, client: ChatClient, dialogue: Dialogue) -> Dialogue:
+    async def completed(self, client: Models, dialogue: Dialogue) -> Dialogue:
         """A given dialogue with what it lacks."""
         return dialogue
 
