@@ -36,6 +36,11 @@ CPU_CACHE_SHARE, CPU_CACHE_MOST = 0.25, 16  # GiB a server at most: the cache is
 CPU_BLOCK = "32"
 
 
+# vLLM's default on CPU, a worker process of its own beside the scheduler's, imports everything once more (8 s, 0.8 GiB), and the
+# two spin while they wait for each other.
+CPU_ONE_PROCESS = ["--distributed-executor-backend", "uni"]
+
+
 def check_installed(models: Iterable[str], *modules: str) -> None:
     """Raise `UserError` where one of `MODULE`, `ROUTER` and `TRANSFORMERS` is to be started for models and is not installed."""
     if MODULE in modules and importlib.util.find_spec("vllm") is None:
@@ -167,6 +172,7 @@ def argv(
         words += ["--lora-modules", *(f"{name}={folder}" for name, folder in adapters.items())]
     if not gpu:
         words += ["--gpu-memory-utilization", CPU_MEMORY_SHARE, "--block-size", CPU_BLOCK]
+        words += CPU_ONE_PROCESS
     elif share is not None:
         words += ["--gpu-memory-utilization", f"{share:.4f}"]
     return [*words, *options.extra_args]
@@ -179,7 +185,8 @@ def environment(gpu: bool, local: bool, gpus: Sequence[str], sharing: int) -> di
     if local:
         ours["HF_HUB_OFFLINE"] = "1"
     if not gpu:
-        ours["VLLM_CPU_OMP_THREADS_BIND"] = cores()  # vLLM's own choice leaves cores idle
+        ours["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # else CPU_ONE_PROCESS is not taken
+        ours["OMP_NUM_THREADS"] = str(cores())  # vLLM's own choice leaves cores idle
         share = int(memory() * CPU_CACHE_SHARE / sharing / 2**30)
         ours["VLLM_CPU_KVCACHE_SPACE"] = str(min(max(share, 1), CPU_CACHE_MOST))  # GiB
         ours["VLLM_USE_AOT_COMPILE"] = "0"  # on, it doubles the time to start and gains nothing for small models
