@@ -179,7 +179,7 @@ class Servers:
                     if self._console.is_terminal or seconds >= next_line:
                         last = _plain((waiting[0].log_lines() or [""])[-1])
                         names = ", ".join(server.plan.name for server in waiting)
-                        line = f"starting {names}: {seconds:.0f} s  {last}"[: self._console.width - 4]  # with room for the spinner
+                        line = f"starting {names}: {seconds:.0f} s  {last}"[: self._console.width - 4]  # room for the spinner
                         if self._console.is_terminal:
                             status.update(Text(line))
                         else:
