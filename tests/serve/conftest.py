@@ -22,6 +22,7 @@ def cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "has_gpu", lambda: False)
     for name in (
         "OMP_NUM_THREADS",
+        "GOMP_SPINCOUNT",
         "VLLM_ENABLE_V1_MULTIPROCESSING",
         "VLLM_CPU_KVCACHE_SPACE",
         "VLLM_USE_AOT_COMPILE",

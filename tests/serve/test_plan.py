@@ -159,6 +159,7 @@ def test_code_of_strangers_is_not_trusted_unasked(gpus: list[str], tmp_path: Pat
 
 def test_cpu_flags(cpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: {0, 1, 2, 5, 7, 8})
+    monkeypatch.setattr("os.getloadavg", lambda: (0.1, 3.0, 3.0))
     base = checkpoint(tmp_path / "base")
     (server,) = plan_servers([spec(checkpoint=base)], tmp_path)
     assert value(server.argv, "--model") == base
@@ -169,6 +170,9 @@ def test_cpu_flags(cpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert server.env["VLLM_USE_AOT_COMPILE"] == "0"
     assert server.env["THP_MEM_ALLOC_ENABLE"] == "1"
     assert server.env["HF_HUB_OFFLINE"] == "1"
+    assert "GOMP_SPINCOUNT" not in server.env
+    monkeypatch.setattr("os.getloadavg", lambda: (1.2, 0.1, 0.1))
+    assert plan_servers([spec(checkpoint=base)], tmp_path)[0].env["GOMP_SPINCOUNT"] == "1000", "something else wants a core"
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     (server,) = plan_servers([spec(checkpoint=base)], tmp_path)
     assert "OMP_NUM_THREADS" not in server.env, "the user's own setting stays"
