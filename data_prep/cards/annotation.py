@@ -141,7 +141,7 @@ def _question(
     if n:  # drawing cards with replacement is drawing their pairs of answers from a multinomial
         draws = np.random.default_rng(seed).multinomial(n, counts.ravel() / n, size=resamples)
         drawn = draws.reshape(-1, *counts.shape[1:]).astype(float)
-    without = np.tensordot(left_out(n, seed), cards, 1) if n else counts
+    without = (left_out(n, seed) @ cards.reshape(n, -1)).reshape(-1, *counts.shape[1:]) if n else counts
     distance = np.abs(np.subtract.outer(np.arange(len(values)), np.arange(len(values)))).astype(float)
     nominal = (distance > 0).astype(float)
 
