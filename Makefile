@@ -28,6 +28,11 @@ ASK         := --model embedded@$(SERVE_URL_EMBEDDED)
 export TOKENIZERS_PARALLELISM = false
 export HF_HUB_DISABLE_TELEMETRY = 1
 
+# Tests in several processes. Each computes with one thread, or they would wait for each other.
+WORKERS     ?= 2
+SHARING     := -n $(WORKERS) --no-loadscope-reorder
+WORKED      := OMP_NUM_THREADS=1
+
 .DEFAULT_GOAL := help
 TRAIN       := $(BIN)/accelerate launch --config_file configs/accelerate/cpu.yaml
 RANK_RECIPE := configs/train/esc_rank_embedded.yaml
@@ -246,8 +251,8 @@ train-rank-paper:  ## The paper's fourteen rankers on a GPU, one after the other
 	  --output_dir runs/esc-rank-paper/$(dimension)-$(language) --run_name esc-rank-paper-$(dimension)-$(language) $(SETTINGS) &&)) true
 	@echo "ask them with --judge esc-rank-paper --mode paper"
 
-test: setup  ## All tests but the long versions (one embedded vLLM server is shared by those that need one)
-	$(BIN)/python -m pytest
+test: setup  ## All tests but the long versions, in two processes (WORKERS=; one embedded vLLM server serves all that need one)
+	$(WORKED) $(BIN)/python -m pytest $(SHARING)
 
 test-full: setup  ## What is too long for every run: long versions, real servers beside each other, ten times the generated examples
 	$(BIN)/python -m pytest -m full
