@@ -20,14 +20,14 @@ from core.masking import problem_of
 from core.specs import Constraint, ModelSpec
 from serve import http
 from serve.answers import Reply, Retry, answer_in
+from serve.callables import CallableSpec
 from serve.dialect import LIMITS, PROBE, PROBED, TRIED, Aspect, Dialect, Voice
 from serve.failures import FailedCall, NotAsked, NotStored, NotUp, Rejected, Unanswered
 from serve.questions import Question
 from serve.store import KEPT, Origin, SameModel, Store
-from serve.transport import Completion, Transport
+from serve.transport import UNSUPPORTED, Completion, Transport
 
 _LANGUAGES = {"en": "English", "zh": "Chinese"}
-_UNSUPPORTED = (400, 422)  # how servers refuse a field
 _PROBE_TOKENS = 32  # of an answer to the question that tries a constraint
 
 
@@ -97,6 +97,8 @@ class ChatClient(Transport):
 
         Raises `UserError` when it cannot be reached, does not serve these names, or reads less than a reply may have.
         """
+        if isinstance(spec, CallableSpec):
+            return
         by_url: dict[str, list[str]] = defaultdict(list)  # on CPU every adapter is a server of its own
         for name in served_names:
             by_url[self.base_url(spec, name)].append(name)
@@ -114,6 +116,8 @@ class ChatClient(Transport):
 
     async def server_version(self, spec: ModelSpec, served_name: str) -> str | None:
         """The version of the vLLM server behind a model; None where it is another or does not say."""
+        if isinstance(spec, CallableSpec):
+            return None
         return await http.server_version(self._session, self.base_url(spec, served_name))
 
     def key(self, spec: ModelSpec, question: Question, body: dict[str, Any] | None = None) -> str:
@@ -172,7 +176,7 @@ class ChatClient(Transport):
             if asked and not question.aspects <= voice.settled:
                 voice.dialect = voice.dialect.joined(dialect)
                 await self._settle(spec, question.served_name, question.aspects)
-                if sentences := voice.dialect.sentences():
+                if not isinstance(spec, CallableSpec) and (sentences := voice.dialect.sentences()):
                     self._tell(f"model {spec.name}: {'; '.join(sentences)}")
             return reply
 
@@ -189,7 +193,7 @@ class ChatClient(Transport):
 
     def _adapted(self, spec: ModelSpec, dialect: Dialect, body: dict[str, Any], error: Rejected) -> Dialect | None:
         """The dialect without what the server refused; None where it refused something else."""
-        if error.status not in _UNSUPPORTED:
+        if error.status not in UNSUPPORTED:
             return None
         # Without the model's name and address: they may hold the very words that are looked for.
         told = str(error).partition(f"HTTP {error.status}: ")[2]
@@ -214,7 +218,7 @@ class ChatClient(Transport):
                 try:
                     reply = (await self._with_room(spec, probe, body, voice)).reply
                 except Rejected as error:
-                    if error.status not in _UNSUPPORTED:
+                    if error.status not in UNSUPPORTED:
                         raise
                     changed = self._adapted(spec, dialect, body, error)
                     if changed is None or changed.constraint != constraint:
