@@ -109,7 +109,7 @@ def judge_card_verb(
             judge=resolved.judge.name,
             dialogues=known,
             gold=scores,
-            given=outcome.judgements,
+            given=list(outcome.judgements),
             probed_dialogues=[*picked, *spoken],
             probed=probed,
             rubric=resolved.rubric,

@@ -24,6 +24,8 @@ from tests.bench.one_run import CALLS, DIMENSIONS, PATH, TURNS, Spent, run_confi
 from tests.bench.rivals import PEERS, RIVALS
 
 LATENCY, IN_FLIGHT, IN_FLIGHT_AT_ONCE = 0.2, 256, 64
+FEW, MANY, SLOW = 500, 10_000, 2.0  # dialogues under way at once, with answers after so many seconds
+SHORT = {"exchanges": 1, "method": "joint"}  # three calls
 FEWEST = 500  # dialogues for the target at 200 ms: of fewer, starting up is too large a part
 DIFFERENT = 50  # dialogues whose calls are kept for the others
 # Ratio of calls a second to this client, of CPU a call, and of time ÷ ideal.
@@ -36,13 +38,14 @@ def ideal(dialogues: int, latency: float, in_flight: int) -> float:
     return max(dialogues * CALLS * latency / in_flight, PATH * latency * math.ceil(dialogues / in_flight))
 
 
-def ours(url: str, dialogues: int, concurrency: int | None) -> Spent:
+def ours(url: str, dialogues: int, concurrency: int | None, **settings: Any) -> Spent:
     """One run of ours in a process of its own (`concurrency` None: it finds by itself how many calls the server bears)."""
     with tempfile.TemporaryDirectory() as folder:
         write_jsonl(Path(folder) / "cards.jsonl", varied(dialogues))
-        command = [sys.executable, "-m", "tests.bench.one_run", folder, url, str(concurrency or 0), "per_dimension"]
+        further = orjson.dumps({"method": "per_dimension"} | settings).decode()
+        command = [sys.executable, "-m", "tests.bench.one_run", folder, url, str(concurrency or 0), further]
         spent = Spent(**orjson.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout))
-    assert spent.calls == CALLS * dialogues
+    assert settings or spent.calls == CALLS * dialogues
     return spent
 
 
@@ -72,6 +75,7 @@ def main(
     dialogues: Annotated[int, typer.Option(help="Dialogues a run, of ours and of the bare loop.")] = 500,
     other_dialogues: Annotated[int, typer.Option(help="Dialogues of the slower clients. 0: none of them.")] = 100,
     latency: Annotated[bool, typer.Option(help="Also with answers after 200 ms.")] = True,
+    many: Annotated[int, typer.Option(help="Dialogues that are under way at once in the last figure. 0: without it.")] = MANY,
     out: OutOption = OUT,
 ) -> None:
     """(a) Client and engine beside a bare loop, openai-python and Inspect AI: calls/s, CPU a call, time ÷ ideal at 200 ms."""
@@ -92,7 +96,9 @@ def main(
         _compare(bench, at_once)
         with endpoint(LATENCY) as url:
             if latency:
-                _late(bench, url, dialogues, runs, others, calls)
+                _late(bench, url, dialogues, other_dialogues, runs, others, calls)
+    if many:
+        _under_way(bench, many)
     bench.notes.append(
         "Ours is all that `esc-eval run` does before the report, with validation, retries, store and progress; of the other "
         "clients only the calls, with requests that ours made. A ratio is taken within each round."
@@ -115,7 +121,20 @@ def _compare(bench: Bench, at_once: Mapping[str, list[Spent]]) -> None:
         bench.add(f"CPU a call, ours ÷ {name}", cpu, at_most=CPU if name == "bare loop" else None)
 
 
-def _late(bench: Bench, url: str, dialogues: int, runs: int, others: list[str], calls: Path) -> None:
+def _under_way(bench: Bench, many: int) -> None:
+    """Calls a second and of CPU with few and with many dialogues under way on one event loop."""
+    with endpoint(SLOW) as url:
+        spent = {}
+        for width in (FEW, many):
+            bench.say(f"{width:,} dialogues under way")
+            spent[width] = ours(url, many, width, **SHORT)
+            bench.add(f"{width:,} of {many:,} dialogues under way: calls/s", spent[width].calls / spent[width].seconds)
+            bench.add(f"{width:,} under way: CPU, ms a call", 1000 * spent[width].cpu / spent[width].calls)
+    rate = [one.calls / one.seconds for one in spent.values()]
+    bench.add(f"calls/s, {many:,} ÷ {FEW} under way (answers after {SLOW:g} s)", rate[1] / rate[0], at_least=1.0)
+
+
+def _late(bench: Bench, url: str, dialogues: int, other_dialogues: int, runs: int, others: list[str], calls: Path) -> None:
     """Figures with answers after 200 ms: time ÷ ideal of ours, fixed and adapting, and of the others."""
     least = ideal(dialogues, LATENCY, IN_FLIGHT)
     ratios: dict[str, list[float]] = defaultdict(list)
@@ -126,7 +145,8 @@ def _late(bench: Bench, url: str, dialogues: int, runs: int, others: list[str], 
         ratios["bare loop"].append(rival("bare loop", url, calls, IN_FLIGHT, dialogues // DIFFERENT).seconds / least)
     for name in others[1:]:  # once: they take long
         bench.say(f"answered after 200 ms: {name}")
-        ratios[name].append(rival(name, url, calls, IN_FLIGHT, dialogues // DIFFERENT).seconds / least)
+        took = rival(name, url, calls, IN_FLIGHT, other_dialogues // DIFFERENT).seconds
+        ratios[name].append(took / ideal(other_dialogues, LATENCY, IN_FLIGHT))
     for name, values in ratios.items():
         bench.add(f"200 ms, {name}: time ÷ ideal", values)
     both = zip(ratios[f"ours, {IN_FLIGHT} in flight"], ratios["bare loop"], strict=True)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +17,7 @@ import typer
 from core.files import write_jsonl
 from tests.bench.endpoint_process import endpoint
 from tests.bench.figures import OUT, Bench, OutOption, growth
-from tests.bench.one_run import Spent, varied
+from tests.bench.one_run import Spent, config_of, peak_memory, spend, varied
 
 LATENCY = 0.2
 WORDS = 110  # of a reply: ten make a dialogue of about 1,300 tokens
@@ -31,6 +32,29 @@ def process(folder: Path, url: str, concurrency: int) -> tuple[float, Spent]:
     return time.perf_counter() - started, Spent(**orjson.loads(done.stdout))
 
 
+def merging(folder: Path, url: str, parts: int) -> tuple[float, float]:
+    """`esc-eval merge` of so many shards of one run, and its report: seconds and peak memory in MB."""
+    write_jsonl(folder / "cards.jsonl", varied(10 * parts))
+    shards = [folder / f"shard-{number}" for number in range(1, parts + 1)]
+    for number, out in enumerate(shards, start=1):
+        spend(config_of(folder, endpoints={"embedded": url}, concurrency=10, shard=f"{number}/{parts}", out=str(out)))
+    command = [sys.executable, "-m", "evalsuite.cli", "merge", *map(str, shards), "--out", str(folder / "merged")]
+    started = time.perf_counter()
+    peak = peak_of(command)
+    return time.perf_counter() - started, peak
+
+
+def peak_of(command: Sequence[str]) -> float:
+    """Run a command to its end; its peak memory in MB."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    peak = 0.0
+    while process.poll() is None:
+        peak = max(peak, peak_memory(process.pid))
+        time.sleep(0.05)
+    assert process.returncode == 0, " ".join(command[:4])
+    return peak
+
+
 def slopes(peaks: dict[int, float]) -> dict[int, float]:
     """Memory that each further dialogue takes, from one size to the next: what the process needs anyway drops out."""
     sizes = sorted(peaks)
@@ -41,6 +65,7 @@ def main(
     sizes: Annotated[list[int] | None, typer.Argument(help="Dialogues of each run, rising. Default: 100 1000 10000.")] = None,
     concurrency: Annotated[int, typer.Option(help="Calls in flight; at most the smallest size, for full waves.")] = 100,
     latency: Annotated[float, typer.Option(help="Seconds that the endpoint takes.")] = LATENCY,
+    parts: Annotated[int, typer.Option(help="Shards of ten dialogues each that are merged. 0: none.")] = 100,
     out: OutOption = OUT,
 ) -> None:
     """(d) Growth: time and memory a dialogue at 100, 1,000 and 10,000 dialogues, and the resume of the largest."""
@@ -63,6 +88,11 @@ def main(
         bench.say(f"{largest} dialogues again")
         again, resumed = process(Path(name) / str(largest), url, concurrency)
         assert resumed.calls == spent.calls
+        if parts:
+            bench.say(f"{parts} shards")
+            merged, peak = merging(Path(name), url, parts)
+            bench.add(f"merge of {parts} shards of 10 dialogues: s", merged)
+            bench.add(f"merge of {parts} shards: peak memory, MB", peak, at_most=MEMORY)
     for size in sizes:
         bench.add(f"{size:,}: time a dialogue, ms", 1000 * seconds[size])
         bench.add(f"{size:,}: CPU a dialogue, ms", 1000 * cpu[size])

@@ -1,9 +1,10 @@
 """One run of ours as a user has it: all of `esc-eval run` but the report (replay, check, dialogues and scores in one stream,
 call store, progress display, records written).
 
-    python -m tests.bench.one_run FOLDER URL CONCURRENCY [METHOD]
+    python -m tests.bench.one_run FOLDER URL CONCURRENCY [SETTINGS]
 
 runs FOLDER/cards.jsonl into FOLDER/run against a server and prints what it took as JSON. CONCURRENCY 0: as it finds.
+SETTINGS: more of the config, as JSON.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from evalsuite.frameworks.esc_eval import EscEvalConfig
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Runner
 from evalsuite.runner.pipeline import Outcome
+from evalsuite.runs import shards
 from evalsuite.runs.config import EvalConfig
 from evalsuite.runs.folder import open_run
 from evalsuite.runs.resolved import resolve_config
@@ -81,6 +83,7 @@ def spend(config: EvalConfig, score: bool = True) -> tuple[Outcome, Spent]:
     started, cpu = time.perf_counter(), time.process_time()
     resolved = resolve_config(config)
     with open_run(resolved.out) as run, Runner(run, resolved, console) as runner:
+        shards.claim(run, resolved.shard)
         outcome = pipeline.simulate(runner, score=score)
         spent = Spent(
             time.perf_counter() - started, time.process_time() - cpu, len(outcome.dialogues), len(run.store), peak_memory()
@@ -97,7 +100,7 @@ def peak_memory(process: int | str = "self") -> float:
 
 
 if __name__ == "__main__":
-    place, url, concurrency, *method = sys.argv[1:]
+    place, url, concurrency, *further = sys.argv[1:]
     settings: dict[str, Any] = {"endpoints": {"embedded": url}, "concurrency": int(concurrency) or None}
-    _, took = spend(config_of(Path(place), **settings | ({"method": method[0]} if method else {})))
+    _, took = spend(config_of(Path(place), **settings | (orjson.loads(further[0]) if further else {})))
     print(orjson.dumps(asdict(took)).decode())
