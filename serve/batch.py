@@ -55,7 +55,7 @@ class CallProgress:
             TextColumn("left"),
             TimeRemainingColumn(),
             console=console,
-            refresh_per_second=4,  # the default of 10 takes a twentieth of a core
+            refresh_per_second=4,  # drawing costs the calls time: less often than the default of 10
             disable=not console.is_terminal,
         )
         self._task = self._bar.add_task(what, total=total, rate="")
