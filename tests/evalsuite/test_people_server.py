@@ -382,6 +382,7 @@ def test_a_killed_server_keeps_every_acknowledged_answer(study: Path) -> None:
     """Clicks of three raters at once; the server is killed twice in the middle and started again on the same file."""
     port = free_port()
     acknowledged: dict[tuple[int, str], float] = {}
+    kept: list[int] = []  # the task of every answer that was acknowledged
     clients: dict[str, tuple[Client, list[int]]] = {}
     stop = threading.Event()
 
@@ -393,7 +394,7 @@ def test_a_killed_server_keeps_every_acknowledged_answer(study: Path) -> None:
             try:
                 status, _ = client.put(task, key, value=value)
             except (OSError, ValueError):  # killed: whether it was saved, nobody knows; the version tells
-                time.sleep(0.02)
+                time.sleep(0.1)
                 continue
             except Exception as error:
                 assert (
@@ -404,6 +405,7 @@ def test_a_killed_server_keeps_every_acknowledged_answer(study: Path) -> None:
                 continue
             if status == 200:
                 acknowledged[task, key] = value
+                kept.append(task)
             elif status == 409:  # the lost reply's answer stands; it was not acknowledged, but counts from here
                 acknowledged.pop((task, key), None)
 
@@ -417,7 +419,10 @@ def test_a_killed_server_keeps_every_acknowledged_answer(study: Path) -> None:
                 threads = [threading.Thread(target=click, args=(code,)) for code in clients]
                 for thread in threads:
                     thread.start()
-            time.sleep(1.5)
+            wanted, deadline = len(kept) + 60, time.monotonic() + 60
+            while len(kept) < wanted:
+                assert time.monotonic() < deadline, "no answers come"
+                time.sleep(0.02)
             if round_ == 2:
                 stop.set()
                 for thread in threads:
