@@ -4,13 +4,14 @@ PYTHON      ?= python3.11
 TORCH_INDEX ?=
 VENV        := .venv
 BIN         := $(VENV)/bin
-PIP         := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq --no-compile
+PIP          = PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq --no-compile
 # uv is several times faster. It does not read pip's settings: what it does not find where it looks, pip installs.
 UV          := $(shell command -v uv)
 INSTALL      = $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python $(1) $(2) || )$(PIP) $(1) $(3)
 CONSTRAINTS := configs/constraints-cpu.txt
 GPU_SET     := configs/constraints-gpu.txt
 LAUNCH      := .venv-launch
+PEERS       := .venv-peers
 # The set is resolved for the machines of the file's first line. vLLM 0.33.0 wants a certifi that not every index has.
 RESOLVE_GPU  = echo certifi > $(VENV)/certifi.txt && $(BIN)/uv pip compile --quiet --python-platform x86_64-manylinux_2_28 \
                --python-version 3.11 $(foreach extra,gpu data metrics tasks ray,--extra $(extra)) --override $(VENV)/certifi.txt \
@@ -23,6 +24,11 @@ ASK         := --model embedded@$(SERVE_URL_EMBEDDED)
 # One model on two cores: these keep tokenizers and telemetry out of the way.
 export TOKENIZERS_PARALLELISM = false
 export HF_HUB_DISABLE_TELEMETRY = 1
+
+# Tests in several processes. Each computes with one thread, or they would wait for each other.
+WORKERS     ?= 2
+SHARING     := -n $(WORKERS) --no-loadscope-reorder
+WORKED      := OMP_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
 TRAIN       := $(BIN)/accelerate launch --config_file configs/accelerate/cpu.yaml
@@ -53,7 +59,7 @@ TABLE4      ?= runs/table4
 SCORE4      = $(BIN)/esc-eval score --config configs/eval/table4.yaml --mode $(MODE) $(if $(LANGUAGE),--language $(LANGUAGE)) \
               $(if $(PROMPTS),--judge-prompts $(PROMPTS)) --dialogues $(TABLE4)/gold/dialogues.jsonl
 spec_name   = $(patsubst %.yml,%,$(patsubst %.yaml,%,$(notdir $(1))))
-.PHONY: help setup setup-browser setup-postgres setup-slurm setup-gpu constraints-gpu quick record recording demo demo-people demo-data demo-cards demo-run
+.PHONY: help setup setup-browser setup-postgres setup-slurm setup-peers setup-gpu constraints-gpu quick record recording demo demo-people demo-data demo-cards demo-run
 .PHONY: train-role-cpu train-rank-cpu train-survey-cpu train-rank-paper rank-methods-cpu reproduce-table4
 .PHONY: doctor gpu-check test test-fast test-full lint docs format bench clean
 
@@ -92,6 +98,14 @@ $(LAUNCH)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(LAUNCH)
 	PIP_DISABLE_PIP_VERSION_CHECK=1 $(LAUNCH)/bin/python -m pip install -qq -c $(CONSTRAINTS) uv
 	$(LAUNCH)/bin/uv pip install --quiet --no-config --python $(LAUNCH)/bin/python ray==2.60.0 skypilot==0.14.1
+	@touch $@
+
+setup-peers: $(PEERS)/.ready  ## Inspect AI, openai-python and verifiers, and this project, in an environment of their own: for bench and for tests
+
+$(PEERS)/.ready: BIN := $(PEERS)/bin
+$(PEERS)/.ready: pyproject.toml
+	@$(if $(UV),$(UV) venv --quiet --seed --allow-existing --python $(PYTHON) $(PEERS) || )$(PYTHON) -m venv $(PEERS)
+	@$(call INSTALL,--editable '.[peers]')
 	@touch $@
 
 setup-gpu:  ## Make .venv for a GPU node (extras gpu and data, pinned by configs/constraints-gpu.txt)
@@ -221,8 +235,8 @@ train-rank-paper:  ## The paper's fourteen rankers on a GPU, one after the other
 	  --output_dir runs/esc-rank-paper/$(dimension)-$(language) --run_name esc-rank-paper-$(dimension)-$(language) $(SETTINGS) &&)) true
 	@echo "ask them with --judge esc-rank-paper --mode paper"
 
-test: setup  ## All tests but the long versions (one embedded vLLM server is shared by those that need one)
-	$(BIN)/python -m pytest
+test: setup  ## All tests but the long versions, in two processes (WORKERS=; one embedded vLLM server serves all that need one)
+	$(WORKED) $(BIN)/python -m pytest $(SHARING)
 
 test-full: setup  ## What is too long for every run: long versions, real servers beside each other, ten times the generated examples
 	$(BIN)/python -m pytest -m full
@@ -261,5 +275,5 @@ reproduce-table4:  ## Table 4 from people's scores: SCORES= DIALOGUES= RANKER= (
 bench: setup  ## Every benchmark beside its target: client, simulation, scoring, growth, data, report, training (runs/bench/)
 	$(BIN)/python -m tests.bench all
 
-clean:  ## Remove .venv, .venv-launch, runs and caches of tools (the embedded model's cache stays)
-	rm -rf $(VENV) $(LAUNCH) runs .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean:  ## Remove .venv, .venv-launch, .venv-peers, runs and caches of tools (the embedded model's cache stays)
+	rm -rf $(VENV) $(LAUNCH) $(PEERS) runs .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

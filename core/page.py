@@ -44,12 +44,15 @@ class Scripts(NamedTuple):
     hashes: list[str]
 
 
-def scripts(*files: Path) -> Scripts:
-    """A page's own scripts after `page.js`, which unpacks plotly.
+def scripts(*files: Path, drawn: bool = True) -> Scripts:
+    """A page's own scripts after `page.js`, which unpacks plotly. A page on which nothing is `drawn` goes without both.
 
     The package on PyPI holds plotly's whole bundle only, and no partial bundle has all that the pages draw (boxes, heat maps, a
     sunburst). As gzip in base64 it takes 2.0 MB of a page instead of 4.8 MB.
     """
+    if not drawn:
+        texts = [path.read_text(encoding="utf-8") for path in files]
+        return Scripts([Markup(text) for text in texts], Markup(), [_hash(text) for text in texts])
     texts = [path.read_text(encoding="utf-8") for path in (Path(__file__).parent / "page.js", *files)]
     plotly = str(get_plotlyjs())
     packed = base64.b64encode(gzip.compress(plotly.encode(), mtime=0)).decode()

@@ -1,1 +1,23 @@
-"""The harness: dialogues, judgements, statistics, reports. Importing it never imports torch, vllm or deepspeed."""
+"""The harness: dialogues, judgements, statistics, reports. Importing it never imports torch, vllm or deepspeed.
+
+From Python: `load_run`, `simulate`, `score`, their twins to await, and `UserError`, which they raise.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from core.errors import UserError
+    from evalsuite.api import Results, load_run, score, score_async, simulate, simulate_async
+
+__all__ = ["Results", "UserError", "load_run", "score", "score_async", "simulate", "simulate_async"]
+
+
+def __getattr__(name: str) -> Any:
+    """Loaded when it is asked for: commands that need none of it start faster."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module("core.errors" if name == "UserError" else "evalsuite.api"), name)

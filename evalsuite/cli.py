@@ -7,7 +7,10 @@ from core.program import program
 from evalsuite.commands import ecdbench, feel, health, people, role_play
 from evalsuite.commands.agree import agree, correlate
 from evalsuite.commands.doctor import doctor
+from evalsuite.commands.export import export
+from evalsuite.commands.fork import fork
 from evalsuite.commands.health import risk
+from evalsuite.commands.judge_card import judge_card_verb
 from evalsuite.commands.models import models
 from evalsuite.commands.pairwise import pairwise
 from evalsuite.commands.reported import reported
@@ -23,12 +26,13 @@ app = program(
 
 RUNS, PEOPLE, CHECKS = "Runs", "Judges and people", "Checks"
 for panel, verbs in {
-    RUNS: (run, models, simulate, score, status, merge, report, leaderboard, compare, trajectories),
+    RUNS: (run, models, simulate, score, status, merge, report, leaderboard, compare, trajectories, fork, export),
     PEOPLE: (agree, correlate, pairwise, discriminate, respond, metrics),
     CHECKS: (doctor, risk, role_play.audit_simulator),
 }.items():
     for verb in verbs:
         app.command(rich_help_panel=panel)(verb)
+app.command("judge-card", rich_help_panel=CHECKS)(judge_card_verb)
 app.add_typer(reported, name="reported", rich_help_panel=PEOPLE)
 app.add_typer(ecdbench.app, name="ecdbench", rich_help_panel=RUNS)
 app.add_typer(feel.app, name="feel", rich_help_panel=PEOPLE)

@@ -20,6 +20,7 @@ from core.masking import problem_of
 from core.specs import Constraint, ModelSpec
 from serve import http
 from serve.answers import Reply, Retry, answer_in
+from serve.callables import CallableSpec
 from serve.dialect import LIMITS, PROBE, PROBED, TRIED, Aspect, Dialect, Voice
 from serve.failures import FailedCall, NotAsked, NotStored, NotUp, Rejected, Unanswered
 from serve.questions import Question
@@ -97,6 +98,8 @@ class ChatClient(Transport):
 
         Raises `UserError` when it cannot be reached, does not serve these names, or reads less than a reply may have.
         """
+        if isinstance(spec, CallableSpec):
+            return
         by_url: dict[str, list[str]] = defaultdict(list)  # on CPU every adapter is a server of its own
         for name in served_names:
             by_url[self.base_url(spec, name)].append(name)
@@ -114,6 +117,8 @@ class ChatClient(Transport):
 
     async def server_version(self, spec: ModelSpec, served_name: str) -> str | None:
         """The version of the vLLM server behind a model; None where it is another or does not say."""
+        if isinstance(spec, CallableSpec):
+            return None
         return await http.server_version(self._session, self.base_url(spec, served_name))
 
     def key(self, spec: ModelSpec, question: Question, body: dict[str, Any] | None = None) -> str:
@@ -172,7 +177,7 @@ class ChatClient(Transport):
             if asked and not question.aspects <= voice.settled:
                 voice.dialect = voice.dialect.joined(dialect)
                 await self._settle(spec, question.served_name, question.aspects)
-                if sentences := voice.dialect.sentences():
+                if not isinstance(spec, CallableSpec) and (sentences := voice.dialect.sentences()):
                     self._tell(f"model {spec.name}: {'; '.join(sentences)}")
             return reply
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from core.files import digest
 from core.records import Message
 from core.specs import ModelSpec, Sampling
+from serve.answers import Reply
 from serve.dialect import Aspect, Dialect, schema_of
 from serve.markers import defang
 
@@ -74,3 +75,9 @@ class Question:
                 "json_schema": {"name": "answer", "strict": True, "schema": schema},
             }
         return body
+
+
+class Models(Protocol):
+    """Whoever answers questions: the chat client, or the models of another tool."""
+
+    async def ask(self, spec: ModelSpec, question: Question) -> Reply: ...

@@ -20,6 +20,7 @@ import orjson
 from core.specs import ModelSpec
 from serve import http
 from serve.answers import BadFinish, Reply, Tally, Unreadable
+from serve.callables import CallableSpec
 from serve.failures import NotAsked, Rejected, ServerLost, Threshold
 from serve.limits import MOST, Budget, Limit, Patience, Rate, connections, queue_length
 from serve.questions import Question
@@ -216,7 +217,10 @@ class Transport:
         call.sent = self.clock()
         call.idle += call.sent - queued
         try:
-            reply = await http.post_chat(self._session, spec, server.url, payload, question.session)
+            if isinstance(spec, CallableSpec):
+                reply = await spec.reply(orjson.loads(payload)["messages"], self.timeout_s)
+            else:
+                reply = await http.post_chat(self._session, spec, server.url, payload, question.session)
         except http.PASSING as error:
             server.rate.settle(reserved, 0)
             if http.is_crowded(error):

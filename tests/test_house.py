@@ -100,17 +100,27 @@ def test_a_framework_stands_behind_its_door() -> None:
         if not name.startswith("evalsuite.frameworks."):
             assert not re.search("thinker|talker", path.read_text(), re.I), f"{name} names an agent of EmoHarbor's"
             doors = {other for other in GRAPH[name] if package(other) == "evalsuite.frameworks"}
-            assert doors <= {"evalsuite.frameworks.feel"}, f"{name} imports {doors}"  # FEEL has verbs of its own
+            # FEEL has verbs of its own, and the task is ESC-Eval itself.
+            own = {"evalsuite.frameworks.feel"} | (
+                {"evalsuite.frameworks.esc_eval"} if name == "evalsuite.inspect_task" else set()
+            )
+            assert doors <= own, f"{name} imports {doors}"
 
 
 def test_the_harness_imports_nothing_heavy() -> None:
     heavy = ("torch", "vllm", "deepspeed", "transformers", "scipy.stats", "statsmodels", "pandas")
-    code = f"import sys, evalsuite.cli; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, evalsuite.cli, evalsuite.api; print([m for m in {heavy} if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
 
 
-# Imported inside functions only, or by each other: what subclasses lm-eval's client (`tasks`), and studies (`people`).
-BEHIND_AN_EXTRA = ("evalsuite.fdaef.completions", "evalsuite.people", "evalsuite.commands.people_inputs")
+# Imported inside functions only, or by each other: what subclasses lm-eval's client (`tasks`), studies (`people`), and what
+# Inspect itself loads (`inspect`).
+BEHIND_AN_EXTRA = (
+    "evalsuite.fdaef.completions",
+    "evalsuite.people",
+    "evalsuite.commands.people_inputs",
+    "evalsuite.inspect_task",
+)
 
 
 def test_what_the_harness_imports_is_in_the_base_install() -> None:
@@ -141,7 +151,7 @@ def test_constraints_satisfy_the_project() -> None:
     versions = {canonicalize_name(name): Version(version) for name, version in pinned.items()}
     installed = [
         *map(Requirement, PROJECT["dependencies"]),
-        *(r for e in ("cpu", "data", "metrics", "people", "dev") for r in EXTRAS[e]),
+        *(r for e in ("cpu", "data", "metrics", "people", "inspect", "dev") for r in EXTRAS[e]),
     ]
     for requirement in installed:
         name = canonicalize_name(requirement.name)
@@ -156,7 +166,9 @@ def test_the_set_that_is_installed_is_whole() -> None:
     left_out = {"triton", "opencv-python-headless", "torchvision", "torchaudio", "torchcodec"}
     assert all(name in text.split("absl-py")[0] for name in left_out) and not left_out & pinned
     missing = set[str]()
-    wanted = [(requirement, "") for e in ("cpu", "data", "metrics", "tasks", "docs", "dev") for requirement in EXTRAS[e]]
+    wanted = [
+        (requirement, "") for e in ("cpu", "data", "metrics", "tasks", "inspect", "docs", "dev") for requirement in EXTRAS[e]
+    ]
     wanted += [(requirement, "") for requirement in map(Requirement, PROJECT["dependencies"])]
     seen = set[tuple[str, str]]()
     while wanted:

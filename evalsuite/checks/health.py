@@ -7,6 +7,7 @@ length is, in `evalsuite.statistics.reply_length`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -15,6 +16,7 @@ from core.errors import UserError
 from core.grouping import group_by
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
+from core.statistics.accuracy import share
 from core.statistics.bootstrap import SMOOTHED
 from core.tables import PARTED, Cell, Estimate, Table
 from evalsuite.statistics import paired
@@ -25,6 +27,8 @@ from evalsuite.statistics.summary import AVERAGE, Scorer, Value, checked, dimens
 HEALTH = "Judge health"
 # What `condition.variant` says of a verdict that a probe asked for.
 AS_IS, NEUTRAL, INJECTED, REVERSED = "as_is", "neutral", "injected", "reversed"
+AGAIN = "again"  # the same question once more
+FLOOR = "floor "  # and its name: the floor's lines in the place of the supporter's
 PAIRED_NOTE = (
     f"Differences in points of 0–100, [{SMOOTHED} over dialogues], n = dialogues with both verdicts "
     "readable. p: paired sign-flip permutation test, two-sided; it holds where p after Holm's correction over this table is at "
@@ -168,6 +172,115 @@ def injection_effects(
             read = dict(zip(variants, shares, strict=True))
             rows.append(InjectionEffect(language, judge, name, neutral, injected, effect, read))
     return rows
+
+
+@dataclass(frozen=True)
+class FloorEffect:
+    """By how much one judge rates the supporters' own replies above a floor's lines in their place, on the average."""
+
+    language: Language
+    judge: Scorer
+    floor: str
+    difference: paired.Difference
+
+
+def floor_effects(
+    dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], rubric: Rubric, value: Value = "value"
+) -> list[FloorEffect]:
+    """A row a language, judge and floor: the dialogues as they are minus the same dialogues with the floor's lines."""
+    rows = []
+    probes = [j for j in checked(judgements, rubric) if j.condition.get("variant", "").startswith((AS_IS, FLOOR))]
+    for (language, judge), verdicts in sorted(_probed(probes).items()):
+        by_variant = _by_variant(dialogues, verdicts, rubric, value)
+        floors = sorted(name for name in by_variant if name.startswith(FLOOR))
+        if not floors or AS_IS not in by_variant:
+            continue
+        pairs = [(0, place) for place in range(1, 1 + len(floors))]
+        arrays = stack([by_variant[name] for name in (AS_IS, *floors)])
+        for name, one in zip(floors, paired.differences(*arrays, pairs, average_only=True), strict=True):
+            rows.append(FloorEffect(language, judge, name.removeprefix(FLOOR), one))
+    return rows
+
+
+def floor_table(effects: Sequence[FloorEffect]) -> Table:
+    """The effects as a table."""
+    return Table(
+        key="health-floors",
+        title="The supporters' own replies against a floor's lines in their place",
+        columns=("language", "judged by", "floor", "own", "floor's", *paired.COLUMNS),
+        rows=tuple(
+            (e.language, e.judge.name, e.floor, e.difference.first_mean, e.difference.second_mean, *paired.cells(e.difference))
+            for e in effects
+        ),
+        notes=(
+            "The seeker's turns stay as they were. A floor needs no model: one kind sentence, the seeker's words, a lecture. A "
+            "judge that sees what a supporter does rates its own replies higher.",
+            PAIRED_NOTE,
+        ),
+        section=HEALTH,
+    )
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """How alike one judge's verdicts are when it is asked the same again.
+
+    `same` is the share of equal verdicts in per cent, `chance` that of two verdicts drawn from all on the dimension. `gap` is
+    the mean difference in points of the scale, without sign. All are over pairs that could both be read; `unread` counts the
+    others.
+    """
+
+    language: Language
+    judge: Scorer
+    same: Estimate
+    chance: float | None
+    gap: float | None
+    unread: int
+
+
+def repeats(judgements: Sequence[Judgement], rubric: Rubric) -> list[Repeated]:
+    """A row a language and judge that was asked again (`AGAIN`)."""
+    asked = [j for j in checked(judgements, rubric) if j.condition.get("variant") in (AS_IS, AGAIN)]
+    rows = []
+    for (language, judge), verdicts in sorted(_probed(asked).items()):
+        first = {(j.dialogue_id, j.dimension): j.value for j in verdicts if j.condition["variant"] == AS_IS}
+        again = [j for j in verdicts if j.condition["variant"] == AGAIN and (j.dialogue_id, j.dimension) in first]
+        pairs = [(first[j.dialogue_id, j.dimension], j.value, j.dimension) for j in again]
+        read = [(a, b, dimension) for a, b, dimension in pairs if a is not None and b is not None]
+        if not pairs:
+            continue
+        by_dimension = group_by(read, lambda pair: pair[2])
+        alike = []
+        for of_one in by_dimension.values():
+            counts = Counter(value for a, b, _ in of_one for value in (a, b))
+            alike.append(len(of_one) * sum(n * n for n in counts.values()) / counts.total() ** 2)
+        rows.append(
+            Repeated(
+                language,
+                judge,
+                share(sum(a == b for a, b, _ in read), len(read)),
+                100 * sum(alike) / len(read) if read else None,
+                sum(abs(a - b) for a, b, _ in read) / len(read) if read else None,
+                len(pairs) - len(read),
+            )
+        )
+    return rows
+
+
+def repeat_table(rows: Sequence[Repeated]) -> Table:
+    """The rows as a table."""
+    return Table(
+        key="health-repeats",
+        title="The same question once more",
+        columns=("language", "judged by", "equal verdicts %", "equal by chance %", "mean gap", "unread"),
+        rows=tuple((r.language, r.judge.name, r.same, r.chance, r.gap, r.unread) for r in rows),
+        notes=(
+            "Every repetition is a call of its own, at the judge's own temperature. [95 % Wilson interval]; verdicts of one "
+            "dialogue are not independent, so it is too narrow. By chance: two verdicts drawn from all that the judge gave on "
+            "the dimension. Mean gap: in points of the scale, without sign.",
+        ),
+        section=HEALTH,
+    )
 
 
 def injection_tables(effects: Sequence[InjectionEffect], by_kind: Sequence[tuple[Cell, ...]], rubric: Rubric) -> list[Table]:

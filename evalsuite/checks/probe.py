@@ -8,10 +8,12 @@ measures it.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field, model_validator
 
@@ -21,7 +23,9 @@ from core.grouping import group_by
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric, Scale
 from core.settings import Settings
-from evalsuite.checks.health import AS_IS, INJECTED, NEUTRAL, REVERSED
+from core.specs import load_spec
+from evalsuite.checks.health import AGAIN, AS_IS, FLOOR, INJECTED, NEUTRAL, REVERSED
+from evalsuite.dialogues.floors import FLOORS, answered_by
 from evalsuite.judge.judge import Judge
 from evalsuite.runner.engine import Runner
 from evalsuite.runs.framework import opened_freely
@@ -75,6 +79,20 @@ class Probe:
     dialogue: Dialogue
     rubric: Rubric
     condition: dict[str, str]
+    repeat: int = 0
+
+
+def card_probes(dialogues: Sequence[Dialogue], rubric: Rubric, repeats: int) -> list[Probe]:
+    """What a judge's card asks beside `probes`: every dialogue with each floor's lines in the supporter's place, and `repeats`
+    times more as it is."""
+    floors = {name: floor for name in FLOORS if (floor := load_spec(name).floor)}
+    result = []
+    for dialogue in dialogues:
+        for name, floor in floors.items():
+            result.append(Probe(answered_by(floor, dialogue), rubric, {"variant": f"{FLOOR}{name}"}))
+        for repeat in range(1, repeats + 1):
+            result.append(Probe(dialogue, rubric, {"variant": AGAIN}, repeat))
+    return result
 
 
 def append(dialogue: Dialogue, text: str) -> Dialogue:
@@ -122,8 +140,11 @@ def probes(dialogues: Sequence[Dialogue], injections: Sequence[Injection], rubri
     return result
 
 
-def probe(runner: Runner, dialogues: Sequence[Dialogue], injections: Sequence[Injection]) -> list[Judgement]:
-    """Ask the judge about every variant; writes health_dialogues.jsonl (as they are) and health_judgements.jsonl.
+def probe(
+    runner: Runner, dialogues: Sequence[Dialogue], injections: Sequence[Injection], more: Sequence[Probe] = ()
+) -> list[Judgement]:
+    """Ask the judge about every variant, and about `more`; writes health_dialogues.jsonl (as they are) and
+    health_judgements.jsonl.
 
     Every judgement keeps the id of its dialogue as it is; `condition.variant` and `condition.injection` say what was changed.
     Only the joint method has an order of dimensions to reverse. The same command resumes. Raises `UserError` for a
@@ -132,20 +153,31 @@ def probe(runner: Runner, dialogues: Sequence[Dialogue], injections: Sequence[In
     run, resolved = runner.run, runner.resolved.judging_whole()
     for dialogue in dialogues:
         resolved.refuse_incomplete(dialogue)
-    settings = {"dialogues": hashed(dialogues), "injections": hashed(injections)["sha256"]}
+    settings: dict[str, Any] = {"dialogues": hashed(dialogues), "injections": hashed(injections)["sha256"]}
+    if more:
+        settings["more"] = dict(sorted(Counter(one.condition["variant"] for one in more).items()))
     run.claim("health", runner.resolved.score_identity() | settings)
 
     async def judged(client: ChatClient, variant: Probe) -> list[Judgement]:
         prompts, method = resolved.judge_prompts, resolved.method
         judge = Judge(
-            client, resolved.judge, variant.rubric, prompts, method, shown=resolved.shown, opened_freely=opened_freely()
+            client,
+            resolved.judge,
+            variant.rubric,
+            prompts,
+            method,
+            shown=resolved.shown,
+            opened_freely=opened_freely(),
+            repeat=variant.repeat,
         )
         verdicts = await judge.score(variant.dialogue)
         return [judgement.model_copy(update={"condition": judgement.condition | variant.condition}) for judgement in verdicts]
 
-    jobs = probes(dialogues, injections, resolved.rubric, reverse=resolved.method == "joint")
+    jobs = [*probes(dialogues, injections, resolved.rubric, reverse=resolved.method == "joint"), *more]
     answers = runner.judged("health", jobs, judged, "variants")
     judgements = [judgement for of_one in answers.results for judgement in of_one]
-    write_jsonl(run.folder / "health_dialogues.jsonl", dialogues)
+    own = {dialogue.id for dialogue in dialogues}
+    further = {one.dialogue.id: one.dialogue for one in more if one.dialogue.id not in own}
+    write_jsonl(run.folder / "health_dialogues.jsonl", [*dialogues, *further.values()])
     write_jsonl(run.folder / "health_judgements.jsonl", judgements)
     return judgements

@@ -12,7 +12,7 @@ from core.records import Dialogue, Turn
 from core.specs import Floor, ModelSpec
 from evalsuite.dialogues.hold import Plan, Utterance
 from evalsuite.statistics.text_metrics import answered
-from serve.client import ChatClient
+from serve.questions import Models
 
 FLOORS = ("silent", "parrot", "lecture")  # specs in configs/models
 REFERENCE = "reference"  # one more, where source dialogues are given
@@ -32,11 +32,25 @@ class FloorSide:
     given: int = 0
     """Supporter turns that the dialogue begins with."""
 
-    async def speak(self, client: ChatClient, turns: Sequence[Turn]) -> Utterance:
+    async def speak(self, client: Models, turns: Sequence[Turn]) -> Utterance:
         if self.floor.kind == "reference":
             return Utterance(self.replies[sum(turn.role == "supporter" for turn in turns) - self.given])
-        heard = [turn.text for turn in turns if turn.role == "seeker"]
-        return Utterance(heard[-1] if heard and self.floor.kind == "parrot" else self.text)
+        return Utterance(_line(self.floor, self.text, turns))
+
+
+def _line(floor: Floor, text: str, turns: Sequence[Turn]) -> str:
+    """What a floor says after these turns."""
+    heard = [turn.text for turn in turns if turn.role == "seeker"]
+    return heard[-1] if heard and floor.kind == "parrot" else text
+
+
+def answered_by(floor: Floor, dialogue: Dialogue) -> Dialogue:
+    """A held dialogue with the floor's lines in the place of the supporter's answers; what the seeker says stays as it was."""
+    text, turns = floor.text.get(dialogue.language, ""), list(dialogue.turns)
+    for place, turn in enumerate(turns):
+        if turn.role == "supporter" and any(before.role == "seeker" for before in turns[:place]):
+            turns[place] = turn.model_copy(update={"text": _line(floor, text, turns[:place])})
+    return dialogue.model_copy(update={"turns": tuple(turns)})
 
 
 def replies_by_source(dialogues: Iterable[Dialogue]) -> dict[Source, list[str]]:

@@ -16,9 +16,8 @@ from core.specs import ModelSpec
 from evalsuite.statistics.text_metrics import Answered, Response, answered
 from serve.answers import Reply
 from serve.batch import Batch
-from serve.client import ChatClient
 from serve.failures import Lost, Unanswered
-from serve.questions import Question
+from serve.questions import Models, Question
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class Utterance:
 class Side(Protocol):
     """One side of a dialogue. The seeker sees every turn so far, its own states included; the supporter sees no state."""
 
-    async def speak(self, client: ChatClient, turns: Sequence[Turn]) -> Utterance: ...
+    async def speak(self, client: Models, turns: Sequence[Turn]) -> Utterance: ...
 
 
 @dataclass(frozen=True)
@@ -50,6 +49,8 @@ class Plan:
     supporter_side: Side
     exchanges: int
     first: Role = "seeker"
+    spoken: int = 0
+    """How many turns of its own, after the fixed ones, a dialogue has already that is gone on with."""
 
     @property
     def id(self) -> str:
@@ -86,7 +87,7 @@ class ModelSide:
     lead: str | None = None
     verbatim: bool = False
 
-    async def speak(self, client: ChatClient, turns: Sequence[Turn]) -> Utterance:
+    async def speak(self, client: Models, turns: Sequence[Turn]) -> Utterance:
         question = Question(
             chat(turns[self.hidden_opening :], self.role, self.system, self.lead),
             sample={"dialogue": self.dialogue, "turn": len(turns)},
@@ -114,7 +115,7 @@ def _unthinking(turn: Turn) -> Turn:
     return turn if turn.state is None else turn.model_copy(update={"state": None})
 
 
-async def hold(plan: Plan, client: ChatClient) -> Dialogue:
+async def hold(plan: Plan, client: Models) -> Dialogue:
     """Hold one dialogue to its end and record how it ended.
 
     A refused, empty or overflowing reply is not a turn: the dialogue ends before it, and `Dialogue.ended_by` says whose
@@ -124,7 +125,7 @@ async def hold(plan: Plan, client: ChatClient) -> Dialogue:
     termination: Termination = "max_turns"
     order: tuple[Role, Role] = ("seeker", "supporter") if plan.first == "seeker" else ("supporter", "seeker")
     try:
-        for role in order * plan.exchanges:
+        for role in (order * plan.exchanges)[plan.spoken :]:
             if role == "seeker":
                 said = await plan.seeker_side.speak(client, turns)
             else:  # a seeker's inner state never reaches the supporter

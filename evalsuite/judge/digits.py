@@ -63,7 +63,7 @@ async def _ask(judge: BaseJudge, dialogue: Dialogue, sample: str, names: Sequenc
     return await judge.reply(
         Question(
             judge_messages(judge.prompts, judge.rubric, dialogue, judge.method, names),
-            sample={"dialogue": dialogue.id, "dimension": sample, "repeat": 0},
+            sample={"dialogue": dialogue.id, "dimension": sample, "repeat": judge.repeat},
             sampling=judge.spec.sampling,
             served_name=judge.spec.served_name(dialogue.language, sample),
             purpose="judge",

@@ -94,7 +94,7 @@ async def _ask(
 ) -> Answer | NoVerdict:
     """What was read of the answer, or the reason why there is none."""
     keys = list(judge.rubric.dimensions)
-    sample: dict[str, str | int] = {"dialogue": dialogue.id, "dimension": "all", "repeat": 0, "attempt": attempt}
+    sample: dict[str, str | int] = {"dialogue": dialogue.id, "dimension": "all", "repeat": judge.repeat, "attempt": attempt}
     question = Question(
         messages,
         sample=sample if place is None else sample | {"turn": place},

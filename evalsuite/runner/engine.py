@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from rich.console import Console
 
 from core.errors import UserError, near
-from core.specs import ModelSpec, load_spec
+from core.specs import ModelSpec
 from evalsuite.runs.folder import Run
 from evalsuite.runs.resolved import Resolved
 from serve.batch import Answers, Desk, Phase, ServerVersions, answered
@@ -112,7 +112,7 @@ class Runner:
     def _check_endpoints(self, specs: Sequence[ModelSpec]) -> None:
         """Raise `UserError` for an endpoint of a model that this run does not have."""
         resolved = self.resolved
-        known = {spec.name for spec in specs} | {load_spec(name).name for name in resolved.names}
+        known = {spec.name for spec in specs} | {resolved.model(name).name for name in resolved.names}
         if not known.issuperset(self._given) and resolved.tested:
             # A shard may be given the endpoint of a supporter that only others of its shards speak to.
             known |= {spec.name for spec in resolved.supporters}

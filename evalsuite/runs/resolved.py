@@ -6,7 +6,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
@@ -35,8 +35,8 @@ from evalsuite.runs.identity import HeldSpec, hashed, identity
 from evalsuite.runs.recording import Recording
 from evalsuite.runs.shard import Shard
 from evalsuite.statistics.agreement import read_gold
-from serve.client import ChatClient
 from serve.phases import phases
+from serve.questions import Models
 
 PACK = "esc_eval"  # for plain seekers and judges
 _LONGEST = 80  # characters of a run folder's name that is made of supporters' names
@@ -56,6 +56,8 @@ class Resolved(Framework):
     config: EvalConfig
     held: Held | None = None
     """What the run folder holds already: it counts as named in the config, before what is."""
+    given: Mapping[str, ModelSpec] = field(default_factory=dict)
+    """Models that a program hands over, by how the config names them."""
 
     name: ClassVar[str] = ""
     title: ClassVar[str] = ""
@@ -110,7 +112,7 @@ class Resolved(Framework):
         """The models that add what given dialogues lack of what the judge is to be shown; none where they lack nothing."""
         return []
 
-    async def completed(self, client: ChatClient, dialogue: Dialogue) -> Dialogue:
+    async def completed(self, client: Models, dialogue: Dialogue) -> Dialogue:
         """A given dialogue with what it lacks."""
         return dialogue
 
@@ -226,7 +228,7 @@ class Resolved(Framework):
 
     def model(self, name: str) -> ModelSpec:
         """The spec of a model that the config names; of a replay, as it was when it was recorded."""
-        spec = load_spec(name)
+        spec = self.given.get(name) or load_spec(name)
         return self.recording.spec(spec) if self.recording else spec
 
     @cached_property
@@ -329,7 +331,7 @@ class Resolved(Framework):
     def _of_seeker(self) -> str | None:
         """The pack that the named seeker has learnt, where it has the judge's prompts, too: a published one is for both."""
         name = self.config.seeker or self.config.model
-        for pack in load_spec(name).learnt if name else ():
+        for pack in self.model(name).learnt if name else ():
             with suppress(UserError):
                 check_pack(load_pack(pack), self.method, self.languages)
                 return pack
@@ -350,7 +352,7 @@ class Resolved(Framework):
     def _judge_name(self) -> str | None:
         """The judge's name; None where only dialogues are held and none is named."""
         name = self.config.judge or self.config.model
-        return load_spec(name).name if name else None
+        return self.model(name).name if name else None
 
     @property
     def spare(self) -> set[str]:

@@ -18,7 +18,7 @@ from core.grouping import group_by
 from core.records import HumanScore, Judgement
 from core.rubrics import Scale
 from core.statistics.accuracy import majority, round_half_up, wilson
-from core.statistics.bootstrap import SMOOTHED
+from core.statistics.bootstrap import RESAMPLES, SEED, SMOOTHED
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics.agreement import (
     agreement,
@@ -287,6 +287,29 @@ def calibration(judgements: Sequence[Judgement], gold: Sequence[HumanScore], bin
                 ends = (float(edges[place]), float(edges[place + 1]))
                 filled.append(Bin(language, dimension, *ends, n, mean, hits / n, low, high))
     return filled
+
+
+class CalibrationError(NamedTuple):
+    """The expected calibration error of pooled verdicts, 0–1, and what chance alone gives a judge whose probabilities are true:
+    95 of 100 samples of that size lie at or below `chance`."""
+
+    value: float
+    chance: float
+    n: int
+
+
+def calibration_error(bins: Sequence[Bin]) -> CalibrationError | None:
+    """Of the `POOLED` bins of one language; None where there are none. Chance is drawn: in every bin as many hits as its mean
+    probability gives. A small sample has an error however true the probabilities are."""
+    pooled = [one for one in bins if one.dimension == POOLED]
+    if not pooled:
+        return None
+    counts = np.array([one.n for one in pooled])
+    expected = counts * [min(one.confidence, 1) for one in pooled]
+    drawn = np.random.default_rng(SEED).binomial(counts, expected / counts, size=(RESAMPLES, len(pooled)))
+    errors = np.abs(drawn - expected).sum(axis=1) / counts.sum()
+    value = sum(one.n * abs(one.hit_rate - one.confidence) for one in pooled) / counts.sum()
+    return CalibrationError(float(value), float(np.quantile(errors, 0.95)), int(counts.sum()))
 
 
 def calibration_table(bins: Sequence[Bin], labels: Mapping[str, str], note: str = "") -> Table:

@@ -1,0 +1,403 @@
+"""The harness from Python: a run folder's records (`load_run`), and the two stages of a run (`simulate`, `score`) on objects of
+one's own, with callables as models where wanted.
+
+The engine is that of the commands: the same stages, store and refusals. A folder (`out`) is a run folder like any other, which
+resumes and grows; without one, everything is kept in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from contextvars import copy_context
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, get_args
+
+from rich.console import Console
+
+from core.errors import UserError
+from core.files import check_unique, read_jsonl, validated, write_jsonl
+from core.records import Dialogue, Judgement, Language, RoleCard
+from core.rubrics import Rubric
+from core.specs import EMBEDDED_PREFIX, ModelSpec
+from core.tables import Estimate
+from data_prep.profiles import Profile
+from data_prep.scores.human import read_dialogues
+from evalsuite.frames import Records, row_of
+from evalsuite.report.report import PLUMBING
+from evalsuite.runner import pipeline
+from evalsuite.runner.engine import Runner
+from evalsuite.runner.pipeline import Outcome
+from evalsuite.runs import shards
+from evalsuite.runs.config import EvalConfig
+from evalsuite.runs.folder import open_run
+from evalsuite.runs.framework import framework_of
+from evalsuite.runs.judgement_sets import chosen_set, sets_of
+from evalsuite.runs.resolved import Resolved
+from evalsuite.statistics.leaderboard import Board, Score, Tally
+from evalsuite.statistics.summary import AVERAGE, Scorer
+from serve.callables import CALLERS_LOOP, CallableSpec, Model
+from serve.limits import Budget
+
+AnyModel = str | ModelSpec | Model
+"""A name in configs/models, a spec file, NAME@URL; a spec; or a callable, which is known by its own or its class's name."""
+OneModel = AnyModel | Mapping[str, AnyModel]
+"""The same, or `{name: callable}`."""
+Models = OneModel | Sequence[AnyModel]
+"""One or several."""
+_NOT_HERE = ("gold", "shard", "replay")  # what a config may hold and only the commands do
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A supporter's row of a leaderboard, on 0–100."""
+
+    language: Language
+    scorer: Scorer
+    """Judge, method and condition."""
+    rank: int | None
+    """1 + the number of supporters that are better by a difference that holds."""
+    supporter: str
+    group: str | None
+    scores: Mapping[str, Estimate]
+    """Dimension → mean, interval and n; and `average`."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """The records of a run, and what they come to."""
+
+    dialogues: Records[Dialogue]
+    judgements: Records[Judgement]
+    """Verdicts on whole dialogues; of all judges, unless one was named."""
+    rubric: Rubric | None = None
+    """What was scored; None where nothing was."""
+    folder: Path | None = None
+    """The run folder, where there is one."""
+    notes: Sequence[str] = ()
+    """What a reader of the scores must know."""
+    groups: Mapping[str, str] = field(default_factory=dict)
+    """Supporter → group."""
+
+    @property
+    def scores(self) -> Records[Score]:
+        """The leaderboard cell by cell: language × scorer × supporter × dimension, and then `average`; 0–100."""
+        return Records([cell for board in self._boards for cell in board.cells], _score_row)
+
+    @property
+    def leaderboard(self) -> Records[Standing]:
+        """A row a supporter, by falling average, languages one after the other."""
+        return Records([standing for board in self._boards for standing in self._standings(board)], _standing_row)
+
+    @cached_property
+    def _boards(self) -> list[Board]:
+        return Tally(self.dialogues, self.judgements, self.rubric).boards if self.rubric else []
+
+    def _standings(self, board: Board) -> Iterator[Standing]:
+        for place in board.order:
+            block, rank = board.scores[place], board.ranks[place]
+            scores = {cell.dimension: cell.estimate for cell in block}
+            group = self.groups.get(block[0].supporter)
+            yield Standing(board.language, board.scorer, rank, block[0].supporter, group, scores)
+
+
+def load_run(folder: str | Path, judge: str | None = None) -> Results:
+    """The records of a run folder; `judge` leaves out what others said. Raises `UserError` for what is no whole run folder."""
+    folder = Path(folder)
+    config = shards.whole(folder)
+    sets = [chosen_set(folder, config, judge)] if judge else sets_of(folder, config)
+    scored = config.scored
+    embedded = any(str(spec.checkpoint).startswith(EMBEDDED_PREFIX) for spec in config.models().values())
+    return Results(
+        dialogues=Records(read_jsonl(folder / "dialogues.jsonl", Dialogue, "dialogues"), row_of),
+        judgements=Records([judgement for one in sets for judgement in one.records()], row_of),
+        rubric=scored.rubric if scored else None,
+        folder=folder,
+        notes=[PLUMBING] if embedded else [],
+        groups=config.groups(),
+    )
+
+
+def simulate(
+    cards: str | Path | Iterable[RoleCard | Profile],
+    *,
+    supporter: Models,
+    seeker: OneModel,
+    judge: OneModel | None = None,
+    out: str | Path | None = None,
+    quiet: bool = False,
+    **settings: Any,
+) -> Results:
+    """Hold a dialogue on every card (or profile) with every supporter and, where a `judge` is given, score it when it ends.
+
+    `cards`: records, a file of them, or `bundled`. `supporter`: one model or several. `out`: a run folder; the same call again
+    resumes it. `settings`: further fields of a run's config, as `exchanges=3` or `framework="emoharbor"`. `quiet`: no progress
+    on stderr. Warns of what a model failed to answer. Raises `UserError` as `esc-eval run` does.
+    """
+    return _simulation(cards, supporter, seeker, judge, out, quiet, settings).here()
+
+
+async def simulate_async(
+    cards: str | Path | Iterable[RoleCard | Profile],
+    *,
+    supporter: Models,
+    seeker: OneModel,
+    judge: OneModel | None = None,
+    out: str | Path | None = None,
+    quiet: bool = False,
+    **settings: Any,
+) -> Results:
+    """`simulate` for those who await it: their event loop goes on, and async callables are asked in it."""
+    return await _simulation(cards, supporter, seeker, judge, out, quiet, settings).beside()
+
+
+def score(
+    dialogues: str | Path | Results | Iterable[Dialogue],
+    *,
+    judge: OneModel,
+    out: str | Path | None = None,
+    quiet: bool = False,
+    **settings: Any,
+) -> Results:
+    """Score dialogues: records, a file of them, or results. Those of a run folder are scored there, as by one more judge,
+    where no other `out` is given.
+
+    `out`, `quiet` and `settings` (`rubric`, `method`, …) are as in `simulate`.
+    """
+    return _scoring(dialogues, judge, out, quiet, settings).here()
+
+
+async def score_async(
+    dialogues: str | Path | Results | Iterable[Dialogue],
+    *,
+    judge: OneModel,
+    out: str | Path | None = None,
+    quiet: bool = False,
+    **settings: Any,
+) -> Results:
+    """`score` for those who await it, as `simulate_async`."""
+    return await _scoring(dialogues, judge, out, quiet, settings).beside()
+
+
+# --- what both stages share ------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Work:
+    """A stage to be run. It has an event loop of its own, so a thread of its own where one runs already, as in notebooks."""
+
+    resolved: Resolved
+    stage: Callable[[Runner], Outcome]
+    quiet: bool
+    exits: ExitStack
+    """Removes what was written for this stage alone."""
+    lasting: bool
+    """Whether the folder stays."""
+
+    def __post_init__(self) -> None:
+        config = self.resolved.config
+        self.budget = Budget(config.max_time, config.max_calls, config.max_cost)
+
+    def here(self) -> Results:
+        """The stage's results."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return self._results()
+        with ThreadPoolExecutor(1) as thread:
+            working = thread.submit(copy_context().run, self._results)
+            try:
+                return working.result()
+            except BaseException:
+                self._stop()
+                raise
+
+    async def beside(self) -> Results:
+        """The stage's results, with callables asked in this event loop."""
+        before = CALLERS_LOOP.set(asyncio.get_running_loop())
+        try:
+            return await asyncio.to_thread(self._results)
+        except BaseException:
+            self._stop()
+            raise
+        finally:
+            CALLERS_LOOP.reset(before)
+
+    def _stop(self) -> None:
+        """Ask nothing more: what is under way ends, and is kept."""
+        self.budget.max_time = 0.0
+
+    def _results(self) -> Results:
+        folder = self.resolved.out
+        with self.exits, open_run(folder) as run:
+            run.budget = self.budget
+            with Runner(run, self.resolved, Console(stderr=True, quiet=self.quiet), bounded=True) as runner:
+                outcome = self.stage(runner)
+            _warn(outcome)
+            results = load_run(folder)
+        return results if self.lasting else replace(results, folder=None)
+
+
+def _simulation(
+    cards: str | Path | Iterable[RoleCard | Profile],
+    supporter: Models,
+    seeker: OneModel,
+    judge: OneModel | None,
+    out: str | Path | None,
+    quiet: bool,
+    settings: Mapping[str, Any],
+) -> _Work:
+    given = dict[str, ModelSpec]()
+    config: dict[str, Any] = {"supporters": _named(supporter, given), "seeker": _one("seeker", seeker, given)}
+    if judge is not None:
+        config["judge"] = _one("judge", judge, given)
+    played = "profiles" if "profiles" in _framework(settings).config_model.model_fields else "cards"
+    with ExitStack() as exits:
+        folder = Path(exits.enter_context(tempfile.TemporaryDirectory()))
+        if isinstance(cards, str | Path):
+            config[played] = [str(cards)]
+        else:
+            chosen = list(cards)
+            check_unique(played, (person.id for person in chosen), "ids")
+            write_jsonl(folder / f"{played}.jsonl", chosen)
+            config |= {played: [str(folder / f"{played}.jsonl")], "languages": _languages(chosen)}
+        resolved = _resolved(config, out or folder / "run", settings, given)
+        resolved.simulate_identity()  # what is wrong is said before anything is started
+        if judge is not None:
+            resolved.score_identity()
+        stage = partial(pipeline.simulate, score=judge is not None)
+        return _Work(resolved, stage, quiet, exits.pop_all(), out is not None)
+
+
+def _scoring(
+    dialogues: str | Path | Results | Iterable[Dialogue],
+    judge: OneModel,
+    out: str | Path | None,
+    quiet: bool,
+    settings: Mapping[str, Any],
+) -> _Work:
+    given = dict[str, ModelSpec]()
+    config: dict[str, Any] = {"judge": _one("judge", judge, given)}
+    with ExitStack() as exits:
+        folder = Path(exits.enter_context(tempfile.TemporaryDirectory()))
+        if isinstance(dialogues, Results):
+            out = out or dialogues.folder
+            dialogues = dialogues.dialogues
+        if isinstance(dialogues, str | Path):
+            path = Path(dialogues)
+            chosen = read_dialogues([path])
+        else:
+            chosen, path = list(dialogues), folder / "dialogues.jsonl"
+            if out is not None and (own := Path(out) / "dialogues.jsonl").exists() and read_dialogues([own]) == chosen:
+                path = own
+            else:
+                write_jsonl(path, chosen)
+        config["languages"] = _languages(chosen)
+        resolved = _resolved(config, out or folder / "run", settings, given)
+        resolved.score_identity()
+        return _Work(resolved, partial(pipeline.score, dialogues=path), quiet, exits.pop_all(), out is not None)
+
+
+def _resolved(
+    config: Mapping[str, Any], out: str | Path, settings: Mapping[str, Any], given: Mapping[str, ModelSpec]
+) -> Resolved:
+    """The config that a call comes to, with its models."""
+    for name in settings:
+        if name in _NOT_HERE or (name in config and name != "languages"):
+            raise UserError(f"{name}: " + ("esc-eval run has it, not Python" if name in _NOT_HERE else "it has a parameter"))
+    framework = _framework(settings)
+    chosen = validated(framework.config_model, {**config, "out": str(out), **settings}, "settings")
+    assert isinstance(chosen, EvalConfig)
+    return framework(chosen, given=given)
+
+
+def _framework(settings: Mapping[str, Any]) -> type[Resolved]:
+    name = str(settings.get("framework", EvalConfig.model_fields["framework"].default))
+    framework = framework_of(name)
+    if not issubclass(framework, Resolved):
+        raise UserError(f"framework {name} holds no dialogues and is not for Python: `esc-eval {name}`")
+    return framework
+
+
+def _one(role: str, model: OneModel, given: dict[str, ModelSpec]) -> str:
+    """How the config names the only model of a role."""
+    names = _named(model, given)
+    if len(names) != 1:
+        raise UserError(f"{role}: one model plays it, not {len(names)}")
+    return names[0]
+
+
+def _named(models: Models, given: dict[str, ModelSpec]) -> list[str]:
+    """How the config names models; specs and callables are put into `given`."""
+    if isinstance(models, Mapping):
+        return [_name(model, name, given) for name, model in models.items()]
+    listed = models if isinstance(models, Sequence) and not isinstance(models, str) else [models]
+    return [_name(model, None, given) for model in listed]
+
+
+def _name(model: AnyModel, name: str | None, given: dict[str, ModelSpec]) -> str:
+    if isinstance(model, str):
+        if name is not None:
+            raise UserError(f"model {name}: {model!r} has a name already: only callables are given one")
+        return model
+    if isinstance(model, ModelSpec):
+        spec = model
+    elif callable(model):
+        spec = CallableSpec.of(name or str(getattr(model, "__name__", type(model).__name__)), model)
+    else:
+        raise UserError(f"a model is a name, a spec or a callable, not {type(model).__name__}")
+    known = given.setdefault(spec.name, spec)
+    if known is not spec and not (isinstance(known, CallableSpec) and known.is_of(model)):
+        raise UserError(f"two models are named {spec.name}: give one another name: {{'NAME': model}}")
+    return spec.name
+
+
+def _languages(records: Sequence[RoleCard | Profile | Dialogue]) -> list[Language]:
+    return [language for language in get_args(Language) if any(record.language == language for record in records)]
+
+
+def _warn(outcome: Outcome) -> None:
+    """Warn of what is missing because a model failed."""
+    lost = {dialogue.id for dialogue in outcome.dialogues if dialogue.lost}
+    unscored = {judgement.dialogue_id for judgement in outcome.judgements if judgement.lost} - lost
+    if lost or unscored:
+        why = outcome.ended_early or next((failure.reason for failure in outcome.failures), "a server was lost")
+        warnings.warn(
+            f"{len(lost)} dialogues and the judgements of {len(unscored)} more are missing: {why}. With `out`, the same call "
+            "again asks only for those",
+            stacklevel=2,
+        )
+
+
+def _scored_by(scorer: Scorer) -> dict[str, Any]:
+    return {"judge": scorer.judge, "method": scorer.method, "condition": dict(scorer.condition)}
+
+
+def _score_row(cell: Score) -> Mapping[str, Any]:
+    figures = cell.estimate
+    return {
+        "language": cell.language,
+        **_scored_by(cell.scorer),
+        "supporter": cell.supporter,
+        "dimension": cell.dimension,
+        "score": figures.mean,
+        "low": figures.low,
+        "high": figures.high,
+        "n": figures.n,
+        "asked": cell.asked,
+        "read": cell.read,
+    }
+
+
+def _standing_row(standing: Standing) -> Mapping[str, Any]:
+    row = {"language": standing.language, **_scored_by(standing.scorer), "rank": standing.rank}
+    row |= {"supporter": standing.supporter, "group": standing.group}
+    average = standing.scores[AVERAGE]
+    row |= {AVERAGE: average.mean, "low": average.low, "high": average.high, "n": average.n}
+    return row | {name: cell.mean for name, cell in standing.scores.items() if name != AVERAGE}

@@ -1,0 +1,87 @@
+"""A page of findings, tables and charts with no transcripts behind it, the same as JSON and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from core import page
+from core.files import write_json, write_text
+from core.records import Turn
+from core.tables import Table, escape_markdown, to_markdown, write_csv
+from evalsuite.report.charts import Chart
+from evalsuite.report.figures import TEMPLATES
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Turns of a dialogue, and how it went on from there, once or in several ways."""
+
+    title: str
+    note: str
+    turns: Sequence[Turn]
+    branches: Sequence[Branch] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sheet:
+    """What a page says. `cautions` and `findings` are sentences, `facts` lines of what was done; a chart stands below the table
+    that it names, and tables come in their order under the heading of their section. `figures` is what the JSON has beside.
+    `tree` is dialogues that begin alike."""
+
+    title: str
+    cautions: Sequence[str] = ()
+    findings: Sequence[str] = ()
+    facts: Sequence[tuple[str, str]] = ()
+    tables: Sequence[Table] = ()
+    charts: Sequence[Chart] = ()
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    tree: Branch | None = None
+
+    @property
+    def sections(self) -> dict[str, list[Table]]:
+        """Heading → its tables."""
+        names = dict.fromkeys(table.section for table in self.tables)
+        return {name: [table for table in self.tables if table.section == name] for name in names}
+
+
+def write_sheet(folder: Path, name: str, sheet: Sheet) -> dict[str, Path]:
+    """Write NAME.html, NAME.json, NAME.md and tables/KEY.csv; returns the paths by kind."""
+    paths = {kind: folder / f"{name}.{kind}" for kind in ("html", "json", "md")}
+    write_text(paths["html"], _html(sheet))
+    said = {"title": sheet.title, "warnings": sheet.cautions, "findings": sheet.findings, "facts": dict(sheet.facts)}
+    write_json(paths["json"], said | {**sheet.figures, "tables": [asdict(table) for table in sheet.tables]})
+    write_text(paths["md"], _markdown(sheet))
+    write_csv(name, sheet.tables, folder / "tables")
+    return paths
+
+
+def _html(sheet: Sheet) -> str:
+    names = ("sort", "charts") if sheet.charts else ("sort",)
+    return (
+        page.environment(TEMPLATES)
+        .get_template("sheet.html.j2")
+        .render(
+            sheet=sheet,
+            figures={chart.key: chart.figure for chart in sheet.charts},
+            scripts=page.scripts(*(TEMPLATES / f"{name}.js" for name in names), drawn=bool(sheet.charts)),
+            style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
+        )
+    )
+
+
+def _markdown(sheet: Sheet) -> str:
+    parts = [f"# {escape_markdown(sheet.title)}"]
+    for caution in sheet.cautions:
+        parts += ["", f"> **{escape_markdown(caution)}**"]
+    if sheet.findings:
+        parts += ["", *(f"- {escape_markdown(line)}" for line in sheet.findings)]
+    if sheet.facts:
+        parts += ["", *(f"- {name}: {escape_markdown(text)}" for name, text in sheet.facts)]
+    for heading, tables in sheet.sections.items():
+        parts += ["", f"## {escape_markdown(heading)}", "", "\n".join(to_markdown(table) for table in tables).rstrip()]
+    return "\n".join(parts) + "\n"

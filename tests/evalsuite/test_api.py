@@ -1,0 +1,288 @@
+"""The Python API: callables as models in every role, run folders as records and frames, beside a running event loop too."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import importlib.util
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.files import write_jsonl
+from core.records import Dialogue, Judgement, Message
+from data_prep.cards import bundled_cards, load_cards
+from data_prep.profiles import bundled_profiles, load_profiles
+from evalsuite import Results, UserError, load_run, score, score_async, simulate, simulate_async
+from evalsuite.statistics.summary import AVERAGE
+from serve.answers import Reply
+from tests.conftest import EscEval
+from tests.endpoint import Answer, Endpoint
+
+CARDS = load_cards(bundled_cards("en"))[:3]
+
+
+def seeker(messages: list[Message]) -> str:
+    return f"I lie awake, and have said so {len(messages)} times."
+
+
+class Supporter:
+    """A model of a user's own, which counts how often and in which loop it is asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.loops = set[asyncio.AbstractEventLoop]()
+
+    async def __call__(self, messages: list[Message]) -> str:
+        self.asked += 1
+        self.loops.add(asyncio.get_running_loop())
+        return f"What keeps you awake? ({len(messages)})"
+
+
+class Judge:
+    """A model in memory, which does not bear two threads."""
+
+    def __init__(self, scores: str = "3210123") -> None:
+        self.scores, self.threads = scores, set[int]()
+
+    def __call__(self, messages: list[Message]) -> str:
+        self.threads.add(threading.get_ident())
+        return self.scores
+
+
+def held(results: Results) -> list[dict[str, Any]]:
+    """The dialogues without what servers count."""
+    return [dialogue.model_dump(exclude={"usage"}) for dialogue in results.dialogues]
+
+
+def as_served(body: dict[str, Any], count: int) -> Answer:
+    """What the callables say, from a server."""
+    if body["model"] == "judge":
+        return Answer("3210123")
+    said = seeker(body["messages"]) if body["model"] == "seeker" else f"What keeps you awake? ({len(body['messages'])})"
+    return Answer(said)
+
+
+def test_callables_leave_the_records_that_a_server_leaves(tmp_path: Path) -> None:
+    supporter, judge = Supporter(), Judge()
+    ours = simulate(CARDS, supporter={"own": supporter}, seeker=seeker, judge={"judge": judge}, exchanges=2, quiet=True)
+    with Endpoint(behave=as_served, models=("own", "seeker", "judge")) as endpoint:
+        roles = {"supporter": "own", "seeker": "seeker", "judge": "judge"}
+        at: dict[str, Any] = {role: f"{name}@{endpoint.url}" for role, name in roles.items()}
+        theirs = simulate(CARDS, **at, exchanges=2, quiet=True)
+    assert held(ours) == held(theirs)
+    assert [(j.dialogue_id, j.dimension, j.value) for j in ours.judgements] == [
+        (j.dialogue_id, j.dimension, j.value) for j in theirs.judgements
+    ]
+    assert supporter.asked == 3 * 2 and len(judge.threads) == 1
+    assert {j.value for j in ours.judgements if j.dimension == "fluency"} == {3}
+    assert ours.folder is None
+
+
+def test_the_same_call_again_asks_nothing_and_more_asks_only_for_that(tmp_path: Path) -> None:
+    supporter = Supporter()
+    first = simulate(CARDS[:2], supporter=supporter, seeker=seeker, judge=Judge(), exchanges=2, out=tmp_path / "r", quiet=True)
+    again = simulate(CARDS[:2], supporter=supporter, seeker=seeker, judge=Judge(), exchanges=2, out=tmp_path / "r", quiet=True)
+    assert supporter.asked == 4 and list(again.judgements) == list(first.judgements)
+    simulate(CARDS, supporter=supporter, seeker=seeker, judge=Judge(), exchanges=2, out=tmp_path / "r", quiet=True)
+    assert supporter.asked == 6
+    with pytest.raises(UserError, match="exchanges"):
+        simulate(CARDS, supporter=supporter, seeker=seeker, judge=Judge(), exchanges=3, out=tmp_path / "r", quiet=True)
+
+
+def test_a_folder_is_scored_by_one_more_judge_and_each_can_be_read_alone(tmp_path: Path) -> None:
+    run = simulate(
+        CARDS, supporter=Supporter(), seeker=seeker, judge={"kind": Judge("4444444")}, out=tmp_path / "r", quiet=True
+    )
+    score(run, judge={"strict": Judge("0000000")}, quiet=True)
+    means = {judge: load_run(tmp_path / "r", judge).leaderboard[0].scores[AVERAGE].mean for judge in ("kind", "strict")}
+    assert means == {"kind": 100, "strict": 0}
+    assert [standing.scorer.judge for standing in load_run(tmp_path / "r").leaderboard] == ["kind", "strict"]
+
+
+async def test_a_running_event_loop_is_no_hindrance() -> None:
+    """As in a notebook: called as it is, and awaited."""
+    supporter, here = Supporter(), asyncio.get_running_loop()
+    called = simulate(CARDS, supporter=supporter, seeker=seeker, exchanges=1, quiet=True)
+    assert here not in supporter.loops
+    supporter.loops.clear()
+    awaited = await simulate_async(CARDS, supporter=supporter, seeker=seeker, exchanges=1, quiet=True)
+    assert supporter.loops == {here}
+    assert list(called.dialogues) == list(awaited.dialogues)
+    assert (await score_async(awaited, judge=Judge(), quiet=True)).judgements[0].value == 3
+
+
+@pytest.mark.filterwarnings("ignore:3 dialogues")
+async def test_what_is_cancelled_asks_nothing_more(tmp_path: Path) -> None:
+    asked = asyncio.Event()
+    supporter = Supporter()
+
+    async def slow(messages: list[Message]) -> str:
+        asked.set()
+        await asyncio.sleep(0.05)
+        return await supporter(messages)
+
+    working = asyncio.create_task(
+        simulate_async(CARDS, supporter=slow, seeker=seeker, exchanges=50, out=tmp_path / "r", quiet=True)
+    )
+    await asked.wait()
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+    while not (tmp_path / "r" / "dialogues.jsonl").exists():  # noqa: ASYNC110  what is under way ends in another thread
+        await asyncio.sleep(0.01)
+    assert supporter.asked <= 2 * len(CARDS)
+
+
+def test_a_models_own_error_is_raised_and_what_was_answered_stays(tmp_path: Path) -> None:
+    supporter = Supporter()
+    settings: dict[str, Any] = {"seeker": seeker, "out": tmp_path / "r", "quiet": True, "exchanges": 2}
+
+    async def forgetful(messages: list[Message]) -> str:
+        if len(messages) > 2:
+            raise KeyError("the second turn")
+        return await supporter(messages)
+
+    with pytest.raises(KeyError, match="the second turn"):
+        simulate(CARDS[:1], supporter={"one": forgetful}, **settings)
+    simulate(CARDS[:1], supporter={"one": supporter}, **settings)
+    assert supporter.asked == 2
+
+
+def test_what_a_model_never_answers_is_warned_of_and_kept_as_lost(tmp_path: Path) -> None:
+    async def away(messages: list[Message]) -> str:
+        raise OSError("the GPU is gone")
+
+    settings: dict[str, Any] = {"attempts": 1, "exchanges": 1, "quiet": True, "out": tmp_path / "r"}
+    with pytest.warns(UserWarning, match=r"1 dialogues .*the GPU is gone"):
+        results = simulate(CARDS[:1], supporter=away, seeker=seeker, **settings)
+    assert [dialogue.termination for dialogue in results.dialogues] == ["infrastructure"]
+
+
+def test_profiles_are_played_under_their_framework() -> None:
+    profiles = load_profiles(bundled_profiles("en"))[:1]
+    results = simulate(
+        profiles, supporter=Supporter(), seeker=seeker, framework="emoharbor", exchanges=2, quiet=True, languages=["en"]
+    )
+    assert results.dialogues[0].profile_id == profiles[0].id
+    assert results.dialogues[0].turns[1].state
+
+
+def test_a_reply_brings_token_probabilities() -> None:
+    def judge(messages: list[Message]) -> Reply:
+        tokens = [("3", {"3": -0.1, "2": -2.4}) for _ in range(7)]
+        return Reply(text="3333333", tokens=tokens)
+
+    results = score(simulate(CARDS[:1], supporter=Supporter(), seeker=seeker, quiet=True), judge=judge, quiet=True)
+    distribution = results.judgements[0].distribution
+    assert distribution and distribution["3"] == pytest.approx(0.909, abs=1e-3) and distribution["4"] == 0
+
+
+def two(messages: list[Message]) -> int:
+    return 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"supporter": lambda messages: "x"}, r"cannot be named '<lambda>'.*\{'NAME': model\}"),
+        ({"supporter": [Judge(), Judge()]}, "two models are named Judge"),
+        ({"supporter": two}, "model two returned int: a model returns the text"),
+        ({"supporter": 3}, "a model is a name, a spec or a callable, not int"),
+        ({"supporter": "no-such-model"}, "unknown model 'no-such-model'"),
+        ({"seeker": {"a": seeker, "b": Judge()}}, "seeker: one model plays it, not 2"),
+        ({"exchangs": 3}, "settings: exchangs"),
+        ({"gold": "synthetic"}, "gold: esc-eval run has it"),
+        ({"framework": "feel"}, "framework feel holds no dialogues"),
+        ({"cards": [CARDS[0], CARDS[0]]}, "duplicate ids"),
+    ],
+)
+def test_what_is_wrong_is_said(change: dict[str, Any], message: str) -> None:
+    call: dict[str, Any] = {"cards": CARDS, "supporter": Supporter(), "seeker": seeker, "quiet": True} | change
+    with pytest.raises(UserError, match=message):
+        simulate(**call)
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Results]:
+    """Two supporters that a judge tells apart, in a run folder."""
+
+    def judge(messages: list[Message]) -> str:
+        return "4321012" if "keeps you awake" in messages[-1]["content"] else "1111111"
+
+    async def curt(messages: list[Message]) -> str:
+        return "I see."
+
+    supporters: dict[str, Any] = {"good": Supporter(), "curt": curt}
+    folder, cards = tmp_path_factory.mktemp("scored") / "r", load_cards(bundled_cards("en"))[:8]
+    yield simulate(cards, supporter=supporters, seeker=seeker, judge=judge, exchanges=1, out=folder, quiet=True)
+
+
+def test_a_runs_records_are_those_of_its_report(scored: Results, esc_eval: EscEval) -> None:
+    assert scored.folder is not None
+    assert esc_eval("report", scored.folder) == (0, "")
+    loaded = load_run(scored.folder)
+    assert isinstance(loaded.dialogues[0], Dialogue) and isinstance(loaded.judgements[0], Judgement)
+    with (scored.folder / "tables" / "leaderboard-en.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(standing.supporter, standing.rank) for standing in loaded.leaderboard] == [("good", 1), ("curt", 2)]
+    for standing, row in zip(loaded.leaderboard, rows, strict=True):
+        assert (standing.supporter, str(standing.rank)) == (row["supporter"], row["rank"])
+        assert f"{standing.scores[AVERAGE].mean:.2f}" == row[AVERAGE]
+        assert f"{standing.scores['fluency'].low:.2f}" == row["Fluency low"]
+    assert len(loaded.scores) == 2 * 8 and not loaded.notes
+
+
+def test_frames_hold_the_records_in_both_libraries(scored: Results) -> None:
+    pandas, polars = scored.judgements.frame("pandas"), scored.judgements.frame("polars")
+    assert list(pandas.columns) == polars.columns and len(pandas) == len(polars) == 2 * 8 * 7
+    assert pandas.value.sum() == polars["value"].sum() == sum(judgement.value or 0 for judgement in scored.judgements)
+    assert set(pandas["condition.mode"]) == set(polars["condition.mode"]) == {"native"}
+    board = scored.leaderboard.frame()
+    assert type(board).__module__.startswith("pandas") and list(board.supporter) == ["good", "curt"]
+    assert board.average[0] == pytest.approx((4 + 3 + 2 + 1 + 0 + 1 + 2) / 7 * 25) and board.skill[0] == 25
+    for records in (scored.dialogues, scored.scores, scored.dialogues[:0]):
+        assert len(records.frame("pandas")) == len(records.frame("polars")) == len(records)
+
+
+def test_frames_say_which_library_is_missing(scored: Results, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"needs pandas or polars, not installed here: pip install pandas"):
+        scored.scores.frame()
+    with pytest.raises(UserError, match=r"needs polars, not installed here: pip install polars"):
+        scored.scores.frame("polars")
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not a run folder"):
+        load_run(tmp_path)
+
+
+def test_dialogues_alone_can_be_loaded(tmp_path: Path) -> None:
+    simulate(CARDS[:1], supporter=Supporter(), seeker=seeker, out=tmp_path / "r", quiet=True)
+    loaded = load_run(tmp_path / "r")
+    assert len(loaded.dialogues) == 1 and not loaded.judgements and not loaded.leaderboard
+
+
+def test_given_dialogues_are_scored_from_a_file(tmp_path: Path) -> None:
+    dialogues = simulate(CARDS, supporter=Supporter(), seeker=seeker, quiet=True).dialogues
+    write_jsonl(tmp_path / "d.jsonl", dialogues)
+    from_file = score(tmp_path / "d.jsonl", judge=Judge(), quiet=True)
+    assert list(from_file.judgements) == list(score(dialogues, judge=Judge(), quiet=True).judgements)
+
+
+@pytest.mark.slow
+def test_the_notebook_runs() -> None:
+    """In a kernel of its own, as a reader runs it."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    path = Path(__file__).parents[2] / "docs" / "notebooks" / "evaluate.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    assert not any(cell.get("outputs") for cell in notebook.cells), "outputs are stripped"
+    NotebookClient(notebook, timeout=60).execute()
+    shown = [output["data"]["text/plain"] for cell in notebook.cells for output in cell.get("outputs", ()) if "data" in output]
+    assert any("echo" in text and "listener" in text for text in shown), shown
