@@ -23,7 +23,7 @@ from core.files import write_text
 from core.grouping import group_by
 from core.ledger import Build
 from core.options import name_and_value
-from core.rubrics import known_rubric
+from core.rubrics import Scale, known_rubric
 from core.statistics.accuracy import round_half_up
 from core.statistics.bootstrap import (
     POINTS,
@@ -120,7 +120,7 @@ def bca(sums: Floats, counts: Floats, levels: Floats) -> Bounds:
     squares = (parts**2).sum(axis=0) ** 1.5
     acceleration = np.divide((parts**3).sum(axis=0), 6 * squares, out=np.zeros_like(mean), where=squares > 1e-12)
     bounds = []
-    for z in stats.norm.ppf([0.025, 0.975]):
+    for z in (-stats.norm.ppf(0.975), stats.norm.ppf(0.975)):
         share = stats.norm.cdf(bias + (bias + z) / (1 - acceleration * (bias + z)))
         place = np.clip((share * len(draws)).astype(int), 0, len(draws) - 1)
         bounds.append(draws[place, np.arange(len(mean))])
@@ -215,10 +215,7 @@ def populations(imported: Imported) -> list[Population]:
     """All of a corpus: scores, averages, differences of two scorers, clustered scores of turns, and right verdicts."""
     scored: dict[tuple[str, str], dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     for score in (*imported.scores, *scores_of_judges(imported.judgements)):
-        rubric = known_rubric(score.rubric)
-        if rubric is None:
-            continue
-        scale = rubric.scale_of(score.dimension)
+        scale = _scale_of(score.rubric, score.dimension)
         points = (score.value - scale.min) * 100 / scale.span
         scored[score.rubric, score.annotator][score.dimension][score.dialogue_id] = points
     found = []
@@ -239,17 +236,17 @@ def populations(imported: Imported) -> list[Population]:
         people = [given for (on, name), given in scored.items() if on == rubric and name not in judges]
         for name, values in dimensions.items() if who in judges else ():
             gold = {id: exact_mean(given[name][id] for given in people if id in given[name]) for id in values if people}
-            scale = _scale_of(rubric, name)
-            hits = [float(round_half_up(gold[id] * scale / 100) == round_half_up(values[id] * scale / 100)) for id in gold]
+            span = _scale_of(rubric, name).span
+            hits = [float(round_half_up(gold[id] * span / 100) == round_half_up(values[id] * span / 100)) for id in gold]
             found.append(_plain("right verdicts", f"{rubric} {who} {name}", [100 * hit for hit in hits], 100 * SHARES))
     found += _clustered(imported)
     return [one for one in found if len(one.sums) >= FEWEST and one.sums.std() > 0]
 
 
-def _scale_of(name: str, dimension: str) -> int:
+def _scale_of(name: str, dimension: str) -> Scale:
     rubric = known_rubric(name)
-    assert rubric is not None, "its scores were read by it"
-    return rubric.scale_of(dimension).span
+    assert rubric is not None, "readers of corpora name rubrics of the project"
+    return rubric.scale_of(dimension)
 
 
 def _plain(kind: str, name: str, values: Iterable[float], levels: Floats) -> Population:

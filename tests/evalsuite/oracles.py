@@ -58,7 +58,7 @@ def smoothed(sums: Sequence[float], levels: Sequence[float], counts: Sequence[fl
     usual = sizes[sizes > 0].mean()
     draws = []
     for weights in rng.dirichlet([*[1 - 1 / n] * n, 0.5], 10_000):
-        above = weights[:-1] @ np.asarray(sums, dtype=float) + weights[-1] * usual * levels[rng.integers(len(levels))]
+        above = weights[:-1] @ np.asarray(sums, dtype=float) + weights[-1] * usual * levels[int(rng.integers(len(levels)))]
         draws.append(above / (weights[:-1] @ sizes + weights[-1] * usual))
     low, high = np.percentile(draws, [2.5, 97.5])
     return float(low), float(high)
