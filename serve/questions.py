@@ -16,7 +16,7 @@ from serve.markers import defang
 
 @dataclass(frozen=True)
 class Question:
-    """One call to make. `session`, `purpose` and `readable` are no part of its key."""
+    """One call to make. `session`, `purpose`, `readable` and `hears` are no part of its key."""
 
     messages: Sequence[Message]
     sample: Mapping[str, str | int]
@@ -39,6 +39,10 @@ class Question:
     """Keeps calls of one dialogue on one server behind a router."""
     readable: Callable[[str], bool] | None = None
     """Whether a verdict can be read in an answer (None: none is asked for)."""
+
+    hears: Callable[[str], None] | None = None
+    """Is told the reply's text so far while it is written; after a try that failed, from its beginning again. A stored reply is
+    not told. (Not with `logprobs`: events have none that are read.)"""
 
     @property
     def formed(self) -> bool:

@@ -6,7 +6,7 @@ same everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -76,7 +76,7 @@ class ModelSide:
 
     `hidden_opening` leaves that many opening turns out of its history. `lead` is a line of the other side's that stands before
     everything, where this side speaks first: chat templates want a user message to begin with. `verbatim`: white space around
-    its replies stays.
+    its replies stays. `hears` is told a reply while it is written (`Question.hears`).
     """
 
     spec: ModelSpec
@@ -86,6 +86,7 @@ class ModelSide:
     hidden_opening: int = 0
     lead: str | None = None
     verbatim: bool = False
+    hears: Callable[[str], None] | None = None
 
     async def speak(self, client: Models, turns: Sequence[Turn]) -> Utterance:
         question = Question(
@@ -95,6 +96,7 @@ class ModelSide:
             served_name=self.spec.served_name(),
             purpose=self.role,
             session=self.dialogue,
+            hears=self.hears,
         )
         return utterance(await client.ask(self.spec, question), self.verbatim)
 

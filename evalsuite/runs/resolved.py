@@ -341,7 +341,8 @@ class Resolved(Framework):
         self, launched: Sequence[ModelSpec], needs: Mapping[str, int], machine: Machine | None = None
     ) -> list[list[ModelSpec]]:
         """Which of the models that servers are started for are up at the same time (`serve.phases.phases`)."""
-        seekers = {spec.name for spec in self.seekers}
+        played = self.config.seeker or self.config.model  # a judge alone needs no seeker
+        seekers = {spec.name for spec in self.seekers} if played else set()
         judge = self._judge_name
         always = [spec for spec in launched if spec.name in seekers]
         last = [spec for spec in launched if spec.name == judge]
