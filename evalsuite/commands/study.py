@@ -75,12 +75,9 @@ def study(
         choice("--language", language, ("en", "zh"))
     played: dict[str, Any] = {"supporters": supporter, "limit": limit, "trials": trials, "exchanges": exchanges}
     played |= {"floors": floors, "temperature": temperature, "seeker": model, "judge": model, "language": language}
-    own = {"sampling": {"thinker": {"max_tokens": 64}, "talker": {"max_tokens": 64}}, "judging": "states"}
     runs = {
         "esc_eval": resolve(CONFIGS / "eval" / "api.yaml", endpoint, out=str(out / "esc_eval"), **played),
-        "emoharbor": resolve(
-            CONFIGS / "eval" / "emoharbor.yaml", endpoint, out=str(out / "emoharbor"), emoharbor=own, **played
-        ),
+        "emoharbor": resolve(CONFIGS / "eval" / "study_emoharbor.yaml", endpoint, out=str(out / "emoharbor"), **played),
     }
     panel = load_feel_config(
         CONFIGS / "eval" / "feel.yaml",

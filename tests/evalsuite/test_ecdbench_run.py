@@ -524,8 +524,8 @@ def test_what_cannot_be_downloaded_is_left_out(
     esc_eval: EscEval, corpora: Path, manager: TaskManager, served: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the data of a task of lm-eval's own the others are asked, and the reason is written beside them."""
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
+    for module in ("datasets.config", "huggingface_hub.constants"):  # the variables were read when these were imported
+        monkeypatch.setattr(f"{module}.HF_HUB_OFFLINE", True)
     monkeypatch.setattr(running, "load_manager", lambda: manager)
     monkeypatch.setattr(running, "language_model", lambda *_: Scripted(lambda _, option: len(option)))
     command = ["ecdbench", "run", "--model", f"embedded@{served}", "--data", corpora]
