@@ -30,6 +30,8 @@ from tests.conftest import Embedded, EscEval
 from tests.ecdbench_corpora import AFFECTS, bbq, lines, memory, released, stereo, unreleased, write
 from tests.endpoint import Answer, Endpoint
 
+pytestmark = pytest.mark.slow
+
 WORDS = ["diligent", "purple", "lazy"]
 HARNESS = Path(lm_eval.__file__).parent / "tasks"
 
@@ -622,7 +624,6 @@ def test_a_run_on_every_published_form_ends_with_a_total(
 
 
 @pytest.mark.vllm
-@pytest.mark.slow
 @pytest.mark.full
 @pytest.mark.timeout(900)
 def test_the_embedded_model_has_a_total(
@@ -637,7 +638,6 @@ def test_the_embedded_model_has_a_total(
 
 
 @pytest.mark.vllm
-@pytest.mark.slow
 def test_the_embedded_model_answers(
     embedded: Embedded, esc_eval: EscEval, corpora: Path, manager: TaskManager, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -34,6 +34,8 @@ from tests.demo import demo_config
 from tests.endpoint import FAULTS, Answer, Endpoint, Faulty, echo
 from tests.serve.test_client import question, spec
 
+pytestmark = pytest.mark.slow
+
 MODELS = ("embedded",)
 
 
