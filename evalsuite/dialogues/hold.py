@@ -86,9 +86,13 @@ class ModelSide:
     lead: str | None = None
     verbatim: bool = False
 
+    def messages(self, turns: Sequence[Turn]) -> list[Message]:
+        """What it is shown of a dialogue."""
+        return chat(turns[self.hidden_opening :], self.role, self.system, self.lead)
+
     async def speak(self, client: ChatClient, turns: Sequence[Turn]) -> Utterance:
         question = Question(
-            chat(turns[self.hidden_opening :], self.role, self.system, self.lead),
+            self.messages(turns),
             sample={"dialogue": self.dialogue, "turn": len(turns)},
             sampling=self.spec.sampling,
             served_name=self.spec.served_name(),

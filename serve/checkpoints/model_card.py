@@ -16,6 +16,7 @@ from core.files import read_object, validated, write_json, write_text
 from core.settings import Settings
 
 TRAINING, CARD = "training.json", "README.md"
+PLAYS = {"role": "seeker", "rank": "judge", "supporter": "supporter"}  # kind of training → role
 _TEMPLATES = Path(__file__).parent / "templates"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _MARKUP = re.compile(r"([\\`*_\[\]<>|~&$])")
@@ -35,12 +36,12 @@ class Data(Settings):
 class Training(Settings):
     """How an adapter came about. Nothing in it tells the time, so the same training leaves the same record.
 
-    `kind` is what the model does: play the seeker (`role`) or judge (`rank`). `recipe` is the resolved one. `metrics` maps
-    a metric to a number, or a group to metrics of its own; `baselines` maps the name of each baseline to its metrics,
-    under the same names. `versions` maps packages to versions.
+    `kind` is what the model does: play the seeker (`role`), judge (`rank`) or be the `supporter`. `recipe` is the resolved one.
+    `metrics` maps a metric to a number, or a group to metrics of its own; `baselines` maps the name of each baseline to its
+    metrics, under the same names. `versions` maps packages to versions.
     """
 
-    kind: Literal["role", "rank"]
+    kind: Literal["role", "rank", "supporter"]
     base: str
     base_revision: str | None = None
     licence: str | None = None
@@ -77,7 +78,7 @@ def write_card(folder: Path, training: Training | None, merged: bool = False, ba
         base = training.base
     from huggingface_hub import ModelCard, ModelCardData
 
-    kind = {"role": ["seeker-simulator"], "rank": ["judge"]}[training.kind] if training else []
+    kind = {"role": ["seeker-simulator"], "rank": ["judge"], "supporter": ["supporter"]}[training.kind] if training else []
     data = ModelCardData(
         base_model=base or None,
         library_name="transformers" if merged else "peft",
@@ -114,7 +115,7 @@ def _spec(training: Training | None, merged: bool, base: str) -> dict[str, Any]:
     return {
         "name": "my-model",
         "about": "see its model card",
-        "roles": ["judge" if training and training.kind == "rank" else "seeker"],
+        "roles": [PLAYS[training.kind] if training else "seeker"],
         **({"learnt": training.learnt} if training and training.learnt else {}),
         "languages": ["en"],
         **(
