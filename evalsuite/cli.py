@@ -5,12 +5,16 @@ from __future__ import annotations
 from core.errors import run_cli
 from core.program import program
 from evalsuite.commands import ecdbench, feel, health, people, role_play
+from evalsuite.commands.abstain import abstain
 from evalsuite.commands.agree import agree, correlate
 from evalsuite.commands.doctor import doctor
+from evalsuite.commands.export import export
+from evalsuite.commands.fork import fork
 from evalsuite.commands.health import risk
 from evalsuite.commands.judge_card import judge_card_verb
 from evalsuite.commands.models import models
 from evalsuite.commands.pairwise import pairwise
+from evalsuite.commands.power import power
 from evalsuite.commands.reported import reported
 from evalsuite.commands.respond import metrics, respond
 from evalsuite.commands.run import merge, report, run, score, simulate, status
@@ -24,8 +28,8 @@ app = program(
 
 RUNS, PEOPLE, CHECKS = "Runs", "Judges and people", "Checks"
 for panel, verbs in {
-    RUNS: (run, models, simulate, score, status, merge, report, leaderboard, compare, trajectories),
-    PEOPLE: (agree, correlate, pairwise, discriminate, respond, metrics),
+    RUNS: (run, models, simulate, score, status, merge, report, leaderboard, compare, trajectories, fork, export),
+    PEOPLE: (agree, correlate, pairwise, discriminate, power, abstain, respond, metrics),
     CHECKS: (doctor, risk, role_play.audit_simulator),
 }.items():
     for verb in verbs:

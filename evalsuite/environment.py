@@ -31,6 +31,7 @@ from serve.answers import Reply
 from serve.batch import together
 from serve.callables import CallableSpec
 from serve.client import ChatClient
+from serve.questions import Models
 from serve.store import Store
 
 POLICY = "policy"
@@ -92,7 +93,7 @@ class _Policy:
     shown: asyncio.Queue[list[Message]] = field(default_factory=asyncio.Queue)
     replies: asyncio.Queue[Reply] = field(default_factory=asyncio.Queue)
 
-    async def speak(self, client: ChatClient, turns: Sequence[Turn]) -> Utterance:
+    async def speak(self, client: Models, turns: Sequence[Turn]) -> Utterance:
         await self.shown.put(self.side.messages(turns))
         return utterance(await self.replies.get(), self.side.verbatim)
 
@@ -104,7 +105,7 @@ class _Opened:
     first: asyncio.Future[Utterance]
     side: Side
 
-    async def speak(self, client: ChatClient, turns: Sequence[Turn]) -> Utterance:
+    async def speak(self, client: Models, turns: Sequence[Turn]) -> Utterance:
         begins = all(turn.role != "seeker" for turn in turns)
         return await (asyncio.shield(self.first) if begins else self.side.speak(client, turns))
 

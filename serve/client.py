@@ -25,10 +25,9 @@ from serve.dialect import LIMITS, PROBE, PROBED, TRIED, Aspect, Dialect, Voice
 from serve.failures import FailedCall, NotAsked, NotStored, NotUp, Rejected, Unanswered
 from serve.questions import Question
 from serve.store import KEPT, Origin, SameModel, Store
-from serve.transport import Completion, Transport
+from serve.transport import UNSUPPORTED, Completion, Transport
 
 _LANGUAGES = {"en": "English", "zh": "Chinese"}
-_UNSUPPORTED = (400, 422)  # how servers refuse a field
 _PROBE_TOKENS = 32  # of an answer to the question that tries a constraint
 
 
@@ -194,7 +193,7 @@ class ChatClient(Transport):
 
     def _adapted(self, spec: ModelSpec, dialect: Dialect, body: dict[str, Any], error: Rejected) -> Dialect | None:
         """The dialect without what the server refused; None where it refused something else."""
-        if error.status not in _UNSUPPORTED:
+        if error.status not in UNSUPPORTED:
             return None
         # Without the model's name and address: they may hold the very words that are looked for.
         told = str(error).partition(f"HTTP {error.status}: ")[2]
@@ -219,7 +218,7 @@ class ChatClient(Transport):
                 try:
                     reply = (await self._with_room(spec, probe, body, voice)).reply
                 except Rejected as error:
-                    if error.status not in _UNSUPPORTED:
+                    if error.status not in UNSUPPORTED:
                         raise
                     changed = self._adapted(spec, dialect, body, error)
                     if changed is None or changed.constraint != constraint:

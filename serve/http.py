@@ -10,7 +10,7 @@ import errno
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
@@ -24,6 +24,7 @@ from serve.answers import Reply, Unreadable, read_reply, reply_of_error
 from serve.failures import Rejected
 from serve.limits import CROWDED
 from serve.server_errors import error_text, meaning_of
+from serve.streaming import read_stream, so_far
 
 RETRIED_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
 ACCEPTED = "gzip, deflate"
@@ -56,21 +57,34 @@ async def read_body(response: aiohttp.ClientResponse, most: int) -> tuple[bytes,
     return bytes(body), True
 
 
-async def post_chat(session: aiohttp.ClientSession, spec: ModelSpec, base_url: str, payload: bytes, about: str | None) -> Reply:
-    """The reply to one chat request. `about` keeps requests of one dialogue on one server behind a router.
+async def post_chat(
+    session: aiohttp.ClientSession,
+    spec: ModelSpec,
+    base_url: str,
+    payload: bytes,
+    about: str | None,
+    hears: Callable[[str], None] | None = None,
+) -> Reply:
+    """The reply to one chat request. `about` keeps requests of one dialogue on one server behind a router; `hears` is told what
+    may be shown of the reply while it is written, where the request asks for that and the server does it.
 
     Raises `Rejected` where another try would change nothing, one of `PASSING` where it might.
     """
     headers = key_header(spec) | {"Content-Type": "application/json"}
     if about:  # an id may hold what no header may carry
         headers["X-Session-Id"] = quote(about, safe="")
-    where, megabytes = place(spec, base_url), spec.endpoint.max_response_mb
-    async with session.post(f"{base_url}/chat/completions", data=payload, headers=headers, allow_redirects=False) as response:
+    where, megabytes, key = place(spec, base_url), spec.endpoint.max_response_mb, spec.api_key()
+    # What is heard may take long, as long as it goes on.
+    timeout = aiohttp.ClientTimeout(sock_read=session.timeout.total) if hears else session.timeout
+    url = f"{base_url}/chat/completions"
+    async with session.post(url, data=payload, headers=headers, allow_redirects=False, timeout=timeout) as response:
         status = response.status
-        # Of an error the beginning will do.
-        raw, whole = await read_body(response, (megabytes if status == 200 else 1) * MEGABYTE)
+        if hears and status == 200 and response.content_type == "text/event-stream":
+            raw, whole = await read_stream(response, megabytes * MEGABYTE, lambda text: hears(so_far(spec, text, key)))
+        else:  # of an error the beginning will do
+            raw, whole = await read_body(response, (megabytes if status == 200 else 1) * MEGABYTE)
     if status == 200 and whole:
-        return read_reply(spec, raw, spec.api_key())
+        return read_reply(spec, raw, key)
     if status == 200:
         raise Rejected(f"{where}: an answer of more than {megabytes} MB (endpoint.max_response_mb)", status)
     problem, meaning = f"HTTP {status}: {error_text(raw) or 'an empty body'}", meaning_of(status, raw)

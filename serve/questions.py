@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from core.files import digest
 from core.records import Message
 from core.specs import ModelSpec, Sampling
+from serve.answers import Reply
 from serve.dialect import Aspect, Dialect, schema_of
 from serve.markers import defang
 
 
 @dataclass(frozen=True)
 class Question:
-    """One call to make. `session`, `purpose` and `readable` are no part of its key."""
+    """One call to make. `session`, `purpose`, `readable` and `hears` are no part of its key."""
 
     messages: Sequence[Message]
     sample: Mapping[str, str | int]
@@ -38,6 +39,10 @@ class Question:
     """Keeps calls of one dialogue on one server behind a router."""
     readable: Callable[[str], bool] | None = None
     """Whether a verdict can be read in an answer (None: none is asked for)."""
+
+    hears: Callable[[str], None] | None = None
+    """Is told the reply's text so far while it is written; after a try that failed, from its beginning again. A stored reply is
+    not told. (Not with `logprobs`: events have none that are read.)"""
 
     @property
     def formed(self) -> bool:
@@ -74,3 +79,9 @@ class Question:
                 "json_schema": {"name": "answer", "strict": True, "schema": schema},
             }
         return body
+
+
+class Models(Protocol):
+    """Whoever answers questions: the chat client, or the models of another tool."""
+
+    async def ask(self, spec: ModelSpec, question: Question) -> Reply: ...

@@ -24,7 +24,9 @@ from serve.callables import CallableSpec
 from serve.failures import NotAsked, Rejected, ServerLost, Threshold
 from serve.limits import MOST, Budget, Limit, Patience, Rate, connections, queue_length
 from serve.questions import Question
+from serve.streaming import STREAMED
 
+UNSUPPORTED = (400, 422)  # how servers refuse a field
 LOST_DIALOGUES = 3  # a model is not given up for what goes wrong in fewer: one dialogue alone can have a server fail every time
 _EMPTY_TRIES = 3  # an empty answer is believed when it comes this often: servers under load give some that mean nothing
 
@@ -81,7 +83,7 @@ class Transport:
     attempts: int = 8
     """Tries a call has. One that finds the server away counts only as `patience_s` says."""
     timeout_s: float = 600.0
-    """Seconds that a try may take."""
+    """Seconds that a try may take; of a streamed one, that may pass without a word."""
     give_up_s: float = 900.0
     """Seconds after which a call is not tried again."""
     lost_in_a_row: int = 5
@@ -154,7 +156,7 @@ class Transport:
             self.threshold.end(cause)
         call = _Call(self.clock())
         try:
-            reply = await self._answer(spec, question, orjson.dumps(body), server, call)
+            reply = await self._answer(spec, question, body, server, call)
             seconds = self.clock() - call.started - call.idle
         except Rejected:
             self._lost[place].clear()  # it works
@@ -167,7 +169,9 @@ class Transport:
         self.threshold.answered(place)
         return Completion(reply, call.attempts, seconds)
 
-    async def _answer(self, spec: ModelSpec, question: Question, payload: bytes, server: _Server, call: _Call) -> Reply:
+    async def _answer(
+        self, spec: ModelSpec, question: Question, body: Mapping[str, Any], server: _Server, call: _Call
+    ) -> Reply:
         """The reply, after as many tries as it takes."""
         where, patience, tally = http.place(spec, server.url), server.patience, self.tallies[spec.name, question.purpose]
         lost = self._lost[server.url, question.served_name]
@@ -182,7 +186,7 @@ class Transport:
                 raise NotAsked(f"{where}: not asked any more: the run ended early")
             call.attempts += 1
             try:
-                reply = await self._try(spec, question, payload, server, call)
+                reply = await self._try(spec, question, body, server, call)
                 call.empty += reply.empty
                 if not reply.empty or call.empty == _EMPTY_TRIES or call.attempts == self.attempts:
                     return reply
@@ -210,9 +214,9 @@ class Transport:
             tally.retries += 1
             await self.sleep(min(wait + self._backoff(call.attempts - 1), left))
 
-    async def _try(self, spec: ModelSpec, question: Question, payload: bytes, server: _Server, call: _Call) -> Reply:
+    async def _try(self, spec: ModelSpec, question: Question, body: Mapping[str, Any], server: _Server, call: _Call) -> Reply:
         """One try, when the server's rate allows it; what the server bears is learnt from its outcome."""
-        queued = self.clock()
+        queued, payload = self.clock(), orjson.dumps(body)
         reserved = await server.rate.wait(len(payload), question.sampling.max_tokens)
         call.sent = self.clock()
         call.idle += call.sent - queued
@@ -220,7 +224,7 @@ class Transport:
             if isinstance(spec, CallableSpec):
                 reply = await spec.reply(orjson.loads(payload)["messages"], self.timeout_s)
             else:
-                reply = await http.post_chat(self._session, spec, server.url, payload, question.session)
+                reply = await self._post(spec, question, body, payload, server)
         except http.PASSING as error:
             server.rate.settle(reserved, 0)
             if http.is_crowded(error):
@@ -231,6 +235,20 @@ class Transport:
         if not reply.empty and server.limit.answered(question.purpose, self.clock() - call.sent):
             server.limit.adapt(await self._queue(spec, server))
         return reply
+
+    async def _post(
+        self, spec: ModelSpec, question: Question, body: Mapping[str, Any], payload: bytes, server: _Server
+    ) -> Reply:
+        """The server's reply, heard while it is written where somebody listens and the server does that."""
+        if question.hears is None:
+            return await http.post_chat(self._session, spec, server.url, payload, question.session)
+        streamed = orjson.dumps({**body, **STREAMED})
+        try:
+            return await http.post_chat(self._session, spec, server.url, streamed, question.session, question.hears)
+        except Rejected as error:
+            if error.status not in UNSUPPORTED or "stream" not in str(error):
+                raise
+        return await http.post_chat(self._session, spec, server.url, payload, question.session)
 
     async def _queue(self, spec: ModelSpec, server: _Server) -> int | None:
         """Calls that wait at a server, where it tells: one that wants a key is somebody else's, and is not asked."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 import yaml
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 from core.errors import UserError
 from core.files import CONFIGS
@@ -25,6 +28,36 @@ settings.register_profile("few", deadline=None, max_examples=10)
 settings.register_profile("full", deadline=None, max_examples=100)
 settings.load_profile("few")
 
+
+SHARED = "PYTEST_XDIST_WORKER" in os.environ  # whether this process is one of several that share the tests
+
+# With `pytest -n` (make test) a worker takes a module at a time, so that its fixtures exist once. These use one server, so they
+# go together.
+ONE_SERVER = ("tests/evalsuite/test_real_model.py", "tests/evalsuite/test_ecdbench_run.py")
+# The long ones begin, so that all workers end at the same time.
+LONG = (*ONE_SERVER, "tests/launch/test_slurm.py", "tests/train/test_strategies.py", "tests/train/test_training.py")
+
+
+class Modules(LoadScopeScheduling):
+    """Which tests go to the same worker: xdist's own `--dist loadgroup` finds no groups under pytest 9.2."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        module = nodeid.partition("::")[0]
+        return ONE_SERVER[0] if module in ONE_SERVER else module
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Modules:
+    return Modules(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if SHARED:
+        place = {module: number for number, module in enumerate(LONG)}
+        items.sort(key=lambda item: place.get(item.nodeid.partition("::")[0], len(place)))
+
+
+# For a vLLM of a test's own: two threads would wait for each other whenever somebody else has a core.
+ONE_THREAD = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 
 GROWING = {"config.json", "usage.json", "timing.json", "failures.json", "versions.json"}  # of a run folder: kept stage by stage
 
@@ -82,6 +115,7 @@ class Embedded:
 @pytest.fixture(scope="session", autouse=True)
 def starting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Embedded]]:
     """The shared server, begun with the session if any of its tests needs it: it loads for half a minute beside the others.
+    Of several workers, the one begins it that comes to such a test.
 
     What is given waits until the server answers; it raises what keeps it from starting.
     """
@@ -101,14 +135,22 @@ def starting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         said = str(error)
         yield lambda: pytest.fail(said)
         return
-    # `with servers:` would wait at once.
-    begun = [servers._start(plan) for plan in servers.plans]
+
+    if SHARED:
+        for plan in servers.plans:
+            plan.env.update(ONE_THREAD)
+
+    @cache
+    def begun() -> list[Any]:
+        return [servers._start(plan) for plan in servers.plans]  # `with servers:` would wait at once
 
     def up() -> Embedded:
-        servers._wait(begun)
+        servers._wait(begun())
         return Embedded(spec_file, spec, servers.endpoints[spec.name])
 
     try:
+        if not SHARED:
+            begun()
         yield up
     finally:
         servers.stop()

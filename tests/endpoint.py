@@ -32,7 +32,7 @@ from aiohttp import web
 class Answer:
     """What the endpoint does with one request: a status and a body, after a delay. `drop` closes the connection instead,
     `reset` breaks it, `restart` takes the whole endpoint away for so many seconds; `drip` sends the body bit by bit over so
-    many seconds, `cut` only its first half."""
+    many seconds, `cut` only its first half. A request for a stream gets an event a word."""
 
     text: str = ""
     status: int = 200
@@ -370,8 +370,11 @@ class Endpoint:
         if answer.logprobs is not None:
             choice["logprobs"] = {"content": answer.logprobs}
         usage = {"prompt_tokens": 10, "completion_tokens": len(answer.text.split())} | answer.usage
-        usage = {"total_tokens": usage["prompt_tokens"] + usage["completion_tokens"]} | usage if not answer.usage else usage
+        if not answer.usage:
+            usage["total_tokens"] = usage["prompt_tokens"] + usage["completion_tokens"]
         named = {"model": answer.model} if answer.model else {}
+        if body.get("stream"):
+            return await self._events(request, answer, choice, usage, named)
         whole = {"id": "chatcmpl-1", "object": "chat.completion", "created": 0}  # what OpenAI's own client insists on
         payload = orjson.dumps(whole | {"choices": [choice], "usage": usage} | named)
         if answer.drip or answer.cut:
@@ -381,6 +384,28 @@ class Endpoint:
         await response.write_eof()
         # Counted once it is sent: a restart may take the endpoint away while an answer is on its way out.
         self.answered[hashlib.sha256(orjson.dumps(body)).hexdigest()] += bool(answer.text) and answer.finish_reason == "stop"
+        return response
+
+    async def _events(
+        self, request: web.Request, answer: Answer, choice: dict[str, Any], usage: dict[str, Any], named: dict[str, str]
+    ) -> web.StreamResponse:
+        """As vLLM and OpenAI stream: the role, the words, why it ended, what it cost, and `[DONE]`."""
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        await response.prepare(request)
+        words = re.findall(r"\s*\S+", answer.text)
+        deltas = [{"role": "assistant", "content": ""}, *({"content": word} for word in words), answer.message]
+        shown = deltas[: len(deltas) // 2] if answer.cut else deltas
+        for delta in shown:
+            await response.write(b"data: " + orjson.dumps({"choices": [{"index": 0, "delta": delta}]} | named) + b"\n\n")
+            await asyncio.sleep(answer.drip / len(deltas))
+        if answer.cut:
+            if request.transport is not None:
+                request.transport.close()
+            return response
+        last = {"choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]}
+        for event in (last, {"choices": [], "usage": usage}):
+            await response.write(b": a comment\n\ndata: " + orjson.dumps(event) + b"\n\n")
+        await response.write(b"data: [DONE]\n\n")
         return response
 
     async def _piecemeal(self, request: web.Request, payload: bytes, answer: Answer) -> web.StreamResponse:

@@ -6,6 +6,7 @@ import csv
 import http.client
 import json
 import os
+import random
 import re
 import shutil
 import socket
@@ -21,6 +22,7 @@ from typing import Any
 
 import pytest
 import uvicorn
+from sqlalchemy import create_engine
 
 from core.files import write_jsonl
 from core.records import Dialogue, RoleCard, Turn
@@ -89,9 +91,10 @@ def served(folder: Path, database: str | None = None) -> Iterator[tuple[str, Sto
 
 
 @contextmanager
-def process(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+def process(folder: Path, port: int, database: str | None = None) -> Iterator[subprocess.Popen[bytes]]:
     """`esc-eval people serve` as a process that can be killed."""
     command = [sys.executable, "-m", "evalsuite.cli", "people", "serve", str(folder), "--port", str(port)]
+    command += ["--database", database] if database else []
     with (folder / "server.log").open("ab") as log:
         started = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ)
     try:
@@ -151,14 +154,20 @@ class Client:
             self.versions[key] = found["version"]
         return status, found
 
+    def talk(self, task: int, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        """Say something, leave, or hear a reply: what came last."""
+        status, said, _ = self.request("POST", f"/api/talk/{task}/{path}", body)
+        return status, json.loads(said.strip().splitlines()[-1])
+
     def submit(self, task: int) -> tuple[int, dict[str, Any]]:
         status, said, _ = self.request("POST", f"/api/task/{task}/submit", {})
         return status, json.loads(said)
 
 
 @contextmanager
-def postgres(folder: Path) -> Iterator[str]:
-    """Debian's PostgreSQL with a cluster of its own, on a socket in a folder: the URL. Skips where it is not installed."""
+def postgres() -> Iterator[str]:
+    """Debian's PostgreSQL with a cluster of its own, on a socket in a folder: the URL, in which `{name}` is a database's. Skips
+    where it is not installed."""
     if not POSTGRES or os.geteuid() != 0:
         if os.environ.get("CI") == "true" and os.geteuid() == 0:
             pytest.fail("PostgreSQL is missing on CI: `make setup-postgres` installs it")
@@ -175,8 +184,18 @@ def postgres(folder: Path) -> Iterator[str]:
         options = f"-k {data} -c listen_addresses='' -c fsync=off"
         run(str(POSTGRES[-1] / "pg_ctl"), "-D", str(data / "db"), "-o", options, "-l", str(data / "log"), "-w", "start")
         try:
-            yield f"postgresql+psycopg://postgres@/postgres?host={data}"
+            yield f"postgresql+psycopg://postgres@/{{name}}?host={data}"
         finally:
             run(str(POSTGRES[-1] / "pg_ctl"), "-D", str(data / "db"), "-m", "immediate", "-w", "stop")
     finally:
         shutil.rmtree(data, ignore_errors=True)
+
+
+def new_database(server: str) -> str:
+    """The URL of a new database on the server."""
+    name = f"t{random.getrandbits(40):x}"
+    engine = create_engine(server.format(name="postgres"), isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"CREATE DATABASE {name}")
+    engine.dispose()
+    return server.format(name=name)

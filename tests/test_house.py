@@ -69,9 +69,9 @@ def test_arrows_point_one_way(room: str) -> None:
 
 
 def test_training_asks_the_harness_for_its_reward_alone() -> None:
-    """What a supporter is rewarded with is what the harness would score: there is no second judge and no second dialogue loop."""
+    """A supporter is rewarded with what the harness would score: there is no second judge and no second dialogue loop."""
     wanted = {name: others for name in FILES if name.startswith("train") and (others := of_harness(name))}
-    assert wanted == dict.fromkeys(["train.esc_supporter", "train.rollouts"], {"evalsuite.environment"})
+    assert wanted == {name: {"evalsuite.environment"} for name in ("train.esc_supporter", "train.rollouts")}
 
 
 def of_harness(name: str) -> set[str]:
@@ -110,7 +110,11 @@ def test_a_framework_stands_behind_its_door() -> None:
         if not name.startswith("evalsuite.frameworks."):
             assert not re.search("thinker|talker", path.read_text(), re.I), f"{name} names an agent of EmoHarbor's"
             doors = {other for other in GRAPH[name] if package(other) == "evalsuite.frameworks"}
-            assert doors <= {"evalsuite.frameworks.feel"}, f"{name} imports {doors}"  # FEEL has verbs of its own
+            # FEEL has verbs of its own, and the task is ESC-Eval itself.
+            own = {"evalsuite.frameworks.feel"} | (
+                {"evalsuite.frameworks.esc_eval"} if name == "evalsuite.inspect_task" else set()
+            )
+            assert doors <= own, f"{name} imports {doors}"
 
 
 def test_the_harness_imports_nothing_heavy() -> None:
@@ -119,8 +123,15 @@ def test_the_harness_imports_nothing_heavy() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
 
 
-# Imported inside functions only, or by each other: what subclasses lm-eval's client (`tasks`), and studies (`people`).
-BEHIND_AN_EXTRA = ("evalsuite.fdaef.completions", "evalsuite.people", "evalsuite.commands.people_inputs")
+# Imported inside functions only, or by each other: what subclasses lm-eval's client (`tasks`), studies (`people`), and what
+# Inspect and verifiers load (`peers`).
+BEHIND_AN_EXTRA = (
+    "evalsuite.fdaef.completions",
+    "evalsuite.people",
+    "evalsuite.commands.people_inputs",
+    "evalsuite.inspect_task",
+    "evalsuite.verifiers_env",
+)
 
 
 def test_what_the_harness_imports_is_in_the_base_install() -> None:
@@ -151,7 +162,7 @@ def test_constraints_satisfy_the_project() -> None:
     versions = {canonicalize_name(name): Version(version) for name, version in pinned.items()}
     installed = [
         *map(Requirement, PROJECT["dependencies"]),
-        *(r for e in ("cpu", "data", "metrics", "people", "dev") for r in EXTRAS[e]),
+        *(r for e in ("cpu", "data", "metrics", "people", "inspect", "dev") for r in EXTRAS[e]),
     ]
     for requirement in installed:
         name = canonicalize_name(requirement.name)
@@ -166,7 +177,9 @@ def test_the_set_that_is_installed_is_whole() -> None:
     left_out = {"triton", "opencv-python-headless", "torchvision", "torchaudio", "torchcodec"}
     assert all(name in text.split("absl-py")[0] for name in left_out) and not left_out & pinned
     missing = set[str]()
-    wanted = [(requirement, "") for e in ("cpu", "data", "metrics", "tasks", "docs", "dev") for requirement in EXTRAS[e]]
+    wanted = [
+        (requirement, "") for e in ("cpu", "data", "metrics", "tasks", "inspect", "docs", "dev") for requirement in EXTRAS[e]
+    ]
     wanted += [(requirement, "") for requirement in map(Requirement, PROJECT["dependencies"])]
     seen = set[tuple[str, str]]()
     while wanted:

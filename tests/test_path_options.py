@@ -90,7 +90,8 @@ def arguments(verb: str, given: Path, **values: str) -> list[str]:
         option = next((option for option in OPTIONS[verb] if option.parameter == parameter.name), None)
         value = values.get(parameter.name)
         if value is None and parameter.default is inspect.Parameter.empty and parameter.name != "context":
-            value = valid(option.role, given) if option else "x"
+            number = hints[parameter.name].__origin__ in (int, float)
+            value = valid(option.role, given) if option else "1" if number else "x"
         if value is None:
             continue
         if any(isinstance(info, typer.models.ArgumentInfo) for info in hints[parameter.name].__metadata__):

@@ -1,17 +1,24 @@
-"""Agreement beyond chance, for many tables of counts at once: what a bootstrap of kappa or alpha needs.
+"""Agreement beyond chance, for many tables of counts at once, and the intervals of kappa and alpha.
 
-Point figures and bootstrap draws go through the same functions; the libraries' own (scikit-learn, krippendorff) take one table
-a call, and are the oracle of the tests.
+Figures and what their intervals are made of go through the same functions; the libraries' own (scikit-learn, krippendorff) take
+one table a call, and are the oracle of the tests.
+
+The intervals are jackknife intervals on Fisher's scale. Kappa and alpha are ratios of averages, too low in small samples, and
+they end at 1: a percentile bootstrap holds the truth of kappa in 75 to 90 % of studies where two people share 12 dialogues.
+This one was chosen by its coverage in simulated studies (docs/measurements.md; tests/evalsuite/test_people_recovery.py).
 """
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 from core.tables import Estimate
 
 Counts = NDArray[np.float64]
+JACKKNIFE = "jackknife on Fisher's scale with Student's t"  # what tables call the intervals of alpha and kappa
+_GROUPS = 200  # of a jackknife: more cost time and change nothing
 
 
 def cohen_kappa(counts: Counts, weights: Counts) -> Counts:
@@ -46,6 +53,32 @@ def krippendorff_alpha(coincidences: Counts, ordinal: bool) -> Counts:
 def ratio(above: Counts, below: Counts) -> Counts:
     """above / below, NaN where below is 0."""
     return np.divide(above, below, out=np.full_like(below, np.nan), where=below != 0)
+
+
+def left_out(clusters: int, seed: int = 0) -> Counts:
+    """Weights for `jackknife` (1 + groups × clusters): every cluster once, then all but a group of them each. A group is one
+    cluster, or so many by chance that there are `_GROUPS` groups."""
+    groups = min(clusters, _GROUPS)
+    group = np.random.default_rng(seed).permutation(clusters) % groups
+    return np.concatenate([np.ones((1, clusters)), (group != np.arange(groups)[:, None]).astype(float)])
+
+
+def jackknife(values: Counts, n: int) -> Estimate:
+    """`values[0]`, a kappa or alpha, with its 95 % interval; `values[1:]` are the same figure without a group of clusters each.
+
+    The mean is None where the figure is not defined. There is no interval where it is 1 or −1, nor where fewer than two groups
+    leave a figure behind.
+    """
+    value, without = float(values[0]), values[1:][~np.isnan(values[1:])]
+    groups = len(without)
+    if np.isnan(value):
+        return Estimate(None, None, None, n)
+    if groups < 2 or abs(value) >= 1:
+        return Estimate(round(value, 6), None, None, n)
+    error = np.sqrt((groups - 1) / groups * np.square(without - without.mean()).sum())
+    half = stdtrit(groups - 1, 0.975) * error / (1 - value**2)  # on Fisher's scale, by the derivative of artanh
+    low, high = np.tanh(np.arctanh(value) + np.array([-half, half]))
+    return Estimate(round(value, 6), round(float(low), 6), round(float(high), 6), n)
 
 
 def estimate(value: Counts, drawn: Counts, n: int) -> Estimate:

@@ -11,7 +11,7 @@ The rules, for one card:
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +21,7 @@ import numpy as np
 from core.errors import UserError, near
 from core.files import CONFIGS, load_yaml, write_text
 from core.records import Language, RoleCard
-from core.statistics.reliability import Counts, cohen_kappa, estimate, krippendorff_alpha, ratio
+from core.statistics.reliability import Counts, cohen_kappa, estimate, jackknife, krippendorff_alpha, left_out, ratio
 from core.tables import Estimate
 from data_prep.cards.sheets import Choice, Layout, SheetRow, read_filled, write_both
 from data_prep.cards.taxonomy import Path3, Taxonomy
@@ -103,7 +103,7 @@ def readings_differ(first: Mark, second: Mark) -> bool:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Agreement of two people on one question about `n` cards, with 95 % percentile intervals of a bootstrap over cards.
+    """Agreement of two people on one question about `n` cards, with 95 % intervals over cards: jackknife (shares: bootstrap).
 
     A figure that is not defined, because nothing varies, is None.
 
@@ -133,28 +133,28 @@ def agreement(pairs: list[tuple[Mark, Mark]], seed: int, resamples: int = RESAMP
 def _question(
     name: str, answers: Sequence[tuple[Any, Any]], values: Sequence[Any], ordinal: bool, seed: int, resamples: int
 ) -> Agreement:
-    n = len(answers)
-    place = {value: position for position, value in enumerate(values)}
-    counts = np.zeros((1, len(values), len(values)))
-    for a, b in answers:
-        counts[0, place[a], place[b]] += 1
-    drawn = counts
+    n, place = len(answers), {value: position for position, value in enumerate(values)}
+    cards = np.zeros((n, len(values), len(values)))  # each card's pair of answers
+    for card, (first, second) in enumerate(answers):
+        cards[card, place[first], place[second]] = 1
+    counts = drawn = cards.sum(0, keepdims=True)
     if n:  # drawing cards with replacement is drawing their pairs of answers from a multinomial
         draws = np.random.default_rng(seed).multinomial(n, counts.ravel() / n, size=resamples)
         drawn = draws.reshape(-1, *counts.shape[1:]).astype(float)
+    without = (left_out(n, seed) @ cards.reshape(n, -1)).reshape(-1, *counts.shape[1:]) if n else counts
     distance = np.abs(np.subtract.outer(np.arange(len(values)), np.arange(len(values)))).astype(float)
     nominal = (distance > 0).astype(float)
 
-    def both(figure: Callable[[Counts], Counts]) -> Estimate:
-        return estimate(figure(counts), figure(drawn), n)
+    def equal(tables: Counts) -> Counts:
+        return ratio(np.trace(tables, axis1=1, axis2=2), tables.sum((1, 2)))
 
     return Agreement(
         name,
         n,
-        raw=both(lambda c: ratio(np.trace(c, axis1=1, axis2=2), c.sum((1, 2)))),
-        kappa=both(lambda c: cohen_kappa(c, nominal)),
-        alpha=both(lambda c: krippendorff_alpha(c + c.transpose(0, 2, 1), ordinal)),
-        kappa_linear=both(lambda c: cohen_kappa(c, distance)) if ordinal else None,
+        raw=estimate(equal(counts), equal(drawn), n),
+        kappa=jackknife(cohen_kappa(without, nominal), n),
+        alpha=jackknife(krippendorff_alpha(without + without.transpose(0, 2, 1), ordinal), n),
+        kappa_linear=jackknife(cohen_kappa(without, distance), n) if ordinal else None,
     )
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from core.records import HumanScore, Language
 from core.rubrics import Rubric
-from core.statistics.reliability import Counts, cohen_kappa, estimate, krippendorff_alpha, ratio
+from core.statistics.reliability import JACKKNIFE, Counts, cohen_kappa, estimate, jackknife, krippendorff_alpha, left_out, ratio
 from core.tables import Estimate, Table
 
 RESAMPLES = 1000
@@ -39,7 +39,8 @@ class AnnotatorPair:
 
 @dataclass(frozen=True)
 class Figures:
-    """Agreement with 95 % percentile intervals of a bootstrap (none where all items are of one cluster).
+    """Agreement with 95 % intervals: of a jackknife for alpha and kappa, of a percentile bootstrap for shares (none where all
+    items are of one cluster).
 
     `n`, also of every estimate, is the number of items that at least two people scored; `alone` items have one person's score
     and are in no figure. `pairs` of the `people` share items. `alpha` is Krippendorff's (ordinal, −1 to 1), `kappa` the mean of
@@ -103,18 +104,19 @@ def agreement_on(items: Mapping[ScoredItem, Mapping[str, float]], seed: int = 0,
     shared = [(item, sorted(items[item].items())) for item in sorted(items, key=_order) if len(items[item]) > 1]
     if not shared:
         return None
-    weights = _weights([item.cluster for item, _ in shared], seed, resamples)
+    clusters = [item.cluster for item, _ in shared]
+    weights, without = _drawn(clusters, seed, resamples), _left_out(clusters, seed)
     by_pair: dict[tuple[str, str], list[tuple[int, float, float]]] = defaultdict(list)
     for row, (_, values) in enumerate(shared):
         for (a, first), (b, second) in itertools.combinations(values, 2):
             by_pair[a, b].append((row, first, second))
 
-    def both(figure: Counts, rows: Sequence[int] | NDArray[np.intp]) -> Estimate:
+    def share(figure: Counts, rows: Sequence[int] | NDArray[np.intp]) -> Estimate:
         cell = estimate(figure[:1], figure[1:], len(rows))
-        alone = len({shared[row][0].cluster for row in rows}) < 2  # every draw is the same
+        alone = len({clusters[row] for row in rows}) < 2  # every draw is the same
         return replace(cell, low=None, high=None) if alone else cell
 
-    pairs, kappas = [], []
+    pairs, kappas, shares = [], np.zeros((len(by_pair), len(without))), np.zeros((len(by_pair), len(without)))
     counts = np.zeros((len(by_pair), 3, len(weights)))  # pairs of scores, equal ones, near ones
     for number, ((a, b), scored) in enumerate(sorted(by_pair.items())):
         rows, x, y = (np.array(column) for column in zip(*scored, strict=True))
@@ -124,20 +126,22 @@ def agreement_on(items: Mapping[ScoredItem, Mapping[str, float]], seed: int = 0,
             row_weights @ (gaps <= _SAME),
             row_weights @ (gaps <= 1 + _SAME),
         )
-        kappas.append(_kappa(x, y, rows, weights))
-        figures = (both(ratios, rows) for ratios in (kappas[-1], ratio(equal, every), ratio(near, every)))
-        pairs.append(AnnotatorPair(a, b, len(rows), *figures))
-    weighed, everything = np.where(np.isnan(kappas), 0.0, counts[:, 0]), range(len(shared))
+        kappas[number], shares[number] = _kappa(x, y, rows, without), without[:, rows].sum(1)
+        # Without a group that has nothing of this pair, it is the same figure: not one of its jackknife.
+        of_pair = np.concatenate([[True], (without[1:, rows] == 0).any(1)])
+        kappa = jackknife(kappas[number][of_pair], len(rows))
+        pairs.append(AnnotatorPair(a, b, len(rows), kappa, share(ratio(equal, every), rows), share(ratio(near, every), rows)))
+    weighed, everything = np.where(np.isnan(kappas), 0.0, shares), range(len(shared))
     every, equal, near = counts.sum(0)
     return Figures(
         len(shared),
         alone=len(items) - len(shared),
         people=len({name for _, values in shared for name, _ in values}),
         pairs=len(pairs),
-        alpha=both(_alpha([[value for _, value in values] for _, values in shared], weights), everything),
-        kappa=both(ratio((np.nan_to_num(kappas) * weighed).sum(0), weighed.sum(0)), everything),
-        equal=both(ratio(equal, every), everything),
-        near=both(ratio(near, every), everything),
+        alpha=jackknife(_alpha([[value for _, value in values] for _, values in shared], without), len(shared)),
+        kappa=jackknife(ratio((np.nan_to_num(kappas) * weighed).sum(0), weighed.sum(0)), len(shared)),
+        equal=share(ratio(equal, every), everything),
+        near=share(ratio(near, every), everything),
         by_pair=tuple(pairs),
     )
 
@@ -146,7 +150,13 @@ def _order(item: ScoredItem) -> tuple[str, int]:
     return item.cluster, -1 if item.part is None else item.part
 
 
-def _weights(clusters: Sequence[str], seed: int, resamples: int) -> Counts:
+def _left_out(clusters: Sequence[str], seed: int) -> Counts:
+    """How often each item counts in a jackknife: once in the data as they are, then not where its cluster is left out."""
+    names, column = np.unique(clusters, return_inverse=True)
+    return left_out(len(names), seed)[:, column]
+
+
+def _drawn(clusters: Sequence[str], seed: int, resamples: int) -> Counts:
     """How often each item counts (draws × items): once in the data as they are, then as often as its cluster is drawn."""
     names, column = np.unique(clusters, return_inverse=True)
     drawn = np.random.default_rng(seed).multinomial(len(names), np.full(len(names), 1 / len(names)), size=resamples)
@@ -160,7 +170,7 @@ def _places(numbers: Counts) -> tuple[Counts, NDArray[np.intp]]:
 
 
 def _kappa(x: Counts, y: Counts, rows: NDArray[np.intp], weights: Counts) -> Counts:
-    """Cohen's kappa (quadratic weights) of each draw: two people's values, item by item, and the items' rows."""
+    """Cohen's kappa (quadratic weights) of each row of weights: two people's values, item by item, and the items' rows."""
     values, place = _places(np.concatenate([x, y]))
     first, second = np.split(place, 2)
     away = np.subtract.outer(values, values) ** 2
@@ -168,7 +178,7 @@ def _kappa(x: Counts, y: Counts, rows: NDArray[np.intp], weights: Counts) -> Cou
 
 
 def _alpha(items: Sequence[Sequence[float]], weights: Counts) -> Counts:
-    """Krippendorff's alpha (ordinal) of each draw; every item has two values or more."""
+    """Krippendorff's alpha (ordinal) of each row of weights; every item has two values or more."""
     sizes = np.array(list(map(len, items)))
     _, place = _places(np.concatenate([np.array(values, dtype=float) for values in items]))
     ends = itertools.pairwise([0, *np.cumsum(sizes)])
@@ -185,8 +195,8 @@ def _on_tables(
     second: NDArray[np.intp],
     amounts: Counts,
 ) -> Counts:
-    """`figure` of tables (draws × values × values): each pair of values, first and second, counts its amount as often as a draw
-    has the item in its row. The tables of so many draws are made at a time as fit into memory."""
+    """`figure` of tables (rows of weights × values × values): each pair of values, first and second, counts its amount as often
+    as the weights have the item. The tables of so many draws are made at a time as fit into memory."""
     from scipy.sparse import csr_array
 
     size = int(max(first.max(), second.max())) + 1
@@ -212,7 +222,7 @@ def agreement_table(rows: Sequence[Agreed], resamples: int = RESAMPLES) -> Table
             "n: dialogues (or turns) that two or more people scored. Alpha is ordinal; kappa has quadratic weights and is the "
             "mean over pairs of people who share dialogues. Equal, within 1 (point): shares of pairs of scores. A dash: not "
             "defined, because nothing varies.",
-            f"Intervals: 95 %, bootstrap over dialogues, {resamples:,} draws.",
+            f"Intervals: 95 %, over dialogues: {JACKKNIFE} (none at 1); of shares: bootstrap, {resamples:,} draws.",
             *([f"{alone:,} scores are one person's alone and in no figure."] if alone else []),
         ),
         section="Annotators",

@@ -231,7 +231,15 @@ def serve(
         calls = folder / CALLS if chat is not None else None
         app = create_app(store, LOOPBACK | {one.lower() for one in name or []} | {host}, secure, calls, endpoints)
         console.print(f"study {store.name}: http://{host}:{port}, links in {folder / 'links.csv'}", soft_wrap=True)
-        uvicorn.run(app, host=host, port=port, log_level="warning", access_log=False, server_header=False)  # links are secrets
+        uvicorn.run(
+            app,
+            host=host,
+            port=port,
+            log_level="warning",
+            access_log=False,  # links are secrets
+            server_header=False,
+            timeout_graceful_shutdown=5,
+        )
 
 
 @app.command("status")

@@ -12,7 +12,7 @@ from core.records import Dialogue, Turn
 from core.specs import Floor, ModelSpec
 from evalsuite.dialogues.hold import Plan, Utterance
 from evalsuite.statistics.text_metrics import answered
-from serve.client import ChatClient
+from serve.questions import Models
 
 FLOORS = ("silent", "parrot", "lecture")  # specs in configs/models
 REFERENCE = "reference"  # one more, where source dialogues are given
@@ -32,7 +32,7 @@ class FloorSide:
     given: int = 0
     """Supporter turns that the dialogue begins with."""
 
-    async def speak(self, client: ChatClient, turns: Sequence[Turn]) -> Utterance:
+    async def speak(self, client: Models, turns: Sequence[Turn]) -> Utterance:
         if self.floor.kind == "reference":
             return Utterance(self.replies[sum(turn.role == "supporter" for turn in turns) - self.given])
         return Utterance(_line(self.floor, self.text, turns))

@@ -6,7 +6,7 @@ same everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -16,9 +16,8 @@ from core.specs import ModelSpec
 from evalsuite.statistics.text_metrics import Answered, Response, answered
 from serve.answers import Reply
 from serve.batch import Batch
-from serve.client import ChatClient
 from serve.failures import Lost, Unanswered
-from serve.questions import Question
+from serve.questions import Models, Question
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class Utterance:
 class Side(Protocol):
     """One side of a dialogue. The seeker sees every turn so far, its own states included; the supporter sees no state."""
 
-    async def speak(self, client: ChatClient, turns: Sequence[Turn]) -> Utterance: ...
+    async def speak(self, client: Models, turns: Sequence[Turn]) -> Utterance: ...
 
 
 @dataclass(frozen=True)
@@ -50,6 +49,8 @@ class Plan:
     supporter_side: Side
     exchanges: int
     first: Role = "seeker"
+    spoken: int = 0
+    """How many turns of its own, after the fixed ones, a dialogue has already that is gone on with."""
 
     @property
     def id(self) -> str:
@@ -75,7 +76,7 @@ class ModelSide:
 
     `hidden_opening` leaves that many opening turns out of its history. `lead` is a line of the other side's that stands before
     everything, where this side speaks first: chat templates want a user message to begin with. `verbatim`: white space around
-    its replies stays.
+    its replies stays. `hears` is told a reply while it is written (`Question.hears`).
     """
 
     spec: ModelSpec
@@ -85,12 +86,13 @@ class ModelSide:
     hidden_opening: int = 0
     lead: str | None = None
     verbatim: bool = False
+    hears: Callable[[str], None] | None = None
 
     def messages(self, turns: Sequence[Turn]) -> list[Message]:
         """What it is shown of a dialogue."""
         return chat(turns[self.hidden_opening :], self.role, self.system, self.lead)
 
-    async def speak(self, client: ChatClient, turns: Sequence[Turn]) -> Utterance:
+    async def speak(self, client: Models, turns: Sequence[Turn]) -> Utterance:
         question = Question(
             self.messages(turns),
             sample={"dialogue": self.dialogue, "turn": len(turns)},
@@ -98,6 +100,7 @@ class ModelSide:
             served_name=self.spec.served_name(),
             purpose=self.role,
             session=self.dialogue,
+            hears=self.hears,
         )
         return utterance(await client.ask(self.spec, question), self.verbatim)
 
@@ -118,7 +121,7 @@ def _unthinking(turn: Turn) -> Turn:
     return turn if turn.state is None else turn.model_copy(update={"state": None})
 
 
-async def hold(plan: Plan, client: ChatClient) -> Dialogue:
+async def hold(plan: Plan, client: Models) -> Dialogue:
     """Hold one dialogue to its end and record how it ended.
 
     A refused, empty or overflowing reply is not a turn: the dialogue ends before it, and `Dialogue.ended_by` says whose
@@ -128,7 +131,7 @@ async def hold(plan: Plan, client: ChatClient) -> Dialogue:
     termination: Termination = "max_turns"
     order: tuple[Role, Role] = ("seeker", "supporter") if plan.first == "seeker" else ("supporter", "seeker")
     try:
-        for role in order * plan.exchanges:
+        for role in (order * plan.exchanges)[plan.spoken :]:
             if role == "seeker":
                 said = await plan.seeker_side.speak(client, turns)
             else:  # a seeker's inner state never reaches the supporter

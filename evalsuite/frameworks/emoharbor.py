@@ -37,8 +37,8 @@ from evalsuite.runs.resolved import Resolved, Role
 from evalsuite.runs.run_config import Judged, ModelIdentity, Simulated
 from evalsuite.statistics import dialogue_costs, discrimination
 from evalsuite.statistics.summary import supporter_of
-from serve.client import ChatClient
 from serve.failures import Unanswered
+from serve.questions import Models
 
 Agent = Literal["thinker", "talker", "supporter", "judge"]
 Judging = Literal["dialogue", "profile", "states"]
@@ -309,7 +309,7 @@ class EmoHarbor(Resolved):
         """The Thinker, where the judge is to be shown states that a dialogue has not got."""
         return [self.thinker] if self.thinker and self.shown.states and any(map(unthought, dialogues)) else []
 
-    async def completed(self, client: ChatClient, dialogue: Dialogue) -> Dialogue:
+    async def completed(self, client: Models, dialogue: Dialogue) -> Dialogue:
         """A given dialogue with the states that its seeker has not got: the Thinker reads it turn by turn (section 4.1.2).
 
         What was said stays as it is, states that are there are kept. A thought that cannot be had (refused, empty, too long a

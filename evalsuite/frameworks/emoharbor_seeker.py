@@ -19,8 +19,7 @@ from data_prep.profiles import Profile
 from evalsuite.dialogues.hold import Utterance, utterance
 from serve.answers import Reply
 from serve.batch import together
-from serve.client import ChatClient
-from serve.questions import Question
+from serve.questions import Models, Question
 
 _LABELS: dict[Language, dict[str, str]] = {
     "en": {"appraisal": "Appraisal", "emotion": "Emotion", "goal": "Goal"},
@@ -87,7 +86,7 @@ class Person:
     examples: bool = False
     """Whether the Thinker is shown examples of thoughts (H.2)."""
 
-    async def speak(self, client: ChatClient, turns: Sequence[Turn]) -> Utterance:
+    async def speak(self, client: Models, turns: Sequence[Turn]) -> Utterance:
         thought = await self._think(client, turns)
         if thought is None:
             return await self._talk(client, turns, None)
@@ -96,14 +95,14 @@ class Person:
         state, said = await together([self._state(client, thought, len(turns)), self._talk(client, turns, thought.text)])
         return Utterance(said.text, [*thought.replies, *state.replies, *said.replies], state.state, said.ended, said.stopped)
 
-    async def think(self, client: ChatClient, turns: Sequence[Turn]) -> Utterance:
+    async def think(self, client: Models, turns: Sequence[Turn]) -> Utterance:
         """The state alone, with no word said: for dialogues that were held without a Thinker."""
         thought = await self._think(client, turns)
         if thought is None:
             raise ValueError("this seeker has no Thinker")
         return thought if thought.stopped else await self._state(client, thought, len(turns))
 
-    async def _think(self, client: ChatClient, turns: Sequence[Turn]) -> Utterance | None:
+    async def _think(self, client: Models, turns: Sequence[Turn]) -> Utterance | None:
         if self.thinker is None:
             return None
         system = self.prompts.render(self.language, "thinker_system.j2", profile=self.profile, examples=self.examples)
@@ -111,7 +110,7 @@ class Person:
         user = self.prompts.render(self.language, "thinker.j2", transcript=memory, start=self.start)
         return utterance(await self._ask(client, self.thinker, "thinker", len(turns), system, user))
 
-    async def _talk(self, client: ChatClient, turns: Sequence[Turn], thought: str | None) -> Utterance:
+    async def _talk(self, client: Models, turns: Sequence[Turn], thought: str | None) -> Utterance:
         phrases = ending_phrases(self.prompts, self.language)
         system = self.prompts.render(
             self.language, "talker_system.j2", profile=self.profile, endings=phrases, thinks=thought is not None
@@ -121,7 +120,7 @@ class Person:
         said = utterance(await self._ask(client, self.talker, "talker", len(turns), system, user))
         return Utterance(said.text, said.replies, None, not said.stopped and ends(said.text, phrases), said.stopped)
 
-    async def _state(self, client: ChatClient, thought: Utterance, turn: int) -> Utterance:
+    async def _state(self, client: Models, thought: Utterance, turn: int) -> Utterance:
         """The thought as the state of a turn, with the calls that it took beyond the thought itself."""
         state: dict[str, Any] = {"text": thought.text}
         if not self.triples or self.thinker is None:
@@ -132,7 +131,7 @@ class Person:
         return Utterance("", [reply], state | triple(reply.text, self.language))
 
     async def _ask(
-        self, client: ChatClient, spec: ModelSpec, part: str, turn: int, system: str, user: str, regex: str | None = None
+        self, client: Models, spec: ModelSpec, part: str, turn: int, system: str, user: str, regex: str | None = None
     ) -> Reply:
         question = Question(
             [{"role": "system", "content": system}, {"role": "user", "content": user}],

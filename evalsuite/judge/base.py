@@ -13,9 +13,8 @@ from core.rubrics import Rubric
 from core.specs import ModelSpec
 from evalsuite.statistics.band_lines import OffSum
 from serve.answers import Reply
-from serve.client import ChatClient
 from serve.failures import Unanswered
-from serve.questions import Question
+from serve.questions import Models, Question
 
 LONGEST = 32_768  # characters of a reply that are read and kept: no verdict that was asked for is as long
 CUT = "\n[cut off here: the rest was not read]"  # holds nothing that any parser reads as a score
@@ -61,7 +60,7 @@ class BaseJudge:
     text stands alone (`condition.probabilities: broken`).
     """
 
-    client: ChatClient
+    client: Models
     spec: ModelSpec
     rubric: Rubric
     prompts: PromptPack

@@ -120,6 +120,7 @@ def assign_talks(people: Sequence[Person], supporters: Sequence[str], cards: Seq
                 "ended": None,
                 "help": False,
                 "failed": None,
+                "broken": "",
             }
             tasks.append(Task(person.code, card, place, "ab", "talk", details))
     return tasks

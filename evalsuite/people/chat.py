@@ -1,7 +1,7 @@
 """Talks: a person and a supporter, through the project's own client (EmoHarbor, appendix I).
 
 What a person says is in the database before the supporter is asked, and every reply before it is shown. A supporter that does
-not answer ends nothing: the talk can go on from what was said, or be left.
+not answer, or breaks off, ends nothing: the talk can go on from what was said, or be left.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import orjson
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy.exc import SQLAlchemyError
 
 from core.records import Dialogue, Language, Termination, Turn, dialogue_id
 from core.specs import ModelSpec
@@ -25,14 +27,15 @@ from evalsuite.checks.risk import load_lexicon
 from evalsuite.dialogues.hold import ModelSide
 from evalsuite.people.pages import words
 from evalsuite.people.signed_in import Rater
-from evalsuite.people.store import RaterRow, Refused, Store, TaskRow
+from evalsuite.people.store import Refused, Store, TaskRow, trouble
 from evalsuite.people.study import Chat, Content, Study
 from serve.client import ChatClient
 from serve.failures import Unanswered
 from serve.store import Store as CallStore
 
 TALK = "talk"  # a task's purpose
-_PATIENCE_S = 60.0  # a person waits for a reply; a supporter that takes longer has failed
+_PATIENCE_S = 60.0  # a person waits for a word; a supporter that says none for longer has failed
+_BETWEEN_S = 0.1  # from one piece of a reply to the next
 router = APIRouter()
 
 
@@ -86,6 +89,17 @@ class Talk:
         turns = self.turns
         return bool(turns) and turns[-1].role == "seeker"
 
+    @property
+    def failed(self) -> bool:
+        """Whether the supporter was asked for an answer and gave none."""
+        return self.task.details["failed"] is not None
+
+    @property
+    def broken(self) -> str:
+        """What it had said when it broke off: shown, and no turn."""
+        text: str = self.task.details["broken"]
+        return text
+
     def due(self, answered: Sequence[tuple[str, int | None]]) -> list[tuple[str, int | None]]:
         """What has to be rated before the talk goes on, or can be submitted."""
         return [one for one in self.asked() if one not in answered]
@@ -134,8 +148,10 @@ def talking(calls: Path, endpoints: Mapping[str, str]) -> Callable[[FastAPI], An
                 store, endpoints, attempts=3, timeout_s=_PATIENCE_S, give_up_s=_PATIENCE_S, lost_in_a_row=10**9, keep_messages=0
             )
             async with client as app.state.client:
-                app.state.locks = defaultdict(asyncio.Lock)
+                app.state.locks, app.state.writing = defaultdict(asyncio.Lock), {}
                 yield
+                for writing in app.state.writing.values():
+                    writing.task.cancel()
         finally:
             store.close()
 
@@ -166,7 +182,7 @@ async def say(request: Request, id: int, line: Line, who: Rater) -> Response:
                 raise Refused("conflict")
             danger = bool(load_lexicon(talk.language).danger(line.text))
             details = talk.task.details | {"turns": [*turns, ["seeker", line.text]]}
-            details["help"] = details["help"] or danger
+            details |= {"help": details["help"] or danger, "failed": None, "broken": ""}
             await run_in_threadpool(request.app.state.store.set_details, id, details)
             return JSONResponse({"help": details["help"]})
         return JSONResponse({"help": talk.task.details["help"]})
@@ -174,20 +190,36 @@ async def say(request: Request, id: int, line: Line, who: Rater) -> Response:
 
 @router.post("/api/talk/{id}/reply")
 async def reply(request: Request, id: int, given: Empty, who: Rater) -> Response:
-    """Ask the supporter for its reply to what was said last; again, where it did not answer."""
+    """Ask the supporter for its reply to what was said last; again, where it did not answer.
+
+    Lines of JSON: the text so far, as often as there is more, and last the reply, or why there is none. Where the reply is
+    being written already (another tab, a page that was loaded again), the same one is heard.
+    """
     _, rater = who
-    async with request.app.state.locks[id]:
-        return await _answered(request, id, rater)
+    state = request.app.state
+    async with state.locks[id]:
+        talk = await _talk(request, id, rater.code)
+        if not talk.waits or talk.ended:
+            return JSONResponse({"reload": True})
+        if id not in state.writing:
+            state.writing[id] = Writing()
+            state.writing[id].task = asyncio.create_task(_write(state, talk, state.writing[id]))
+        writing = state.writing[id]
+    told = words("zh" if rater.interface == "zh" else "en")
+    headers = {"X-Accel-Buffering": "no"}  # nginx would keep the lines until it has many
+    return StreamingResponse(_lines(writing, told), media_type="application/x-ndjson", headers=headers)
 
 
 @router.post("/api/talk/{id}/leave")
 async def leave(request: Request, id: int, given: Empty, who: Rater) -> Response:
-    """End the talk: what was said stays, and is rated where the supporter spoke."""
+    """End the talk, also while the supporter writes: what was said stays, and is rated where the supporter spoke."""
     _, rater = who
     async with request.app.state.locks[id]:
         talk = await _talk(request, id, rater.code)
         if not talk.ended:
-            ended = "infrastructure" if talk.waits and talk.task.details["failed"] else "seeker_ended"
+            if writing := request.app.state.writing.get(id):
+                writing.task.cancel()
+            ended = "infrastructure" if talk.waits and talk.failed else "seeker_ended"
             await run_in_threadpool(request.app.state.store.set_details, id, talk.task.details | {"ended": ended})
         return JSONResponse({"reload": True})
 
@@ -197,36 +229,70 @@ async def _talk(request: Request, id: int, rater: str) -> Talk:
     return talk_of(request, await run_in_threadpool(store.task, id, rater))
 
 
-async def _answered(request: Request, id: int, rater: RaterRow) -> Response:
-    """The supporter's reply to what was said last, once it is in the database."""
-    talk = await _talk(request, id, rater.code)
-    store: Store = request.app.state.store
-    if not talk.waits or talk.ended:
-        return JSONResponse({"reload": True})
+class Writing:
+    """A reply that a supporter is writing."""
+
+    text = ""
+    """What may be shown of it so far."""
+    task: asyncio.Task[dict[str, Any]]
+
+    def hears(self, text: str) -> None:
+        self.text = text
+
+
+async def _write(state: Any, talk: Talk, writing: Writing) -> dict[str, Any]:
+    """The supporter's reply to what was said last, once it is in the database. It is written to its end also where nobody
+    listens any more."""
+    id, store = talk.task.id, state.store
     supporter = next(spec for spec in talk.chat.supporters if spec.name == talk.task.details["supporter"])
-    text, failure = await _reply(request.app.state.client, supporter, talk)
-    details = talk.task.details | {"failed": failure}
-    if failure:
-        await run_in_threadpool(store.set_details, id, details)
-        told = words("zh" if rater.interface == "zh" else "en")
-        message = told["talk_failed"].format(why=told["why"][failure])
-        return JSONResponse({"message": message, "word": failure}, 502)
-    details["turns"] = [*details["turns"], ["supporter", text]]
-    details["ended"] = "max_turns" if talk.exchanges + 1 >= talk.chat.most else None
-    await run_in_threadpool(store.set_details, id, details)
-    after = await _talk(request, id, rater.code)
-    answered = await run_in_threadpool(store.answers, [id])
-    reload = bool(after.ended or after.due(list(answered.get(id, {}))))
-    return JSONResponse({"reply": text, "reload": reload})
+    try:
+        text, failure = await _reply(state.client, supporter, talk, writing)
+        async with state.locks[id]:
+            if failure:
+                details = talk.task.details | {"failed": failure, "broken": writing.text}
+                await run_in_threadpool(store.set_details, id, details)
+                return {"word": failure, "broken": writing.text}
+            details = talk.task.details | {
+                "turns": [*talk.task.details["turns"], ["supporter", text]],
+                "failed": None,
+                "broken": "",
+            }
+            details["ended"] = "max_turns" if talk.exchanges + 1 >= talk.chat.most else None
+            await run_in_threadpool(store.set_details, id, details)
+            after = Talk(talk.study, await run_in_threadpool(store.task, id, talk.task.rater), talk.played)
+            answered = await run_in_threadpool(store.answers, [id])
+            return {"reply": text, "reload": bool(after.ended or after.due(list(answered.get(id, {}))))}
+    finally:
+        del state.writing[id]
 
 
-async def _reply(client: ChatClient, supporter: ModelSpec, talk: Talk) -> tuple[str, str | None]:
+async def _reply(client: ChatClient, supporter: ModelSpec, talk: Talk, writing: Writing) -> tuple[str, str | None]:
     """What the supporter says, or a word for why it says nothing. Its name and address are for nobody's eyes."""
     try:
-        said = await ModelSide(supporter, "supporter", talk.dialogue().id).speak(client, talk.turns)
+        said = await ModelSide(supporter, "supporter", talk.dialogue().id, hears=writing.hears).speak(client, talk.turns)
     except Unanswered as error:
         return "", error.outcome
     return said.text, said.stopped
+
+
+async def _lines(writing: Writing, told: dict[str, Any]) -> AsyncIterator[bytes]:
+    """What a page hears of a reply."""
+    shown = ""
+    while not writing.task.done():
+        if writing.text != shown:
+            shown = writing.text
+            yield orjson.dumps({"text": shown}) + b"\n"
+        await asyncio.wait([writing.task], timeout=_BETWEEN_S)
+    try:
+        last = writing.task.result()
+    except asyncio.CancelledError:  # the talk was left meanwhile
+        last = {"reload": True}
+    except SQLAlchemyError as error:
+        word = trouble(error).word
+        last = {"word": word, "message": told["not_saved"].format(why=told[word])}
+    if last.get("word") in told["why"]:
+        last = last | {"message": told["talk_failed"].format(why=told["why"][last["word"]])}
+    yield orjson.dumps(last) + b"\n"
 
 
 def talks_in(store: Store) -> dict[int, Content]:

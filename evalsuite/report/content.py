@@ -17,7 +17,6 @@ from rich.text import Text
 from core.errors import UserError
 from core.files import read_jsonl, read_object
 from core.records import Dialogue, HumanScore, RoleCard, Usage
-from core.specs import EMBEDDED_PREFIX
 from core.tables import Table, fits, to_console
 from evalsuite.checks import risk
 from evalsuite.checks.shared_bases import alike, bases
@@ -64,7 +63,7 @@ from evalsuite.statistics.summary import (
 from serve.dialect import Dialect
 
 M = TypeVar("M", bound=BaseModel)
-_USAGE = TypeAdapter(dict[str, dict[str, dict[str, Usage]]])  # stage → role → model
+USAGE = TypeAdapter(dict[str, dict[str, dict[str, Usage]]])  # stage → role → model
 
 CONSOLE_ROWS = 30  # of longer tables the console shows the first
 # What the console shows of a run, by how keys begin, and the columns that every console has room for.
@@ -147,7 +146,7 @@ def content_of(run: Run) -> ReportContent:
     of_framework = list(framework.tables(records)) if framework else []
     risky = risk.find(dialogues)
     failed = failed_calls(run.failures())
-    used = _USAGE.validate_python(usage)
+    used = USAGE.validate_python(usage)
     judged = {
         f"{model} ({stage.split()[0]})": sums for stage, roles in used.items() for model, sums in roles.get("judge", {}).items()
     }
@@ -164,7 +163,7 @@ def content_of(run: Run) -> ReportContent:
         title=f"{_title(records.framework)} · {run.folder.name}",
         framework=records.framework,
         mode=scored.mode,
-        plumbing=any(str(spec.checkpoint).startswith(EMBEDDED_PREFIX) for spec in config.models().values()),
+        plumbing=config.plumbing,
         synthetic_gold=synthetic,
         replay=config.simulated.replay if config.simulated else None,
         tally=tally,

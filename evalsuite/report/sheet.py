@@ -11,15 +11,27 @@ from markupsafe import Markup
 
 from core import page
 from core.files import write_json, write_text
+from core.records import Turn
 from core.tables import Table, escape_markdown, to_markdown, write_csv
 from evalsuite.report.charts import Chart
 from evalsuite.report.figures import TEMPLATES
 
 
+@dataclass(frozen=True)
+class Branch:
+    """Turns of a dialogue, and how it went on from there, once or in several ways."""
+
+    title: str
+    note: str
+    turns: Sequence[Turn]
+    branches: Sequence[Branch] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sheet:
     """What a page says. `cautions` and `findings` are sentences, `facts` lines of what was done; a chart stands below the table
-    that it names, and tables come in their order under the heading of their section. `figures` is what the JSON has beside."""
+    that it names, and tables come in their order under the heading of their section. `figures` is what the JSON has beside.
+    `tree` is dialogues that begin alike."""
 
     title: str
     cautions: Sequence[str] = ()
@@ -28,6 +40,7 @@ class Sheet:
     tables: Sequence[Table] = ()
     charts: Sequence[Chart] = ()
     figures: Mapping[str, Any] = field(default_factory=dict)
+    tree: Branch | None = None
 
     @property
     def sections(self) -> dict[str, list[Table]]:

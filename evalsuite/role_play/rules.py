@@ -198,8 +198,13 @@ def cheers_up_early(dialogue: Dialogue, card: RoleCard | None) -> list[Finding]:
     return [
         _found("cheers_up_early", dialogue, place, words)
         for place, text in lines_of(dialogue)[:EARLY]
-        if (words := phrase(CHEERFUL, _UNMEANT.sub("…", text.replace("’", "'"))))
+        if (words := cheerful(text))
     ]
+
+
+def cheerful(text: str) -> str | None:
+    """The first words of thanks, relief or farewell in a line that are meant so; None for none."""
+    return phrase(CHEERFUL, _UNMEANT.sub("…", text.replace("’", "'")))
 
 
 def told_at_once(dialogue: Dialogue, card: RoleCard | None) -> float | None:

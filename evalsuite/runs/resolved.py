@@ -35,8 +35,8 @@ from evalsuite.runs.identity import HeldSpec, hashed, identity
 from evalsuite.runs.recording import Recording
 from evalsuite.runs.shard import Shard
 from evalsuite.statistics.agreement import read_gold
-from serve.client import ChatClient
 from serve.phases import phases
+from serve.questions import Models
 
 PACK = "esc_eval"  # for plain seekers and judges
 _LONGEST = 80  # characters of a run folder's name that is made of supporters' names
@@ -112,7 +112,7 @@ class Resolved(Framework):
         """The models that add what given dialogues lack of what the judge is to be shown; none where they lack nothing."""
         return []
 
-    async def completed(self, client: ChatClient, dialogue: Dialogue) -> Dialogue:
+    async def completed(self, client: Models, dialogue: Dialogue) -> Dialogue:
         """A given dialogue with what it lacks."""
         return dialogue
 
@@ -341,7 +341,8 @@ class Resolved(Framework):
         self, launched: Sequence[ModelSpec], needs: Mapping[str, int], machine: Machine | None = None
     ) -> list[list[ModelSpec]]:
         """Which of the models that servers are started for are up at the same time (`serve.phases.phases`)."""
-        seekers = {spec.name for spec in self.seekers}
+        played = self.config.seeker or self.config.model  # a judge alone needs no seeker
+        seekers = {spec.name for spec in self.seekers} if played else set()
         judge = self._judge_name
         always = [spec for spec in launched if spec.name in seekers]
         last = [spec for spec in launched if spec.name == judge]

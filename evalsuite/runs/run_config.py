@@ -14,6 +14,7 @@ from core.errors import UserError
 from core.files import explain, read_object, validated, write_json
 from core.records import Language
 from core.rubrics import Rubric
+from core.specs import EMBEDDED_PREFIX
 from evalsuite.runs.shard import Shard
 
 NAME = "config.json"
@@ -225,6 +226,11 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
         models = {f"supporter {spec.name}": spec for spec in simulated.supporters} if simulated else {}
         models |= {f"{role} {spec.name}": spec for role, spec in simulated.players.items()} if simulated else {}
         return models | {f"judge {judged.judge.name}": judged.judge for judged in self.judged.values() if judged.judge}
+
+    @property
+    def plumbing(self) -> bool:
+        """Whether the embedded model plays a part, so that the scores say nothing about quality."""
+        return any(str(spec.checkpoint).startswith(EMBEDDED_PREFIX) for spec in self.models().values())
 
     def specs(self) -> dict[str, dict[str, Any]]:
         """Every model of a run, the judge of judge health included: name → what was claimed of it."""

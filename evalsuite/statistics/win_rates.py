@@ -18,6 +18,7 @@ from core.records import Comparison, Verdict
 from core.statistics.accuracy import share
 from core.statistics.bootstrap import estimate, resampled_means
 from core.statistics.means import exact_mean
+from core.statistics.reliability import JACKKNIFE
 from core.tables import Cell, Estimate, Table
 from data_prep.scores.annotator_agreement import ScoredItem, agreement_on
 from evalsuite.statistics.judges import file_keys
@@ -247,6 +248,7 @@ def _agreement(choices: Sequence[Choice], words: Words, title: str) -> Table:
         notes=(
             f"Of {'degrees' if graded else 'verdicts (one, tie, other)'} that two people or more gave; n: what was compared. "
             "Alpha is ordinal; kappa has quadratic weights and is the mean over pairs of people. Equal: share of pairs of "
-            f"answers. Intervals: 95 %, bootstrap over {words.items}. A dash: not defined, because nothing varies.",
+            f"answers. Intervals: 95 %, over {words.items}: {JACKKNIFE}; of shares: bootstrap. A dash: not defined, because "
+            "nothing varies.",
         ),
     )

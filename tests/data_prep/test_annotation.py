@@ -133,7 +133,7 @@ def test_intervals_hold_the_value_and_follow_the_seed() -> None:
     pairs = drawn(5)
     row, again, other = (agreement(pairs, seed)[0] for seed in (0, 0, 1))
     assert row == again
-    assert row.kappa.mean == other.kappa.mean and row.kappa != other.kappa
+    assert row.raw.mean == other.raw.mean and row.raw != other.raw
     assert row.alpha.low is not None and row.alpha.high is not None and row.alpha.mean is not None
     assert row.alpha.low < row.alpha.mean < row.alpha.high
 

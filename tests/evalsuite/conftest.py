@@ -12,6 +12,7 @@ from selenium import webdriver
 from evalsuite.report.report import write_report
 from tests.evalsuite.browsing import CHROMIUM, DRIVER, started
 from tests.generated_report import full_benchmark_content
+from tests.people_study import new_database, postgres
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +30,19 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chro
     driver = started(tmp_path_factory.mktemp("profile"))
     yield driver
     driver.quit()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """One PostgreSQL server for all tests: the URL, in which `{name}` is a database's."""
+    with postgres() as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest) -> str | None:
+    """Where a study is kept: in its folder (None), or in a database of its own on the server."""
+    return None if request.param == "sqlite" else new_database(request.getfixturevalue("postgres_server"))
 
 
 @pytest.fixture

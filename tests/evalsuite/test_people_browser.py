@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,19 +15,10 @@ from core.records import HumanScore, Preference
 from core.rubrics import load_rubric
 from tests.conftest import EscEval
 from tests.evalsuite.browsing import no_errors, text_of, until
-from tests.people_study import SCRIPT, cards, dialogue, links, postgres, served, write_dialogues
+from tests.people_study import SCRIPT, cards, dialogue, links, served, write_dialogues
 
 pytestmark = pytest.mark.browser
 KEYS = list(load_rubric("esc_eval_human").dimensions)
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str | None]:
-    if request.param == "sqlite":
-        yield None
-        return
-    with postgres(tmp_path) as url:
-        yield url
 
 
 @pytest.fixture(autouse=True)

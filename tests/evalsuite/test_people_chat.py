@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,11 +46,6 @@ def create(esc_eval: EscEval, endpoint: Endpoint, *more: object) -> None:
     assert esc_eval("people", "create", "s", *models, *given) == (0, "")
 
 
-def talk(client: Client, task: int, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-    status, said, _ = client.request("POST", f"/api/talk/{task}/{path}", body)
-    return status, json.loads(said)
-
-
 def test_supporters_are_balanced_over_people_and_cards_go_round() -> None:
     people = [Person(f"p{n}", ("en",)) for n in range(6)]
     tasks = assign_talks(people, ["a", "b", "c"], [Item("c0", "en"), Item("c1", "en")], seed=3)
@@ -73,36 +67,36 @@ def test_a_talk_over_http_is_kept_line_by_line_and_becomes_records(
         page = ann.request("GET", f"/task/{first}")[1]
         assert "The cat is gone (0)." in page and "alpha" not in page and "beta" not in page
         danger = {"text": "I want to kill myself.", "turn": 0}
-        assert talk(ann, first, "say", danger) == (200, {"help": True}), "the page shows whom to call before any model answers"
-        assert talk(ann, first, "say", danger) == (200, {"help": True}) and not supporter.requests
+        assert ann.talk(first, "say", danger) == (200, {"help": True}), "the page shows whom to call before any model answers"
+        assert ann.talk(first, "say", danger) == (200, {"help": True}) and not supporter.requests
         assert len(store.task(first, "ann").details["turns"]) == 1, "the same line again is said once"
-        status, said = talk(ann, first, "reply", {})
+        status, said = ann.talk(first, "reply", {})
         assert status == 200 and said["reload"], "a rating is due after one exchange"
-        assert talk(ann, first, "reply", {}) == (200, {"reload": True}) and len(supporter.requests) == 1
-        assert talk(ann, first, "say", {"text": "Go on.", "turn": 2})[0] == 409, "not before it is rated"
+        assert ann.talk(first, "reply", {}) == (200, {"reload": True}) and len(supporter.requests) == 1
+        assert ann.talk(first, "say", {"text": "Go on.", "turn": 2})[0] == 409, "not before it is rated"
         assert ann.put(first, KEYS[0], value=3)[0] == 422, "the whole talk is rated at its end"
         for key in KEYS:
             assert ann.put(first, key, 1, value=3)[0] == 200
         assert ann.submit(first)[1]["word"] == "talk_open"
-        assert talk(ann, first, "say", {"text": "Go on.", "turn": 2})[0] == 200
-        status, said = talk(ann, first, "reply", {})
+        assert ann.talk(first, "say", {"text": "Go on.", "turn": 2})[0] == 200
+        status, said = ann.talk(first, "reply", {})
         assert status == 200 and said["reload"] and "heard 3." in said["reply"], "two exchanges: the talk ends"
-        assert talk(ann, first, "say", {"text": "More.", "turn": 4})[0] == 409
+        assert ann.talk(first, "say", {"text": "More.", "turn": 4})[0] == 409
         for key in KEYS:
             assert ann.put(first, key, value=4)[0] == 200
         assert ann.submit(first)[0] == 200
         FAILING.append(True)
-        assert talk(ann, second, "say", {"text": "FAIL", "turn": 0}) == (200, {"help": False})
-        status, said = talk(ann, second, "reply", {})
-        assert status == 502 and "does not answer (its server refuses)" in said["message"]
+        assert ann.talk(second, "say", {"text": "FAIL", "turn": 0}) == (200, {"help": False})
+        status, said = ann.talk(second, "reply", {})
+        assert status == 200 and said["word"] == "rejected" and "does not answer (its server refuses)" in said["message"]
         assert "alpha" not in said["message"] and "127.0.0.1" not in said["message"]
         assert store.task(second, "ann").details["turns"] == [["seeker", "FAIL"]], "what was said is kept"
         FAILING.clear()
-        assert talk(ann, second, "reply", {})[0] == 200
+        assert ann.talk(second, "reply", {})[0] == 200
         assert len(store.task(second, "ann").details["turns"]) == 2
-        assert talk(ann, second, "leave", {})[0] == 200
+        assert ann.talk(second, "leave", {})[0] == 200
         other = Client(address).enter(links(tmp_path / "s")["organiser"])
-        assert talk(other, second, "say", {"text": "x", "turn": 2})[0] == 403
+        assert other.talk(second, "say", {"text": "x", "turn": 2})[0] == 403
     assert esc_eval("people", "export", "s", "--out", "out") == (0, "")
     held = {d.supporter: d for d in read_jsonl(Path("out/dialogues.jsonl"), Dialogue, "dialogues")}
     assert set(held) == {"alpha", "beta"}

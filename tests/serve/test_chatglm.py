@@ -18,6 +18,7 @@ from core.errors import UserError
 from core.specs import CHAT_TEMPLATES, load_spec
 from serve.__main__ import app
 from serve.checkpoints.chatglm import convert_chatglm, special_tokens
+from tests.conftest import ONE_THREAD
 
 torch = pytest.importorskip("torch")
 sentencepiece = pytest.importorskip("sentencepiece")
@@ -194,7 +195,9 @@ def test_vllms_chatglm_takes_it_without_remote_code(source: Source, tmp_path: Pa
     convert_chatglm(source(), out)
     tokenizer = loaded(out)
     user = tokenizer.convert_tokens_to_ids("<|user|>")
-    environment = os.environ | {
+    environment = {
+        **os.environ,
+        **ONE_THREAD,
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_USE_AOT_COMPILE": "0",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",

@@ -14,6 +14,7 @@ import pytest
 
 from serve.checkpoints.internlm2 import convert_checkpoint
 from serve.checkpoints.internlm2_adapter import convert_adapter
+from tests.conftest import ONE_THREAD
 from tests.serve.test_internlm2 import CONFIG, Source, lora, source, tokenizer_files
 
 torch = pytest.importorskip("torch")
@@ -59,8 +60,9 @@ def vllm_scores(pairs: list[tuple[Path, Path]], folder: Path) -> list[tuple[str,
     """For each checkpoint and adapter what vLLM, in a process of its own, gives for `PROMPT`: the architecture that it took,
     and the log-probabilities [tokens - 1, vocabulary] without and with the adapter."""
     out = folder / "scores.json"
-    environment = os.environ | {
-        "VLLM_CPU_OMP_THREADS_BIND": f"0-{len(os.sched_getaffinity(0)) - 1}",
+    environment = {
+        **os.environ,
+        **ONE_THREAD,
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_USE_AOT_COMPILE": "0",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine in this process: each further one would import vLLM again

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
-from collections.abc import Callable, Sequence
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -11,13 +17,16 @@ from unittest.mock import patch
 import orjson
 import pytest
 
-from core.files import write_jsonl
+from core.files import CONFIGS, write_jsonl
 from core.records import Record
 from core.rubrics import load_rubric
 from data_prep.role_play.examples import RoleExample
 from data_prep.scores.rank_sft import RankExample
 from serve.checkpoints.embedded import materialise
+from tests.train.gloo import PROCESSES
+from train.run import checkpoint_problem
 
+ROOT = CONFIGS.parent
 ARCHITECTURES = ("qwen2", "llama")
 DIMENSIONS = ("fluency", "empathy", "information")
 
@@ -55,6 +64,64 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Checkpoint folders by architecture."""
     base = tmp_path_factory.mktemp("tiny")
     return {name: tiny_checkpoint(base / name, name) for name in ARCHITECTURES}
+
+
+class Forked:
+    """Runs training scripts in processes that are forked from one that has everything imported."""
+
+    def __init__(self) -> None:
+        settings = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu"}
+        self._server = subprocess.Popen(
+            [sys.executable, "-m", "tests.train.gloo"],
+            env={**os.environ, **settings, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            cwd=ROOT,
+        )
+        assert self._answer() == "ready"
+
+    def _answer(self) -> str:
+        assert self._server.stdout
+        line = self._server.stdout.readline().strip()
+        assert line, "the server has ended"
+        return line
+
+    def run(self, task: str, recipe: Path, environment: dict[str, str] | None = None, kill_after: Path | None = None) -> str:
+        """What the processes wrote: those of a strategy, whose `environment` this is, or one. With `kill_after`, they are
+        killed as soon as this checkpoint is whole."""
+        log, count = recipe.with_suffix(".log"), 1 if environment is None else PROCESSES
+        job = {
+            "script": str(ROOT / f"train/esc_{task}.py"),
+            "arguments": ["--config", str(recipe)],
+            "log": str(log),
+            "processes": count,
+            "environment": environment or {},
+        }
+        assert self._server.stdin
+        print(json.dumps(job), file=self._server.stdin, flush=True)
+        pids = json.loads(self._answer())
+        while kill_after is not None and checkpoint_problem(kill_after, count) is not None:
+            assert not (kill_after.parent / "metrics.json").exists(), "training ended before the kill"
+            time.sleep(0.01)
+        if kill_after is not None:
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+        codes = json.loads(self._answer())
+        written = "".join(log.with_name(f"{log.name}.{rank}").read_text() for rank in range(count))
+        assert codes == [-signal.SIGKILL if kill_after else 0] * count, written[-3000:]
+        return written
+
+    def end(self) -> None:
+        self._server.communicate()
+
+
+@pytest.fixture(scope="session")
+def forked() -> Iterator[Forked]:
+    made = Forked()
+    yield made
+    made.end()
 
 
 def role_examples(count: int, first: int = 0) -> list[Record]:
@@ -193,6 +260,7 @@ def write_recipe(path: Path, task: str, base: Path, data: dict[str, str], out: P
         "save_steps": 2,
         "report_to": "none",
         "seed": 5,
+        **({"samples": 1} if task == "role" else {}),
         **settings,
     }
     path.write_bytes(orjson.dumps(recipe))  # JSON is YAML

@@ -4,8 +4,9 @@ accelerate has DeepSpeed and FSDP for accelerators only: on CPU it averages grad
 nothing. So it is told that these processes are those of a machine with GPUs, whose device is the CPU (`pretend`). DeepSpeed has
 a CPU device of its own; what it would compile for it (shared memory in place of gloo) is left out.
 
-Most of a short training is imports, so one server imports and forks: `python gloo.py` reads a job a line from stdin, forks its
-processes, answers with their pids, and once they have ended with their exit codes.
+Most of a short training is imports, so one server imports and forks (`Forked` in conftest.py asks it): `python gloo.py` reads a
+job a line from stdin, forks its processes, answers with their pids, and once they have ended with their exit codes. One process
+is a script without a launcher.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import sys
 import traceback
 from typing import Any
 
-PROCESSES = 2
+PROCESSES = 2  # of every strategy
 COPIED = "the whole model was copied"
 
 
@@ -46,17 +47,19 @@ def pretend() -> None:
     shared_memory.build_shm_op = lambda: None
 
 
-def become(job: dict[str, Any], rank: int, port: int) -> None:
+def become(job: dict[str, Any], rank: int, count: int, port: int) -> None:
     """A process of the job: its output goes to `log`, and `script` runs with `arguments`; never returns."""
     code = 1
     try:
         log = os.open(f"{job['log']}.{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": PROCESSES, "LOCAL_WORLD_SIZE": PROCESSES}
-        os.environ.update(job["environment"] | {name: str(value) for name, value in place.items()})
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-        if "ACCELERATE_USE_CPU" not in job["environment"]:
+        os.environ.update(job["environment"])
+        if count > 1:
+            place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
+            os.environ.update({name: str(value) for name, value in place.items()})
+            os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        if count > 1 and "ACCELERATE_USE_CPU" not in job["environment"]:
             os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"
             pretend()
         sys.argv = [job["script"], *job["arguments"]]
@@ -73,14 +76,15 @@ def become(job: dict[str, Any], rank: int, port: int) -> None:
 
 
 def main() -> None:
-    import deepspeed
+    import deepspeed.runtime.zero.muon.original_muon
     import torch
     import trl.trainer.sft_trainer
 
     import train.trainers
 
     torch.set_num_threads(1)
-    assert deepspeed and trl.trainer.sft_trainer and train.trainers
+    assert deepspeed and trl.trainer.sft_trainer
+    train.trainers.SAMPLE_TOKENS = 6  # a model that has learnt nothing never ends, and ZeRO-3 gathers every layer for each
     answers = os.fdopen(os.dup(1), "w")  # what libraries print goes to stderr
     os.dup2(2, 1)
     print("ready", file=answers, flush=True)
@@ -90,10 +94,10 @@ def main() -> None:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         pids = []
-        for rank in range(PROCESSES):
+        for rank in range(job["processes"]):
             pid = os.fork()
             if pid == 0:
-                become(job, rank, port)
+                become(job, rank, job["processes"], port)
             pids.append(pid)
         print(json.dumps(pids), file=answers, flush=True)
         print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]), file=answers, flush=True)

@@ -6,28 +6,19 @@ a save copies the adapter alone. What makes accelerate and DeepSpeed do on CPU w
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from core.files import CONFIGS, load_yaml, write_jsonl
-from tests.train.conftest import per_dimension, rank_examples, write_data, write_recipe
+from tests.train.conftest import Forked, per_dimension, rank_examples, write_data, write_recipe
 from tests.train.gloo import COPIED, PROCESSES
 from tests.train.test_configs import launch
 from tests.train.test_training import here, losses, same_adapter
-from train.run import checkpoint_problem
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[2]
 STRATEGIES = ("ddp", "zero2", "zero3", "fsdp2")
 
 
@@ -45,57 +36,6 @@ def environment(strategy: str) -> dict[str, str]:
     else:
         found = prepare_multi_gpu_env(asked)
     return {name: value for name, value in found.items() if name.startswith(("ACCELERATE_", "FSDP_"))}
-
-
-class Pairs:
-    """Starts pairs of processes, by way of one that has everything imported."""
-
-    def __init__(self) -> None:
-        settings = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu"}
-        self._server = subprocess.Popen(
-            [sys.executable, "-m", "tests.train.gloo"],
-            env={**os.environ, **settings, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            cwd=ROOT,
-        )
-        assert self._answer() == "ready"
-
-    def _answer(self) -> str:
-        assert self._server.stdout
-        line = self._server.stdout.readline().strip()
-        assert line, "the server has ended"
-        return line
-
-    def run(self, strategy: str, task: str, recipe: Path, kill_after: Path | None = None) -> str:
-        """What both processes wrote. With `kill_after`, they are killed as soon as this checkpoint is whole."""
-        log = recipe.with_suffix(".log")
-        job = {"script": str(ROOT / f"train/esc_{task}.py"), "arguments": ["--config", str(recipe)], "log": str(log)}
-        assert self._server.stdin
-        print(json.dumps(job | {"environment": environment(strategy)}), file=self._server.stdin, flush=True)
-        pids = json.loads(self._answer())
-        while kill_after is not None and checkpoint_problem(kill_after, PROCESSES) is not None:
-            assert not (kill_after.parent / "metrics.json").exists(), "training ended before the kill"
-            time.sleep(0.01)
-        if kill_after is not None:
-            for pid in pids:
-                os.kill(pid, signal.SIGKILL)
-        codes = json.loads(self._answer())
-        written = "".join(log.with_name(f"{log.name}.{rank}").read_text() for rank in range(PROCESSES))
-        assert codes == [-signal.SIGKILL if kill_after else 0] * PROCESSES, written[-3000:]
-        return written
-
-    def end(self) -> None:
-        self._server.communicate()
-
-
-@pytest.fixture(scope="module")
-def pairs() -> Iterator[Pairs]:
-    made = Pairs()
-    yield made
-    made.end()
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +61,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory, tiny: dict[str, Path]) -> di
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("task", ["role", "rank"])
 def test_two_processes_learn_what_one_does(
-    pairs: Pairs, alone: dict[str, tuple[Path, dict[str, Any]]], task: str, strategy: str
+    forked: Forked, alone: dict[str, tuple[Path, dict[str, Any]]], task: str, strategy: str
 ) -> None:
     folder, given = alone[task]
     out = folder / strategy
@@ -130,34 +70,33 @@ def test_two_processes_learn_what_one_does(
     recipe = write_recipe(
         folder / f"{strategy}.yaml", task, given["base"], data, out, per_device_train_batch_size=2, **settings
     )
-    written = pairs.run(strategy, task, recipe)
+    written = forked.run(task, recipe, environment(strategy))
     assert f"{PROCESSES} process(es); trainable parameters" in written
     assert COPIED not in written, "a save copies the adapter alone"
     assert losses(out) == pytest.approx(losses(folder / "one"), rel=1e-5)
     same_adapter(folder / "one", out)
     if task == "role":  # also where no process could generate alone
-        assert len((out / "samples.jsonl").read_text().splitlines()) == 3
+        assert len((out / "samples.jsonl").read_text().splitlines()) == 1
 
 
 @pytest.mark.parametrize(("strategy", "task"), list(zip(STRATEGIES, ("role", "rank", "rank", "role"), strict=True)))
 def test_killed_and_resumed_ends_as_undisturbed(
-    pairs: Pairs, tmp_path: Path, tiny: dict[str, Path], strategy: str, task: str
+    forked: Forked, tmp_path: Path, tiny: dict[str, Path], strategy: str, task: str
 ) -> None:
     """With Adam and dropout: states and random numbers have to be restored in each process. The best checkpoint is kept."""
     data = write_data(tmp_path, task, valid=7)
     metric = "eval_perplexity" if task == "role" else "eval_average_acc_soft"
-    settings: dict[str, Any] = {"per_device_train_batch_size": 2, "max_steps": 12, "samples": 1} | (
+    settings: dict[str, Any] = {"per_device_train_batch_size": 2, "max_steps": 12} | (
         {"eval_strategy": "steps", "eval_steps": 6, "save_steps": 6, "load_best_model_at_end": True}
         | {"metric_for_best_model": metric, "greater_is_better": task == "rank"}
     )
-    if task == "rank":
-        del settings["samples"]
     for name in ("whole", "killed"):
         write_recipe(tmp_path / f"{name}.yaml", task, tiny["qwen2"], data, tmp_path / name, **settings)
-    pairs.run(strategy, task, tmp_path / "whole.yaml")
-    pairs.run(strategy, task, tmp_path / "killed.yaml", kill_after=tmp_path / "killed" / "checkpoint-6")
+    given = environment(strategy)
+    forked.run(task, tmp_path / "whole.yaml", given)
+    forked.run(task, tmp_path / "killed.yaml", given, kill_after=tmp_path / "killed" / "checkpoint-6")
     assert not (tmp_path / "killed" / "checkpoint-12").exists(), "the kill came too late to mean anything"
-    assert "resuming from" in pairs.run(strategy, task, tmp_path / "killed.yaml")
+    assert "resuming from" in forked.run(task, tmp_path / "killed.yaml", given)
     whole, resumed = ((tmp_path / name / "adapter").resolve() for name in ("whole", "killed"))
     assert whole.name == resumed.name, "the same weights have the same name"
     assert losses(tmp_path / "killed") == losses(tmp_path / "whole")

@@ -1,0 +1,32 @@
+"""`esc-eval export`: a run in the forms of other tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from core.paths import Writes
+from evalsuite.commands.options import IN_RUN
+from evalsuite.report.inspect_logs import write_inspect_logs
+from evalsuite.runs.folder import open_run
+
+
+def export(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Scored run folder."), IN_RUN],
+    inspect: Annotated[
+        Path, typer.Option("--inspect", metavar="DIR", help="Folder for logs of Inspect, one a supporter."), Writes(("*.eval",))
+    ],
+) -> None:
+    """A run as logs of Inspect: dialogues with their scores, usage and models by role, for `inspect view --log-dir DIR`.
+
+    A sample is a dialogue as its supporter saw it, an epoch is a trial, and every judge is a scorer with a value a dimension.
+    The other way, ESC-Eval with Inspect's own models, is `inspect eval evalsuite/inspect_task.py`.
+
+    Example: esc-eval export runs/quick --inspect runs/quick/inspect
+    """
+    with open_run(folder) as run:
+        for path in write_inspect_logs(run, inspect):
+            Console().print(str(path), soft_wrap=True, highlight=False, markup=False)

@@ -1,0 +1,127 @@
+"""`esc-eval fork`: what would have come of a dialogue with another reply at one turn."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from core.differences import differing_leaves
+from core.errors import UserError, near
+from core.files import read_jsonl
+from core.paths import IN_FILE, IN_SPEC, Writes
+from core.records import Dialogue
+from core.specs import load_spec
+from core.tables import to_console
+from evalsuite.commands.options import IN_RUN, EndpointOption, JudgeOption, resolve
+from evalsuite.commands.output import exit_if_lost
+from evalsuite.report.fork import fork_sheet
+from evalsuite.report.sheet import write_sheet
+from evalsuite.runner.engine import Runner
+from evalsuite.runner.fork import Fork
+from evalsuite.runner.fork import fork as ask
+from evalsuite.runs import shards
+from evalsuite.runs.config import load_config
+from evalsuite.runs.folder import open_run
+from evalsuite.runs.held import Held
+from evalsuite.runs.identity import HeldSpec
+
+console = Console()
+_GROWS = {"supporters", "languages", "trials", "cards", "profiles", "references", "replay"}  # of a run's own config: may differ
+
+
+def fork(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder that holds the dialogue."), IN_RUN],
+    config: Annotated[Path, typer.Option("--config", help="The run's config: seeker, prompts, cards, judge."), IN_FILE],
+    dialogue: Annotated[str, typer.Option("--dialogue", metavar="ID", help="The dialogue; the report shows its id.")],
+    turn: Annotated[int, typer.Option("--turn", min=0, metavar="T", help="The supporter's turn that is another, from 0.")],
+    supporter: Annotated[
+        str, typer.Option("--supporter", metavar="MODEL", help="Who replies there instead: a model, or a floor."), IN_SPEC
+    ],
+    original: Annotated[
+        str | None,
+        typer.Option("--original", metavar="MODEL", help="Where the dialogue's own supporter answers, if not by its name."),
+        IN_SPEC,
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="MODEL", help="Seeker and judge, where the config names none."), IN_SPEC
+    ] = None,
+    judge: JudgeOption = None,
+    draws: Annotated[int, typer.Option("--draws", min=2, max=1000, metavar="N", help="How often both sides go on.")] = 12,
+    temperature: Annotated[
+        float, typer.Option("--temperature", min=0.01, max=2, help="At which both go on, unless theirs is higher.")
+    ] = 0.7,
+    endpoint: EndpointOption = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder of its own; the same command resumes. Default: runs/fork/DIALOGUE-TURN."),
+        Writes(("fork.*", "tables/*", "dialogues.jsonl", "judgements.jsonl")),
+    ] = None,
+) -> None:
+    """A dialogue up to a turn, another reply there, and on to the end N times: what that one reply changed.
+
+    The other supporter speaks at that turn only; the seeker and the dialogue's own supporter go on from it. The reply that was
+    given is gone on from as often, as the comparison: the dialogue as it was is one draw of many. Writes OUT/fork.html, .json
+    and .md: differences in the scores and in the seeker's later turns with paired tests, and the dialogues as a tree.
+
+    Example: esc-eval fork runs/demo --config configs/eval/demo.yaml --dialogue 0123456789abcdef --turn 2 --supporter lecture
+    """
+    settings = shards.whole(run)
+    held_dialogues = {one.id: one for one in read_jsonl(run / "dialogues.jsonl", Dialogue, "dialogues")}
+    if dialogue not in held_dialogues:
+        raise UserError(f"--dialogue {dialogue}: not in {run / 'dialogues.jsonl'}: {near(dialogue, held_dialogues)}")
+    source, other = held_dialogues[dialogue], load_spec(supporter).name
+    folder = out or Path("runs", "fork", f"{dialogue}-{turn}")
+    overrides: dict[str, Any] = {"model": model, "judge": judge, "out": str(folder), "floors": False}
+    overrides["supporters"] = list(dict.fromkeys([original or _named(config, overrides, source), supporter]))
+    resolved = resolve(config, endpoint, **overrides)
+    with open_run(run) as opened:
+        resolved = replace(resolved, held=Held.of(opened, None))
+    if lines := "; ".join(
+        differing_leaves(_lasting(settings.root.get("simulate", {})), _lasting(resolved.simulate_identity()))
+    ):
+        raise UserError(f"--config {config}: {run} was made with another one: {lines}")
+    own = next((spec for spec in resolved.supporters if spec.name == source.supporter), None)
+    if own is None or isinstance(own, HeldSpec):
+        raise UserError(f"{source.supporter}: where does it answer? Give --original {source.supporter}@URL")
+    resolved.score_identity()  # whatever is wrong is told before anything is written or started
+    forked = Fork.of(resolved, source, turn, other)
+    with open_run(folder) as opened, Runner(opened, resolved, console) as runner:
+        result = ask(runner, forked, draws, temperature)
+        failures = opened.failures()
+    facts = [
+        ("Judge", f"{resolved.judge.name}, method {resolved.method}"),
+        ("Draws", f"{draws} a side, at a temperature of {temperature:g} at least"),
+    ]
+    spoke = [
+        *resolved.seekers,
+        resolved.judge,
+        *(spec for spec in resolved.supporters if spec.name in (source.supporter, other)),
+    ]
+    sheet = fork_sheet(result, resolved.rubric, facts, [spec.checkpoint for spec in spoke])
+    paths = write_sheet(folder, "fork", sheet)
+    for table in sheet.tables:
+        to_console(table, console)
+    for kind, path in paths.items():
+        console.print(f"{kind}: {path}", soft_wrap=True, highlight=False, markup=False)
+    exit_if_lost(sum(one.lost for one in result.dialogues), len(result.dialogues), "dialogues", failures)
+
+
+def _named(config: Path, overrides: dict[str, Any], source: Dialogue) -> str:
+    """How the config names the dialogue's supporter; by its name where it does not."""
+    for name in load_config(config, overrides).supporters:
+        with suppress(UserError):
+            if load_spec(name).name == source.supporter:
+                return name
+    name = source.supporter or ""
+    with suppress(UserError):
+        return load_spec(name).name
+    raise UserError(f"{name}: where does it answer? Give --original {name}@URL")
+
+
+def _lasting(simulated: dict[str, Any]) -> dict[str, Any]:
+    return {field: value for field, value in simulated.items() if field not in _GROWS}

@@ -1,0 +1,100 @@
+"""`esc-eval power`: where the variance of a score comes from, and how many cards, trials and judges a difference needs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from core.errors import UserError
+from evalsuite.commands.options import IN_RUN, JsonOption, TablesOption, ValueOption, out_tables, value_of
+from evalsuite.commands.output import deliver, plain
+from evalsuite.reported.tables import load_reported
+from evalsuite.runs import shards
+from evalsuite.runs.judgement_sets import sets_of
+from evalsuite.runs.records import read_run
+from evalsuite.statistics.comparison import RunRecords
+from evalsuite.statistics.components import components
+from evalsuite.statistics.planning import component_table, need_table, observations_of, pairs_of, paper_tables, spread_of
+
+_CARDS = {"EN": "English", "ZH": "Chinese"}
+
+
+def power(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="RUN…", help="Scored run folders: several of them for several seekers."),
+        IN_RUN,
+    ] = None,
+    difference: Annotated[
+        float, typer.Option("--difference", min=0.01, max=100, help="Points of 0-100 that are to be shown.")
+    ] = 3,
+    often: Annotated[float, typer.Option("--power", min=0.5, max=0.999, help="In what share of runs it is to be shown.")] = 0.8,
+    pairs: Annotated[
+        int | None, typer.Option("--pairs", min=1, help="Comparisons to correct for. Default: all pairs of the supporters.")
+    ] = None,
+    value: ValueOption = "value",
+    against: Annotated[
+        str | None, typer.Option("--against", metavar="paper", help="paper: what ESC-Eval's table 2 could have shown.")
+    ] = None,
+    as_json: JsonOption = False,
+    out: Annotated[TablesOption, out_tables("power")] = None,
+) -> None:
+    """How much of a score is the supporter, the card, the seeker, the draw and the judge, and what a difference needs.
+
+    From a run with `--trials 2` or more the draw is told from the card, from one with several judges (`esc-eval score --judge`)
+    the judge, from several runs the seeker. All judges of the folders count. Without a run, --against paper asks it of
+    ESC-Eval's table 2.
+
+    Example: esc-eval power runs/mine --difference 3
+    """
+    if against not in (None, "paper"):
+        raise UserError(f"--against {against}: power knows paper alone (table 2 of ESC-Eval)")
+    if not runs and against is None:
+        raise UserError("what to look at: give scored run folders, or --against paper")
+    records = [one for run in runs or [] for one in _records(run)]
+    if rubrics := {record.rubric.name for record in records} - {records[0].rubric.name} if records else set():
+        raise UserError(f"{records[0].folder} is scored on {records[0].rubric.name}, others on {', '.join(sorted(rubrics))}")
+    tables, figures = [], {}
+    for language, observations in observations_of(records, value_of(value)).items():
+        if len({one.supporter for one in observations}) < 2:
+            raise UserError(f"{language}: one supporter alone has no difference to show: give a run of two or more")
+        found = components(observations)
+        tables += [
+            component_table(language, found),
+            need_table(language, found, difference, pairs or pairs_of(observations), often),
+        ]
+        figures[language] = {
+            "components": [asdict(part) | {"facets": sorted(part.facets)} for part in found.parts],
+            "levels": found.levels,
+            "trials": found.trials,
+            "spread": spread_of(found),
+        }
+    if records and not tables:
+        raise UserError("no dialogue of these runs has a readable verdict on every dimension")
+    if against:
+        tables += paper_tables(*_table2(), often)
+    deliver("power", {"languages": figures} | plain(tables), tables, out, as_json)
+
+
+def _records(folder: Path) -> list[RunRecords]:
+    """The records of a run folder, one for each of its judges."""
+    judges = [one.judge for one in sets_of(folder, shards.whole(folder))]
+    return [read_run(folder.name, folder, judge) for judge in judges] or [read_run(folder.name, folder)]
+
+
+def _table2() -> tuple[dict[str, dict[str, float]], dict[str, int]]:
+    """The averages of table 2 by language and supporter, and on how many cards they are (table 6)."""
+    reported = load_reported("esc_eval")
+    averages: dict[str, dict[str, float]] = {}
+    for cell in reported.select("2", {"column": "Average"}, "table 2"):
+        assert cell.value is not None, "the averages of table 2 are whole"
+        averages.setdefault(cell.at["Language"], {})[cell.at["Model"]] = float(cell.value)
+    cards = {}
+    for language in averages:
+        (cell,) = reported.select("6", {"Language": _CARDS[language], "column": "High"}, "table 6")
+        assert cell.value is not None, "table 6 is whole"
+        cards[language] = int(cell.value)
+    return averages, cards

@@ -1,0 +1,152 @@
+"""A fork as a page: what one reply changed in the seeker afterwards and in the scores, and the dialogues as a tree."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from core.records import Dialogue
+from core.rubrics import Rubric
+from core.specs import EMBEDDED_PREFIX
+from core.tables import Table, fmt
+from evalsuite.checks.risk import risk_turns
+from evalsuite.report.headlines import ENDINGS
+from evalsuite.report.report import PLUMBING
+from evalsuite.report.sheet import Branch, Sheet
+from evalsuite.role_play.rules import cheerful
+from evalsuite.runner.fork import Forked
+from evalsuite.statistics import paired
+from evalsuite.statistics.leaderboard import contestants_of, stack
+from evalsuite.statistics.summary import AVERAGE, dimension_at, dimension_label
+
+FORK = "What the reply changed"  # heading of the page
+AFTER = (
+    "seeker's turns",
+    "characters a turn",
+    "turns with thanks or relief %",
+    "turns that voice danger %",
+    "seeker took leave %",
+)
+NOTE = (
+    "Other reply minus the one that was given; both go on from there with the same seeker and the same supporter, drawn anew. "
+    "[95 % bootstrap interval over draws], n = draws. p: sign-flip test over draws, two-sided; it holds where p after Holm's "
+    f"correction over this table is at most {paired.ALPHA:g}."
+)
+WHY = (
+    "Why the given reply is drawn on as well: the dialogue as it was is one draw of many. Set against it alone, a difference "
+    "could be the luck of that draw, and a dialogue that is forked because it went badly would go better by itself."
+)
+
+
+def seeker_after(dialogue: Dialogue, turn: int) -> list[float]:
+    """What `AFTER` names, of the seeker's turns behind `turn`; NaN where there are none."""
+    later = [one for one in dialogue.turns[turn + 1 :] if one.role == "seeker"]
+    if not later:
+        return [0.0, np.nan, np.nan, np.nan, 0.0]
+    danger = sum(risk.turn > turn for risk in risk_turns(dialogue))
+    relief = sum(cheerful(one.text) is not None for one in later)
+    share = 100 / len(later)
+    characters = sum(len(one.text.strip()) for one in later) / len(later)
+    return [len(later), characters, share * relief, share * danger, 100.0 * (dialogue.termination == "seeker_ended")]
+
+
+def seeker_differences(forked: Forked) -> list[paired.Difference]:
+    """The other reply minus the one that was given, for each of `AFTER`, paired by draw."""
+    whole = [dialogue for dialogue in forked.dialogues if not dialogue.lost]
+    draws = sorted({dialogue.trial for dialogue in whole})
+    values = np.full((len(draws), 2, len(AFTER)), np.nan)
+    for dialogue in whole:
+        side = 0 if dialogue.supporter == forked.changed else 1
+        values[draws.index(dialogue.trial), side] = seeker_after(dialogue, forked.turn)
+    read = ~np.isnan(values)
+    rows = paired.differences(np.nan_to_num(values), read.astype(float), [(0, 1)])[:-1]  # an average over these means nothing
+    corrected = paired.holm_of([row.p for row in rows])
+    return [
+        replace(row, holm=p, holds=None if p is None else p <= paired.ALPHA) for row, p in zip(rows, corrected, strict=True)
+    ]
+
+
+def score_differences(forked: Forked, rubric: Rubric) -> list[paired.Difference]:
+    """The same for the scores, the average last; nothing where a side has no readable verdict."""
+    contestants = contestants_of(forked.dialogues, forked.judgements, rubric, card_of=lambda dialogue: str(dialogue.trial))
+    by_side = {one.supporter: one for one in contestants}
+    if not {forked.changed, forked.as_it_was} <= by_side.keys():
+        return []
+    return paired.differences(*stack([by_side[forked.changed], by_side[forked.as_it_was]]), [(0, 1)])
+
+
+def fork_sheet(forked: Forked, rubric: Rubric, facts: Sequence[tuple[str, str]], checkpoints: Sequence[str | None]) -> Sheet:
+    """The page. `checkpoints` are those of the models that spoke and judged."""
+    seeker, scores = seeker_differences(forked), score_differences(forked, rubric)
+    tables = [
+        _table(
+            "fork-scores", "Scores", [dimension_label(rubric, dimension_at(rubric, one.dimension)) for one in scores], scores
+        ),
+        _table("fork-seeker", "The seeker afterwards", AFTER, seeker),
+    ]
+    average = next((one for one in scores if one.dimension is None), None)
+    plumbing = any(str(place).startswith(EMBEDDED_PREFIX) for place in checkpoints)
+    return Sheet(
+        title=f"Fork of dialogue {forked.source.id} at turn {forked.turn}",
+        cautions=[PLUMBING] if plumbing else [],
+        findings=[_finding(forked, average), WHY],
+        facts=[
+            ("As it was", forked.as_it_was),
+            ("Other reply", forked.changed),
+            ("Seeker", forked.source.simulator or ""),
+            *facts,
+            ("Generated", time.strftime("%Y-%m-%d %H:%M")),
+        ],
+        tables=tables,
+        figures={"plumbing": plumbing, "turn": forked.turn, "dialogue": forked.source.id, "reply": forked.reply},
+        tree=_tree(forked, rubric),
+    )
+
+
+def _finding(forked: Forked, average: paired.Difference | None) -> str:
+    if average is None or average.estimate.mean is None:
+        return "No difference in the scores can be told: a side has no readable verdict."
+    gap = average.estimate
+    interval = "" if gap.low is None else f" [{gap.low:+.1f}, {gap.high:+.1f}]"
+    told = "holds" if average.holds else "does not hold"
+    return (
+        f"The other reply changes the average by {gap.mean:+.1f}{interval} points of 100, over {gap.n} draws; after Holm's "
+        f"correction over the dimensions this {told} (p {paired.p_text(average.holm)})."
+    )
+
+
+def _table(key: str, title: str, names: Sequence[str], rows: Sequence[paired.Difference]) -> Table:
+    return Table(
+        key=key,
+        title=title,
+        columns=("what", "other reply", "as it was", *paired.COLUMNS),
+        rows=tuple((name, row.first_mean, row.second_mean, *paired.cells(row)) for name, row in zip(names, rows, strict=True)),
+        notes=(NOTE, "Fewer than six draws cannot hold, whatever they say."),
+        section=FORK,
+    )
+
+
+def _tree(forked: Forked, rubric: Rubric) -> Branch:
+    """The trunk with two branches, and a leaf for every draw."""
+    averages: dict[str, list[float]] = {}
+    for judgement in forked.judgements:
+        if judgement.value is not None:
+            scale = rubric.scale_of(judgement.dimension)
+            averages.setdefault(judgement.dialogue_id, []).append((judgement.value - scale.min) * 100 / scale.span)
+
+    def leaf(dialogue: Dialogue) -> Branch:
+        scores = averages.get(dialogue.id)
+        said = f"{AVERAGE} {fmt(sum(scores) / len(scores), 1)}" if scores else "not scored"
+        return Branch(
+            f"draw {dialogue.trial + 1}", f"{said}; ended {ENDINGS[dialogue.termination]}", dialogue.turns[forked.turn + 1 :]
+        )
+
+    def side(name: str) -> Branch:
+        drawn = [dialogue for dialogue in forked.dialogues if dialogue.supporter == name]
+        return Branch(name, f"{len(drawn)} draws", drawn[0].turns[forked.turn : forked.turn + 1], [leaf(one) for one in drawn])
+
+    shared = f"{forked.turn} turns that both sides share"
+    return Branch("Up to the fork", shared, forked.source.turns[: forked.turn], [side(forked.as_it_was), side(forked.changed)])

@@ -1,0 +1,120 @@
+"""Inspect (inspect_ai), the real one: our runs as its logs, and ESC-Eval held with its models."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from core.files import read_jsonl
+from core.records import Dialogue, Judgement
+from tests.conftest import EscEval
+from tests.demo import demo_config
+from tests.endpoint import Answer, Endpoint
+
+
+def scripted(messages: Sequence[dict[str, str]]) -> str:
+    """An answer that depends on all that is asked: seven digits for the judge, now and then none, else a line."""
+    seed = hashlib.sha256(json.dumps([[m["role"], m["content"]] for m in messages]).encode()).digest()
+    if "seven digits" not in (asked := messages[-1]["content"]) and "digit" not in asked:
+        return f"line {seed.hex()[:12]}"
+    return "no score" if seed[0] % 2 else "".join(str(byte % 5) for byte in seed[:7])
+
+
+@pytest.fixture
+def run(esc_eval: EscEval) -> Path:
+    """A scored run of ours: three cards, two exchanges, a model and a floor as supporters."""
+    settings: dict[str, Any] = {
+        "languages": ["en"],
+        "limit": 3,
+        "exchanges": 2,
+        "gold": None,
+        "supporters": ["embedded", "silent"],
+    }
+    with Endpoint(lambda body, _: Answer(scripted(body["messages"])), models=("embedded",)) as started:
+        Path("c.yaml").write_text(yaml.safe_dump(demo_config(**settings, endpoints={"embedded": started.url})))
+        assert esc_eval("run", "--config", "c.yaml", "--out", "run")[0] == 0
+    return Path("run")
+
+
+def test_a_run_is_exported_as_logs_that_inspect_reads(esc_eval: EscEval, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from inspect_ai.log import read_eval_log
+    from inspect_ai.model import ChatMessageUser
+
+    assert esc_eval("export", run, "--inspect", "logs") == (0, "")
+    assert {path.name for path in Path("logs").iterdir()} == {"esc_eval_embedded.eval", "esc_eval_silent.eval"}
+    log = read_eval_log("logs/esc_eval_embedded.eval")
+    dialogues = [d for d in read_jsonl(run / "dialogues.jsonl", Dialogue, "dialogues") if d.supporter == "embedded"]
+    verdicts = read_jsonl(run / "judgements.jsonl", Judgement, "judgements")
+    assert log.status == "success" and log.eval.model == "embedded" and log.eval.tags == ["plumbing"]
+    assert log.eval.model_roles and set(log.eval.model_roles) == {"seeker", "judge"}
+    assert log.samples and len(log.samples) == len(dialogues) == 3
+    for sample, dialogue in zip(log.samples, dialogues, strict=True):
+        said = [("seeker" if isinstance(m, ChatMessageUser) else "supporter", m.text) for m in sample.messages]
+        assert said == [(turn.role, turn.text) for turn in dialogue.turns]
+        assert sample.scores
+        values = sample.scores["embedded"].as_dict()
+        for verdict in (v for v in verdicts if v.dialogue_id == dialogue.id):
+            value = float(values[verdict.dimension])
+            assert math.isnan(value) if verdict.value is None else value == verdict.value
+        assert dialogue.usage and sample.model_usage["embedded"].input_tokens == dialogue.usage.prompt_tokens
+    assert log.results and len(log.results.scores) == 7
+    ids = {dialogue.id for dialogue in dialogues}
+    for score in log.results.scores:
+        read = [v.value for v in verdicts if v.dialogue_id in ids and v.dimension == score.name and v.value is not None]
+        assert (score.scored_samples, score.unscored_samples) == (len(read), 3 - len(read))
+        assert not read or score.metrics["mean"].value == pytest.approx(sum(read) / len(read))
+    assert any(score.unscored_samples for score in log.results.scores), "the script has unreadable verdicts: draw another"
+    used = json.loads((run / "usage.json").read_text())["simulate"]["supporter"]["embedded"]
+    assert log.stats.role_usage["supporter"].output_tokens == used["completion_tokens"]
+    assert esc_eval("export", run, "--inspect", "logs")[0] == 0
+    again = read_eval_log("logs/esc_eval_embedded.eval")
+    assert again.model_dump_json() == log.model_dump_json(), "the same run, another log"
+    monkeypatch.setitem(sys.modules, "inspect_ai.log", None)
+    assert esc_eval("export", run, "--inspect", "more") == (
+        2,
+        "error: --inspect: inspect_ai is not installed: pip install 'esc-eval[inspect]'\n",
+    )
+
+
+def test_the_task_holds_the_dialogues_of_ours_and_gives_its_scores(run: Path) -> None:
+    from inspect_ai import eval as inspect_eval
+    from inspect_ai.model import ModelOutput, ModelUsage, get_model
+
+    from evalsuite.inspect_task import esc_eval as task
+
+    def answer(messages: Sequence[Any], *_: Any) -> ModelOutput:
+        output = ModelOutput.from_content("mockllm/model", scripted([{"role": m.role, "content": m.text} for m in messages]))
+        output.usage = ModelUsage(
+            input_tokens=3, output_tokens=2, total_tokens=5
+        )  # else it is counted, with a tokenizer from afar
+        return output
+
+    models = {
+        role: get_model("mockllm/model", memoize=False, custom_outputs=answer) for role in ("supporter", "seeker", "judge")
+    }
+    (log,) = inspect_eval(
+        task(limit=3, exchanges=2),
+        model=models.pop("supporter"),
+        model_roles=dict(models),
+        log_dir="task",
+        display="none",
+    )
+    assert log.status == "success", log.error
+    ours = {d.card_id: d for d in read_jsonl(run / "dialogues.jsonl", Dialogue, "dialogues") if d.supporter == "embedded"}
+    verdicts = read_jsonl(run / "judgements.jsonl", Judgement, "judgements")
+    assert log.samples and len(log.samples) == 3
+    for sample in log.samples:
+        dialogue = ours[str(sample.id)]
+        assert [m.text for m in sample.messages] == [turn.text for turn in dialogue.turns]
+        (score,) = (sample.scores or {}).values()
+        theirs = {name: None if math.isnan(float(value)) else value for name, value in score.as_dict().items()}
+        assert theirs == {v.dimension: v.value for v in verdicts if v.dialogue_id == dialogue.id}
+    assert log.stats.role_usage.keys() >= {"seeker", "judge"}
