@@ -75,7 +75,7 @@ def main(recipe: Recipe[SupporterArguments]) -> None:
     trainer = GRPOTrainer(
         model=model,
         args=training,
-        reward_funcs=list[Any]([judged, brevity]),
+        reward_funcs=[judged, brevity],
         rollout_func=Rollouts(environment, tokenizer, context),
         train_dataset=train.dataset(),
         eval_dataset=valid.dataset(),

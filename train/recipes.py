@@ -240,7 +240,7 @@ def parse_recipe(task: Task, arguments: Sequence[str]) -> Recipe[Any]:
     elif "--config" in arguments:
         raise UserError("--config: name a recipe, such as configs/train/esc_role_embedded.yaml")
     elif not {"-h", "--help"} & set(arguments):
-        bundled = sorted(path.name for path in (CONFIGS / "train").glob(f"esc_{task}_*.yaml"))
+        bundled = sorted(path.name for path in (CONFIGS / "train").glob(f"esc_{task}*.yaml"))
         raise UserError(f"no recipe: give --config configs/train/FILE.yaml (there are {', '.join(bundled)})")
     parser = TrlParser((ARGUMENTS[task], training_config(task), ModelConfig), description=ARGUMENTS[task].__doc__)
     try:

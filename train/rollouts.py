@@ -131,11 +131,13 @@ class Rollouts:
             )
 
 
-def judged(judged: list[float | None], **_: Any) -> list[float | None]:
+def judged(**columns: Any) -> list[float | None]:
     """The judge's part of the reward, under this name in the log."""
-    return judged
+    rewards: list[float | None] = columns["judged"]
+    return rewards
 
 
-def brevity(brevity: list[float | None], **_: Any) -> list[float | None]:
+def brevity(**columns: Any) -> list[float | None]:
     """What length costs, under this name in the log."""
-    return brevity
+    rewards: list[float | None] = columns["brevity"]
+    return rewards

@@ -10,7 +10,19 @@ from typing import Annotated
 import typer
 
 from core.errors import run_cli
-from tests.bench import client, data, false_alarms, growth, people, report, role_sft, scoring, simulation, training
+from tests.bench import (
+    client,
+    data,
+    false_alarms,
+    growth,
+    people,
+    report,
+    reward_curve,
+    role_sft,
+    scoring,
+    simulation,
+    training,
+)
 from tests.bench.figures import OUT, OutOption
 
 app = typer.Typer(
@@ -30,6 +42,7 @@ PARTS: dict[str, Callable[..., None]] = {
 for name, part in PARTS.items():
     app.command(name)(part)
 app.command("false-alarms")(false_alarms.main)  # not among PARTS: it needs corpora that a user brings
+app.command("reward-curve")(reward_curve.main)  # nor this: it has no target, and draws a picture of the documents
 
 
 @app.command("all")

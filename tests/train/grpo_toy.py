@@ -1,7 +1,7 @@
-"""The smallest training of a supporter: a random model with a few words, a scripted seeker, and a judge that counts one word.
+"""The smallest training of a supporter: a random model that spells, a scripted seeker, and a judge that counts one letter.
 
-The reward is the share of the policy's words that are the wanted one, in the seven digits of a joint verdict: it is known to be
-reachable (1), and random words are rewarded with almost nothing. `python -m tests.bench reward-curve` draws three seeds.
+The reward is the share of the policy's letters that are the wanted one, in the seven digits of a joint verdict: it is known to
+be reachable (1), and random letters are rewarded with almost nothing. `python -m tests.bench reward-curve` draws three seeds.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from core.files import write_json, write_jsonl
 from core.records import RoleCard
 from tests.endpoint import Answer
 
-WANTED = "listen"
-WORDS = (WANTED, "sleep", "work", "rain", "the", "a", "friend", "exam", "money", "tired", "home", "you", "I", "and", "not", ".")
-MARKS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<unk>", "user", "assistant", "system")
+WANTED = "k"
+MARKS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
+LETTERS = (*"abcdefghijklmnopqrstuvwxyz.", "Ġ", "Ċ")  # the last two: how byte-level tokenizers write a blank and a line end
 DIGITS = 7
 
 
 def toy_checkpoint(folder: Path) -> Path:
-    """A random Qwen2 of one layer and 23 words."""
+    """A random Qwen2 of one layer, with one token a letter."""
     import torch
-    from tokenizers import Tokenizer, models, pre_tokenizers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
     from train.examples import CHATML
 
-    vocabulary = {word: number for number, word in enumerate((*MARKS, *WORDS))}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    vocabulary = {token: number for number, token in enumerate((*MARKS, *LETTERS))}
+    tokenizer = Tokenizer(models.BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
-        unk_token="<unk>",
         pad_token="<|endoftext|>",
         eos_token="<|im_end|>",
         additional_special_tokens=["<|im_start|>"],
@@ -71,16 +71,16 @@ def toy_cards(folder: Path, train: int = 8, valid: int = 4) -> dict[str, str]:
 
 
 def share(transcript: str) -> float:
-    """Which share of the supporter's words is the wanted one, the greeting aside."""
-    said = re.findall(r"^\[\d+\] Supporter: (.*)$", transcript, re.MULTILINE)[1:]
-    words = [word for line in said for word in line.split()]
-    return sum(word == WANTED for word in words) / len(words) if words else 0.0
+    """Which share of the supporter's letters is the wanted one, the greeting aside."""
+    said = re.findall(r"^\[\d+\] Supporter: ((?:.|\n    )*)$", transcript, re.MULTILINE)[1:]
+    letters = re.sub(r"\s", "", "".join(said))
+    return letters.count(WANTED) / len(letters) if letters else 0.0
 
 
 def behave(body: dict[str, Any], count: int) -> Answer:
     """The seeker says one of two lines; the judge gives 28 points by the share."""
     if body["model"] == "seeker":
-        return Answer("I not sleep ." if len(body["messages"]) % 4 else "the work and the rain .")
+        return Answer("i lie awake." if len(body["messages"]) < 4 else "it is the work.")
     points = round(share(body["messages"][-1]["content"]) * 4 * DIGITS)
     return Answer("".join(str(min(4, max(0, points - 4 * digit))) for digit in range(DIGITS)))
 
@@ -111,7 +111,7 @@ def toy_recipe(folder: Path, url: str, seed: int, steps: int, **changes: Any) ->
         "num_generations_eval": 2,
         "per_device_train_batch_size": 16,
         "per_device_eval_batch_size": 8,
-        "max_completion_length": 6,
+        "max_completion_length": 8,
         "max_steps": steps,
         "learning_rate": 0.02,
         "lr_scheduler_type": "constant",
