@@ -98,7 +98,8 @@ def models_page(title: str, models: Sequence[type[BaseModel]]) -> str:
 def recipes_page() -> str:
     """Our settings of training recipes; everything else in a recipe is TRL's."""
     common = {field.name for field in fields(DataArguments)}
-    page = "# Training recipes\n\nBeside these, a recipe takes every field of TRL's `ModelConfig` and `SFTConfig` or `GRPOConfig`.\n"
+    trl = "`ModelConfig` and `SFTConfig` (supporter: `GRPOConfig`)"
+    page = f"# Training recipes\n\nBeside these, a recipe takes every field of TRL's {trl}.\n"
     for model in (DataArguments, RoleArguments, RankArguments, SupporterArguments):
         chosen = [field for field in fields(model) if model is DataArguments or field.name not in common]
         rows = [(field.name, str(field.type), default(field.default), field.metadata["help"]) for field in chosen]
