@@ -260,7 +260,7 @@ test-full: setup  ## What is too long for every run: long versions, real servers
 
 test-fast: setup  ## Unit tests only, under a minute
 	@# The ignored files are slow ones that load torch when they are merely looked at.
-	$(BIN)/python -m pytest -m "not slow and not vllm and not browser and not slurm and not gpu and not full" --ignore-glob='*test_internlm2*'
+	$(WORKED) $(BIN)/python -m pytest $(SHARING) -m "not slow and not vllm and not browser and not slurm and not gpu and not full" --ignore-glob='*test_internlm2*'
 
 lint: setup docs  ## ruff and mypy over the whole tree, and the documents
 	$(BIN)/ruff check .

@@ -287,12 +287,12 @@ def _known(task: Task) -> frozenset[str]:
 
 def _check_file(file: Path, task: Task, arguments: Sequence[str]) -> None:
     settings = _mapping(file)
-    for name in settings:
-        if name not in _known(task):
-            raise UserError(f"{file}: {name}: unknown setting: {near(str(name), _known(task))}")
     if (other := settings.get("task")) != task and "--task" not in arguments:
         script = f" (for that one: train/esc_{other}.py)" if other in ARGUMENTS else ""
         raise UserError(f"{file}: task: {other!r}: this script trains {task}{script}")
+    for name in settings:
+        if name not in _known(task):
+            raise UserError(f"{file}: {name}: unknown setting: {near(str(name), _known(task))}")
 
 
 def _check(recipe: Recipe[Any]) -> None:

@@ -12,6 +12,7 @@ import typer
 from core.errors import run_cli
 from tests.bench import (
     client,
+    coverage,
     data,
     false_alarms,
     growth,
@@ -41,7 +42,9 @@ PARTS: dict[str, Callable[..., None]] = {
 }
 for name, part in PARTS.items():
     app.command(name)(part)
-app.command("false-alarms")(false_alarms.main)  # not among PARTS: it needs corpora that a user brings
+# Not among PARTS: they need corpora that a user brings.
+app.command("false-alarms")(false_alarms.main)
+app.command("coverage")(coverage.main)
 app.command("reward-curve")(reward_curve.main)  # nor this: it has no target, and draws a picture of the documents
 
 

@@ -38,8 +38,9 @@ def trained(served: Endpoint, tmp_path_factory: pytest.TempPathFactory) -> Itera
     made = Rollouts.__call__
 
     def kept(self: Any, prompts: list[str], trainer: Any) -> dict[str, Any]:
-        batches.append({"prompts": prompts, "training": trainer.model.training} | made(self, prompts, trainer))
-        return batches[-1]
+        came = made(self, prompts, trainer)
+        batches.append({"prompts": prompts, "training": trainer.model.training} | came)
+        return came
 
     with patch.object(Rollouts, "__call__", kept):
         train_toy(folder, served.url, 0, 3, save_steps=1, save_total_limit=3)
@@ -61,11 +62,11 @@ def test_what_is_trained_is_what_was_said_and_scored(trained: tuple[Path, list[d
         assert text.startswith("<|im_start|>user\ni lie awake.<|im_end|>\n<|im_start|>assistant\n"), "no system message"
         replies = tokenizer.decode([token for token, mine in zip(ids, own, strict=True) if mine], skip_special_tokens=True)
         others = tokenizer.decode([token for token, mine in zip(ids, own, strict=True) if not mine])
-        assert (
-            others.removeprefix("<|im_end|> ") == "<|im_start|> user the work and the rain . <|im_end|> <|im_start|> assistant"
-        )
-        words = replies.split()
-        assert batch["judged"][place] == round(words.count(WANTED) / len(words) * 28) / 28
+        line = "\n<|im_start|>user\nit is the work.<|im_end|>\n<|im_start|>assistant\n"
+        assert others.removeprefix("<|im_end|>") == (line if 0 in own else "")
+        letters = "".join(replies.split())
+        left = 0 not in own or not own[-1]  # a reply without a letter ends the dialogue
+        assert batch["judged"][place] == (0 if left else round(letters.count(WANTED) / len(letters) * 28) / 28)
         assert batch["brevity"][place] == 0
 
 
@@ -116,7 +117,7 @@ def test_the_reward_rises_over_thirty_steps(served: Endpoint, tmp_path: Path, se
         ({"length_cost": -1}, "length_cost, free_characters: not below 0"),
         ({"num_generations": 7}, "divisible"),
         ({"use_peft": False}, "use_peft: set it to true"),
-        ({"seeker": "esc-role"}, "model esc-role: no server is started for training"),
+        ({"seeker": "embedded"}, "model embedded: no server is started for training"),
         ({"valid_file": "train.jsonl"}, "train-0 is in train_file, too"),
     ],
 )
