@@ -106,8 +106,7 @@ def test_a_training_that_was_cut_off_goes_on_as_if_it_had_not_been(
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_reward_rises_over_thirty_steps(served: Endpoint, tmp_path: Path, seed: int) -> None:
     curve = train_toy(tmp_path, served.url, seed, 30)
-    first, last = sum(curve[:5]) / 5, sum(curve[-5:]) / 5
-    assert len(curve) == 30 and first < 0.25 and last > first + 0.4, curve
+    assert len(curve) == 30 and curve[0] < 0.15 and sum(curve[-5:]) / 5 > 0.9, curve
 
 
 @pytest.mark.parametrize(
