@@ -19,6 +19,7 @@ from core.rubrics import load_rubric
 from core.tables import to_console
 from data_prep.cards.sheets import write_csv
 from evalsuite.commands.options import EndpointOption, endpoints_of
+from evalsuite.commands.suggest import suggest_dialogues
 from serve.launch import Servers
 from serve.plan import plan_servers
 
@@ -31,6 +32,8 @@ app = Verbs(
     no_args_is_help=True,
     help="Studies in the browser: people score, choose or talk to supporters, by links of their own (extra `people`).",
 )
+
+app.command("suggest")(suggest_dialogues)
 
 StudyArgument = Annotated[Path, typer.Argument(metavar="STUDY", help="The study's folder."), IN_STUDY]
 DatabaseOption = Annotated[
