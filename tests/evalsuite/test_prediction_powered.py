@@ -62,7 +62,7 @@ def test_the_mean_by_hand() -> None:
     judge = np.random.default_rng(0).integers(1, 11, 60) * 10.0
     there = (np.arange(60) % 3 == 0).astype(float)
     parts = (judge, np.ones(60), there * (judge - 10), there * judge, there)
-    found = powered(Scored(*(part[:, None, None] for part in parts)))
+    found = powered(Scored(*[np.asarray(part[:, None, None], dtype=np.float64) for part in parts]))
     tuning, of_scored = found.tuning[0, 0], judge[there > 0].mean()
     assert 0.8 < tuning <= 1
     assert found.both[0][0, 0] == pytest.approx(of_scored - 10 + tuning * (judge.mean() - of_scored))
