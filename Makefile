@@ -80,7 +80,8 @@ $(VENV)/.ready: pyproject.toml $(CONSTRAINTS)
 	@echo "2/5 $$(grep -c == $(CONSTRAINTS)) packages, 3.5 GB: the longest step (torch, which uv may not find, beside the others)"
 	@# The whole set is named: nothing is resolved, and nothing comes along that is left out of it.
 	@grep -v '^torch==' $(CONSTRAINTS) > $(VENV)/others.txt
-	@($(call INSTALL,--no-deps $(TORCH),$(if $(TORCH_INDEX),--index $(TORCH_INDEX),--torch-backend cpu),$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)))) & torch=$$!; \
+	@(export UV_HTTP_RETRIES=0; $(call INSTALL,--no-deps $(TORCH),$(if $(TORCH_INDEX),--index $(TORCH_INDEX),--torch-backend cpu),$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)))) \
+	  2> $(VENV)/torch.log || { cat $(VENV)/torch.log >&2; false; } & torch=$$!; \
 	  ($(call INSTALL,--no-deps -r $(VENV)/others.txt)); others=$$?; wait $$torch && exit $$others
 	@echo "3/5 this project"
 	@$(call INSTALL,--no-deps --editable .)
@@ -260,7 +261,7 @@ test-full: setup  ## What is too long for every run: long versions, real servers
 
 test-fast: setup  ## Unit tests only, under a minute
 	@# The ignored files are slow ones that load torch when they are merely looked at.
-	$(BIN)/python -m pytest -m "not slow and not vllm and not browser and not slurm and not gpu and not full" --ignore-glob='*test_internlm2*'
+	$(WORKED) $(BIN)/python -m pytest $(SHARING) -m "not slow and not vllm and not browser and not slurm and not gpu and not full" --ignore-glob='*test_internlm2*'
 
 lint: setup docs  ## ruff and mypy over the whole tree, and the documents
 	$(BIN)/ruff check .
