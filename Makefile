@@ -9,6 +9,9 @@ PIP          = PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq 
 UV          := $(shell command -v uv)
 INSTALL      = $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python $(1) $(2) || )$(PIP) $(1) $(3)
 CONSTRAINTS := configs/constraints-cpu.txt
+TORCH        = $(shell grep '^torch==' $(CONSTRAINTS))
+IMPORTED    := vllm.entrypoints.launchers.api_server.entry, vllm.v1.engine.core, vllm.v1.worker.cpu_worker, \
+               vllm.model_executor.models.llama, evalsuite.commands.run, data_prep.__main__
 GPU_SET     := configs/constraints-gpu.txt
 LAUNCH      := .venv-launch
 PEERS       := .venv-peers
@@ -59,7 +62,7 @@ TABLE4      ?= runs/table4
 SCORE4      = $(BIN)/esc-eval score --config configs/eval/table4.yaml --mode $(MODE) $(if $(LANGUAGE),--language $(LANGUAGE)) \
               $(if $(PROMPTS),--judge-prompts $(PROMPTS)) --dialogues $(TABLE4)/gold/dialogues.jsonl
 spec_name   = $(patsubst %.yml,%,$(patsubst %.yaml,%,$(notdir $(1))))
-.PHONY: help setup setup-browser setup-postgres setup-slurm setup-peers setup-gpu constraints-gpu quick record recording demo demo-people demo-data demo-cards demo-run
+.PHONY: help setup setup-browser setup-postgres setup-slurm setup-peers setup-gpu constraints-gpu quick record recording demo demo-people demo-data demo-served demo-cards demo-run
 .PHONY: train-role-cpu train-rank-cpu train-survey-cpu train-rank-paper rank-methods-cpu reproduce-table4
 .PHONY: doctor gpu-check test test-fast test-full lint docs format bench clean
 
@@ -74,13 +77,15 @@ doctor: setup  ## What this machine has and lacks for serving and training, with
 $(VENV)/.ready: pyproject.toml $(CONSTRAINTS)
 	@echo "1/5 environment $(VENV), packages by $(if $(UV),uv,pip)"
 	@$(if $(UV),$(UV) venv --quiet --seed --allow-existing --python $(PYTHON) $(VENV) || )$(PYTHON) -m venv $(VENV)
-	@echo "2/5 torch"
-	@$(call INSTALL,-c $(CONSTRAINTS) torch,$(if $(TORCH_INDEX),--index $(TORCH_INDEX),--torch-backend cpu),$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)))
-	@echo "3/5 $$(grep -c == $(CONSTRAINTS)) packages, 3.5 GB: the longest step"
+	@echo "2/5 $$(grep -c == $(CONSTRAINTS)) packages, 3.5 GB: the longest step (torch, which uv may not find, beside the others)"
 	@# The whole set is named: nothing is resolved, and nothing comes along that is left out of it.
-	@$(call INSTALL,--no-deps -r $(CONSTRAINTS))
-	@echo "4/5 this project"
+	@grep -v '^torch==' $(CONSTRAINTS) > $(VENV)/others.txt
+	@($(call INSTALL,--no-deps $(TORCH),$(if $(TORCH_INDEX),--index $(TORCH_INDEX),--torch-backend cpu),$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)))) & torch=$$!; \
+	  ($(call INSTALL,--no-deps -r $(VENV)/others.txt)); others=$$?; wait $$torch && exit $$others
+	@echo "3/5 this project"
 	@$(call INSTALL,--no-deps --editable .)
+	@echo "4/5 bytecode of what servers and commands import: else each of their first starts takes 15 s more"
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c "import $(IMPORTED)" 2> $(VENV)/bytecode.log || { cat $(VENV)/bytecode.log >&2; exit 1; }
 	@echo "5/5 the embedded model, made into a checkpoint"
 	@$(BIN)/python -m serve embedded
 	@touch $@
@@ -135,8 +140,19 @@ demo-people: setup  ## Studies in the browser: rate the demo's dialogues (port 8
 	  tr -d '\r' < $(STUDIES)/$${at%:*}/links.csv | sed -nE "s#^([a-z0-9]+),.*,(/[ro]/.*)#$${at%:*}: \1 http://127.0.0.1:$${at#*:}\2#p"; done
 	@trap 'kill 0' EXIT; $(BIN)/esc-eval people serve $(STUDIES)/rate --port 8765 & $(BIN)/esc-eval people serve $(STUDIES)/talk --port 8766
 
-demo: demo-data  ## Everything end to end on the embedded model: data, one start of its servers, cards, dialogues, scores, runs/demo/report.html
-	$(BIN)/python -m serve up embedded embedded-ranker --exec "$(MAKE) --no-print-directory demo-cards demo-run"
+demo: setup  ## Everything end to end on the embedded model: data, one start of its servers, cards, dialogues, scores, runs/demo/report.html
+	@mkdir -p $(DATA)
+	@echo "data that asks no model is prepared while the servers start: $(DATA)/data.log"
+	@trap 'kill 0' INT TERM; $(MAKE) --no-print-directory demo-data > $(DATA)/data.log 2>&1 & data=$$!; \
+	$(BIN)/python -m serve up embedded embedded-ranker --exec "$(MAKE) --no-print-directory demo-served" || { kill $$data 2>/dev/null; exit 1; }; \
+	wait $$data || { cat $(DATA)/data.log; exit 1; }
+
+demo-served:  ## What of demo asks models, which are already served (SERVE_URL_…): cards beside dialogues, which fill the server better
+	@echo "cards are made meanwhile: $(DATA)/cards.log"
+	@$(MAKE) --no-print-directory demo-cards > $(DATA)/cards.log 2>&1 & cards=$$!; \
+	$(MAKE) --no-print-directory demo-run; code=$$?; \
+	wait $$cards || { cat $(DATA)/cards.log; exit 1; }; \
+	echo "data and cards: $(DATA)/data.log, $(DATA)/cards.log, $(DATA)/cards.html"; exit $$code
 
 demo-run:  ## The part of demo that holds and scores dialogues, with models that are already served (SERVE_URL_…)
 	$(BIN)/esc-eval run --config configs/eval/demo.yaml --endpoint embedded=$(SERVE_URL_EMBEDDED) \
@@ -244,7 +260,7 @@ test-full: setup  ## What is too long for every run: long versions, real servers
 
 test-fast: setup  ## Unit tests only, under a minute
 	@# The ignored files are slow ones that load torch when they are merely looked at.
-	$(BIN)/python -m pytest -m "not slow and not vllm and not browser and not slurm and not gpu and not full" --ignore-glob='*test_internlm2*'
+	$(WORKED) $(BIN)/python -m pytest $(SHARING) -m "not slow and not vllm and not browser and not slurm and not gpu and not full" --ignore-glob='*test_internlm2*'
 
 lint: setup docs  ## ruff and mypy over the whole tree, and the documents
 	$(BIN)/ruff check .

@@ -162,9 +162,6 @@ def memory() -> int:
         return total
 
 
-def cores() -> str:
-    """The cores that this process may use, as vLLM reads them: `0-3,6`."""
-    numbered = enumerate(sorted(os.sched_getaffinity(0)))
-    # Within a run of neighbours a core's number grows as its place does.
-    runs = [[core for _, core in run] for _, run in itertools.groupby(numbered, lambda pair: pair[1] - pair[0])]
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from core.errors import run_cli
 from core.program import program
 from evalsuite.commands import ecdbench, feel, health, people, role_play
+from evalsuite.commands.abstain import abstain
 from evalsuite.commands.agree import agree, correlate
 from evalsuite.commands.doctor import doctor
 from evalsuite.commands.export import export
@@ -28,7 +29,7 @@ app = program(
 RUNS, PEOPLE, CHECKS = "Runs", "Judges and people", "Checks"
 for panel, verbs in {
     RUNS: (run, models, simulate, score, status, merge, report, leaderboard, compare, trajectories, fork, export),
-    PEOPLE: (agree, correlate, pairwise, discriminate, power, respond, metrics),
+    PEOPLE: (agree, correlate, pairwise, discriminate, power, abstain, respond, metrics),
     CHECKS: (doctor, risk, role_play.audit_simulator),
 }.items():
     for verb in verbs:

@@ -36,6 +36,13 @@ CPU_CACHE_SHARE, CPU_CACHE_MOST = 0.25, 16  # GiB a server at most: the cache is
 CPU_BLOCK = "32"
 
 
+# Without it vLLM starts a worker process beside the scheduler's, which imports everything once more (8 s, 0.8 GiB) and spins.
+CPU_ONE_PROCESS = ["--distributed-executor-backend", "uni"]
+# A thread that waits for the others spins. Alone on the cores that is a fifth faster in one stream; where something else wants
+# a core, threads that soon sleep are a third faster (docs/measurements.md). From which load on, and for how many turns then:
+CPU_CONTENDED, CPU_SPINS = 0.7, "1000"
+
+
 def check_installed(models: Iterable[str], *modules: str) -> None:
     """Raise `UserError` where one of `MODULE`, `ROUTER` and `TRANSFORMERS` is to be started for models and is not installed."""
     if MODULE in modules and importlib.util.find_spec("vllm") is None:
@@ -167,6 +174,7 @@ def argv(
         words += ["--lora-modules", *(f"{name}={folder}" for name, folder in adapters.items())]
     if not gpu:
         words += ["--gpu-memory-utilization", CPU_MEMORY_SHARE, "--block-size", CPU_BLOCK]
+        words += CPU_ONE_PROCESS
     elif share is not None:
         words += ["--gpu-memory-utilization", f"{share:.4f}"]
     return [*words, *options.extra_args]
@@ -174,12 +182,15 @@ def argv(
 
 def environment(gpu: bool, local: bool, gpus: Sequence[str], sharing: int) -> dict[str, str]:
     """What is added to a server's environment. What the user has set already stays as it is. `sharing`: how many servers divide
-    the CPU's memory."""
+    the CPU and its memory."""
     ours = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
     if local:
         ours["HF_HUB_OFFLINE"] = "1"
     if not gpu:
-        ours["VLLM_CPU_OMP_THREADS_BIND"] = cores()  # vLLM's own choice leaves cores idle
+        ours["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # else CPU_ONE_PROCESS is not taken
+        ours["OMP_NUM_THREADS"] = str(cores())  # vLLM's own choice leaves cores idle
+        if sharing > 1 or os.getloadavg()[0] > CPU_CONTENDED:
+            ours["GOMP_SPINCOUNT"] = CPU_SPINS
         share = int(memory() * CPU_CACHE_SHARE / sharing / 2**30)
         ours["VLLM_CPU_KVCACHE_SPACE"] = str(min(max(share, 1), CPU_CACHE_MOST))  # GiB
         ours["VLLM_USE_AOT_COMPILE"] = "0"  # on, it doubles the time to start and gains nothing for small models

@@ -33,6 +33,7 @@ from serve.command import MODULE, ROUTER, TRANSFORMERS, ServerPlan, check_instal
 from serve.guard import GRACE
 
 TAIL = 15  # log lines shown when a server dies
+LINE_AFTER, LINE_EVERY = 5.0, 10.0  # seconds until the first line of progress where there is no terminal, and between lines
 START_TIMEOUT = 900.0  # seconds: loading 28 GB from a slow disk, compiling and capturing graphs take some minutes
 
 
@@ -159,8 +160,9 @@ class Servers:
         return server
 
     def _wait(self, waiting: list[_Running]) -> None:
-        """Until every server answers; a spinner shows what the slowest is doing (nothing when not on a terminal)."""
+        """Until every server answers; a spinner shows what the slowest is doing, without a terminal a line now and then."""
         began = time.monotonic()
+        next_line = LINE_AFTER
         with self._console.status("starting …") as status:
             while waiting:
                 seconds = time.monotonic() - began
@@ -174,11 +176,15 @@ class Servers:
                         self._give_up(server, f"did not answer within {self.timeout:.0f} s (--start-timeout)")
                 waiting = [server for server in waiting if server in self._running]
                 if waiting:
-                    if self._console.is_terminal:
+                    if self._console.is_terminal or seconds >= next_line:
                         last = _plain((waiting[0].log_lines() or [""])[-1])
                         names = ", ".join(server.plan.name for server in waiting)
-                        line = f"starting {names}: {seconds:.0f} s  {last}"
-                        status.update(Text(line[: self._console.width - 4]))  # one line, with room for the spinner
+                        line = f"starting {names}: {seconds:.0f} s  {last}"[: self._console.width - 4]  # room for the spinner
+                        if self._console.is_terminal:
+                            status.update(Text(line))
+                        else:
+                            self._console.print(f"# {line}", highlight=False, markup=False)
+                            next_line += LINE_EVERY
                     time.sleep(0.25)
 
     def _give_up(self, server: _Running, what: str) -> None:

@@ -140,9 +140,11 @@ def write_run(folder: Path, framework: str | None = "esc_eval") -> None:
     write_json(folder / "config.json", ({"simulate": simulate} if framework else {}) | {"score": score, "gold": gold})
 
 
-def full_benchmark_content() -> ReportContent:
-    """8,512 dialogues of about 1,300 tokens, as many as ESC-Eval's own evaluation had."""
-    return make_content(cards=304, supporters={f"model-{number:02d}": number / 14 for number in range(14)}, words=190)
+def benchmark_content(dialogues: int) -> ReportContent:
+    """So many dialogues (a multiple of 28) of about 1,300 tokens; ESC-Eval's own evaluation had 8,512."""
+    return make_content(
+        cards=dialogues // 28, supporters={f"model-{number:02d}": number / 14 for number in range(14)}, words=190
+    )
 
 
 @cache

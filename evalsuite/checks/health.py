@@ -17,6 +17,7 @@ from core.grouping import group_by
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
 from core.statistics.accuracy import share
+from core.statistics.bootstrap import SMOOTHED
 from core.tables import PARTED, Cell, Estimate, Table
 from evalsuite.statistics import paired
 from evalsuite.statistics.leaderboard import Contestant, contestants_of, stack
@@ -29,7 +30,7 @@ AS_IS, NEUTRAL, INJECTED, REVERSED = "as_is", "neutral", "injected", "reversed"
 AGAIN = "again"  # the same question once more
 FLOOR = "floor "  # and its name: the floor's lines in the place of the supporter's
 PAIRED_NOTE = (
-    "Differences in points of 0–100, [95 % bootstrap percentile interval over dialogues], n = dialogues with both verdicts "
+    f"Differences in points of 0–100, [{SMOOTHED} over dialogues], n = dialogues with both verdicts "
     "readable. p: paired sign-flip permutation test, two-sided; it holds where p after Holm's correction over this table is at "
     f"most {paired.ALPHA:g}."
 )

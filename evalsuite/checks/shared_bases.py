@@ -17,6 +17,7 @@ from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
 from core.settings import Pattern, Settings
 from core.specs import load_spec, model_names
+from core.statistics.bootstrap import SMOOTHED
 from core.tables import Table
 from evalsuite.checks.health import HEALTH, as_they_are
 from evalsuite.statistics import paired
@@ -162,7 +163,7 @@ def sharing_table(rows: Sequence[Sharing]) -> Table:
         ),
         notes=(
             "Bases are read off the names of checkpoints (ESC-Eval, appendix B.3, names the risk). Alike − others: average "
-            "score in points of 0–100, [95 % bootstrap interval over cards], n = shared cards; p: sign-flip test, uncorrected.",
+            f"score in points of 0–100, [{SMOOTHED} over cards], n = shared cards; p: sign-flip test, uncorrected.",
             "A difference is no proof of self-preference: supporters of one family may be better. Let a judge of another "
             "family score the same dialogues, and compare its row.",
         ),

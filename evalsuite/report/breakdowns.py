@@ -30,7 +30,7 @@ def breakdowns(tally: Tally, cards: Mapping[str, RoleCard]) -> tuple[list[Table]
             Chart(
                 "categories",
                 "Average by category of the role card",
-                "Means on 0–100 with 95 % bootstrap intervals over the category's cards. Open marks rest on a single dialogue.",
+                "Means on 0–100 with 95 % intervals over the category's cards. Open marks rest on a single dialogue.",
                 tables[-1].key,
                 score_panels(tally.boards, [*averages.items()], columns=4),
             )

@@ -44,7 +44,7 @@ def score_charts(tally: Tally) -> Iterator[Chart]:
     yield Chart(
         "scores",
         "Scores by dimension",
-        "Means on 0–100 with 95 % bootstrap intervals, best average first. Open marks rest on a single dialogue.",
+        "Means on 0–100 with 95 % intervals, best average first. Open marks rest on a single dialogue.",
         f"leaderboard-{tally.boards[-1].language}",
         score_panels(tally.boards, [(_label(tally.rubric, name), cells[name]) for name in names], columns=4),
     )

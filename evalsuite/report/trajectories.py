@@ -65,7 +65,7 @@ def trend_charts(trends: Sequence[Trend], rubric: Rubric) -> Iterator[Chart]:
             f"trends-{language}-{numbers[language]}",
             f"Scores by round, {LANGUAGES[language]}" + (f", {clean(scorer.name)}" if several else ""),
             "Means on 0–100 of the dialogues that came so far"
-            + (" with 95 % bootstrap intervals" if len(rivals) <= _BANDS else "")
+            + (" with 95 % intervals" if len(rivals) <= _BANDS else "")
             + ". Grey: how many that are, the highest bar being all of them.",
             f"slopes-{language}",
             _panels(titles, traces, 170, "score", len(rivals)),

@@ -16,6 +16,7 @@ from core.judge_prompts import transcript
 from core.prompts import PromptPack
 from core.records import Dialogue, Message, RoleCard
 from core.statistics.accuracy import share
+from core.statistics.bootstrap import SMOOTHED
 from core.tables import Cell, Estimate, Table
 from evalsuite.role_play.rules import CHECKS, EARLY, EVERYTHING, REPEATED, Finding, lines_of, told_at_once
 from evalsuite.role_play.seekers import seeker_of
@@ -162,6 +163,6 @@ def _notes() -> Iterator[str]:
     yield f"Cheers up too soon: thanks, relief or a farewell in the first {EARLY} lines."
     yield (
         f"Says all at once: the first line has {EVERYTHING:.0%} or more of the content words (zh: pairs of characters) of the "
-        "card's problem. The last column is the mean share, with a 95 % bootstrap interval over cards, drawn whole."
+        f"card's problem. The last column is the mean share, [{SMOOTHED} over cards], drawn whole."
     )
     yield f"Repeats itself: {REPEATED:.0%} or more of a line's runs of three words (zh: characters) stand in one earlier line."

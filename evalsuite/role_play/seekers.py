@@ -20,6 +20,7 @@ from core.errors import UserError
 from core.files import check_unique, read_bytes, read_jsonl
 from core.records import Dialogue, HumanScore, Judgement, Language, RoleCard, SupportDialogue
 from core.rubrics import Rubric
+from core.statistics.bootstrap import SMOOTHED, scale_levels
 from core.statistics.means import exact_mean
 from core.tables import Cell, Estimate, Table
 from data_prep.played import Played, load_played
@@ -296,7 +297,7 @@ def _row(
     for place, values in scores.items():
         means[place] = exact_mean(values)
     low, span = (np.array([getattr(scale, end) for scale in rubric.scales.values()]) for end in ("min", "span"))
-    cells = over_cards((means - low) * PRINTED / span, [card_of(known[name]) for name in places])
+    cells = over_cards((means - low) * PRINTED / span, [card_of(known[name]) for name in places], scale_levels(0, PRINTED))
     answered = sum(not rating.lost for rating in ratings)
     read = 100 * sum(rating.value is not None for rating in ratings) / answered if answered else None
     average, shared = cells[-1], rubric.shared_scale
@@ -310,7 +311,7 @@ def _row(
 def _notes(rubric: Rubric) -> Iterator[str]:
     yield (
         f"Mean score on 0–{PRINTED} as the paper prints it ({ends(rubric, PRINTED)}; on 0–2 the mean × 5), "
-        "[95 % bootstrap percentile interval over cards, each drawn with all its dialogues; none for a single card], "
+        f"[{SMOOTHED} over cards, each drawn with all its dialogues; none for a single card], "
         "n = dialogues with a readable score."
     )
     yield f"{AVERAGE}: unweighted mean of the metrics; its n counts dialogues with any readable score. Rubric {rubric.name}."

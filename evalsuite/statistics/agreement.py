@@ -21,7 +21,7 @@ from core.records import HumanScore, Judgement
 from core.rows import read_table
 from core.rubrics import Rubric, load_rubric
 from core.statistics.accuracy import FIGURES, dimension_figures, probability_rows, round_half_up
-from core.statistics.bootstrap import SEED, Floats, interval, resampled_means
+from core.statistics.bootstrap import SEED, SHARES, SMOOTHED, Floats, interval, smoothed_means
 from core.statistics.means import comparable, exact_mean, mean_of_all
 from core.tables import Cell, Estimate, Table
 from data_prep.scores.human import read_scores
@@ -154,11 +154,10 @@ def agreement(
     """{language: {dimension: {metric: value}, …, "average": {…}}} for one judge.
 
     Every dimension has `FIGURES`, `n`, `read`, `lost` (with a server, and in no other figure), `gold_rounded` and 95 %
-    intervals of the two accuracies (`acc_low`, `acc_high`, `acc_read_low`, `acc_read_high`: Wilson; for the average, percentile
-    bootstrap over dialogues, or over `groups` of them, none where a dimension has fewer than two). Figures over the readable
-    verdicts (kappa, Spearman
-    and ECE among them) are None when nothing could be read. kappa is None too where a verdict lies between two scores, ECE
-    where a readable verdict came without probabilities. Errors are those of `paired`.
+    intervals of the two accuracies (`acc_low`, `acc_high`, `acc_read_low`, `acc_read_high`: Wilson; for the average,
+    `smoothed_means` over dialogues, or over `groups` of them, none where a dimension has fewer than two). Figures over the
+    readable verdicts (kappa, Spearman and ECE among them) are None when nothing could be read. kappa is None too where a
+    verdict lies between two scores, ECE where a readable verdict came without probabilities. Errors are those of `paired`.
     """
     result: dict[str, Any] = {}
     lost = Counter[tuple[str, str]]((j.language, j.dimension) for j in judgements if j.lost)
@@ -184,7 +183,7 @@ def _average(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def _average_interval(dimensions: Dimensions, groups: Mapping[str, str]) -> dict[str, float | None]:
-    """Bootstrap intervals of both average accuracies: a dialogue's (a group's) ratings are drawn together."""
+    """Intervals of both average accuracies: a dialogue's (a group's) ratings are drawn together."""
     bounds: dict[str, float | None] = {}
     for name in ("acc", "acc_read"):
         draws = average_draws(dimensions, name, groups)
@@ -194,17 +193,17 @@ def _average_interval(dimensions: Dimensions, groups: Mapping[str, str]) -> dict
 
 
 def average_draws(dimensions: Dimensions, figure: str, groups: Mapping[str, str], seed: int = SEED) -> Floats | None:
-    """Resamples [RESAMPLES] of acc, acc_soft, acc_read or acc_soft_read, averaged over dimensions: dialogues, or groups of
-    them, are drawn whole. None where a dimension is on one of them alone: it is the same in every resample."""
+    """Draws [RESAMPLES] of acc, acc_soft, acc_read or acc_soft_read, averaged over dimensions: dialogues, or groups of
+    them, are drawn whole. None where a dimension is on one of them alone: nothing is known of others."""
     counts = hit_counts(dimensions, drawn_units([dimensions], groups), groups)
     rated = counts.read if figure.endswith("_read") else counts.rated
     if not len(rated) or (rated > 0).sum(axis=0).min() < 2:
         return None
-    return resampled_means(counts.near if "soft" in figure else counts.right, rated, seed).mean(axis=1)
+    return smoothed_means(counts.near if "soft" in figure else counts.right, rated, SHARES, seed).mean(axis=1)
 
 
 def drawn_units(runs: Iterable[Dimensions], groups: Mapping[str, str]) -> list[str]:
-    """What the bootstrap draws: the dialogues with a verdict, or their groups."""
+    """What is drawn whole: the dialogues with a verdict, or their groups."""
     dialogues = {j.dialogue_id for dimensions in runs for pairs in dimensions.values() for j, _ in pairs}
     return sorted({groups.get(dialogue, dialogue) for dialogue in dialogues})
 
@@ -219,7 +218,7 @@ class Counts(NamedTuple):
 
 
 def hit_counts(dimensions: Dimensions, units: Sequence[str], groups: Mapping[str, str]) -> Counts:
-    """Counts of one judge's verdicts by what the bootstrap draws: dialogues or `groups` of them."""
+    """Counts of one judge's verdicts by what is drawn whole: dialogues or `groups` of them."""
     row = {unit: index for index, unit in enumerate(units)}
     counts = Counts(*np.zeros((4, len(units), len(dimensions))))
     for column, pairs in enumerate(dimensions.values()):
@@ -249,7 +248,7 @@ def agreement_tables(
             body.append((labels.get(name, name), Estimate(*acc, counted), *shares, *further))
         notes = [
             f"In per cent, kappa (quadratic weights) and Spearman from −1 to 1. {unreadable(mode)} kappa, Spearman and ECE are "
-            "over readable verdicts. Intervals: 95 %, Wilson; of the average: bootstrap over dialogues."
+            f"over readable verdicts. Intervals: 95 %, Wilson; of the average: {SMOOTHED} over dialogues."
         ]
         if lost := rows[AVERAGE].get("lost"):
             notes.append(f"{lost} verdicts were lost with a server and are in no figure: run the same command again.")

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from core.grouping import group_by
 from core.records import Language, RoleCard
+from core.statistics.bootstrap import SMOOTHED
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics.leaderboard import Board, Tally, card_of, cells_of
 from evalsuite.statistics.summary import BREAKDOWNS, Scorer
@@ -71,7 +72,7 @@ def category_tables(boards: Sequence[Board], averages: Mapping[str, Sequence[Ave
             columns=("supporter", *["judged by"] * several, *shown),
             rows=tuple(rows),
             notes=(
-                "Mean score on 0–100, [95 % bootstrap percentile interval over the category's cards], n = its dialogues with a "
+                f"Mean score on 0–100, [{SMOOTHED} over the category's cards], n = its dialogues with a "
                 "readable verdict. Differences between categories are not tested.",
             ),
             section=BREAKDOWNS,

@@ -30,7 +30,7 @@ from core.files import read_placed
 from core.grouping import group_by
 from core.records import Language, Number, number, plain_name
 from core.rubrics import Rubric
-from core.statistics.bootstrap import LEVEL, Floats
+from core.statistics.bootstrap import LEVEL, POINTS, SMOOTHED, Floats, scale_levels
 from core.tables import Cell, Estimate, Table
 from data_prep.cards.sheets import SheetRow, read_sheet
 from evalsuite.statistics import paired
@@ -141,8 +141,9 @@ class RunDiscrimination:
         return who | self.discrimination.figures()
 
 
-def discriminate(ratings: Floats, models: Sequence[str]) -> Discrimination:
-    """MSR, MAC, both F and the pairwise tests of ratings [users, models]; rows without any rating are passed over."""
+def discriminate(ratings: Floats, models: Sequence[str], levels: Floats | None = None) -> Discrimination:
+    """MSR, MAC, both F and the pairwise tests of ratings [users, models]; rows without any rating are passed over.
+    `levels` of their scale are five from the lowest rating to the highest where it is not known."""
     from scipy import stats
 
     ratings = ratings[~np.isnan(ratings).all(axis=1)]
@@ -168,8 +169,10 @@ def discriminate(ratings: Floats, models: Sequence[str]) -> Discrimination:
     msr = between / within if between is not None and within else None
     low, high = (None, None) if f is None else _separation_bounds(f, df, total)
     couples = list(combinations(range(len(models)), 2)) if users > 1 else []
+    if levels is None:
+        levels = scale_levels(float(np.nanmin(ratings)), float(np.nanmax(ratings))) if total else POINTS
     pairs = paired.differences(
-        np.nan_to_num(ratings)[:, :, None], present[:, :, None].astype(float), couples, average_only=True
+        np.nan_to_num(ratings)[:, :, None], present[:, :, None].astype(float), couples, average_only=True, levels=levels
     )
     if not any(pair.p is not None for pair in pairs):
         undefined["pairwise"] = reason or "no two models have a user in common"
@@ -296,7 +299,9 @@ def of_run(contestants: Sequence[Contestant], rubric: Rubric) -> list[RunDiscrim
         columns = {name: ratings[:, :, place] for place, name in enumerate(rubric.dimensions)}
         columns |= {AVERAGE: ratings.mean(axis=2)} if len(columns) > 1 else {}
         names = [one.supporter for one in rivals]
-        rows += [RunDiscrimination(language, scorer, name, discriminate(matrix, names)) for name, matrix in columns.items()]
+        rows += [
+            RunDiscrimination(language, scorer, name, discriminate(matrix, names, POINTS)) for name, matrix in columns.items()
+        ]
     return rows
 
 
@@ -308,7 +313,7 @@ def tables(discrimination: Discrimination) -> list[Table]:
     result = [_figures_table("discrimination", "Discrimination", ("scores",), [(("given",), discrimination)])]
     names = discrimination.models
     if rows := tuple((names[pair.first], names[pair.second], *paired.cells(pair)) for pair in discrimination.pairs):
-        note = f"Difference in the scores' own unit, [95 % bootstrap interval over users], n = users who rated both. {TEST}."
+        note = f"Difference in the scores' own unit, [{SMOOTHED} over users], n = users who rated both. {TEST}."
         columns = ("model", "against", *paired.COLUMNS)
         result.append(Table("discrimination-pairs", "Pairs of models", columns, rows, (note,), DISCRIMINATION))
     return result

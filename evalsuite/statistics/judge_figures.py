@@ -13,7 +13,7 @@ from core.errors import UserError, near
 from core.records import HumanScore
 from core.rubrics import Rubric
 from core.statistics.accuracy import FIGURES
-from core.statistics.bootstrap import SEED, interval
+from core.statistics.bootstrap import SEED, SMOOTHED, interval
 from core.statistics.means import mean_of_all
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics.agreement import agreement_tables, average_draws, item_of, paired, per_cent, unreadable
@@ -33,7 +33,6 @@ from evalsuite.statistics.judges import (
 from evalsuite.statistics.summary import AGREEMENT, AVERAGE, dimension_label, scorer_of
 
 SYNTHETIC = "construction"  # who `python -m data_prep score-set` says gave its scores
-FEW = 20  # dialogues or groups, below which the percentile bootstrap is known to cover less than it says
 Families = dict[str, list[str]]  # name of a mean over seeds → its judges
 
 
@@ -52,7 +51,7 @@ class Settings:
     references: Sequence[str] = ()
     """Test only against these judges."""
     groups: Mapping[str, str] = field(default_factory=dict)
-    """Dialogue → group: what the bootstrap draws whole."""
+    """Dialogue → group: what is drawn whole."""
     averages: bool = False
     """Tables of averages over dimensions and languages as well."""
     seconds: Mapping[tuple[str, str], float] = field(default_factory=dict)
@@ -204,12 +203,10 @@ def average_tables(
             body.append(tuple(cells))
         drawn = {settings.groups.get(j.dialogue_id, j.dialogue_id) for verdicts in judges.values() for j in verdicts}
         notes = [
-            "Means over dimensions; n counts ratings. [95 % percentile intervals of the bootstrap over "
+            f"Means over dimensions; n counts ratings. [{SMOOTHED} over "
             f"{'groups of dialogues' if settings.groups else 'dialogues'} ({len(drawn)}), drawn alike for every judge]. "
             f"{unreadable(settings.mode)} A dash: undefined in some dimension."
         ]
-        if len(drawn) < FEW * len(languages):
-            notes.append(f"Fewer than {FEW} a language: such intervals tend to be too narrow.")
         tables.append(
             Table(
                 key=f"judge_averages_{language}",

@@ -1,4 +1,4 @@
-"""Tests between judges on the items that both saw: McNemar a dimension, the paired bootstrap over dialogues for the average."""
+"""Tests between judges on the items that both saw: McNemar a dimension, differences over dialogues for the average."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from core.errors import UserError
 from core.grouping import group_by
 from core.records import HumanScore, Judgement
 from core.statistics.accuracy import round_half_up
-from core.statistics.bootstrap import SEED, interval, resampled_means
+from core.statistics.bootstrap import SEED, SHARES, SMOOTHED, gap_levels, interval, smoothed_means
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics.agreement import Dimensions, Item, Pair, Paired, drawn_units, hit_counts, item_of, paired, unreadable
 from evalsuite.statistics.judges import Judges, gold_of
@@ -152,8 +152,8 @@ def _average(
         rated, right = counts[0].rated, [run.right for run in counts]
         # Every rating weighs the same, as in the ACC that this is a difference of: dialogues with many rated turns weigh more.
         gaps, totals = np.mean(right[:of_a], axis=0) - np.mean(right[of_a:], axis=0), rated.sum(axis=0)
-        several &= (rated > 0).sum(axis=0).min() > 1  # a dimension on one dialogue is the same in every resample
-        draws.append(resampled_means(gaps, rated, SEED + number).mean(axis=1))
+        several &= (rated > 0).sum(axis=0).min() > 1  # one dialogue says nothing of others
+        draws.append(smoothed_means(gaps, rated, gap_levels(SHARES), SEED + number).mean(axis=1))
         means.append(float((gaps.sum(axis=0) / totals).mean()))
         shares.append((gaps / totals).mean(axis=1, keepdims=True) / len(parts))
     low, high = interval(np.mean(draws, axis=0)) if several else (None, None)
@@ -181,7 +181,7 @@ def comparison_tables(
         rows=tuple((d.language, d.a, d.b, _points(d), _p(d.p), _p(d.p_holm), _holds(d.p_holm)) for d in average),
         notes=(
             "Mean over dimensions, on items that both judged. Ratings of one dialogue hang together, so dialogues (n) are "
-            "drawn whole: [95 %, paired bootstrap], p of a sign-flip test, Holm's correction over the pairs of a language.",
+            f"drawn whole: [{SMOOTHED}], p of a sign-flip test, Holm's correction over the pairs of a language.",
             unreadable(mode),
         ),
         section=AGREEMENT,

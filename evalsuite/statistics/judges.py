@@ -18,7 +18,7 @@ from core.grouping import group_by
 from core.records import HumanScore, Judgement
 from core.rubrics import Scale
 from core.statistics.accuracy import majority, round_half_up, wilson
-from core.statistics.bootstrap import RESAMPLES, SEED
+from core.statistics.bootstrap import RESAMPLES, SEED, SMOOTHED
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics.agreement import (
     agreement,
@@ -121,7 +121,7 @@ def table4(
             body.append((name, *cells, None if read is None else 100 * read))
         body.append(("majority class", *_majority_row(gold, language, dimensions), None))
         notes = [
-            f"In per cent. {unreadable(mode)} Intervals: 95 %, Wilson; of the average: bootstrap over dialogues. n: ratings. "
+            f"In per cent. {unreadable(mode)} Intervals: 95 %, Wilson; of the average: {SMOOTHED} over dialogues. n: ratings. "
             "Majority class: always the most frequent gold score. Bold: the best of the judges."
         ]
         if not same_items:

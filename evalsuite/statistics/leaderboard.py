@@ -15,7 +15,7 @@ from core.errors import UserError
 from core.grouping import group_by
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
-from core.statistics.bootstrap import RESAMPLES, Floats
+from core.statistics.bootstrap import SMOOTHED, Floats
 from core.statistics.means import exact_mean
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics import paired
@@ -163,7 +163,7 @@ def stack(contestants: Sequence[Contestant]) -> tuple[Floats, Floats]:
 
 
 def cells_of(contestants: Sequence[Contestant], rubric: Rubric) -> list[list[Score]]:
-    """Each contestant's scores on every dimension and then on the average; intervals by bootstrap over all their cards."""
+    """Each contestant's scores on every dimension and then on the average; intervals over all their cards."""
     names = [*rubric.dimensions, AVERAGE]
     rows = paired.card_estimates(*stack(contestants), [one.readable.total() for one in contestants])
     return [
@@ -281,14 +281,13 @@ def score_notes(cells: Sequence[Score], rubric: Rubric, value: Value) -> Iterato
     if len(scorers) == 1:
         yield f"Judged by {scorers.pop().name} on rubric {rubric.name}."
     yield (
-        f"Mean score on 0–100 ({ends(rubric, 100)}), [95 % bootstrap percentile interval over cards (dialogues "
-        f"without a card: themselves), {RESAMPLES:,} resamples], n = dialogues with a readable verdict."
+        f"Mean score on 0–100 ({ends(rubric, 100)}), [{SMOOTHED} over cards (dialogues without a card: "
+        "themselves)], n = dialogues with a readable verdict."
     )
     yield f"{AVERAGE}: unweighted mean of the dimensions; its n counts dialogues with any readable verdict."
     if any(cell.estimate.mean is not None and cell.estimate.low is None for cell in cells):
         yield (
-            "No interval is given at n = 1, or where all dialogues are on one card, nor of an average over such a dimension. "
-            "Equal scores give one without width."
+            "No interval is given at n = 1, or where all dialogues are on one card, nor of an average over such a dimension."
         )
     if any(cell.read < cell.asked for cell in cells):
         yield "Unreadable verdicts are in no mean; they lower the parse rate. Those that were lost with a server do not."

@@ -1,6 +1,6 @@
-"""Paired statistics over cards: intervals by bootstrap, differences with sign-flip tests and Holm's correction.
+"""Paired statistics over cards: intervals, differences with sign-flip tests and Holm's correction.
 
-What two contestants did on one card belongs together. So cards are drawn whole by the bootstrap, and a difference is taken
+What two contestants did on one card belongs together. So cards are drawn whole, and a difference is taken
 card by card. Arrays are [cards, contestants, dimensions]; a contestant is a supporter as one scorer sees it.
 """
 
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from core.statistics.bootstrap import SEED, Floats, estimate, resampled_means
+from core.statistics.bootstrap import POINTS, SEED, SMOOTHED, Floats, estimate, gap_levels, smoothed_means
 from core.tables import Cell, Estimate
 
 FLIPS = 9_999
 ALPHA = 0.05
 COLUMNS = ("difference", "p", "p (Holm)", "holds")
 NOTE = (
-    "Difference in points of 0–100, [95 % bootstrap percentile interval over cards], n = shared cards: those on which both "
+    f"Difference in points of 0–100, [{SMOOTHED} over cards], n = shared cards: those on which both "
     "sides have a readable verdict. p: paired sign-flip permutation test over the shared cards, two-sided. It holds where p "
     f"after Holm's correction over this table is at most {ALPHA:g}. A dash: no shared cards, so nothing to pair."
 )
@@ -46,18 +46,17 @@ class Difference:
     holds: bool | None
 
 
-def card_estimates(sums: Floats, counts: Floats, readable: Sequence[int]) -> list[list[Estimate]]:
-    """Mean and 95 % percentile interval of every contestant on every dimension, and of the average as its last column.
+def card_estimates(sums: Floats, counts: Floats, readable: Sequence[int], levels: Floats = POINTS) -> list[list[Estimate]]:
+    """Mean and 95 % interval (`smoothed_means`) of every contestant on every dimension, and of the average as its last column.
 
     `sums` and `counts` hold the sum of a card's observations (dialogues) and their number, zero where there is none; `readable`
     is how many observations each contestant has on any dimension: the n of its average. Cards are drawn whole, so the interval
     of the average keeps the correlation between dimensions. A dimension without observations has mean None, and so has the
     average then. Observations on one card alone have no interval (low and high None), nor has an average over a dimension that
-    rests on one card: it would be drawn the same in every resample. Equal observations have an interval without width.
+    rests on one card.
     """
     cards, contestants, dimensions = sums.shape
-    # A resample may miss every observation of a thin column: its mean is NaN there and the percentiles leave it out.
-    flat = resampled_means(sums.reshape(cards, -1), counts.reshape(cards, -1), SEED)
+    flat = smoothed_means(sums.reshape(cards, -1), counts.reshape(cards, -1), levels)
     draws = _with_average(flat.reshape(-1, contestants, dimensions))
     totals = counts.sum(axis=0)
     means = _with_average(_over(sums.sum(axis=0), totals))
@@ -82,17 +81,24 @@ def by_card(values: Floats, cards: Sequence[str]) -> tuple[Floats, Floats]:
     return sums, counts
 
 
-def over_cards(values: Floats, cards: Sequence[str]) -> list[Estimate]:
+def over_cards(values: Floats, cards: Sequence[str], levels: Floats = POINTS) -> list[Estimate]:
     """`card_estimates` of dialogues × columns (NaN: no value) on these cards; n counts dialogues."""
     readable = int((~np.isnan(values)).any(axis=1).sum())
-    return card_estimates(*by_card(values[:, None], cards), [readable])[0]
+    return card_estimates(*by_card(values[:, None], cards), [readable], levels)[0]
 
 
-def differences(sums: Floats, counts: Floats, pairs: Sequence[tuple[int, int]], average_only: bool = False) -> list[Difference]:
+def differences(
+    sums: Floats,
+    counts: Floats,
+    pairs: Sequence[tuple[int, int]],
+    average_only: bool = False,
+    levels: Floats = POINTS,
+) -> list[Difference]:
     """Every pair's difference on every dimension and on the average (with `average_only`, on that alone), in order of pairs.
 
     A card counts once: a contestant's observations on it are averaged first. The average's difference is the unweighted mean of
-    the dimensions', each over its own shared cards. Intervals: bootstrap over cards, none where `card_estimates` has none.
+    the dimensions', each over its own shared cards. Intervals: `smoothed_means` over cards, none where `card_estimates` has
+    none; each side may have any of `levels` on a card that nobody has seen.
     p: `sign_flip_p`. Holm's correction runs over everything returned.
     """
     if not pairs:
@@ -103,7 +109,7 @@ def differences(sums: Floats, counts: Floats, pairs: Sequence[tuple[int, int]], 
     cards, size, dimensions = shared.shape
     gaps = np.where(shared, first - second, 0.0)
     n = shared.sum(axis=0)
-    flat = resampled_means(gaps.reshape(cards, -1), shared.reshape(cards, -1).astype(np.float64), SEED)
+    flat = smoothed_means(gaps.reshape(cards, -1), shared.reshape(cards, -1).astype(np.float64), gap_levels(levels))
     draws = _with_average(flat.reshape(-1, size, dimensions))
     first_means, second_means, means = (
         _with_average(_over(np.where(shared, side, 0.0).sum(axis=0), n)) for side in (first, second, gaps)
@@ -137,9 +143,9 @@ def sign_flip_p(shares: Floats) -> Floats:
     """Two-sided p of each column's sum under random signs of its rows: a paired permutation test.
 
     If two contestants are alike, swapping them on any card changes nothing but that card's sign. The test is exact at any
-    number of cards, which the bootstrap's own p is not: its intervals are too narrow for few cards, and 2,000 resamples have
-    no p below 0.0005, where one of the 91 pairs of 14 supporters must be at about that to hold after Holm's correction. All
-    sign patterns are tried where there are few, else `FLIPS` drawn ones, or more where many columns are corrected together.
+    number of cards, which a p from an interval's draws is not; and 2,000 draws have no p below 0.0005, where one of the 91
+    pairs of 14 supporters must be at about that to hold after Holm's correction. All sign patterns are tried where there are
+    few, else `FLIPS` drawn ones, or more where many columns are corrected together.
     """
     rows, columns = shares.shape
     # Sums that are equal but for rounding count as equal: without this, p would depend on the order of additions.

@@ -13,7 +13,7 @@ import numpy as np
 
 from core.grouping import group_by
 from core.records import Language
-from core.statistics.bootstrap import LEVEL, Floats, estimate, resampled_means
+from core.statistics.bootstrap import LEVEL, POINTS, SMOOTHED, Floats, estimate, resampled_means, smoothed_means
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics.text_metrics import BLEU_ORDERS, DISTINCT_ORDERS, LABELS, Response, Sample, Unit, bleu_of, signature
 
@@ -47,8 +47,9 @@ class Figure:
 def figures(samples: Iterable[Sample]) -> list[Figure]:
     """Every metric of every supporter, language and unit, with 95 % intervals over dialogues (None with fewer than two).
 
-    Means and BLEU: percentile bootstrap; all replies of a dialogue are drawn together, and supporters that answered the same
-    dialogues get the same draws. Corpus-level Distinct: jackknife, since a drawn-twice dialogue would count as repetition.
+    Means: `smoothed_means`; BLEU: percentile bootstrap. All replies of a dialogue are drawn together, and supporters that
+    answered the same dialogues get the same draws. Corpus-level Distinct: jackknife, since a drawn-twice dialogue would count
+    as repetition.
     """
     groups: dict[tuple[Language, str, Unit], dict[str, list[Sample]]] = defaultdict(lambda: defaultdict(list))
     for sample in samples:
@@ -75,7 +76,7 @@ def _means(dialogues: Sequence[Sequence[Sample]]) -> _Found:
         for column, metric in enumerate(LABELS):
             values = [value for sample in dialogue if (value := sample.values[metric]) is not None]
             sums[row, column], counts[row, column] = math.fsum(values), len(values)
-    draws = resampled_means(sums, counts)
+    draws = smoothed_means(sums, counts, POINTS)
     means: _Found = {}
     for column, metric in enumerate(LABELS):
         n, valued = int(counts[:, column].sum()), int((counts[:, column] > 0).sum())
@@ -147,8 +148,9 @@ def metric_tables(figure_rows: Sequence[Figure], responses: Sequence[Response]) 
             body: list[tuple[Cell, ...]] = [
                 (*names[: len(heads)], *(cells[metric] for metric in metrics)) for names, cells in rows.items()
             ]
+            intervals = "95 % bootstrap, Distinct: jackknife," if level == "corpus" else SMOOTHED
             notes = [
-                "0–100. n counts replies; intervals: 95 % over dialogues (bootstrap; of Distinct over all replies: jackknife).",
+                f"0–100. n counts replies; [{intervals} over dialogues].",
                 *left_out,
                 *(f"{unit}: {name}: {signature(unit)[name]}" for unit in units for name in signed),
             ]

@@ -18,7 +18,7 @@ from core.errors import UserError
 from core.grouping import group_by
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
-from core.statistics.bootstrap import Floats
+from core.statistics.bootstrap import SMOOTHED, Floats, scale_levels
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics import paired
 from evalsuite.statistics.leaderboard import card_of, contestants_of
@@ -124,7 +124,8 @@ def _slopes(scores: Floats, cards: Sequence[str], names: Sequence[str]) -> dict[
     slopes = np.full(squares.shape, np.nan)
     np.divide((centred * np.where(scored, scores, 0.0)).sum(axis=1), squares, out=slopes, where=squares > 0)
     sums, counts = paired.by_card(np.stack([slopes, np.where(np.isnan(slopes), np.nan, 0.0)], axis=1), cards)
-    differences = paired.differences(sums, counts, [(0, 1)])
+    most = 100 / max(scores.shape[1] - 1, 1)  # from the lowest score in the first round to the highest in the last
+    differences = paired.differences(sums, counts, [(0, 1)], levels=scale_levels(0, most))
     return dict(zip(names, differences, strict=True))
 
 
@@ -153,7 +154,7 @@ def tables(trends: Sequence[Trend], rubric: Rubric) -> list[Table]:
                 columns=(*heads, *(f"round {at}" for at in range(1, horizon + 1))),
                 rows=tuple(means),
                 notes=(
-                    "Mean on 0–100, [95 % bootstrap percentile interval over cards], n = dialogues with a readable verdict. "
+                    f"Mean on 0–100, [{SMOOTHED} over cards], n = dialogues with a readable verdict. "
                     "Later rounds rest on the dialogues that came so far.",
                 ),
                 section=TRENDS,
@@ -164,8 +165,8 @@ def tables(trends: Sequence[Trend], rubric: Rubric) -> list[Table]:
                 columns=(*heads, "points a round", *paired.COLUMNS[1:]),
                 rows=tuple(slopes),
                 notes=(
-                    "Mean over cards of the least-squares slope of a dialogue's own scores (0–100) by round, [95 % bootstrap "
-                    "percentile interval], n = cards with a dialogue that was judged in two rounds or more. p: sign-flip test "
+                    "Mean over cards of the least-squares slope of a dialogue's own scores (0–100) by round, "
+                    f"[{SMOOTHED}], n = cards with a dialogue that was judged in two rounds or more. p: sign-flip test "
                     "over cards against no slope; Holm's correction over a supporter's dimensions.",
                 ),
                 section=TRENDS,

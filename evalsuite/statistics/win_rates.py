@@ -1,7 +1,8 @@
 """Choices between two systems, by people or judges: votes, win rates, degrees, agreement, and what the order shown does.
 
 In native mode an annotator's answers on a pair are one vote, and a tie where they change with the order; in paper mode every
-answer is a vote of its own. Intervals: 95 %, bootstrap over items, which are drawn whole with all their votes.
+answer is a vote of its own. Intervals are over items, which are drawn whole with all
+their votes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from core.grouping import group_by
 from core.records import Comparison, Verdict
 from core.statistics.accuracy import share
-from core.statistics.bootstrap import estimate, resampled_means
+from core.statistics.bootstrap import POINTS, SMOOTHED, Floats, estimate, scale_levels, smoothed_means
 from core.statistics.means import exact_mean
 from core.statistics.reliability import JACKKNIFE
 from core.tables import Cell, Estimate, Table
@@ -112,8 +113,9 @@ def votes(choices: Iterable[Choice], mode: Mode) -> list[Choice]:
 # --- figures ----------------------------------------------------------------------------------------------------------------
 
 
-def mean_over_items(choices: Sequence[Choice], value: Callable[[Choice], float]) -> Estimate:
-    """Mean value of the votes, with a 95 % bootstrap interval over items (None for a single item); n counts votes."""
+def mean_over_items(choices: Sequence[Choice], value: Callable[[Choice], float], levels: Floats) -> Estimate:
+    """Mean value of the votes, with a 95 % interval over items (None for a single item); n counts votes. A vote may have any of
+    `levels`."""
     if not choices:
         return Estimate(None, None, None, 0)
     places = {item: place for place, item in enumerate(sorted({vote.item for vote in choices}))}
@@ -121,12 +123,12 @@ def mean_over_items(choices: Sequence[Choice], value: Callable[[Choice], float])
     for vote in choices:
         sums[places[vote.item]] += value(vote)
         counts[places[vote.item]] += 1
-    return estimate(sums.sum() / counts.sum(), resampled_means(sums, counts)[:, 0], len(choices), len(places))
+    return estimate(sums.sum() / counts.sum(), smoothed_means(sums, counts, levels)[:, 0], len(choices), len(places))
 
 
 def rate(choices: Sequence[Choice], points: Callable[[Choice], float]) -> Estimate:
     """Mean points of the votes with a verdict, in per cent; see `mean_over_items`."""
-    return mean_over_items([vote for vote in choices if vote.verdict is not None], lambda vote: 100 * points(vote))
+    return mean_over_items([vote for vote in choices if vote.verdict is not None], lambda vote: 100 * points(vote), POINTS)
 
 
 def _points(system: str) -> Callable[[Choice], float]:
@@ -144,7 +146,9 @@ def _counts(choices: Sequence[Choice], system: str) -> list[Cell]:
     unread = sum(vote.verdict is None for vote in choices)
     counts: list[Cell] = [len({vote.item for vote in choices}), won, ties, lost, unread]
     degrees = [vote for vote in choices if vote.degree is not None]
-    degree = mean_over_items(degrees, lambda vote: (vote.degree or 0.0) * (1 if vote.a == system else -1))
+    most = max((abs(vote.degree or 0.0) for vote in degrees), default=0.0)
+    levels = scale_levels(-most, most)
+    degree = mean_over_items(degrees, lambda vote: (vote.degree or 0.0) * (1 if vote.a == system else -1), levels)
     return [*counts, rate(choices, points), share(won, won + lost), degree]
 
 
@@ -169,9 +173,8 @@ def _rates(choices: Sequence[Choice], mode: Mode, words: Words, title: str) -> l
     counted = votes(choices, mode)
     spoken, graded = any(vote.language for vote in counted), any(vote.degree is not None for vote in counted)
     notes = [
-        "Win rate: share of votes won, a tie counts half, with a 95 % bootstrap interval over "
-        f"{words.items} (none for one alone). Decided: share of the votes that are no tie, Wilson's 95 % interval. Votes "
-        "without a readable answer are in no rate.",
+        f"Win rate: share of votes won, a tie counts half, [{SMOOTHED} over {words.items}] (none for one alone). Decided: "
+        "share of the votes that are no tie, Wilson's 95 % interval. Votes without a readable answer are in no rate.",
     ]
     if any(choice.first is not None for choice in choices):
         rule = {

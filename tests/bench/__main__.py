@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from core.errors import run_cli
-from tests.bench import client, data, false_alarms, growth, people, report, role_sft, scoring, simulation, training
+from tests.bench import client, coverage, data, false_alarms, growth, people, report, role_sft, scoring, simulation, training
 from tests.bench.figures import OUT, OutOption
 
 app = typer.Typer(
@@ -29,7 +29,9 @@ PARTS: dict[str, Callable[..., None]] = {
 }
 for name, part in PARTS.items():
     app.command(name)(part)
-app.command("false-alarms")(false_alarms.main)  # not among PARTS: it needs corpora that a user brings
+# Not among PARTS: they need corpora that a user brings.
+app.command("false-alarms")(false_alarms.main)
+app.command("coverage")(coverage.main)
 
 
 @app.command("all")

@@ -14,6 +14,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from core.machine import precision
 from core.records import RoleCard
 from core.specs import ModelSpec
 from evalsuite.dialogues.hold import hold
@@ -64,7 +65,7 @@ def reference() -> Iterator[HuggingFace]:
     from serve.checkpoints.embedded import materialise
 
     folder = materialise()
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, precision(gpu=False)[0])).eval()
     yield HuggingFace(model, AutoTokenizer.from_pretrained(folder))
     del model
 
@@ -92,17 +93,19 @@ def main(
     reference_dialogues: Annotated[int, typer.Option(help="How many of them the reference holds, evenly spread.")] = 8,
     in_flight: Annotated[list[int] | None, typer.Option(help="Calls in flight; repeat. 0: adapting. Default: 96 0.")] = None,
     max_tokens: Annotated[int, typer.Option(help="Tokens a reply at most.")] = 96,
+    server_arg: Annotated[list[str] | None, typer.Option(help="More for the server, to compare; repeat.")] = None,
     runs: RunsOption = 1,
     out: OutOption = OUT,
 ) -> None:
     """(b) Simulation: dialogues a minute beside the reference procedure (transformers, one dialogue at a time)."""
     widths = in_flight or [96, 0]
     sizes = {"dialogues": dialogues, "of the reference": reference_dialogues, "tokens a reply": f"≤ {max_tokens}", "runs": runs}
+    sizes |= {"both sides in": precision(gpu=False)[0], **({"server": " ".join(server_arg)} if server_arg else {})}
     bench = Bench("simulation", "(b) Simulation: embedded model, greedy, the same cards", **sizes)
     step = max(dialogues // reference_dialogues, 1)
     with TemporaryDirectory() as name:
         folder = Path(name)
-        spec = write_spec(folder, max_tokens, eager=False)
+        spec = write_spec(folder, max_tokens, *(server_arg or []), eager=False)
         models = {"seeker": str(spec), "supporters": [str(spec)], "judge": str(spec)}
         cards = varied(dialogues)
         config = run_config(folder, cards, **models)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.statistics.bootstrap import RESAMPLES, interval, resampled_means
+from core.statistics.bootstrap import POINTS, RESAMPLES, estimate, gap_levels, interval, resampled_means, smoothed_means
 
 ROWS = st.lists(  # of each row, on two columns: the sum of its observations and their number, nothing where that is 0
     st.tuples(*[st.tuples(st.integers(-4, 4), st.integers(0, 2)).map(lambda cell: cell if cell[1] else (0, 0))] * 2),
@@ -50,3 +50,39 @@ def test_draws_are_the_same_each_time_and_other_under_another_seed() -> None:
     sums, counts = np.arange(20, dtype=np.float64)[:, None], np.ones((20, 1))
     assert (resampled_means(sums, counts) == resampled_means(sums, counts)).all()
     assert (resampled_means(sums, counts, seed=1) != resampled_means(sums, counts)).any()
+
+
+def test_smoothed_means_have_the_moments_of_their_dirichlet_posterior() -> None:
+    """A mean of Dirichlet weights has mean Σ a·x / A and variance (Σ a·x² / A − mean²) / (A + 1), A being the sum of shapes."""
+    values = np.array([0.0, 25.0, 25.0, 75.0, 100.0, 100.0])
+    shapes, places = np.array([*[1 - 1 / 6] * 6, 0.5]), np.append(values, POINTS.mean())
+    squares = np.append(values**2, (POINTS**2).mean())
+    total = shapes.sum()
+    mean = shapes @ places / total
+    variance = (shapes @ squares / total - mean**2) / (total + 1)
+    # The half row has one level in a draw, no mixture of them, which adds its levels' variance × a² / (A (A + 1)).
+    variance += POINTS.var() * 0.5**2 / (total * (total + 1))
+    draws = np.concatenate([smoothed_means(values[:, None], np.ones((6, 1)), POINTS, seed)[:, 0] for seed in range(20)])
+    assert draws.mean() == pytest.approx(mean, abs=0.4)
+    assert draws.var() == pytest.approx(variance, rel=0.03)
+
+
+def test_equal_scores_have_an_interval_and_one_row_says_nothing() -> None:
+    draws = smoothed_means(np.full((12, 1), 25.0), np.ones((12, 1)), POINTS)[:, 0]
+    low, high = interval(draws)
+    assert 15 < low < 25 < high < 45
+    alone = smoothed_means(np.array([[25.0]]), np.ones((1, 1)), POINTS)[:, 0]
+    assert set(alone.round(9).tolist()) == set(POINTS.tolist())
+    assert np.isnan(smoothed_means(np.zeros((3, 1)), np.zeros((3, 1)), POINTS)).all()
+    assert sorted(set(gap_levels(POINTS).tolist())) == [-100, -75, -50, -25, 0, 25, 50, 75, 100]
+    assert estimate(100.0, np.full(10, 100 - 1e-12), 3, 3).high == 100
+
+
+def test_many_rows_weigh_about_as_in_the_exact_draws() -> None:
+    """From 100 rows on weights are exponential, not Gamma(1 − 1/n): the interval's width hardly changes there."""
+    values = np.tile([0.0, 50.0, 100.0], 40)
+    widths = []
+    for size in (99, 102):
+        low, high = interval(smoothed_means(values[:size, None], np.ones((size, 1)), POINTS)[:, 0])
+        widths.append((high - low) * size**0.5)
+    assert widths[1] == pytest.approx(widths[0], rel=0.06)

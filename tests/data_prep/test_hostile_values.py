@@ -29,6 +29,8 @@ from data_prep.scores.corpora import import_corpus
 from data_prep.sources import SOURCES, corpus_files
 from tests.data_prep.sources import fixtures as F
 
+pytestmark = pytest.mark.slow
+
 HOLE = "@hole@"
 # As they stand in a JSON file. What no JSON reader takes is tried in one place of a file.
 NO_JSON = {

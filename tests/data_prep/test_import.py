@@ -45,6 +45,8 @@ from tests.published_clone import (
     score_script,
 )
 
+pytestmark = pytest.mark.slow
+
 POISON = "raise SystemExit('this script was run')\nopen('ran', 'w')\n"
 
 

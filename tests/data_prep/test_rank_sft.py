@@ -186,8 +186,12 @@ def call(folder: Path, out: Path, *more: str) -> str:
 
 @pytest.mark.parametrize("split", ["grouped", "random"])
 def test_one_seed_gives_the_same_bytes_and_another_does_not(split: str, score_set: Path, tmp_path: Path) -> None:
+    some = read_jsonl(score_set / "dialogues.jsonl", Dialogue, "dialogues")[::8]
+    write_jsonl(tmp_path / "dialogues.jsonl", some)
+    names = {dialogue.id for dialogue in some}
+    write_jsonl(tmp_path / "scores.jsonl", [s for s in read_gold(score_set / "scores.jsonl") if s.dialogue_id in names])
     for name, seed in (("a", "4"), ("b", "4"), ("c", "5")):
-        call(score_set, tmp_path / name, "--seed", seed, "--split", split)
+        call(tmp_path, tmp_path / name, "--seed", seed, "--split", split)
     for file in sorted(path.name for path in (tmp_path / "a").iterdir()):
         first, second = ((tmp_path / name / file).read_bytes() for name in "ab")
         assert first == second, file

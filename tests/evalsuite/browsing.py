@@ -56,7 +56,7 @@ def opened(browser: webdriver.Chrome, path: Path) -> None:
 
 
 def until(browser: webdriver.Chrome, script: str) -> None:
-    WebDriverWait(browser, 15).until(lambda driver: driver.execute_script(script))
+    WebDriverWait(browser, 15, 0.05).until(lambda driver: driver.execute_script(script))
 
 
 def text_of(browser: webdriver.Chrome, selector: str) -> list[str]:

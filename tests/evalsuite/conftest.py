@@ -11,17 +11,18 @@ from selenium import webdriver
 
 from evalsuite.report.report import write_report
 from tests.evalsuite.browsing import CHROMIUM, DRIVER, started
-from tests.generated_report import full_benchmark_content
+from tests.generated_report import benchmark_content
 from tests.people_study import new_database, postgres
 
 
+@pytest.fixture(scope="session", params=[840, pytest.param(8512, marks=pytest.mark.full)])
+def benchmark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """The page of a report as large as ESC-Eval's own evaluation would give, or a tenth of it, and its dialogues; made once."""
+    content = benchmark_content(request.param)
+    return write_report(tmp_path_factory.mktemp("benchmark"), content)["html"], request.param
+
+
 @pytest.fixture(scope="session")
-def full_benchmark(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of a report as large as ESC-Eval's own evaluation would give, made once: it takes ten seconds."""
-    return write_report(tmp_path_factory.mktemp("full-benchmark"), full_benchmark_content())["html"]
-
-
-@pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
     if not (CHROMIUM.exists() and DRIVER.exists()):
         if os.environ.get("CI") == "true":

@@ -26,6 +26,8 @@ from tests.conftest import EscEval
 from tests.dialects import Dialect, DialectName, Speaker
 from tests.endpoint import Endpoint
 
+pytestmark = pytest.mark.slow
+
 API = CONFIGS / "eval" / "api.yaml"
 SMALL = ("run", "--config", API, "--limit", "1", "--language", "en", "--no-floors")
 LLAMA = "meta-llama/Llama-3-8B"

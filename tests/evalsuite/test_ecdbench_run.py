@@ -30,6 +30,8 @@ from tests.conftest import Embedded, EscEval
 from tests.ecdbench_corpora import AFFECTS, bbq, lines, memory, released, stereo, unreleased, write
 from tests.endpoint import Answer, Endpoint
 
+pytestmark = pytest.mark.slow
+
 WORDS = ["diligent", "purple", "lazy"]
 HARNESS = Path(lm_eval.__file__).parent / "tasks"
 
@@ -524,8 +526,8 @@ def test_what_cannot_be_downloaded_is_left_out(
     esc_eval: EscEval, corpora: Path, manager: TaskManager, served: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the data of a task of lm-eval's own the others are asked, and the reason is written beside them."""
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
+    for module in ("datasets.config", "huggingface_hub.constants"):  # the variables were read when these were imported
+        monkeypatch.setattr(f"{module}.HF_HUB_OFFLINE", True)
     monkeypatch.setattr(running, "load_manager", lambda: manager)
     monkeypatch.setattr(running, "language_model", lambda *_: Scripted(lambda _, option: len(option)))
     command = ["ecdbench", "run", "--model", f"embedded@{served}", "--data", corpora]
@@ -622,7 +624,6 @@ def test_a_run_on_every_published_form_ends_with_a_total(
 
 
 @pytest.mark.vllm
-@pytest.mark.slow
 @pytest.mark.full
 @pytest.mark.timeout(900)
 def test_the_embedded_model_has_a_total(
@@ -637,7 +638,6 @@ def test_the_embedded_model_has_a_total(
 
 
 @pytest.mark.vllm
-@pytest.mark.slow
 def test_the_embedded_model_answers(
     embedded: Embedded, esc_eval: EscEval, corpora: Path, manager: TaskManager, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -34,6 +34,8 @@ from tests.demo import demo_config
 from tests.endpoint import FAULTS, Answer, Endpoint, Faulty, echo
 from tests.serve.test_client import question, spec
 
+pytestmark = pytest.mark.slow
+
 MODELS = ("embedded",)
 
 
@@ -78,7 +80,7 @@ def test_a_tenth_of_all_requests_fails_and_nothing_is_lost_or_asked_twice(
     config(tmp_path, dialogues)
     with Endpoint(models=MODELS) as sound:
         assert esc_eval(*run_at(sound.url, "undisturbed")) == (0, "")
-    monkeypatch.setattr("evalsuite.runner.engine.ChatClient", partial(ChatClient, timeout_s=12, backoff_s=0.1))
+    monkeypatch.setattr("evalsuite.runner.engine.ChatClient", partial(ChatClient, timeout_s=5, backoff_s=0.1))
     faults = Faulty(0.1)
     with Endpoint(faults, models=MODELS) as endpoint:
         assert esc_eval(*run_at(endpoint.url)) == (0, "")

@@ -26,6 +26,8 @@ from tests.endpoint import Answer, Endpoint, echo
 from tests.evalsuite import test_emoharbor
 from tests.evalsuite.test_faults import one_line
 
+pytestmark = pytest.mark.slow
+
 MODELS = ("embedded", "a", "b", "d")
 MANY = [  # the paper's, without chatgpt
     *("gpt-4", "vicuna-7b-1.5", "wizardlm2-7b", "qwen1.5-7b-chat", "chatglm3-6b", "yi-6b-chat", "chatcounselor", "mindchat"),

@@ -19,6 +19,8 @@ from tests.conftest import EscEval
 from tests.demo import demo_config
 from tests.endpoint import Answer, Endpoint
 
+pytestmark = pytest.mark.slow
+
 
 def scripted(messages: Sequence[dict[str, str]]) -> str:
     """An answer that depends on all that is asked: seven digits for the judge, now and then none, else a line."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -105,9 +106,10 @@ def test_seeds_of_a_judge_are_averaged_and_each_is_shown() -> None:
     whole = tables["en"]["a, mean of 3 seeds"]
     assert mean(whole[0]) == pytest.approx(100 * (1 + 0.875 + 0.75) / 3) and whole[0].n == 48
     assert [row[5] for row in tables["en"].values()] == [None, 1, 2, None, None]
-    # Its interval is that of the mean in every resample: narrower than the worst seed's, wider than that of the best.
+    # Its interval is that of the mean in every draw: narrower than the worst seed's, wider than that of the best, which has
+    # one although all of its verdicts are right.
     width = {name: row[0].high - row[0].low for name, row in tables["en"].items()}
-    assert width["a@0"] == 0 < width["a, mean of 3 seeds"] < width["a@2"]
+    assert 0 < width["a@0"] < width["a, mean of 3 seeds"] < width["a@2"]
 
 
 def test_the_mean_over_seeds_is_tested_in_their_place() -> None:
@@ -136,9 +138,9 @@ def test_differences_are_paired_over_groups_and_languages() -> None:
     # One judge misses the first two dialogues (a group), the other the last two: equally good, neither is better.
     even = of_pair(judged("a", {"en": 2, "zh": 0}), judged("b", {"en": 2, "zh": 0}, last=True))["en"]
     assert even.difference == 0 and even.low is not None and even.high is not None and even.low < 0 < even.high
-    # The same mistakes: no difference in any resample, although each judge's own interval is wide.
+    # The same mistakes in 24 dialogues: no difference, though other dialogues may show one.
     same = of_pair(judged("a", {"en": 6, "zh": 0}), judged("b", {"en": 6, "zh": 0}))["en"]
-    assert (same.difference, same.low, same.high) == (0, 0, 0)
+    assert same.difference == 0 and same.low is not None and same.high is not None and -0.2 < same.low < 0 < same.high < 0.2
 
 
 def test_the_bootstrap_draws_groups_whole() -> None:
@@ -233,7 +235,7 @@ def test_the_verb_adds_the_baselines_of_a_split(tmp_path: Path, monkeypatch: pyt
     found = {(d["a"], d["b"]): d["difference"] for d in facts["differences"]}
     assert found["mine", "majority (train)"] == found["untrained", "mine"] * -1 == 0.75 and len(found) == 4
     text = Path("out/table4.md").read_text(encoding="utf-8")
-    assert "| mine | 100.00 [100.00, 100.00] n=4 |" in text and "Fewer than 20 a language" in text
+    assert re.search(r"\| mine \| 100.00 \[\d\d.\d\d, 100.00\] n=4 \|", text)
     assert "s a dialogue" in text and "| 1.50 |" in text
     refused = CliRunner().invoke(app, ["agree", *words, "--dialogues", "talks.jsonl"])
     assert isinstance(refused.exception, UserError) and "--dialogues" in str(refused.exception)

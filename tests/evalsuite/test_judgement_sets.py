@@ -21,6 +21,8 @@ from tests.evalsuite.records import make_judgement, make_rubric
 from tests.evalsuite.test_faults import one_line
 from tests.evalsuite.test_growth import DIALOGUE, endpoint, left, run, write_config, write_spec
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["endpoint"]
 JUDGED = 1  # call of a dialogue, and of a gold dialogue
 GOLD = {"dialogues": "synthetic_test", "limit": 2}

@@ -363,7 +363,10 @@ def test_the_average_is_tested_over_dialogues_and_not_over_ratings() -> None:
 
 def test_equal_judges_never_differ_and_one_dialogue_has_no_interval() -> None:
     (test,), (average,) = compare(by_judge(judged("a", [3, 1]) + judged("b", [3, 1])), golden([3, 3]), "paper")
-    assert test.p == 1 and average.difference == average.low == average.high == 0
+    assert test.p == 1 and average.difference == 0
+    assert average.low is not None and average.high is not None and average.low < 0 < average.high, (
+        "two dialogues prove nothing"
+    )
     ((one,), (alone,)) = compare(by_judge(judged("a", [3]) + judged("b", [1])), golden([3]), "paper")
     assert one.p == 1 and alone.difference == 1 and alone.low is None
 

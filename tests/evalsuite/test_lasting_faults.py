@@ -20,6 +20,8 @@ from tests.conftest import EscEval
 from tests.endpoint import LASTING, Answer, Endpoint, bomb, echo, error
 from tests.evalsuite.test_faults import MODELS, config, one_line, outputs, run_at
 
+pytestmark = pytest.mark.slow
+
 
 def lasting(faults: Sequence[Answer]) -> Callable[[dict[str, Any], int], Answer]:
     """The n-th seeker (by the number in its card) meets the n-th fault at every call; everybody else is answered."""

@@ -16,7 +16,7 @@ from core.rubrics import Rubric
 from core.tables import Estimate, Table
 from evalsuite.statistics.leaderboard import Tally, boards_of, leaderboard, pairwise_differences
 from evalsuite.statistics.summary import AVERAGE, Value, distributions
-from tests.evalsuite.oracles import card_shares, corrected, sign_flip
+from tests.evalsuite.oracles import card_shares, corrected, sign_flip, smoothed
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 
 RUBRIC = make_rubric("fluency", "empathy")
@@ -217,11 +217,15 @@ def test_a_group_is_a_mark_and_does_not_sort() -> None:
 
 
 def test_trials_of_a_card_are_drawn_together() -> None:
-    """Two cards with ten equal trials each: the mean of a resample is 0, 50 or 100 and nothing between."""
+    """Two cards with ten equal trials each are two observations, whatever the number of trials."""
     dialogues = [make_dialogue(f"{card}-{n}", card_id=f"c{card}", trial=n) for card in (0, 1) for n in range(10)]
     judgements = [make_judgement(d.id, "fluency", 4 * (d.card_id == "c1")) for d in dialogues]
     rubric = make_rubric("fluency")
-    assert cell(board(dialogues, judgements, rubric), 0, "Fluency") == Estimate(50, 0, 100, 20)
+    found = cell(board(dialogues, judgements, rubric), 0, "Fluency")
+    assert isinstance(found, Estimate) and (found.mean, found.n) == (50, 20)
+    once = cell(board(dialogues[::10], judgements[::10], rubric), 0, "Fluency")
+    assert isinstance(once, Estimate) and (found.low, found.high) == pytest.approx((once.low, once.high))
+    assert (once.low, once.high) == pytest.approx(smoothed([0, 100], range(0, 101, 25)), abs=3)
     one_card = board(dialogues[:10], judgements[:10], rubric)
     assert cell(one_card, 0, "Fluency") == Estimate(0, None, None, 10)
     assert any("all dialogues are on one card" in note for note in one_card.notes)
@@ -231,7 +235,11 @@ def test_items_of_a_corpus_pair_as_cards_do() -> None:
     dialogues = [make_dialogue(f"{s}{n}", s, source_id=str(n)) for s in "ab" for n in range(12)]
     judgements = [make_judgement(d.id, name, 3 if d.supporter == "a" else 1) for d in dialogues for name in RUBRIC.dimensions]
     (table,) = pairwise_differences(boards_of(dialogues, judgements, RUBRIC))
-    assert table.rows[0][2] == Estimate(50, 50, 50, 12) and table.rows[0][-1] == "yes"
+    found = table.rows[0][2]
+    assert isinstance(found, Estimate) and (found.mean, found.n) == (50, 12) and table.rows[0][-1] == "yes"
+    assert found.low is not None and found.high is not None and 0 < found.low < 50 < found.high < 100, (
+        "no certainty in 12 cards"
+    )
 
 
 def test_the_order_of_records_changes_nothing() -> None:
@@ -297,19 +305,19 @@ def test_any_records_against_plain_means(held: list[tuple[str, int, list[tuple[i
             assert cell.estimate.mean == pytest.approx(means[-1]) and cell.estimate.n == len(each)
             assert (cell.asked, cell.read) == (sum(len(a) for _, a in own), sum(len(v) for _, _, v in read))
             on_cards.append(len({card for _, card, _ in each}))
-            check_interval(cell.estimate, on_cards[-1], values)
+            check_interval(cell.estimate, on_cards[-1])
         average = found[supporter, AVERAGE]
         assert average.estimate.mean == (None if None in means else pytest.approx(fmean(cast(list[float], means))))
         assert average.estimate.n == len(readable) and average.read == sum(found[supporter, d].read for d in RUBRIC.dimensions)
-        check_interval(average.estimate, min(on_cards), [0, 100])
+        check_interval(average.estimate, min(on_cards))
 
 
-def check_interval(estimate: Estimate, cards: int, values: list[float]) -> None:
+def check_interval(estimate: Estimate, cards: int) -> None:
     if estimate.mean is None or cards < 2:
         assert estimate.low is estimate.high is None, "never an interval that rests on one card"
     else:
         assert estimate.low is not None and estimate.high is not None
-        assert min(values) - 1e-9 <= estimate.low <= estimate.high <= max(values) + 1e-9
+        assert -1e-9 <= estimate.low <= estimate.mean <= estimate.high <= 100 + 1e-9 and estimate.low < estimate.high
 
 
 @st.composite

@@ -35,6 +35,8 @@ from tests.people_study import (
     write_dialogues,
 )
 
+pytestmark = pytest.mark.slow
+
 RUBRIC = load_rubric("esc_eval_human")
 KEYS = list(RUBRIC.dimensions)
 

@@ -19,6 +19,8 @@ from tests.conftest import EscEval
 from tests.demo import demo_config
 from tests.evalsuite.test_faults import outputs
 
+pytestmark = pytest.mark.slow
+
 SHAPES = {
     "seeker": "Qwen/Qwen1.5-14B-Chat",
     "one": "Qwen/Qwen1.5-7B-Chat",

@@ -19,6 +19,8 @@ from tests.demo import demo_config
 from tests.endpoint import Answer, Endpoint, echo
 from tests.evalsuite.records import make_judgement
 
+pytestmark = pytest.mark.slow
+
 # What a minimal container or a cron job has; Python is kept from choosing UTF-8 by itself.
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 ROOT = CONFIGS.parent

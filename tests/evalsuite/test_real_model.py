@@ -51,12 +51,12 @@ def records(path: Path) -> list[dict[str, Any]]:
 
 
 def test_a_run_from_cards_to_report(embedded: Embedded, esc_eval: EscEval, tmp_path: Path) -> None:
-    config = config_file(tmp_path, embedded, languages=["en", "zh"], limit=1, gold={"dialogues": "synthetic", "limit": 2})
+    config = config_file(tmp_path, embedded, languages=["en", "zh"], limit=1, gold={"dialogues": "synthetic", "limit": 1})
     assert esc_eval("run", "--config", config, "--out", "run") == (0, "")
     dialogues = records(tmp_path / "run" / "dialogues.jsonl")
     assert [d["language"] for d in dialogues] == ["en", "zh"]
     assert all(len(d["turns"]) == 5 and d["termination"] == "max_turns" for d in dialogues)
-    for name, count in (("judgements", 2), ("gold_judgements", 4)):
+    for name, count in (("judgements", 2), ("gold_judgements", 2)):
         judgements = records(tmp_path / "run" / f"{name}.jsonl")
         assert [j["dimension"] for j in judgements] == DIMENSIONS * count
         for judgement in judgements:
@@ -68,7 +68,7 @@ def test_a_run_from_cards_to_report(embedded: Embedded, esc_eval: EscEval, tmp_p
         assert list(agreement[language]) == [*DIMENSIONS, "average"]
         row = agreement[language]["fluency"]
         assert {"acc", "acc_soft", "n", "parse_rate", "majority_acc", "majority_acc_soft"} <= set(row)
-        assert row["n"] == 2 and row["parse_rate"] == 1
+        assert row["n"] == 1 and row["parse_rate"] == 1
     report = (tmp_path / "run" / "report.md").read_text()
     assert "lumbing" in report and "ynthetic" in report
     agree = ("agree", "--judgements", "run/gold_judgements.jsonl", "--gold", "run/gold_scores.jsonl")

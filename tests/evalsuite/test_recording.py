@@ -18,6 +18,8 @@ from tests.conftest import EscEval
 from tests.demo import DEMO, demo_config
 from tests.endpoint import Endpoint
 
+pytestmark = pytest.mark.slow
+
 RECORDS = ("dialogues.jsonl", "judgements.jsonl", "cards.jsonl", "agreement.json", "gold_judgements.jsonl", "usage.json")
 
 
@@ -80,7 +82,6 @@ def test_a_recording_that_is_none_is_refused(esc_eval: EscEval) -> None:
     assert code == 2 and "cannot be read" in err and not Path("r").exists()
 
 
-@pytest.mark.slow
 def test_the_bundled_recording_answers_the_whole_demo(esc_eval: EscEval) -> None:
     """Other prompts, cards or seekers need another recording: `make record` makes it (a server for some minutes)."""
     code, err = esc_eval("run", "--config", DEMO, "--replay", "demo", "--out", "r")

@@ -18,6 +18,7 @@ from evalsuite.report.headlines import unread
 from evalsuite.statistics.leaderboard import boards_of, leaderboard
 from evalsuite.statistics.paired import over_cards
 from evalsuite.statistics.summary import TROUBLE, costs, cut_off, distributions, failed_calls, terminations
+from tests.evalsuite.oracles import smoothed
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 
 RUBRIC = make_rubric("fluency", "empathy")
@@ -28,8 +29,8 @@ def estimates(values: np.ndarray) -> list[Estimate]:
     return over_cards(values, [f"{place:06}" for place in range(len(values))])
 
 
-@pytest.mark.parametrize("size", [5, 40, 331])
-def test_interval_agrees_with_scipy(size: int) -> None:
+@pytest.mark.parametrize("size", [40, 331])
+def test_interval_agrees_with_scipys_bootstrap_where_there_are_many(size: int) -> None:
     values = np.random.default_rng(size).integers(0, 5, size).astype(np.float64) * 25
     own = estimates(values[:, None])[0]
     other = bootstrap((values,), np.mean, n_resamples=20_000, method="percentile", rng=1).confidence_interval
@@ -43,19 +44,27 @@ def test_interval_of_the_average_keeps_the_correlation_between_dimensions() -> N
     same = estimates(np.stack([first, first], axis=1))
     assert (same[2].low, same[2].high) == pytest.approx((same[0].low, same[0].high))
     opposed = estimates(np.stack([first, 100 - first], axis=1))[2]
-    assert (opposed.low, opposed.high) == pytest.approx((50, 50))  # each dialogue averages to 50
+    assert (opposed.low, opposed.high) == pytest.approx((50, 50), abs=0.5)  # each dialogue averages to 50
 
 
-def test_one_dialogue_has_no_interval_and_equal_scores_one_without_width() -> None:
+def test_one_dialogue_has_no_interval_and_equal_scores_have_one() -> None:
     assert estimates(np.array([[25.0]]))[0] == Estimate(25.0, None, None, 1)
-    assert estimates(np.array([[75.0], [75.0], [75.0]]))[0] == Estimate(75.0, 75.0, 75.0, 3)
+    three, twelve = (estimates(np.full((size, 1), 25.0))[0] for size in (3, 12))
+    for found, size in ((three, 3), (twelve, 12)):
+        assert (found.mean, found.n) == (25, size)
+        assert (found.low, found.high) == pytest.approx(smoothed([25.0] * size, range(0, 101, 25)), abs=1.5)
+    assert twelve.low > three.low and twelve.high < three.high  # type: ignore[operator]
+    best = estimates(np.full((12, 1), 100.0))[0]
+    assert best.high == pytest.approx(100) and 75 < (best.low or 0) < 95
 
 
 def test_few_readable_verdicts_still_give_an_interval() -> None:
     values = np.full((50, 2), np.nan)
     values[:, 0] = 50
     values[:2, 1] = (0, 100)
-    assert estimates(values)[1] == Estimate(50, 0, 100, 2)
+    found = estimates(values)[1]
+    assert (found.mean, found.n) == (50, 2) and found.low is not None and found.high is not None
+    assert 0 <= found.low < 10 and 90 < found.high <= 100
 
 
 @given(st.lists(st.lists(st.one_of(st.none(), st.integers(0, 4)), min_size=2, max_size=2), min_size=1, max_size=12))
@@ -67,7 +76,7 @@ def test_means_are_numpys_and_intervals_hold_them(verdicts: list[list[int | None
         assert estimate.n == len(present)
         assert estimate.mean == (pytest.approx(present.mean()) if len(present) else None)
         if estimate.low is not None and estimate.high is not None and estimate.mean is not None:
-            assert present.min() - 1e-9 <= estimate.low <= estimate.mean + 1e-9 <= estimate.high + 2e-9 <= present.max() + 3e-9
+            assert -1e-9 <= estimate.low <= estimate.mean <= estimate.high <= 100 + 1e-9 and estimate.low < estimate.high
     means = [estimate.mean for estimate in own]
     assert average.mean == (None if None in means else pytest.approx(np.mean(cast(list[float], means))))
 

@@ -21,7 +21,9 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "has_gpu", lambda: False)
     for name in (
-        "VLLM_CPU_OMP_THREADS_BIND",
+        "OMP_NUM_THREADS",
+        "GOMP_SPINCOUNT",
+        "VLLM_ENABLE_V1_MULTIPROCESSING",
         "VLLM_CPU_KVCACHE_SPACE",
         "VLLM_USE_AOT_COMPILE",
         "THP_MEM_ALLOC_ENABLE",

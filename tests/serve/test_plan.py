@@ -159,18 +159,23 @@ def test_code_of_strangers_is_not_trusted_unasked(gpus: list[str], tmp_path: Pat
 
 def test_cpu_flags(cpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: {0, 1, 2, 5, 7, 8})
+    monkeypatch.setattr("os.getloadavg", lambda: (0.1, 3.0, 3.0))
     base = checkpoint(tmp_path / "base")
     (server,) = plan_servers([spec(checkpoint=base)], tmp_path)
     assert value(server.argv, "--model") == base
     assert float(value(server.argv, "--gpu-memory-utilization")) <= 0.3
-    assert server.env["VLLM_CPU_OMP_THREADS_BIND"] == "0-2,5,7-8"
+    assert server.env["OMP_NUM_THREADS"] == "6"
+    assert value(server.argv, "--distributed-executor-backend") == "uni" and server.env["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
     assert value(server.argv, "--block-size") == "32"
     assert server.env["VLLM_USE_AOT_COMPILE"] == "0"
     assert server.env["THP_MEM_ALLOC_ENABLE"] == "1"
     assert server.env["HF_HUB_OFFLINE"] == "1"
-    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0")
+    assert "GOMP_SPINCOUNT" not in server.env
+    monkeypatch.setattr("os.getloadavg", lambda: (1.2, 0.1, 0.1))
+    assert plan_servers([spec(checkpoint=base)], tmp_path)[0].env["GOMP_SPINCOUNT"] == "1000", "something else wants a core"
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     (server,) = plan_servers([spec(checkpoint=base)], tmp_path)
-    assert "VLLM_CPU_OMP_THREADS_BIND" not in server.env, "the user's own setting stays"
+    assert "OMP_NUM_THREADS" not in server.env, "the user's own setting stays"
 
 
 @pytest.mark.parametrize(("gib", "servers", "each"), [(24, 1, "6"), (24, 2, "3"), (24, 9, "1"), (2, 1, "1"), (512, 1, "16")])

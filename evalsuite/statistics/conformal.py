@@ -1,0 +1,212 @@
+"""Score sets with stated coverage: where a ranker's probabilities leave more than one score, it should say nothing.
+
+Split conformal prediction by crepes, for each language and dimension by itself (a Mondrian category). Calibrated on gold, the
+set of a new verdict holds the right score at least as often as stated, whatever the probabilities are worth, as long as new
+dialogues are like those of the gold set. crepes takes probabilities as they are and needs numpy, pandas and scipy alone; MAPIE
+wants a classifier of scikit-learn's form around them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from core.errors import UserError
+from core.grouping import group_by
+from core.records import Identifier, Judgement, Language, Record
+from core.rubrics import Rubric
+from core.statistics.accuracy import majority, round_half_up, share
+from core.statistics.bootstrap import SEED, Floats
+from core.tables import Cell, Table
+from evalsuite.statistics.agreement import Paired
+from evalsuite.statistics.judges import POOLED
+from evalsuite.statistics.summary import AGREEMENT, dimension_label
+
+FOLDS = 5
+
+
+class ScoreSet(Record):
+    """The scores that a verdict leaves possible."""
+
+    dialogue_id: Identifier
+    """The judged dialogue."""
+    language: Language
+    judge: Identifier
+    """The judge's name."""
+    dimension: Identifier
+    """The rubric's dimension."""
+    scores: tuple[int, ...]
+    """Those that are not ruled out; all of them where there are no probabilities."""
+    kept: bool
+    """Whether the judge says something: few enough scores are left."""
+
+
+class Case(NamedTuple):
+    """A verdict with gold: probabilities over the scale, the verdict and the rounded gold score."""
+
+    dialogue: str
+    probabilities: Floats
+    value: float
+    gold: int
+
+
+@dataclass(frozen=True)
+class Tried:
+    """How sets did on gold that they were not calibrated on, case by case: what they hold, and the case."""
+
+    language: Language
+    dimension: str
+    sets: list[tuple[tuple[int, ...], Case]]
+    kept: list[Case]
+
+
+def cases_of(pairs: Paired, rubric: Rubric) -> dict[tuple[Language, str], list[Case]]:
+    """The verdicts with probabilities, by language and dimension. Raises `UserError` where a judge gave none."""
+    cases: dict[tuple[Language, str], list[Case]] = {}
+    for dimensions in pairs.values():
+        for dimension, of_one in dimensions.items():
+            for judgement, gold in of_one:
+                if judgement.distribution and judgement.value is not None:
+                    probabilities = _over_scale(judgement, rubric)
+                    case = Case(judgement.dialogue_id, probabilities, judgement.value, round_half_up(gold))
+                    cases.setdefault((judgement.language, dimension), []).append(case)
+    if not cases:
+        raise UserError("no verdict on gold has token probabilities: a score set needs them (see `esc-eval models --check`)")
+    return cases
+
+
+def _over_scale(judgement: Judgement, rubric: Rubric) -> Floats:
+    shares = judgement.distribution or {}
+    return np.array([shares.get(str(score), 0.0) for score in rubric.scale_of(judgement.dimension).scores])
+
+
+def score_sets(known: Sequence[Case], new: Sequence[Floats], scores: Sequence[int], coverage: float) -> list[tuple[int, ...]]:
+    """The set of each new verdict, calibrated on known ones of the same language and dimension. With fewer known cases than
+    coverage / (1 − coverage) nothing can be ruled out."""
+    from crepes import ConformalClassifier  # type: ignore[import-untyped]
+
+    right = np.array([case.probabilities[list(scores).index(case.gold)] for case in known])
+    classifier = ConformalClassifier().fit(1 - right)
+    p = classifier.predict_p(1 - np.stack(list(new)), smoothing=False)
+    return [tuple(score for score, value in zip(scores, row, strict=True) if value > 1 - coverage) for row in p]
+
+
+def decided(scores: tuple[int, ...], most: int) -> bool:
+    """Whether a set says something: not empty, and at most so many scores, next to each other."""
+    return 0 < len(scores) <= most and scores[-1] - scores[0] == len(scores) - 1
+
+
+def tried(cases: Mapping[tuple[Language, str], Sequence[Case]], rubric: Rubric, coverage: float, most: int) -> list[Tried]:
+    """Every case with a set that was calibrated on others: the gold dialogues in `FOLDS` parts, each tried on the rest."""
+    units = sorted({case.dialogue for of_one in cases.values() for case in of_one})
+    order = np.random.default_rng(SEED).permutation(len(units))
+    fold = {unit: int(place) % FOLDS for unit, place in zip(units, order, strict=True)}
+    rows = []
+    for (language, dimension), of_one in cases.items():
+        parts = [fold[case.dialogue] for case in of_one]
+        sets: list[tuple[tuple[int, ...], Case]] = []
+        for part in sorted(set(parts)):
+            known = [case for case, own in zip(of_one, parts, strict=True) if own != part]
+            new = [case for case, own in zip(of_one, parts, strict=True) if own == part]
+            if known:
+                scores = rubric.scale_of(dimension).scores
+                found = score_sets(known, [case.probabilities for case in new], scores, coverage)
+                sets += zip(found, new, strict=True)
+        rows.append(Tried(language, dimension, sets, [case for scores, case in sets if decided(scores, most)]))
+    return rows
+
+
+def sets_of_run(
+    cases: Mapping[tuple[Language, str], Sequence[Case]],
+    judgements: Iterable[Judgement],
+    rubric: Rubric,
+    coverage: float,
+    most: int,
+) -> list[ScoreSet]:
+    """The sets of verdicts without gold, calibrated on all cases. No score is ruled out where a language and dimension has no
+    case, or a verdict no probabilities."""
+    found = []
+    whole = [judgement for judgement in judgements if judgement.turn is None and not judgement.lost]
+    for (language, dimension), verdicts in group_by(whole, lambda one: (one.language, one.dimension)).items():
+        scores, known = rubric.scale_of(dimension).scores, cases.get((language, dimension))
+        spread = [one for one in verdicts if one.distribution]
+        made = score_sets(known, [_over_scale(one, rubric) for one in spread], scores, coverage) if known and spread else []
+        by_verdict = {id(one): one_set for one, one_set in zip(spread, made, strict=False)}
+        for one in verdicts:
+            left = by_verdict.get(id(one), tuple(scores))
+            found.append(
+                ScoreSet(
+                    dialogue_id=one.dialogue_id,
+                    language=language,
+                    judge=one.judge,
+                    dimension=dimension,
+                    scores=left,
+                    kept=decided(left, most),
+                )
+            )
+    return found
+
+
+def tried_table(rows: Sequence[Tried], rubric: Rubric, coverage: float, most: int) -> Table:
+    """What sets cover, how much is kept, and agreement on what is kept beside that on all."""
+    body: list[tuple[Cell, ...]] = []
+    for language, of_one in group_by(rows, lambda row: row.language).items():
+        for row in (*of_one, Tried(language, POOLED, [s for r in of_one for s in r.sets], [c for r in of_one for c in r.kept])):
+            cases = [case for _, case in row.sets]
+            if not cases:
+                continue
+            covered = sum(case.gold in scores for scores, case in row.sets)
+            most_frequent = 100 * majority([case.gold for case in row.kept])["majority_acc"] if row.kept else None
+            body.append(
+                (
+                    language,
+                    dimension_label(rubric, row.dimension),
+                    share(covered, len(cases)),
+                    sum(len(scores) for scores, _ in row.sets) / len(cases),
+                    share(len(row.kept), len(cases)),
+                    share(sum(case.value == case.gold for case in row.kept), len(row.kept)),
+                    most_frequent,
+                    share(sum(case.value == case.gold for case in cases), len(cases)),
+                )
+            )
+    size = "one score" if most == 1 else f"at most {most} scores next to each other"
+    return Table(
+        key="score-sets",
+        title=f"Score sets that hold the gold score {100 * coverage:g} times in 100",
+        columns=(
+            *("language", "dimension", "covered %", "scores a set", "kept %"),
+            *("ACC of what is kept %", "majority class there %", "ACC of all %"),
+        ),
+        rows=tuple(body),
+        notes=(
+            "Calibrated for each language and dimension on four fifths of the gold set, tried on the fifth. Kept: sets of "
+            f"{size}; of all else the judge says nothing. [95 % Wilson intervals]; of all dimensions together they are too "
+            "narrow, as verdicts on one dialogue go together.",
+            "Coverage holds over all verdicts, not over those that are kept, and for dialogues like those of the gold set.",
+        ),
+        section=AGREEMENT,
+    )
+
+
+def kept_table(sets: Sequence[ScoreSet], rubric: Rubric) -> Table:
+    """Of a run's own verdicts: how much is kept."""
+    groups = group_by(sets, lambda one: (one.language, one.dimension))
+    return Table(
+        key="score-sets-run",
+        title="What of the run's verdicts is kept",
+        columns=("language", "dimension", "kept %", "scores a set"),
+        rows=tuple(
+            (
+                language,
+                dimension_label(rubric, dimension),
+                share(sum(one.kept for one in of_one), len(of_one)),
+                sum(len(one.scores) for one in of_one) / len(of_one),
+            )
+            for (language, dimension), of_one in groups.items()
+        ),
+        notes=("Calibrated on the whole gold set. [95 % Wilson intervals].",),
+        section=AGREEMENT,
+    )

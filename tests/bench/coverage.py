@@ -1,0 +1,309 @@
+"""How often 95 % intervals of a mean hold the true mean, on the scores that people and judges really gave, for few dialogues.
+
+Each population is what one judge or annotator gave on one dimension of a corpus. Its mean is the truth; samples of n rows are
+drawn from it, as a run draws its cards. Nothing is fitted. Samples of one population are columns of one array: the intervals
+are made by the very functions that reports use.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.console import Console
+from scipy import stats
+
+from core.files import write_text
+from core.grouping import group_by
+from core.ledger import Build
+from core.options import name_and_value
+from core.rubrics import Scale, known_rubric
+from core.statistics.accuracy import round_half_up
+from core.statistics.bootstrap import (
+    POINTS,
+    SHARES,
+    Floats,
+    gap_levels,
+    resampled_means,
+    scale_levels,
+    smoothed_means,
+)
+from core.statistics.means import exact_mean
+from core.tables import Cell, Table, to_console, to_markdown
+from data_prep.scores.corpora import import_corpus
+from data_prep.scores.human import Imported
+from evalsuite.statistics.people import scores_of_judges
+from tests.bench.figures import OUT, Bench, OutOption
+
+SIZES = (5, 12, 50)
+FEWEST = 40  # rows of a population: fewer are no distribution
+Bounds = tuple[Floats, Floats]
+Interval = Callable[[Floats, Floats, Floats], Bounds]
+
+
+@dataclass(frozen=True)
+class Population:
+    """What can be drawn: rows (dialogues, cards) with the sum of their observations and their number, [rows] each."""
+
+    kind: str
+    name: str
+    sums: Floats
+    counts: Floats
+    levels: Floats
+
+    @property
+    def mean(self) -> float:
+        """The mean that a sample estimates: of all observations."""
+        return float(self.sums.sum() / self.counts.sum())
+
+
+# --- intervals: each takes sums and counts [rows, samples] and the scale's levels, and gives low and high [samples] -----------
+
+
+def _percentiles(draws: Floats) -> Bounds:
+    low, high = np.percentile(draws, [2.5, 97.5], axis=0)
+    return low, high
+
+
+def smoothed(sums: Floats, counts: Floats, levels: Floats) -> Bounds:
+    """The project's own."""
+    return _percentiles(smoothed_means(sums, counts, levels))
+
+
+def percentile(sums: Floats, counts: Floats, levels: Floats) -> Bounds:
+    """What tables had before."""
+    return _percentiles(resampled_means(sums, counts))
+
+
+def _error(sums: Floats, counts: Floats) -> tuple[Floats, Floats, Floats]:
+    """Mean, its standard error with rows as clusters, and what each row adds to it [rows, samples]."""
+    n, total = len(sums), counts.sum(axis=0)
+    mean = sums.sum(axis=0) / total
+    parts = (sums - mean * counts) / total
+    return mean, np.sqrt(n / (n - 1) * (parts**2).sum(axis=0)), parts
+
+
+def student(sums: Floats, counts: Floats, levels: Floats) -> Bounds:
+    """Student's t with a cluster-robust error, cut at the ends of the scale."""
+    mean, error, _ = _error(sums, counts)
+    half = stats.t.ppf(0.975, len(sums) - 1) * error
+    return np.maximum(mean - half, levels.min()), np.minimum(mean + half, levels.max())
+
+
+def studentised(sums: Floats, counts: Floats, levels: Floats) -> Bounds:
+    """The bootstrap of t; where no draw has a t, a point."""
+    rng = np.random.default_rng(1)
+    n = len(sums)
+    mean, error, _ = _error(sums, counts)
+    values = []
+    for picks in rng.integers(n, size=(400, n)):
+        drawn, spread, _ = _error(sums[picks], counts[picks])
+        values.append(np.divide(drawn - mean, spread, out=np.full_like(mean, np.nan), where=spread > 1e-9))
+    table = np.array(values)
+    table[:, np.isnan(table).all(axis=0)] = 0
+    low, high = np.nanpercentile(table, [2.5, 97.5], axis=0)
+    return np.maximum(mean - high * error, levels.min()), np.minimum(mean - low * error, levels.max())
+
+
+def bca(sums: Floats, counts: Floats, levels: Floats) -> Bounds:
+    """Bias-corrected and accelerated; the acceleration from the skewness of what rows add to the mean."""
+    draws = np.sort(resampled_means(sums, counts), axis=0)
+    mean, _, parts = _error(sums, counts)
+    below = ((draws < mean - 1e-9).mean(axis=0) + (draws <= mean + 1e-9).mean(axis=0)) / 2
+    bias = stats.norm.ppf(np.clip(below, 1e-3, 1 - 1e-3))
+    squares = (parts**2).sum(axis=0) ** 1.5
+    acceleration = np.divide((parts**3).sum(axis=0), 6 * squares, out=np.zeros_like(mean), where=squares > 1e-12)
+    bounds = []
+    for z in (-stats.norm.ppf(0.975), stats.norm.ppf(0.975)):
+        share = stats.norm.cdf(bias + (bias + z) / (1 - acceleration * (bias + z)))
+        place = np.clip((share * len(draws)).astype(int), 0, len(draws) - 1)
+        bounds.append(draws[place, np.arange(len(mean))])
+    return bounds[0], bounds[1]
+
+
+def _dirichlet(sums: Floats, counts: Floats, ends: Floats, weight: float) -> tuple[Floats, Floats]:
+    """Posterior draws with weights Gamma(1) and one row more of this weight at either end: [draws, samples] for both."""
+    rng = np.random.default_rng(1)
+    rows = rng.standard_exponential((2000, len(sums)))
+    more = rng.standard_gamma(weight, (2000, 1)) * counts.mean(axis=0) if weight else np.zeros((2000, 1))
+    totals = rows @ counts + more
+    above = rows @ sums
+    return (above + more * ends.min()) / totals, (above + more * ends.max()) / totals
+
+
+def unsmoothed(sums: Floats, counts: Floats, levels: Floats) -> Bounds:
+    """The Bayesian bootstrap as it is."""
+    return _percentiles(_dirichlet(sums, counts, levels, 0)[0])
+
+
+def end_points(sums: Floats, counts: Floats, levels: Floats) -> Bounds:
+    """A whole row more at the low end for the low bound, at the high end for the high one; of shares it is Clopper-Pearson."""
+    low, high = _dirichlet(sums, counts, levels, 1)
+    return _percentiles(low)[0], _percentiles(high)[1]
+
+
+def likelihood(sums: Floats, counts: Floats, levels: Floats) -> Bounds:
+    """Empirical likelihood with the chi-squared limit, by bisection; a point where all rows are alike."""
+    mean, _, _ = _error(sums, counts)
+    ratios = sums / np.maximum(counts, 1e-12)
+    limit = stats.chi2.ppf(0.95, 1)
+    bounds = []
+    for end in (ratios.min(axis=0), ratios.max(axis=0)):
+        inside, outside = mean.copy(), end.copy()
+        for _ in range(25):
+            middle = (inside + outside) / 2
+            kept = _log_ratio(sums - middle * counts) <= limit
+            inside, outside = np.where(kept, middle, inside), np.where(kept, outside, middle)
+        bounds.append(inside)
+    return bounds[0], bounds[1]
+
+
+def _log_ratio(gaps: Floats) -> Floats:
+    """−2 log of the empirical likelihood ratio that the mean of the rows' gaps is 0, [samples]."""
+    low, high = gaps.min(axis=0), gaps.max(axis=0)
+    can = (low < -1e-9) & (high > 1e-9)
+    safe = np.where(can, gaps, np.where(np.arange(len(gaps))[:, None] % 2, 1.0, -1.0))
+    small, large = -1 / safe.max(axis=0) + 1e-9, -1 / safe.min(axis=0) - 1e-9
+    for _ in range(40):
+        middle = (small + large) / 2
+        rising = (safe / (1 + middle * safe)).sum(axis=0) > 0
+        small, large = np.where(rising, middle, small), np.where(rising, large, middle)
+    ratio: Floats = 2 * np.log(np.maximum(1 + (small + large) / 2 * safe, 1e-12)).sum(axis=0)
+    return np.where(can, ratio, np.where((np.abs(gaps) < 1e-9).all(axis=0), 0.0, np.inf))
+
+
+INTERVALS: dict[str, Interval] = {
+    "smoothed Bayesian bootstrap": smoothed,
+    "percentile bootstrap": percentile,
+    "BCa": bca,
+    "Student's t": student,
+    "studentised bootstrap": studentised,
+    "empirical likelihood": likelihood,
+    "Bayesian bootstrap": unsmoothed,
+    "end points added": end_points,
+}
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """The share of samples whose interval holds the truth, mean width (in the scale's unit), and the share without width."""
+
+    held: float
+    width: float
+    points: float
+
+
+def coverage(interval: Interval, population: Population, size: int, samples: int) -> Coverage:
+    """Samples of `size` rows of a population, drawn by a seed that is made of its name."""
+    rng = np.random.default_rng(zlib.crc32(f"{population.name} {size}".encode()))
+    rows = rng.integers(len(population.sums), size=(size, samples))
+    low, high = interval(population.sums[rows], population.counts[rows], population.levels)
+    held = (low <= population.mean + 1e-9) & (population.mean <= high + 1e-9)
+    return Coverage(float(held.mean()), float((high - low).mean()), float((high - low < 1e-9).mean()))
+
+
+# --- populations --------------------------------------------------------------------------------------------------------------
+
+
+def populations(imported: Imported) -> list[Population]:
+    """All of a corpus: scores, averages, differences of two scorers, clustered scores of turns, and right verdicts."""
+    scored: dict[tuple[str, str], dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    for score in (*imported.scores, *scores_of_judges(imported.judgements)):
+        scale = _scale_of(score.rubric, score.dimension)
+        points = (score.value - scale.min) * 100 / scale.span
+        scored[score.rubric, score.annotator][score.dimension][score.dialogue_id] = points
+    found = []
+    for (rubric, who), dimensions in scored.items():
+        for name, values in dimensions.items():
+            found.append(_plain("scores", f"{rubric} {who} {name}", values.values(), POINTS))
+        shared = set.intersection(*(set(values) for values in dimensions.values()))
+        if len(dimensions) > 1:
+            means = [exact_mean(values[id] for values in dimensions.values()) for id in sorted(shared)]
+            found.append(_plain("averages", f"{rubric} {who}", means, POINTS))
+    for (one, first), (other, second) in combinations(scored.items(), 2):
+        for name in first.keys() & second.keys() if one[0] == other[0] else ():
+            ids = sorted(first[name].keys() & second[name].keys())
+            who = f"{one[0]} {one[1]} − {other[1]} {name}"
+            found.append(_plain("differences", who, [first[name][i] - second[name][i] for i in ids], gap_levels(POINTS)))
+    judges = {judgement.judge for judgement in imported.judgements}
+    for (rubric, who), dimensions in scored.items():
+        people = [given for (on, name), given in scored.items() if on == rubric and name not in judges]
+        for name, values in dimensions.items() if who in judges else ():
+            gold = {id: exact_mean(given[name][id] for given in people if id in given[name]) for id in values if people}
+            span = _scale_of(rubric, name).span
+            hits = [float(round_half_up(gold[id] * span / 100) == round_half_up(values[id] * span / 100)) for id in gold]
+            found.append(_plain("right verdicts", f"{rubric} {who} {name}", [100 * hit for hit in hits], 100 * SHARES))
+    found += _clustered(imported)
+    return [one for one in found if len(one.sums) >= FEWEST and one.sums.std() > 0]
+
+
+def _scale_of(name: str, dimension: str) -> Scale:
+    rubric = known_rubric(name)
+    assert rubric is not None, "readers of corpora name rubrics of the project"
+    return rubric.scale_of(dimension)
+
+
+def _plain(kind: str, name: str, values: Iterable[float], levels: Floats) -> Population:
+    numbers = np.array(list(values), dtype=np.float64)
+    return Population(kind, f"{kind} {name}", numbers, np.ones(len(numbers)), levels)
+
+
+def _clustered(imported: Imported) -> list[Population]:
+    """Scores of turns, dialogues drawn whole."""
+    found = []
+    for rubric, scores in group_by(imported.turn_scores, lambda score: score.rubric).items():
+        by_dialogue = [[one.value for one in group] for group in group_by(scores, lambda score: score.dialogue_id).values()]
+        values = [value for group in by_dialogue for value in group]
+        low, span = min(values), max(values) - min(values)
+        sums = np.array([sum((value - low) * 100 / span for value in group) for group in by_dialogue])
+        sizes = np.array([float(len(group)) for group in by_dialogue])
+        found.append(Population("clustered", f"clustered {rubric}", sums, sizes, scale_levels(0, 100)))
+    return found
+
+
+# --- the command --------------------------------------------------------------------------------------------------------------
+
+
+def tabulated(every: Sequence[Population], sizes: Sequence[int], samples: int) -> tuple[Table, Mapping[tuple[str, int], float]]:
+    """A row a kind and interval: mean (and lowest) coverage over the populations, and the mean width, for each size. Also the
+    mean coverage of the project's own by kind and size."""
+    rows: list[tuple[Cell, ...]] = []
+    own: dict[tuple[str, int], float] = {}
+    for kind, members in group_by(every, lambda one: one.kind).items():
+        for name, interval in INTERVALS.items():
+            cells: list[Cell] = [f"{kind} ({len(members)})", name]
+            for size in sizes:
+                found = [coverage(interval, one, size, samples) for one in members]
+                held, width, points = (float(np.mean([getattr(c, f) for c in found])) for f in ("held", "width", "points"))
+                least = min(one.held for one in found)
+                cells += [f"{100 * held:.1f} ({100 * least:.0f})", f"{width:.1f}", f"{100 * points:.0f}"]
+                if interval is smoothed:
+                    own[kind, size] = 100 * held
+            rows.append(tuple(cells))
+    heads = [f"n = {size}: {what}" for size in sizes for what in ("coverage %", "width", "without width %")]
+    note = f"Coverage: mean over populations (the lowest of them), {samples} samples of each; widths in points of 0–100."
+    return Table("coverage", "Coverage of 95 % intervals", ("of", "interval", *heads), tuple(rows), (note,)), own
+
+
+def main(
+    source: Annotated[list[str], typer.Option(metavar="NAME=PLACE", help="A corpus with scores and where it is. Repeat.")],
+    samples: Annotated[int, typer.Option(min=1, help="Samples of each population and size.")] = 500,
+    out: OutOption = OUT,
+) -> None:
+    """Coverage and width of intervals at n = 5, 12 and 50 on real scores: why tables use the interval that they use."""
+    bench = Bench("coverage", "Coverage of the tables' 95 % interval, mean over populations, %", samples=samples)
+    imported = Imported()
+    for name, place in (name_and_value("--source", text, "NAME=PLACE") for text in source):
+        imported.add(import_corpus(name, place, Build(out / "imported", "coverage"), Console(quiet=True), False))
+    table, own = tabulated(populations(imported), SIZES, samples)
+    to_console(table, Console(width=200))
+    write_text(out / "coverage.md", to_markdown(table))
+    for (kind, size), held in own.items():
+        bench.add(f"{kind}, n = {size}", held, at_least=93, aim="93 to 97")
+    bench.deliver(out)
