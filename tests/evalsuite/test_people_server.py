@@ -20,7 +20,7 @@ from core.files import read_jsonl, write_jsonl
 from core.records import HumanScore, Preference
 from core.rubrics import load_rubric
 from evalsuite.people.guard import LONGEST, Rate
-from evalsuite.people.store import Answer, Conflict, Refused, Store, trouble
+from evalsuite.people.store import Answer, Conflict, Refused, Store, TaskRow, trouble
 from tests.conftest import EscEval
 from tests.people_study import (
     SCRIPT,
@@ -259,7 +259,7 @@ def test_feels_second_round_by_the_same_raters(esc_eval: EscEval, tmp_path: Path
                 assert len(raters["r01"].tasks()) == 2, "not before everybody has submitted"
                 assert rater.submit(task.id)[0] == 200
         assert "There may be a second round" in raters["r01"].request("GET", "/")[1]
-        later = {}
+        later: dict[str, tuple[str, TaskRow]] = {}
         for code, rater in raters.items():
             rater.request("GET", "/")
             later |= {task.purpose: (code, task) for task in store.tasks(code) if task.purpose in ("again", "joint")}
