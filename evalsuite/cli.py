@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from core.errors import run_cli
 from core.program import program
-from evalsuite.commands import ecdbench, feel, health, people, role_play
+from evalsuite.commands import ecdbench, feel, health, people, push, role_play
 from evalsuite.commands.abstain import abstain
 from evalsuite.commands.agree import agree, correlate
 from evalsuite.commands.doctor import doctor
@@ -19,6 +19,7 @@ from evalsuite.commands.reported import reported
 from evalsuite.commands.respond import metrics, respond
 from evalsuite.commands.run import merge, report, run, score, simulate, status
 from evalsuite.commands.scored_runs import compare, discriminate, leaderboard, trajectories
+from evalsuite.commands.study import study
 
 app = program(
     "Evaluate emotional-support dialogue systems: a simulated seeker talks to your model, a ranker scores it.\n\n"
@@ -28,7 +29,7 @@ app = program(
 
 RUNS, PEOPLE, CHECKS = "Runs", "Judges and people", "Checks"
 for panel, verbs in {
-    RUNS: (run, models, simulate, score, status, merge, report, leaderboard, compare, trajectories, fork, export),
+    RUNS: (run, models, simulate, score, status, merge, report, leaderboard, compare, trajectories, fork, study, export),
     PEOPLE: (agree, correlate, pairwise, discriminate, power, abstain, respond, metrics),
     CHECKS: (doctor, risk, role_play.audit_simulator),
 }.items():
@@ -36,6 +37,7 @@ for panel, verbs in {
         app.command(rich_help_panel=panel)(verb)
 app.command("judge-card", rich_help_panel=CHECKS)(judge_card_verb)
 app.add_typer(reported, name="reported", rich_help_panel=PEOPLE)
+app.add_typer(push.app, name="push", rich_help_panel=RUNS)
 app.add_typer(ecdbench.app, name="ecdbench", rich_help_panel=RUNS)
 app.add_typer(feel.app, name="feel", rich_help_panel=PEOPLE)
 app.add_typer(role_play.app, name="role-play", rich_help_panel=PEOPLE)

@@ -70,7 +70,7 @@ def test_known_components_are_recovered() -> None:
 @pytest.mark.full
 def test_known_components_are_recovered_at_full_size() -> None:
     rng = np.random.default_rng(6)
-    assert_recovered([variances(components(simulated(rng, lost=0.1))) for _ in range(500)])
+    assert_recovered([variances(components(simulated(rng, 6, 12, 3, lost=0.1))) for _ in range(500)])
 
 
 def test_components_are_those_of_a_mixed_model() -> None:
