@@ -16,6 +16,7 @@ from tests.bench import (
     data,
     false_alarms,
     growth,
+    labels,
     people,
     report,
     reward_curve,
@@ -45,6 +46,7 @@ for name, part in PARTS.items():
 # Not among PARTS: they need corpora that a user brings.
 app.command("false-alarms")(false_alarms.main)
 app.command("coverage")(coverage.main)
+app.command("labels")(labels.main)
 app.command("reward-curve")(reward_curve.main)  # nor this: it has no target, and draws a picture of the documents
 
 
