@@ -14,7 +14,7 @@ import orjson
 import yaml
 from pydantic import Field
 
-from core.errors import UserError
+from core.errors import UserError, need_modules
 from core.files import read_object, validated, write_json, write_text
 from core.hub import Publication, licence_fields, on_hub
 from core.settings import Settings
@@ -91,6 +91,7 @@ def adapter_to_publish(folder: Path, repo: str) -> Publication:
 
     Raises `UserError` for a folder that holds no adapter.
     """
+    need_modules("huggingface_hub", purpose="publishing on the hub")
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
             raise UserError(f"{folder}: no {name}: not an adapter's folder (a training leaves OUT/adapter)")
