@@ -80,7 +80,8 @@ $(VENV)/.ready: pyproject.toml $(CONSTRAINTS)
 	@echo "2/5 $$(grep -c == $(CONSTRAINTS)) packages, 3.5 GB: the longest step (torch, which uv may not find, beside the others)"
 	@# The whole set is named: nothing is resolved, and nothing comes along that is left out of it.
 	@grep -v '^torch==' $(CONSTRAINTS) > $(VENV)/others.txt
-	@($(call INSTALL,--no-deps $(TORCH),$(if $(TORCH_INDEX),--index $(TORCH_INDEX),--torch-backend cpu),$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)))) & torch=$$!; \
+	@(export UV_HTTP_RETRIES=0; $(call INSTALL,--no-deps $(TORCH),$(if $(TORCH_INDEX),--index $(TORCH_INDEX),--torch-backend cpu),$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)))) \
+	  2> $(VENV)/torch.log || { cat $(VENV)/torch.log >&2; false; } & torch=$$!; \
 	  ($(call INSTALL,--no-deps -r $(VENV)/others.txt)); others=$$?; wait $$torch && exit $$others
 	@echo "3/5 this project"
 	@$(call INSTALL,--no-deps --editable .)

@@ -210,6 +210,8 @@ class CorpusFacts(BaseModel):
     files: tuple[str, ...]
     where: str
     licence: str
+    share: str | None = None
+    """The licence, as the hub writes it, under which records made from it may be passed on; null: they may not."""
     paper: str
     table5: Sampled | None = None
     beside: tuple[str, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from core.errors import run_cli
 from core.program import program
-from evalsuite.commands import ecdbench, feel, health, people, role_play
+from evalsuite.commands import ecdbench, feel, health, people, push, role_play
 from evalsuite.commands.abstain import abstain
 from evalsuite.commands.agree import agree, correlate
 from evalsuite.commands.doctor import doctor
@@ -37,6 +37,7 @@ for panel, verbs in {
         app.command(rich_help_panel=panel)(verb)
 app.command("judge-card", rich_help_panel=CHECKS)(judge_card_verb)
 app.add_typer(reported, name="reported", rich_help_panel=PEOPLE)
+app.add_typer(push.app, name="push", rich_help_panel=RUNS)
 app.add_typer(ecdbench.app, name="ecdbench", rich_help_panel=RUNS)
 app.add_typer(feel.app, name="feel", rich_help_panel=PEOPLE)
 app.add_typer(role_play.app, name="role-play", rich_help_panel=PEOPLE)

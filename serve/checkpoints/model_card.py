@@ -5,15 +5,24 @@ from __future__ import annotations
 import importlib.metadata
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import jinja2
+import orjson
 import yaml
 from pydantic import Field
 
+from core.errors import UserError, need_modules
 from core.files import read_object, validated, write_json, write_text
+from core.hub import Publication, licence_fields, on_hub
 from core.settings import Settings
+from core.specs import load_spec, model_names
+from serve.checkpoints.lora import CONFIG, WEIGHTS
+
+if TYPE_CHECKING:
+    from huggingface_hub import EvalResult
 
 TRAINING, CARD = "training.json", "README.md"
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -74,16 +83,57 @@ def write_card(folder: Path, training: Training | None, merged: bool = False, ba
     """
     if training is not None:
         write_json(folder / TRAINING, training.model_dump(mode="json"))
-        base = training.base
+    write_text(folder / CARD, model_card(training, merged, base))
+
+
+def adapter_to_publish(folder: Path, repo: str) -> Publication:
+    """An adapter's files with a card of today: where its training recorded no licence, that of its base.
+
+    Raises `UserError` for a folder that holds no adapter.
+    """
+    need_modules("huggingface_hub", purpose="publishing on the hub")
+    for name in (CONFIG, WEIGHTS):
+        if not (folder / name).is_file():
+            raise UserError(f"{folder}: no {name}: not an adapter's folder (a training leaves OUT/adapter)")
+    training = read_training(folder)
+    base = str(read_object(folder / CONFIG, "an adapter's config").get("base_model_name_or_path") or "")
+    if training is not None and not training.licence:
+        training = training.model_copy(update={"licence": licence_of(training.base)})
+    files: dict[str, Path | bytes] = {name: folder / name for name in (CONFIG, WEIGHTS)}
+    files[CARD] = model_card(training, base=base).encode()
+    if training is not None:
+        files[TRAINING] = orjson.dumps(training.model_dump(mode="json"), option=orjson.OPT_INDENT_2) + b"\n"
+    return Publication(repo, "model", files, f"LoRA adapter on {base or 'an unknown base'}")
+
+
+def licence_of(base: str) -> str | None:
+    """The licence of a base model: by its card on the hub, else by the bundled specs of it; None where nobody says it."""
+    if on_hub(base):
+        from huggingface_hub import ModelCard
+
+        with suppress(Exception):  # no network, no such model, no card: the specs may know
+            stated = ModelCard.load(base).data
+            return str(stated.get("license_name") or stated.get("license") or "") or None
+    specs = map(load_spec, model_names())
+    return next((spec.licence for spec in specs if spec.checkpoint == base and spec.licence), None)
+
+
+def model_card(training: Training | None, merged: bool = False, base: str = "") -> str:
+    """The card's text, metadata first."""
     from huggingface_hub import ModelCard, ModelCardData
 
+    base = training.base if training else base
     kind = {"role": ["seeker-simulator"], "rank": ["judge"]}[training.kind] if training else []
+    results = list(_results(training)) if training else []
+    named: dict[str, Any] = licence_fields(training.licence if training else None)
+    if results:
+        named |= {"eval_results": results, "model_name": "esc-eval adapter"}
     data = ModelCardData(
-        base_model=base or None,
+        base_model=base if on_hub(base) else None,
         library_name="transformers" if merged else "peft",
-        license=(training.licence or None) if training else None,
         pipeline_tag="text-generation",
         tags=["esc-eval", "emotional-support-dialogue", *kind, "merged" if merged else "lora"],
+        **named,
     )
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
@@ -103,8 +153,37 @@ def write_card(folder: Path, training: Training | None, merged: bool = False, ba
         made_with=[training.created_by, *(f"{k} {v}" for k, v in sorted(training.versions.items()))] if training else [],
         figures=list(_figures(training)) if training else [],
     )
-    card = ModelCard.from_template(data, template_str="---\n{{ card_data }}\n---\n\n{{ body }}", body=body)
-    write_text(folder / CARD, str(card))
+    return str(ModelCard.from_template(data, template_str="---\n{{ card_data }}\n---\n\n{{ body }}", body=body))
+
+
+def _results(training: Training) -> Iterator[EvalResult]:
+    """The figures that a reader chooses by (perplexity; agreement averaged over dimensions) for the hub's `model-index`, each
+    with its baselines and how many examples or verdicts it is of."""
+    from huggingface_hub import EvalResult
+
+    metrics = dict(_flat(training.metrics))
+    baselines = {name: dict(_flat(values)) for name, values in training.baselines.items()}
+    data = training.data[-1] if training.data else None
+    for name, value in metrics.items():
+        match = re.fullmatch(r"valid_((?:.*_)?average|)_?(acc|acc_soft|kappa|spearman|perplexity)", name)
+        if not match or not isinstance(value, int | float):
+            continue
+        part, metric = match[1], match[2]
+        n = metrics.get(f"valid_{part}_n" if part else "valid_dialogues")
+        beside = {baseline: figures[name] for baseline, figures in baselines.items() if name in figures}
+        told = [*([f"n = {n:g}"] if n else []), *(f"{baseline} {figure:.4g}" for baseline, figure in beside.items())]
+        yield EvalResult(
+            task_type="text-generation",
+            task_name="playing a seeker" if training.kind == "role" else "scoring dialogues",
+            dataset_type="esc-eval",
+            dataset_name=f"{data.file} ({data.sha256[:12]})" if data else "validation part",
+            dataset_config=part.removesuffix("_average").removesuffix("average") or None,
+            dataset_split="validation",
+            metric_type=metric,
+            metric_name=f"{metric} ({'; '.join(told)})" if told else metric,
+            metric_value=round(float(value), 4),
+            metric_args={"n": n, "baselines": {baseline: round(float(figure), 4) for baseline, figure in beside.items()}},
+        )
 
 
 def _spec(training: Training | None, merged: bool, base: str) -> dict[str, Any]:

@@ -151,7 +151,8 @@ def test_text_from_data_stays_text(tmp_path: Path) -> None:
         recipe={"nasty": nasty},
         versions={nasty: "1"},
     )
-    assert front["base_model"] == nasty and front["license"] == nasty
+    assert "base_model" not in front, "the hub takes nothing but names of repositories"
+    assert front["license"] == "other" and front["license_name"] == nasty
     safe = r"x: 'y' --- # \<b\>h\</b\> \[l\](http://z) \| \*s\* \`c\`  \[0m \\ {{ 1 + 1 }}"
     assert f"- Model: {safe}\n" in body and f"| {safe} | 1 | a | – |" in body
     assert f"| metric | this model | {safe} |" in body and f"on {safe}." in body

@@ -1,0 +1,93 @@
+"""Publishing on the Hugging Face hub: what goes into a repository, in one commit, by huggingface_hub.
+
+The token is huggingface_hub's own (`hf auth login`, or the variable HF_TOKEN): it is neither asked for nor
+written here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from core.errors import UserError, need_modules
+
+RepoType = Literal["model", "dataset", "space"]
+# Licences that the hub has an identifier for, by the names that specs and corpora write.
+_LICENCES = {
+    "apache-2.0",
+    "mit",
+    "cc-by-4.0",
+    "cc-by-nc-4.0",
+    "cc-by-sa-4.0",
+    "cc-by-nc-sa-4.0",
+    "cc0-1.0",
+    "gpl-3.0",
+    "bsd-3-clause",
+}
+
+
+def licence_fields(licence: str | None) -> dict[str, str]:
+    """A licence as a card's metadata has it: the hub's identifier, or `other` with its name."""
+    if not licence:
+        return {}
+    known = licence.strip().lower().replace(" ", "-")
+    return {"license": known} if known in _LICENCES else {"license": "other", "license_name": licence}
+
+
+def on_hub(name: str | None) -> bool:
+    """Whether a model's name is one of the hub's (OWNER/NAME)."""
+    return bool(name and re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not Path(name).exists())
+
+
+@dataclass(frozen=True)
+class Publication:
+    """What one repository gets: path there → a file here, or its content."""
+
+    repo: str
+    kind: RepoType
+    files: Mapping[str, Path | bytes]
+    title: str
+    """The commit's message."""
+
+    def size(self, name: str) -> int:
+        """Bytes of one of the files."""
+        content = self.files[name]
+        return content.stat().st_size if isinstance(content, Path) else len(content)
+
+
+def publish(publication: Publication, private: bool) -> str:
+    """Make the repository where there is none, and commit the files; returns the commit's address.
+
+    Raises `UserError` where the hub refuses, or there is no token.
+    """
+    need_modules("huggingface_hub", purpose="publishing on the hub")
+    import httpx
+    from huggingface_hub import CommitOperationAdd, HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
+
+    operations = [
+        CommitOperationAdd(name, str(content) if isinstance(content, Path) else content)
+        for name, content in publication.files.items()
+    ]
+    api = HfApi(library_name="esc-eval")
+    sdk = "static" if publication.kind == "space" else None
+    try:
+        api.create_repo(publication.repo, repo_type=publication.kind, private=private, exist_ok=True, space_sdk=sdk)
+        if private and not api.repo_info(publication.repo, repo_type=publication.kind).private:
+            raise UserError(f"{publication.repo}: is there already, and public: --private makes a new repository private")
+        commit = api.create_commit(publication.repo, operations, commit_message=publication.title, repo_type=publication.kind)
+    except LocalTokenNotFoundError:
+        raise UserError(f"{publication.repo}: no token for the hub: `hf auth login`, or set HF_TOKEN") from None
+    except HFValidationError as error:
+        raise UserError(f"{publication.repo}: no name of a repository (OWNER/NAME): {error}") from None
+    except HfHubHTTPError as error:
+        hint = (
+            ": `hf auth login`, or set HF_TOKEN to a token that may write" if error.response.status_code in (401, 403) else ""
+        )
+        raise UserError(f"{publication.repo}: the hub refused: {' '.join(str(error).split())[:300]}{hint}") from None
+    except (httpx.HTTPError, OSError, RuntimeError, ValueError) as error:
+        raise UserError(f"{publication.repo}: the hub cannot be written: {' '.join(str(error).split())[:300]}") from None
+    return str(commit.commit_url)

@@ -1,0 +1,59 @@
+"""What the forge, containers and commits are checked with, by the programs that read these files."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parent.parent
+BIN = Path(sys.executable).parent
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+CONTAINERS = sorted((ROOT / "configs" / "containers").glob("*.Containerfile"))
+
+
+def passes(*command: str | Path) -> None:
+    done = subprocess.run([*map(str, command)], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert not done.returncode, done.stdout + done.stderr
+
+
+def test_the_workflow_is_one_by_the_forges_own_schema() -> None:
+    assert WORKFLOWS
+    passes(BIN / "check-jsonschema", "--builtin-schema", "vendor.github-workflows", *WORKFLOWS)
+
+
+def test_every_target_that_the_workflow_makes_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    steps = [step for job in yaml.safe_load(WORKFLOWS[0].read_text())["jobs"].values() for step in job["steps"]]
+    targets = re.findall(r"make ([\w-]+)", "\n".join(step.get("run", "") for step in steps))
+    assert targets and all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
+
+
+@pytest.mark.parametrize("file", CONTAINERS, ids=lambda path: path.stem)
+def test_a_container_file_is_clean_and_names_what_is_here(file: Path) -> None:
+    # DL3013, DL3042: versions are in the constraints; no cache is kept by the variable.
+    passes(BIN / "hadolint", "--ignore", "DL3013", "--ignore", "DL3042", file)
+    text = file.read_text()
+    constraints, extras = re.findall(r"-c (\S+) '\.\[([\w,]+)\]'", text)[0]
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert (ROOT / constraints).is_file() and set(extras.split(",")) <= known.keys()
+    assert re.search(r"^USER (?!root)", text, re.MULTILINE), "it would run as root"
+
+
+def test_the_hooks_of_a_commit_are_a_config_that_pre_commit_takes() -> None:
+    file = ROOT / ".pre-commit-config.yaml"
+    passes(BIN / "pre-commit", "validate-config", file)
+    for hook in yaml.safe_load(file.read_text())["repos"][0]["hooks"]:
+        assert (BIN / Path(hook["entry"].split()[0]).name).exists()
+
+
+def test_base_dependencies_end_before_their_next_major() -> None:
+    """Of those whose first number says that something may break."""
+    for requirement in map(Requirement, tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]):
+        assert any(part.operator in ("<", "==", "~=") for part in requirement.specifier), f"{requirement} has no upper bound"
